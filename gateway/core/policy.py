@@ -246,6 +246,8 @@ class Tier:
     name: str
     priority: int = 0
     weight: float = 1.0
+    fairness: float = 0.25
+    """How much less (0-1) the acceptance of one length of prompts may be than that of the tier."""
     floor: float = 0.0
     """Share of service (0-1) that higher tiers cannot take."""
     pools: tuple[str, ...] | None = None

@@ -75,6 +75,7 @@ class RequestState(QueuedRequest):
         "cached_tokens",
         "charged",
         "committed",
+        "counted",
         "degraded",
         "dispatched_at",
         "ended_at",
@@ -119,6 +120,8 @@ class RequestState(QueuedRequest):
         """Whether its tier is in shadow, and enforcement would have shed it."""
         self.explored = False
         """Whether it was admitted by exploration: doubtful, but let in to learn from."""
+        self.counted = False
+        """Whether it was counted among the admitted of its length."""
         self.degraded = False
         """Whether its answer is capped lower than it asked for, to be in time."""
         self.hedged: HedgeResult | None = None

@@ -128,6 +128,7 @@ def _tier(name: str, section: TierSection) -> rules.Tier:
         name=name,
         priority=section.priority,
         weight=section.weight,
+        fairness=section.fairness,
         floor=section.floor,
         pools=tuple(section.pools) if section.pools is not None else None,
         slo=_slo(section.slo),

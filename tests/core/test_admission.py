@@ -107,6 +107,28 @@ def test_a_tier_of_which_nothing_was_let_in_for_a_second_gets_a_probe_in() -> No
     assert oracle.trusted
 
 
+def test_a_length_of_which_too_few_were_admitted_gets_a_doubtful_one_in() -> None:
+    story, oracle = story_of(pool("p", "r1", slots=99), STRICT, breach={"p": 0.0})
+    for number in range(20):
+        story.arrives(f"short {number}", prompt=100).expect(dispatch("r1"))
+    oracle.breach["p"] = 0.9
+    story.arrives("a", prompt=5000).expect(refuse(Reason.PREDICTED), ended(Outcome.REFUSED))
+    story.arrives("b", prompt=6000).expect(dispatch("r1"))
+    story.arrives("short", prompt=100).expect(refuse(Reason.PREDICTED), ended(Outcome.REFUSED))
+    story.sent("b").first_token("b").finishes("b")
+    assert not story.records["b"].explored
+
+
+def test_a_tier_that_may_refuse_any_length_lets_no_doubtful_one_in() -> None:
+    unfair = tier("std", slo=SLO, admission=ENFORCE, fairness=1.0)
+    story, oracle = story_of(pool("p", "r1", slots=99), unfair, breach={"p": 0.0}, draws=(0.5,))
+    for number in range(20):
+        story.arrives(f"short {number}", prompt=100).expect(dispatch("r1"))
+    oracle.breach["p"] = 0.9
+    for number in range(20):
+        story.arrives(f"long {number}", prompt=5000).expect(refuse(Reason.PREDICTED), ended(Outcome.REFUSED))
+
+
 # ---- once its turn has come
 
 

@@ -261,6 +261,14 @@ def test_a_newcomer_stands_behind_its_own_and_its_turns_among_the_others() -> No
     assert [tier_queue.ahead_of(tenant) for tenant in ("a", "b", "new")] == [6, 3, 2]
 
 
+def test_a_newcomer_that_is_pressed_stands_behind_earlier_latest_starts_only() -> None:
+    queue = PoolQueue()
+    for number in range(9):
+        queue.push(made(number, "x", 0))
+    tier_queue = queue.of_tier(TIERS[1])
+    assert [tier_queue.ahead_of("acme", start_by) for start_by in (9.0, 10.0, 11.5, 99.0)] == [0, 3, 6, 9]
+
+
 def test_queue_heaps_forget_removed_requests() -> None:
     room, _ = waiting(("a", 0.0))
     few = 0

@@ -4,8 +4,9 @@
 
 A request is doubtful if its forecast probability of missing an objective is above its tier's threshold. A request that
 is not doubtful takes a slot, or waits for one. A small share of the doubtful is admitted as exploration: only admitted
-requests show whether the forecast was right. While the forecast is untrusted no request is doubtful. The bounds of
-slots and queue decide then, and when a turn comes, whether there is time left for a first token.
+requests show whether the forecast was right. Others are admitted since too few of their length were (fairness.py).
+While the forecast is untrusted no request is doubtful. The bounds of slots and queue decide then, and when a turn
+comes, whether there is time left for a first token.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ class Admission:
                 faster = None if replica is None else self._faster(live, pool, replica, now)
                 if faster is not None:
                     return Decision(Verdict.SEND, faster)
-                if not self._is_let_in(live, pool, now):
+                if not self._is_owed(live, pool, forecast, now) and not self._is_let_in(live, pool, now):
                     other = self._spill(live, pool, now)
                     if other is not None:
                         return Decision(Verdict.SEND, other)
@@ -191,10 +192,10 @@ class Admission:
             self._forecaster.watch(live, now)
             self.promises.admitted(live, pool, live.forecast)
 
-    def ahead(self, live: RequestState, pool: Pool, now: float) -> Ahead:
-        """Work ahead of a newcomer that is queued."""
+    def ahead(self, live: RequestState, pool: Pool, now: float, start_by: float = math.inf) -> Ahead:
+        """Work ahead of a newcomer that is queued. `start_by`: only earlier latest starts of its tier count."""
         ask, queue = live.ask, pool.queue
-        own = queue.of_tier(ask.tier).ahead_of(ask.tenant) if queue.holds(ask.tier) else 0
+        own = queue.of_tier(ask.tier).ahead_of(ask.tenant, start_by) if queue.holds(ask.tier) else 0
         above, per_s = queue.above(ask.tier, now)
         drain = pool.drain.per_s
         share = min(MAX_HIGHER_SHARE, per_s / drain) if drain else 0.0
@@ -239,6 +240,18 @@ class Admission:
         return f"The replicas are busy. Predicted: {', '.join(said)}; {chance}."
 
     # ---- doubtful requests
+
+    def _is_owed(self, live: RequestState, pool: Pool, doubtful: Forecast, now: float) -> bool:
+        """Whether a doubtful request is admitted since too few of its length were.
+
+        If it is queued it goes before all that have more time, so its forecast counts only the others.
+        """
+        if not self.promises.is_owed(live, now):
+            return False
+        if doubtful.wait_s > 0.0:
+            start_by = live.deadline - doubtful.engine_s(live.ask.body_at)
+            live.forecast = self._forecaster.forecast(live, pool, None, self.ahead(live, pool, now, start_by), now)
+        return True
 
     def _is_let_in(self, live: RequestState, pool: Pool, now: float) -> bool:
         """Whether a doubtful request is admitted: its tier is in shadow, or it explores."""

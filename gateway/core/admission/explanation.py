@@ -158,4 +158,7 @@ def _verdict(live: RequestState, best: PlacementOption, trust: Trust, threshold:
         return admitted, f"P(breach) is above the threshold, but the forecast is {trust}"
     if mode is AdmissionMode.SHADOW:
         return admitted, "P(breach) is above the threshold; the tier is in shadow, so it is only counted"
-    return REFUSED, "P(breach) is above the threshold, unless it explores, spills or gets a shorter answer"
+    return (
+        REFUSED,
+        "P(breach) is above the threshold, unless it explores, spills, is owed to its length or gets a shorter answer",
+    )

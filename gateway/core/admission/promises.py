@@ -10,13 +10,14 @@ import math
 from typing import Final
 
 from gateway.core.admission.error_budget import ErrorBudget
+from gateway.core.admission.fairness import LengthFairness
 from gateway.core.admission.forecaster import Forecaster
 from gateway.core.admission.percentiles import PercentileGuard
 from gateway.core.admission.step_margin import LONG_START, StepMargin
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.step_budget import StepPrices
 from gateway.core.forecast.ahead import Forecast
-from gateway.core.policy import Objective, Policy, Tier
+from gateway.core.policy import AdmissionMode, Objective, Policy, Tier
 from gateway.core.request import Outcome, Reason, Record
 from gateway.core.request_state import RequestState
 from gateway.core.snapshot import TierView
@@ -39,6 +40,8 @@ class Promises:
         """The TTFT objectives of each tier."""
         self._promised: dict[int, list[tuple[PercentileGuard, float]]] = {}
         """By request without a first token: each promised objective, and P(late) for it."""
+        self._fairness: dict[str, LengthFairness] = {}
+        """By tier."""
         self._tpot: dict[tuple[str, Objective], StepMargin] = {}
         """By pool."""
         self._e2e: dict[tuple[str, str, Objective], StepMargin] = {}
@@ -61,6 +64,7 @@ class Promises:
         self._guards = {
             name: _guards(self._guards.get(name, ()), tier.slo.ttft) for name, tier in tiers.items() if tier.slo.ttft
         }
+        self._fairness = {name: self._fairness.get(name) or LengthFairness() for name in tiers}
         kept = self._budgets
         self._budgets = {
             name: kept[name] if name in kept and kept[name].slo == tier.slo else ErrorBudget(tier.slo)
@@ -91,6 +95,16 @@ class Promises:
                 if not guard.admits(self._late(live, pool, forecast, guard.objective), forecast.at):
                     return guard.objective
         return None
+
+    def is_owed(self, live: RequestState, now: float) -> bool:
+        """Whether it is to be admitted though it is doubtful: too few of its length were."""
+        tier = live.ask.tier
+        fairness = self._fairness.get(tier.name)
+        return (
+            fairness is not None
+            and tier.admission.mode is AdmissionMode.ENFORCE
+            and fairness.is_owed(live.prompt_likely, tier.fairness, now)
+        )
 
     def _late(self, live: RequestState, pool: Pool, forecast: Forecast, objective: Objective) -> float:
         """P(its first token misses the objective), 0-1.
@@ -150,6 +164,10 @@ class Promises:
 
     def admitted(self, live: RequestState, pool: Pool, forecast: Forecast) -> None:
         """A request with this forecast was sent, or queued."""
+        fairness = self._fairness.get(live.ask.tier.name)
+        if fairness is not None and not live.counted:
+            live.counted = True
+            fairness.decided(live.prompt_likely, True, forecast.at)
         guards = self._guards.get(live.ask.tier.name)
         if guards is not None and live.ask.stream:
             self._drop(live.ask.id)  # it may have moved here from the queue of a pool without replicas
@@ -172,6 +190,12 @@ class Promises:
     def ended(self, live: RequestState, record: Record, now: float) -> None:
         """A request is over."""
         in_vain = is_lost(record)
+        fairness = self._fairness.get(live.ask.tier.name)
+        if in_vain and fairness is not None:
+            if live.counted:
+                fairness.lost(live.prompt_likely, now)
+            else:
+                fairness.decided(live.prompt_likely, False, now)
         for guard, late in self._promised.pop(live.ask.id, ()):
             if in_vain and guard.last and record.e2e_s >= LONG_WAIT * guard.objective.threshold_s:
                 guard.answered(late, math.inf, now)

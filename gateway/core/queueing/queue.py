@@ -220,12 +220,22 @@ class TierQueue:
                 wanted -= live.ask.body_bytes
         return out if (out or not by_count) and wanted <= 0 else []
 
-    def ahead_of(self, tenant: str) -> int:
-        """Number of requests of this tier ahead of a newcomer of `tenant`, since tenants take turns."""
+    def ahead_of(self, tenant: str, start_by: float = math.inf) -> int:
+        """Number of requests of this tier ahead of a newcomer of `tenant`, since tenants take turns.
+
+        `start_by`: only requests with an earlier latest start count, in O(n). Without it all count: later newcomers may
+        overtake this one.
+        """
         flow = self._flows.get(tenant)
         mine = 0 if flow is None else flow.count
         others = len(self._flows) - (flow is not None)
-        return min(self.count, mine + others * (mine + 1))
+        earlier = self.count
+        if start_by < math.inf:
+            earlier = 0
+            for start, _, ticket, live in self._earliest:
+                if start <= start_by and live.ticket == ticket:
+                    earlier += 1
+        return min(earlier, mine + others * (mine + 1))
 
 
 def due_at(live: QueuedRequest) -> float:

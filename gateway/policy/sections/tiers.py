@@ -194,6 +194,9 @@ class TierSection(Section):
         _TIER.weight,
         "Worth of a good request, against other tiers. Heavier tiers of one priority go first under overload.",
     )
+    fairness: Share = share(
+        _TIER.fairness, "How much less the acceptance of any length of prompts may be than that of the tier; 100%: any."
+    )
     floor: Share = share(
         _TIER.floor, "Share of the tokens served that tiers of higher priority cannot take while this one waits."
     )

@@ -1,0 +1,75 @@
+"""No length of prompts is refused much more often than its tier.
+
+Under overload a long prompt is doubtful sooner than a short one, because its engine needs more of the time that it has.
+Left alone, admission would refuse nearly all long prompts. So prompts of each length have a share of their tier's
+admissions. Lengths are told apart by powers of two. A doubtful newcomer of a length is admitted if with it
+
+    admitted of the length <= (admitted / offered of the tier - `fairness`) x offered of the length
+
+over the last minute. It waits for its turn as others do: by latest start, a long prompt goes before most short ones.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+MEMORY_S: Final = 60.0
+"""Requests are forgotten exponentially over so long."""
+MARGIN: Final = 0.03
+"""Acceptances are planned to be so much closer (0-1): some requests are admitted and late."""
+LENGTHS: Final = 24
+
+
+class Admissions:
+    """Requests offered and admitted lately."""
+
+    __slots__ = ("_at", "admitted", "offered")
+
+    def __init__(self) -> None:
+        self.offered = self.admitted = 0.0
+        self._at = 0.0
+
+    def settle(self, now: float) -> None:
+        """Forget up to `now`."""
+        kept = math.exp((self._at - now) / MEMORY_S)
+        self.offered *= kept
+        self.admitted *= kept
+        self._at = now
+
+
+class LengthFairness:
+    """Admissions of one tier by the length of prompts."""
+
+    __slots__ = ("_all", "_lengths")
+
+    def __init__(self) -> None:
+        self._all = Admissions()
+        self._lengths = [Admissions() for _ in range(LENGTHS)]
+
+    def is_owed(self, prompt_tokens: int, fairness: float, now: float) -> bool:
+        """Whether a request of this length is to be admitted, though it is doubtful. `fairness` 1: never."""
+        if fairness >= 1.0 or not self._all.offered:
+            return False
+        length = self._lengths[length_of(prompt_tokens)]
+        length.settle(now)
+        share = self._all.admitted / self._all.offered - fairness + MARGIN
+        return length.admitted + 1.0 <= share * (length.offered + 1.0)
+
+    def decided(self, prompt_tokens: int, admitted: bool, now: float) -> None:
+        """A request was admitted, or refused on arrival."""
+        for count in (self._all, self._lengths[length_of(prompt_tokens)]):
+            count.settle(now)
+            count.offered += 1.0
+            count.admitted += admitted
+
+    def lost(self, prompt_tokens: int, now: float) -> None:
+        """A request that was admitted was refused after all."""
+        for count in (self._all, self._lengths[length_of(prompt_tokens)]):
+            count.settle(now)
+            count.admitted = max(0.0, count.admitted - 1.0)
+
+
+def length_of(prompt_tokens: int) -> int:
+    """Lengths between two powers of two are one."""
+    return min(LENGTHS - 1, prompt_tokens.bit_length())

@@ -1,0 +1,94 @@
+"""Acceptance by length of prompt under overload."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.admission.fairness import MEMORY_S, LengthFairness, length_of
+
+from .made import STEADY
+
+SHORT, LONG = 100, 5000
+
+
+def offered(fairness: LengthFairness, prompt: int, doubtful: bool, share: float, now: float = 0.0) -> bool:
+    """Whether a request is admitted: it is not doubtful, or its length is owed."""
+    admitted = not doubtful or fairness.is_owed(prompt, share, now)
+    fairness.decided(prompt, admitted, now)
+    return admitted
+
+
+@STEADY
+@given(st.floats(0.0, 0.9), st.floats(0.05, 0.5), st.floats(0.02, 0.5), st.integers(0, 1000))
+def test_a_length_that_is_always_doubtful_is_accepted_nearly_as_often_as_its_tier(
+    refused: float, share: float, long: float, seed: int
+) -> None:
+    random, fairness = Random(seed), LengthFairness()
+    count, admitted = {SHORT: 0, LONG: 0}, {SHORT: 0, LONG: 0}
+    for number in range(4000):
+        prompt = LONG if random.random() < long else SHORT
+        count[prompt] += 1
+        doubtful = prompt == LONG or random.random() < refused
+        admitted[prompt] += offered(fairness, prompt, doubtful, share, number / 10.0)
+    of_tier = sum(admitted.values()) / sum(count.values())
+    assert admitted[LONG] / count[LONG] >= of_tier - share - 0.02 - 2.0 / count[LONG]
+
+
+def test_little_is_owed_where_all_lengths_are_refused_alike_in_bursts() -> None:
+    random, fairness = Random(1), LengthFairness()
+    let_in = refused = 0
+    for number in range(10_000):
+        prompt = LONG if random.random() < 0.2 else SHORT
+        doubtful = number // 50 % 2 == 0
+        admitted = offered(fairness, prompt, doubtful, 0.25, number / 10.0)
+        let_in += admitted and doubtful
+        refused += not admitted
+    assert let_in < 0.02 * refused
+
+
+@pytest.mark.parametrize(("share", "owed"), [(0.25, True), (0.999, False), (1.0, False)])
+def test_a_length_of_which_none_was_admitted_is_owed_unless_that_is_fair(share: float, owed: bool) -> None:
+    fairness = LengthFairness()
+    for _ in range(100):
+        fairness.decided(SHORT, True, 0.0)
+    for _ in range(10):
+        fairness.decided(LONG, False, 0.0)
+    assert fairness.is_owed(LONG, share, 0.0) is owed
+    assert not fairness.is_owed(SHORT, share, 0.0)
+
+
+def test_a_tier_that_refuses_nearly_all_owes_nothing() -> None:
+    fairness = LengthFairness()
+    for number in range(1000):
+        fairness.decided(SHORT, number % 10 == 0, 0.0)
+    for _ in range(50):
+        fairness.decided(LONG, False, 0.0)
+    assert not fairness.is_owed(LONG, 0.25, 0.0)
+
+
+def test_a_request_that_is_lost_after_its_admission_is_owed_again() -> None:
+    fairness = LengthFairness()
+    for _ in range(1000):
+        fairness.decided(SHORT, True, 0.0)
+    for number in range(10):
+        fairness.decided(LONG, number < 8, 0.0)
+    assert not fairness.is_owed(LONG, 0.25, 0.0)
+    fairness.lost(LONG, 0.0)
+    assert fairness.is_owed(LONG, 0.25, 0.0)
+
+
+def test_refusals_of_some_minutes_ago_are_forgotten() -> None:
+    fairness = LengthFairness()
+    for number in range(100):
+        fairness.decided(LONG if number % 2 else SHORT, number % 2 == 0, 0.0)
+    assert fairness.is_owed(LONG, 0.25, 0.0)
+    assert not fairness.is_owed(LONG, 0.25, 5 * MEMORY_S)
+
+
+def test_lengths_between_two_powers_of_two_are_one() -> None:
+    assert length_of(4096) == length_of(8191) != length_of(8192)
+    assert length_of(0) < length_of(1) < length_of(10**7) == length_of(10**12)
