@@ -36,7 +36,7 @@ PAIR = ("llama3-8b-a100", "llama3-70b-a100-tp4")
 WHO = ("auto", "slots", "zero", "round-robin")
 ANSWERS = 1000
 """Of a cell at its knee, over all seeds, at least,"""
-LEAST_S, MOST_S = 40.0, 300.0
+LEAST_S, MOST_S = 30.0, 300.0
 """within these seconds of each seed after the first 40."""
 QUICK = (Task(Cell(ENGINES["llama3-70b-a100-tp4"], load=1.5, seconds=20.0), 8.0, (1, 2), WHO, caps=False),)
 

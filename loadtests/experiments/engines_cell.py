@@ -320,13 +320,11 @@ def _windows_kept(served: Sequence[Record], metric: Metric, objective: Objective
 
 
 def most_by_chance(n: int, p: float) -> int:
-    """The most misses of `n` that are not significant (one-sided 5%) where each is one with probability `p`."""
-    k, term = 0, (1.0 - p) ** n
-    below = term
-    while below < 0.95:
-        term *= (n - k) / (k + 1) * p / (1.0 - p)
+    """The most misses of `n` that are not significant (one-sided 5%) where each is one with probability `p` (0-1)."""
+    k, log_term, below = 0, n * math.log1p(-p), 0.0
+    while (below := below + math.exp(log_term)) < 0.95:  # the first terms may be too small for a float
+        log_term += math.log((n - k) / (k + 1) * p / (1.0 - p))
         k += 1
-        below += term
     return k
 
 

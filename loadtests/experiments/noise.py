@@ -20,7 +20,7 @@ from loadtests.experiments.lab import Lab
 
 NOISE = 0.6
 SEEDS = 5
-SECONDS = 120.0
+SECONDS = 80.0
 PROFILES = ("llama3-8b-a100", "llama3-70b-a100-tp4", "llama2-7b-a40")
 TIERS = ("one", "three")
 LOADS = (0.8, 1.0, 1.5, 2.0)

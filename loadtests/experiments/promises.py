@@ -25,8 +25,8 @@ from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, wr
 from loadtests.experiments.lab import Lab
 
 SEEDS = 5
-SECONDS = 120.0
-PROFILES = ("llama3-8b-a100", "llama3-70b-a100-tp4", "llama2-70b-h100-tp8")
+SECONDS = 80.0
+PROFILES = ("llama3-8b-a100", "llama3-70b-a100-tp4", "llama2-7b-h100")
 TIERS = {
     "default": "policies/default.yaml",
     "three": "policies/chat-with-tiers.yaml",
