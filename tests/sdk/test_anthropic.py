@@ -24,8 +24,8 @@ TOOLS = [
 
 
 def _prompt_tokens(usage: anthropic.types.Usage) -> int:
-    """All of them: those found in a cache are counted apart."""
-    return usage.input_tokens + (usage.cache_read_input_tokens or 0)
+    """All tokens of the prompt: vLLM leaves out of `input_tokens` those that are cached, and those newly cached."""
+    return usage.input_tokens + (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
 
 
 @pytest.mark.parametrize("model", [MODEL, ALIAS])

@@ -28,7 +28,10 @@ async def test_completions(chatting: openai.AsyncOpenAI) -> None:
     )
     *_, last = [chunk async for chunk in stream]
     assert last.choices == []
-    assert last.usage == whole.usage
+    assert last.usage is not None
+    assert last.usage.model_copy(update={"prompt_tokens_details": None}) == whole.usage.model_copy(
+        update={"prompt_tokens_details": None}
+    ), "but for what the engine has cached by now"
 
 
 async def test_a_batch_of_completions(chatting: openai.AsyncOpenAI) -> None:
