@@ -340,6 +340,10 @@ class PoolSpec:
     router: str = "least-prefill"
     affinity: bool = True
     """Whether prompts go where the engine has their beginning in its prefix cache."""
+    strict_sessions: bool = False
+    """Whether a session is served by the replica that is its home alone."""
+    user_sessions: bool = False
+    """Whether the field `user` of a request names its session where nothing else does."""
     health: Health = Health()
     upstream_key: str | None = field(default=None, repr=False)
     """Bearer token that the replicas require, if any."""

@@ -213,6 +213,15 @@ class Prefix:
 NO_PREFIX: Final = Prefix()
 
 
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Requests that belong together, such as the turns of a conversation."""
+
+    name: str
+    """As the client calls it."""
+    key: int  # 64 bits of a hash of its tenant and name, the same in every gateway
+
+
 @dataclass(slots=True, init=False)
 class Request:
     """One request that wants a replica. Filled once by the caller, then read only."""
@@ -255,6 +264,8 @@ class Request:
     """Model that would have served it, where `model` is the fallback of its tier."""
     adapter: str = ""
     """LoRA adapter of `model` that it asks for, under the name that replicas list; empty: none."""
+    session: Session | None = None
+    """The session that it belongs to, if it names one."""
 
     def __init__(
         self,
@@ -282,6 +293,7 @@ class Request:
         is_token_ids: bool = False,
         fallback_of: str = "",
         adapter: str = "",
+        session: Session | None = None,
     ) -> None:
         self.id = id
         self.policy = policy
@@ -307,6 +319,7 @@ class Request:
         self.is_token_ids = is_token_ids
         self.fallback_of = fallback_of
         self.adapter = adapter
+        self.session = session
 
     @property
     def visible(self) -> bool:

@@ -190,7 +190,7 @@ class Scheduler:
 
     def dispatch(self, live: RequestState, replica: Replica, hedge: bool = False) -> None:
         """Send the request to `replica`. Some first attempts are canaries: they go to an ejected replica instead."""
-        if replica.pool.canaries and not live.attempts:
+        if replica.pool.canaries and not live.attempts and not replica.pool.is_bound(live.ask):
             replica = self._canary(live, replica)
         self._life.open(live, replica, hedge)
 
@@ -345,6 +345,8 @@ class Scheduler:
             self._quarantine.died(replica.spec.name, now)
         self._life.look_by(now + (min(health.open_s, SWEEP_S) if health.slow_start_s else health.open_s))
         if pool.alive:
+            if pool.spec.strict_sessions and not replica.slots:
+                self._refuse_bound(replica)
             return
         for live in self._state.waiting(pool):
             if self._life.has_expired(live):
@@ -353,6 +355,14 @@ class Scheduler:
             if isinstance(other, Pool):
                 self._life.unqueue(live)
                 self.enter(live, other)
+
+    def _refuse_bound(self, replica: Replica) -> None:
+        """Refuse the queued requests whose strict session is at home at a replica that is down."""
+        pool = replica.pool
+        for live in list(self._state.waiting(pool)):
+            session = live.ask.session
+            if session is not None and live.waiting and pool.home(session) is replica:
+                self.place(live)
 
     def replace_waiting(self, gone: list[Pool]) -> None:
         """Move the queues of removed pools to other pools of their models."""

@@ -80,7 +80,9 @@ def _pool(name: str, section: PoolSection) -> rules.PoolSpec:
         reserve=tuple(section.reserve.items()),
         spill_from=tuple(section.spill_from),
         router=section.router,
-        affinity=section.affinity == "prefix",
+        affinity=section.affinity.prefix,
+        strict_sessions=section.affinity.strict,
+        user_sessions=section.affinity.user,
         health=_health(section.health),
         upstream_key=section.api_key,
     )

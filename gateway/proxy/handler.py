@@ -29,7 +29,7 @@ from gateway.wire.http.cors import preflight_lines
 from gateway.wire.http.headers import BadHeader, RequestHead, asked_slo
 from gateway.wire.prefix import MIN_BYTES, prefix_of
 from gateway.wire.request import BadRequest, Parsed, parse
-from gateway.wire.session import sticky_key
+from gateway.wire.session import session_of, sticky_key
 from gateway.wire.target import GETS, HEALTH, MODELS, POSTS, READY, dialect_of, nothing_at
 
 
@@ -199,6 +199,8 @@ class RequestHandler(ExchangeServices):
         model, adapter = self.find(parsed.model, tier)
         if model is None:
             return Problem(Reason.MODEL_NOT_FOUND, f"The model `{parsed.model[:100]}` does not exist.", param="model")
+        by_user = any(policy.pools[pool].user_sessions for pool in model.pools)
+        session = session_of(head, caller.tenant, parsed.fields, by_user)
         split = ""
         if model.split:
             split, model = model.name, arm_of(policy, model, tier, sticky_key(head, caller.tenant))
@@ -232,6 +234,7 @@ class RequestHandler(ExchangeServices):
             prefix=prefix_of(parsed.fields, adapter) if parsed.cap_field and prompt_bytes >= MIN_BYTES else NO_PREFIX,
             split=split,
             adapter=adapter,
+            session=session,
             is_token_ids=parsed.prompt_exact is not None,
         )
         return Exchange(self, client, dialect, head, parsed, ask)

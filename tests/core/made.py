@@ -18,7 +18,7 @@ from gateway.core.policy import (
     Tier,
     Timeouts,
 )
-from gateway.core.request import NO_PREFIX, Endpoint, Prefix, Request
+from gateway.core.request import NO_PREFIX, Endpoint, Prefix, Request, Session
 
 STEADY = settings(derandomize=True, deadline=None)
 """For properties: the same examples in every run, however slow the machine is."""
@@ -80,6 +80,7 @@ def ask(
     prefix: Prefix = NO_PREFIX,
     token_ids: bool = False,
     adapter: str = "",
+    session: Session | None = None,
 ) -> Request:
     """A streamed chat of 100 prompt tokens exactly and at most 100 of output, received whole at `now`."""
     chosen = rules.model(model)
@@ -106,4 +107,5 @@ def ask(
         prefix=prefix,
         is_token_ids=token_ids,
         adapter=adapter,
+        session=session,
     )

@@ -225,6 +225,16 @@ CASES = {
         "p.yaml:14: pools.short.router: round-robbin is unknown: did you mean round-robin? "
         "Known: least-prefill, least-requests, round-robin",
     ),
+    "unknown affinity": (
+        "    router: round-robin",
+        "    router: round-robin\n    affinity: prefixes",
+        "p.yaml:15: pools.short.affinity: prefixes is unknown: did you mean prefix? Known: prefix, none",
+    ),
+    "affinity of a session that is no yes or no": (
+        "    router: round-robin",
+        "    router: round-robin\n    affinity: {strict: maybe}",
+        "p.yaml:15: pools.short.affinity.strict: maybe is neither true nor false",
+    ),
     "unknown admission mode": (
         "    pools: [long]\nkeys",
         "    admission: {mode: shadows}\nkeys",

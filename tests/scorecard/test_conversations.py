@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import AsyncExitStack
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from .capture import Capture
 from .conftest import Connect, GatewayFactory
 from .policies import rules
-from .raw import MODEL, Client, request
+from .raw import CHAT, MODEL, Client, chat_body, request
 
 SYSTEM = "You are a helpful assistant. " * 80
 CONVERSATIONS = 6
@@ -58,3 +59,48 @@ async def test_later_turns_go_to_the_replica_of_the_first(gateway: GatewayFactor
 async def test_without_affinity_turns_are_spread(gateway: GatewayFactory, connect: Connect) -> None:
     found = await homes(gateway, connect, "affinity: none, router: round-robin", "/v1/chat/completions")
     assert all(len(replicas) > 1 for replicas in found)
+
+
+async def by_session(gateway: GatewayFactory, connect: Connect, *lines: str, **fields: Any) -> set[int]:
+    """The replicas, of four, that serve twelve short requests of one session and of as many idle moments."""
+    async with AsyncExitStack() as stack:
+        replicas = [await stack.enter_async_context(Capture()) for _ in range(4)]
+        gw = await gateway(rules(*(replica.url for replica in replicas), pool="affinity: {user: true}"))
+        client = await connect(gw.url)
+        for number in range(12):
+            body = chat_body(content=f"question {number}", **fields)
+            assert (await client.ask(request(CHAT, body, *lines))).status == 200
+        return {number for number, replica in enumerate(replicas) if replica.calls}
+
+
+async def test_short_requests_of_a_session_go_to_one_replica(gateway: GatewayFactory, connect: Connect) -> None:
+    assert len(await by_session(gateway, connect, "X-Session-Id: talk-1")) == 1
+    assert len(await by_session(gateway, connect, prompt_cache_key="talk-1")) == 1
+    assert len(await by_session(gateway, connect, user="u-1")) == 1
+    assert len(await by_session(gateway, connect)) > 1
+
+
+async def test_a_strict_session_whose_replica_is_gone_gets_a_503_that_names_both(
+    gateway: GatewayFactory, connect: Connect
+) -> None:
+    async with AsyncExitStack() as stack:
+        replicas = [await stack.enter_async_context(Capture()) for _ in range(3)]
+        pool = "affinity: {strict: true}, health: {interval: 100ms, failures: 1}"
+        named = [f"{{name: engine-{number}, url: {replica.url}}}" for number, replica in enumerate(replicas)]
+        gw = await gateway(rules(*named, pool=pool))
+        client = await connect(gw.url)
+        asked = request(CHAT, chat_body(), "X-Session-Id: talk-1")
+        assert (await client.ask(asked)).status == 200
+        (home,) = (replica for replica in replicas if replica.calls)
+        home.well = False
+        answer = await client.ask(asked)
+        for _ in range(100):
+            if answer.status == 503:
+                break
+            await asyncio.sleep(0.05)
+            answer = await client.ask(asked)
+        assert answer.status == 503
+        message = json.loads(answer.body)["error"]["message"]
+        assert f"session talk-1 is kept at replica engine-{replicas.index(home)}, which is down" in message
+        assert not any(replica.calls for replica in replicas if replica is not home)
+        assert (await client.ask(request(CHAT, chat_body()))).status == 200

@@ -115,7 +115,7 @@ class Admission:
         if tier.admission.mode is not AdmissionMode.OFF and live.slo.bounded:
             live.forecast = forecast = self.forecast(live, pool, replica, now)
             if self.is_doubtful(live, pool, forecast):
-                faster = None if replica is None else self._faster(live, pool, replica, now)
+                faster = None if replica is None or pool.is_bound(live.ask) else self._faster(live, pool, replica, now)
                 if faster is not None:
                     return Decision(Verdict.SEND, faster)
                 if not self._is_owed(live, pool, forecast, now) and not self._is_let_in(live, pool, now):
@@ -279,6 +279,8 @@ class Admission:
     def _spill(self, live: RequestState, pool: Pool, now: float) -> Replica | None:
         """A replica of another pool that spills over from `pool`, if that one has room to spare."""
         ask = live.ask
+        if pool.is_bound(ask):
+            return None
         for spec in ask.policy.route(ask.model, ask.tier):
             if pool.spec.name not in spec.spill_from:
                 continue

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Final
 
 from gateway.core.fleet.fleet import Fleet
-from gateway.core.fleet.pool import Pool
+from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.forecast.prompt_length import PromptEstimator
 from gateway.core.request import Outcome, Reason, Request
 from gateway.core.request_state import RequestState
+
+MAX_NAME: Final = 64
+"""Characters of a session's name that a client is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,20 @@ def place(ask: Request, low: int, high: int, fleet: Fleet, now: float) -> Pool |
         fitting = [spec for spec in route if spec.max_prompt_tokens == limit]
     for spec in fitting:
         pool = fleet.pool(spec.name)
+        if pool is not None and pool.is_bound(ask):
+            home = pool.home(ask.session) if ask.session is not None else None
+            if home is not None and not home.slots:
+                return _homeless(ask, home, fleet.cools_in_s(spec.name, now))
         if pool is not None and pool.alive and (not ask.adapter or pool.lists(ask.adapter)):
             return pool
     cools_in_s = min(fleet.cools_in_s(spec.name, now) for spec in fitting)
     return Unplaceable(Outcome.REFUSED, Reason.NO_REPLICAS, retry_after_s=cools_in_s)
+
+
+def _homeless(ask: Request, home: Replica, cools_in_s: float) -> Unplaceable:
+    name = "" if ask.session is None else ask.session.name[:MAX_NAME]
+    detail = (
+        f"session {name} is kept at replica {home.spec.name}, which is {home.state}. Try again later, or begin another "
+        "session and send the conversation whole."
+    )
+    return Unplaceable(Outcome.REFUSED, Reason.NO_REPLICAS, detail, cools_in_s)

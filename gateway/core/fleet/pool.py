@@ -22,7 +22,8 @@ from gateway.core.policy import AdmissionMode, PoolSpec, ReplicaSpec, Tier
 from gateway.core.queueing.headroom import AskedTiers
 from gateway.core.queueing.queue import PoolQueue
 from gateway.core.queueing.rates import DrainRate
-from gateway.core.request import Request
+from gateway.core.request import Request, Session
+from gateway.core.sessions import draw, most_in_flight
 from gateway.core.snapshot import CapacityBound, PoolView, ReplicaState
 
 MIN_START: Final = 0.1
@@ -299,7 +300,12 @@ class Pool(Slots[Replica]):
         tier = ask.tier
         by_max = by_max or tier.admission.mode is not AdmissionMode.ENFORCE
         free = self._ready(by_max)
-        if ask.prefix.blocks and not by_max and self.knows_caches:
+        home: Replica | None = None
+        if ask.session is not None and (self.knows_caches or self.spec.strict_sessions):
+            home = self.home(ask.session)
+        if self.is_bound(ask):
+            free = [replica for replica in free if replica is home]
+        elif ask.prefix.blocks and not by_max and self.knows_caches:
             free = free + self._warm(ask)
         if ask.adapter:
             free = _with_adapter(free, ask.adapter)
@@ -310,7 +316,31 @@ class Pool(Slots[Replica]):
             free = [replica for replica in free if not replica.breaker.failures] or free
         if not free or not self._may_take(tier, by_max):
             return None
-        return self._router.pick(free, random, ask.prefix, self.request_tokens)
+        return self._router.pick(free, random, ask.prefix, self.request_tokens, home)
+
+    def is_bound(self, ask: Request) -> bool:
+        """Whether a request may only be served by the home of its session."""
+        return self.spec.strict_sessions and ask.session is not None
+
+    def home(self, session: Session) -> Replica | None:
+        """The replica that draws the largest number from a session; None if no replica takes requests.
+
+        A strict session is at home at one replica, in use or not. Any other is at home at a replica in use that has
+        not much more than the mean number of requests.
+        """
+        is_strict = self.spec.strict_sessions
+        serving = len(self.replicas) if is_strict else sum(replica.slots > 0 for replica in self.replicas.values())
+        if not serving:
+            return None
+        most = most_in_flight(self.in_flight, serving)
+        found: Replica | None = None
+        largest = -1
+        for replica in self.replicas.values():
+            if is_strict or (replica.slots and replica.in_flight < most):
+                drawn = draw(session.key, replica.session_key)
+                if drawn > largest:
+                    found, largest = replica, drawn
+        return found
 
     def lists(self, adapter: str) -> bool:
         """Whether any replica lists this LoRA adapter."""

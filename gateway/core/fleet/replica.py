@@ -13,6 +13,7 @@ from gateway.core.fleet.step_budget import StepBudget
 from gateway.core.forecast.replica_model import AttemptPrediction
 from gateway.core.policy import ReplicaSpec
 from gateway.core.request import Request, Sample
+from gateway.core.sessions import key_of
 from gateway.core.snapshot import CacheView, CapacityBound, ReplicaState, ReplicaView
 
 
@@ -113,6 +114,7 @@ class BaseReplica(RoutingTarget):
         "refusals",
         "sample",
         "sample_at",
+        "session_key",
         "share",
         "slots",
         "spec",
@@ -121,6 +123,8 @@ class BaseReplica(RoutingTarget):
     def __init__(self, spec: ReplicaSpec) -> None:
         super().__init__()
         self.spec = spec
+        self.session_key = key_of(spec.name)
+        """From which it draws sessions."""
         self.breaker = Breaker()
         self.pulse = OutlierScore()
         self.drained = False

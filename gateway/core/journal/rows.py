@@ -45,6 +45,7 @@ def ask(ask: Request, policy: object, tier: object, model: object, slo: object) 
         ask.is_token_ids,
         ask.fallback_of,
         ask.adapter,
+        None if ask.session is None else {"Session": {"name": ask.session.name, "key": ask.session.key}},
     )
     return {"Request": row}
 

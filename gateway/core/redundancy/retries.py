@@ -62,7 +62,7 @@ class Retries:
         if live.attempts > 1:
             return None
         replica = failed.replica.pool.pick(live.ask, failed.replica, self._random.random())
-        if replica is None and not in_pool:
+        if replica is None and not in_pool and not failed.replica.pool.is_bound(live.ask):
             replica = self._other_pool(live, failed)
         return replica if replica is not None and self._extra.retry(live.ask.tier, failed.sent_at is not None) else None
 

@@ -10,6 +10,7 @@ from pydantic_core import CoreSchema
 
 from gateway.core import policy as rules
 from gateway.core.fleet.routing import ROUTERS
+from gateway.policy.errors import among
 from gateway.policy.sections import units, values
 from gateway.policy.sections.section import Section, duration, field, nested, optional, plain, share
 from gateway.policy.sections.values import (
@@ -31,7 +32,6 @@ _POOL = rules.PoolSpec("", ())
 _EJECTION = rules.Ejection()
 
 AFFINITIES = ("prefix", "none")
-Affinity = Annotated[str, AfterValidator(values.one_of(AFFINITIES)), values.choice(AFFINITIES)]
 Router = Annotated[str, AfterValidator(values.one_of(ROUTERS)), values.choice(ROUTERS)]
 Engine = Annotated[str, AfterValidator(values.one_of(rules.EngineKind)), values.choice(rules.EngineKind)]
 
@@ -52,6 +52,34 @@ class ReplicaSection(Section):
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         return {"anyOf": [values.URL_JSON, handler(core)]}
+
+
+class AffinitySection(Section):
+    """Which requests belong together, and go to one replica."""
+
+    prefix: bool = plain(
+        True,
+        "Whether a prompt goes where the engine has its beginning in the prefix cache, if that is worth it, and only "
+        "the rest counts as unread.",
+    )
+    strict: bool = plain(
+        False,
+        "Whether a session is served by its home alone: while that replica is down or drained its requests get 503.",
+    )
+    user: bool = plain(False, "Whether the field `user` names the session where nothing else does.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: object) -> object:
+        if isinstance(value, str):
+            if value not in AFFINITIES:
+                raise ValueError("{value} is unknown: " + among(value, AFFINITIES))
+            return {"prefix": value == "prefix"}
+        return value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [{"type": "string", "enum": list(AFFINITIES)}, handler(core)]}
 
 
 class QueueSection(Section):
@@ -145,10 +173,9 @@ class PoolSection(Section):
     reserve: dict[Name, Share] = plain({}, "Tier to share: slots of the pool that only this tier may take.")
     spill_from: list[Name] = plain([], "Pools whose requests may come here when they would be shed there.")
     router: Router = plain(_POOL.router, "How a replica is picked.")
-    affinity: Affinity = plain(
-        "prefix",
-        "`prefix`: a prompt goes where the engine has its beginning in the prefix cache, if that is worth it, and only "
-        "the rest counts as unread. `none`: for engines that are started without prefix caching.",
+    affinity: AffinitySection = nested(
+        AffinitySection(),
+        "Which requests go to one replica. `prefix`: as without; `none`: for engines without prefix caching.",
     )
     health: HealthSection = nested(HealthSection(), "How the replicas are watched.")
     api_key: Secret | None = optional("Bearer token the replicas want. Take it from the environment: ${VLLM_API_KEY}.")

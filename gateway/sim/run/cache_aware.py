@@ -17,7 +17,14 @@ class CacheAware:
         self._threshold, self._least, self._times = threshold, least, times
         self._seen: dict[int, set[int]] = {}
 
-    def pick(self, free: list[C], random: float, prefix: Prefix = NO_PREFIX, request_tokens: float = 0.0) -> C:
+    def pick(
+        self,
+        free: list[C],
+        random: float,
+        prefix: Prefix = NO_PREFIX,
+        request_tokens: float = 0.0,
+        home: C | None = None,
+    ) -> C:
         """One of `free`."""
         fewest = min(free, key=_requests)
         most = max(replica.in_flight for replica in free)

@@ -1,0 +1,141 @@
+"""Sessions go to their home; a strict session goes nowhere else."""
+
+from collections import Counter
+
+from gateway.core.policy import Policy
+from gateway.core.request import AttemptOutcome, Outcome, Reason, Sample, Session
+from gateway.core.sessions import LOAD_SPREAD, draw, key_of, most_in_flight
+
+from .made import policy, pool, tier
+from .playbook import Story, dispatch, ended, play, refuse
+from .test_affinity import prefix
+
+NAMES = ("r1", "r2", "r3", "r4")
+
+
+def session(name: str) -> Session:
+    return Session(name, key_of(f"acme\0{name}"))
+
+
+def four(slots: int = 8, **more: object) -> Policy:
+    return policy(pool("p", *NAMES, slots=slots, **more), tier("std"))
+
+
+def home_of(name: str, replicas: tuple[str, ...] = NAMES) -> str:
+    """By the hash alone."""
+    return max(replicas, key=lambda replica: draw(session(name).key, key_of(replica)))
+
+
+def down(story: Story, replica: str) -> Story:
+    for _ in range(3):
+        story.observes(replica, Sample(healthy=False))
+    return story.whatever()
+
+
+def where(story: Story, name: str, **how: object) -> str:
+    """The replica that a request of a session of that name goes to."""
+    story.arrives(f"{name} {len(story.ids)}", session=session(name), **how)
+    (attempt,) = list(story.controller.state.attempts.values())[-1:]
+    return attempt.replica.spec.name
+
+
+def test_idle_gateways_that_know_nothing_of_each_other_send_a_session_to_the_same_replica() -> None:
+    for number in range(40):
+        name = f"talk {number}"
+        assert {where(play(four()), name) for _ in range(3)} == {home_of(name)}
+
+
+def test_sessions_are_spread_evenly() -> None:
+    homes = Counter(home_of(f"talk {number}") for number in range(4000))
+    assert all(900 < count < 1100 for count in homes.values())
+
+
+def test_only_the_sessions_of_a_replica_that_goes_move() -> None:
+    for number in range(200):
+        name = f"talk {number}"
+        if home_of(name) != "r4":
+            assert home_of(name, NAMES[:3]) == home_of(name)
+
+
+def test_a_session_moves_when_its_replica_dies_without_an_error() -> None:
+    story = play(four())
+    first = home_of("talk")
+    down(story, first)
+    rest = tuple(name for name in NAMES if name != first)
+    assert where(story, "talk") == home_of("talk", rest)
+
+
+def test_a_session_moves_when_its_replica_drains() -> None:
+    story = play(four()).drains(home_of("talk")).whatever()
+    assert where(story, "talk") != home_of("talk")
+
+
+def test_bounds_are_a_quarter_above_the_mean_with_the_newcomer() -> None:
+    assert most_in_flight(79, 4) == 25
+    assert most_in_flight(80, 4) == 26
+    assert most_in_flight(3, 4) == 8
+
+
+def test_a_busy_home_is_passed_over_by_bounded_loads() -> None:
+    story = play(four(slots=64))
+    homes = Counter(where(story, "hot") for _ in range(80))
+    assert homes[home_of("hot")] <= (1 + LOAD_SPREAD) * 80 / 4 + 1
+
+
+def test_a_session_stays_where_its_prompt_is_cached_if_its_home_has_more_to_do() -> None:
+    story = play(four())
+    home = home_of("talk")
+    other = next(name for name in NAMES if name != home)
+    found = story.controller.state.fleet.replica(other)
+    assert found is not None
+    begins = prefix(1, 2, 3, 4)
+    found.cache.sent(begins)
+    assert where(story, "talk") == home
+    assert where(story, "talk", prefix=begins, prompt=begins.size // 4, prompt_bytes=begins.size) == other
+
+
+def test_a_strict_session_waits_for_its_home_beside_idle_replicas() -> None:
+    story = play(four(slots=1, affinity=False, strict_sessions=True))
+    home = home_of("talk")
+    story.arrives("turn 1", session=session("talk")).expect(dispatch(home))
+    story.arrives("turn 2", session=session("talk")).expect()
+    story.sent("turn 1").first_token("turn 1").whatever()
+    story.finishes("turn 1").expect(ended(Outcome.OK, of="turn 1"), dispatch(home, of="turn 2"))
+
+
+def test_a_request_without_a_session_goes_anywhere_in_a_strict_pool() -> None:
+    story = play(four(slots=1, strict_sessions=True))
+    for number in range(4):
+        story.arrives(f"n{number}").whatever()
+    assert all(replica.in_flight == 1 for replica in story.pool("p").replicas)
+
+
+def test_a_strict_session_is_refused_while_its_home_is_down_and_the_error_names_both() -> None:
+    story = play(four(strict_sessions=True))
+    home = home_of("talk")
+    down(story, home)
+    story.arrives("turn 2", session=session("talk"))
+    detail = f"session talk is kept at replica {home}, which is down. Try again later, or begin another session and "
+    story.expect(refuse(Reason.NO_REPLICAS, detail=f"{detail}send the conversation whole."), ended(Outcome.REFUSED))
+
+
+def test_a_strict_session_is_refused_while_its_home_drains() -> None:
+    story = play(four(strict_sessions=True)).drains(home_of("talk")).whatever()
+    story.arrives("turn 2", session=session("talk")).expect(refuse(Reason.NO_REPLICAS), ended(Outcome.REFUSED))
+
+
+def test_waiting_requests_of_a_strict_session_are_refused_when_its_home_dies() -> None:
+    story = play(four(slots=1, strict_sessions=True))
+    home = home_of("talk")
+    story.arrives("turn 1", session=session("talk")).sent("turn 1").whatever()
+    story.arrives("turn 2", session=session("talk")).expect()
+    for _ in range(3):
+        story.observes(home, Sample(healthy=False))
+    assert story.records["turn 2"].why is Reason.NO_REPLICAS
+
+
+def test_a_strict_session_is_not_retried_at_another_replica() -> None:
+    story = play(four(strict_sessions=True)).arrives("a", session=session("talk")).sent("a").whatever()
+    story.finishes("a", AttemptOutcome.RESET)
+    assert story.records["a"].attempts == 1
+    assert story.records["a"].outcome is Outcome.ERROR
