@@ -53,6 +53,14 @@ class OnTotal(StrEnum):
     ERROR = "error"
 
 
+class Value(StrEnum):
+    """Worth of a good request, times the weight of its tier."""
+
+    REQUEST = "request"
+    TOKENS = "tokens"
+    """The tokens of its prompt and its answer."""
+
+
 class Report(StrEnum):
     """Model name in answers."""
 
@@ -246,6 +254,7 @@ class Tier:
     name: str
     priority: int = 0
     weight: float = 1.0
+    value: Value = Value.REQUEST
     fairness: float = 0.25
     """How much less (0-1) the acceptance of one length of prompts may be than that of the tier."""
     floor: float = 0.0

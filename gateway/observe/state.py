@@ -78,6 +78,7 @@ def _tier(metrics: Metrics, tier: Tier, now: float) -> dict[str, object]:
         "name": tier.name,
         "priority": tier.priority,
         "weight": tier.weight,
+        "value": tier.value.value,
         "window": _counts(facts.recent.read(now)),
         "total": _counts(facts.counts),
         "latencies": {

@@ -130,6 +130,7 @@ def _tier(name: str, section: TierSection) -> rules.Tier:
         name=name,
         priority=section.priority,
         weight=section.weight,
+        value=rules.Value(section.value),
         fairness=section.fairness,
         floor=section.floor,
         pools=tuple(section.pools) if section.pools is not None else None,

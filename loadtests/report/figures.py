@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gateway.core.policy import Metric, Objective, Slo
+from gateway.core.policy import Metric, Objective, Slo, Value
 from loadtests.replay.columns import FILE, Rows, percentiles
 from loadtests.replay.gaps import middle_s
 from loadtests.replay.request import Outcome
@@ -175,6 +175,7 @@ def _tier(name: str, judged: Judged, run: RunFile, policy: Held | None) -> Repor
     done = rows[judged.finished]
     return {
         "weight": _weight(policy, name),
+        "value": _value(policy, name).value,
         "offered": len(rows),
         "counted": counted,
         "finished": finished,
@@ -315,8 +316,18 @@ def _by_tier(judged: Judged, run: RunFile) -> dict[str, Judged]:
 
 
 def _weights(rows: Rows, run: RunFile, policy: Held | None) -> npt.NDArray[np.float64]:
-    """The worth of each row."""
-    return np.array([_weight(policy, name) for name in run.tiers])[rows["tier"]]
+    """The worth of each row: its tier's weight; where tokens count, times its tokens over the mean of its tier."""
+    worth = np.array([_weight(policy, name) for name in run.tiers])[rows["tier"]]
+    for number, name in enumerate(run.tiers):
+        own = rows["tier"] == number
+        if _value(policy, name) is Value.TOKENS and own.any():
+            tokens = rows["prompt_tokens"][own].astype(np.float64) + rows["output_wanted"][own]
+            worth[own] *= tokens / max(1.0, tokens.mean())
+    return worth
+
+
+def _value(policy: Held | None, tier: str) -> Value:
+    return policy.tiers[tier].value if policy is not None and tier in policy.tiers else Value.REQUEST
 
 
 def _weight(policy: Held | None, tier: str) -> float:

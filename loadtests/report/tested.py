@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from gateway.core.policy import Objective, Policy, Slo, Tier
+from gateway.core.policy import Objective, Policy, Slo, Tier, Value
 from gateway.policy import load
 from loadtests.replay.columns import read_rows
 from loadtests.report.figures import report
@@ -88,5 +88,7 @@ def _kept(file: Path, made: Report, run: RunFile) -> dict[str, Tier]:
             objectives[row["metric"]].append(Objective(row["quantile"], row["threshold_s"]))
             up_to = up_to or row["up_to_tokens"]
         ttft, tpot, e2e = (tuple(group) for group in objectives.values())
-        found[name] = Tier(name, weight=of["weight"], slo=Slo(ttft, tpot, e2e, up_to))
+        found[name] = Tier(
+            name, weight=of["weight"], value=Value(of.get("value", Value.REQUEST)), slo=Slo(ttft, tpot, e2e, up_to)
+        )
     return found

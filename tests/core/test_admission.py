@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.core.commands import Refuse
-from gateway.core.policy import AdmissionMode, AdmissionSpec, Objective, Slo, Tier, Timeouts
+from gateway.core.policy import AdmissionMode, AdmissionSpec, Objective, Slo, Tier, Timeouts, Value
 from gateway.core.request import Outcome, Reason, Sample
 from tests.interpreted import interpreted
 
@@ -117,6 +117,18 @@ def test_a_length_of_which_too_few_were_admitted_gets_a_doubtful_one_in() -> Non
     story.arrives("short", prompt=100).expect(refuse(Reason.PREDICTED), ended(Outcome.REFUSED))
     story.sent("b").first_token("b").finishes("b")
     assert not story.records["b"].explored
+
+
+@pytest.mark.parametrize(("value", "refused"), [(Value.REQUEST, 2), (Value.TOKENS, 0)])
+def test_long_prompts_are_as_welcome_as_others_where_tokens_count(value: Value, refused: int) -> None:
+    of = tier("std", slo=SLO, admission=ENFORCE, value=value, fairness=0.5)
+    story, oracle = story_of(pool("p", "r1", slots=99), of, breach={"p": 0.0}, draws=(0.5,))
+    for number in range(20):
+        story.arrives(f"short {number}", prompt=100).expect(dispatch("r1"))
+    oracle.breach["p"] = 0.9
+    for number in range(refused):
+        story.arrives(f"long {number}", prompt=5000).expect(refuse(Reason.PREDICTED), ended(Outcome.REFUSED))
+    story.arrives("long", prompt=5000).expect(dispatch("r1"))
 
 
 def test_a_tier_that_may_refuse_any_length_lets_no_doubtful_one_in() -> None:

@@ -89,6 +89,15 @@ def test_refusals_of_some_minutes_ago_are_forgotten() -> None:
     assert not fairness.is_owed(LONG, 0.25, 5 * MEMORY_S)
 
 
+def test_a_prompt_is_long_if_it_is_longer_than_the_mean() -> None:
+    fairness = LengthFairness()
+    assert not fairness.is_long(LONG)
+    for prompt in (1000, 2000, 3000):
+        fairness.decided(prompt, True, 0.0)
+    assert fairness.is_long(2001)
+    assert not fairness.is_long(2000)
+
+
 def test_lengths_between_two_powers_of_two_are_one() -> None:
     assert length_of(4096) == length_of(8191) != length_of(8192)
     assert length_of(0) < length_of(1) < length_of(10**7) == length_of(10**12)

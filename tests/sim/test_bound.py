@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core.policy import Caps, Objective, Policy, Slo, Tier
+from gateway.core.policy import Caps, Objective, Policy, Slo, Tier, Value
 from gateway.sim.analysis.bound import Bound, bound, capacity, replay_set
 from gateway.sim.analysis.costs import costs, job_of
 from gateway.sim.run import baselines
@@ -59,6 +59,15 @@ def test_the_heavier_tier_comes_first() -> None:
     assert found.accepted == pytest.approx((0.0, 1.0), abs=1e-5)
     assert found.weighted == pytest.approx(0.8, abs=1e-5)
     assert found.tiers == pytest.approx({"b": 0.0, "a": 1.0}, abs=1e-5)
+
+
+def test_where_tokens_count_a_request_is_worth_its_tokens() -> None:
+    a, b = tier("a", value=Value.TOKENS), tier("b")
+    arrivals = [arrival(0.0, 990, 10, tier="a"), arrival(0.0, 990, 2010, tier="a"), arrival(0.0, 990, 10, tier="b")]
+    found = solved(arrivals, policy(a, b))
+    # Worth 1/2, 3/2 and 1. Of the one second until their deadlines, each takes .99.
+    assert found.accepted == pytest.approx((0.0, 1.0, 0.01 / 0.99), abs=1e-4)
+    assert found.weighted == pytest.approx((1.5 + 0.01 / 0.99) / 3, abs=1e-4)
 
 
 def test_answers_take_the_part_of_a_step_that_a_slot_has() -> None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.core.policy import Caps, Timeouts
+from gateway.core.policy import Caps, Timeouts, Value
 from gateway.sim.analysis.report import difference, differences, mean, ratio, summary
 from gateway.sim.analysis.results import Result, latency
 from gateway.sim.run.run import simulate
@@ -86,6 +86,13 @@ class TestResult:
         assert found.weighted == pytest.approx((4 * 5 + 2) / (4 * 5 + 5))
         assert found.token_weighted == pytest.approx((3 * 310 + 2 * 2010 + 2 * 310) / (5 * 310 + 5 * 2010))
         assert found.good_per_s == 0.7
+
+    def test_where_tokens_count_a_tier_is_weighted_by_its_tokens(self) -> None:
+        bulk = replace(self.BULK, value=Value.TOKENS)
+        arrivals = [arrival(float(i), 300 if i < 5 else 2000, 10, tier="bulk" if i % 2 else "gold") for i in range(10)]
+        found = simulate(policy(self.GOLD, bulk), arrivals, options=Options(duration_s=10.0))
+        share = 2 * 310 / (2 * 310 + 3 * 2010)
+        assert found.weighted == pytest.approx((4 * 5 + 5 * share) / (4 * 5 + 5))
 
     def test_attainment_is_told_by_length(self) -> None:
         lengths = self.run().tiers["bulk"].lengths

@@ -6,7 +6,8 @@ admissions. Lengths are told apart by powers of two. A doubtful newcomer of a le
 
     admitted of the length <= (admitted / offered of the tier - `fairness`) x offered of the length
 
-over the last minute. It waits for its turn as others do: by latest start, a long prompt goes before most short ones.
+over the last minute. Where a request is worth its tokens, a prompt that is longer than the mean is not to be behind at
+all. It waits for its turn as others do: by latest start, a long prompt goes before most short ones.
 """
 
 from __future__ import annotations
@@ -41,11 +42,17 @@ class Admissions:
 class LengthFairness:
     """Admissions of one tier by the length of prompts."""
 
-    __slots__ = ("_all", "_lengths")
+    __slots__ = ("_all", "_lengths", "_tokens")
 
     def __init__(self) -> None:
         self._all = Admissions()
+        self._tokens = Admissions()
+        """Tokens of their prompts."""
         self._lengths = [Admissions() for _ in range(LENGTHS)]
+
+    def is_long(self, prompt_tokens: int) -> bool:
+        """Whether this prompt is longer than the mean of those offered."""
+        return prompt_tokens * self._all.offered > self._tokens.offered
 
     def is_owed(self, prompt_tokens: int, fairness: float, now: float) -> bool:
         """Whether a request of this length is to be admitted, though it is doubtful. `fairness` 1: never."""
@@ -53,11 +60,13 @@ class LengthFairness:
             return False
         length = self._lengths[length_of(prompt_tokens)]
         length.settle(now)
-        share = self._all.admitted / self._all.offered - fairness + MARGIN
+        share = self._all.admitted / self._all.offered - max(0.0, fairness - MARGIN)
         return length.admitted + 1.0 <= share * (length.offered + 1.0)
 
     def decided(self, prompt_tokens: int, admitted: bool, now: float) -> None:
         """A request was admitted, or refused on arrival."""
+        self._tokens.settle(now)
+        self._tokens.offered += prompt_tokens
         for count in (self._all, self._lengths[length_of(prompt_tokens)]):
             count.settle(now)
             count.offered += 1.0

@@ -17,7 +17,7 @@ from gateway.core.admission.step_margin import LONG_START, StepMargin
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.step_budget import StepPrices
 from gateway.core.forecast.ahead import Forecast
-from gateway.core.policy import AdmissionMode, Objective, Policy, Tier
+from gateway.core.policy import AdmissionMode, Objective, Policy, Tier, Value
 from gateway.core.request import Outcome, Reason, Record
 from gateway.core.request_state import RequestState
 from gateway.core.snapshot import TierView
@@ -100,11 +100,10 @@ class Promises:
         """Whether it is to be admitted though it is doubtful: too few of its length were."""
         tier = live.ask.tier
         fairness = self._fairness.get(tier.name)
-        return (
-            fairness is not None
-            and tier.admission.mode is AdmissionMode.ENFORCE
-            and fairness.is_owed(live.prompt_likely, tier.fairness, now)
-        )
+        if fairness is None or tier.admission.mode is not AdmissionMode.ENFORCE:
+            return False
+        counts_tokens = tier.value is Value.TOKENS and fairness.is_long(live.prompt_likely)
+        return fairness.is_owed(live.prompt_likely, 0.0 if counts_tokens else tier.fairness, now)
 
     def _late(self, live: RequestState, pool: Pool, forecast: Forecast, objective: Objective) -> float:
         """P(its first token misses the objective), 0-1.

@@ -28,6 +28,7 @@ _REPETITION = rules.RepetitionSpec()
 
 Mode = Annotated[str, AfterValidator(values.one_of(rules.AdmissionMode)), values.choice(rules.AdmissionMode)]
 CountedTokens = Annotated[str, AfterValidator(values.one_of(rules.CountedTokens)), values.choice(rules.CountedTokens)]
+Value = Annotated[str, AfterValidator(values.one_of(rules.Value)), values.choice(rules.Value)]
 OnTotal = Annotated[str, AfterValidator(values.one_of(rules.OnTotal)), values.choice(rules.OnTotal)]
 
 
@@ -193,6 +194,10 @@ class TierSection(Section):
     weight: Annotated[float, Field(gt=0, le=1e6, strict=False, allow_inf_nan=False)] = plain(
         _TIER.weight,
         "Worth of a good request, against other tiers. Heavier tiers of one priority go first under overload.",
+    )
+    value: Value = plain(
+        _TIER.value.value,
+        "What a good request is worth, times the weight: request: one; tokens: those of its prompt and its answer.",
     )
     fairness: Share = share(
         _TIER.fairness, "How much less the acceptance of any length of prompts may be than that of the tier; 100%: any."

@@ -2,7 +2,7 @@
 
 A fluid linear program. Request i is accepted to the share x_i (0-1), and y_ib is the time spent on its prompt in bin b:
 
-    maximise    sum w_i x_i
+    maximise    sum w_i x_i                         w: weight; where tokens count, times tokens / mean of the tier
     subject to  sum_b y_ib = prefill_i x_i          its prompt is computed before its deadline,
                 y_ib <= overlap of bin b and [arrival_i, deadline_i]        by one replica at a time,
                 sum_i y_ib <= E bin_s               on the E replicas there are,
@@ -36,7 +36,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Protocol
 
-from gateway.core.policy import Policy, Tier
+from gateway.core.policy import Policy, Tier, Value
 from gateway.sim.analysis.costs import FleetCosts, Job, costs, job_of
 from gateway.sim.analysis.program import Program
 from gateway.sim.analysis.tally import length_of
@@ -159,7 +159,8 @@ class _Fluid:
         self.horizon_s = horizon_s
         self.bin_s = bin_s
         self.program = Program()
-        self.offered = sum(job.tier.weight for job in jobs)
+        worth = _worth(jobs)
+        self.offered = sum(worth)
         self.shares: dict[int, int] = {}
         """The variable x of each job that can be good."""
         self.last_s = horizon_s
@@ -170,7 +171,7 @@ class _Fluid:
             deadline = job.deadline(costs)
             if deadline is None:
                 continue
-            x = self.shares[i] = self.program.variable(1.0, job.tier.weight)
+            x = self.shares[i] = self.program.variable(1.0, worth[i])
             work.append((x, costs.prefill(job) + costs.decode(job)))
             if costs.prefill(job) and deadline < math.inf:
                 self.last_s = max(self.last_s, deadline)
@@ -241,6 +242,18 @@ class _Fluid:
         """Time of engines after the horizon that any policy can use, at most."""
         longest = nlargest(self.costs.slots, (self.costs.decode(self.jobs[i]) for i in self.shares))
         return self.costs.replicas * (self.last_s - self.horizon_s) + sum(longest)
+
+
+def _worth(jobs: Sequence[Job]) -> list[float]:
+    """Worth of each job, if it is good."""
+    tokens: defaultdict[str, list[int]] = defaultdict(list)
+    for job in jobs:
+        tokens[job.tier.name].append(job.prompt + job.answer)
+    mean = {name: fmean(of) for name, of in tokens.items()}
+    return [
+        job.tier.weight * ((job.prompt + job.answer) / mean[job.tier.name] if job.tier.value is Value.TOKENS else 1.0)
+        for job in jobs
+    ]
 
 
 def _share_of(jobs: Sequence[Job], accepted: Sequence[float], size: Callable[[Job], float]) -> float:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gateway.core.policy import Value
 from gateway.core.request import Outcome
 from gateway.sim.analysis.tally import LENGTHS, WINDOW_S, Tally, TallyCell, TierTally
 from gateway.sim.run.meter import MeterReading
@@ -71,6 +72,8 @@ class TierResult:
     """One tier of one run. Requests that count: all but 400s, quota refusals and clients that left."""
 
     weight: float
+    value: Value
+    """Unit in which the worth of its good requests is counted."""
     offered: int
     counted: int
     finished: int
@@ -113,7 +116,7 @@ class Result:
     goodput: float
     """good / counted."""
     weighted: float
-    """The same, each request worth its tier's weight."""
+    """The same, each request worth its tier's weight; where tokens count, times its tokens over the tier's mean."""
     token_weighted: float
     """Tokens (prompt and answer) of good requests / tokens of all that count."""
     good_per_s: float
@@ -175,7 +178,7 @@ def result(run: Simulation, window: Window, seed: int, cpu_s: float) -> Result:
         good=good,
         unfinished=tally.unfinished,
         goodput=_ratio(good, counted),
-        weighted=_ratio(sum(r.weight * r.good for r in rows), sum(r.weight * r.counted for r in rows)),
+        weighted=_ratio(sum(r.weight * _worth(r) for r in rows), sum(r.weight * r.counted for r in rows)),
         token_weighted=_ratio(sum(r.good_tokens for r in rows), sum(r.tokens for r in rows)),
         good_per_s=_ratio(good, seconds),
         output_tokens=_ratio(sum(tier.output_tokens for tier in tally.tiers.values()), counted),
@@ -202,6 +205,7 @@ def _tier(tier: TierTally, tally: Tally, window: Window) -> TierResult:
     good = sum(cell.good for cell in tier.cells)
     return TierResult(
         weight=tier.tier.weight,
+        value=tier.tier.value,
         offered=tier.offered,
         counted=counted,
         finished=finished,
@@ -220,6 +224,11 @@ def _tier(tier: TierTally, tally: Tally, window: Window) -> TierResult:
         good_tokens=tier.good_tokens,
         floor=_floor(tier, tally, window),
     )
+
+
+def _worth(tier: TierResult) -> float:
+    """Worth of the good requests of a tier, in requests of its mean worth."""
+    return tier.counted * _ratio(tier.good_tokens, tier.tokens) if tier.value is Value.TOKENS else tier.good
 
 
 def _share(cell: TallyCell) -> Share:

@@ -12,6 +12,7 @@ import jsonschema
 import pytest
 from typer.testing import CliRunner
 
+from gateway.core.policy import Value
 from loadtests.__main__ import app
 from loadtests.replay.columns import read_rows
 from loadtests.replay.request import Outcome, Request
@@ -55,6 +56,16 @@ def test_goodput_counts_requests_within_their_objectives(tmp_path: Path) -> None
     assert totals["weighted_goodput"] == pytest.approx((4 + 1) / (5 * 4 + 4 * 1))
     assert totals["good_per_s"] == pytest.approx(2 / SECONDS)
     assert totals["answered_per_s"] == pytest.approx(5 / SECONDS)
+
+
+def test_a_tier_that_counts_tokens_weighs_its_requests_by_them(tmp_path: Path) -> None:
+    written(tmp_path, [answered(1.0, tokens=50), refused(2.0), answered(3.0, "free")])
+    rules = policy()
+    rules = replace(rules, tiers={name: replace(tier, value=Value.TOKENS) for name, tier in rules.tiers.items()})
+    found = report(read_run(tmp_path), read_rows(tmp_path), rules)
+    # Of the gold tier 50 + 50 tokens are good, and 50 + 11 are lost.
+    assert found["totals"]["weighted_goodput"] == pytest.approx((8 * 100 / 161 + 1) / (8 + 1))
+    assert found["tiers"]["gold"]["value"] == "tokens"
 
 
 def test_every_miss_stands_under_one_reason(tmp_path: Path) -> None:
