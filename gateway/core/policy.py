@@ -356,6 +356,8 @@ class PoolSpec:
     health: Health = Health()
     upstream_key: str | None = field(default=None, repr=False)
     """Bearer token that the replicas require, if any."""
+    cache_key: str | None = field(default=None, repr=False)
+    """Secret from which the cache salt of each tenant is made; None: tenants share prefix caches."""
 
     def takes(self, prompt_tokens: int, prompts: int = 1) -> bool:
         """Whether a batch of so many prompts with so many tokens together fits, by the mean length."""

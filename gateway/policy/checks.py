@@ -19,6 +19,7 @@ from gateway.policy.sections import units, values
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 MIN_BODY_BYTES = 1024
+MIN_CACHE_KEY = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +245,22 @@ def replicas(root: At) -> None:
             names.setdefault(name, label)
 
 
+def cache_keys(root: At) -> None:
+    """Caches of tenants are apart only with a secret, and where the engine takes a salt."""
+    for _, pool in root["pools"].items():
+        isolation, key, engine = pool["cache_isolation"], pool["cache_key"], pool["engine"]
+        if isolation.data != "tenant":
+            if key.data is not None:
+                key.wrong("is not used: write cache_isolation: tenant with it, or leave it out", at_key=True)
+            continue
+        if engine.data not in (None, "vllm"):
+            isolation.wrong(f"is for vllm, the engine here is {engine.shown}: give each tenant a pool instead")
+        if key.data is None:
+            isolation.wrong("tenant needs a secret for the salts: write cache_key: ${CACHE_KEY} in this pool")
+        elif isinstance(key.data, str) and len(key.data) < MIN_CACHE_KEY:
+            key.wrong(f"is too short for a secret: give at least {MIN_CACHE_KEY} characters", at_key=True)
+
+
 def reserves(root: At) -> None:
     """Reserved shares add up to at most everything, and go to tiers that can use them."""
     for name, pool in root["pools"].items():
@@ -345,6 +362,7 @@ CHECKS = (
     aliases,
     tokenizers,
     replicas,
+    cache_keys,
     reserves,
     floors,
     bindings,

@@ -85,6 +85,7 @@ def _pool(name: str, section: PoolSection) -> rules.PoolSpec:
         user_sessions=section.affinity.user,
         health=_health(section.health),
         upstream_key=section.api_key,
+        cache_key=section.cache_key if section.cache_isolation == "tenant" else None,
     )
 
 

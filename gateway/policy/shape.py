@@ -18,7 +18,7 @@ File = TypeVar("File", bound=Section)
 _KEY = "[key]"  # pydantic's mark for an error in the key of a mapping
 
 # Never shown in an error, whatever was put there by mistake.
-_SECRET = frozenset({"sha256", "api_key", "url"})
+_SECRET = frozenset({"sha256", "api_key", "cache_key", "url"})
 
 _SENTENCES = {
     "int_type": "{value} is not a whole number",

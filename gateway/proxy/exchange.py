@@ -23,6 +23,7 @@ from gateway.wire.fingerprint import fingerprint
 from gateway.wire.http.framing import LAST_CHUNK, chunk
 from gateway.wire.http.headers import PROCESS, STREAM_HEAD, RequestHead, rate_limit_lines, upstream_head, whole_head
 from gateway.wire.http.lines import milliseconds
+from gateway.wire.isolation import salted
 from gateway.wire.request import Parsed, render
 
 
@@ -394,6 +395,7 @@ class Exchange(AttemptOwner):
             return
         if service.admits(model, len(parsed.payload)):
             body = render(parsed, mirror.upstream or self._sent_as(parsed), max_tokens)
+            body = salted(body, self.ask.endpoint, self.ask.policy.pools[mirror.to], self.ask.tenant)
             rid = b"%b-%bm" % (self._rid, PROCESS)
             service.send(model, self.ask.endpoint, body, rid, min(MAX_COPY_S, self.ask.tier.timeouts.total_s))
 
@@ -401,6 +403,7 @@ class Exchange(AttemptOwner):
         """The whole HTTP message of an attempt."""
         # vLLM takes the id for its own, which may be under way only once: not with a duplicate or another client's.
         rid = b"%b-%b%x" % (self._rid, PROCESS, attempt_id)
+        body = salted(body, self.ask.endpoint, upstream.pool, self.ask.tenant)
         return upstream_head(upstream.prefix(self.ask.endpoint), self._head, rid, len(body)) + body
 
     @staticmethod

@@ -27,6 +27,7 @@ from gateway.wire.errors.replies import Dialect, Problem, error_response
 from gateway.wire.fingerprint import fingerprint
 from gateway.wire.http.cors import preflight_lines
 from gateway.wire.http.headers import BadHeader, RequestHead, asked_slo
+from gateway.wire.isolation import salts
 from gateway.wire.prefix import MIN_BYTES, prefix_of
 from gateway.wire.request import BadRequest, Parsed, parse
 from gateway.wire.session import session_of, sticky_key
@@ -199,8 +200,8 @@ class RequestHandler(ExchangeServices):
         model, adapter = self.find(parsed.model, tier)
         if model is None:
             return Problem(Reason.MODEL_NOT_FOUND, f"The model `{parsed.model[:100]}` does not exist.", param="model")
-        by_user = any(policy.pools[pool].user_sessions for pool in model.pools)
-        session = session_of(head, caller.tenant, parsed.fields, by_user)
+        pools = [policy.pools[pool] for pool in model.pools]
+        session = session_of(head, caller.tenant, parsed.fields, any(pool.user_sessions for pool in pools))
         split = ""
         if model.split:
             split, model = model.name, arm_of(policy, model, tier, sticky_key(head, caller.tenant))
@@ -210,6 +211,9 @@ class RequestHandler(ExchangeServices):
         prompt_bytes = parsed.prompt_bytes
         if tier.caps.media and prompt_bytes >= MEDIA_BYTES:
             prompt_bytes += correction(parsed.fields, model.sent_as(parsed.model))
+        prefix = NO_PREFIX
+        if parsed.cap_field and prompt_bytes >= MIN_BYTES:
+            prefix = prefix_of(parsed.fields, adapter, caller.tenant if salts(pools) else "")
         body_at = monotonic()
         ask = Request(
             id=self.driver.next_id(),
@@ -231,7 +235,7 @@ class RequestHandler(ExchangeServices):
             body_hash=fingerprint(parsed) if self.driver.controller.suspects(body_at) else None,
             slo=slo,
             assembled=parsed.assembled,
-            prefix=prefix_of(parsed.fields, adapter) if parsed.cap_field and prompt_bytes >= MIN_BYTES else NO_PREFIX,
+            prefix=prefix,
             split=split,
             adapter=adapter,
             session=session,

@@ -28,10 +28,11 @@ MAX_BLOCKS: Final = 1024
 """2 MiB of text. Later text is taken for new."""
 
 
-def prefix_of(fields: dict[str, Any], adapter: str = "") -> Prefix:
+def prefix_of(fields: dict[str, Any], adapter: str = "", tenant: str = "") -> Prefix:
     """The prefix of checked fields; none where the prompt is shorter than `MIN_BYTES`.
 
-    Engines share no cached block between LoRA adapters: `adapter` is hashed before the first block.
+    Engines share no cached block between LoRA adapters, nor between cache salts. So `adapter` is hashed before the
+    first block, and `tenant` where caches are kept apart by it.
     """
     text = b"".join([orjson.dumps(fields[name]) for name in FIRST if name in fields])
     for name in CONVERSATION:
@@ -43,7 +44,7 @@ def prefix_of(fields: dict[str, Any], adapter: str = "") -> Prefix:
         return NO_PREFIX
     blocks: list[int] = []
     ends: list[int] = []
-    start, known = 0, hash(adapter) if adapter else 0
+    start, known = 0, hash((adapter, tenant)) if adapter or tenant else 0
     while len(blocks) < MAX_BLOCKS:
         end = start + (SMALL_BYTES if len(blocks) < SMALL_BLOCKS else BLOCK_BYTES)
         if end > size:

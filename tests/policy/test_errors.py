@@ -579,6 +579,28 @@ CASES = {
         "p.yaml:13: pools.short.api_key: is not usable as a key: "
         "it is a text of printable ASCII without spaces, such as ${NAME}",
     ),
+    "cache isolation without a secret": (
+        "    slots: 8",
+        "    cache_isolation: tenant",
+        "p.yaml:13: pools.short.cache_isolation: tenant needs a secret for the salts: "
+        "write cache_key: ${CACHE_KEY} in this pool",
+    ),
+    "cache isolation with a short secret": (
+        "    slots: 8",
+        "    cache_isolation: tenant\n    cache_key: abc",
+        "p.yaml:14: pools.short.cache_key: is too short for a secret: give at least 16 characters",
+    ),
+    "secret of a cache without isolation": (
+        "    slots: 8",
+        "    cache_key: 0123456789abcdef",
+        "p.yaml:13: pools.short.cache_key: is not used: write cache_isolation: tenant with it, or leave it out",
+    ),
+    "cache isolation by an engine that takes no salt": (
+        "    engine: vllm\n    replicas: [http://a:1, http://b:1]",
+        "    engine: tgi\n    cache_isolation: tenant\n    cache_key: 0123456789abcdef\n"
+        "    replicas: [http://a:1, http://b:1]",
+        "p.yaml:12: pools.short.cache_isolation: is for vllm, the engine here is tgi: give each tenant a pool instead",
+    ),
     "unset variable": (
         "    slots: 8",
         "    api_key: ${VLLM_KEY}",

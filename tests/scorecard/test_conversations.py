@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+
+from gateway.wire.isolation import salt_of
+from gateway.wire.prefix import prefix_of
 
 from .capture import Capture
 from .conftest import Connect, GatewayFactory
@@ -104,3 +108,36 @@ async def test_a_strict_session_whose_replica_is_gone_gets_a_503_that_names_both
         assert f"session talk-1 is kept at replica engine-{replicas.index(home)}, which is down" in message
         assert not any(replica.calls for replica in replicas if replica is not home)
         assert (await client.ask(request(CHAT, chat_body()))).status == 200
+
+
+async def test_tenants_have_salts_of_their_own_and_share_no_cached_prompt(
+    gateway: GatewayFactory, connect: Connect
+) -> None:
+    async with AsyncExitStack() as stack:
+        replicas = [await stack.enter_async_context(Capture()) for _ in range(2)]
+        pool = "cache_isolation: tenant, cache_key: 0123456789abcdef"
+        urls = [replica.url for replica in replicas]
+        gw = await gateway(rules(*urls, pool=pool, keys={"key-a": "acme", "key-b": "other"}))
+        client = await connect(gw.url)
+        for key in ("key-a", "key-b", "key-a"):
+            for path in ("/v1/chat/completions", "/v1/messages"):
+                body: dict[str, Any] = {"model": MODEL, "max_tokens": 4, "cache_salt": "guess"}
+                body["messages"] = [{"role": "user", "content": "the same for both " * 200}]
+                asked = request(path, json.dumps(body).encode(), f"Authorization: Bearer {key}")
+                assert (await client.ask(asked)).status == 200
+        found = Counter(json.loads(call.body)["cache_salt"] for replica in replicas for call in replica.calls)
+        assert found == {salt_of("0123456789abcdef", "acme"): 4, salt_of("0123456789abcdef", "other"): 2}
+
+
+def test_a_salt_depends_on_the_secret_and_on_the_tenant() -> None:
+    salts = {salt_of(key, tenant) for key in ("0123456789abcdef", "fedcba9876543210") for tenant in ("acme", "other")}
+    assert len(salts) == 4
+    assert all(len(salt) == 64 for salt in salts)
+
+
+def test_the_same_prompt_of_two_tenants_has_no_block_in_common() -> None:
+    fields = {"messages": [{"role": "user", "content": "the same for both " * 400}]}
+    ours, theirs = prefix_of(fields, "", "acme"), prefix_of(fields, "", "other")
+    assert len(ours.blocks) > 5
+    assert not {*ours.blocks} & {*theirs.blocks}
+    assert prefix_of(fields, "", "acme") == ours

@@ -32,6 +32,8 @@ _POOL = rules.PoolSpec("", ())
 _EJECTION = rules.Ejection()
 
 AFFINITIES = ("prefix", "none")
+ISOLATIONS = ("none", "tenant")
+Isolation = Annotated[str, AfterValidator(values.one_of(ISOLATIONS)), values.choice(ISOLATIONS)]
 Router = Annotated[str, AfterValidator(values.one_of(ROUTERS)), values.choice(ROUTERS)]
 Engine = Annotated[str, AfterValidator(values.one_of(rules.EngineKind)), values.choice(rules.EngineKind)]
 
@@ -177,5 +179,9 @@ class PoolSection(Section):
         AffinitySection(),
         "Which requests go to one replica. `prefix`: as without; `none`: for engines without prefix caching.",
     )
+    cache_isolation: Isolation = plain(
+        "none", "`tenant`: no tenant finds prompts of another one in a prefix cache; for vLLM, with a `cache_key`."
+    )
+    cache_key: Secret | None = optional("Secret from which the salt of each tenant is made: ${CACHE_KEY}.")
     health: HealthSection = nested(HealthSection(), "How the replicas are watched.")
     api_key: Secret | None = optional("Bearer token the replicas want. Take it from the environment: ${VLLM_API_KEY}.")

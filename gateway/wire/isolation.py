@@ -1,0 +1,30 @@
+"""Prefix caches of one tenant each, since the time to a first token tells whether others have sent the same prompt.
+
+vLLM hashes `cache_salt` into the first block of a prompt, so prompts with different salts share no block. A tenant must
+not guess the salt of another one: it is a keyed hash of the tenant's name. All gateways with one key agree on it.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable
+
+from gateway.core.policy import PoolSpec
+from gateway.core.request import GENERATING, Endpoint
+
+
+def salt_of(key: str, tenant: str) -> str:
+    """The salt of a tenant: HMAC-SHA256 of its name, 64 hexadecimal digits."""
+    return hmac.digest(key.encode(), tenant.encode("utf-8", "surrogatepass"), "sha256").hex()
+
+
+def salted(body: bytes, endpoint: Endpoint, pool: PoolSpec, tenant: str) -> bytes:
+    """The body of a request for `pool`, with the salt of its tenant if caches are apart there."""
+    if pool.cache_key is None or endpoint not in GENERATING:
+        return body
+    return b'{"cache_salt":"%b",' % salt_of(pool.cache_key, tenant).encode() + body[1:]
+
+
+def salts(pools: Iterable[PoolSpec]) -> bool:
+    """Whether any of these pools keeps the caches of tenants apart."""
+    return any(pool.cache_key is not None for pool in pools)
