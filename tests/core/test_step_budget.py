@@ -80,7 +80,7 @@ P99 = Objective(0.99, 0.1)
 def test_margin_rests_where_the_objective_is_just_kept() -> None:
     margin = StepMargin(P99)
     for answer in range(3000):
-        late = answer % 100 == 0
+        late = answer % 111 == 0
         margin.learn(margin.limit_s, late)
     assert margin.limit_s == pytest.approx(START * 0.1, rel=0.03)
 

@@ -4,9 +4,10 @@ A budget can bound the mean step (fleet/step_budget.py). An objective is about s
 mean. How far depends on the sizes of prompts and the lengths of answers. So the margin is measured, as in adaptive
 conformal inference (Gibbs and Candes, NeurIPS 2021). Each answer made near the limit moves it:
 
-    in time:  log margin += STEP x (1 - quantile)         late:  log margin -= STEP x quantile
+    in time:  log margin += STEP x planned        late:  log margin -= STEP x (1 - planned)
 
-It rests where the share of late answers is the one that the objective allows.
+It rests where the share of late answers is the one planned: SAFETY of what the objective allows. At the whole of it
+every other window would have too many by chance.
 
 A TPOT objective allows a step as long as its threshold. An e2e objective allows one in which nearly all answers end in
 time. It is the threshold less the usual TTFT, over the tokens that only a share 1 - quantile of the answers exceeds.
@@ -17,6 +18,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from gateway.core.admission.percentiles import SAFETY
 from gateway.core.policy import Objective
 
 START: Final = 0.85
@@ -59,8 +61,8 @@ class StepMargin:
         """An answer was in time or late, for which `forecast_s` per token was expected."""
         if forecast_s < NEAR * self.limit_s:
             return
-        quantile = self._objective.quantile
-        self._log += STEP * (-quantile if late else 1.0 - quantile)
+        planned = SAFETY * (1.0 - self._objective.quantile)
+        self._log += STEP * (planned - 1.0 if late else planned)
         self._log = max(math.log(MIN_MARGIN), min(math.log(MAX_MARGIN), self._log))
 
     def saw_ttft(self, ttft_s: float) -> None:
