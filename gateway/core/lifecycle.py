@@ -12,6 +12,7 @@ from gateway.core.fleet.fleet import DEFAULT_RETRY_AFTER_S
 from gateway.core.fleet.outlier_score import SWEEP_S
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.quarantine import doubt_s
+from gateway.core.queueing.queue import AT_STAKE_S
 from gateway.core.redundancy.retries import rest_s
 from gateway.core.request import AttemptOutcome, AttemptResult, Outcome, Reason
 from gateway.core.request_state import Attempt, RequestState
@@ -331,6 +332,8 @@ class Lifecycle:
         """Predicted seconds until a request like this would get a slot."""
         rate = pool.drain.per_s
         wait_s = (pool.queue.ahead_of(live.ask.tier, self._turn.now) + 1) / rate if rate else DEFAULT_RETRY_AFTER_S
+        if pool.queue.at_stake(live.ask.tier.priority, self._turn.now):
+            wait_s = max(wait_s, AT_STAKE_S)  # who comes back into the same overload is refused again
         return self.jittered(wait_s)
 
     def jittered(self, wait_s: float) -> float:

@@ -107,3 +107,15 @@ def test_lighter_requests_in_shadow_take_no_room_from_heavier_ones() -> None:
     rules = policy(pool("p", "r1", queue_limit=1), HEAVY, shadow)
     story = play(rules).at(0.0).arrives("running", tier="heavy").expect(dispatch("r1"))
     story.arrives("a", tier="shadow").arrives("b", tier="shadow").arrives("heavy", tier="heavy").expect()
+
+
+def test_clients_refused_while_others_were_lost_come_back_after_some_seconds() -> None:
+    story = busy()
+    for name in ("a", "b", "c"):
+        story.arrives(name, tier="light")
+    story.arrives("first", tier="light")
+    assert story.retry_after_s() < 0.5 * AT_STAKE_S
+    story.whatever().arrives("second", tier="light")
+    assert story.retry_after_s() >= 0.5 * AT_STAKE_S
+    story.whatever().after(AT_STAKE_S).arrives("third", tier="light")
+    assert story.retry_after_s() < 0.5 * AT_STAKE_S

@@ -331,14 +331,14 @@ class PoolQueue:
         """A request of `tier` was refused, or its time ran out, for want of capacity."""
         self._lost_at[tier.priority] = now
 
-    def _at_stake(self, priority: int, now: float) -> bool:
+    def at_stake(self, priority: int, now: float) -> bool:
         """Whether requests of this priority were lost lately, so that their tiers are served by weight."""
         at = self._lost_at.get(priority)
         return at is not None and now - at < AT_STAKE_S
 
     def _order(self, tier_queue: TierQueue, now: float) -> float:
         """Place of a tier among those of its priority, the smallest first."""
-        return -tier_queue.tier.weight if self._at_stake(tier_queue.key[0], now) else 0.0
+        return -tier_queue.tier.weight if self.at_stake(tier_queue.key[0], now) else 0.0
 
     def last_below(self, tier: Tier) -> QueuedRequest | None:
         """The request to lose first among those that may be shed and are worth less than one of `tier`.
@@ -367,7 +367,7 @@ class PoolQueue:
 
     def ahead_of(self, tier: Tier, now: float) -> int:
         """Number of queued requests of the priority of `tier` and above, without lighter ones while it is at stake."""
-        count, at_stake = 0, self._at_stake(tier.priority, now)
+        count, at_stake = 0, self.at_stake(tier.priority, now)
         for tier_queue in self._tiers.values():
             priority = tier_queue.key[0]
             if priority < tier.priority or (
@@ -379,7 +379,7 @@ class PoolQueue:
     def above(self, tier: Tier, now: float) -> tuple[int, float]:
         """Queued requests and arrivals per second of the tiers above `tier`."""
         count, rate = 0, 0.0
-        at_stake = self._at_stake(tier.priority, now)
+        at_stake = self.at_stake(tier.priority, now)
         for tier_queue in self._tiers.values():
             priority = tier_queue.key[0]
             if priority < tier.priority or (
