@@ -63,7 +63,7 @@ CONTEXT = {"reasoning": 16_384}
 """Context (tokens) that answers of a workload need; other workloads fit every profile, or are cut to fit it."""
 MIXES = {"one": {"default": 1.0}, "two": {"premium": 0.3, "free": 0.7}}
 MIXES["three"] = {"premium": 0.2, "standard": 0.4, "free": 0.4}
-MIXES |= {"default": {"standard": 1.0}, "patient": {"patient": 1.0}}
+MIXES |= {"default": {"standard": 1.0}, "patient": {"patient": 1.0}, "equal": {"gold": 0.3, "bronze": 0.7}}
 """Tiers by share of the requests. `default` has the objectives of policies/default.yaml, `patient` waits 6 s."""
 
 T = TypeVar("T")

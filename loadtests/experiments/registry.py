@@ -36,12 +36,14 @@ from loadtests.experiments.stragglers_live import stragglers_live
 from loadtests.experiments.textbook_hedge import textbook_hedge
 from loadtests.experiments.tiers import tiers
 from loadtests.experiments.ttft_collapse import ttft_collapse
+from loadtests.experiments.value import value
 
 EXPERIMENTS: dict[str, Callable[[Lab], Findings]] = {
     "overload": overload,
     "engines": engines,
     "promises": promises,
     "noise": noise,
+    "value": value,
     "one-tier": one_tier,
     "tiers": tiers,
     "calibration": calibration,

@@ -93,6 +93,12 @@ TARGETS: dict[str, dict[str, Target]] = {
         "most_median_ttft_of_6_s_1.5x": at_most(2.3),
         "most_median_ttft_of_6_s_2.5x": at_most(2.3),
     },
+    "value": {
+        "least_gain_by_weight": at_least(0.0),
+        "most_change_by_weight_below_the_knee": at_most(0.005),
+        "most_behind_fair": at_most(0.25),
+        "most_behind_tokens": at_most(0.25),
+    },
     "noise": {"least_disturbed_to_not": at_least(0.95)},
     "tiers": {
         "tier_0_attainment_0.9x": at_least(0.99),
