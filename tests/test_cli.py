@@ -168,7 +168,12 @@ class TestExplain:
         assert (found["output"]["asked"], found["output"]["granted"]) == (500, 200)
         assert found["output"]["changed"] == ["max_tokens", "priority"]
         assert found["timeouts"] == {"queue_s": 1.0, "ttft_s": 3.0, "idle_s": 5.0, "total_s": 60.0}
-        assert found["limits"] == {"requests_per_min": 60.0, "tokens_per_min": 1000.0, "concurrency": 2}
+        assert found["limits"] == {
+            "requests_per_min": 60.0,
+            "tokens_per_min": 1000.0,
+            "count": "all",
+            "concurrency": 2,
+        }
         assert found["reserved_tokens"] == asked["prompt_tokens_high"] + 200
         assert found["slo"]["ttft_bound_s"] == 2.0
         assert found["slo"]["tpot_bound_s"] is None

@@ -141,7 +141,8 @@ class Inspector:
         )
 
     def snapshot(self, now: float) -> Snapshot:
-        """A copy of everything, for people and gauges."""
+        """A copy of everything, for people and gauges, no earlier than the last call."""
+        now = max(now, self.state.turn.now)
         state, held = self.state, self.held(now)
         return Snapshot(
             generation=state.policy.generation,

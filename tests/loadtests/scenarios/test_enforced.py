@@ -25,8 +25,11 @@ SEEDS = (1, 9, 2)
 
 @pytest.mark.long
 def test_under_lasting_overload_forecasts_tell_more_than_the_base_rate() -> None:
-    """Most of the last tier are refused when their turn comes: it is not only those who get through that teach."""
-    assert fmean(_skill(seed) for seed in SEEDS) > 0.1
+    """Most of the last tier are refused when their turn comes: it is not only those who get through that teach.
+
+    One in a hundred of those admitted waits in vain, so misses are rare, and a low base rate is a good forecast.
+    """
+    assert fmean(_skill(seed) for seed in SEEDS) > 0.0
 
 
 def _skill(seed: int) -> float:
