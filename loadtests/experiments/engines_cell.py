@@ -63,7 +63,7 @@ CONTEXT = {"reasoning": 16_384}
 """Context (tokens) that answers of a workload need; other workloads fit every profile, or are cut to fit it."""
 MIXES = {"one": {"default": 1.0}, "two": {"premium": 0.3, "free": 0.7}}
 MIXES["three"] = {"premium": 0.2, "standard": 0.4, "free": 0.4}
-MIXES |= {"default": {"standard": 1.0}, "patient": {"patient": 1.0}, "equal": {"gold": 0.3, "bronze": 0.7}}
+MIXES |= {"default": {"standard": 1.0}, "patient": {"patient": 1.0}}
 """Tiers by share of the requests. `default` has the objectives of policies/default.yaml, `patient` waits 6 s."""
 
 T = TypeVar("T")
@@ -84,6 +84,11 @@ class Cell:
     def engine(self) -> Profile:
         """The profile, with the context that the workload needs."""
         return replace(self.profile, max_model_len=CONTEXT.get(self.workload, self.profile.max_model_len))
+
+    @property
+    def mix(self) -> dict[str, float]:
+        """Its tiers, by share of the requests."""
+        return MIXES[self.tiers]
 
     def policy(self, mode: AdmissionMode = AdmissionMode.ENFORCE) -> Policy:
         """Two replicas, learned slots."""
@@ -111,7 +116,7 @@ class Cell:
         """Poisson; no prompt and answer are longer together than the engine's context."""
         prompt, answer = WORKLOADS[self.workload]
         shares = tuple(
-            TierTraffic(name, part, prompt, answer, tenants=8, model="any") for name, part in MIXES[self.tiers].items()
+            TierTraffic(name, part, prompt, answer, tenants=8, model="any") for name, part in self.mix.items()
         )
         most = self.engine.max_model_len
         return [

@@ -23,7 +23,7 @@ from gateway.core.policy import AdmissionMode, Objective, Policy, Slo, Value
 from gateway.core.request import Outcome, Record
 from gateway.sim.analysis.report import Interval, mean
 from gateway.sim.run.profiles import ENGINES
-from loadtests.experiments.engines_cell import COLD_S, Cell, is_good, parts, run
+from loadtests.experiments.engines_cell import COLD_S, MIXES, Cell, is_good, parts, run
 from loadtests.experiments.engines_plan import knee_of
 from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, written
 from loadtests.experiments.lab import Lab
@@ -33,6 +33,7 @@ SECONDS = 120.0
 PROFILES = ("llama3-70b-a100-tp4", "llama3-8b-a100")
 LOADS = (0.8, 1.5, 2.0)
 WEIGHTS = {"gold": 4.0, "bronze": 1.0}
+EQUALS = {"gold": 0.3, "bronze": 0.7}
 SLO = Slo(ttft=(Objective(0.99, 2.0),), tpot=(Objective(0.99, 0.15),))
 EQUAL, WEIGHED = "equal weights", "weights 4 and 1"
 ANY, FAIR, TOKENS = "fairness: 100%", "fairness: 25%", "value: tokens"
@@ -47,6 +48,11 @@ class ValueCell(Cell):
     """A cell under one of the policies that are compared."""
 
     variant: str = FAIR
+
+    @property
+    def mix(self) -> dict[str, float]:
+        """Two tiers, where weights are compared."""
+        return EQUALS if self.variant in TWO_TIERS else MIXES[self.tiers]
 
     def policy(self, mode: AdmissionMode = AdmissionMode.ENFORCE) -> Policy:
         """Two replicas, learned slots."""
@@ -161,25 +167,17 @@ def _key(task: Task) -> Key:
 def _tasks(lab: Lab) -> list[Task]:
     if lab.effort.quick:
         cell = ValueCell(ENGINES[PROFILES[0]], load=2.0, seconds=30.0)
-        return [
-            Task(
-                replace(cell, tiers="equal" if variant in TWO_TIERS else "one", variant=variant), QUICK_RATE_PER_S, (1,)
-            )
-            for variant in (*TWO_TIERS, *ONE_TIER)
-        ]
+        return [Task(replace(cell, variant=variant), QUICK_RATE_PER_S, (1,)) for variant in (*TWO_TIERS, *ONE_TIER)]
     seeds = tuple(range(1, SEEDS + 1))
     knees = dict(zip(PROFILES, lab.map(knee_of, [Cell(ENGINES[name]) for name in PROFILES]), strict=True))
-    cells = [
-        *((name, load, "equal", variant) for name, load, variant in product(PROFILES, LOADS, TWO_TIERS)),
-        *((name, load, "one", variant) for name, load, variant in product(PROFILES, LOADS, ONE_TIER)),
-    ]
     return [
         Task(
-            ValueCell(ENGINES[name], tiers=tiers, load=load, seconds=SECONDS, variant=variant),
+            ValueCell(ENGINES[name], load=load, seconds=SECONDS, variant=variant),
             load * knees[name],
             seeds,
         )
-        for name, load, tiers, variant in cells
+        for variants in (TWO_TIERS, ONE_TIER)
+        for name, load, variant in product(PROFILES, LOADS, variants)
     ]
 
 

@@ -10,7 +10,7 @@ import orjson
 OPEN: Final = 0x7B
 CLOSE: Final = 0x7D
 NEWLINE: Final = 0x0A
-_TOKEN: Final = re.compile(rb'"(?:[^"\\\n]++|\\.)*+"?|[{}]|\n\r?\n')
+_TOKEN: Final = re.compile(rb'"(?:[^"\\\n]++|\\.)*"?|[{}]|\n\r?\n')
 """Strings, braces, and the ends of events, after which braces are counted anew. A string may lack its end."""
 _FIELD: Final = rb'"model"\s*:\s*'
 _AT_START: Final = re.compile(rb'\s*\{[^\[\]{}]{0,1024}?"model"\s*:\s*("(?:[^"\\]|\\.){0,512}")')
