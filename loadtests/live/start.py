@@ -22,10 +22,7 @@ class Broken(Exception):
 
 
 def from_checkout(module: str, *options: str, given: Sequence[str] = ()) -> list[str]:
-    """The command line of a module of this checkout, whatever this process runs from; `given` are `NAME=value`.
-
-    A baseline cannot stand in for a compiled controller.
-    """
+    """The command line of a module of this checkout, whatever this process runs from; `given` are `NAME=value`."""
     return ["env", "-u", "PYTHONSAFEPATH", f"PYTHONPATH={ROOT}", *given, sys.executable, "-m", module, *options]
 
 
@@ -33,7 +30,8 @@ def gateway(policy: Path, baseline: str | None = None, given: Sequence[str] = ()
     """The command line of the gateway on free ports, or of a baseline of the simulator in its place."""
     if baseline is not None:
         options = ("--policy", str(policy), "--baseline", baseline)
-        return from_checkout("loadtests.live.gateway", *options, given=given)
+        # A compiled driver takes no other class as its controller.
+        return from_checkout("loadtests.live.gateway", *options, given=("TAILGATE_PURE=1", *given))
     ports = ("--port", "0", "--admin-port", "0", "--drain-deadline", "0")
     return from_checkout("gateway", "serve", "--policy", str(policy), *ports, given=given)
 

@@ -128,6 +128,7 @@ def test_run_prints_documents_writes_pages_and_fails_on_a_miss(tmp_path: Path, m
     assert CliRunner().invoke(app, [*arguments, "--no-fail"]).exit_code == 0
 
 
+@interpreted  # else `--pure` begins the process anew
 def test_a_target_that_was_not_measured_is_not_met(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     some = {key: bare(0.0, 1) for key in TARGETS["outside-tools"] if key.startswith("aiperf")}
     monkeypatch.setitem(EXPERIMENTS, "outside-tools", lambda lab: Findings((1,), some, notes=["wrk was left out"]))
