@@ -36,7 +36,7 @@ PAIR = ("llama3-8b-a100", "llama3-70b-a100-tp4")
 WHO = ("auto", "slots", "zero", "round-robin")
 ANSWERS = 1000
 """Of a cell at its knee, over all seeds, at least,"""
-LEAST_S, MOST_S = 30.0, 300.0
+MIN_S, MAX_S = 30.0, 300.0
 """within these seconds of each seed after the first 40."""
 QUICK = (Task(Cell(ENGINES["llama3-70b-a100-tp4"], load=1.5, seconds=20.0), 8.0, (1, 2), WHO, caps=False),)
 
@@ -54,7 +54,7 @@ def engines(lab: Lab) -> Findings:
     found.sort(key=lambda one: order[one.task])
     findings = Findings(tasks[0].seeds)
     findings.how = (
-        f"{len(tasks[0].seeds)} seeds; {LEAST_S:g} to {MOST_S:g} s of arrivals each after the first 40 s: the longer, "
+        f"{len(tasks[0].seeds)} seeds; {MIN_S:g} to {MAX_S:g} s of arrivals each after the first 40 s: the longer, "
         "the fewer requests an engine can take; intervals are 95% bootstraps over seeds."
     )
     _judge(found, findings)
@@ -80,7 +80,7 @@ def _tasks(lab: Lab) -> list[Task]:
     tasks = []
     for engine, workload, tiers in kinds:
         knee = knees[engine, workload, "one"]
-        seconds = min(max(ANSWERS / knee / SEEDS, LEAST_S), MOST_S)
+        seconds = min(max(ANSWERS / knee / SEEDS, MIN_S), MAX_S)
         cell = Cell(ENGINES[engine], workload, tiers, seconds=seconds)
         for load in LOADS:
             is_bounded = (workload, tiers) == ("chat", "one")

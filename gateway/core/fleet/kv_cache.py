@@ -76,24 +76,23 @@ class KvCache:
         `growth_tokens`: output still expected of them. `headroom`: share (0-1) of the cache to leave free; None: the
         forecast decides.
         """
-        capacity = self.capacity_tokens
-        if capacity is None or not requests:
-            return True
-        if headroom is not None:
-            return held_tokens < (1.0 - headroom) * capacity
-        most = peak_tokens(held_tokens, growth_tokens)
-        return most + SPREAD * (held_tokens + growth_tokens) / math.sqrt(requests) < capacity
+        return self._left_tokens(requests, held_tokens, growth_tokens, headroom) > 0.0
 
     def places(self, requests: int, held_tokens: int, growth_tokens: float, headroom: float | None) -> float:
         """How many more requests like the present ones it holds; inf where that is not known."""
-        capacity = self.capacity_tokens
         total = held_tokens + growth_tokens
-        if capacity is None or not requests or total <= 0.0:
+        left = self._left_tokens(requests, held_tokens, growth_tokens, headroom)
+        return left * requests / total if total > 0.0 else math.inf
+
+    def _left_tokens(self, requests: int, held_tokens: int, growth_tokens: float, headroom: float | None) -> float:
+        """Context that fits beside the present requests; inf where the size is unknown, or none is present."""
+        capacity = self.capacity_tokens
+        if capacity is None or not requests:
             return math.inf
         if headroom is not None:
-            return ((1.0 - headroom) * capacity - held_tokens) * requests / total
-        left = capacity - peak_tokens(held_tokens, growth_tokens) - SPREAD * total / math.sqrt(requests)
-        return left * requests / total
+            return (1.0 - headroom) * capacity - held_tokens
+        total = held_tokens + growth_tokens
+        return capacity - peak_tokens(held_tokens, growth_tokens) - SPREAD * total / math.sqrt(requests)
 
     @property
     def preemption_ratio(self) -> float:

@@ -145,15 +145,13 @@ class Pool(Slots[Replica]):
         self.canaries = [r for r in self.canaries if r.state is ReplicaState.EJECTED and self._has(r)]
         self.open = []
         self.below_max = []
-        for replica in self.replicas.values():
-            replica.open = replica.below_max = False
-            self.sync(replica, now)
-            self.sync_max(replica)
-        self._is_starting = any(r.share < 1.0 for r in self.below_max)
         self.places = 0
         for replica in self.replicas.values():
+            replica.open = replica.below_max = False
             replica.places = 0
             self.recount(replica, now)
+            self.sync_max(replica)
+        self._is_starting = any(r.share < 1.0 for r in self.below_max)
         self.spare = sum(r.slots - r.in_flight for r in self.replicas.values() if r.in_flight < r.slots)
         self._slots = sum(r.slots for r in self.replicas.values())
         self._reserve()
