@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +11,6 @@ from time import monotonic
 
 from gateway.core.controller import Controller
 from gateway.core.snapshot import ReplicaState
-from gateway.fleet.replica import Reading
 from gateway.fleet.watch import FleetWatcher
 from gateway.observe.admin import Access, Done, admin_app
 from gateway.observe.journal.writer import Journal
@@ -84,15 +82,12 @@ class AdminPort:
         return Done(True, f"{name} gets nothing new; {view.in_flight} under way there go on")
 
     def _watched(self) -> list[Watched]:
-        now = monotonic()
         return [
             Watched(
                 report.name,
                 report.pool,
                 {reading.value: error for reading, error in report.errors.items()},
                 {(reading.value, fault.value): n for (reading, fault), n in report.failures.items()},
-                # The age of the third, metrics, is that of the sample that the controller has.
-                {r.value: now - report.read_at.get(r, -math.inf) for r in (Reading.HEALTH, Reading.MODELS)},
             )
             for report in self.fleet.reports()
         ]

@@ -72,13 +72,12 @@ class Tools:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReport:
-    """How the readings of one replica go. `read_at` is of the last success; `errors` holds no secrets."""
+    """How the readings of one replica go. `errors` holds no secrets."""
 
     name: str
     url: str
     pool: str
     healthy: bool | None
-    read_at: Mapping[Reading, float]
     errors: Mapping[Reading, str]
     """The last error of each reading that fails now."""
     failures: Mapping[tuple[Reading, ReadFault], int]
@@ -101,7 +100,6 @@ class ReplicaWatch:
         self._models_due = asyncio.Event()
         self._had_adapters = False
         """Whether its last list of models had LoRA adapters."""
-        self._read_at: dict[Reading, float] = {}
         self._errors: dict[Reading, Failed] = {}
         self._failures: Counter[tuple[Reading, ReadFault]] = Counter()
 
@@ -113,7 +111,6 @@ class ReplicaWatch:
             target.url,
             target.pool,
             self._healthy,
-            dict(self._read_at),
             {reading: str(failed) for reading, failed in self._errors.items()},
             dict(self._failures),
         )
@@ -243,7 +240,6 @@ class ReplicaWatch:
         """Keep how a reading went; warn once when it begins to fail, or fails in another way."""
         name, before = self.target.name, self._errors.get(reading)
         if failed is None:
-            self._read_at[reading] = self._tools.clock()
             if self._errors.pop(reading, None) is not None:
                 log.info("replica %s: its %s can be read again", name, reading)
             return

@@ -30,8 +30,6 @@ class Watched:
     pool: str
     errors: Mapping[str, str]
     failures: Mapping[tuple[str, str], int]
-    ages_s: Mapping[str, float]
-    """Of the last success of each reading; inf if there was none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,26 @@ def test_a_query_asks_for_what_is_exported(query: str) -> None:
         assert labels(query) <= known
 
 
+PAGES = [page for folder in ("guides", "operations") for page in (DEPLOY.parent / "docs" / folder).glob("*.md")]
+
+
+def without_use(series: set[str], texts: list[str]) -> set[str]:
+    """Metrics that no text names. A histogram is named by any of its three series."""
+    families = {re.sub(r"_(bucket|sum|count)$", "", name) for text in texts for name in names(text)}
+    return {name for name in series if re.sub(r"_(bucket|sum|count)$", "", name) not in families}
+
+
+def test_each_metric_has_a_use_in_a_guide_the_runbook_an_alert_or_the_dashboard() -> None:
+    own = {name for name in EXPORTED if name.startswith("tailgate_")}
+    assert without_use(own, QUERIES + [page.read_text("utf-8") for page in PAGES]) == set()
+
+
+def test_metric_that_only_begins_like_a_used_one_is_found() -> None:
+    used = ["rate(tailgate_ttft_seconds_bucket[5m])", "see `tailgate_queue_depth`"]
+    series = {"tailgate_ttft_seconds_sum", "tailgate_queue_depth", "tailgate_queue", "tailgate_queue_depth_total"}
+    assert without_use(series, used) == {"tailgate_queue", "tailgate_queue_depth_total"}
+
+
 def test_queries_are_found_and_read() -> None:
     assert len(QUERIES) > 40
     assert names('sum by (tier) (rate(tailgate_x_total{reason=~"a|b"}[5m])) > tailgate:y:1h') == {"tailgate_x_total"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
@@ -220,7 +219,6 @@ SOURCES = Sources(
             "short",
             {"metrics": "HTTP status 404"},
             {("metrics", "status"): 2},
-            {"health": 0.5, "models": math.inf},
         )
     ],
     loop_lag_s=lambda: 0.004,

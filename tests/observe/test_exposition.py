@@ -211,11 +211,10 @@ async def test_the_process_is_shown_as_it_is_now() -> None:
     assert value("tailgate_pool_prompt_token_rate", pool="short") == 12000.0
     assert value("tailgate_pool_output_token_rate", pool="short") == 2400.0
     assert value("tailgate_pool_replicas_wanted", pool="long") is None  # before it knows
-    assert value("tailgate_little_in_flight", pool="short") == 4.5
     assert value("tailgate_little_gap_ratio", pool="short") == 0.004
     assert value("tailgate_little_gap_ratio", pool="long") is None
     assert value("tailgate_replica_preemption_ratio", pool="short", replica="r0") == 0.002
-    assert value("tailgate_forecast_trusted", pool="short") == 1
+    assert value("tailgate_forecast_state", pool="short", state="trusted") == 1
     assert value("tailgate_forecast_state", pool="short", state="drifted") == 0
     assert value("tailgate_forecast_calibration_error", pool="short") == 0.015
     assert value("tailgate_admission_threshold", tier="premium") == 0.4
@@ -227,10 +226,7 @@ async def test_the_process_is_shown_as_it_is_now() -> None:
     assert value("tailgate_replica_kv_usage_ratio", pool="short", replica="r1") is None
     assert value("tailgate_scrape_age_seconds", pool="short", replica="r0") == 0.4
     assert value("tailgate_scrape_age_seconds", pool="short", replica="r1") == math.inf
-    assert value("tailgate_reading_age_seconds", pool="short", replica="s1", reading="health") == 0.5
-    assert value("tailgate_reading_age_seconds", pool="short", replica="s1", reading="models") == math.inf
     assert value("tailgate_config_last_reload_successful") == 0
-    assert value("tailgate_config_last_reload_timestamp_seconds") == 1_700_000_000
     assert value("tailgate_policy_generation") == 1
     assert value("tailgate_policy_info", digest="digest-1") == 1
     assert value("tailgate_client_connections") == 7

@@ -174,13 +174,6 @@ def _arms(metrics: Metrics) -> Iterator[Metric]:
         ((key, facts.ttft.histogram) for key, facts in arms),
         metrics.edges.ttft,
     )
-    yield histogram(
-        "tailgate_arm_e2e_seconds",
-        "Time from the complete request body to the end of the answer, of finished requests of an arm.",
-        labels,
-        ((key, facts.e2e.histogram) for key, facts in arms),
-        metrics.edges.e2e,
-    )
 
 
 def _objectives(metrics: Metrics) -> Iterator[Metric]:

@@ -53,13 +53,6 @@ REPLICA_GAUGES: tuple[tuple[str, str, str, Callable[[ReplicaView], float | None]
         lambda r: r.unprefilled_tokens,
     ),
     ("tailgate_replica_slots", "Requests it may be sent at once: written or learned.", "", lambda r: r.slots),
-    ("tailgate_replica_held_tokens", "Tokens of context of its open requests.", "", lambda r: r.held_tokens),
-    (
-        "tailgate_replica_kv_capacity_tokens",
-        "Tokens of context that its KV cache holds, as far as scrapes tell.",
-        "",
-        lambda r: r.kv_capacity_tokens,
-    ),
     (
         "tailgate_replica_step_seconds",
         "Mean step of its engine with the requests that it has, as its costs say.",
@@ -145,13 +138,6 @@ class ProcessFamilies:
             ],
         )
         yield gauge(
-            "tailgate_reading_age_seconds",
-            "Age of the last health check and the last model list that succeeded; +Inf if none did.",
-            ("pool", "replica", "reading"),
-            [((w.pool, w.name, reading), age_s) for w in readings for reading, age_s in w.ages_s.items()],
-            "seconds",
-        )
-        yield gauge(
             "tailgate_client_connections", "Client connections that are open.", (), _one(self._sources.connections())
         )
         yield gauge(
@@ -186,13 +172,6 @@ class ProcessFamilies:
             (),
             _one(not reload.error),
         )
-        yield gauge(
-            "tailgate_config_last_reload_timestamp_seconds",
-            "Unix time of the last load of the policy, successful or not.",
-            (),
-            _one(reload.at_unix_s),
-            "seconds",
-        )
 
 
 def _pools(snapshot: Snapshot) -> Iterator[Metric]:
@@ -208,12 +187,6 @@ def _replicas(snapshot: Snapshot) -> Iterator[Metric]:
         "1 for the state that the replica is in.",
         ("pool", "replica", "state"),
         [((r.pool, r.name, state.value), r.state is state) for r in replicas for state in ReplicaState],
-    )
-    yield gauge(
-        "tailgate_replica_ejected",
-        "1 for the reason for which the replica is ejected now.",
-        ("pool", "replica", "reason"),
-        [((r.pool, r.name, out.value), r.health.out == out.value) for r in replicas for out in EjectionReason],
     )
     yield counter(
         "tailgate_replica_ejections",
@@ -233,16 +206,6 @@ def _replicas(snapshot: Snapshot) -> Iterator[Metric]:
             ((r.pool, r.name, latency), math.exp(excess))
             for r in replicas
             for latency, excess in (("ttft", r.health.ttft_excess), ("itl", r.health.itl_excess))
-        ],
-    )
-    yield counter(
-        "tailgate_cached_tokens",
-        "Prompt tokens in prefix caches, as predicted when they were sent and as answers report them.",
-        ("pool", "replica", "source"),
-        [
-            ((r.pool, r.name, source), tokens)
-            for r in replicas
-            for source, tokens in (("predicted", r.cache.predicted_tokens), ("reported", r.cache.reported_tokens))
         ],
     )
     for name, text, unit, read in REPLICA_GAUGES:

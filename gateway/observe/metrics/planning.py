@@ -1,4 +1,4 @@
-"""Planning figures as Prometheus families: Little's law of each pool, and the replicas that it wants."""
+"""Planning figures as Prometheus families: the gap of Little's law in each pool, and the replicas that it wants."""
 
 from __future__ import annotations
 
@@ -10,23 +10,6 @@ from gateway.core.forecast.views import ScaleView
 from gateway.core.snapshot import Snapshot
 from gateway.observe.metrics.families import gauge
 from gateway.observe.metrics.little import LittleView
-
-LITTLE_GAUGES: tuple[tuple[str, str, str, Callable[[LittleView], float | None]], ...] = (
-    ("tailgate_little_in_flight", "Mean of the requests that the door had in the pool.", "", lambda p: p.in_flight),
-    ("tailgate_little_rate", "Requests per second that were dispatched to the pool.", "", lambda p: p.rate_per_s),
-    (
-        "tailgate_little_time_seconds",
-        "Mean time from the first dispatch of a request to its end, by the ledger.",
-        "seconds",
-        lambda p: p.time_s,
-    ),
-    (
-        "tailgate_little_gap_ratio",
-        "What the first is more than the product of the two others, over the larger; none in too short a window.",
-        "ratio",
-        lambda p: p.gap,
-    ),
-)
 
 SCALE_GAUGES: tuple[tuple[str, str, Callable[[ScaleView], float]], ...] = (
     (
@@ -64,9 +47,13 @@ SCALE_GAUGES: tuple[tuple[str, str, Callable[[ScaleView], float]], ...] = (
 
 def planning_families(snapshot: Snapshot, little: Sequence[LittleView]) -> Iterator[Metric]:
     """Every family, at this moment."""
-    for name, text, unit, read in LITTLE_GAUGES:
-        rows = [((view.pool,), read(view)) for view in little]
-        yield gauge(name, text, ("pool",), [(key, value) for key, value in rows if value is not None], unit)
+    yield gauge(
+        "tailgate_little_gap_ratio",
+        "L less rate x time, over the larger of both; none in too short a window.",
+        ("pool",),
+        [((view.pool,), view.gap) for view in little if view.gap is not None],
+        "ratio",
+    )
     wants = [(pool.name, pool.scale) for pool in snapshot.pools]
     for name, text, measure in SCALE_GAUGES:
         yield gauge(name, text, ("pool",), [((pool,), measure(scale)) for pool, scale in wants if scale is not None])
