@@ -98,7 +98,7 @@ class Controller(Inspector):
         commands = self._turn.begin(now)
         attempt = self._attempts[attempt_id]
         live = attempt.live
-        attempt.replica.pulse.heard(now)
+        attempt.replica.outlier_score.heard(now)
         if live.committed is None and live.outcome is None and not attempt.cancelled:
             self.lifecycle.commit(attempt)
             self.lifecycle.arm(live)

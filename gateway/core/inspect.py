@@ -86,7 +86,7 @@ class Inspector:
 
     def left(self, tenant: str, tier: str, now: float) -> Left:
         """Requests and tokens a minute that the tenant has left."""
-        return self.state.books.left(tenant, tier, now)
+        return self.state.accounting.left(tenant, tier, now)
 
     def suspects(self, now: float) -> bool:
         """Whether any request is suspected of killing replicas. New requests then need a `body_hash`."""
@@ -108,7 +108,7 @@ class Inspector:
     def states(self) -> list[tuple[str, str, ReplicaState, str]]:
         """Pool, name and state of every replica, and why it is ejected. Cheap enough to poll."""
         return [
-            (pool.spec.name, name, r.state, r.pulse.why if r.state is ReplicaState.EJECTED else "")
+            (pool.spec.name, name, r.state, r.outlier_score.why if r.state is ReplicaState.EJECTED else "")
             for pool in self.state.fleet
             for name, r in pool.replicas.items()
         ]
@@ -136,7 +136,7 @@ class Inspector:
             queued=sum(len(pool.queue) for pool in pools.values()),
             queued_bytes=sum(pool.queue.bytes for pool in pools.values()),
             timers=(state.timers.keys | state.hedges.timers.keys) - {BREAKERS},
-            tenants=state.books.in_flight(),
+            tenants=state.accounting.in_flight(),
             promises=state.admission.promises.open,
         )
 
@@ -147,7 +147,7 @@ class Inspector:
         return Snapshot(
             generation=state.policy.generation,
             pools=tuple(pool.view(now, *held[pool.spec.name]) for pool in state.fleet),
-            tenants=state.books.views(now),
+            tenants=state.accounting.views(now),
             tiers=state.admission.promises.views(),
             forecast=state.forecaster.view(now),
             hedged_pools=state.hedges.pool_views(now),

@@ -44,7 +44,7 @@ class Lifecycle:
         self._timers = state.timers
         self._fleet = state.fleet
         self._forecaster = state.forecaster
-        self._books = state.books
+        self._accounting = state.accounting
         self._extra = state.extra
         self._hedges = state.hedges
         self._quarantine = state.quarantine
@@ -106,7 +106,7 @@ class Lifecycle:
     def _dispatched(self, live: RequestState, pool: Pool) -> None:
         """Charge the tier and the tenant of a request for its first attempt."""
         now = live.dispatched_at = self._turn.now
-        pool.queue.served(live.ask.tier, live.prompt_tokens + self._books.dispatched(live, now))
+        pool.queue.served(live.ask.tier, live.prompt_tokens + self._accounting.dispatched(live, now))
         self._extra.deposit(live.ask.tier)
         context = pool.context_tokens
         if context is not None and live.ask.max_tokens is None:
@@ -116,7 +116,7 @@ class Lifecycle:
     def first_token(self, attempt: Attempt) -> None:
         """The attempt has a token to show. Its answer is committed, unless another one is already."""
         live, now = attempt.live, self._turn.now
-        attempt.replica.pulse.heard(now)
+        attempt.replica.outlier_score.heard(now)
         if attempt.first_at is None:
             attempt.first_at = attempt.last_at = now
             pool = attempt.replica.pool
@@ -130,7 +130,7 @@ class Lifecycle:
         if not attempt.cancelled and live.committed in (None, attempt):
             if live.ask.stream and live.first_at is None:
                 live.first_at = now
-                self._books.first_token(live, now)
+                self._accounting.first_token(live, now)
             if live.committed is None:
                 self.commit(attempt)
         self.arm(live)
@@ -140,7 +140,7 @@ class Lifecycle:
         now = self._turn.now
         attempt.slot.progress(tokens, now)
         attempt.tokens = tokens
-        attempt.replica.pulse.heard(now)
+        attempt.replica.outlier_score.heard(now)
         for learner in self._learners:
             learner.progress(attempt, tokens, now)
         attempt.last_at = now
@@ -167,7 +167,7 @@ class Lifecycle:
         attempt.live.open.remove(attempt)
         full = pool.headroom <= 0.0
         if finish.end in ANSWERS:
-            replica.pulse.heard(now)
+            replica.outlier_score.heard(now)
         attempt.slot.release(finish.end, now)
         if attempt.live.ask.adapter:
             replica.adapters.closed(attempt.live.ask.adapter)
@@ -300,7 +300,7 @@ class Lifecycle:
         if live.body_hash is not None and live.outcome is Outcome.OK:
             self._quarantine.served(live.body_hash)
         self._hedges.ended(live)
-        record = self._books.close(live, self._turn.now)
+        record = self._accounting.close(live, self._turn.now)
         if live.pool is not None:
             live.pool.demand.ended(record.outcome.counts, record.good, record.output_tokens)
             if is_lost(record):

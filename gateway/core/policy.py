@@ -292,7 +292,7 @@ class Ejection:
     """Share of the pool that may be ejected for slowness; at least one replica, and two of eight or more."""
     panic_share: float = 0.5
     """If a smaller share of the pool is healthy, slow replicas are used as well."""
-    canary_s: float = 5.0
+    probe_s: float = 5.0
     """Seconds from one probe of an ejected replica to the next."""
     stall_s: float = 5.0
     """Shortest silence of a busy replica that counts as a stall."""

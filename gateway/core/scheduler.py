@@ -49,7 +49,7 @@ class Scheduler:
         self._admission = state.admission
         self._patience = state.admission.patience
         self._forecaster = state.forecaster
-        self._books = state.books
+        self._accounting = state.accounting
         self._places = state.places
         self._retries = state.retries
         self._hedges = state.hedges
@@ -78,7 +78,7 @@ class Scheduler:
     def reserve(self, live: RequestState, pool: Pool) -> bool:
         """Take this request out of its tenant's limits. If it exceeds them it is refused, and the answer is False."""
         live.cap()
-        exceeded = self._books.reserve(live, pool, self._turn.now)
+        exceeded = self._accounting.reserve(live, pool, self._turn.now)
         if exceeded is None:
             return True
         detail = ""
@@ -189,17 +189,17 @@ class Scheduler:
     # ---- a slot
 
     def dispatch(self, live: RequestState, replica: Replica, hedge: bool = False) -> None:
-        """Send the request to `replica`. Some first attempts are canaries: they go to an ejected replica instead."""
-        if replica.pool.canaries and not live.attempts and not replica.pool.is_bound(live.ask):
-            replica = self._canary(live, replica)
+        """Send the request to `replica`. Some first attempts are probes: they go to an ejected replica instead."""
+        if replica.pool.probes and not live.attempts and not replica.pool.is_bound(live.ask):
+            replica = self._probe(live, replica)
         self._life.open(live, replica, hedge)
 
-    def _canary(self, live: RequestState, replica: Replica) -> Replica:
-        """An ejected replica that is due for a canary, else `replica`. A quarantine suspect is never a canary."""
+    def _probe(self, live: RequestState, replica: Replica) -> Replica:
+        """An ejected replica that is due for a probe, else `replica`. A quarantine suspect is never a probe."""
         now = self._turn.now
         if live.body_hash is not None and self._quarantine.knows(live.body_hash, now):
             return replica
-        return replica.pool.canary(live.ask.tier, now) or replica
+        return replica.pool.probe(live.ask.tier, now) or replica
 
     def offer(self, pool: Pool, saturated: bool) -> None:
         """Offer room on an engine of `pool` to its queue. `saturated`: the pool had no room before this call."""
@@ -262,7 +262,7 @@ class Scheduler:
     def conclude(self, attempt: Attempt, finish: AttemptResult) -> None:
         """Answer, retry or refuse the request of an attempt that ended, and settle the request if it is over."""
         live = attempt.live
-        self._books.attempted(live, attempt, finish)
+        self._accounting.attempted(live, attempt, finish)
         if live.outcome is None:
             end = AttemptOutcome.CANCELLED if attempt.cancelled else finish.end
             self._answer(live, attempt, end, finish)
@@ -385,10 +385,10 @@ class Scheduler:
         """Cancel attempts that wait for a first token at silent replicas, so that they are tried elsewhere.
 
         At most as many are cancelled as other replicas have room for: the rest may still be answered. A whole answer
-        shows nothing before it is complete, so it is cancelled only where streams are silent too. A canary stays: it
+        shows nothing before it is complete, so it is cancelled only where streams are silent too. A probe stays: it
         tests whether the silence lasts. A prompt that is expected to take that long stays too.
         """
-        silent = [r for r in pool.replicas.values() if r.pulse.out is EjectionReason.STALLED and not r.slots]
+        silent = [r for r in pool.replicas.values() if r.outlier_score.out is EjectionReason.STALLED and not r.slots]
         if not silent or pool.queue:
             return
         taken, spare = 0, round(pool.headroom * pool.slots)
@@ -396,7 +396,9 @@ class Scheduler:
         unheard = {
             attempt.replica.spec.name
             for attempt in attempts
-            if attempt.live.visible and not attempt.slot.paused and attempt.opened_at < attempt.replica.pulse.out_at
+            if attempt.live.visible
+            and not attempt.slot.paused
+            and attempt.opened_at < attempt.replica.outlier_score.out_at
         }
         for attempt in attempts:
             if attempt.replica not in silent or taken >= spare or not self._is_stuck(attempt):
@@ -413,7 +415,7 @@ class Scheduler:
             return False
         expected_s = 0.0 if attempt.facts is None else attempt.facts.expected_s
         is_late = self._turn.now - attempt.opened_at > RESCUE_FACTOR * expected_s
-        return is_late and attempt.opened_at < attempt.replica.pulse.out_at
+        return is_late and attempt.opened_at < attempt.replica.outlier_score.out_at
 
     # ---- time
 

@@ -21,7 +21,7 @@ class ReplicaState(StrEnum):
     PROBING = "probing"
     """Its breaker is half open: one request at a time."""
     EJECTED = "ejected"
-    """Slower than its pool, or silent: only canaries are sent."""
+    """Slower than its pool, or silent: only probes are sent."""
     DRAINED = "drained"
     """An operator drained it: nothing new is sent."""
 
@@ -35,7 +35,7 @@ class HealthView:
     why: str = ""
     """The same for people, with figures."""
     back_in_s: float | None = None
-    """When its canaries are judged; None if it is not ejected, or still silent."""
+    """When its probes are judged; None if it is not ejected, or still silent."""
     ttft_score: float = 0.0
     """Mean log-ratio of its TTFT to what its pool takes."""
     ttft_excess: float = 0.0

@@ -51,7 +51,7 @@ class State:
         self.prompts = PromptEstimator()
         self.forecaster = Forecaster()
         self.admission = Admission(policy, self.fleet, self.forecaster, random)
-        self.books = Accounting(share, self.prompts, self.forecaster, self.admission.promises)
+        self.accounting = Accounting(share, self.prompts, self.forecaster, self.admission.promises)
         self.places = Placement(self.fleet, self.prompts)
         self.extra = RetryBudget()
         self.retries = Retries(self.fleet, self.extra, random)
@@ -73,5 +73,5 @@ class State:
         self.admission.configure(policy)
         self.hedges.configure(policy)
         self.forecaster.keep(policy, self.attempts.values())
-        self.books.configure(policy.tiers, now)
+        self.accounting.configure(policy.tiers, now)
         return gone

@@ -121,7 +121,7 @@ def _ejection(section: EjectionSection) -> rules.Ejection | None:
         max_time_s=section.max_time,
         max_share=section.max_share,
         panic_share=section.panic,
-        canary_s=section.canary,
+        probe_s=section.canary,
         stall_s=section.stall,
     )
 

@@ -1,7 +1,7 @@
 """How many requests the server has in a pool, and the integral of that over time: the L of Little's law.
 
 The server's side of connections alone reports here, from the first dispatch to the last byte of the answer, or until
-the client is gone. The ledger of the controller has no part in it, so that the one can be checked against the other.
+the client is gone. The controller has no part in it, so that the one can be checked against the other.
 """
 
 from __future__ import annotations

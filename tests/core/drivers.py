@@ -74,7 +74,7 @@ healths = st.builds(
     open_s=st.sampled_from([0.7, 2.0]),
     slow_start_s=st.sampled_from([0.0, 0.0, 3.0]),
     ejection=st.sampled_from(
-        [None, Ejection(), Ejection(slowdown=1.05, time_s=2.0, max_time_s=4.0, canary_s=0.5, stall_s=0.6)]
+        [None, Ejection(), Ejection(slowdown=1.05, time_s=2.0, max_time_s=4.0, probe_s=0.5, stall_s=0.6)]
     ),
 )
 
@@ -452,7 +452,7 @@ class Driver:
     def _check_ejections(pool: Pool) -> None:
         ejection = pool.spec.health.ejection
         meant = [r for r in pool.replicas.values() if not r.drained]
-        slow = [r for r in meant if r.pulse.out in CAPPED]
+        slow = [r for r in meant if r.outlier_score.out in CAPPED]
         assert ejection is None or len(slow) <= most_slow(len(pool.replicas), ejection.max_share)
         for replica in pool.replicas.values():
             assert replica.paused <= replica.in_flight

@@ -56,7 +56,7 @@ def test_one_that_is_out_is_not_tried_once_it_is_drained_or_down() -> None:
         traffic.until(out_at + 6.0)
         before = story.replica("r3").in_flight
         leave(story).whatever().arrives("a").sent("a")
-        assert story.replica("r3").in_flight == before, "though it was due for a canary"
+        assert story.replica("r3").in_flight == before, "though it was due for a probe"
 
 
 def test_drained_replica_is_still_checked() -> None:

@@ -141,9 +141,9 @@ def test_without_ejection_nobody_is_ejected_and_switching_it_off_takes_all_back(
     assert state(story, "r3") is ReplicaState.UP
     replica = story.controller.state.fleet.replica("r3")
     assert replica is not None
-    pulse = replica.pulse
-    assert pulse.is_typical, "nobody is held against others any more"
-    assert pulse.ttft.memory < 1.0, "nor is a single answer once it is switched on again"
+    outlier_score = replica.outlier_score
+    assert outlier_score.is_typical, "nobody is held against others any more"
+    assert outlier_score.ttft.memory < 1.0, "nor is a single answer once it is switched on again"
 
 
 # ---- how many, and panic
@@ -225,7 +225,7 @@ def _minute(replicas: int, slowdown: float, max_share: float, panic: float, seed
                 else:
                     story.recovers(replica.spec.name)
                     story.controller.state.fleet.ended(replica, AttemptOutcome.COMPLETE, story.now)
-            for score in (replica.pulse.ttft, replica.pulse.itl):
+            for score in (replica.outlier_score.ttft, replica.outlier_score.itl):
                 for _ in range(random.choice([0, 1, 5])):
                     score.add(random.gauss(pace[replica], 0.3))
         if second % 20 == 0:
@@ -234,7 +234,9 @@ def _minute(replicas: int, slowdown: float, max_share: float, panic: float, seed
         story.controller.scheduler.look()
         meant = [replica for replica in members if not replica.drained]
         slow = [
-            replica for replica in meant if replica.pulse.out in (EjectionReason.SLOW_TTFT, EjectionReason.SLOW_ITL)
+            replica
+            for replica in meant
+            if replica.outlier_score.out in (EjectionReason.SLOW_TTFT, EjectionReason.SLOW_ITL)
         ]
         ejected += len(slow)
         assert len(slow) <= most_slow(len(meant), max_share) or len(meant) < replicas

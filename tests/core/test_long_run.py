@@ -23,7 +23,7 @@ from gateway.core.snapshot import ReplicaState
 
 from .made import ask, policy, pool, tier
 
-HEALTH = Health(failures=3, open_s=3.0, slow_start_s=10.0, ejection=Ejection(time_s=10.0, canary_s=2.0))
+HEALTH = Health(failures=3, open_s=3.0, slow_start_s=10.0, ejection=Ejection(time_s=10.0, probe_s=2.0))
 TIMEOUTS = Timeouts(queue_s=5.0, ttft_s=20.0, idle_s=20.0, total_s=40.0)
 HEDGE = Hedge(quantile=0.9, budget=0.1)
 FAST = tier("fast", 0, timeouts=TIMEOUTS, hedge=HEDGE, retry=Retry(0.1), on_total=OnTotal.CUT)

@@ -14,7 +14,7 @@ from gateway.core.snapshot import ReplicaState
 from .made import SHADOW, policy, pool, tier
 from .playbook import Story, commit, dispatch, ended, play
 
-EJECTION = Ejection(canary_s=5.0)
+EJECTION = Ejection(probe_s=5.0)
 WATCHED = Health(slow_start_s=0.0, ejection=EJECTION)
 NAMES = ("r1", "r2", "r3", "r4")
 TOOK_S = 1.0
@@ -206,7 +206,7 @@ def test_no_more_replicas_are_out_for_odd_answers_than_may_be_slow() -> None:
     assert [traffic.story.replica(name).state for name in ("r1", "r2")].count(ReplicaState.EJECTED) == 1
 
 
-def test_canaries_bring_a_replica_back_that_answers_like_the_others_again() -> None:
+def test_probes_bring_a_replica_back_that_answers_like_the_others_again() -> None:
     traffic = Traffic({"r2": NOT_FOUND}).run(15.0)
     assert traffic.story.replica("r2").state is ReplicaState.EJECTED
     traffic.odd.clear()

@@ -29,7 +29,7 @@ def test_silent_replica_is_back_at_its_first_token() -> None:
     assert state(story, "r1") is ReplicaState.UP
 
 
-def test_answer_begun_before_the_canary_does_not_count_for_it() -> None:
+def test_answer_begun_before_the_probe_does_not_count_for_it() -> None:
     traffic = Traffic(play(fleet(6)), per_s=40.0)
     story = traffic.story
     traffic.times["r3"] = 3.0

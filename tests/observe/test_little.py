@@ -1,4 +1,4 @@
-"""Little's law between the door and the ledger: it holds for any traffic and any window, and a leak breaks it."""
+"""Little's law between the server and the controller: it holds for any traffic and any window, and a leak breaks it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Traffic:
         self.controller = Controller(POLICY, Random(seed))
         self.little = Little(self.metrics, lambda now: {"short": self.door.held_s(now)}, START)
         self.closes: Callable[[int], bool] = lambda ask: True
-        """Whether the door lets go of this request when it is over."""
+        """Whether the server lets go of this request when it is over."""
         self.counts: Callable[[int], bool] = lambda ask: True
         """Whether its record is counted."""
         self._due: list[tuple[float, int, Callable[[], list[Command]]]] = []
@@ -155,7 +155,7 @@ def test_a_ledger_that_never_ends_a_request_is_seen() -> None:
     traffic = Traffic(7, 20.0, 0.4)
     traffic.run(60.0)
     traffic.read()
-    # Its connection is gone and the door has closed it, but nobody has told the controller that the attempt has ended.
+    # Its connection is gone and the server has closed it, but nobody told the controller that the attempt has ended.
     heappop(traffic._due)
     traffic.door.end(traffic.now)
     traffic.run(60.0)
@@ -227,7 +227,7 @@ async def test_the_gateway_sets_marks_of_its_own_accord() -> None:
         await asked.wait()
 
 
-# ---- the door alone
+# ---- the server alone
 
 
 def steps(draw: Random) -> Iterator[tuple[float, int]]:

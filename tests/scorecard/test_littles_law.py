@@ -88,9 +88,9 @@ async def test_the_admin_port_shows_it(busy: Gateway) -> None:
 
 async def test_a_connection_that_is_never_let_go_of_is_seen(busy: Gateway) -> None:
     await until(lambda: not busy.driver.under_way)
-    assert "requests that the door has" not in held(busy)
+    assert "requests that the server has" not in held(busy)
     before = law(busy)
     # As if one answer had never been marked as complete.
     busy.limits.presence("main").begin(monotonic() - before.window_s, monotonic())
     assert gap(law(busy)) > 0.05
-    assert held(busy)["requests that the door has"] == 1
+    assert held(busy)["requests that the server has"] == 1

@@ -35,7 +35,7 @@ class PlacementOption:
 
 @dataclass(frozen=True, slots=True)
 class ExcludedReplica:
-    """A replica of the pool that gets no requests now, or only canaries."""
+    """A replica of the pool that gets no requests now, or only probes."""
 
     replica: str
     state: ReplicaState
@@ -112,7 +112,7 @@ def _left_out(pool: Pool, now: float) -> Iterator[ExcludedReplica]:
     for name, replica in pool.replicas.items():
         rests_s = pool.backoff_s(replica, now)
         if replica.state is ReplicaState.EJECTED:
-            yield ExcludedReplica(name, replica.state, replica.pulse.why)
+            yield ExcludedReplica(name, replica.state, replica.outlier_score.why)
         elif replica.state is not ReplicaState.UP:
             yield ExcludedReplica(name, replica.state, "")
         elif rests_s > 0.0:

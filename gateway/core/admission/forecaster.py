@@ -168,7 +168,7 @@ class Forecaster(Learner):
             return
         costs = self._of(replica.pool).costs
         engine = self._engine(replica, now)
-        scores = replica.pulse.ttft, replica.pulse.itl
+        scores = replica.outlier_score.ttft, replica.outlier_score.itl
         attempt.facts = facts = AttemptPrediction(
             engine, self._bucket(live), scores, attempt.slot.unread_tokens, replica.in_flight - 1, now
         )
@@ -197,7 +197,7 @@ class Forecaster(Learner):
             return
         if attempt.live.visible:
             facts.ttft.add(math.log(seen_s / facts.expected_s))
-        if not (facts.teaches and attempt.replica.pulse.is_typical):
+        if not (facts.teaches and attempt.replica.outlier_score.is_typical):
             return
         labels = learned.labels
         error = facts.learn_ttft(learned.costs, attempt.slot.unread_tokens, seen_s)
@@ -253,7 +253,7 @@ class Forecaster(Learner):
         replica = attempt.replica
         learned = self._of(replica.pool)
         engine.advance(replica.in_flight, replica.held_tokens, now)
-        pulse = replica.pulse
+        outlier_score = replica.outlier_score
         if finish.end is not AttemptOutcome.COMPLETE:
             engine.forget(attempt.id, now)
             waited_s = now - attempt.opened_at
@@ -283,7 +283,7 @@ class Forecaster(Learner):
             facts.bucket.add(each, facts.edges)
         elif facts.teaches:
             facts.bucket.passes(each, facts.edges)
-        facts.teaches = facts.teaches and pulse.is_typical
+        facts.teaches = facts.teaches and outlier_score.is_typical
         if steps >= 1 and engine.pace.due(now):
             facts.learn_step(costs, steps, now)
         if not facts.teaches:

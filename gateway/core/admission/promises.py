@@ -188,15 +188,15 @@ class Promises:
 
     def ended(self, live: RequestState, record: Record, now: float) -> None:
         """A request is over."""
-        in_vain = is_lost(record)
+        lost = is_lost(record)
         fairness = self._fairness.get(live.ask.tier.name)
-        if in_vain and fairness is not None:
+        if lost and fairness is not None:
             if live.counted:
                 fairness.lost(live.prompt_likely, now)
             else:
                 fairness.decided(live.prompt_likely, False, now)
         for guard, late in self._promised.pop(live.ask.id, ()):
-            if in_vain and guard.last and record.e2e_s >= LONG_WAIT * guard.objective.threshold_s:
+            if lost and guard.last and record.e2e_s >= LONG_WAIT * guard.objective.threshold_s:
                 guard.answered(late, math.inf, now)
             else:
                 guard.dropped(late)

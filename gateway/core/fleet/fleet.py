@@ -129,8 +129,8 @@ class Fleet:
         if replica.breaker.state is ReplicaState.UP:
             replica.begin(now)
             replica.pool.look(now)
-        elif replica.pulse.out is not None:
-            replica.pulse.take_back(now)  # its next process or connection is judged anew
+        elif replica.outlier_score.out is not None:
+            replica.outlier_score.take_back(now)  # its next process or connection is judged anew
         replica.pool.refresh(now)
         return True
 
@@ -142,7 +142,7 @@ def _is_alive(replica: Replica, sample: Sample) -> bool:
     going down say so in this way, and want no new requests. A check without a connection always counts too: tokens on
     open connections do not show that new connections are accepted.
     """
-    return sample.late and sample.asked_at is not None and replica.pulse.said_at >= sample.asked_at
+    return sample.late and sample.asked_at is not None and replica.outlier_score.said_at >= sample.asked_at
 
 
 def _least_urgent(policy: Policy, pool: str) -> int:

@@ -8,7 +8,7 @@ or unreadable) is compared with that of the others in its pool:
 
     of the last seconds, share > rest's + .3 and z > 3      suspected: gets one request of ten
     the same of a window                                    a strike; three in a row: ejected (outliers.py)
-    its canaries no longer differ when its time is up       back, by slow start
+    its probes no longer differ when its time is up       back, by slow start
     four useful ones in a row for each ejection             the same, before it is up
 
 A 403 or 404 of a replica that refuses more than the others is tried elsewhere (redundancy/retries.py). A window is two
@@ -30,7 +30,7 @@ from gateway.core.request import AttemptOutcome, AttemptResult
 MIN_EXCESS: Final = 0.3
 """A replica differs if its share of odd answers exceeds that of the others by this."""
 STRIKES: Final = 3
-CANARIES: Final = 2
+PROBES: Final = 2
 PROOF: Final = 4
 
 
@@ -52,8 +52,8 @@ class AnswerWatch:
 
     def add(self, replica: BaseReplica, odd: bool) -> None:
         """Count an answer of `replica`."""
-        replica.pulse.answers.add(odd)
-        if replica.pulse.out is None:
+        replica.outlier_score.answers.add(odd)
+        if replica.outlier_score.out is None:
             self._seen += 1.0
             if odd:
                 self._odd += 1.0
@@ -61,17 +61,17 @@ class AnswerWatch:
 
     def differs(self, replica: BaseReplica) -> bool:
         """Whether `replica` may have caused its odd answers: the others have fewer, or are not known yet."""
-        answers = replica.pulse.answers
+        answers = replica.outlier_score.answers
         seen, odd = self._rest(replica)
         return answers.share > MIN_EXCESS + (odd / seen if seen >= 1.0 else 0.0)
 
     def fade(self, replicas: Sequence[BaseReplica]) -> None:
         """Forget part of the counts; called with all replicas at each look."""
         self._seen = self._odd = 0.0
-        self.suspects = any(replica.pulse.suspected for replica in replicas)
+        self.suspects = any(replica.outlier_score.suspected for replica in replicas)
         for replica in replicas:
-            if replica.pulse.out is None:
-                answers = replica.pulse.answers
+            if replica.outlier_score.out is None:
+                answers = replica.outlier_score.answers
                 answers.fade()
                 self._seen += answers.seen
                 self._odd += answers.odd
@@ -81,13 +81,13 @@ class AnswerWatch:
         back: list[BaseReplica] = []
         found: list[BaseReplica] = []
         for replica in replicas:
-            pulse = replica.pulse
-            answers = pulse.answers
+            outlier_score = replica.outlier_score
+            answers = outlier_score.answers
             seen, odd = self._rest(replica)
-            if pulse.out is EjectionReason.ODD_ANSWERS:
+            if outlier_score.out is EjectionReason.ODD_ANSWERS:
                 if _has_mended(replica, odd / seen if seen >= 1.0 else 1.0, ejection, now):
                     back.append(replica)
-            elif pulse.out is None:
+            elif outlier_score.out is None:
                 self._suspect(replica)
                 if answers.window >= MIN_SAMPLES and now - answers.began_at >= WINDOW_S:
                     struck = _stands_out(answers.window_odd, answers.window, odd, seen)
@@ -101,33 +101,33 @@ class AnswerWatch:
             why = (
                 f"{_share(replica):.0%} of its answers are refused, empty or unreadable, {odd / seen:.0%} of its pool's"
             )
-            replica.pulse.put_out(EjectionReason.ODD_ANSWERS, why, ejection, now)
+            replica.outlier_score.put_out(EjectionReason.ODD_ANSWERS, why, ejection, now)
         return back
 
     def _suspect(self, replica: BaseReplica) -> None:
-        answers = replica.pulse.answers
+        answers = replica.outlier_score.answers
         seen, odd = self._rest(replica)
-        replica.pulse.suspected = _stands_out(answers.odd, answers.seen, odd, seen)
-        self.suspects = self.suspects or replica.pulse.suspected
+        replica.outlier_score.suspected = _stands_out(answers.odd, answers.seen, odd, seen)
+        self.suspects = self.suspects or replica.outlier_score.suspected
 
     def _rest(self, replica: BaseReplica) -> tuple[float, float]:
         """Answers of all other replicas that are not ejected, and the odd ones among them."""
-        if replica.pulse.out is not None:
+        if replica.outlier_score.out is not None:
             return self._seen, self._odd
-        answers = replica.pulse.answers
+        answers = replica.outlier_score.answers
         return max(0.0, self._seen - answers.seen), max(0.0, self._odd - answers.odd)
 
 
 def _has_mended(replica: BaseReplica, rest: float, ejection: Ejection, now: float) -> bool:
-    """Whether the canaries of an ejected replica answer like the others, whose share of odd answers is `rest`."""
-    pulse = replica.pulse
-    answers = pulse.answers
-    pulse.proven = float(answers.useful)
-    if now < pulse.until or answers.seen < CANARIES:
-        return answers.useful >= CANARIES * PROOF // 2 * pulse.count
-    if answers.useful < CANARIES and answers.share > rest + MIN_EXCESS:
-        why = f"{answers.share:.0%} of its canaries are refused, empty or unreadable"
-        pulse.put_out(EjectionReason.ODD_ANSWERS, why, ejection, now)
+    """Whether the probes of an ejected replica answer like the others, whose share of odd answers is `rest`."""
+    outlier_score = replica.outlier_score
+    answers = outlier_score.answers
+    outlier_score.proven = float(answers.useful)
+    if now < outlier_score.until or answers.seen < PROBES:
+        return answers.useful >= PROBES * PROOF // 2 * outlier_score.count
+    if answers.useful < PROBES and answers.share > rest + MIN_EXCESS:
+        why = f"{answers.share:.0%} of its probes are refused, empty or unreadable"
+        outlier_score.put_out(EjectionReason.ODD_ANSWERS, why, ejection, now)
         return False
     return True
 
@@ -142,4 +142,4 @@ def _stands_out(odd: float, seen: float, rest_odd: float, rest_seen: float) -> b
 
 
 def _share(replica: BaseReplica) -> float:
-    return replica.pulse.answers.share
+    return replica.outlier_score.answers.share

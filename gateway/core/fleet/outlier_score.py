@@ -14,7 +14,7 @@ SWEEP_S: Final = 1.0
 FADE: Final = 0.9
 """Share of the counts of answers kept at each look: a memory of about ten seconds."""
 LATELY: Final = 0.25
-"""Weight of the latest canary in their mean."""
+"""Weight of the latest probe in their mean."""
 
 
 class EjectionReason(StrEnum):
@@ -80,7 +80,6 @@ class OutlierScore:
 
     __slots__ = (
         "answers",
-        "canary_at",
         "count",
         "doubted",
         "ejections",
@@ -90,6 +89,7 @@ class OutlierScore:
         "longest_s",
         "out",
         "out_at",
+        "probe_at",
         "proven",
         "said_at",
         "silent_s",
@@ -119,18 +119,18 @@ class OutlierScore:
         self.out: EjectionReason | None = None
         self.out_at = 0.0
         self.until = 0.0
-        self.canary_at = 0.0
-        """Earliest time of its next canary."""
+        self.probe_at = 0.0
+        """Earliest time of its next probe."""
         self.tried_at = 0.0
-        """Time of its last canary."""
+        """Time of its last probe."""
         self.doubted = 0.0
-        """Weight of the canaries up to the last one that was slow or odd."""
+        """Weight of the probes up to the last one that was slow or odd."""
         self.proven = 0.0
-        """Weight of the canaries since then, all of them like the others."""
+        """Weight of the probes since then, all of them like the others."""
         self.lately = 0.0
-        """Mean excess of the latest canaries."""
+        """Mean excess of the latest probes."""
         self.weighed = 0.0
-        """Weight of all canaries that are in that mean."""
+        """Weight of all probes that are in that mean."""
         self.count = 0
         """Ejections less those forgiven since. The time of an ejection grows with it."""
         self.well_at = 0.0
@@ -166,7 +166,7 @@ class OutlierScore:
         self.ejections[out] = self.ejections.get(out, 0) + 1
         for_s = min(ejection.max_time_s, ejection.time_s * self.count)
         self.until = now + for_s
-        self.canary_at = now + ejection.canary_s
+        self.probe_at = now + ejection.probe_s
         self.tried_at = now
         self.why = f"{why}, out for {for_s:.0f} s" if out is not EjectionReason.STALLED else why
         self.doubted = self.proven = self.lately = self.weighed = 0.0
@@ -183,18 +183,18 @@ class OutlierScore:
         self.answers, self.suspected = OddAnswers(now), False
 
     def may_be_tried(self, in_flight: int, now: float) -> bool:
-        """Whether a canary is due and the last one has been heard. After a good canary the next one is due at once."""
-        is_due = now >= self.canary_at or self.proven > 0.0
+        """Whether a probe is due and the last one has been heard. After a good probe the next one is due at once."""
+        is_due = now >= self.probe_at or self.proven > 0.0
         return self.out is not None and is_due and (not in_flight or self.said_at > self.tried_at)
 
     def try_it(self, ejection: Ejection, now: float) -> None:
-        """Note that a canary is sent."""
+        """Note that a probe is sent."""
         self.tried_at = now
         if not self.proven:
-            self.canary_at = max(self.canary_at, now - SWEEP_S) + ejection.canary_s
+            self.probe_at = max(self.probe_at, now - SWEEP_S) + ejection.probe_s
 
     def weigh(self, excess: float, heard: float) -> None:
-        """Take the latest canary into the mean. `heard`: the weight of all canaries since the ejection."""
+        """Take the latest probe into the mean. `heard`: the weight of all probes since the ejection."""
         news = heard - self.weighed
         if news > 0.0:
             self.lately += min(1.0, news * max(LATELY, 1.0 / heard)) * (excess - self.lately)

@@ -1,4 +1,4 @@
-"""Outlier detection: replicas that are slower than their pool, or silent, are ejected and tried with canaries.
+"""Outlier detection: replicas that are slower than their pool, or silent, are ejected and tried with probes.
 
 A replica has two scores, one of TTFT and one of the time between tokens. Each is the mean logarithm of a seen latency
 over that of a typical replica of its pool, for the same request and load. Its own learned speed is left out: it
@@ -10,7 +10,7 @@ its token came now. Otherwise requests rescued by a hedge or a timeout would hid
     a window in which excess > ln 2 and z > 3        a strike; three in a row: out
     silent for max(5 s, 8 p99 of the gap)            out, until it is heard; requests that wait there for a first token
                                                      for over twice the expected time are sent elsewhere, once
-    its latest canary slow when its time is up       out again, for longer
+    its latest probe slow when its time is up       out again, for longer
     neither that one nor the mean of the last few    back, by slow start
     four in a row like the others, before it is up   the same; eight after the second ejection, and so on
     its breaker opens                                forgotten: it is judged anew when it comes back
@@ -40,12 +40,12 @@ STRIKES: Final = 3
 MAD_TO_SIGMA: Final = 1.4826
 MIN_SIGMA: Final = 0.05
 MIN_PEERS: Final = 3
-CANARIES: Final = 2.0
-"""Weight of the canaries that decide whether a replica is still slow."""
+PROBES: Final = 2.0
+"""Weight of the probes that decide whether a replica is still slow."""
 ITL_SHARE: Final = 0.5
 """Share of that weight that their tokens need for ITL, since short answers have next to none."""
 PROOF: Final = 2.0
-"""A replica comes back early after so many times `CANARIES` good canaries in a row, for each of its ejections."""
+"""A replica comes back early after so many times `PROBES` good probes in a row, for each of its ejections."""
 SMALL_SHARE: Final = 0.25
 """Share of a pool of up to eight that may be ejected for slowness. A larger pool may have two ejected."""
 GAP_QUANTILE: Final = 0.99
@@ -68,31 +68,31 @@ class OutlierDetector:
         limit_s = self._patience_s(replicas, ejection, now)
         back = []
         for replica in replicas:
-            pulse = replica.pulse
-            if pulse.out is EjectionReason.STALLED:
-                if pulse.said_at > pulse.out_at:
+            outlier_score = replica.outlier_score
+            if outlier_score.out is EjectionReason.STALLED:
+                if outlier_score.said_at > outlier_score.out_at:
                     back.append(replica)
-            elif pulse.out is None:
-                pulse.mend(ejection, now)
-                silent_s = now - pulse.heard_at
+            elif outlier_score.out is None:
+                outlier_score.mend(ejection, now)
+                silent_s = now - outlier_score.heard_at
                 if replica.is_awaited and silent_s > limit_s and replica.breaker.state is ReplicaState.UP:
                     why = f"nothing heard for {silent_s:.1f} s of {replica.in_flight} requests"
-                    pulse.put_out(EjectionReason.STALLED, why, ejection, now)
+                    outlier_score.put_out(EjectionReason.STALLED, why, ejection, now)
         for kind in (EjectionReason.SLOW_TTFT, EjectionReason.SLOW_ITL):
             back += self._judge(kind, replicas, ejection, now)
         back += self.answers.look(replicas, ejection, _places(replicas, ejection), now)
         for replica in back:
-            replica.pulse.take_back(now)
+            replica.outlier_score.take_back(now)
         return back
 
     def _patience_s(self, replicas: Sequence[BaseReplica], ejection: Ejection, now: float) -> float:
         """Longest allowed silence of a replica that has work, in seconds."""
         gaps = self._gaps
         for replica in replicas:
-            pulse = replica.pulse
-            if pulse.longest_s > 0.0 and pulse.out is None:
-                gaps.add(pulse.longest_s)
-            pulse.longest_s = 0.0
+            outlier_score = replica.outlier_score
+            if outlier_score.longest_s > 0.0 and outlier_score.out is None:
+                gaps.add(outlier_score.longest_s)
+            outlier_score.longest_s = 0.0
         if now >= self._halve_at:
             gaps.counts = [count / 2.0 for count in gaps.counts]
             self._halve_at = now + GAPS_HALVED_S
@@ -111,8 +111,8 @@ class OutlierDetector:
         for one in found:
             one.score.excess = one.value - middle if peers and one.score.seen > 0.0 else 0.0
             one.score.z = one.score.excess / (MAD_TO_SIGMA * spread + MIN_SIGMA)
-            pulse = one.replica.pulse
-            if pulse.out is kind:
+            outlier_score = one.replica.outlier_score
+            if outlier_score.out is kind:
                 if self._has_mended(one, middle if peers else None, bound, ejection, now):
                     back.append(one.replica)
             elif one.is_peer and len(peers) >= MIN_PEERS and one.score.ends(one.samples, now):
@@ -123,36 +123,36 @@ class OutlierDetector:
         places = _places(replicas, ejection)
         slow.sort(key=_excess, reverse=True)
         for one in slow[: max(0, places)]:
-            one.replica.pulse.put_out(kind, f"{one.why(one.score.excess)} (z {one.score.z:.1f})", ejection, now)
+            one.replica.outlier_score.put_out(kind, f"{one.why(one.score.excess)} (z {one.score.z:.1f})", ejection, now)
         return back
 
     def _has_mended(self, one: _Found, middle: float | None, bound: float, ejection: Ejection, now: float) -> bool:
-        """Whether a replica ejected for slowness has recovered, by its canaries. If not in time, it stays out.
+        """Whether a replica ejected for slowness has recovered, by its probes. If not in time, it stays out.
 
         `middle`: the median of its peers, if there are any. A replica that is three times as slow sometimes has a
-        canary that is not even twice as slow. So the mean of the last few TTFTs decides as well. An ITL is a mean
+        probe that is not even twice as slow. So the mean of the last few TTFTs decides as well. An ITL is a mean
         already.
         """
-        pulse, score = one.replica.pulse, one.score
-        canaries = CANARIES if one.kind is EjectionReason.SLOW_TTFT else CANARIES * ITL_SHARE
+        outlier_score, score = one.replica.outlier_score, one.score
+        probes = PROBES if one.kind is EjectionReason.SLOW_TTFT else PROBES * ITL_SHARE
         if score.excess > TYPICAL:
-            pulse.doubted = score.window
-        pulse.proven = score.window - pulse.doubted
+            outlier_score.doubted = score.window
+        outlier_score.proven = score.window - outlier_score.doubted
         if one.kind is EjectionReason.SLOW_TTFT and middle is not None:
-            pulse.weigh(score.mean - middle, score.window)
-        if now < pulse.until or one.samples < canaries:
-            return pulse.proven >= canaries * PROOF * pulse.count
-        was_slow = middle is not None and pulse.lately > bound
+            outlier_score.weigh(score.mean - middle, score.window)
+        if now < outlier_score.until or one.samples < probes:
+            return outlier_score.proven >= probes * PROOF * outlier_score.count
+        was_slow = middle is not None and outlier_score.lately > bound
         if score.excess > bound or (was_slow and score.excess > TYPICAL):
-            pulse.put_out(one.kind, one.why(max(score.excess, pulse.lately)), ejection, now)
+            outlier_score.put_out(one.kind, one.why(max(score.excess, outlier_score.lately)), ejection, now)
             return False
-        # After a good canary the next one follows at once, so good ones soon outweigh those before.
+        # After a good probe the next one follows at once, so good ones soon outweigh those before.
         return not was_slow
 
 
 def _places(replicas: Sequence[BaseReplica], ejection: Ejection) -> int:
     """Number of replicas that may still be ejected for slowness or odd answers."""
-    return most_slow(len(replicas), ejection.max_share) - sum(1 for r in replicas if r.pulse.out in CAPPED)
+    return most_slow(len(replicas), ejection.max_share) - sum(1 for r in replicas if r.outlier_score.out in CAPPED)
 
 
 def most_slow(replicas: int, share: float) -> int:
@@ -166,10 +166,10 @@ class _Found:
     __slots__ = ("is_peer", "kind", "replica", "samples", "score", "value")
 
     def __init__(self, replica: BaseReplica, kind: EjectionReason, now: float) -> None:
-        pulse = replica.pulse
+        outlier_score = replica.outlier_score
         self.replica = replica
         self.kind = kind
-        self.score = pulse.ttft if kind is EjectionReason.SLOW_TTFT else pulse.itl
+        self.score = outlier_score.ttft if kind is EjectionReason.SLOW_TTFT else outlier_score.itl
         self.value = self.score.mean
         self.samples = self.score.window
         """Weight of this window so far."""
@@ -178,7 +178,7 @@ class _Found:
         # In slow start a replica has a lower load than any from which token times were learned.
         fills_up = kind is EjectionReason.SLOW_ITL and replica.share < 1.0
         self.is_peer = (
-            pulse.out is None
+            outlier_score.out is None
             and not fills_up
             and replica.breaker.state is ReplicaState.UP
             and self.score.seen + self.samples - self.score.window >= MIN_SAMPLES

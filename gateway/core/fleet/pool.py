@@ -29,11 +29,11 @@ from gateway.core.snapshot import CapacityBound, PoolView, ReplicaState
 MIN_START: Final = 0.1
 """Share of its slots that slow start begins with."""
 MENDED_START: Final = 0.5
-"""The same for a replica that came back by good canaries: its caches are warm."""
-CANARY_EVERY: Final = 200
-"""One request of so many may be a canary, so that canaries do not make up the p99 of a pool."""
-CANARY_LATEST_S: Final = 60.0
-"""After so long the next canary may go anyway."""
+"""The same for a replica that came back by good probes: its caches are warm."""
+PROBE_EVERY: Final = 200
+"""One request of so many may be a probe, so that probes do not make up the p99 of a pool."""
+PROBE_LATEST_S: Final = 60.0
+"""After so long the next probe may go anyway."""
 MAX_URGENT: Final = -(2**31)
 TRIED_NEXT: Final = 0.0
 """End of a backoff that is over, before the replica has taken a request."""
@@ -47,7 +47,7 @@ REQUEST_TOKENS: Final = 200.0
 """Price of a request in flight, in prompt tokens, before costs are learned,"""
 PRICE_SHARE: Final = 0.1
 """and the share of it that each look at a replica renews."""
-_tried_at: Final = attrgetter("pulse.tried_at")
+_tried_at: Final = attrgetter("outlier_score.tried_at")
 
 
 class Replica(BaseReplica):
@@ -89,12 +89,12 @@ class Pool(Slots[Replica]):
         self.imputed = ImputedLoad()
         self._worst = 0
         """Worst severity of a replica that may still be used: 0 healthy, 1 slow, 2 silent."""
-        self.canaries: list[Replica] = []
-        """Ejected replicas that are due for a canary, the one tried longest ago first."""
-        self.canary_priority = 0
-        """Only tiers of this priority or a less urgent one send canaries."""
-        self._tried_acquired = -CANARY_EVERY
-        """Slots that had been acquired when the last canary was sent."""
+        self.probes: list[Replica] = []
+        """Ejected replicas that are due for a probe, the one tried longest ago first."""
+        self.probe_priority = 0
+        """Only tiers of this priority or a less urgent one send probes."""
+        self._tried_acquired = -PROBE_EVERY
+        """Slots that had been acquired when the last probe was sent."""
         self._tried_at = -math.inf
         """When it was sent."""
         self.least_urgent = 0
@@ -142,7 +142,7 @@ class Pool(Slots[Replica]):
             if replica.slots:
                 for tier, count in replica.by_tier.items():
                     self.by_tier[tier] = self.by_tier.get(tier, 0) + count
-        self.canaries = [r for r in self.canaries if r.state is ReplicaState.EJECTED and self._has(r)]
+        self.probes = [r for r in self.probes if r.state is ReplicaState.EJECTED and self._has(r)]
         self.open = []
         self.below_max = []
         self.places = 0
@@ -194,20 +194,20 @@ class Pool(Slots[Replica]):
         The caller calls `refresh` next.
         """
         health = self.spec.health
-        self.canaries = []
+        self.probes = []
         busy = False
         self._watch.answers.fade(list(self.replicas.values()))
         if health.ejection is None:
             for replica in self.replicas.values():
-                if not replica.pulse.is_typical:
-                    replica.pulse.take_back(now)
+                if not replica.outlier_score.is_typical:
+                    replica.outlier_score.take_back(now)
         else:
             meant = [replica for replica in self.replicas.values() if not replica.drained]
             for back in self._watch.look(meant, health.ejection, now):
-                mended = back.pulse.proven > 0.0
+                mended = back.outlier_score.proven > 0.0
                 back.begin(now - (MENDED_START * health.slow_start_s if mended else 0.0))
-            self._find_canaries(meant, health.ejection.canary_s, now)
-            busy = self.in_flight > 0 or any(replica.pulse.out is not None for replica in meant)
+            self._find_probes(meant, health.ejection.probe_s, now)
+            busy = self.in_flight > 0 or any(replica.outlier_score.out is not None for replica in meant)
         for replica in self.replicas.values():
             passed_s = now - replica.began_at
             is_new = passed_s < health.slow_start_s
@@ -215,29 +215,29 @@ class Pool(Slots[Replica]):
             busy = busy or is_new
         return SWEEP_S if busy else math.inf
 
-    def _find_canaries(self, meant: list[Replica], every_s: float, now: float) -> None:
-        self.canary_priority = self.least_urgent
+    def _find_probes(self, meant: list[Replica], every_s: float, now: float) -> None:
+        self.probe_priority = self.least_urgent
         for replica in meant:
-            pulse = replica.pulse
-            is_in_there = any(prompt.opened_at >= pulse.tried_at for prompt in replica.reading.values())
-            if not is_in_there and pulse.may_be_tried(replica.in_flight, now):
-                self.canaries.append(replica)
-                if now - pulse.canary_at >= every_s:
-                    self.canary_priority = MAX_URGENT  # no request of the least urgent tier came
-        self.canaries.sort(key=_tried_at)
+            outlier_score = replica.outlier_score
+            is_in_there = any(prompt.opened_at >= outlier_score.tried_at for prompt in replica.reading.values())
+            if not is_in_there and outlier_score.may_be_tried(replica.in_flight, now):
+                self.probes.append(replica)
+                if now - outlier_score.probe_at >= every_s:
+                    self.probe_priority = MAX_URGENT  # no request of the least urgent tier came
+        self.probes.sort(key=_tried_at)
 
-    def canary(self, tier: Tier, now: float) -> Replica | None:
-        """An ejected replica to send one request of `tier` to; None if no canary is due."""
+    def probe(self, tier: Tier, now: float) -> Replica | None:
+        """An ejected replica to send one request of `tier` to; None if no probe is due."""
         ejection = self.spec.health.ejection
-        if not self.canaries or ejection is None or tier.priority < self.canary_priority:
+        if not self.probes or ejection is None or tier.priority < self.probe_priority:
             return None
-        is_due = self.acquired - self._tried_acquired >= CANARY_EVERY or now - self._tried_at >= CANARY_LATEST_S
-        for replica in self.canaries:
-            if is_due or replica.pulse.proven > 0.0:
-                if not replica.pulse.proven:
+        is_due = self.acquired - self._tried_acquired >= PROBE_EVERY or now - self._tried_at >= PROBE_LATEST_S
+        for replica in self.probes:
+            if is_due or replica.outlier_score.proven > 0.0:
+                if not replica.outlier_score.proven:
                     self._tried_acquired, self._tried_at = self.acquired, now
-                self.canaries.remove(replica)
-                replica.pulse.try_it(ejection, now)
+                self.probes.remove(replica)
+                replica.outlier_score.try_it(ejection, now)
                 return replica
         return None
 
@@ -308,7 +308,7 @@ class Pool(Slots[Replica]):
         if ask.adapter:
             free = _with_adapter(free, ask.adapter)
         if self._watch.answers.suspects and (self.acquired % SUSPECT_EVERY or avoid is not None):
-            free = [replica for replica in free if not replica.pulse.suspected] or free
+            free = [replica for replica in free if not replica.outlier_score.suspected] or free
         if avoid is not None:
             free = [replica for replica in free if replica is not avoid]
             free = [replica for replica in free if not replica.breaker.failures] or free
@@ -487,7 +487,7 @@ def _eased_in(free: list[Replica]) -> list[Replica]:
 
 def _load(replica: Replica) -> tuple[bool, int, int, int]:
     return (
-        replica.pulse.suspected,
+        replica.outlier_score.suspected,
         replica.unprefilled_tokens + replica.imputed_tokens,
         replica.in_flight + replica.imputed,
         replica.rank,

@@ -107,9 +107,9 @@ class BaseReplica(RoutingTarget):
         "learned",
         "max_slots",
         "open",
+        "outlier_score",
         "paused",
         "places",
-        "pulse",
         "reading",
         "refusals",
         "sample",
@@ -126,7 +126,7 @@ class BaseReplica(RoutingTarget):
         self.session_key = key_of(spec.name)
         """From which it draws sessions."""
         self.breaker = Breaker()
-        self.pulse = OutlierScore()
+        self.outlier_score = OutlierScore()
         self.drained = False
         """Whether an operator drained it."""
         self.began_at = -math.inf
@@ -226,12 +226,12 @@ class BaseReplica(RoutingTarget):
         """Whether it gets requests, and if not, why."""
         if self.drained:
             return ReplicaState.DRAINED
-        return self.breaker.state if self.pulse.out is None else ReplicaState.EJECTED
+        return self.breaker.state if self.outlier_score.out is None else ReplicaState.EJECTED
 
     @property
     def severity(self) -> int:
         """0: healthy, 1: slow or with odd answers, 2: silent."""
-        out = self.pulse.out
+        out = self.outlier_score.out
         return 0 if out is None else 2 if out is EjectionReason.STALLED else 1
 
     def begin(self, now: float) -> None:
@@ -243,10 +243,10 @@ class BaseReplica(RoutingTarget):
         if paused:
             self.paused += 1
             if not self.is_awaited:
-                self.pulse.has_no_work(now)
+                self.outlier_score.has_no_work(now)
         else:
             if not self.is_awaited:
-                self.pulse.asked(now)
+                self.outlier_score.asked(now)
             self.paused -= 1
 
     def view(self, pool: str, rests_s: float, bound: CapacityBound | None, now: float) -> ReplicaView:
@@ -266,7 +266,7 @@ class BaseReplica(RoutingTarget):
             held_tokens=self.held_tokens,
             kv_capacity_tokens=self.kv.capacity_tokens,
             preemption_ratio=self.kv.preemption_ratio,
-            health=self.pulse.view(now, self.share),
+            health=self.outlier_score.view(now, self.share),
             refusals=self.refusals,
             rests_s=rests_s,
             step_s=self.budget.step_s(self.held_tokens, now),

@@ -45,7 +45,7 @@ class Slots(Generic[R]):
     def acquire(
         self, replica: R, tier: str, prompt_tokens: int, unread_tokens: int, visible: bool, now: float
     ) -> Slot[R]:
-        """A slot of `replica` for a request of `tier`. It may exceed `replica.slots`, e.g. for a canary.
+        """A slot of `replica` for a request of `tier`. It may exceed `replica.slots`, e.g. for a probe.
 
         `visible`: the first token of the answer will be seen.
         """
@@ -57,7 +57,7 @@ class Slots(Generic[R]):
         if replica.in_flight < replica.slots:
             self.spare -= 1
         if replica.in_flight == replica.paused:
-            replica.pulse.asked(now)
+            replica.outlier_score.asked(now)
         replica.in_flight += 1
         replica.by_tier[tier] = replica.by_tier.get(tier, 0) + 1
         replica.kv.sent(now)
@@ -200,7 +200,7 @@ class Slot(UnreadPrompt, Generic[R]):
             replica.pause(False, now)
         replica.in_flight -= 1
         if replica.in_flight == replica.paused:
-            replica.pulse.has_no_work(now)
+            replica.outlier_score.has_no_work(now)
         replica.by_tier[tier] -= 1
         if replica.slots:
             slots.by_tier[tier] -= 1

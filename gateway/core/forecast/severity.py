@@ -14,7 +14,7 @@ MIN_SAMPLES: Final = 5.0
 MAX_Z: Final = 3.0
 """Excess over the spread of the pool beyond which a replica stands out."""
 TYPICAL: Final = 0.35
-"""Largest excess of a replica that is like the others. Its pool learns only from such a replica, and a canary within
+"""Largest excess of a replica that is like the others. Its pool learns only from such a replica, and a probe within
 it is good. Otherwise a slow pace would become the expected one."""
 
 

@@ -1,4 +1,4 @@
-"""Class names of format 1 of the journal, and the names they have had since format 2."""
+"""Old names in journals: of classes in format 1, of fields in any format."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ RENAMED: Final = {
     "Repetition": "RepetitionSpec",
     "Why": "Reason",
 }
+
+FIELDS: Final = {("Ejection", "canary_s"): "probe_s"}
+"""Class (by its present name) and old name of a field -> its present name."""
 
 
 def upgraded(data: object) -> object:

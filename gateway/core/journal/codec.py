@@ -26,6 +26,7 @@ from typing import Final
 from gateway.core import commands
 from gateway.core import policy as rules
 from gateway.core import request as model
+from gateway.core.journal.aliases import FIELDS
 
 Code = Callable[[object], object]
 
@@ -151,7 +152,8 @@ class Reader:
         raise Unreadable(f"{brief(data)} cannot be read as {name}")
 
     def _record(self, name: str, data: Mapping[str, object]) -> object:
-        """Missing fields take their defaults, for data of an older version."""
+        """Missing fields take their defaults and old names of fields are read, for data of an older version."""
+        data = {FIELDS.get((name, field), field): item for field, item in data.items()}
         known = shown(RECORDS[name])
         needed = {field.name for field in known if field.default is MISSING and field.default_factory is MISSING}
         unknown, missing = data.keys() - {field.name for field in known}, needed - data.keys()

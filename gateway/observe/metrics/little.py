@@ -1,7 +1,7 @@
 """Little's law, held against the process: L = arrival rate x time, of the requests in each pool.
 
 Three figures that are counted in two places. L is the integral of the requests that the server's side of connections
-has in a pool (`proxy.presence`), over the window. The arrival rate and the mean time are those of the ledger: of the
+has in a pool (`proxy.presence`), over the window. The arrival rate and the mean time are the controller's: of the
 `Record`s, and of the requests that it holds open. Requests count from their first dispatch to the end of their answer,
 clipped to the window. The law then holds for any window, not only in the long run. A gap says that the two disagree.
 One of them has lost a request or never let it go, or a clock starts or stops at the wrong moment.
@@ -35,7 +35,7 @@ class LittleView:
     pool: str
     window_s: float
     in_flight: float
-    """L: requests that the door had in the pool, in the mean."""
+    """L: requests that the server had in the pool, in the mean."""
     rate_per_s: float
     """Requests that were dispatched to it."""
     time_s: float | None
@@ -48,7 +48,7 @@ class LittleView:
 class _Flow:
     """Sums since the start, of one pool."""
 
-    door_s: float = 0.0
+    server_s: float = 0.0
     dispatched: int = 0
     held_s: float = 0.0
 
@@ -77,7 +77,7 @@ class Little:
         return now - self._marks[-1].at >= UNREAD_S
 
     def read(self, now: float, held: Mapping[str, tuple[int, float]]) -> tuple[LittleView, ...]:
-        """Every pool over the window that ends now; `held`: what the ledger holds open (`Controller.held`)."""
+        """Every pool over the window that ends now; `held`: open requests (`Controller.held`)."""
         mark = self._mark(now, held)
         views = tuple(self._view(pool, mark) for pool in held)
         if mark.at - self._marks[-1].at >= EVERY_S:
@@ -114,15 +114,15 @@ class Little:
         before, after = begin.pools.get(pool, _Flow()), end.pools[pool]
         seconds = end.at - begin.at
         dispatched = after.dispatched - before.dispatched
-        door_s, held_s = after.door_s - before.door_s, after.held_s - before.held_s
+        server_s, held_s = after.server_s - before.server_s, after.held_s - before.held_s
         time_s = held_s / dispatched if dispatched > 0 else None
-        most_s = max(door_s, held_s)
+        most_s = max(server_s, held_s)
         whole = seconds >= SOJOURNS * (time_s or 0.0)
         return LittleView(
             pool=pool,
             window_s=seconds,
-            in_flight=door_s / seconds if seconds > 0 else 0.0,
+            in_flight=server_s / seconds if seconds > 0 else 0.0,
             rate_per_s=dispatched / seconds if seconds > 0 else 0.0,
             time_s=time_s,
-            gap=(door_s - held_s) / most_s if most_s > 0 and whole else None,
+            gap=(server_s - held_s) / most_s if most_s > 0 and whole else None,
         )

@@ -27,7 +27,7 @@ OTHER: Final = "other"
 
 COUNTED: Final = frozenset(outcome for outcome in Outcome if outcome.counts)
 LEFT_THE_QUEUE: Final = frozenset({Reason.QUEUE_TIMEOUT, Reason.EVICTED, Reason.CLIENT_GONE})
-"""Why one that waited was never dispatched: it had a queue time; a request refused at the door had none."""
+"""Why one that waited was never dispatched: it had a queue time; a request refused on arrival had none."""
 
 WHYS: Final = tuple(Reason)
 _WHY_INDEX: Final = {why: index for index, why in enumerate(WHYS)}

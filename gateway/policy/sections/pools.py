@@ -119,7 +119,7 @@ class EjectionSection(Section):
     panic: Share = share(
         _EJECTION.panic_share, "With less than this share of the replicas well, slow ones are used all the same."
     )
-    canary: Duration = duration(_EJECTION.canary_s, "One request per so much time goes to a replica that is out.")
+    canary: Duration = duration(_EJECTION.probe_s, "One request per so much time goes to a replica that is out.")
     stall: Duration = duration(
         _EJECTION.stall_s, "Least silence of a replica that has requests to answer that counts as a stall."
     )

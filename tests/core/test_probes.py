@@ -27,7 +27,7 @@ def test_one_request_every_five_seconds_goes_to_one_that_is_out() -> None:
     assert all(later - earlier >= 4.0 for earlier, later in pairwise(sent))
 
 
-def test_canaries_are_no_more_than_one_request_in_200() -> None:
+def test_probes_are_no_more_than_one_request_in_200() -> None:
     story = play(fleet(6))
     traffic = Traffic(story, per_s=10.0)
     traffic.times["r3"] = 3.0
@@ -38,7 +38,7 @@ def test_canaries_are_no_more_than_one_request_in_200() -> None:
     assert min(later - earlier for earlier, later in pairwise(sent)) >= 19.9
 
 
-def test_canaries_are_of_the_least_urgent_tier_if_it_comes_in_time() -> None:
+def test_probes_are_of_the_least_urgent_tier_if_it_comes_in_time() -> None:
     story = play(fleet(6, tier("fast", 0), tier("batch", 5)))
     traffic = Traffic(story, per_s=30.0, tier="batch")
     traffic.times["r3"] = 3.0
@@ -50,7 +50,7 @@ def test_canaries_are_of_the_least_urgent_tier_if_it_comes_in_time() -> None:
     assert len([at for at, name in traffic.sent if name == "r3" and at > out_at]) == 1, "nobody else came"
 
 
-def test_no_canary_is_a_request_that_was_with_a_replica_that_broke() -> None:
+def test_no_probe_is_a_request_that_was_with_a_replica_that_broke() -> None:
     story = play(fleet(6))
     traffic = Traffic(story, per_s=30.0)
     traffic.times["r3"] = 3.0
@@ -74,10 +74,10 @@ def test_one_that_is_still_slow_stays_out_for_longer_each_time() -> None:
     assert story.replica("r3").health.ejections[0][1] >= 4
     (last,) = story.replica("r3").health.ejections
     assert last[0] == "slow-ttft"
-    assert traffic.share("r3", 60.0) < 0.03, "canaries only"
+    assert traffic.share("r3", 60.0) < 0.03, "probes only"
 
 
-def test_one_quick_canary_of_a_slow_replica_does_not_bring_it_back() -> None:
+def test_one_quick_probe_of_a_slow_replica_does_not_bring_it_back() -> None:
     """Three times as slow on the whole, and the last one before its time is up came in less than twice the time."""
     traffic = Traffic(play(fleet(6)), per_s=45.0, spread=0.01)
     story = traffic.story
@@ -93,18 +93,18 @@ def test_one_quick_canary_of_a_slow_replica_does_not_bring_it_back() -> None:
     assert "time to first token 2." in story.replica("r3").health.why, "of all of them, not of the quick one"
 
 
-def test_one_that_is_well_since_a_canary_ago_is_not_out_anew() -> None:
-    """Traffic is thin, its time is up, and of two canaries one was slow: the next follows at once, and decides."""
+def test_one_that_is_well_since_a_probe_ago_is_not_out_anew() -> None:
+    """Traffic is thin, its time is up, and of two probes one was slow: the next follows at once, and decides."""
     traffic = Traffic(play(fleet(6)), per_s=6.0)
     traffic.times["r3"] = 8.0
     out_at = traffic.until_out("r3")
     traffic.until(out_at + 8.0)
-    assert canaries_until_back(traffic, "r3") <= 3
+    assert probes_until_back(traffic, "r3") <= 3
     assert traffic.story.replica("r3").health.ejections == (("slow-ttft", 1),)
     assert traffic.story.now < out_at + 45.0
 
 
-def canaries_until_back(traffic: Traffic, replica: str) -> int:
+def probes_until_back(traffic: Traffic, replica: str) -> int:
     """It is well from now on; how many requests it is given until it is back."""
     began_at, traffic.times = traffic.story.now, {}
     while state(traffic.story, replica) is ReplicaState.EJECTED:
@@ -112,23 +112,23 @@ def canaries_until_back(traffic: Traffic, replica: str) -> int:
     return len([at for at, name in traffic.sent if name == replica and began_at < at <= traffic.story.now])
 
 
-def test_one_that_is_well_again_is_back_before_its_time_after_four_canaries() -> None:
+def test_one_that_is_well_again_is_back_before_its_time_after_four_probes() -> None:
     traffic = Traffic(play(fleet(6)), per_s=40.0)
     traffic.times["r3"] = 3.0
     out_at = traffic.until_out("r3")
-    assert canaries_until_back(traffic, "r3") == 4
+    assert probes_until_back(traffic, "r3") == 4
     assert traffic.story.now < out_at + 15.0, "and it is tried more often once one of them was not slow"
 
 
 def test_the_second_time_eight_are_asked_for() -> None:
     traffic = Traffic(play(fleet(6)), per_s=40.0)
-    for canaries in (4, 8):
+    for probes in (4, 8):
         traffic.times["r3"] = 3.0
         traffic.until_out("r3")
-        assert canaries_until_back(traffic, "r3") == canaries
+        assert probes_until_back(traffic, "r3") == probes
 
 
-def test_a_slow_canary_takes_back_what_those_before_it_have_proven() -> None:
+def test_a_slow_probe_takes_back_what_those_before_it_have_proven() -> None:
     traffic = Traffic(play(fleet(6)), per_s=40.0)
     traffic.times["r3"] = 3.0
     out_at = traffic.until_out("r3")
@@ -142,15 +142,15 @@ def test_a_slow_canary_takes_back_what_those_before_it_have_proven() -> None:
 
 
 def test_replica_is_back_early_where_the_least_urgent_tier_never_comes() -> None:
-    """Canaries that were like the others do not put off the next one."""
+    """Probes that were like the others do not put off the next one."""
     traffic = Traffic(play(fleet(6, tier("fast", 0), tier("batch", 5))), per_s=40.0, tier="fast")
     traffic.times["r3"] = 3.0
     out_at = traffic.until_out("r3")
-    canaries_until_back(traffic, "r3")
+    probes_until_back(traffic, "r3")
     assert traffic.story.now < out_at + 25.0
 
 
-def test_canaries_that_were_called_off_prove_nothing() -> None:
+def test_probes_that_were_called_off_prove_nothing() -> None:
     """Whoever leaves as soon as it is late, or is hedged, has not seen that it was not much later."""
     traffic = Traffic(play(fleet(6)), per_s=40.0)
     story = traffic.story
@@ -169,7 +169,7 @@ def test_canaries_that_were_called_off_prove_nothing() -> None:
 
 
 def test_two_that_are_out_are_tried_in_turns() -> None:
-    """Where there are requests for one canary at a time only."""
+    """Where there are requests for one probe at a time only."""
     story = play(fleet(8))
     traffic = Traffic(story, per_s=10.0)
     traffic.times |= {"r2": 3.0, "r5": 3.0}
@@ -186,7 +186,7 @@ def test_one_that_was_slow_comes_back_with_half_of_its_slots() -> None:
     story = traffic.story
     traffic.times["r3"] = 3.0
     traffic.until_out("r3")
-    canaries_until_back(traffic, "r3")
+    probes_until_back(traffic, "r3")
     back_at = story.now
     assert story.replica("r3").slots == 4
     traffic.until(back_at + 11.0)
@@ -207,19 +207,19 @@ def test_one_that_fills_up_is_not_judged_by_its_tokens() -> None:
 
 
 def test_the_time_out_grows_and_is_capped_and_health_is_forgiving() -> None:
-    pulse, now, times = OutlierScore(), 100.0, []
+    outlier_score, now, times = OutlierScore(), 100.0, []
     for _ in range(12):
-        pulse.put_out(EjectionReason.SLOW_TTFT, "", EJECTION, now)
-        times.append(pulse.until - now)
-        pulse.take_back(now)
+        outlier_score.put_out(EjectionReason.SLOW_TTFT, "", EJECTION, now)
+        times.append(outlier_score.until - now)
+        outlier_score.take_back(now)
     assert times == [30.0, 60.0, 90.0, 120.0, 150.0, 180.0, 210.0, 240.0, 270.0, 300.0, 300.0, 300.0]
     for second in range(361):
-        pulse.mend(EJECTION, now + second)
-    assert pulse.count == 0
+        outlier_score.mend(EJECTION, now + second)
+    assert outlier_score.count == 0
 
 
 def test_one_that_is_out_when_its_breaker_opens_is_judged_anew() -> None:
-    """Else nobody would be sent there to close it: what is out gets canaries, what is probed a slot of its own."""
+    """Else nobody would be sent there to close it: what is out gets probes, what is probed a slot of its own."""
     traffic = Traffic(play(fleet(6, slow_start_s=20.0)), per_s=30.0)
     story = traffic.story
     traffic.times["r3"] = 3.0
