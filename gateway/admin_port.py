@@ -57,7 +57,7 @@ class AdminPort:
             watched=self._watched,
             little=lambda snapshot: self.sweeper.little.read(snapshot.at, snapshot.held),
             journal_dropped=lambda: 0 if self.journal is None else self.journal.dropped,
-            explain=lambda ask: self.controller.explain(ask, monotonic()),
+            explain=lambda request: self.controller.explain(request, monotonic()),
             now=monotonic,
         )
         actions = {"reload": self.reloads.reload, "drain": self._drain}

@@ -136,7 +136,7 @@ def _decided(
     exact = parsed.prompt_exact
     if exact is None and model.tokenizer is not None:
         exact = Tokenizer.load(model.tokenizer).count(parsed)
-    ask = Request(
+    request = Request(
         id=1,
         policy=policy,
         tier=tier,
@@ -174,7 +174,7 @@ def _decided(
     refusal: Refusal | None = None
     chosen: PoolSpec | None = None
     granted = 0
-    for command in controller.arrive(ask, 0.0):
+    for command in controller.arrive(request, 0.0):
         if isinstance(command, Refuse):
             refusal = Refusal(command.why, command.detail)
         elif isinstance(command, Dispatch):

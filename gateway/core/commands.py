@@ -9,9 +9,9 @@ from gateway.core.request import HedgeResult, Reason, Record
 
 @dataclass(slots=True, init=False)
 class Dispatch:
-    """Open `attempt` of request `ask` at `replica`. `max_tokens` caps the output of each choice; 0: no cap."""
+    """Open `attempt` of request `request_id` at `replica`. `max_tokens` caps the output of each choice; 0: no cap."""
 
-    ask: int
+    request_id: int
     attempt: int
     replica: str
     max_tokens: int
@@ -21,9 +21,9 @@ class Dispatch:
     """The fallback that serves it; empty: its own model."""
 
     def __init__(
-        self, ask: int, attempt: int, replica: str, max_tokens: int, degraded: bool = False, model: str = ""
+        self, request_id: int, attempt: int, replica: str, max_tokens: int, degraded: bool = False, model: str = ""
     ) -> None:
-        self.ask = ask
+        self.request_id = request_id
         self.attempt = attempt
         self.replica = replica
         self.max_tokens = max_tokens
@@ -35,13 +35,13 @@ class Dispatch:
 class Commit:
     """From now on the client gets the answer of `attempt`, and no other."""
 
-    ask: int
+    request_id: int
     attempt: int
     hedged: HedgeResult | None = None
     """Which attempt won, if the request was hedged."""
 
-    def __init__(self, ask: int, attempt: int, hedged: HedgeResult | None = None) -> None:
-        self.ask = ask
+    def __init__(self, request_id: int, attempt: int, hedged: HedgeResult | None = None) -> None:
+        self.request_id = request_id
         self.attempt = attempt
         self.hedged = hedged
 
@@ -50,7 +50,7 @@ class Commit:
 class Cancel:
     """Close the upstream connection of `attempt`, then report it finished as cancelled."""
 
-    ask: int
+    request_id: int
     attempt: int
 
 
@@ -61,7 +61,7 @@ class Refuse:
     `retry_after_s` inf: trying again never makes sense; None: nothing is known.
     """
 
-    ask: int
+    request_id: int
     why: Reason
     retry_after_s: float | None = None
     detail: str = ""
@@ -74,7 +74,7 @@ class Cut:
     `prompt_tokens` is an estimate for the usage, which the engine will not send.
     """
 
-    ask: int
+    request_id: int
     why: Reason
     prompt_tokens: int
 

@@ -55,17 +55,17 @@ class Controller(Inspector):
 
     # ---- what happens to requests
 
-    def arrive(self, ask: Request, now: float) -> list[Command]:
+    def arrive(self, request: Request, now: float) -> list[Command]:
         """A request is complete and wants a replica."""
         commands = self._turn.begin(now)
-        live = RequestState(ask)
-        self._requests[ask.id] = live
-        if ask.body_hash is not None and self.state.quarantine.refuses(ask.body_hash, now):
+        live = RequestState(request)
+        self._requests[request.id] = live
+        if request.body_hash is not None and self.state.quarantine.refuses(request.body_hash, now):
             self.lifecycle.refuse(live, Outcome.INVALID, Reason.QUARANTINED)
             return commands
         pool = self.scheduler.place(live)
         if pool is not None and self.scheduler.reserve(live, pool):
-            pool.demand.arrived(live.prompt_likely * ask.batch)
+            pool.demand.arrived(live.prompt_likely * request.batch)
             self.scheduler.enter(live, pool)
         return commands
 
@@ -151,10 +151,10 @@ class Controller(Inspector):
         self.scheduler.offer(pool, saturated)
         return commands
 
-    def leave(self, ask_id: int, now: float, why: Reason = Reason.CLIENT_GONE) -> list[Command]:
+    def leave(self, request_id: int, now: float, why: Reason = Reason.CLIENT_GONE) -> list[Command]:
         """The client is gone, or stalled for too long: nothing more can be sent to it."""
         commands = self._turn.begin(now)
-        live = self._requests.get(ask_id)
+        live = self._requests.get(request_id)
         if live is not None:
             self.lifecycle.abandon(live, Outcome.ABANDONED, why)
         return commands
@@ -166,13 +166,13 @@ class Controller(Inspector):
             self.lifecycle.abandon(live, Outcome.REFUSED, Reason.SHUTTING_DOWN)
         return commands
 
-    def fail(self, ask_id: int, now: float) -> list[Command]:
+    def fail(self, request_id: int, now: float) -> list[Command]:
         """End this request with an internal error, whatever its state is: a bug raised while it was worked on.
 
         The caller ignores the `Refuse` if the client has its answer already.
         """
         commands = self._turn.begin(now)
-        live = self._requests.get(ask_id)
+        live = self._requests.get(request_id)
         if live is not None:
             self.lifecycle.fail(live)
             if live.pool is not None and live.pool.queue:

@@ -76,9 +76,9 @@ class Inspector:
         """The request whose deadline was acted on last."""
         return self.state.woken
 
-    def knows(self, ask_id: int) -> bool:
+    def knows(self, request_id: int) -> bool:
         """Whether this request has arrived and is not over."""
-        return ask_id in self._requests
+        return request_id in self._requests
 
     def is_open(self, attempt_id: int) -> bool:
         """Whether this attempt has not finished: it holds a slot."""
@@ -155,9 +155,9 @@ class Inspector:
             at=now,
         )
 
-    def explain(self, ask: Request, now: float) -> PlacementExplanation | Unplaceable:
+    def explain(self, request: Request, now: float) -> PlacementExplanation | Unplaceable:
         """The decision on a request that arrived now, without taking it. Changes nothing."""
-        live = RequestState(ask)
+        live = RequestState(request)
         found = self.state.places.find(live, now)
         if not isinstance(found, Pool):
             return found

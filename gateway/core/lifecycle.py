@@ -60,16 +60,16 @@ class Lifecycle:
         self._next_attempt += 1
         pool = replica.pool
         prompt = live.prompt_tokens
-        indexed = replica.indexed_of(prompt, live.ask)
+        indexed = replica.indexed_of(prompt, live.request)
         cached = replica.expected_of(prompt, indexed) if indexed else 0
-        slot = pool.acquire(replica, live.ask.tier.name, prompt, prompt - cached, live.visible, now)
-        if live.ask.adapter:
-            replica.adapters.opened(live.ask.adapter)
+        slot = pool.acquire(replica, live.request.tier.name, prompt, prompt - cached, live.visible, now)
+        if live.request.adapter:
+            replica.adapters.opened(live.request.adapter)
         attempt = Attempt(self._next_attempt, live, slot, hedge)
         if pool.spec.affinity:
             attempt.indexed_tokens, attempt.predicted_tokens = indexed, cached
             replica.cache.evidence.sent(prompt, indexed)
-            replica.cache.sent(live.ask.prefix)
+            replica.cache.sent(live.request.prefix)
         self._attempts[attempt.id] = attempt
         live.open.append(attempt)
         live.attempts += 1
@@ -84,11 +84,11 @@ class Lifecycle:
         self.arm(live)
         if not live.visible and not replica.open and attempt.facts is not None:
             # No first token will be seen, so the queue is served when this prompt should have been read.
-            self._timers.advance(live.ask.id, now + attempt.facts.ttft_s)
+            self._timers.advance(live.request.id, now + attempt.facts.ttft_s)
         max_tokens = live.max_tokens if live.is_capped else 0
-        model = live.ask.model.name if live.ask.fallback_of else ""
+        model = live.request.model.name if live.request.fallback_of else ""
         self._turn.commands.append(
-            Dispatch(live.ask.id, attempt.id, replica.spec.name, max_tokens, live.degraded, model)
+            Dispatch(live.request.id, attempt.id, replica.spec.name, max_tokens, live.degraded, model)
         )
 
     @staticmethod
@@ -96,7 +96,7 @@ class Lifecycle:
         """Compare the tokens that were expected in the engine's prefix cache with those that it found."""
         evidence, estimate = attempt.replica.cache.evidence, attempt.prompt_tokens
         prompt = finish.prompt_tokens or estimate
-        size = attempt.live.ask.prefix.size
+        size = attempt.live.request.prefix.size
         if size and finish.prompt_tokens:
             evidence.measured(size, finish.prompt_tokens)
         evidence.predicted_tokens += attempt.predicted_of(prompt)
@@ -106,10 +106,10 @@ class Lifecycle:
     def _dispatched(self, live: RequestState, pool: Pool) -> None:
         """Charge the tier and the tenant of a request for its first attempt."""
         now = live.dispatched_at = self._turn.now
-        pool.queue.served(live.ask.tier, live.prompt_tokens + self._accounting.dispatched(live, now))
-        self._extra.deposit(live.ask.tier)
+        pool.queue.served(live.request.tier, live.prompt_tokens + self._accounting.dispatched(live, now))
+        self._extra.deposit(live.request.tier)
         context = pool.context_tokens
-        if context is not None and live.ask.max_tokens is None:
+        if context is not None and live.request.max_tokens is None:
             # Our default cap must not make the engine refuse a prompt that it would have served.
             live.max_tokens = min(live.max_tokens, max(1, context - live.prompt_likely))
 
@@ -128,7 +128,7 @@ class Lifecycle:
         if live.outcome is not None:
             return
         if not attempt.cancelled and live.committed in (None, attempt):
-            if live.ask.stream and live.first_at is None:
+            if live.request.stream and live.first_at is None:
                 live.first_at = now
                 self._accounting.first_token(live, now)
             if live.committed is None:
@@ -144,14 +144,14 @@ class Lifecycle:
         for learner in self._learners:
             learner.progress(attempt, tokens, now)
         attempt.last_at = now
-        if attempt.live.ask.tier.caps.watch:
+        if attempt.live.request.tier.caps.watch:
             self._watch(attempt, tokens)
 
     def _watch(self, attempt: Attempt, tokens: int) -> None:
         """Cut an overlong answer of a single choice if its pool is short of slots."""
         live, pool = attempt.live, attempt.replica.pool
         needed = bool(pool.queue) or pool.headroom < SPARE
-        if needed and live.ask.choices == 1 and live.can_be_cut and self._forecaster.is_overlong(attempt, tokens):
+        if needed and live.request.choices == 1 and live.can_be_cut and self._forecaster.is_overlong(attempt, tokens):
             self.cut(live, Reason.OUTPUT_LENGTH)
 
     def close(self, attempt_id: int, finish: AttemptResult) -> AttemptResult:
@@ -169,9 +169,9 @@ class Lifecycle:
         if finish.end in ANSWERS:
             replica.outlier_score.heard(now)
         attempt.slot.release(finish.end, now)
-        if attempt.live.ask.adapter:
-            replica.adapters.closed(attempt.live.ask.adapter)
-        if finish.end is AttemptOutcome.COMPLETE and attempt.live.ask.batch == 1:
+        if attempt.live.request.adapter:
+            replica.adapters.closed(attempt.live.request.adapter)
+        if finish.end is AttemptOutcome.COMPLETE and attempt.live.request.batch == 1:
             self._compare_cached(attempt, finish)
         for learner in self._learners:
             learner.closed(attempt, finish, now)
@@ -200,7 +200,7 @@ class Lifecycle:
         live.replica = winner.replica
         if live.hedged is not None:
             self._hedges.committed(winner)
-        self._turn.commands.append(Commit(live.ask.id, winner.id, live.hedged))
+        self._turn.commands.append(Commit(live.request.id, winner.id, live.hedged))
         self.cancel(live)
 
     def cancel(self, live: RequestState) -> None:
@@ -212,7 +212,7 @@ class Lifecycle:
     def cancel_attempt(self, attempt: Attempt) -> None:
         """Ask the caller to close one attempt. It holds its slot until `finish` is reported."""
         attempt.cancelled = True
-        self._turn.commands.append(Cancel(attempt.live.ask.id, attempt.id))
+        self._turn.commands.append(Cancel(attempt.live.request.id, attempt.id))
 
     def cancel_unanswered(self, replica: Replica) -> None:
         """Cancel the attempts without a first token at a replica that is down, where they may hang for ever.
@@ -250,7 +250,7 @@ class Lifecycle:
         """End a request that has no open attempt with an error."""
         self.unqueue(live)
         live.decide(outcome, why, self._turn.now)
-        self._turn.commands.append(Refuse(live.ask.id, why, retry_after_s, detail))
+        self._turn.commands.append(Refuse(live.request.id, why, retry_after_s, detail))
         self.settle(live)
 
     def abandon(self, live: RequestState, outcome: Outcome, why: Reason) -> None:
@@ -261,7 +261,7 @@ class Lifecycle:
         live.decide(outcome, why, self._turn.now)
         if outcome is not Outcome.ABANDONED:
             wait_s = None if live.pool is None else self.drains_in_s(live.pool, live)
-            self._turn.commands.append(Refuse(live.ask.id, why, wait_s))
+            self._turn.commands.append(Refuse(live.request.id, why, wait_s))
         self.cancel(live)
         self.settle(live)
 
@@ -269,14 +269,14 @@ class Lifecycle:
         """End a request with an internal error, whatever its state is."""
         self.unqueue(live)
         live.decide(Outcome.ERROR, Reason.INTERNAL, self._turn.now)
-        self._turn.commands.append(Refuse(live.ask.id, Reason.INTERNAL))
+        self._turn.commands.append(Refuse(live.request.id, Reason.INTERNAL))
         self.cancel(live)
         self.settle(live)
 
     def cut(self, live: RequestState, why: Reason) -> None:
         """End an answer that the client has a part of, as an incomplete one."""
         live.decide(Outcome.CUT, why, self._turn.now)
-        self._turn.commands.append(Cut(live.ask.id, why, live.prompt_likely * live.ask.batch))
+        self._turn.commands.append(Cut(live.request.id, why, live.prompt_likely * live.request.batch))
         self.cancel(live)
         self.settle(live)
 
@@ -293,10 +293,10 @@ class Lifecycle:
 
     def settle(self, live: RequestState) -> None:
         """Account for a request that is over and report it, if it has an outcome and no open attempt."""
-        if live.outcome is None or live.open or live.ask.id not in self._requests:
+        if live.outcome is None or live.open or live.request.id not in self._requests:
             return
-        del self._requests[live.ask.id]
-        self._timers.clear(live.ask.id)
+        del self._requests[live.request.id]
+        self._timers.clear(live.request.id)
         if live.body_hash is not None and live.outcome is Outcome.OK:
             self._quarantine.served(live.body_hash)
         self._hedges.ended(live)
@@ -304,7 +304,7 @@ class Lifecycle:
         if live.pool is not None:
             live.pool.demand.ended(record.outcome.counts, record.good, record.output_tokens)
             if is_lost(record):
-                live.pool.queue.lost(live.ask.tier, self._turn.now)
+                live.pool.queue.lost(live.request.tier, self._turn.now)
         self._turn.commands.append(Ended(record))
         live.committed = None  # breaks a cycle with the attempt: its garbage collection would dominate the cost
 
@@ -320,7 +320,7 @@ class Lifecycle:
     def arm(self, live: RequestState) -> None:
         """Set the timer of a request to its next deadline, or earlier. An early wake sets it again."""
         at, _ = next_deadline(live)
-        self._timers.advance(live.ask.id, at)
+        self._timers.advance(live.request.id, at)
 
     def look_by(self, at: float) -> None:
         """Have all replicas and their breakers looked at by `at`."""
@@ -331,8 +331,8 @@ class Lifecycle:
     def drains_in_s(self, pool: Pool, live: RequestState) -> float:
         """Predicted seconds until a request like this would get a slot."""
         rate = pool.drain.per_s
-        wait_s = (pool.queue.ahead_of(live.ask.tier, self._turn.now) + 1) / rate if rate else DEFAULT_RETRY_AFTER_S
-        if pool.queue.at_stake(live.ask.tier.priority, self._turn.now):
+        wait_s = (pool.queue.ahead_of(live.request.tier, self._turn.now) + 1) / rate if rate else DEFAULT_RETRY_AFTER_S
+        if pool.queue.at_stake(live.request.tier.priority, self._turn.now):
             wait_s = max(wait_s, AT_STAKE_S)  # who comes back into the same overload is refused again
         return self.jittered(wait_s)
 

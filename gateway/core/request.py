@@ -427,7 +427,7 @@ class Sample:
 class Record:
     """One request from end to end, for metrics, logs and the journal. Durations in seconds."""
 
-    ask: Request
+    request: Request
     outcome: Outcome
     why: Reason | None
     pool: str | None
@@ -459,7 +459,7 @@ class Record:
 
     def __init__(
         self,
-        ask: Request,
+        request: Request,
         outcome: Outcome,
         why: Reason | None,
         pool: str | None,
@@ -479,7 +479,7 @@ class Record:
         degraded: bool = False,
         hedged: HedgeResult | None = None,
     ) -> None:
-        self.ask = ask
+        self.request = request
         self.outcome = outcome
         self.why = why
         self.pool = pool

@@ -102,17 +102,17 @@ class RequestState(QueuedRequest):
         "would_shed",
     )
 
-    def __init__(self, ask: Request) -> None:
-        super().__init__(ask)
-        self.visible = ask.visible
+    def __init__(self, request: Request) -> None:
+        super().__init__(request)
+        self.visible = request.visible
         """Whether the tokens of its answer can be seen as they come."""
-        self.body_hash = ask.body_hash
+        self.body_hash = request.body_hash
         """64-bit hash of the body, once quarantine needs it (fleet/quarantine.py)."""
         self.pool: Pool | None = None
         self.replica: Replica | None = None
         """The replica of the latest attempt; the committed one once there is a commit."""
-        self.slo = ask.slo or ask.tier.slo
-        self.timeouts = ask.tier.timeouts
+        self.slo = request.slo or request.tier.slo
+        self.timeouts = request.tier.timeouts
         """Timeouts of its tier and, once it has one, of its pool, by the policy of when it arrived."""
         self.charged = 0.0
         """Tokens charged to its tenant in the order of turns."""
@@ -159,17 +159,18 @@ class RequestState(QueuedRequest):
             state = "waiting" if self.waiting else "dispatched" if self.open else "not dispatched"
         place = "no pool" if self.pool is None else f"pool {self.pool.spec.name}"
         attempts = ", ".join(f"{attempt.id} at {attempt.replica.spec.name}" for attempt in self.open) or "none"
-        return f"<RequestState {self.ask.id}, tier {self.ask.tier.name}, {place}, {state}, open attempts: {attempts}>"
+        who = f"{self.request.id}, tier {self.request.tier.name}"
+        return f"<RequestState {who}, {place}, {state}, open attempts: {attempts}>"
 
     def move(self, pool: Pool) -> None:
         """Assign it to `pool`."""
         self.pool = pool
-        self.timeouts = self.ask.policy.timeouts(self.ask.tier, pool.spec.name)
+        self.timeouts = self.request.policy.timeouts(self.request.tier, pool.spec.name)
 
     def cap(self) -> None:
         """Grant the output tokens that it asks for, within the tier's caps."""
-        if self.ask.endpoint in GENERATING:
-            self.max_tokens = self.ask.tier.caps.granted(self.ask.max_tokens)
+        if self.request.endpoint in GENERATING:
+            self.max_tokens = self.request.tier.caps.granted(self.request.max_tokens)
 
     @property
     def is_capped(self) -> bool:
@@ -178,9 +179,9 @@ class RequestState(QueuedRequest):
         It is not if client and tier name none, and the context leaves less than the tier's limit. The engine's own
         bound is tighter then. The prompt is an estimate, and an engine may refuse a cap that does not fit.
         """
-        if self.ask.max_tokens is not None or self.degraded:
+        if self.request.max_tokens is not None or self.degraded:
             return True
-        caps = self.ask.tier.caps
+        caps = self.request.tier.caps
         unnamed = caps.max_tokens_default
         return unnamed > 0 and (unnamed < caps.max_tokens_limit or self.max_tokens >= caps.max_tokens_limit)
 
@@ -193,9 +194,9 @@ class RequestState(QueuedRequest):
     def most_tokens(self) -> int:
         """Most tokens of its prompts and answers that its tenant is charged. The tenant must have as many left."""
         output = self.max_tokens
-        if self.ask.max_tokens is None and not self.ask.tier.caps.max_tokens_default:
+        if self.request.max_tokens is None and not self.request.tier.caps.max_tokens_default:
             output = min(output, UNNAMED_TOKENS)
-        return self.prompt_tokens - self.cached_tokens + output * self.ask.choices
+        return self.prompt_tokens - self.cached_tokens + output * self.request.choices
 
     def decide(self, outcome: Outcome, why: Reason | None, now: float) -> None:
         """Decide how this request ended. The first decision stands."""
@@ -215,10 +216,10 @@ class RequestState(QueuedRequest):
 
     def record(self) -> Record:
         """The record of a request that is over."""
-        ask = self.ask
+        request = self.request
         assert self.outcome is not None
         assert self.ended_at is not None
-        started = ask.body_at
+        started = request.body_at
         ended = self.ended_at
         ttft_s = tpot_s = None
         if self.first_at is not None:
@@ -230,7 +231,7 @@ class RequestState(QueuedRequest):
         if self.degraded and self.output_tokens >= self.max_tokens:
             good = False  # it was cut short by us
         return Record(
-            ask=ask,
+            request=request,
             outcome=self.outcome,
             why=self.why,
             pool=None if self.pool is None else self.pool.spec.name,

@@ -64,13 +64,13 @@ class Scheduler:
         if isinstance(found, Pool):
             return found
         if found.why is Reason.NO_REPLICAS:
-            own, other = live.ask, fallback_of(live.ask)
+            own, other = live.request, fallback_of(live.request)
             if other is not None:
-                live.ask = other
+                live.request = other
                 pool = self._places.find(live, self._turn.now)
                 if isinstance(pool, Pool):
                     return pool
-                live.ask = own
+                live.request = own
         wait_s = None if found.retry_after_s is None else self._life.jittered(found.retry_after_s)
         self._life.refuse(live, found.outcome, found.why, wait_s, found.detail)
         return None
@@ -91,7 +91,7 @@ class Scheduler:
         """Have `pool` serve the request, now or later, or shed it."""
         now = self._turn.now
         live.move(pool)
-        pool.asked.ask(live.ask.tier, now)
+        pool.asked.used(live.request.tier, now)
         live.deadline = slo_deadline(live)
         if self._life.has_expired(live):
             return
@@ -125,7 +125,7 @@ class Scheduler:
         """Queue the request for a slot of `pool`. The requests that it displaces are refused."""
         now = self._turn.now
         for queued in decision.victims:
-            victim = self._requests[queued.ask.id]
+            victim = self._requests[queued.request.id]
             if self._fall_back(victim):
                 continue
             self._life.refuse(victim, Outcome.REFUSED, Reason.EVICTED, self._life.drains_in_s(pool, victim))
@@ -137,7 +137,7 @@ class Scheduler:
         if pool.knows_caches:
             until = self._patience.ends_at(live, pool)
             if until > now:
-                self._timers.advance(live.ask.id, until)
+                self._timers.advance(live.request.id, until)
             if pool.open:
                 self.pump(pool)  # those before it may wait for replicas of their own
 
@@ -146,14 +146,14 @@ class Scheduler:
 
         `may_wait`: it may be queued there. A request that has waited already is only sent at once.
         """
-        own, other = live.ask, fallback_of(live.ask)
+        own, other = live.request, fallback_of(live.request)
         if other is None:
             return False
         now = self._turn.now
         self._life.unqueue(live)
         self._forecaster.judged(live, True, now)
         before = live.pool, live.prompt_tokens, live.prompt_likely
-        live.ask = other
+        live.request = other
         pool = self._places.find(live, now)
         if isinstance(pool, Pool):
             live.move(pool)
@@ -162,12 +162,12 @@ class Scheduler:
                 pool.imputed.settle(now)
             decision = self._admission.arrives(live, pool, now)
             if decision.verdict is Verdict.SEND or (decision.verdict is Verdict.WAIT and may_wait):
-                pool.asked.ask(live.ask.tier, now)
+                pool.asked.used(live.request.tier, now)
                 pool.demand.arrived(live.prompt_likely * own.batch)
                 self._admit(live, pool, decision)
                 return True
             self._forecaster.dropped(live)
-        live.ask = own
+        live.request = own
         live.pool, live.prompt_tokens, live.prompt_likely = before
         return False
 
@@ -180,17 +180,17 @@ class Scheduler:
         now = self._turn.now
         pool.pressed_at = now
         for other in pool.queue.heads(now) if pool.queue else ():
-            if other.ask.tier.priority <= live.ask.tier.priority:
-                replica = pool.pick(other.ask, None, self._random.random(), by_max=True)
+            if other.request.tier.priority <= live.request.tier.priority:
+                replica = pool.pick(other.request, None, self._random.random(), by_max=True)
                 if replica is not None:
-                    self._serve(self._requests[other.ask.id], replica)
+                    self._serve(self._requests[other.request.id], replica)
                     return
 
     # ---- a slot
 
     def dispatch(self, live: RequestState, replica: Replica, hedge: bool = False) -> None:
         """Send the request to `replica`. Some first attempts are probes: they go to an ejected replica instead."""
-        if replica.pool.probes and not live.attempts and not replica.pool.is_bound(live.ask):
+        if replica.pool.probes and not live.attempts and not replica.pool.is_bound(live.request):
             replica = self._probe(live, replica)
         self._life.open(live, replica, hedge)
 
@@ -199,7 +199,7 @@ class Scheduler:
         now = self._turn.now
         if live.body_hash is not None and self._quarantine.knows(live.body_hash, now):
             return replica
-        return replica.pool.probe(live.ask.tier, now) or replica
+        return replica.pool.probe(live.request.tier, now) or replica
 
     def offer(self, pool: Pool, saturated: bool) -> None:
         """Offer room on an engine of `pool` to its queue. `saturated`: the pool had no room before this call."""
@@ -223,12 +223,12 @@ class Scheduler:
 
     def _chosen(self, head: QueuedRequest, pool: Pool) -> tuple[RequestState, Replica] | None:
         """The head of a queue or a request close behind it, and the replica that it takes; None if each waits."""
-        first = self._requests[head.ask.id]
+        first = self._requests[head.request.id]
         if not pool.knows_caches:
-            replica = pool.pick(head.ask, None, self._random.random())
+            replica = pool.pick(head.request, None, self._random.random())
             return None if replica is None else (first, replica)
-        others = pool.queue.of_tier(head.ask.tier).earliest()
-        waiting = [first, *(self._requests[other.ask.id] for other in others if other is not head)]
+        others = pool.queue.of_tier(head.request.tier).earliest()
+        waiting = [first, *(self._requests[other.request.id] for other in others if other is not head)]
         return self._patience.chosen(waiting, pool, self._random.random(), self._turn.now)
 
     def _serve(self, live: RequestState, replica: Replica) -> None:
@@ -360,7 +360,7 @@ class Scheduler:
         """Refuse the queued requests whose strict session is at home at a replica that is down."""
         pool = replica.pool
         for live in list(self._state.waiting(pool)):
-            session = live.ask.session
+            session = live.request.session
             if session is not None and live.waiting and pool.home(session) is replica:
                 self.place(live)
 
@@ -437,13 +437,13 @@ class Scheduler:
         """The timer of a request has fired, at its deadline or before."""
         at, why = next_deadline(live)
         if at > self._turn.now:
-            self._timers.set(live.ask.id, at)
+            self._timers.set(live.request.id, at)
             self._prompt_due(live)
             if live.waiting and live.pool is not None:
                 self.pump(live.pool)
         elif why is Reason.QUEUE_TIMEOUT and live.waiting and self._fall_back(live):
             pass
-        elif why is Reason.TOTAL_TIMEOUT and live.ask.tier.on_total is OnTotal.CUT and live.can_be_cut:
+        elif why is Reason.TOTAL_TIMEOUT and live.request.tier.on_total is OnTotal.CUT and live.can_be_cut:
             self._life.cut(live, why)
         else:
             self._life.expire(live, why)

@@ -37,36 +37,36 @@ def _uniform(split: str, arm: str, key: str) -> float:
     return (int.from_bytes(digest, "big") + 1) / _SPAN
 
 
-def fallback_of(ask: Request) -> Request | None:
+def fallback_of(request: Request) -> Request | None:
     """The same request for the fallback of its tier; None if there is none, or another model's answer is no answer.
 
     Vectors and scores of two models cannot be compared, and token ids are those of one model.
     """
-    model = ask.policy.models.get(ask.tier.fallback)
-    if model is None or ask.fallback_of or ask.model.name == model.name:
+    model = request.policy.models.get(request.tier.fallback)
+    if model is None or request.fallback_of or request.model.name == model.name:
         return None
-    if ask.endpoint not in GENERATING or ask.is_token_ids or not ask.policy.route(model, ask.tier):
+    if request.endpoint not in GENERATING or request.is_token_ids or not request.policy.route(model, request.tier):
         return None
     return Request(
-        id=ask.id,
-        policy=ask.policy,
-        tier=ask.tier,
+        id=request.id,
+        policy=request.policy,
+        tier=request.tier,
         model=model,
-        tenant=ask.tenant,
-        endpoint=ask.endpoint,
-        stream=ask.stream,
-        prompt_bytes=ask.prompt_bytes,
-        prompt_exact=ask.prompt_exact if ask.model.tokenizer == model.tokenizer else None,
-        max_tokens=ask.max_tokens,
-        choices=ask.choices,
-        body_bytes=ask.body_bytes,
-        head_at=ask.head_at,
-        body_at=ask.body_at,
-        batch=ask.batch,
-        body_hash=ask.body_hash,
-        slo=ask.slo,
-        assembled=ask.assembled,
-        prefix=ask.prefix,
-        split=ask.split,
-        fallback_of=ask.model.name,
+        tenant=request.tenant,
+        endpoint=request.endpoint,
+        stream=request.stream,
+        prompt_bytes=request.prompt_bytes,
+        prompt_exact=request.prompt_exact if request.model.tokenizer == model.tokenizer else None,
+        max_tokens=request.max_tokens,
+        choices=request.choices,
+        body_bytes=request.body_bytes,
+        head_at=request.head_at,
+        body_at=request.body_at,
+        batch=request.batch,
+        body_hash=request.body_hash,
+        slo=request.slo,
+        assembled=request.assembled,
+        prefix=request.prefix,
+        split=request.split,
+        fallback_of=request.model.name,
     )

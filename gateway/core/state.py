@@ -63,7 +63,7 @@ class State:
 
     def waiting(self, pool: Pool) -> list[RequestState]:
         """Requests queued for a slot of `pool`, by priority and then by deadline."""
-        return [self.requests[queued.ask.id] for queued in pool.queue]
+        return [self.requests[queued.request.id] for queued in pool.queue]
 
     def configure(self, policy: Policy) -> list[Pool]:
         """Take on a policy and return the pools that it no longer has. Learned facts of pools that stay are kept."""

@@ -131,10 +131,10 @@ def _console(metrics: Metrics, sources: Sources, names: Collection[str]) -> APIR
     @router.post("/admin/explain")
     async def explain(request: Request) -> Response:
         try:
-            ask = asked(await _body(request), sources.policy(), sources.now())
+            described = asked(await _body(request), sources.policy(), sources.now())
         except ValueError as exc:
             raise HTTPException(400, str(exc)) from None
-        return Response(document(sources.explain(ask)), media_type="application/json")
+        return Response(document(sources.explain(described)), media_type="application/json")
 
     return router
 

@@ -94,15 +94,15 @@ class TextLines(logging.Formatter):
 
 
 def _fields(record: Record, request_id: str) -> dict[str, object]:
-    ask = record.ask
+    request = record.request
     return {
         "request_id": request_id,
-        "endpoint": ask.endpoint.value,
-        "model": ask.model.name,
-        "fallback_of": ask.fallback_of or None,
-        "tenant": ask.tenant,
-        "tier": ask.tier.name,
-        "stream": ask.stream,
+        "endpoint": request.endpoint.value,
+        "model": request.model.name,
+        "fallback_of": request.fallback_of or None,
+        "tenant": request.tenant,
+        "tier": request.tier.name,
+        "stream": request.stream,
         "outcome": record.outcome.value,
         "reason": record.why.value if record.why else None,
         "pool": record.pool,
@@ -116,7 +116,7 @@ def _fields(record: Record, request_id: str) -> dict[str, object]:
         "output_tokens": record.output_tokens,
         "tokens_exact": record.tokens_exact,
         "good": record.good,
-        "policy": ask.policy.generation,
+        "policy": request.policy.generation,
     }
 
 

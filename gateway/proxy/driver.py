@@ -107,7 +107,7 @@ class Driver:
         self._meter = meter
         self._loop = loop
         self._exchanges: dict[int, CommandHandler] = {}
-        self._asks: dict[int, int] = {}
+        self._request_ids: dict[int, int] = {}
         """Which request an open attempt is of."""
         self._waiting: deque[tuple[Callable[..., list[Command]], tuple[object, ...], int]] = deque()
         """Calls to be made: the method, its arguments but for the time, the request concerned or 0."""
@@ -123,20 +123,20 @@ class Driver:
     # ---- calls
 
     def next_id(self) -> int:
-        """An id for a new ask."""
+        """An id for a new request."""
         self._next_ask += 1
         return self._next_ask
 
-    def arrive(self, ask: Request, exchange: CommandHandler) -> None:
+    def arrive(self, request: Request, exchange: CommandHandler) -> None:
         """A request is complete; its commands go to `exchange`."""
-        self._exchanges[ask.id] = exchange
+        self._exchanges[request.id] = exchange
         if self._busy:
-            self._waiting.append((self.controller.arrive, (ask,), ask.id))
+            self._waiting.append((self.controller.arrive, (request,), request.id))
             return
         try:
-            commands = self.controller.arrive(ask, monotonic())
+            commands = self.controller.arrive(request, monotonic())
         except Exception as error:  # noqa: BLE001 - a bug costs this request
-            commands = self._raised(error, ask.id)
+            commands = self._raised(error, request.id)
         self._carry_out(commands)
 
     def sent(self, attempt: int) -> None:
@@ -144,56 +144,56 @@ class Driver:
         try:
             self.controller.sent(attempt, monotonic())
         except Exception as error:  # noqa: BLE001 - a bug costs this request
-            self.broke(self._asks.get(attempt, 0), Callback.DECISION, error)
+            self.broke(self._request_ids.get(attempt, 0), Callback.DECISION, error)
         if not self._busy:
             self._arm()
 
     def first_token(self, attempt: int) -> None:
         """An attempt has something to show."""
-        self._call(self.controller.first_token, (attempt,), self._asks.get(attempt, 0))
+        self._call(self.controller.first_token, (attempt,), self._request_ids.get(attempt, 0))
 
     def full(self, attempt: int) -> None:
         """An attempt has more than can be held back, and no first token among it."""
-        self._call(self.controller.full, (attempt,), self._asks.get(attempt, 0))
+        self._call(self.controller.full, (attempt,), self._request_ids.get(attempt, 0))
 
     def progress(self, attempt: int, tokens: int) -> None:
         """An attempt is alive."""
-        self._call(self.controller.progress, (attempt, tokens), self._asks.get(attempt, 0))
+        self._call(self.controller.progress, (attempt, tokens), self._request_ids.get(attempt, 0))
 
     def repeats(self, attempt: int) -> None:
         """The answer of an attempt repeats itself."""
-        self._call(self.controller.repeats, (attempt,), self._asks.get(attempt, 0))
+        self._call(self.controller.repeats, (attempt,), self._request_ids.get(attempt, 0))
 
     def paused(self, attempt: int) -> None:
         """An attempt is not read for now, since its client does not keep up."""
-        self._call(self.controller.paused, (attempt,), self._asks.get(attempt, 0))
+        self._call(self.controller.paused, (attempt,), self._request_ids.get(attempt, 0))
 
     def resumed(self, attempt: int) -> None:
         """An attempt is read again."""
-        self._call(self.controller.resumed, (attempt,), self._asks.get(attempt, 0))
+        self._call(self.controller.resumed, (attempt,), self._request_ids.get(attempt, 0))
 
     def finish(self, attempt: int, finish: AttemptResult, pool: str, replica: str) -> None:
         """An attempt is closed. One that the controller has closed already is ignored.
 
         A cancel that raised leaves its call open at the replica, and that call ends like any other.
         """
-        ask = self._asks.pop(attempt, 0)
-        if not ask:
+        request_id = self._request_ids.pop(attempt, 0)
+        if not request_id:
             return
         if _is_failure(finish):
             self._count_failure(pool, replica, finish.end)
         if self._busy:
-            self._waiting.append((self._finish, (attempt, finish), ask))
+            self._waiting.append((self._finish, (attempt, finish), request_id))
             return
         try:
             commands = self._finish(attempt, finish, monotonic())
         except Exception as error:  # noqa: BLE001 - a bug costs this request
-            commands = self._raised(error, ask)
+            commands = self._raised(error, request_id)
         self._carry_out(commands)
 
-    def leave(self, ask: int, why: Reason) -> None:
+    def leave(self, request_id: int, why: Reason) -> None:
         """The client is gone."""
-        self._call(self._leave, (ask, why), ask)
+        self._call(self._leave, (request_id, why), request_id)
 
     def observe(self, replica: str, sample: Sample) -> None:
         """A health check or a scrape of a replica has a result."""
@@ -210,14 +210,14 @@ class Driver:
     def shut(self) -> None:
         """End everything that is still under way."""
         self._call(self.controller.shut)
-        for ask in list(self._exchanges):
+        for request_id in list(self._exchanges):
             # Only where a bug has kept it from being ended.
-            self._call(self.controller.fail, (ask,), ask)
+            self._call(self.controller.fail, (request_id,), request_id)
 
-    def broke(self, ask: int, callback: Callback, error: Exception) -> None:
+    def broke(self, request_id: int, callback: Callback, error: Exception) -> None:
         """A callback that worked on this request raised: the request is ended with an error."""
         self.supervisor.caught(callback, error)
-        self._call(self.controller.fail, (ask,), ask)
+        self._call(self.controller.fail, (request_id,), request_id)
 
     @property
     def requests(self) -> list[CommandHandler]:
@@ -236,11 +236,11 @@ class Driver:
 
     # ---- the loop
 
-    def _call(self, method: Callable[..., list[Command]], args: tuple[object, ...] = (), ask: int = 0) -> None:
+    def _call(self, method: Callable[..., list[Command]], args: tuple[object, ...] = (), request_id: int = 0) -> None:
         if self._busy:
-            self._waiting.append((method, args, ask))
+            self._waiting.append((method, args, request_id))
         else:
-            self._carry_out(self._answer(method, args, ask))
+            self._carry_out(self._answer(method, args, request_id))
 
     def _order(self, method: Callable[..., list[Command]], args: tuple[object, ...]) -> None:
         """Make a call whose caller wants to hear what it raises."""
@@ -254,8 +254,8 @@ class Driver:
             raise
         self._carry_out(commands)
 
-    def _leave(self, ask: int, why: Reason, now: float) -> list[Command]:
-        return self.controller.leave(ask, now, why)
+    def _leave(self, request_id: int, why: Reason, now: float) -> list[Command]:
+        return self.controller.leave(request_id, now, why)
 
     def _finish(self, attempt: int, finish: AttemptResult, now: float) -> list[Command]:
         if not self.controller.is_open(attempt):
@@ -272,19 +272,19 @@ class Driver:
             return []
         return self.controller.finish(attempt, AttemptResult(AttemptOutcome.CANCELLED), now)
 
-    def _answer(self, method: Callable[..., list[Command]], args: tuple[object, ...], ask: int) -> list[Command]:
+    def _answer(self, method: Callable[..., list[Command]], args: tuple[object, ...], request_id: int) -> list[Command]:
         try:
             return method(*args, monotonic())
         except Exception as error:  # noqa: BLE001 - a bug costs the request concerned
-            return self._raised(error, ask)
+            return self._raised(error, request_id)
 
     def _carry_out(self, commands: list[Command]) -> None:
         """Act on commands, then on those of the calls that came meanwhile."""
         self._busy = True
         self._act_on(commands)
         while self._waiting:
-            method, args, ask = self._waiting.popleft()
-            self._act_on(self._answer(method, args, ask))
+            method, args, request_id = self._waiting.popleft()
+            self._act_on(self._answer(method, args, request_id))
         self._busy = False
         self._arm()
 
@@ -299,31 +299,31 @@ class Driver:
     def _act(self, command: Command) -> None:
         # The commonest first. A dictionary by type would be slower: compiled code has to look up what it holds.
         if isinstance(command, Dispatch):
-            self._asks[command.attempt] = command.ask
-            exchange = self._exchanges[command.ask]
+            self._request_ids[command.attempt] = command.request_id
+            exchange = self._exchanges[command.request_id]
             exchange.dispatch(command.attempt, command.replica, command.max_tokens, command.degraded, command.model)
         elif isinstance(command, Commit):
-            self._exchanges[command.ask].commit(command.attempt, command.hedged)
+            self._exchanges[command.request_id].commit(command.attempt, command.hedged)
         elif isinstance(command, Ended):
             record = command.record
-            exchange = self._exchanges[record.ask.id]
+            exchange = self._exchanges[record.request.id]
             try:
                 self._meter.ended(record)
             finally:
                 exchange.ended(record)
-            del self._exchanges[record.ask.id]
+            del self._exchanges[record.request.id]
         elif isinstance(command, Cancel):
-            seen = self._exchanges[command.ask].cancel(command.attempt)
+            seen = self._exchanges[command.request_id].cancel(command.attempt)
             self._cancelled(command, seen)
         elif isinstance(command, Cut):
-            self._exchanges[command.ask].cut(command.why, command.prompt_tokens)
+            self._exchanges[command.request_id].cut(command.why, command.prompt_tokens)
         else:
-            self._exchanges[command.ask].refuse(command.why, command.retry_after_s, command.detail)
+            self._exchanges[command.request_id].refuse(command.why, command.retry_after_s, command.detail)
 
     def _cancelled(self, command: Cancel, seen: int) -> None:
-        self._asks.pop(command.attempt, None)
+        self._request_ids.pop(command.attempt, None)
         finish = AttemptResult(AttemptOutcome.CANCELLED, tokens_seen=seen)
-        self._waiting.append((self._finish, (command.attempt, finish), command.ask))
+        self._waiting.append((self._finish, (command.attempt, finish), command.request_id))
 
     def _count_failure(self, pool: str, replica: str, end: AttemptOutcome) -> None:
         try:
@@ -337,29 +337,29 @@ class Driver:
         """Acting on a command raised. Effects that the controller relies on are carried out all the same."""
         self.supervisor.caught(Callback.COMMAND, error)
         if isinstance(command, Dispatch | Commit):
-            self._waiting.append((self.controller.fail, (command.ask,), command.ask))
+            self._waiting.append((self.controller.fail, (command.request_id,), command.request_id))
         elif isinstance(command, Cancel):
             self._cancelled(command, 0)
         elif isinstance(command, Refuse | Cut):
-            self._abort(self._exchanges.get(command.ask))
+            self._abort(self._exchanges.get(command.request_id))
         else:
-            self._abort(self._exchanges.pop(command.record.ask.id, None))
+            self._abort(self._exchanges.pop(command.record.request.id, None))
 
-    def _raised(self, error: Exception, ask: int) -> list[Command]:
+    def _raised(self, error: Exception, request_id: int) -> list[Command]:
         """A call raised: what it had decided until then, and the end of the request concerned."""
         self.supervisor.caught(Callback.DECISION, error)
         commands = self._undelivered()
-        exchange = self._exchanges.get(ask)
+        exchange = self._exchanges.get(request_id)
         if exchange is None:
             return commands
         try:
-            commands += self.controller.fail(ask, monotonic())
+            commands += self.controller.fail(request_id, monotonic())
         except Exception as again:  # noqa: BLE001 - it cannot be ended in order: its client is not left waiting
             self.supervisor.caught(Callback.DECISION, again)
             commands += self._undelivered()
             self._abort(exchange)
-        if not self.controller.knows(ask) and not any(_ends(command, ask) for command in commands):
-            del self._exchanges[ask]
+        if not self.controller.knows(request_id) and not any(_ends(command, request_id) for command in commands):
+            del self._exchanges[request_id]
             self._abort(exchange)
         return commands
 
@@ -413,5 +413,5 @@ class Driver:
         self._carry_out(commands)
 
 
-def _ends(command: Command, ask: int) -> bool:
-    return isinstance(command, Ended) and command.record.ask.id == ask
+def _ends(command: Command, request_id: int) -> bool:
+    return isinstance(command, Ended) and command.record.request.id == request_id

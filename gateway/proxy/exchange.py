@@ -108,9 +108,9 @@ class Exchange(AttemptOwner):
         dialect: Dialect,
         head: RequestHead,
         parsed: Parsed,
-        ask: Request,
+        request: Request,
     ) -> None:
-        super().__init__(services.driver, ask, parsed)
+        super().__init__(services.driver, request, parsed)
         self.request_id = head.request_id
         self._rid = head.request_id.encode()
         self._services = services
@@ -118,7 +118,7 @@ class Exchange(AttemptOwner):
         self._dialect = dialect
         self._head = head
         self._parsed: Parsed | None = parsed
-        self._model: Model = ask.model
+        self._model: Model = request.model
         """The model that serves it."""
         self._bodies: dict[int, bytes] = {}
         self._attempts: dict[int, UpstreamAttempt] = {}
@@ -130,10 +130,10 @@ class Exchange(AttemptOwner):
         """Whether the client has been sent a head that an answer follows."""
         self._dispatched_at = 0.0
         self._extra = b""
-        self._said_at = ask.body_at
+        self._said_at = request.body_at
         """When the client was sent something last, content aside."""
-        if ask.stream and ask.tier.keep_alive_s:
-            services.keep_alives.start(self, ask.tier.keep_alive_s, ask.body_at)
+        if request.stream and request.tier.keep_alive_s:
+            services.keep_alives.start(self, request.tier.keep_alive_s, request.body_at)
 
     def __repr__(self) -> str:
         if self._client is None:
@@ -143,10 +143,10 @@ class Exchange(AttemptOwner):
         else:
             state = "stream begun with a comment" if self._shown else "nothing shown"
         paused = ", client reads slowly" if self._paused else ""
-        ask = self.ask
+        request = self.request
+        who = f"{request.endpoint.value} of {request.tenant} in {request.tier.name}"
         return (
-            f"<Exchange {ask.id} ({self.request_id}) {ask.endpoint.value} of {ask.tenant} in {ask.tier.name}: "
-            f"{state}{paused}; attempts {[*self._attempts.values()]}>"
+            f"<Exchange {request.id} ({self.request_id}) {who}: {state}{paused}; attempts {[*self._attempts.values()]}>"
         )
 
     @property
@@ -168,7 +168,7 @@ class Exchange(AttemptOwner):
         if self._client is not None:
             self._client.placed(upstream.pool.name, self._dispatched_at)
         if model:
-            self._model = self.ask.policy.models[model]
+            self._model = self.request.policy.models[model]
         body = self._bodies.get(max_tokens)
         if body is None:
             name = self._sent_as(self._parsed)
@@ -176,7 +176,7 @@ class Exchange(AttemptOwner):
             self._extra = self._changes(self._parsed, max_tokens)
             if degraded:
                 self._extra += b"x-tailgate-degraded: %b\r\n" % b"max_tokens"
-            if model or self.ask.split:
+            if model or self.request.split:
                 self._extra += b"x-tailgate-model: %b\r\n" % self._model.name.encode()
             self._extra += self._dialect.id_line(self._rid)
             if self._model.mirror is not None:
@@ -275,8 +275,8 @@ class Exchange(AttemptOwner):
         # Breaks the cycle between an exchange and its attempts, which would otherwise wait for the garbage collector.
         self._committed = None
         self._attempts.clear()
-        if self.ask.stream and self.ask.tier.keep_alive_s:
-            self._services.keep_alives.stop(self, self.ask.tier.keep_alive_s)
+        if self.request.stream and self.request.tier.keep_alive_s:
+            self._services.keep_alives.stop(self, self.request.tier.keep_alive_s)
         self._services.log(record, self.request_id)
         self._services.refusals.ended(self.request_id, record, self._refusal)
 
@@ -300,7 +300,7 @@ class Exchange(AttemptOwner):
 
     def gaps(self, upstream: ReplicaConnections) -> LogHistogram:
         """Where the time between two events of a stream is counted."""
-        return self._services.meter.gaps(self.ask.tier.name, upstream.pool.name)
+        return self._services.meter.gaps(self.request.tier.name, upstream.pool.name)
 
     def body_hash(self) -> int | None:
         """Fingerprint of this request; None once there was a commit."""
@@ -332,7 +332,7 @@ class Exchange(AttemptOwner):
 
         That commits to a stream, not to a replica: another may still answer, and what fails ends in an error event.
         """
-        client, attempt, silence_s = self._client, self._committed, self.ask.tier.keep_alive_s
+        client, attempt, silence_s = self._client, self._committed, self.request.tier.keep_alive_s
         if client is None:
             return
         self._services.keep_alives.start(self, silence_s, now)
@@ -357,7 +357,7 @@ class Exchange(AttemptOwner):
         """The client is gone, or will not take what it asked for."""
         if self._client is not None:
             self._client = None
-            self.driver.leave(self.ask.id, why)
+            self.driver.leave(self.request.id, why)
 
     def pause(self) -> None:
         """The client does not keep up: stop reading the answer."""
@@ -369,7 +369,7 @@ class Exchange(AttemptOwner):
 
     def broke(self, callback: Callback, error: Exception) -> None:
         """A callback of ours raised while it worked on this request."""
-        self.driver.broke(self.ask.id, callback, error)
+        self.driver.broke(self.request.id, callback, error)
 
     def resume(self) -> None:
         """The client has caught up."""
@@ -383,8 +383,8 @@ class Exchange(AttemptOwner):
 
     def _sent_as(self, parsed: Parsed) -> str:
         """The model name for a replica: that of a LoRA adapter is its own, unless a fallback serves."""
-        if self.ask.adapter and self._model is self.ask.model:
-            return self.ask.adapter
+        if self.request.adapter and self._model is self.request.model:
+            return self.request.adapter
         return self._model.sent_as(parsed.model)
 
     def _copy(self, parsed: Parsed, max_tokens: int) -> None:
@@ -395,16 +395,16 @@ class Exchange(AttemptOwner):
             return
         if service.admits(model, len(parsed.payload)):
             body = render(parsed, mirror.upstream or self._sent_as(parsed), max_tokens)
-            body = salted(body, self.ask.endpoint, self.ask.policy.pools[mirror.to], self.ask.tenant)
+            body = salted(body, self.request.endpoint, self.request.policy.pools[mirror.to], self.request.tenant)
             rid = b"%b-%bm" % (self._rid, PROCESS)
-            service.send(model, self.ask.endpoint, body, rid, min(MAX_COPY_S, self.ask.tier.timeouts.total_s))
+            service.send(model, self.request.endpoint, body, rid, min(MAX_COPY_S, self.request.tier.timeouts.total_s))
 
     def _message(self, attempt_id: int, upstream: ReplicaConnections, body: bytes) -> bytes:
         """The whole HTTP message of an attempt."""
         # vLLM takes the id for its own, which may be under way only once: not with a duplicate or another client's.
         rid = b"%b-%b%x" % (self._rid, PROCESS, attempt_id)
-        body = salted(body, self.ask.endpoint, upstream.pool, self.ask.tenant)
-        return upstream_head(upstream.prefix(self.ask.endpoint), self._head, rid, len(body)) + body
+        body = salted(body, self.request.endpoint, upstream.pool, self.request.tenant)
+        return upstream_head(upstream.prefix(self.request.endpoint), self._head, rid, len(body)) + body
 
     @staticmethod
     def _changes(parsed: Parsed, max_tokens: int) -> bytes:
@@ -470,11 +470,11 @@ class Exchange(AttemptOwner):
 
     def _lines(self, attempt: UpstreamAttempt) -> bytes:
         """Our own header lines of an answer: who served it, how long it waited, what was changed."""
-        queue = milliseconds(self._dispatched_at - self.ask.body_at)
+        queue = milliseconds(self._dispatched_at - self.request.body_at)
         replica = milliseconds(monotonic() - self._dispatched_at)
         return b"".join(
             (
-                attempt.upstream.served_by(self.ask.tier.name),
+                attempt.upstream.served_by(self.request.tier.name),
                 f"x-request-id: {self.request_id}\r\n"
                 f"server-timing: queue;dur={queue}, replica;dur={replica}\r\n".encode(),
                 self._extra,
@@ -484,9 +484,9 @@ class Exchange(AttemptOwner):
 
     def _limit_lines(self) -> bytes:
         """The lines of answers and errors alike."""
-        limits = self.ask.tier.limits
+        limits = self.request.tier.limits
         if limits.requests_per_min is None and limits.tokens_per_min is None:
             return self._head.cors
         return self._head.cors + rate_limit_lines(
-            self.driver.controller.left(self.ask.tenant, self.ask.tier.name, monotonic())
+            self.driver.controller.left(self.request.tenant, self.request.tier.name, monotonic())
         )

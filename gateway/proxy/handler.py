@@ -215,7 +215,7 @@ class RequestHandler(ExchangeServices):
         if parsed.cap_field and prompt_bytes >= MIN_BYTES:
             prefix = prefix_of(parsed.fields, adapter, caller.tenant if salts(pools) else "")
         body_at = monotonic()
-        ask = Request(
+        request = Request(
             id=self.driver.next_id(),
             policy=policy,
             tier=tier,
@@ -241,7 +241,7 @@ class RequestHandler(ExchangeServices):
             session=session,
             is_token_ids=parsed.prompt_exact is not None,
         )
-        return Exchange(self, client, dialect, head, parsed, ask)
+        return Exchange(self, client, dialect, head, parsed, request)
 
     def count_exactly(self, model: Model, parsed: Parsed) -> int | None:
         """Tokens of a prompt by the model's tokenizer; None if the policy names none."""

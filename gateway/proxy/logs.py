@@ -92,7 +92,7 @@ class RefusalLog:
         why = record.why
         if why is None or record.outcome is Outcome.ABANDONED:
             return
-        tier, pool = record.ask.tier.name, record.pool or ""
+        tier, pool = record.request.tier.name, record.pool or ""
         left_out = self._sampler.take((why, tier, pool))
         if left_out is not None:
             event = "failed" if record.outcome in FAILED else "refused"

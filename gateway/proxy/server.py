@@ -191,7 +191,7 @@ class ClientConnection(Client):
         entered = handler.enter(self, endpoint, caller, reader.dialect, reader.head, body)
         if isinstance(entered, Exchange):
             self._exchange = entered
-            handler.driver.arrive(entered.ask, entered)
+            handler.driver.arrive(entered.request, entered)
         else:
             self._write_rejection(entered, close=not self._keep_alive)
             self.done()

@@ -66,7 +66,7 @@ class Fleet:
         self._finish = AttemptResult(AttemptOutcome.COMPLETE, prompt_tokens=270, output_tokens=48, status=200)
         self._sample = Sample(healthy=True, waiting=0, running=IN_FLIGHT, kv_fraction=0.3)
         self._now = 1000.0
-        self._asks = 0
+        self._request_ids = 0
         for name in self._names:
             self._controller.observe(name, self._sample, self._now)
 
@@ -94,9 +94,9 @@ class Fleet:
             self._alarm()
 
     def _begin(self) -> None:
-        self._asks += 1
+        self._request_ids += 1
         controller, now = self._controller, self._now
-        commands = controller.arrive(self._ask(self._asks, now), now)
+        commands = controller.arrive(self._ask(self._request_ids, now), now)
         self._alarm()
         attempt = _only(commands, Dispatch).attempt
         controller.sent(attempt, now)

@@ -27,17 +27,17 @@ def answer(replica: EmulatedReplica, exchange: Exchange) -> None:
     if fault is not None and _spoilt_at_once(replica, exchange, fault):
         return
     try:
-        ask = asks.parse(received.path, received.body, replica.settings, _quirk(fault))
+        request = asks.parse(received.path, received.body, replica.settings, _quirk(fault))
         if fault is not None and fault.kind is FaultKind.ERROR_200:
-            _error_200(replica, exchange, ask)
+            _error_200(replica, exchange, request)
             return
-        replica.admit(len(ask.choices))
+        replica.admit(len(request.choices))
     except errors.Rejected as rejected:
         _reply(replica, exchange, rejected.status, rejected.body(received.path))
         return
     cookie = fault is not None and fault.kind is FaultKind.SET_COOKIE
     _Generation(
-        replica, exchange, ask, b"set-cookie: emulator=%d; Path=/\r\n" % replica.port if cookie else b""
+        replica, exchange, request, b"set-cookie: emulator=%d; Path=/\r\n" % replica.port if cookie else b""
     ).start()
 
 
@@ -69,13 +69,13 @@ def _spoilt_at_once(replica: EmulatedReplica, exchange: Exchange, fault: Fault) 
     return True
 
 
-def _error_200(replica: EmulatedReplica, exchange: Exchange, ask: Ask) -> None:
-    if not ask.stream:
+def _error_200(replica: EmulatedReplica, exchange: Exchange, request: Ask) -> None:
+    if not request.stream:
         raise errors.busy()
-    replica.answered[(ask.path, 200)] += 1
+    replica.answered[(request.path, 200)] += 1
     exchange.open()
-    name = b"event: error\n" if ask.path == errors.MESSAGES else b""
-    for event in (b"%bdata: %b\n\n" % (name, errors.busy().body(ask.path)), b"data: [DONE]\n\n"):
+    name = b"event: error\n" if request.path == errors.MESSAGES else b""
+    for event in (b"%bdata: %b\n\n" % (name, errors.busy().body(request.path)), b"data: [DONE]\n\n"):
         exchange.event(b"%x\r\n%b\r\n" % (len(event), event))
     exchange.close()
 
@@ -88,30 +88,30 @@ def _reply(replica: EmulatedReplica, exchange: Exchange, status: int, body: byte
 class _Generation:
     """One request in the engine, as one sequence per choice. A stalled answer stays in flight until its client goes."""
 
-    def __init__(self, replica: EmulatedReplica, exchange: Exchange, ask: Ask, headers: bytes) -> None:
+    def __init__(self, replica: EmulatedReplica, exchange: Exchange, request: Ask, headers: bytes) -> None:
         self._replica = replica
         self._exchange = exchange
-        self._ask = ask
+        self._ask = request
         self._headers = headers
-        self._answer = ANSWERS[ask.path](ask, replica.number_of_answer(), int(time.time()), exchange.event)
+        self._answer = ANSWERS[request.path](request, replica.number_of_answer(), int(time.time()), exchange.event)
         self._ids: list[int] = []
-        self._left = len(ask.choices)
+        self._left = len(request.choices)
 
     def start(self) -> None:
         """Queue every sequence. The head of a stream goes out at once, as vLLM's does."""
-        ask, exchange = self._ask, self._exchange
+        request, exchange = self._ask, self._exchange
         self._replica.in_flight += 1
-        if ask.model != self._replica.settings.model:
-            self._replica.adapters_in_flight[ask.model] += 1
+        if request.model != self._replica.settings.model:
+            self._replica.adapters_in_flight[request.model] += 1
         exchange.on_over = self._over
-        if ask.stream:
-            self._replica.answered[(ask.path, 200)] += 1
+        if request.stream:
+            self._replica.answered[(request.path, 200)] += 1
             exchange.open(self._headers)
             self._answer.opening()
-        if not ask.choices:
+        if not request.choices:
             _reply(self._replica, exchange, 200, self._answer.body(), self._headers)
         elif not exchange.over:
-            self._ids = self._replica.engine.submit(map(self._sequence, range(len(ask.choices))))
+            self._ids = self._replica.engine.submit(map(self._sequence, range(len(request.choices))))
 
     def _sequence(self, index: int) -> Sequence:
         choice = self._ask.choices[index]

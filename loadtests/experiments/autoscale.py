@@ -81,8 +81,8 @@ class Scaled:
         self._next = 0.0
         self.looks: list[Look] = []
 
-    def arrive(self, ask: Request, now: float) -> list[Command]:
-        return self._inner.arrive(ask, now)
+    def arrive(self, request: Request, now: float) -> list[Command]:
+        return self._inner.arrive(request, now)
 
     def sent(self, attempt_id: int, now: float) -> list[Command]:
         return self._inner.sent(attempt_id, now)
@@ -96,8 +96,8 @@ class Scaled:
     def finish(self, attempt_id: int, finish: AttemptResult, now: float) -> list[Command]:
         return self._inner.finish(attempt_id, finish, now)
 
-    def leave(self, ask_id: int, now: float) -> list[Command]:
-        return self._inner.leave(ask_id, now)
+    def leave(self, request_id: int, now: float) -> list[Command]:
+        return self._inner.leave(request_id, now)
 
     def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]:
         return self._inner.observe(replica_name, sample, now)

@@ -78,23 +78,23 @@ class Witness(Overheard):
     def trusted(self) -> float:
         return self._trusted / max(1, self._arrived)
 
-    def arrive(self, ask: Request, now: float) -> list[Command]:
-        commands = super().arrive(ask, now)
-        live = self._controller.state.requests.get(ask.id)
+    def arrive(self, request: Request, now: float) -> list[Command]:
+        commands = super().arrive(request, now)
+        live = self._controller.state.requests.get(request.id)
         if now >= self._since:
             self._arrived += 1
             self._trusted += self._controller.forecaster.trust(self._pool) is Trust.TRUSTED
             if live is not None and live.forecast is not None:
-                self._open[ask.id] = live.forecast
+                self._open[request.id] = live.forecast
         return commands
 
     def _label(self, commands: list[Command], _: float) -> None:
         for command in commands:
             if isinstance(command, Ended):
                 record = command.record
-                forecast = self._open.pop(record.ask.id, None)
+                forecast = self._open.pop(record.request.id, None)
                 if forecast is not None and record.outcome.counts:
-                    bound_s = record.ask.tier.slo.ttft_bound_s
+                    bound_s = record.request.tier.slo.ttft_bound_s
                     said = forecast.breach, forecast.raw, Spread().over(DIRECT, forecast.ttft_s, bound_s)
                     for column, value in zip(self.labels.said, said, strict=True):
                         column.append(value)

@@ -146,7 +146,7 @@ class Watch:
                 self._ended(command.record)
 
     def _ended(self, record: Record) -> None:
-        if record.outcome is Outcome.OK and self._random.random() < self._failing[record.ask.model.name]:
+        if record.outcome is Outcome.OK and self._random.random() < self._failing[record.request.model.name]:
             record = replace(record, outcome=Outcome.ERROR, good=False)
         self._arms.ended(record)
         self._over += 1

@@ -50,10 +50,10 @@ BROKEN = (
 class Client:
     """Commands that concern one client."""
 
-    __slots__ = ("ask", "commits", "cuts", "ends", "left", "refusals")
+    __slots__ = ("commits", "cuts", "ends", "left", "refusals", "request")
 
-    def __init__(self, ask: Request) -> None:
-        self.ask = ask
+    def __init__(self, request: Request) -> None:
+        self.request = request
         self.commits = self.refusals = self.cuts = self.ends = 0
         self.left = False
 
@@ -146,7 +146,7 @@ class Churn:
         tier = random.choice(list(policy.tiers.values()))
         body = random.randrange(BODIES)
         prompt_tokens = random.choice((20, 100, 100, 100, 700, 3000))
-        ask = Request(
+        request = Request(
             id=number,
             policy=policy,
             tier=tier,
@@ -163,11 +163,11 @@ class Churn:
             body_at=self._now,
             body_hash=body if self._controller.suspects(self._now) else None,
         )
-        self.clients[number] = Client(ask)
+        self.clients[number] = Client(request)
         self._living += 1
         if random.random() < LEAVES:
             self._plan(random.expovariate(1.0 / PATIENCE_S), "leave", number)
-        self._act(self._controller.arrive(ask, self._now))
+        self._act(self._controller.arrive(request, self._now))
 
     def _leave(self, number: int) -> None:
         client = self.clients[number]
@@ -200,7 +200,7 @@ class Churn:
         rest_s = random.expovariate(1.0 / ANSWER_S)
         end = AttemptOutcome.TRUNCATED if random.random() < BREAKS_OFF else AttemptOutcome.COMPLETE
         self._plan(first_s + rest_s, end, attempt)
-        if self.clients[number].ask.stream:
+        if self.clients[number].request.stream:
             self._plan(first_s, "first", attempt)
             for step in range(1, int(rest_s / PROGRESS_S) + 1):
                 self._plan(first_s + step * PROGRESS_S, "progress", attempt)
@@ -310,10 +310,10 @@ class Churn:
             if isinstance(command, Ended):
                 self._over(command)
                 continue
-            client = self.clients[command.ask]
+            client = self.clients[command.request_id]
             self.wrong["answers"] += client.ends > 0
             if isinstance(command, Dispatch):
-                self._open[command.attempt] = (command.ask, command.replica)
+                self._open[command.attempt] = (command.request_id, command.replica)
                 replica = self._controller.state.attempts[command.attempt].replica
                 self._replicas[id(replica)] = replica
                 self._begin(command.attempt)
@@ -332,7 +332,7 @@ class Churn:
 
     def _over(self, command: Ended) -> None:
         record = command.record
-        client = self.clients[record.ask.id]
+        client = self.clients[record.request.id]
         client.ends += 1
         self._living -= 1
         self.happened[f"ended {record.outcome.value}"] += 1

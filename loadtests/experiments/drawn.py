@@ -128,7 +128,7 @@ class Servers:
         self._at: dict[int, str] = {}
         """The server of each attempt that is open."""
         self._queues: dict[str, deque[int]] = {replica.name: deque() for replica in policy.pools["servers"].replicas}
-        self._asks: dict[int, int] = {}
+        self._request_ids: dict[int, int] = {}
         self._slow: dict[int, bool] = {}
         """Whether the first attempt of a request is slow."""
         self._began: dict[int, float] = {}
@@ -161,9 +161,9 @@ class Servers:
                 if arrived > warmup and arrived % 1000 == 0:
                     self._look()
                 self._act(controller.arrive(self._ask(arrived), self._now))
-        counted = [record for record in self._records if record.ask.id > warmup]
+        counted = [record for record in self._records if record.request.id > warmup]
         hedged = [record for record in counted if record.hedged is not None]
-        in_order = sorted(counted, key=lambda record: record.ask.id)
+        in_order = sorted(counted, key=lambda record: record.request.id)
         in_order_s = [record.ttft_s for record in in_order if record.ttft_s is not None]
         return Run(
             sorted(in_order_s),
@@ -202,7 +202,7 @@ class Servers:
             if isinstance(command, Dispatch):
                 self._act(self._controller.sent(command.attempt, self._now))
                 self._at[command.attempt] = command.replica
-                self._asks[command.attempt] = command.ask
+                self._request_ids[command.attempt] = command.request_id
                 queue = self._queues[command.replica]
                 queue.append(command.attempt)
                 if not self._fifo or len(queue) == 1:
@@ -215,16 +215,16 @@ class Servers:
                     )
             elif isinstance(command, Ended):
                 self._records.append(command.record)
-                self._slow.pop(command.record.ask.id, None)
+                self._slow.pop(command.record.request.id, None)
 
     def _begin(self, attempt: int) -> None:
         self._began[attempt] = self._now
-        times, random, ask = self._times, self._random, self._asks.pop(attempt)
+        times, random, request = self._times, self._random, self._request_ids.pop(attempt)
         slow = random.random() < times.slow
-        if ask in self._slow:
-            slow = self._slow[ask] if random.random() < times.shared else slow
+        if request in self._slow:
+            slow = self._slow[request] if random.random() < times.shared else slow
         else:
-            self._slow[ask] = slow
+            self._slow[request] = slow
         heappush(self._heap, (self._now + times.of(random, slow), attempt))
 
     def _end(self, attempt: int) -> None:
@@ -236,7 +236,7 @@ class Servers:
     def _leave(self, attempt: int) -> None:
         """An attempt is off its server; the next in its queue is served."""
         queue = self._queues[self._at.pop(attempt)]
-        self._asks.pop(attempt, None)
+        self._request_ids.pop(attempt, None)
         began = self._began.pop(attempt, None)
         queue.remove(attempt)
         if began is not None:

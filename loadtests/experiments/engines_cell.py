@@ -187,7 +187,7 @@ def parts(records: Iterable[Record]) -> tuple[list[Record], list[Record]]:
     cold: list[Record] = []
     steady: list[Record] = []
     for record in records:
-        (cold if record.ask.head_at < COLD_S else steady).append(record)
+        (cold if record.request.head_at < COLD_S else steady).append(record)
     return cold, steady
 
 
@@ -202,7 +202,7 @@ def weighted(cell: Cell, records: Iterable[Record]) -> float:
     worth = offered = 0.0
     for record in records:
         if record.outcome.counts:
-            weight = tiers[record.ask.tier.name].weight
+            weight = tiers[record.request.tier.name].weight
             offered += weight
             worth += weight * is_good(record)
     return worth / offered if offered else math.nan
@@ -281,7 +281,7 @@ def figures(cell: Cell, records: Sequence[Record]) -> Figures:
     served = [record for record in counted if record.outcome is Outcome.OK]
     refused = [record for record in counted if record.outcome is not Outcome.OK and not record.attempts]
     names = cell.policy().tiers
-    of = {name: [record for record in counted if record.ask.tier.name == name] for name in names}
+    of = {name: [record for record in counted if record.request.tier.name == name] for name in names}
     ttft = [record.ttft_s for record in served if record.ttft_s is not None]
     tpot = [record.tpot_s for record in served if record.tpot_s is not None]
     windows = {
@@ -289,7 +289,8 @@ def figures(cell: Cell, records: Sequence[Record]) -> Figures:
             [
                 record
                 for record in served
-                if record.ask.tier.name == name and (metric is not Metric.E2E or tier.slo.covers(record.output_tokens))
+                if record.request.tier.name == name
+                and (metric is not Metric.E2E or tier.slo.covers(record.output_tokens))
             ],
             metric,
             objective,
@@ -316,7 +317,7 @@ def _windows_kept(served: Sequence[Record], metric: Metric, objective: Objective
     for record in served:
         value: float | None = getattr(record, f"{metric.value}_s")
         if value is not None:
-            windows[int((record.ask.head_at + record.e2e_s) / WINDOW_S)].append(value > objective.threshold_s)
+            windows[int((record.request.head_at + record.e2e_s) / WINDOW_S)].append(value > objective.threshold_s)
     return [
         sum(late) <= most_by_chance(len(late), 1.0 - objective.quantile)
         for late in windows.values()

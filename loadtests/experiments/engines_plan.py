@@ -111,7 +111,7 @@ def _ran(task: Task, by_seed: dict[int, list[Record]]) -> Ran:
 
 
 def _good_of(tier: str, records: Sequence[Record]) -> float:
-    counted = [r for r in records if r.ask.tier.name == tier and r.outcome.counts]
+    counted = [r for r in records if r.request.tier.name == tier and r.outcome.counts]
     return (
         sum(r.good and not r.degraded and r.outcome is Outcome.OK for r in counted) / len(counted)
         if counted

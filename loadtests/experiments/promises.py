@@ -71,7 +71,7 @@ def look(task: Task) -> Kept:
 
 
 def _is_late(record: Record) -> bool:
-    return record.e2e_s > record.ask.tier.slo.ttft_bound_s / 2.0
+    return record.e2e_s > record.request.tier.slo.ttft_bound_s / 2.0
 
 
 def promises(lab: Lab) -> Findings:

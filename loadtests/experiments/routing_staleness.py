@@ -72,9 +72,9 @@ class Snapshots(Balancer):
         self._frozen = _Frozen(period_s)
         self._routers = dict.fromkeys(policy.pools, cast(Router, self._frozen))
 
-    def arrive(self, ask: Request, now: float) -> list[Command]:
+    def arrive(self, request: Request, now: float) -> list[Command]:
         self._frozen.now = now
-        return super().arrive(ask, now)
+        return super().arrive(request, now)
 
 
 Made = Callable[[Policy, Random], Balancer]

@@ -106,18 +106,18 @@ def look(task: Task) -> Ran:
     tiers = task.cell.policy().tiers
     return Ran(
         [_share(records, _weight) for records in runs],
-        {name: [_share([r for r in of if r.ask.tier.name == name]) for of in runs] for name in tiers},
+        {name: [_share([r for r in of if r.request.tier.name == name]) for of in runs] for name in tiers},
         [_share(records, _prompt) for records in runs],
         {length: (len(of), fmean(of)) for length, of in sorted(by_length.items())},
     )
 
 
 def _prompt(record: Record) -> int:
-    return record.ask.prompt_bytes // 4
+    return record.request.prompt_bytes // 4
 
 
 def _weight(record: Record) -> float:
-    return WEIGHTS.get(record.ask.tier.name, 1.0)
+    return WEIGHTS.get(record.request.tier.name, 1.0)
 
 
 def _one(record: Record) -> float:

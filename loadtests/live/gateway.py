@@ -66,9 +66,9 @@ class Stand:
         """A baseline watches no stream."""
         return []
 
-    def leave(self, ask_id: int, now: float, why: Reason = Reason.CLIENT_GONE) -> list[Command]:
+    def leave(self, request_id: int, now: float, why: Reason = Reason.CLIENT_GONE) -> list[Command]:
         """The client is gone, for whatever reason."""
-        return self._decider.leave(ask_id, now)
+        return self._decider.leave(request_id, now)
 
     def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]:
         """A replica was looked at."""

@@ -112,7 +112,7 @@ def simulated(
     ttft_s: dict[str, list[float]] = {name: [] for name in policy.tiers}
     for at, record in finished:
         if record.ttft_s is not None and at - record.e2e_s >= options.warmup_s:
-            ttft_s[record.ask.tier.name].append(record.ttft_s)
+            ttft_s[record.request.tier.name].append(record.ttft_s)
     return Simulated(result, {name: sorted(values) for name, values in ttft_s.items()})
 
 

@@ -141,21 +141,21 @@ class JournalRows:
             return row
         known: list[object] = []
         for command in answer:
-            ask_id = decoder.ends(command)
-            if ask_id is None or ask_id in self._open:
+            request_id = decoder.ends(command)
+            if request_id is None or request_id in self._open:
                 known.append(command)
-            elif ask_id in self._given_up:
-                self._given_up.remove(ask_id)
+            elif request_id in self._given_up:
+                self._given_up.remove(request_id)
             else:
                 self.only_ended += 1
         return [*row[:3], known]
 
     def _ended(self, record: Record) -> None:
-        request = self._open.pop(record.ask.id)
+        request = self._open.pop(record.request.id)
         request.over = True
         if record.tokens_exact and record.outcome is Outcome.OK and record.output_tokens > 0:
             request.prompt_tokens, request.output_tokens = record.prompt_tokens, record.output_tokens
-            ask = record.ask
+            ask = record.request
             self._lengths[ask.tier.name, ask.model.name] = record.output_tokens
             if ask.prompt_bytes:
                 self._per_byte[ask.model.name] = record.prompt_tokens / ask.prompt_bytes
@@ -165,7 +165,7 @@ class JournalRows:
             request = self._waiting.popleft()
             if not request.over:
                 self._given_up.add(request.ask.id)
-                del self._open[request.ask.id], decoder.asks[request.ask.id]
+                del self._open[request.ask.id], decoder.open_requests[request.ask.id]
             yield self._row(request)
 
     def _row(self, request: _Request) -> TraceRow:

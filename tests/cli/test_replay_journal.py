@@ -143,8 +143,11 @@ def test_the_first_other_answer_is_shown_beside_the_recorded_one(copy: Path) -> 
     shown = result.stdout.splitlines()
     assert shown[0].endswith("were answered alike, then came another answer:")
     assert shown[1].startswith(f"{copy}:{number + 1}: arrive at {row[0]!r}: [{{")
-    assert shown[2] == '  recorded  Refuse ask=1 why={"Reason":"queue-full"} retry_after_s={"float":"inf"} detail=""'
-    assert shown[3].startswith(f'  replayed  Dispatch ask=1 attempt=1 replica="{replica}" max_tokens=')
+    assert (
+        shown[2]
+        == '  recorded  Refuse request_id=1 why={"Reason":"queue-full"} retry_after_s={"float":"inf"} detail=""'
+    )
+    assert shown[3].startswith(f'  replayed  Dispatch request_id=1 attempt=1 replica="{replica}" max_tokens=')
     told = json.loads(run("--json", copy).stdout)
     assert (told["same"], told["complete"]) == (False, False)
     assert told["divergence"]["line"] == number + 1

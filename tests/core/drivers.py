@@ -137,7 +137,7 @@ def hedge(controller: Controller, attempt_id: int, now: float) -> list[Command]:
     live = controller.state.attempts[attempt_id].live
     first = live.open[0].replica
     commands = controller.state.turn.begin(now)
-    free = first.pool.pick(live.ask, first, 0.0)
+    free = first.pool.pick(live.request, first, 0.0)
     if live.outcome is None and live.committed is None and free is not None:
         live.hedged = HedgeResult.FAILED
         controller.scheduler.dispatch(live, free, hedge=True)
@@ -153,7 +153,7 @@ def controller_of(policy: Policy, seed: int) -> Controller:
 
         def forecast(live: RequestState, pool: Pool, replica: Replica | None, ahead: Ahead, now: float) -> Forecast:
             found = honest(live, pool, replica, ahead, now)
-            found.breach = (live.ask.id * 37 + live.max_tokens * 11 + int(now * 8) * 13) % 101 / 100
+            found.breach = (live.request.id * 37 + live.max_tokens * 11 + int(now * 8) * 13) % 101 / 100
             return found
 
         stubbed: Any = forecaster
@@ -166,7 +166,7 @@ def controller_of(policy: Policy, seed: int) -> Controller:
 class Seen:
     """What a client and a relay have seen of one request."""
 
-    ask: Request
+    request: Request
     arrived_at: float
     dispatches: int = 0
     committed: bool = False
@@ -192,26 +192,26 @@ class Driver:
 
     # ---- calls
 
-    def arrive(self, ask: Request) -> None:
-        self.seen[ask.id] = Seen(ask, self.now)
-        before = {pool.spec.name: len(_shared(pool, ask.tier)) for pool in self.controller.state.fleet}
-        self._call("arrive", ask, self.now)
-        live = self.controller.state.requests.get(ask.id)
-        if live is not None and live.waiting and ask.tier.admission.mode is AdmissionMode.ENFORCE:
+    def arrive(self, request: Request) -> None:
+        self.seen[request.id] = Seen(request, self.now)
+        before = {pool.spec.name: len(_shared(pool, request.tier)) for pool in self.controller.state.fleet}
+        self._call("arrive", request, self.now)
+        live = self.controller.state.requests.get(request.id)
+        if live is not None and live.waiting and request.tier.admission.mode is AdmissionMode.ENFORCE:
             assert live.pool is not None
-            shared, spec = _shared(live.pool, ask.tier), live.pool.spec
+            shared, spec = _shared(live.pool, request.tier), live.pool.spec
             assert len(shared) <= max(spec.queue_limit, before[spec.name])
-            assert sum(other.ask.body_bytes for other in shared) <= spec.queue_bytes
+            assert sum(other.request.body_bytes for other in shared) <= spec.queue_bytes
 
-    def leave(self, ask_id: int) -> None:
-        seen = self.seen[ask_id]
+    def leave(self, request_id: int) -> None:
+        seen = self.seen[request_id]
         seen.left = seen.left or seen.refused is None
-        self._call("leave", ask_id, self.now)
+        self._call("leave", request_id, self.now)
 
     def finish(self, attempt: int, finish: AttemptResult) -> None:
-        ask = self.open.pop(attempt)
+        request = self.open.pop(attempt)
         self.cancelled.discard(attempt)
-        self._call("finish", attempt, finish, self.now, closing=(attempt, ask))
+        self._call("finish", attempt, finish, self.now, closing=(attempt, request))
 
     def hedge(self, attempt_id: int) -> None:
         """A second attempt beside one that is open, where a rule for hedging might open one."""
@@ -261,7 +261,7 @@ class Driver:
 
     def _call(self, what: str, *args: object, closing: tuple[int, int] | None = None) -> None:
         queues = [
-            [(live.start_by, live.ask.id, live) for live in pool.queue if _queue_of(live) == queue]
+            [(live.start_by, live.request.id, live) for live in pool.queue if _queue_of(live) == queue]
             for pool in self._pools()
             for queue in sorted(set(map(_queue_of, pool.queue)))
         ]
@@ -278,37 +278,37 @@ class Driver:
             if isinstance(command, Ended):
                 self._hear_end(command.record)
                 continue
-            seen = self.seen[command.ask]
+            seen = self.seen[command.request_id]
             assert seen.record is None, "answered after the end"
             match command:
-                case Dispatch(ask, attempt, replica, max_tokens):
+                case Dispatch(request, attempt, replica, max_tokens):
                     assert not seen.committed
                     assert seen.refused is None
                     assert attempt not in self.open
                     assert any(replica in pool.replicas for pool in self.controller.state.fleet)
                     assert 1 <= max_tokens <= 100
                     self._check_not_late(seen)
-                    self.open[attempt] = ask
+                    self.open[attempt] = request
                     seen.dispatches += 1
-                case Commit(ask, attempt):
+                case Commit(request, attempt):
                     assert not seen.committed
                     assert seen.refused is None
-                    assert self.open.get(attempt) == ask or closing == (attempt, ask)
+                    assert self.open.get(attempt) == request or closing == (attempt, request)
                     seen.committed = True
-                case Cancel(ask, attempt):
-                    assert self.open[attempt] == ask
+                case Cancel(request, attempt):
+                    assert self.open[attempt] == request
                     assert attempt not in self.cancelled
                     self.cancelled.add(attempt)
-                case Refuse(ask, why, retry_after_s, _):
+                case Refuse(request, why, retry_after_s, _):
                     assert seen.refused is None
                     assert not seen.left
                     assert retry_after_s is None or retry_after_s >= 0
                     assert why in QUOTA or retry_after_s is None or retry_after_s <= 90
                     self._check_not_early(seen, why)
                     seen.refused = why
-                case Cut(ask, why, prompt_tokens):
+                case Cut(request, why, prompt_tokens):
                     assert seen.committed
-                    assert seen.ask.visible
+                    assert seen.request.visible
                     assert seen.refused is None
                     assert not seen.left
                     assert prompt_tokens >= 0
@@ -316,9 +316,9 @@ class Driver:
                     seen.refused, seen.cut = why, True
 
     def _hear_end(self, record: Record) -> None:
-        seen = self.seen[record.ask.id]
+        seen = self.seen[record.request.id]
         assert seen.record is None, "ended twice"
-        assert record.ask.id not in self.open.values(), "ended with an attempt open"
+        assert record.request.id not in self.open.values(), "ended with an attempt open"
         assert record.attempts == seen.dispatches
         assert 0 <= record.queue_s <= record.e2e_s
         assert record.ttft_s is None or record.queue_s <= record.ttft_s <= record.e2e_s
@@ -342,43 +342,43 @@ class Driver:
 
     def _check_not_late(self, seen: Seen) -> None:
         """Nothing is sent whose time is up, nor, where admission is enforced, what waited until it missed its bound."""
-        live = self.controller.state.requests.get(seen.ask.id)
+        live = self.controller.state.requests.get(seen.request.id)
         if live is not None and len(live.open) == 1:  # duplicates are made here by hand, at any time
-            assert self.now < seen.ask.head_at + live.timeouts.total_s or self.now == seen.arrived_at
-        if live is not None and seen.dispatches == 0 and seen.ask.tier.admission.mode is AdmissionMode.ENFORCE:
+            assert self.now < seen.request.head_at + live.timeouts.total_s or self.now == seen.arrived_at
+        if live is not None and seen.dispatches == 0 and seen.request.tier.admission.mode is AdmissionMode.ENFORCE:
             assert self.now < live.deadline or self.now == seen.arrived_at
 
     def _check_not_early(self, seen: Seen, why: Reason) -> None:
-        ask = seen.ask
-        live = self.controller.state.requests.get(ask.id)
-        mine = ask.tier.timeouts
+        request = seen.request
+        live = self.controller.state.requests.get(request.id)
+        mine = request.tier.timeouts
         attempt = None if live is None or not live.open else live.committed or live.open[-1]
         match why:
             case Reason.QUEUE_TIMEOUT:
                 pool = self._pool_timeouts(seen)
-                queue_at = ask.body_at + min(mine.queue_s, pool.queue_s)
-                assert self.now >= min(queue_at, ask.head_at + min(mine.total_s, pool.total_s))
+                queue_at = request.body_at + min(mine.queue_s, pool.queue_s)
+                assert self.now >= min(queue_at, request.head_at + min(mine.total_s, pool.total_s))
             case Reason.PREDICTED:
-                assert ask.tier.admission.mode is AdmissionMode.ENFORCE
-                assert ask.tier.slo.bounded
+                assert request.tier.admission.mode is AdmissionMode.ENFORCE
+                assert request.tier.slo.bounded
                 assert seen.dispatches == 0
             case Reason.TOTAL_TIMEOUT:
-                assert self.now >= ask.head_at + min(mine.total_s, self._pool_timeouts(seen).total_s)
+                assert self.now >= request.head_at + min(mine.total_s, self._pool_timeouts(seen).total_s)
             case Reason.TTFT_TIMEOUT:
-                assert ask.visible
+                assert request.visible
                 assert attempt is not None
                 assert attempt.sent_at is not None
                 assert attempt.first_at is None
                 assert self.now >= attempt.sent_at + min(mine.ttft_s, self._pool_timeouts(seen).ttft_s)
             case Reason.IDLE_TIMEOUT:
-                assert ask.visible
+                assert request.visible
                 assert attempt is not None
                 assert not attempt.slot.paused
                 assert self.now > attempt.last_at + min(mine.idle_s, self._pool_timeouts(seen).idle_s)
 
     def _pool_timeouts(self, seen: Seen) -> Timeouts:
         """The tightest of all pools that could serve it: a bound that holds whichever pool did."""
-        route = seen.ask.policy.route(seen.ask.model, seen.ask.tier)
+        route = seen.request.policy.route(seen.request.model, seen.request.tier)
         tightest = route[0].timeouts
         for pool in route:
             tightest = tightest.narrowed(pool.timeouts)
@@ -388,7 +388,7 @@ class Driver:
 
     def _check_turns(self, queues: list[list[tuple[float, int, QueuedRequest]]], out: list[Command]) -> None:
         """Whoever was served stood before all of its tenant and tier who still wait in the same room."""
-        served = {command.ask for command in out if isinstance(command, Dispatch)}
+        served = {command.request_id for command in out if isinstance(command, Dispatch)}
         for queue in queues:
             still = [(at, number) for at, number, live in queue if live.ticket]
             gone = [(at, number) for at, number, _ in queue if number in served]
@@ -407,7 +407,7 @@ class Driver:
         assert set(controller.state.requests) == {number for number, seen in self.seen.items() if seen.record is None}
         for live in controller.state.requests.values():
             # Who is not over waits, or runs: what does neither is forgotten, and its client waits for ever.
-            assert live.open or (live.waiting and live.outcome is None), live.ask.id
+            assert live.open or (live.waiting and live.outcome is None), live.request.id
             assert not (live.open and live.waiting)
             assert all(controller.state.attempts[attempt.id] is attempt for attempt in live.open)
         for pool in self._pools():
@@ -430,7 +430,7 @@ class Driver:
         for replica in {id(r): r for r in (*pool.replicas.values(), *(a.replica for a in mine))}.values():
             self._check_replica(replica, [a for a in mine if a.replica is replica])
         having = [r for r in pool.replicas.values() if r.slots]
-        held = Counter(a.live.ask.tier.name for a in mine if a.replica.slots)
+        held = Counter(a.live.request.tier.name for a in mine if a.replica.slots)
         assert {tier: count for tier, count in pool.by_tier.items() if count} == held
         self._check_ejections(pool)
         spare = [r for r in having if r.in_flight < r.slots]
@@ -442,11 +442,11 @@ class Driver:
         meant = [r for r in pool.replicas.values() if not r.drained]
         assert pool.alive == any(r.breaker.state is not ReplicaState.DOWN for r in meant), "an ejection empties no pool"
         waiting = [live for live in self.controller.state.requests.values() if live.waiting and live.pool is pool]
-        assert sorted(live.ask.id for live in pool.queue) == [live.ask.id for live in waiting]
+        assert sorted(live.request.id for live in pool.queue) == [live.request.id for live in waiting]
         assert len(pool.queue) == len(waiting)
-        assert pool.queue.bytes == sum(live.ask.body_bytes for live in waiting)
+        assert pool.queue.bytes == sum(live.request.body_bytes for live in waiting)
         for head in pool.queue.heads(self.now):
-            assert pool.pick(head.ask, None, 0.0) is None, "a slot is free for one who waits"
+            assert pool.pick(head.request, None, 0.0) is None, "a slot is free for one who waits"
 
     @staticmethod
     def _check_ejections(pool: Pool) -> None:
@@ -462,15 +462,21 @@ class Driver:
     @staticmethod
     def _check_replica(replica: Replica, attempts: list[Attempt]) -> None:
         assert replica.in_flight == len(attempts)
-        assert {tier: n for tier, n in replica.by_tier.items() if n} == Counter(a.live.ask.tier.name for a in attempts)
+        assert {tier: n for tier, n in replica.by_tier.items() if n} == Counter(
+            a.live.request.tier.name for a in attempts
+        )
         assert set(replica.reading) <= {a.slot.number for a in attempts if a.first_at is None}
-        assert {a.slot.number for a in attempts if a.first_at is None and a.live.ask.visible} <= set(replica.reading)
+        assert {a.slot.number for a in attempts if a.first_at is None and a.live.request.visible} <= set(
+            replica.reading
+        )
         unread = [a.unread_tokens for a in replica.reading.values()]
         assert replica.unprefilled_tokens == sum(unread) >= 0
         assert replica.held_tokens == sum(a.prompt_tokens + a.tokens for a in attempts)
 
     def _check_leases(self) -> None:
-        held = Counter((live.ask.tenant, live.ask.tier.name) for live in self.controller.state.requests.values())
+        held = Counter(
+            (live.request.tenant, live.request.tier.name) for live in self.controller.state.requests.values()
+        )
         assert self.controller.holdings().tenants == held
 
     def _check_alarms(self) -> None:
@@ -488,7 +494,7 @@ class Driver:
 
 def _queue_of(live: QueuedRequest) -> tuple[str, str]:
     """Requests of one tenant in one tier are served in order."""
-    return live.ask.tier.name, live.ask.tenant
+    return live.request.tier.name, live.request.tenant
 
 
 def _shared(pool: Pool, tier: Tier) -> list[RequestState]:
@@ -497,5 +503,5 @@ def _shared(pool: Pool, tier: Tier) -> list[RequestState]:
     return [
         live
         for live in pool.queue
-        if live.ask.tier.priority <= tier.priority or live.ask.tier.admission.mode is enforced
+        if live.request.tier.priority <= tier.priority or live.request.tier.admission.mode is enforced
     ]

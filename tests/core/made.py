@@ -56,8 +56,8 @@ def policy(*parts: PoolSpec | Tier, models: Sequence[Model] = (), generation: in
     )
 
 
-def ask(
-    ask_id: int,
+def a_request(
+    request_id: int,
     rules: Policy,
     now: float,
     *,
@@ -86,7 +86,7 @@ def ask(
     chosen = rules.model(model)
     assert chosen is not None
     return Request(
-        id=ask_id,
+        id=request_id,
         policy=rules,
         tier=rules.tiers[tier or rules.default_tier],
         model=chosen,

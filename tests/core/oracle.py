@@ -50,11 +50,11 @@ class Oracle:
 
     def judged(self, live: RequestState, breached: bool, now: float) -> None:
         """Nobody learns from what an oracle said."""
-        self.labels.append(("judged", live.ask.id, breached))
+        self.labels.append(("judged", live.request.id, breached))
 
     def dropped(self, live: RequestState) -> None:
         """Likewise."""
-        self.labels.append(("dropped", live.ask.id))
+        self.labels.append(("dropped", live.request.id))
 
     def trust(self, name: str) -> Trust:
         return Trust.TRUSTED if self.trusted else Trust.COLD

@@ -21,7 +21,7 @@ from gateway.core.policy import Policy
 from gateway.core.request import AttemptOutcome, AttemptResult, HedgeResult, Outcome, Reason, Record, Sample
 from gateway.core.snapshot import LimitView, PoolView, ReplicaView
 
-from .made import ask
+from .made import a_request
 
 
 class Chance:
@@ -112,13 +112,13 @@ class Story:
     # ---- what happens
 
     def arrives(self, name: str, **how: Any) -> Story:
-        """A request arrives; `how` is as for `made.ask`."""
+        """A request arrives; `how` is as for `made.a_request`."""
         assert name not in self.ids
         self._subject = name
         self.ids[name] = len(self.ids) + 1
         self.names[self.ids[name]] = name
         self.attempts[name] = []
-        made = ask(self.ids[name], how.pop("policy", self.controller.policy), self.now, **how)
+        made = a_request(self.ids[name], how.pop("policy", self.controller.policy), self.now, **how)
         return self._hear(self.controller.arrive(made, self.now))
 
     def sent(self, name: str, attempt: int = 0) -> Story:
@@ -253,9 +253,9 @@ class Story:
     def _hear(self, commands: list[Command]) -> Story:
         for command in commands:
             if isinstance(command, Dispatch):
-                self.attempts[self.names[command.ask]].append(command.attempt)
+                self.attempts[self.names[command.request_id]].append(command.attempt)
             elif isinstance(command, Ended):
-                self.records[self.names[command.record.ask.id]] = command.record
+                self.records[self.names[command.record.request.id]] = command.record
         self.commands += commands
         return self
 
@@ -266,8 +266,8 @@ class Story:
     def _compare(self, command: Command, wanted: Expected) -> None:
         name = wanted.of or self._subject
         facts = command.record if isinstance(command, Ended) else command
-        ask_id = command.record.ask.id if isinstance(command, Ended) else command.ask
-        assert ask_id == self.ids[name], f"{command} is not of {name}"
+        request_id = command.record.request.id if isinstance(command, Ended) else command.request_id
+        assert request_id == self.ids[name], f"{command} is not of {name}"
         details = dict(wanted.details)
         if isinstance(command, Commit | Cancel):
             assert command.attempt == self.attempts[name][details.pop("attempt", 0) - 1], command

@@ -55,7 +55,7 @@ class Traffic:
     def _hear(self, story: Story) -> None:
         for command in story.commands:
             if isinstance(command, Dispatch):
-                name = f"q{command.ask}"
+                name = f"q{command.request_id}"
                 times = self.times.get(command.replica, 1.0)
                 self.sent.append((story.now, command.replica))
                 story.sent(name)

@@ -12,7 +12,7 @@ from gateway.core.policy import AdmissionMode, AdmissionSpec, Objective, Slo, Ti
 from gateway.core.request import Outcome, Reason, Sample
 from tests.interpreted import interpreted
 
-from .made import ask, policy, pool, tier
+from .made import a_request, policy, pool, tier
 from .oracle import ENFORCE, SLO, STRICT, Oracle, degrading, late, story_of
 from .playbook import Story, commit, dispatch, ended, play, refuse
 
@@ -395,10 +395,10 @@ def test_a_tightened_objective_is_what_it_is_judged_by_and_waits_for() -> None:
     story, _ = story_of(pool("p", "r1"), STRICT)
     story.arrives("running").whatever()
     tight = SLO.tightened(0.3, None)
-    made = ask(77, story.controller.policy, 0.0)
+    made = a_request(77, story.controller.policy, 0.0)
     made.slo = tight
     assert story.controller.arrive(made, 0.0) == []
     refusal = story.controller.wake(0.3)[0]
     assert isinstance(refusal, Refuse)
-    assert (refusal.ask, refusal.why) == (77, Reason.PREDICTED)
+    assert (refusal.request_id, refusal.why) == (77, Reason.PREDICTED)
     assert tight.tpot_bound_s == math.inf

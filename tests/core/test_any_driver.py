@@ -76,7 +76,7 @@ class AnyDriver(RuleBasedStateMachine):
         body_hash: int | None,
     ) -> None:
         now = self.driver.now
-        ask = Request(
+        request = Request(
             id=len(self.driver.seen) + 1,
             policy=self.policy,
             tier=self.policy.tiers[tier],
@@ -95,7 +95,7 @@ class AnyDriver(RuleBasedStateMachine):
             body_hash=body_hash,
             assembled=assembled and not stream,
         )
-        self.driver.arrive(ask)
+        self.driver.arrive(request)
 
     @precondition(lambda self: self.driver.open)
     @rule(pick=st.integers(0, 20))

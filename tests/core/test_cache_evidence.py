@@ -25,7 +25,7 @@ def turn(story: Story, name: str, *blocks: int, cached: int | None) -> Story:
 def unread(story: Story, name: str, *blocks: int) -> int:
     """Tokens of the prompt of `name` that are taken for unread."""
     asks(story, name, *blocks).whatever()
-    attempt = next(a for a in story.controller.state.attempts.values() if a.live.ask.prefix.blocks)
+    attempt = next(a for a in story.controller.state.attempts.values() if a.live.request.prefix.blocks)
     return attempt.slot.unread_tokens
 
 
@@ -63,7 +63,7 @@ def busy_at(story: Story, replica: str) -> Story:
         asks(story, name, block, block + 1).whatever()
     for attempt in list(story.controller.state.attempts.values()):
         if attempt.replica.spec.name != replica:
-            name = next(name for name, id in story.ids.items() if id == attempt.live.ask.id)
+            name = next(name for name, id in story.ids.items() if id == attempt.live.request.id)
             served(story, name).whatever()
     return story
 

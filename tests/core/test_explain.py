@@ -13,7 +13,7 @@ from gateway.core.policy import AdmissionMode, AdmissionSpec
 from gateway.core.request import Outcome, Reason
 from tests.interpreted import interpreted
 
-from .made import ask, policy, pool, tier
+from .made import a_request, policy, pool, tier
 from .oracle import ENFORCE, SLO, STRICT, story_of
 from .playbook import Story, commit, dispatch, ended, play
 
@@ -22,7 +22,7 @@ pytestmark = interpreted
 
 def explained(story: Story, **how: Any) -> PlacementExplanation | Unplaceable:
     """Of a request that arrived now."""
-    return story.controller.explain(ask(999, story.controller.policy, story.now, **how), story.now)
+    return story.controller.explain(a_request(999, story.controller.policy, story.now, **how), story.now)
 
 
 def test_the_best_replica_and_the_runner_up_are_named() -> None:
@@ -71,7 +71,7 @@ def test_the_verdict_is_that_of_the_controller(
     assert isinstance(found, PlacementExplanation)
     assert (found.verdict, found.threshold) == (verdict, 0.5)
     assert why in found.why
-    (first, *_) = story.controller.arrive(ask(1, story.controller.policy, 0.0), 0.0)
+    (first, *_) = story.controller.arrive(a_request(1, story.controller.policy, 0.0), 0.0)
     assert isinstance(first, Dispatch if verdict == "sent" else Refuse)
 
 
@@ -82,7 +82,7 @@ def test_where_the_waiting_room_is_full_only_the_more_urgent_would_wait(asking: 
     found = explained(story, tier=asking)
     assert isinstance(found, PlacementExplanation)
     assert (found.verdict, "queue is full" in found.why) == (verdict, verdict == "refused")
-    first, *_ = story.controller.arrive(ask(999, story.controller.policy, story.now, tier=asking), story.now)
+    first, *_ = story.controller.arrive(a_request(999, story.controller.policy, story.now, tier=asking), story.now)
     assert isinstance(first, Refuse)
     assert first.why is (Reason.QUEUE_FULL if verdict == "refused" else Reason.EVICTED)
 
@@ -119,8 +119,8 @@ def test_asking_changes_nothing(router: str) -> None:
         said = []
         for number in range(1, 12):
             for _ in range(asks):
-                controller.explain(ask(999, rules, number / 10), number / 10)
-            said += controller.arrive(ask(number, rules, number / 10), number / 10)
+                controller.explain(a_request(999, rules, number / 10), number / 10)
+            said += controller.arrive(a_request(number, rules, number / 10), number / 10)
         answers.append((said, controller.snapshot(2.0)))
     assert answers[0] == answers[1]
 
@@ -128,10 +128,12 @@ def test_asking_changes_nothing(router: str) -> None:
 def test_asking_makes_no_kind_of_answer() -> None:
     rules = policy(pool("p", "r1"), tier("std", slo=SLO), tier("low", 1, slo=SLO))
     controller = Controller(rules, random.Random(3))
-    controller.arrive(ask(1, rules, 0.0), 0.0)
+    controller.arrive(a_request(1, rules, 0.0), 0.0)
     kinds = set(controller.forecaster.lengths.buckets)
     for prompt in (10, 1000, 100_000):
-        assert isinstance(controller.explain(ask(0, rules, 0.1, tier="low", prompt=prompt), 0.1), PlacementExplanation)
+        assert isinstance(
+            controller.explain(a_request(0, rules, 0.1, tier="low", prompt=prompt), 0.1), PlacementExplanation
+        )
     assert set(controller.forecaster.lengths.buckets) == kinds
 
 
@@ -141,7 +143,7 @@ def test_asking_for_a_tier_gives_it_no_band_with_the_floor_of_that_time(asks: in
     before, after = (policy(pool("p", "r1"), tier("high"), tier("low", 1, floor=floor)) for floor in (0.0, 0.5))
     story = play(before).arrives("a", tier="high").whatever()
     for _ in range(asks):
-        story.controller.explain(ask(0, before, story.now, tier="low"), story.now)
+        story.controller.explain(a_request(0, before, story.now, tier="low"), story.now)
     story.configured(after).finishes("a").arrives("b", tier="low", prompt=10_000).finishes("b").whatever()
     story.arrives("c", tier="high").arrives("d", tier="low")
     story.arrives("e", tier="high").arrives("f", tier="high").finishes("c").whatever()

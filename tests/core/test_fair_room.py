@@ -14,7 +14,7 @@ from gateway.core.queueing.queue import TierQueue
 from gateway.core.request import Outcome, Reason
 from gateway.core.request_state import RequestState
 
-from .made import SHADOW, STEADY, ask, policy, pool, tier
+from .made import SHADOW, STEADY, a_request, policy, pool, tier
 from .playbook import Story, ended, play, refuse
 
 TENANTS = ("a", "b", "c")
@@ -135,10 +135,10 @@ def test_no_tenant_within_its_share_is_refused_while_another_has_more_than_its_s
         name = f"n{number}"
         before = [live for live in story.controller.state.requests.values() if live.waiting]
         story.after(0.01).whatever().arrives(name, tenant=tenant, body_bytes=size)
-        held = Counter(live.ask.tenant for live in before)
+        held = Counter(live.request.tenant for live in before)
         sizes = Counter[str]()
         for live in before:
-            sizes[live.ask.tenant] += live.ask.body_bytes
+            sizes[live.request.tenant] += live.request.body_bytes
         tenants = len({*held, tenant})
         share, byte_share = max(1, len(before) // tenants), sum(sizes.values()) // tenants
         refused = [n for n, record in story.records.items() if record.why in (Reason.QUEUE_FULL, Reason.EVICTED)]
@@ -149,8 +149,10 @@ def test_no_tenant_within_its_share_is_refused_while_another_has_more_than_its_s
                 assert not within or sum(max(0, of - byte_share) for of in sizes.values()) < wanted + 3000
             else:
                 assert not within or all(of <= share for of in held.values())
-        for lost in [n for n in refused if n != name and story.records[n].ask.id in {live.ask.id for live in before}]:
-            owner = story.records[lost].ask.tenant
+        for lost in [
+            n for n in refused if n != name and story.records[n].request.id in {live.request.id for live in before}
+        ]:
+            owner = story.records[lost].request.tenant
             assert owner != tenant
             assert held[owner] > share or sizes[owner] > byte_share, "who makes way had more than its share"
     assert story.pool("p").queued <= limit
@@ -161,8 +163,8 @@ def test_counts_of_tenants_survive_their_requests() -> None:
     queue = TierQueue(RULES.tiers["std"])
     lives = []
     for number in range(6):
-        live = RequestState(ask(number + 1, RULES, float(number), tenant=TENANTS[number % 2], body_bytes=100))
-        live.use = TenantUse(live.ask.tenant, "std")
+        live = RequestState(a_request(number + 1, RULES, float(number), tenant=TENANTS[number % 2], body_bytes=100))
+        live.use = TenantUse(live.request.tenant, "std")
         live.deadline = 10.0 + number
         queue.push(live, number + 1)
         lives.append(live)

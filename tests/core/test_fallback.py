@@ -38,7 +38,7 @@ def test_a_predicted_miss_goes_to_the_fallback_that_would_be_in_time() -> None:
     story.arrives("a").expect(dispatch("s1", model="small"))
     story.served("a", prompt_tokens=120, output_tokens=7).expect(commit(), ended(Outcome.OK, pool="small"))
     record = story.records["a"]
-    assert (record.ask.model.name, record.ask.fallback_of) == ("small", "m")
+    assert (record.request.model.name, record.request.fallback_of) == ("small", "m")
 
 
 def test_a_request_that_its_own_model_serves_names_no_fallback() -> None:
@@ -52,7 +52,7 @@ def test_a_request_that_both_models_would_refuse_gets_the_first_reason() -> None
     story.arrives("a").expect(
         refuse(Reason.PREDICTED), ended(Outcome.REFUSED, why=Reason.PREDICTED, pool="large", attempts=0)
     )
-    assert story.records["a"].ask.fallback_of == ""
+    assert story.records["a"].request.fallback_of == ""
 
 
 def test_a_full_queue_sends_the_newcomer_to_the_fallback() -> None:
@@ -74,7 +74,7 @@ def test_without_a_replica_of_its_own_model_the_fallback_serves() -> None:
 def test_a_request_is_refused_where_neither_model_has_a_replica() -> None:
     story, _ = told(rules())
     story.fails("r1").fails("s1").arrives("a").expect(refuse(Reason.NO_REPLICAS), ended(Outcome.REFUSED))
-    assert story.records["a"].ask.model.name == "m"
+    assert story.records["a"].request.model.name == "m"
 
 
 def test_a_queue_timeout_sends_it_to_a_fallback_that_is_free() -> None:

@@ -19,7 +19,7 @@ from gateway.core.policy import Objective, Slo
 from gateway.core.request import AttemptOutcome, AttemptResult, Endpoint, Sample
 from gateway.core.request_state import Attempt, RequestState
 from gateway.sim.run.profiles import DEFAULT
-from tests.core.made import STEADY, ask, policy, pool, tier
+from tests.core.made import STEADY, a_request, policy, pool, tier
 
 STEP_S = DEFAULT.step_base_s
 PROMPT_TOKEN_S = DEFAULT.prefill_s_per_token
@@ -46,7 +46,7 @@ class World:
 
     def live(self, prompt: int = 1000, stream: bool = True, max_tokens: int = 4096) -> RequestState:
         self.asks += 1
-        made = RequestState(ask(self.asks, self.policy, self.now, prompt=prompt, stream=stream))
+        made = RequestState(a_request(self.asks, self.policy, self.now, prompt=prompt, stream=stream))
         made.pool, made.prompt_tokens, made.max_tokens = self.pool, prompt, max_tokens
         return made
 
@@ -66,7 +66,7 @@ class World:
             live.visible,
             self.now,
         )
-        attempt = Attempt(live.ask.id, live, slot)
+        attempt = Attempt(live.request.id, live, slot)
         live.open.append(attempt)
         self.forecaster.opened(attempt, self.now)
         return attempt
@@ -89,9 +89,9 @@ class World:
         tpot_s = slowness * STEP_S
         self.now += tpot_s * (tokens - 1)
         self.finish(attempt, tokens)
-        started, first = live.ask.body_at, attempt.first_at
+        started, first = live.request.body_at, attempt.first_at
         assert first is not None
-        self.good = live.ask.tier.slo.met(first - started, tpot_s, self.now - started, tokens)
+        self.good = live.request.tier.slo.met(first - started, tpot_s, self.now - started, tokens)
         self.now += 0.05
         return live
 
@@ -278,7 +278,7 @@ def test_a_breach_is_the_more_probable_the_more_stand_before_it(ahead: int, more
     for _ in range(20):
         world.pool.drain.opened(True, world.now)
         world.now += 0.05
-    live.ask.body_at = world.now
+    live.request.body_at = world.now
     less = world.forecast(live, Ahead(requests=ahead, higher_share=higher))
     much = world.forecast(live, Ahead(requests=ahead + more, higher_share=higher))
     assert less.wait_s < much.wait_s
@@ -462,7 +462,7 @@ def test_tokenizing_teaches_nothing_of_what_a_prompt_takes() -> None:
             world.serve()
     for _ in range(200):
         live = worlds[0].live(prompt=0, stream=False, max_tokens=0)
-        live.ask.endpoint = Endpoint.TOKENIZE
+        live.request.endpoint = Endpoint.TOKENIZE
         attempt = worlds[0].send(live)
         worlds[0].now += 0.002
         worlds[0].finish(attempt, 0)

@@ -24,7 +24,7 @@ from gateway.core.policy import Policy
 from gateway.core.request import AttemptOutcome, AttemptResult, Endpoint, Outcome, Reason, Record, Request, Sample
 
 from .drivers import policies
-from .made import STEADY, ask, policy, pool, tier
+from .made import STEADY, a_request, policy, pool, tier
 from .test_any_driver import AnyDriver
 
 READS = {
@@ -111,7 +111,7 @@ def test_a_controller_is_made_of_what_the_header_has() -> None:
 
 
 def test_every_call_and_every_command_is_written() -> None:
-    made = ask(7, POLICY, 1.0)
+    made = a_request(7, POLICY, 1.0)
     record = Record(made, Outcome.OK, None, "p", "r1", 0.1, None, None, 0.5, 10, 20, True, True, 1)
     arguments: dict[str, object] = {
         "Request": made,
@@ -168,7 +168,7 @@ asks = st.builds(
 optional_text = st.none() | st.text()
 records = st.builds(
     Record,
-    ask=asks,
+    request=asks,
     outcome=st.sampled_from(Outcome),
     why=st.none() | st.sampled_from(Reason),
     pool=optional_text,
@@ -193,7 +193,7 @@ def test_values_come_back_bit_for_bit(
 ) -> None:
     told: list[Told] = [
         ("arrive", (made, 0.1 + 0.2), [refusal]),
-        ("finish", (4, finish, 1e-320), [Ended(replace(record, ask=made))]),
+        ("finish", (4, finish, 1e-320), [Ended(replace(record, request=made))]),
         ("observe", ("r1", sample, -0.0), []),
     ]
     # The text of values tells -0.0 from 0.0 and 1 from True, and takes two of nan for the same.
@@ -217,7 +217,7 @@ def test_secrets_are_not_written() -> None:
 def test_a_policy_is_written_once() -> None:
     other = policy(pool("q", "r9"), generation=2)
     encoder = Encoder(POLICY)
-    calls: list[Told] = [("configure", (other, 1.0), []), ("arrive", (ask(1, other, 2.0), 2.0), [])]
+    calls: list[Told] = [("configure", (other, 1.0), []), ("arrive", (a_request(1, other, 2.0), 2.0), [])]
     rows: list[Any] = encoder.rows([("configure", (POLICY, 0.0), []), *calls, *calls])
     assert [row.get("let") for row in rows if isinstance(row, dict)] == ["2"]
     configured = [row[2] for row in rows if not isinstance(row, dict) and row[1] == "configure"]
@@ -227,8 +227,8 @@ def test_a_policy_is_written_once() -> None:
 def test_a_tier_or_model_of_another_policy_than_the_request_s_own_is_kept_apart() -> None:
     """A key is checked with the head, a model is found with the body, and a reload may lie between."""
     other = policy(pool("p", "r1"), tier("std", 3))
-    mixed = replace(ask(1, other, 1.0), tier=POLICY.tiers["std"])
-    strange = replace(ask(2, POLICY, 1.0), tier=tier("nowhere", 9), model=rules.Model("odd", ("p",)))
+    mixed = replace(a_request(1, other, 1.0), tier=POLICY.tiers["std"])
+    strange = replace(a_request(2, POLICY, 1.0), tier=tier("nowhere", 9), model=rules.Model("odd", ("p",)))
     told: list[Told] = [("arrive", (made, 1.0), []) for made in (mixed, strange)]
     assert there_and_back(*told) == told
 
@@ -252,7 +252,7 @@ class AnyJournal(AnyDriver):
         controller, now = self.driver.controller, args[NOW_AT.get(name, -1)]
         assert isinstance(now, float)
         for number, asked in enumerate(controller.policy.tiers):  # who only asks changes nothing
-            controller.explain(ask(0, controller.policy, now, tier=asked, prompt=1000 << number), now)
+            controller.explain(a_request(0, controller.policy, now, tier=asked, prompt=1000 << number), now)
         self.told.append(told)
         self.rows += on_paper(self.encoder.rows([told]))
 
@@ -278,7 +278,7 @@ class AnyJournal(AnyDriver):
             assert decoder.call(row) == (name, args)
             assert decoder.answer(row) == answer
             assert on_paper([replay.answer(row)]) == [row[3]]
-        assert decoder.asks == {}
+        assert decoder.open_requests == {}
 
 
 TestAnyJournal = AnyJournal.TestCase
@@ -291,7 +291,7 @@ TestAnyJournal.settings = settings(STEADY, max_examples=25, stateful_step_count=
 def test_every_call_is_told_with_its_answer() -> None:
     told: list[Told] = []
     controller = Recorded(POLICY, Random(1), told.append)
-    made = ask(1, POLICY, 0.0)
+    made = a_request(1, POLICY, 0.0)
     calls: list[tuple[Any, ...]] = [
         ("arrive", made, 0.0),
         ("sent", 1, 0.1),
@@ -335,9 +335,9 @@ def test_explanations_in_between_leave_the_replay_as_it_was() -> None:
     timely = policy(pool("p", "r1", slots=64), tier("std", slo=slo))
     outer, now = Recorded(timely, Random(1), told.append), 1.0
     for number in range(1, 301):
-        outer.explain(ask(0, timely, now, prompt=3000, max_tokens=2000), now)
+        outer.explain(a_request(0, timely, now, prompt=3000, max_tokens=2000), now)
         prompt = 3000 if number == 300 else 100
-        outer.arrive(ask(number, timely, now, prompt=prompt, max_tokens=2000), now)
+        outer.arrive(a_request(number, timely, now, prompt=prompt, max_tokens=2000), now)
         outer.sent(number, now)
         outer.first_token(number, now + 0.02)
         outer.finish(number, AttemptResult(AttemptOutcome.COMPLETE, prompt, 30), now + 0.62)
@@ -353,7 +353,7 @@ def test_another_seed_or_share_gives_other_answers() -> None:
     limited = policy(pool("p", *(f"r{i}" for i in range(9))), tier("std", limits=rules.Limits(60.0, None, 9)))
     outer = Recorded(limited, Random(1), told.append)
     for number in range(5):
-        outer.arrive(ask(number, limited, 0.0), 0.0)
+        outer.arrive(a_request(number, limited, 0.0), 0.0)
     encoder = Encoder(limited)
     rows = on_paper(encoder.rows(told))
 

@@ -13,7 +13,7 @@ from gateway.core.policy import Mirror, Model, Policy
 from gateway.core.request import AttemptOutcome, AttemptResult, Sample
 from gateway.core.serving import arm_of
 
-from .made import ask, policy, pool, tier
+from .made import a_request, policy, pool, tier
 
 
 def rules(weight: int) -> Policy:
@@ -46,7 +46,9 @@ def test_a_replay_sends_each_session_to_the_same_arm_adapter_and_fallback() -> N
         session = f"session {number % 7}"
         arm = arm_of(current, current.models["chat"], current.tiers["std"], session)
         adapter = "sql" if arm.name == "v1" and number % 5 == 0 else ""
-        made = replace(ask(number, current, float(number), model="chat"), model=arm, split="chat", adapter=adapter)
+        made = replace(
+            a_request(number, current, float(number), model="chat"), model=arm, split="chat", adapter=adapter
+        )
         hear(controller.arrive(made, float(number)))
         if number % 3 == 0 and sent:
             hear(controller.finish(sent.pop(0).attempt, AttemptResult(AttemptOutcome.COMPLETE, 10, 5), number + 0.5))

@@ -21,7 +21,7 @@ from gateway.core.policy import Ejection, Health, Hedge, OnTotal, Policy, Retry,
 from gateway.core.request import AttemptOutcome, AttemptResult, Sample
 from gateway.core.snapshot import ReplicaState
 
-from .made import ask, policy, pool, tier
+from .made import a_request, policy, pool, tier
 
 HEALTH = Health(failures=3, open_s=3.0, slow_start_s=10.0, ejection=Ejection(time_s=10.0, probe_s=2.0))
 TIMEOUTS = Timeouts(queue_s=5.0, ttft_s=20.0, idle_s=20.0, total_s=40.0)
@@ -83,7 +83,7 @@ class Fleet:
         self.controller.states()
         self.controller.quarantined(self.now)
         self.controller.suspects(self.now)
-        self.controller.explain(ask(10**9, self.controller.policy, self.now, tier="fast"), self.now)
+        self.controller.explain(a_request(10**9, self.controller.policy, self.now, tier="fast"), self.now)
 
     # ---- what happens by itself
 
@@ -92,7 +92,7 @@ class Fleet:
         self.asks += 1
         draw = self.random.random
         suspects = self.controller.suspects(self.now)
-        made = ask(
+        made = a_request(
             self.asks,
             self.controller.policy,
             self.now,

@@ -87,7 +87,7 @@ class Traffic:
 
     def odd_records(self, since: float = 0.0) -> float:
         """Share of requests whose client saw an odd answer."""
-        records = [record for record in self.story.records.values() if record.ask.body_at >= since]
+        records = [record for record in self.story.records.values() if record.request.body_at >= since]
         odd = [r for r in records if r.outcome is Outcome.INVALID or (r.outcome is Outcome.OK and not r.output_tokens)]
         return len(odd) / len(records)
 

@@ -112,7 +112,7 @@ def test_in_lasting_overload_the_median_is_kept_and_refusals_are_told_at_once(mo
     monkeypatch.setattr(Tally, "ended", lambda tally, *told: (records.append(told[3]), ended(tally, *told))[1])
     rules = load(ROOT / "policies" / "default.yaml")
     simulate(rules, load_text(OVERLOAD, "overload.yaml").arrivals(1), seed=1, options=Options(duration_s=50.0))
-    later = [record for record in records if record.ask.body_at > 20.0]
+    later = [record for record in records if record.request.body_at > 20.0]
     ttfts = sorted(r.ttft_s for r in later if r.outcome is Outcome.OK and r.ttft_s is not None)
     refused = [record.e2e_s for record in later if record.outcome is Outcome.REFUSED]
     assert len(ttfts) > 300

@@ -162,7 +162,7 @@ def test_probes_that_were_called_off_prove_nothing() -> None:
         traffic.until(story.now + 0.02)
         for attempt in list(story.controller.state.attempts.values()):
             if attempt.replica.spec.name == "r3" and story.now > attempt.opened_at + 0.12:
-                name = story.names[attempt.live.ask.id]
+                name = story.names[attempt.live.request.id]
                 story.leaves(name).cancelled(name)
         assert state(story, "r3") is ReplicaState.EJECTED
     assert traffic.share("r3", out_at + 1.0) > 0.0

@@ -13,7 +13,7 @@ from gateway.core.queueing.rates import DRAIN_WINDOW_S, DrainRate, Rate
 from gateway.core.request_state import RequestState
 from tests.footprint import footprint
 
-from .made import SHADOW, STEADY, ask, policy, pool, tier
+from .made import SHADOW, STEADY, a_request, policy, pool, tier
 
 PREMIUM = tier("premium", 0)
 TIERS = (PREMIUM, tier("x", 1), tier("y", 1), tier("shadow", 2, admission=SHADOW), tier("free", 2))
@@ -33,7 +33,7 @@ moves = st.lists(
 
 
 def turn(live: RequestState) -> tuple[int, float, int]:
-    return live.ask.tier.priority, live.ask.body_at, live.ask.id
+    return live.request.tier.priority, live.request.body_at, live.request.id
 
 
 @STEADY
@@ -56,9 +56,11 @@ def test_the_room_is_a_list_sorted_by_priority_and_arrival(moves: list[tuple[str
 
 def made(number: int, tier_name: str, size: int, tenant: str = "acme") -> RequestState:
     # Several arrive in the same second.
-    live = RequestState(ask(number + 1, RULES, float(number // 3), tier=tier_name, tenant=tenant, body_bytes=size))
+    live = RequestState(
+        a_request(number + 1, RULES, float(number // 3), tier=tier_name, tenant=tenant, body_bytes=size)
+    )
     live.use = TenantUse(tenant, tier_name)
-    live.deadline = live.ask.body_at + 10.0
+    live.deadline = live.request.body_at + 10.0
     return live
 
 
@@ -66,15 +68,15 @@ def check(room: PoolQueue, plain: list[RequestState]) -> None:
     plain = sorted(plain, key=turn)
     assert len(room) == len(plain)
     assert list(room) == plain
-    assert room.bytes == sum(live.ask.body_bytes for live in plain)
+    assert room.bytes == sum(live.request.body_bytes for live in plain)
     for t in TIERS:
-        assert room.holds(t) == any(live.ask.tier is t for live in plain)
-    firsts = {live.ask.tier.name: live for live in reversed(plain)}
+        assert room.holds(t) == any(live.request.tier is t for live in plain)
+    firsts = {live.request.tier.name: live for live in reversed(plain)}
     assert room.heads(0.0) == sorted(firsts.values(), key=turn)
     for priority in range(-1, 4):
         newcomer = tier("newcomer", priority)
-        assert room.ahead_of(newcomer, 0.0) == sum(live.ask.tier.priority <= priority for live in plain)
-        below = [live for live in plain if live.ask.tier.priority > priority and live.ask.tier.name != "shadow"]
+        assert room.ahead_of(newcomer, 0.0) == sum(live.request.tier.priority <= priority for live in plain)
+        below = [live for live in plain if live.request.tier.priority > priority and live.request.tier.name != "shadow"]
         assert room.last_below(newcomer) == (below[-1] if below else None)
 
 
@@ -164,7 +166,7 @@ def order(room: PoolQueue, cost: float = 0.0, now: float = LONG_AFTER) -> list[i
         assert live.use is not None
         if cost:
             live.use.serve(cost, 0.0)
-        ids.append(live.ask.id)
+        ids.append(live.request.id)
     return ids
 
 
@@ -241,14 +243,14 @@ def test_no_tenant_that_waits_falls_behind_another_by_more_than_one_request(
     who: list[tuple[str, int, float]],
 ) -> None:
     room, lives = waiting(*((tenant, float(at)) for tenant, at, _ in who))
-    cost = {live.ask.id: tokens for live, (_, _, tokens) in zip(lives, who, strict=True)}
+    cost = {live.request.id: tokens for live, (_, _, tokens) in zip(lives, who, strict=True)}
     had = dict.fromkeys("abc", 0.0)
     while room:
         (live,) = room.heads(LONG_AFTER)
-        tenant, mine = live.ask.tenant, cost[live.ask.id]
-        still = {other.ask.tenant for other in room}
+        tenant, mine = live.request.tenant, cost[live.request.id]
+        still = {other.request.tenant for other in room}
         assert all(had[tenant] <= had[other] + 1e-9 for other in still)
-        assert live.deadline == min(other.deadline for other in room if other.ask.tenant == tenant)
+        assert live.deadline == min(other.deadline for other in room if other.request.tenant == tenant)
         room.remove(live)
         assert live.use is not None
         live.use.serve(mine, 0.0)
@@ -292,14 +294,14 @@ def dispatched(floor: float, costs: dict[str, list[float]], rounds: int) -> list
     for number in range(rounds + 1):
         for name in ("high", "low"):
             if not room.holds(rules.tiers[name]):
-                live = RequestState(ask(2 * number + (name == "low") + 1, rules, float(number), tier=name))
+                live = RequestState(a_request(2 * number + (name == "low") + 1, rules, float(number), tier=name))
                 live.use = TenantUse("acme", name)
                 room.push(live)
         head = room.heads(0.0)[0]
-        name = head.ask.tier.name
+        name = head.request.tier.name
         tokens = costs[name][number % len(costs[name])]
         room.remove(head)
-        room.served(head.ask.tier, tokens)
+        room.served(head.request.tier, tokens)
         served.append((name, tokens))
     return served
 

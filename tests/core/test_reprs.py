@@ -7,7 +7,7 @@ import random
 from gateway.core.controller import Controller
 from gateway.core.request import AttemptOutcome, AttemptResult, Reason
 
-from .made import ask, policy, pool, tier
+from .made import a_request, policy, pool, tier
 
 RULES = policy(pool("p", "r1", "r2", slots=2), tier("std"))
 
@@ -16,7 +16,7 @@ def busy() -> Controller:
     """Request 1 runs at one replica, 2 at the other, 3 and 4 beside them; 5 waits."""
     controller = Controller(RULES, random.Random(1))
     for number in range(1, 6):
-        controller.arrive(ask(number, RULES, 0.0, prompt=100), 0.0)
+        controller.arrive(a_request(number, RULES, 0.0, prompt=100), 0.0)
     return controller
 
 

@@ -7,7 +7,7 @@ from gateway.core.queueing.queue import AT_STAKE_S, PoolQueue
 from gateway.core.request import Outcome, Reason
 from gateway.core.request_state import RequestState
 
-from .made import SHADOW, ask, policy, pool, tier
+from .made import SHADOW, a_request, policy, pool, tier
 from .playbook import Story, commit, dispatch, ended, play, refuse
 
 HEAVY, LIGHT, LOW = tier("heavy", weight=4.0), tier("light"), tier("low", 1, weight=100.0)
@@ -87,7 +87,7 @@ def test_priority_stands_above_weight_in_a_full_queue() -> None:
 def test_heavier_tiers_of_the_same_priority_count_as_above_while_value_is_at_stake() -> None:
     queue = PoolQueue()
     for number, of in enumerate((HEAVY, HEAVY, LIGHT, LOW)):
-        live = RequestState(ask(number + 1, RULES, 0.0, tier=of.name))
+        live = RequestState(a_request(number + 1, RULES, 0.0, tier=of.name))
         live.use = TenantUse("acme", of.name)
         queue.push(live)
     queue.of_tier(HEAVY).admitted(0.0)

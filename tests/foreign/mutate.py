@@ -216,7 +216,7 @@ def _told(script: Script, answer: Answer, records: list[Record]) -> list[str]:
     """What is wrong with the error of a stream that had begun: its client must not take it for one that is whole."""
     if not answer.streamed or answer.status != 200:
         return []
-    record = max(records, key=lambda record: record.ask.id)
+    record = max(records, key=lambda record: record.request.id)
     if record.outcome is Outcome.OK:
         return []
     if error_in(answer.body) is None:
@@ -226,7 +226,7 @@ def _told(script: Script, answer: Answer, records: list[Record]) -> list[str]:
 
 def _overcounted(script: Script, records: list[Record]) -> list[str]:
     """Whether more is accounted than the request could cost."""
-    record = max(records, key=lambda record: record.ask.id)
+    record = max(records, key=lambda record: record.request.id)
     most = max(MAX_TOKENS * script.choices, len(script.data))
     right = 0 <= record.output_tokens <= most and 0 <= record.prompt_tokens <= MAX_PROMPT_TOKENS
     return [] if right else [f"accounted {record.prompt_tokens} and {record.output_tokens}"]

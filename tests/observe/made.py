@@ -81,7 +81,7 @@ ASK = Request(
     body_at=100.0,
 )
 OK = Record(
-    ask=ASK,
+    request=ASK,
     outcome=Outcome.OK,
     why=None,
     pool="short",
@@ -112,8 +112,8 @@ REFUSED = replace(
 )
 
 
-def ask(tier: Tier = PREMIUM, *, stream: bool = True, body_at: float = 100.0) -> Request:
-    """An ask of `tier`."""
+def a_request(tier: Tier = PREMIUM, *, stream: bool = True, body_at: float = 100.0) -> Request:
+    """A request of `tier`."""
     return replace(ASK, tier=tier, stream=stream, body_at=body_at)
 
 
@@ -225,8 +225,8 @@ SOURCES = Sources(
     loop_waits=_waits(0.0002, 0.004),
     journal_dropped=lambda: 3,
     little=lambda _: (LittleView("short", 75.0, 4.5, 1.5, 3.0, 0.004), LittleView("long", 75.0, 0.0, 0.0, None, None)),
-    explain=lambda ask: Unplaceable(
-        Outcome.INVALID, Reason.CONTEXT_LENGTH, f"{ask.prompt_exact} tokens for {ask.tier.name}"
+    explain=lambda request: Unplaceable(
+        Outcome.INVALID, Reason.CONTEXT_LENGTH, f"{request.prompt_exact} tokens for {request.tier.name}"
     ),
     now=lambda: 130.0,
 )

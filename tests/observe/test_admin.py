@@ -19,7 +19,7 @@ from gateway.observe.admin import Access, Done, admin_app
 from gateway.observe.metrics.metrics import Metrics
 from gateway.observe.sources import Reload, Sources
 
-from .made import FREE, OK, POLICY, REFUSED, SNAPSHOT, SOURCES, ask
+from .made import FREE, OK, POLICY, REFUSED, SNAPSHOT, SOURCES, a_request
 
 TOKEN = "canary-admin-token"
 
@@ -152,7 +152,7 @@ async def test_an_objective_holds_by_counts_with_refusals_among_them(
 
 
 async def test_the_state_shows_pools_replicas_tenants_and_reasons(process: Process) -> None:
-    process.metrics.ended(replace(REFUSED, ask=ask(FREE)))
+    process.metrics.ended(replace(REFUSED, request=a_request(FREE)))
     process.metrics.refused_early(Reason.UNAUTHORIZED)
     shown = await state(process)
     assert [pool["name"] for pool in shown["pools"]] == ["short", "long"]

@@ -26,7 +26,7 @@ from gateway.observe.admin import Access, admin_app
 from gateway.observe.metrics.metrics import Metrics
 from gateway.wire.numbers import MAX_COUNT
 
-from .made import FREE, POLICY, SOURCES, ask
+from .made import FREE, POLICY, SOURCES, a_request
 
 ANY = Model("*", ("short", "long"), any_name=True)
 RULES = replace(POLICY, models={**POLICY.models, "*": ANY})
@@ -95,7 +95,7 @@ class Gateway:
     def serve(self) -> None:
         """One request, whatever becomes of it."""
         self._asked += 1
-        request = replace(ask(FREE, body_at=self.now), id=self._asked, head_at=self.now, policy=RULES)
+        request = replace(a_request(FREE, body_at=self.now), id=self._asked, head_at=self.now, policy=RULES)
         for command in self.controller.arrive(request, self.now):
             if hasattr(command, "attempt"):
                 self.controller.sent(command.attempt, self.now)

@@ -35,10 +35,12 @@ class Told:
     def hear(self, arm: str, requests: int, ttft_s: float, failed: int = 0) -> None:
         """So many requests of which `failed` failed; their TTFT spreads from half to one and a half times."""
         random = Random(f"{arm} {requests}")
-        ask = replace(ASK, policy=self.policy, model=self.policy.models[arm], split="chat")
+        request = replace(ASK, policy=self.policy, model=self.policy.models[arm], split="chat")
         for number in range(requests):
-            ok = replace(OK, ask=ask, ttft_s=ttft_s * (0.5 + random.random()))
-            error = replace(OK, ask=ask, outcome=Outcome.ERROR, why=Reason.UPSTREAM_ERROR, good=False, ttft_s=None)
+            ok = replace(OK, request=request, ttft_s=ttft_s * (0.5 + random.random()))
+            error = replace(
+                OK, request=request, outcome=Outcome.ERROR, why=Reason.UPSTREAM_ERROR, good=False, ttft_s=None
+            )
             self.metrics.ended(error if number < failed else ok)
 
     def verdict(self) -> ArmVerdict:
@@ -113,8 +115,8 @@ def test_changed_weights_begin_the_judgement_anew_and_keep_the_counters() -> Non
 
 def test_requests_of_other_models_are_in_no_arm() -> None:
     told = Told()
-    told.metrics.ended(replace(OK, ask=replace(ASK, policy=told.policy, model=told.policy.models["v1"])))
-    told.metrics.ended(replace(OK, ask=replace(ASK, policy=told.policy, split="gone")))
+    told.metrics.ended(replace(OK, request=replace(ASK, policy=told.policy, model=told.policy.models["v1"])))
+    told.metrics.ended(replace(OK, request=replace(ASK, policy=told.policy, split="gone")))
     assert all(not any(facts.outcomes.values()) for facts in told.metrics.arms.facts.values())
 
 
@@ -123,8 +125,11 @@ def test_equal_arms_are_accused_in_fewer_than_1_of_20_runs_however_often_somebod
     accused = 0
     policy = split()
     asks = {arm: replace(ASK, policy=policy, model=policy.models[arm], split="chat") for arm in ("v1", "v2")}
-    fine = {arm: [replace(OK, ask=ask, ttft_s=ttft) for ttft in (0.1, 0.2, 0.3, 0.8)] for arm, ask in asks.items()}
-    failed = {arm: replace(OK, ask=ask, outcome=Outcome.ERROR, good=False) for arm, ask in asks.items()}
+    fine = {
+        arm: [replace(OK, request=request, ttft_s=ttft) for ttft in (0.1, 0.2, 0.3, 0.8)]
+        for arm, request in asks.items()
+    }
+    failed = {arm: replace(OK, request=request, outcome=Outcome.ERROR, good=False) for arm, request in asks.items()}
     for seed in range(150):
         random, arms = Random(seed), Metrics(policy).arms
         for number in range(1, 1001):

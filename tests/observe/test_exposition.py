@@ -24,7 +24,7 @@ from gateway.observe.metrics.metrics import Metrics
 from gateway.observe.sources import Reload
 from gateway.wire.answers.oddity import Oddity
 
-from .made import FREE, OK, POLICY, REFUSED, SOURCES, ask, policy
+from .made import FREE, OK, POLICY, REFUSED, SOURCES, a_request, policy
 
 FORMATS = [pytest.param(CLASSIC, parse_classic, id="classic"), pytest.param(OPENMETRICS, parse_openmetrics, id="om")]
 Parse = Callable[[str], Iterable[Metric]]
@@ -37,12 +37,12 @@ def filled(replicas: int = 2) -> Metrics:
         metrics.ended(replace(OK, replica=f"r{number}", ttft_s=0.01 * number))
     metrics.ended(replace(OK, breach=0.9, would_shed=True))
     metrics.ended(REFUSED)
-    metrics.ended(replace(REFUSED, ask=ask(FREE), pool=None))
-    metrics.ended(replace(OK, ask=replace(ask(FREE), fallback_of="large")))
+    metrics.ended(replace(REFUSED, request=a_request(FREE), pool=None))
+    metrics.ended(replace(OK, request=replace(a_request(FREE), fallback_of="large")))
     metrics.gaps("premium", "short").add(0.02)
     metrics.refused_early(Reason.NOT_FOUND)
     metrics.upstream_error("short", "r1", AttemptOutcome.RESET)
-    metrics.ended(replace(OK, ask=replace(ask(), adapter="sql")))
+    metrics.ended(replace(OK, request=replace(a_request(), adapter="sql")))
     metrics.copied("llama", "short", MirrorResult.FULL)
     metrics.oddity("short", "r1", Oddity.LONG_EVENT)
     return metrics

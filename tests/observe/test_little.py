@@ -37,15 +37,15 @@ class Traffic:
         self.now = START
         self.rate_per_s, self.service_s = rate_per_s, service_s
         self.metrics = Metrics(POLICY)
-        self.door = Presence()
+        self.server = Presence()
         self.controller = Controller(POLICY, Random(seed))
-        self.little = Little(self.metrics, lambda now: {"short": self.door.held_s(now)}, START)
-        self.closes: Callable[[int], bool] = lambda ask: True
+        self.little = Little(self.metrics, lambda now: {"short": self.server.held_s(now)}, START)
+        self.closes: Callable[[int], bool] = lambda request: True
         """Whether the server lets go of this request when it is over."""
-        self.counts: Callable[[int], bool] = lambda ask: True
+        self.counts: Callable[[int], bool] = lambda request: True
         """Whether its record is counted."""
         self._due: list[tuple[float, int, Callable[[], list[Command]]]] = []
-        self._asks = 0
+        self._requests = 0
         self._inside: set[int] = set()
 
     def run(self, seconds: float) -> None:
@@ -60,9 +60,11 @@ class Traffic:
             elif next_at < at:
                 self._carry_out(self.controller.wake(self.now))
             else:
-                self._asks += 1
-                ask = replace(ASK, id=self._asks, tier=FREE, prompt_exact=100, stream=False, head_at=at, body_at=at)
-                self._carry_out(self.controller.arrive(ask, at))
+                self._requests += 1
+                request = replace(
+                    ASK, id=self._requests, tier=FREE, prompt_exact=100, stream=False, head_at=at, body_at=at
+                )
+                self._carry_out(self.controller.arrive(request, at))
                 at += self.draw.expovariate(self.rate_per_s)
         self.now = until
 
@@ -75,20 +77,20 @@ class Traffic:
     def _carry_out(self, commands: list[Command]) -> None:
         for command in commands:
             match command:
-                case Dispatch(ask=ask, attempt=attempt):
-                    if ask not in self._inside:
-                        self._inside.add(ask)
-                        self.door.begin(self.now, self.now)
+                case Dispatch(request_id=request_id, attempt=attempt):
+                    if request_id not in self._inside:
+                        self._inside.add(request_id)
+                        self.server.begin(self.now, self.now)
                     self.controller.sent(attempt, self.now)
                     finish = self.draw.expovariate(1 / self.service_s)
                     heappush(self._due, (self.now + finish, attempt, self._finisher(attempt)))
                 case Ended(record=record):
-                    ask = record.ask.id
-                    if ask in self._inside:
-                        self._inside.discard(ask)
-                        if self.closes(ask):
-                            self.door.end(self.now)
-                    if self.counts(ask):
+                    request_id = record.request.id
+                    if request_id in self._inside:
+                        self._inside.discard(request_id)
+                        if self.closes(request_id):
+                            self.server.end(self.now)
+                    if self.counts(request_id):
                         self.metrics.ended(record)
                 case Refuse():
                     pass
@@ -133,31 +135,31 @@ def test_a_minute_of_traffic_has_no_gap() -> None:
     assert found.time_s == pytest.approx(0.4, rel=0.3)
 
 
-def test_requests_that_the_door_never_lets_go_of_are_seen() -> None:
-    found = leaking(0.02, closes=lambda ask: ask % 50 != 0)
+def test_requests_that_the_server_never_lets_go_of_are_seen() -> None:
+    found = leaking(0.02, closes=lambda request: request % 50 != 0)
     assert found.gap is not None
     assert found.gap > 0.3
 
 
-def test_one_single_request_that_the_door_has_forgotten_to_close_is_seen() -> None:
-    found = leaking(0.0, closes=lambda ask: ask != 1300)
+def test_one_single_request_that_the_server_has_forgotten_to_close_is_seen() -> None:
+    found = leaking(0.0, closes=lambda request: request != 1300)
     assert found.gap is not None
     assert found.gap > 0.01
 
 
 def test_records_that_are_lost_are_seen() -> None:
-    found = leaking(0.02, counts=lambda ask: ask % 20 != 0)
+    found = leaking(0.02, counts=lambda request: request % 20 != 0)
     assert found.gap is not None
     assert 0.01 < found.gap < 0.2
 
 
-def test_a_ledger_that_never_ends_a_request_is_seen() -> None:
+def test_a_controller_that_never_ends_a_request_is_seen() -> None:
     traffic = Traffic(7, 20.0, 0.4)
     traffic.run(60.0)
     traffic.read()
     # Its connection is gone and the server has closed it, but nobody told the controller that the attempt has ended.
     heappop(traffic._due)
-    traffic.door.end(traffic.now)
+    traffic.server.end(traffic.now)
     traffic.run(60.0)
     found = traffic.read()
     assert found.gap is not None

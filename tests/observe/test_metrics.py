@@ -24,7 +24,7 @@ from gateway.observe.metrics.metrics import (
 )
 from tests.footprint import footprint
 
-from .made import ASK, FREE, OK, POLICY, PREMIUM, REFUSED, ask, policy
+from .made import ASK, FREE, OK, POLICY, PREMIUM, REFUSED, a_request, policy
 
 seconds = st.sampled_from([0.0, 0.001, 0.05, 0.12, 0.3, 0.31, 2.2, 2.3, 6.5, 31.0, 40.0])
 places = st.sampled_from([(None, None), ("short", None), ("short", "r0"), ("short", "r1"), ("long", "far")])
@@ -38,7 +38,7 @@ def records(draw: st.DrawFn) -> Record:
     pool, replica = draw(places)
     stream = draw(st.booleans())
     return Record(
-        ask=ask(tier, stream=stream, body_at=draw(st.floats(0, 300))),
+        request=a_request(tier, stream=stream, body_at=draw(st.floats(0, 300))),
         outcome=outcome,
         why=None if outcome is Outcome.OK else draw(st.sampled_from(Reason)),
         pool=pool,
@@ -73,10 +73,10 @@ def applies(record: Record, metric: Metric) -> bool:
     if not record.outcome.counts:
         return False
     if metric is Metric.E2E:
-        up_to = record.ask.tier.slo.e2e_up_to_tokens
+        up_to = record.request.tier.slo.e2e_up_to_tokens
         return up_to is None or record.output_tokens <= up_to
     value = record.ttft_s if metric is Metric.TTFT else record.tpot_s
-    return record.ask.stream and (record.outcome is not Outcome.OK or value is not None)
+    return record.request.stream and (record.outcome is not Outcome.OK or value is not None)
 
 
 def meets(record: Record, metric: Metric, threshold_s: float) -> bool:
@@ -93,7 +93,7 @@ def test_counters_agree_with_a_recount(past: list[Record]) -> None:
     found = samples(metrics)
     expected: dict[tuple[str, tuple[str, ...]], float] = defaultdict(float)
     for r in past:
-        tier, pool, why = r.ask.tier.name, r.pool or "", r.why or ""
+        tier, pool, why = r.request.tier.name, r.pool or "", r.why or ""
         expected["tailgate_requests_total", ("llama", r.outcome, pool, why, tier)] += 1
         exact = "true" if r.tokens_exact else "false"
         expected["tailgate_prompt_tokens_total", (exact, pool, tier)] += r.prompt_tokens
@@ -102,7 +102,7 @@ def test_counters_agree_with_a_recount(past: list[Record]) -> None:
         expected["tailgate_offered_requests_total", (tier,)] += r.outcome.counts
         expected["tailgate_finished_requests_total", (tier,)] += r.outcome is Outcome.OK
         expected["tailgate_good_requests_total", (tier,)] += r.good
-        for metric, objective in r.ask.tier.slo.objectives():
+        for metric, objective in r.request.tier.slo.objectives():
             labels = (metric, percentile(objective.quantile), tier)
             if applies(r, metric):
                 expected["tailgate_slo_total", labels] += 1
@@ -126,7 +126,7 @@ def test_histograms_agree_with_a_recount(past: list[Record]) -> None:
             "e2e": (r.e2e_s if r.outcome is Outcome.OK else None, metrics.edges.e2e),
             "queue": (r.queue_s if waited else None, metrics.edges.queue),
         }
-        place = (r.pool or "", r.replica or "", r.ask.tier.name)
+        place = (r.pool or "", r.replica or "", r.request.tier.name)
         for name, (value, edges) in values.items():
             if value is None:
                 continue
@@ -148,7 +148,7 @@ def test_a_refused_streamed_request_misses_every_objective() -> None:
 
 def test_a_finished_request_that_was_not_streamed_speaks_only_for_e2e() -> None:
     metrics = Metrics(POLICY)
-    metrics.ended(replace(OK, ask=ask(stream=False), ttft_s=None, tpot_s=None))
+    metrics.ended(replace(OK, request=a_request(stream=False), ttft_s=None, tpot_s=None))
     totals = {metric: a.counts[Attainment.TOTAL] for (metric, _), a in metrics.tiers["premium"].slo.items()}
     assert totals == {Metric.TTFT: 0, Metric.TPOT: 0, Metric.E2E: 1}
 
@@ -217,7 +217,7 @@ def test_each_request_is_judged_by_the_tier_it_arrived_under() -> None:
     stricter = Tier("premium", slo=Slo(ttft=(Objective(0.5, 0.1),)))
     metrics.configure(policy(stricter, generation=2))
     metrics.ended(OK)
-    metrics.ended(replace(OK, ask=ask(stricter)))
+    metrics.ended(replace(OK, request=a_request(stricter)))
     metrics.ended(OK)
     assert metrics.tiers["premium"].slo[Metric.TTFT, "p50"].counts == [2, 3]
 
@@ -229,7 +229,7 @@ def test_ten_thousand_junk_names_add_at_most_one_series_each_family() -> None:
     def junk(number: int) -> None:
         metrics.ended(replace(OK, pool=f"pool-{number}", replica=f"replica-{number}"))
         metrics.ended(replace(OK, replica=f"replica-{number}"))
-        metrics.ended(replace(OK, ask=replace(ASK, model=catch_all)))
+        metrics.ended(replace(OK, request=replace(ASK, model=catch_all)))
         metrics.gaps(f"tier-{number}", f"pool-{number}").add(0.01)
         metrics.upstream_error(f"pool-{number}", f"replica-{number}", AttemptOutcome.RESET)
         metrics.refused_early(Reason.MODEL_NOT_FOUND)
@@ -291,7 +291,7 @@ def test_adapters_beyond_the_limit_share_a_label() -> None:
     metrics = Metrics(POLICY)
     for number in range(ADAPTER_LABEL_LIMIT + 3):
         for _ in range(2):
-            metrics.ended(replace(OK, ask=replace(ASK, adapter=f"adapter-{number}")))
+            metrics.ended(replace(OK, request=replace(ASK, adapter=f"adapter-{number}")))
     assert len(metrics.adapters) == ADAPTER_LABEL_LIMIT + 1
     assert metrics.adapters["llama", "adapter-0", Outcome.OK] == 2
     assert metrics.adapters["llama", OTHER, Outcome.OK] == 6

@@ -418,7 +418,7 @@ class Script:
     """A controller that decides nothing beyond what its script says."""
 
     now: Callable[[], float]
-    asks: dict[int, Request] = field(default_factory=dict)
+    open_requests: dict[int, Request] = field(default_factory=dict)
     attempts: dict[int, int] = field(default_factory=dict)
     """The request of each open attempt."""
     committed: set[int] = field(default_factory=set)
@@ -438,22 +438,22 @@ class Script:
         self.decided = [self._ended(c) if isinstance(c, int) else c for c in said]
         for command in self.decided:
             if isinstance(command, Dispatch):
-                self.attempts[command.attempt] = command.ask
+                self.attempts[command.attempt] = command.request_id
             elif isinstance(command, Commit):
-                self.committed.add(command.ask)
+                self.committed.add(command.request_id)
         return self.decided
 
-    def _ended(self, ask: int) -> Command:
-        request = self.asks.pop(ask)
+    def _ended(self, request_id: int) -> Command:
+        request = self.open_requests.pop(request_id)
         return Ended(Record(request, Outcome.OK, None, "p", "r1", 0.0, None, None, 0.0, 1, 1, True, True, 1))
 
-    def _of(self, ask: int) -> list[int]:
-        return [attempt for attempt, owner in self.attempts.items() if owner == ask]
+    def _of(self, request_id: int) -> list[int]:
+        return [attempt for attempt, owner in self.attempts.items() if owner == request_id]
 
     # ---- calls
 
     def arrive(self, ask: Request, now: float) -> list[Command]:
-        self.asks[ask.id] = ask
+        self.open_requests[ask.id] = ask
         return self._say("arrive", ask.id, [Dispatch(ask.id, ask.id, "r1", ask.max_tokens or 0)])
 
     def sent(self, attempt: int, now: float) -> None:
@@ -466,8 +466,8 @@ class Script:
         return self._say("full", attempt, self._commit(attempt))
 
     def _commit(self, attempt: int) -> list[Command | int]:
-        ask = self.attempts[attempt]
-        return [] if ask in self.committed else [Commit(ask, attempt)]
+        request_id = self.attempts[attempt]
+        return [] if request_id in self.committed else [Commit(request_id, attempt)]
 
     def progress(self, attempt: int, tokens: int, now: float) -> list[Command]:
         return self._say("progress", attempt, [])
@@ -482,24 +482,30 @@ class Script:
         return self._say("resumed", attempt, [])
 
     def finish(self, attempt: int, result: AttemptResult, now: float) -> list[Command]:
-        ask = self.attempts[attempt]
+        request_id = self.attempts[attempt]
         self.results.append(result)
         usual: list[Command | int] = []
-        if ask in self.asks and result.end is not AttemptOutcome.CANCELLED:
+        if request_id in self.open_requests and result.end is not AttemptOutcome.CANCELLED:
             shows = result.end in (AttemptOutcome.COMPLETE, AttemptOutcome.REJECTED)
-            usual += self._commit(attempt) if shows else [Refuse(ask, Reason.UPSTREAM_ERROR)]
-            usual.append(ask)
+            usual += self._commit(attempt) if shows else [Refuse(request_id, Reason.UPSTREAM_ERROR)]
+            usual.append(request_id)
         answer = self._say("finish", f"{attempt} {result.end.value}", usual)
         del self.attempts[attempt]
         return answer
 
-    def leave(self, ask: int, now: float, why: Reason) -> list[Command]:
-        return self._say("leave", f"{ask} {why.value}", [*(Cancel(ask, a) for a in self._of(ask)), ask])
+    def leave(self, request_id: int, now: float, why: Reason) -> list[Command]:
+        return self._say(
+            "leave", f"{request_id} {why.value}", [*(Cancel(request_id, a) for a in self._of(request_id)), request_id]
+        )
 
-    def fail(self, ask: int, now: float) -> list[Command]:
-        if ask not in self.asks:
+    def fail(self, request_id: int, now: float) -> list[Command]:
+        if request_id not in self.open_requests:
             return []
-        return self._say("fail", ask, [Refuse(ask, Reason.INTERNAL), *(Cancel(ask, a) for a in self._of(ask)), ask])
+        return self._say(
+            "fail",
+            request_id,
+            [Refuse(request_id, Reason.INTERNAL), *(Cancel(request_id, a) for a in self._of(request_id)), request_id],
+        )
 
     def observe(self, replica: str, sample: Sample, now: float) -> list[Command]:
         return self._say("observe", replica, [])
@@ -524,8 +530,8 @@ class Script:
     def is_open(self, attempt: int) -> bool:
         return attempt in self.attempts
 
-    def knows(self, ask: int) -> bool:
-        return ask in self.asks
+    def knows(self, request_id: int) -> bool:
+        return request_id in self.open_requests
 
     def alive(self) -> bool:
         return self.is_up

@@ -368,7 +368,7 @@ PLAYBOOKS: dict[str, tuple[Policy | None, list[Step]]] = {
             ToClient(b'{"input_tokens":42}'),
             FromClient(post()),
             FromReplica(whole()),
-            Do(lambda play: _is(play.meter.records[0].ask.prompt_exact, 42)),
+            Do(lambda play: _is(play.meter.records[0].request.prompt_exact, 42)),
         ],
     ),
     "count of tokens of an unknown model is a 404": (
@@ -563,4 +563,4 @@ def test_pictures_count_into_the_prompt(play: Callable[..., Play]) -> None:
     played = play(rules)(
         FromClient(post(messages=[{"role": "user", "content": [picture]}])), FromReplica(whole()), ToClient(b"200 OK")
     )
-    assert played.meter.records[0].ask.prompt_bytes > 0
+    assert played.meter.records[0].request.prompt_bytes > 0

@@ -23,7 +23,7 @@ from gateway.proxy import driver as module
 from gateway.proxy.driver import Driver
 from gateway.proxy.logs import LOG_EVERY_S
 from gateway.proxy.supervisor import Supervisor
-from tests.core.made import ask, policy, pool, tier
+from tests.core.made import a_request, policy, pool, tier
 from tests.interpreted import interpreted
 
 pytestmark = interpreted
@@ -179,7 +179,7 @@ class Rig:
     def play(self) -> None:
         retried, slow = self.exchanges[0], self.exchanges[1]
         for number, exchange in enumerate(self.exchanges, 1):
-            self.driver.arrive(ask(number, POLICY, self.loop.now), cast(Any, exchange))
+            self.driver.arrive(a_request(number, POLICY, self.loop.now), cast(Any, exchange))
             if exchange is retried:
                 self.ends(retried, AttemptOutcome.RESET)
         self.driver.observe("r1", Sample(healthy=True, waiting=0, running=1))
@@ -256,14 +256,14 @@ def test_a_deadline_that_raises_costs_its_request_and_the_next_ones_fire(monkeyp
     expire, raised = rig.controller.lifecycle.expire, []
 
     def broken(live: Any, *rest: Any) -> None:
-        if live.ask.id in (3, 4):
-            raised.append(live.ask.id)
+        if live.request.id in (3, 4):
+            raised.append(live.request.id)
             raise Bug
         expire(live, *rest)
 
     monkeypatch.setattr(rig.controller.lifecycle, "expire", broken)
     for number, exchange in enumerate(rig.exchanges, 1):
-        rig.driver.arrive(ask(number, POLICY, rig.loop.now), cast(Any, exchange))
+        rig.driver.arrive(a_request(number, POLICY, rig.loop.now), cast(Any, exchange))
     rig.loop.run_until(rig.loop.now + 50.0)
     assert raised == [3, 4]
     said = [["internal"], ["internal"], ["queue-timeout"], ["queue-timeout"]]
@@ -277,7 +277,7 @@ def test_a_wake_that_always_raises_keeps_its_alarm_and_lets_the_loop_rest(monkey
     def broken(now: float) -> Any:
         raise Bug
 
-    rig.driver.arrive(ask(1, POLICY, rig.loop.now), cast(Any, rig.exchanges[0]))
+    rig.driver.arrive(a_request(1, POLICY, rig.loop.now), cast(Any, rig.exchanges[0]))
     controller: Any = rig.controller
     wake = controller.wake
     controller.wake = broken
@@ -297,7 +297,7 @@ def test_end_of_an_attempt_whose_cancel_raised_is_ignored(monkeypatch: pytest.Mo
         raise Bug
 
     exchange.cancel = broken
-    rig.driver.arrive(ask(1, POLICY, rig.loop.now), cast(Any, exchange))
+    rig.driver.arrive(a_request(1, POLICY, rig.loop.now), cast(Any, exchange))
     (attempt,) = exchange.open
     rig.driver.leave(1, Reason.CLIENT_GONE)
     assert rig.meter.bugs == [Callback.COMMAND]

@@ -85,7 +85,7 @@ def _invalid(number: int, good: str) -> bytes | None:
     return broken.encode() if isinstance(broken, str) else broken
 
 
-async def _asks(url: str, stop: asyncio.Event, answers: list[Response]) -> None:
+async def _request_ids(url: str, stop: asyncio.Event, answers: list[Response]) -> None:
     """Ask one request after another, every other one streamed, on one connection."""
     client: Client = await connect(url)
     while not stop.is_set():
@@ -122,7 +122,7 @@ async def test_a_hundred_reloads_under_load(tmp_path: Path, emulator: EmulatorFa
     refused = 0
     async with _reloadable(file) as gw, httpx.AsyncClient(base_url=gw.admin_url) as admin:
         authorized = {"authorization": f"Bearer {TOKEN}"}
-        asking = [asyncio.create_task(_asks(gw.url, stop, answers)) for _ in range(CLIENTS)]
+        asking = [asyncio.create_task(_request_ids(gw.url, stop, answers)) for _ in range(CLIENTS)]
         for number in range(1, RELOADS + 1):
             before, asked = gw.handler.policy, len(answers)
             if number % 5 == 0:

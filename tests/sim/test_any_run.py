@@ -85,14 +85,14 @@ def test_every_request_ends_once_and_leaves_nothing(
 ) -> None:
     harms = data.draw(faults(policy))
     spy, engine = play(policy, arrivals, harms, patience_s, ways_s=data.draw(ways_s()))
-    ended = Counter(record.ask.id for record in spy.records())
+    ended = Counter(record.request.id for record in spy.records())
     assert set(ended.values()) <= {1}
     assert len(ended) + len(engine.trips) == len(arrivals)
     opened = [dispatch.attempt for dispatch in spy.dispatches()]
     closed = [heard.args[0] for heard in spy.calls("finish")]
     assert len(set(closed)) == len(closed)
     assert set(opened) - set(closed) == set(engine.flights)
-    assert all(flight.trip.ask.id in engine.trips for flight in engine.flights.values())
+    assert all(flight.trip.request.id in engine.trips for flight in engine.flights.values())
     inside = sum(host.model.waiting + host.model.running for host in engine.hosts.values())
     assert inside == len(engine.flights)
     assert all(
@@ -110,7 +110,7 @@ def test_clients_that_try_again_are_counted_once(
 ) -> None:
     harms, ways = data.draw(faults(policy)), data.draw(ways_s())
     spy, engine = play(policy, arrivals, harms, patience_s, retries=retries, ways_s=ways)
-    ended = Counter(record.ask.id for record in spy.records())
+    ended = Counter(record.request.id for record in spy.records())
     assert set(ended.values()) <= {1}
     assert len(arrivals) <= len(spy.calls("arrive")) <= len(arrivals) * (1 + retries)
     offered = sum(tier.offered for tier in engine.tally.tiers.values())
@@ -135,4 +135,4 @@ def test_baselines_lose_nothing_either(policy: Policy, arrivals: list[Arrival], 
     engine = Simulation(spy, setup.policy, hosts, Options(patience_s=1.0), tally, 1)
     engine.run(iter(arrivals))
     assert not engine.trips
-    assert sorted(record.ask.id for record in spy.records()) == list(range(1, len(arrivals) + 1))
+    assert sorted(record.request.id for record in spy.records()) == list(range(1, len(arrivals) + 1))

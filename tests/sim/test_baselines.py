@@ -87,7 +87,7 @@ def test_a_static_cap_is_never_passed_and_blind_to_tiers() -> None:
         open_attempts -= heard.call == "finish"
         most = max(most, open_attempts)
     assert most == 32
-    order = [d.ask for d in spy.dispatches()]
+    order = [d.request_id for d in spy.dispatches()]
     assert order == sorted(order)
     assert max(r.queue_s for r in spy.records() if r.outcome is Outcome.OK) <= 0.4
     gold, bulk = (row.attainment or 0.0 for row in found.tiers.values())
@@ -104,10 +104,10 @@ def test_strict_tiers_serve_the_urgent_first() -> None:
 class TestSaturationRule:
     def test_the_least_urgent_are_shed_while_the_gauges_say_full_and_others_are_held(self) -> None:
         spy, found = spied("llm-d", policy(*TIERS, replicas=2), Mixed(80.0))
-        shed = Counter((r.ask.tier.name, r.why) for r in spy.records() if r.outcome is not Outcome.OK)
+        shed = Counter((r.request.tier.name, r.why) for r in spy.records() if r.outcome is not Outcome.OK)
         assert shed["bulk", Reason.QUEUE_FULL] > 500
         assert not shed["gold", Reason.QUEUE_FULL]
-        assert any(r.queue_s > 0.0 for r in spy.records() if r.ask.tier.name == "gold")
+        assert any(r.queue_s > 0.0 for r in spy.records() if r.request.tier.name == "gold")
         assert (found.tiers["gold"].attainment or 0.0) > 0.8
 
     def test_a_scrape_every_second_is_too_old_to_let_much_pass(self) -> None:

@@ -32,9 +32,9 @@ def spied(rules: Policy, arrivals: Any, **more: Any) -> tuple[Spy, Result]:
 class Short(Controller):
     """A controller that grants three tokens, whatever was asked for."""
 
-    def arrive(self, ask: Request, now: float) -> list[Command]:
-        out = super().arrive(ask, now)
-        return [Dispatch(c.ask, c.attempt, c.replica, 3) if isinstance(c, Dispatch) else c for c in out]
+    def arrive(self, request: Request, now: float) -> list[Command]:
+        out = super().arrive(request, now)
+        return [Dispatch(c.request_id, c.attempt, c.replica, 3) if isinstance(c, Dispatch) else c for c in out]
 
 
 class TestAnswers:
@@ -112,11 +112,11 @@ class TestClients:
         arrivals = [arrival(0.0, 4000), arrival(0.01, 4000), arrival(0.2, 100)]
         waited, _ = spied(policy(), arrivals)
         spy, found = spied(policy(), arrivals, options=Options(patience_s=0.3))
-        first, second, third = sorted(spy.records(), key=lambda record: record.ask.id)
+        first, second, third = sorted(spy.records(), key=lambda record: record.request.id)
         assert first.outcome is third.outcome is Outcome.OK
         assert (second.outcome, second.why) == (Outcome.ABANDONED, Reason.CLIENT_GONE)
         assert second.e2e_s == pytest.approx(0.3)
-        assert third.e2e_s < next(record for record in waited.records() if record.ask.id == 3).e2e_s - 0.05
+        assert third.e2e_s < next(record for record in waited.records() if record.request.id == 3).e2e_s - 0.05
         assert (found.offered, found.counted) == (3, 2)
 
     def test_nobody_leaves_who_reads(self) -> None:
@@ -174,13 +174,16 @@ class TestTheWay:
         """Of a crowd, an engine begins with the one that was sent to it first, though the next may take no time."""
         asked = [arrival(0.001 * n, 2000, output_tokens=1) for n in range(20)]
         spy, _ = spied(policy(replicas=2), asked, options=Options(ways_s=(0.0, 0.01, 0.05, 0.2)))
-        sent = [(record.replica, record.ask.id) for record in sorted(spy.records(), key=lambda record: record.ask.id)]
-        begun = sorted(spy.records(), key=lambda record: record.ask.head_at + (record.ttft_s or 0.0))
+        sent = [
+            (record.replica, record.request.id)
+            for record in sorted(spy.records(), key=lambda record: record.request.id)
+        ]
+        begun = sorted(spy.records(), key=lambda record: record.request.head_at + (record.ttft_s or 0.0))
         names = {name for name, _ in sent}
         assert len(names) == 2
         for name in names:
-            assert [r.ask.id for r in begun if r.replica == name] == [id for replica, id in sent if replica == name]
-        assert [r.ask.id for r in begun] != [id for _, id in sent], "those to different engines may"
+            assert [r.request.id for r in begun if r.replica == name] == [id for replica, id in sent if replica == name]
+        assert [r.request.id for r in begun] != [id for _, id in sent], "those to different engines may"
 
     def test_who_leaves_on_the_way_never_arrives(self) -> None:
         hasty = tier(timeouts=Timeouts(total_s=0.3))
@@ -260,7 +263,7 @@ class TestFaults:
         caps = Caps(max_tokens_limit=300)
         arrivals = [arrival(at, output_tokens=20, max_tokens=asked) for at, asked in self.ASKED]
         spy, found = spied(policy(tier(caps=caps)), arrivals, fleet=FleetSpec(faults=faults))
-        assert {record.ask.head_at: record.output_tokens for record in spy.records()} == self.GIVEN
+        assert {record.request.head_at: record.output_tokens for record in spy.records()} == self.GIVEN
         assert found.good == len(self.ASKED)
 
     ASKED = ((1.0, 200), (1.2, 200), (1.3, 2000), (2.9, 200), (3.1, 200))
@@ -278,7 +281,7 @@ class TestFaults:
             cuts[watch] = [record for record in spy.records() if record.outcome is Outcome.CUT]
         assert cuts[False] == []
         assert {record.why for record in cuts[True]} == {Reason.OUTPUT_LENGTH}
-        assert all(record.output_tokens > 20 and 30.0 < record.ask.head_at < 40.0 for record in cuts[True])
+        assert all(record.output_tokens > 20 and 30.0 < record.request.head_at < 40.0 for record in cuts[True])
 
     def test_one_that_comes_back_is_empty(self) -> None:
         arrivals = [*(arrival(1.0, 8000, 500) for _ in range(3)), arrival(20.0)]

@@ -20,8 +20,8 @@ from tests.sim.made import Spy, arrival, policy, tier
 
 
 def ended(outcome: Outcome, why: Reason | None) -> Record:
-    ask: Request = asked(arrival(0.0), 1, policy(), True, 0.0)
-    return Record(ask, outcome, why, "p", None, 0.0, None, None, 0.0, 100, 0, False, False, 0)
+    request: Request = asked(arrival(0.0), 1, policy(), True, 0.0)
+    return Record(request, outcome, why, "p", None, 0.0, None, None, 0.0, 100, 0, False, False, 0)
 
 
 class Half(Random):

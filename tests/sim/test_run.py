@@ -91,7 +91,7 @@ class TestConservation:
         options = Options(patience_s=patience_s)
         arrivals = list(Poisson(rate, 30.0).arrivals(3))
         spy, found = spied(rules, arrivals, fleet=self.ROUGH, options=options)
-        ids = [record.ask.id for record in spy.records()]
+        ids = [record.request.id for record in spy.records()]
         assert sorted(ids) == list(range(1, len(arrivals) + 1))
         opened = [dispatch.attempt for dispatch in spy.dispatches()]
         assert sorted(opened) == sorted(heard.args[0] for heard in spy.calls("finish"))

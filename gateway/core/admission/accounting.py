@@ -49,10 +49,10 @@ class Accounting:
 
     def reserve(self, live: RequestState, pool: Pool, now: float) -> LimitExceeded | None:
         """Take the request, its prompt and the output granted to it out of its tenant's limits."""
-        ask = live.ask
-        if ask.tier.limits.count is CountedTokens.UNCACHED and ask.batch == 1:
-            live.cached_tokens = live.prompt_tokens - pool.least_unread(live.prompt_tokens, ask)
-        use = self._tenants.of(ask.tenant, ask.tier, now)
+        request = live.request
+        if request.tier.limits.count is CountedTokens.UNCACHED and request.batch == 1:
+            live.cached_tokens = live.prompt_tokens - pool.least_unread(live.prompt_tokens, request)
+        use = self._tenants.of(request.tenant, request.tier, now)
         tokens = live.most_tokens
         exceeded = use.check(tokens, now)
         if exceeded is None:
@@ -70,7 +70,7 @@ class Accounting:
         """Label the forecast if the first token decides it: a missed TTFT, or a kept one that is the only objective."""
         self._promises.first_token(live, now)
         slo = live.slo
-        if now - live.ask.body_at > slo.ttft_bound_s:
+        if now - live.request.body_at > slo.ttft_bound_s:
             self._forecaster.judged(live, True, now)
         elif slo.tpot_bound_s == slo.e2e_bound_s == math.inf:
             self._forecaster.judged(live, False, now)
@@ -79,20 +79,20 @@ class Accounting:
         """Take the engine's own token counts where it gave them, else the tokens that were seen to pass."""
         if live.committed is not None and live.committed is not attempt:
             return
-        ask = live.ask
+        request = live.request
         seen = max(attempt.tokens, finish.tokens_seen)
         live.output_tokens = seen if finish.output_tokens is None else finish.output_tokens
         live.tokens_exact = finish.output_tokens is not None
-        if ask.tier.limits.count is CountedTokens.UNCACHED and ask.batch == 1:
+        if request.tier.limits.count is CountedTokens.UNCACHED and request.batch == 1:
             prompt = finish.prompt_tokens or live.prompt_tokens
             live.cached_tokens = min(prompt, attempt.predicted_of(prompt))
             if finish.cached_tokens is not None:
                 live.cached_tokens = min(prompt, finish.cached_tokens)
         if finish.prompt_tokens is not None:
             live.prompt_tokens = finish.prompt_tokens
-            if ask.prompt_exact is None:
-                model = ask.asked_model or ask.model.name
-                self._prompts.learn(model, ask.prompt_bytes // ask.batch, finish.prompt_tokens // ask.batch)
+            if request.prompt_exact is None:
+                model = request.asked_model or request.model.name
+                self._prompts.learn(model, request.prompt_bytes // request.batch, finish.prompt_tokens // request.batch)
 
     def close(self, live: RequestState, now: float) -> Record:
         """Settle a request that is over with its tenant, and let forecaster and promises learn from its end."""

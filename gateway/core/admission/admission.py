@@ -106,8 +106,8 @@ class Admission:
 
     def arrives(self, live: RequestState, pool: Pool, now: float) -> Decision:
         """Decide about a newcomer of `pool`. It does not overtake queued requests of its own tier."""
-        tier = live.ask.tier
-        replica = None if pool.queue.holds(tier) else pool.pick(live.ask, None, self._random.random())
+        tier = live.request.tier
+        replica = None if pool.queue.holds(tier) else pool.pick(live.request, None, self._random.random())
         if pool.knows_caches:
             self.patience.arrives(live, pool)
             if replica is not None and self._waits_for_own(live, replica, now):
@@ -115,7 +115,9 @@ class Admission:
         if tier.admission.mode is not AdmissionMode.OFF and live.slo.bounded:
             live.forecast = forecast = self.forecast(live, pool, replica, now)
             if self.is_doubtful(live, pool, forecast):
-                faster = None if replica is None or pool.is_bound(live.ask) else self._faster(live, pool, replica, now)
+                faster = (
+                    None if replica is None or pool.is_bound(live.request) else self._faster(live, pool, replica, now)
+                )
                 if faster is not None:
                     return Decision(Verdict.SEND, faster)
                 if not self._is_owed(live, pool, forecast, now) and not self._is_let_in(live, pool, now):
@@ -146,27 +148,27 @@ class Admission:
         """Why a request whose turn has come would still miss its objective; empty if it would not."""
         pool = replica.pool
         before = live.forecast
-        if before is None or live.explored or live.ask.tier.admission.mode is not AdmissionMode.ENFORCE:
+        if before is None or live.explored or live.request.tier.admission.mode is not AdmissionMode.ENFORCE:
             return ""
         left_s = live.deadline - now
-        if left_s > RECHECK_FROM * before.engine_s(live.ask.body_at):
+        if left_s > RECHECK_FROM * before.engine_s(live.request.body_at):
             return ""
         forecast = self._forecaster.forecast(live, pool, replica, NOTHING_AHEAD, now)
         if not self.trusted(pool):
             # The breach probability is untrusted here, the TTFT estimate is not: refuse if TTFT alone breaks the
             # bound. Without this, requests that wait until their deadlines would be sent just too late.
             bound_s = live.slo.ttft_bound_s
-            if not live.ask.stream or forecast.ttft_s <= bound_s:
+            if not live.request.stream or forecast.ttft_s <= bound_s:
                 return ""
             return f"The replicas are busy. Its turn came too late for a first token within {bound_s:g} s."
-        limit = self.promises.threshold(live.ask.tier)
-        if pool.queue.of_tier(live.ask.tier).count > 1:
+        limit = self.promises.threshold(live.request.tier)
+        if pool.queue.of_tier(live.request.tier).count > 1:
             limit = min(limit, CONTESTED_BREACH)
         return self.reason(live, forecast, limit) if forecast.breach > limit else ""
 
     def is_doubtful(self, live: RequestState, pool: Pool, forecast: Forecast) -> bool:
         """Whether a trusted forecast is above the threshold, or a TTFT objective of the tier would break."""
-        if forecast.breach > self.promises.threshold(live.ask.tier) and self.trusted(pool):
+        if forecast.breach > self.promises.threshold(live.request.tier) and self.trusted(pool):
             return True
         return self.promises.broken(live, pool, forecast) is not None
 
@@ -187,19 +189,19 @@ class Admission:
 
     def admitted(self, live: RequestState, pool: Pool, now: float) -> None:
         """A request was sent, or queued."""
-        pool.queue.of_tier(live.ask.tier).admitted(now)
+        pool.queue.of_tier(live.request.tier).admitted(now)
         if live.forecast is not None:
             self._forecaster.watch(live, now)
             self.promises.admitted(live, pool, live.forecast)
 
     def ahead(self, live: RequestState, pool: Pool, now: float, start_by: float = math.inf) -> Ahead:
         """Work ahead of a newcomer that is queued. `start_by`: only earlier latest starts of its tier count."""
-        ask, queue = live.ask, pool.queue
-        own = queue.of_tier(ask.tier).ahead_of(ask.tenant, start_by) if queue.holds(ask.tier) else 0
-        above, per_s = queue.above(ask.tier, now)
+        request, queue = live.request, pool.queue
+        own = queue.of_tier(request.tier).ahead_of(request.tenant, start_by) if queue.holds(request.tier) else 0
+        above, per_s = queue.above(request.tier, now)
         drain = pool.drain.per_s
         share = min(MAX_HIGHER_SHARE, per_s / drain) if drain else 0.0
-        return Ahead(above + own, own, share, ask.tier.floor)
+        return Ahead(above + own, own, share, request.tier.floor)
 
     def prefill_limit(self, pool: Pool) -> float:
         """Unread prompt tokens beyond which an engine of `pool` is sent no more.
@@ -216,7 +218,7 @@ class Admission:
 
     def why(self, live: RequestState, pool: Pool, forecast: Forecast) -> str:
         """The text for a client that is refused because of this forecast."""
-        limit = self.promises.threshold(live.ask.tier)
+        limit = self.promises.threshold(live.request.tier)
         objective = None if forecast.breach > limit else self.promises.broken(live, pool, forecast)
         if objective is None:
             return self.reason(live, forecast, limit)
@@ -249,25 +251,25 @@ class Admission:
         if not self.promises.is_owed(live, now):
             return False
         if doubtful.wait_s > 0.0:
-            start_by = live.deadline - doubtful.engine_s(live.ask.body_at)
+            start_by = live.deadline - doubtful.engine_s(live.request.body_at)
             live.forecast = self._forecaster.forecast(live, pool, None, self.ahead(live, pool, now, start_by), now)
         return True
 
     def _is_let_in(self, live: RequestState, pool: Pool, now: float) -> bool:
         """Whether a doubtful request is admitted: its tier is in shadow, or it explores."""
-        admission = live.ask.tier.admission
+        admission = live.request.tier.admission
         if admission.mode is AdmissionMode.SHADOW:
             live.would_shed = True
             return True
         if admission.exploration <= 0.0:
             return False
-        idle_s = now - pool.queue.of_tier(live.ask.tier).admitted_at
+        idle_s = now - pool.queue.of_tier(live.request.tier).admitted_at
         live.explored = idle_s >= PROBE_EVERY_S or self._random.random() < admission.exploration
         return live.explored
 
     def _faster(self, live: RequestState, pool: Pool, doubtful: Replica, now: float) -> Replica | None:
         """The next replica in line on which it is not doubtful, since the router ignores how fast replicas are."""
-        for replica in pool.candidates(live.ask.tier)[:LOOKED_AT]:
+        for replica in pool.candidates(live.request.tier)[:LOOKED_AT]:
             if replica is doubtful:
                 continue
             forecast = self._forecaster.forecast(live, pool, replica, NOTHING_AHEAD, now)
@@ -278,17 +280,17 @@ class Admission:
 
     def _spill(self, live: RequestState, pool: Pool, now: float) -> Replica | None:
         """A replica of another pool that spills over from `pool`, if that one has room to spare."""
-        ask = live.ask
-        if pool.is_bound(ask):
+        request = live.request
+        if pool.is_bound(request):
             return None
-        for spec in ask.policy.route(ask.model, ask.tier):
+        for spec in request.policy.route(request.model, request.tier):
             if pool.spec.name not in spec.spill_from:
                 continue
             other = self._fleet.pool(spec.name)
-            fits = spec.takes(live.prompt_tokens, ask.batch)
+            fits = spec.takes(live.prompt_tokens, request.batch)
             if other is None or not fits or other.queue or other.headroom < SPILL_HEADROOM or not self.trusted(other):
                 continue
-            replica = other.pick(ask, None, self._random.random())
+            replica = other.pick(request, None, self._random.random())
             if replica is None:
                 continue
             forecast = self._forecaster.forecast(live, other, replica, NOTHING_AHEAD, now)
@@ -300,13 +302,13 @@ class Admission:
     def _degrade(self, live: RequestState, pool: Pool, replica: Replica | None, forecast: Forecast, now: float) -> bool:
         """Cap the answer so that it is complete in time, if the tier allows that and it helps."""
         bound_s = live.slo.e2e_bound_s
-        if not live.ask.tier.caps.degrade or bound_s == math.inf or live.ask.choices > 1:
+        if not live.request.tier.caps.degrade or bound_s == math.inf or live.request.choices > 1:
             return False  # with several choices a client could not tell whether one of them was cut
         asked = live.max_tokens
         live.max_tokens = min(asked, int(DEGRADE_MARGIN * (bound_s - forecast.ttft_s) / max(forecast.tpot_s, 1e-6)))
         if MIN_DEGRADED_TOKENS <= live.max_tokens < asked:
             shorter = self.forecast(live, pool, replica, now)
-            if shorter.breach <= self.promises.threshold(live.ask.tier):
+            if shorter.breach <= self.promises.threshold(live.request.tier):
                 live.forecast, live.degraded = shorter, True
                 return True
         live.max_tokens = asked
@@ -320,17 +322,17 @@ def waits(live: RequestState, pool: Pool) -> Decision:
     tenant with less than its share displaces one with more. Tiers whose admission is not enforced are always queued:
     only their deadline ends the wait.
     """
-    ask, queue, spec = live.ask, pool.queue, pool.spec
-    count, held = queue.shared_with(ask.tier)
-    fits = count < spec.queue_limit and held + ask.body_bytes <= spec.queue_bytes
-    if fits or ask.tier.admission.mode is not AdmissionMode.ENFORCE:
+    request, queue, spec = live.request, pool.queue, pool.spec
+    count, held = queue.shared_with(request.tier)
+    fits = count < spec.queue_limit and held + request.body_bytes <= spec.queue_bytes
+    if fits or request.tier.admission.mode is not AdmissionMode.ENFORCE:
         return Decision(Verdict.WAIT)
-    victim = queue.last_below(ask.tier)
-    if victim is not None and held - victim.ask.body_bytes + ask.body_bytes <= spec.queue_bytes:
+    victim = queue.last_below(request.tier)
+    if victim is not None and held - victim.request.body_bytes + request.body_bytes <= spec.queue_bytes:
         return Decision(Verdict.WAIT, victims=(victim,))
-    if queue.holds(ask.tier):
+    if queue.holds(request.tier):
         by_count, spare_bytes = count >= spec.queue_limit, spec.queue_bytes - held
-        victims = queue.of_tier(ask.tier).yield_to(ask.tenant, ask.body_bytes, by_count, spare_bytes)
+        victims = queue.of_tier(request.tier).yield_to(request.tenant, request.body_bytes, by_count, spare_bytes)
         if victims:
             return Decision(Verdict.WAIT, victims=victims)
     return Decision(Verdict.SHED)

@@ -57,8 +57,8 @@ def raw_breach(
     `made`: the forecast so far. `more_s`: seconds from its time to the first token. `output`: tokens of the answer.
     """
     slo, spread, kind = live.slo, labels.spread, made.kind
-    elapsed_s, wait_s, tpot_s = made.at - live.ask.body_at, made.wait_s, made.tpot_s
-    has_first = live.ask.stream and slo.ttft_bound_s < math.inf
+    elapsed_s, wait_s, tpot_s = made.at - live.request.body_at, made.wait_s, made.tpot_s
+    has_first = live.request.stream and slo.ttft_bound_s < math.inf
     good = 1.0
     if wait_s > 0.0 and live.timeouts.queue_s < math.inf:
         good = 1.0 - spread.over(kind, wait_s, live.timeouts.queue_s - elapsed_s)
@@ -70,7 +70,7 @@ def raw_breach(
         too_long = _too_long(bucket, left_s - more_s, tpot_s, live.max_tokens, slo.e2e_up_to_tokens)
         in_time = 1.0 - max(spread.over(kind, more_s, left_s), too_long)
         good = good * in_time if has_first else min(good, in_time)
-    if live.ask.stream and slo.tpot_bound_s < math.inf:
+    if live.request.stream and slo.tpot_bound_s < math.inf:
         good *= 1.0 - spread.over(tpot_kind(output), tpot_s, slo.tpot_bound_s)
     return 1.0 - good
 

@@ -20,11 +20,11 @@ def next_deadline(live: RequestState) -> tuple[float, Reason]:
     wait earlier. `ttft` counts from sent until the first content token, if `Request.visible`. `idle` counts from the
     last progress after that, except while the attempt is paused. `total` counts from head received, always.
     """
-    ask, timeouts = live.ask, live.timeouts
-    total = ask.head_at + timeouts.total_s, Reason.TOTAL_TIMEOUT
+    request, timeouts = live.request, live.timeouts
+    total = request.head_at + timeouts.total_s, Reason.TOTAL_TIMEOUT
     if live.waiting:
-        queue = ask.body_at + timeouts.queue_s, Reason.QUEUE_TIMEOUT
-        if live.deadline < queue[0] and ask.tier.admission.mode is AdmissionMode.ENFORCE:
+        queue = request.body_at + timeouts.queue_s, Reason.QUEUE_TIMEOUT
+        if live.deadline < queue[0] and request.tier.admission.mode is AdmissionMode.ENFORCE:
             queue = live.deadline, Reason.PREDICTED
         # A total timeout in the queue is reported as a queue timeout: another try may be luckier.
         return min((total[0], Reason.QUEUE_TIMEOUT), queue)
@@ -45,6 +45,6 @@ def slo_deadline(live: RequestState) -> float:
 
     A streamed answer needs its first token by then, any other its end. Without an objective it is the queue timeout.
     """
-    ask, slo = live.ask, live.slo
-    bound_s = min(slo.ttft_bound_s, slo.e2e_bound_s) if ask.stream else slo.e2e_bound_s
-    return ask.body_at + (live.timeouts.queue_s if bound_s == math.inf else bound_s)
+    request, slo = live.request, live.slo
+    bound_s = min(slo.ttft_bound_s, slo.e2e_bound_s) if request.stream else slo.e2e_bound_s
+    return request.body_at + (live.timeouts.queue_s if bound_s == math.inf else bound_s)

@@ -73,7 +73,7 @@ class PlacementExplanation:
 
 def explain(admission: Admission, live: RequestState, pool: Pool, now: float) -> PlacementExplanation:
     """Explain the decision on a newcomer that `pool` would serve. Changes nothing."""
-    tier = live.ask.tier
+    tier = live.request.tier
     free = [] if pool.queue.holds(tier) else pool.candidates(tier)
     ahead = NOTHING_AHEAD if free else admission.ahead(live, pool, now)
     trust, threshold = admission.trust(pool), admission.promises.threshold(tier)
@@ -147,7 +147,7 @@ def _budget(tier: Tier, left: float) -> str:
 
 def _verdict(live: RequestState, best: PlacementOption, trust: Trust, threshold: float) -> tuple[str, str]:
     admitted = WAITS if best.replica is None else "sent"
-    mode = live.ask.tier.admission.mode
+    mode = live.request.tier.admission.mode
     if mode is AdmissionMode.OFF:
         return admitted, "admission of this tier is off"
     if not live.slo.bounded:

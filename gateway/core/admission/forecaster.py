@@ -83,7 +83,7 @@ class Forecaster(Learner):
 
     def forecast(self, live: RequestState, pool: Pool, replica: Replica | None, ahead: Ahead, now: float) -> Forecast:
         """The forecast for `live` sent to `replica` now; None: queued behind `ahead`. Changes nothing."""
-        ask = live.ask
+        request = live.request
         learned = self._pools.get(pool.spec.name) or PoolLearned()
         costs, labels = learned.costs, learned.labels
         wait_s = slot_s = 0.0
@@ -92,23 +92,23 @@ class Forecaster(Learner):
             foreign = engine.foreign(now)
             step_s = costs.step_s(engine.decodes + foreign, engine.context)
             scale = engine.factor
-            engine_s = costs.ttft_s(engine.backlog(now), replica.unread_of(live.prompt_tokens, ask), step_s)
+            engine_s = costs.ttft_s(engine.backlog(now), replica.unread_of(live.prompt_tokens, request), step_s)
             slot_s = engine.slot_s(replica.in_flight + foreign)
             kind = DIRECT
         else:
-            slow = learned.higher.get(ask.tier.name)
+            slow = learned.higher.get(request.tier.name)
             wait_s = wait_in_gateway_s(costs, pool, ahead, ahead.higher_share if slow is None else slow.share)
             step_s = costs.step_s(costs.queued_decodes, costs.queued_context)
             scale = 1.0
             slot_s = costs.queued_slot_s
-            engine_s = costs.ttft_s(costs.queued_backlog, pool.least_unread(live.prompt_tokens, ask), step_s)
+            engine_s = costs.ttft_s(costs.queued_backlog, pool.least_unread(live.prompt_tokens, request), step_s)
             kind = queued_kind(ahead.requests)
         if labels.gate.offset > 1e-3:
             scale *= math.exp(labels.gate.offset)
-        elapsed_s = now - ask.body_at
+        elapsed_s = now - request.body_at
         more_s = wait_s + slot_s + scale * engine_s
         tpot_s = scale * costs.tpot_s(step_s, len(pool.replicas), now)
-        bucket = self.lengths.known(ask.model.name, ask.tier.name, live.prompt_tokens)
+        bucket = self.lengths.known(request.model.name, request.tier.name, live.prompt_tokens)
         output = min(bucket.median, float(live.max_tokens))
         ttft_s = elapsed_s + more_s
         e2e_s = ttft_s + tpot_s * max(0.0, output - 1.0)
@@ -117,18 +117,18 @@ class Forecaster(Learner):
         made.load = more_s + tpot_s
         made.raw = raw_breach(live, labels, bucket, made, more_s, output)
         made.features = labels.features(made.raw, replica is None, ahead.requests, ahead.higher_share)
-        made.breach = labels.breach(made.features, ask.tier.name)
+        made.breach = labels.breach(made.features, request.tier.name)
         return made
 
     def is_late(self, live: RequestState, forecast: Forecast, bound_s: float) -> float:
         """P(its first token comes later than `bound_s` after body complete), 0-1. Its pool must have costs."""
         spread = self._pools[forecast.pool].labels.spread
-        elapsed_s = forecast.at - live.ask.body_at
+        elapsed_s = forecast.at - live.request.body_at
         return spread.over(forecast.kind, forecast.ttft_s - elapsed_s, bound_s - elapsed_s)
 
     def expected_output(self, live: RequestState) -> float:
         """Median of the output tokens, for all choices together."""
-        return min(self._bucket(live).median, float(live.max_tokens)) * live.ask.choices
+        return min(self._bucket(live).median, float(live.max_tokens)) * live.request.choices
 
     def prefill_s_per_token(self, pool: str) -> float | None:
         """Seconds to read one prompt token in this pool; None until known."""
@@ -164,7 +164,7 @@ class Forecaster(Learner):
     def opened(self, attempt: Attempt, now: float) -> None:
         """An attempt was dispatched."""
         live, replica = attempt.live, attempt.replica
-        if live.ask.endpoint in WEIGHTLESS:
+        if live.request.endpoint in WEIGHTLESS:
             return
         costs = self._of(replica.pool).costs
         engine = self._engine(replica, now)
@@ -176,9 +176,9 @@ class Forecaster(Learner):
         engine.begin(attempt.id, attempt.slot.unread_tokens, read_by, now)
         engine.advance(replica.in_flight, replica.held_tokens, now)
         each = min(facts.bucket.mean, float(live.max_tokens))
-        attempt.slot.expect(live.ask.choices, each * live.ask.choices)
+        attempt.slot.expect(live.request.choices, each * live.request.choices)
         costs.sent(attempt.slot.unread_tokens, now)
-        if now > live.ask.body_at:
+        if now > live.request.body_at:
             costs.met(facts.backlog, facts.decodes, facts.context, facts.slot_s)
 
     def first_token(self, attempt: Attempt, now: float) -> None:
@@ -205,7 +205,7 @@ class Forecaster(Learner):
         self._sampled(learned, error)
         forecast = attempt.live.forecast
         if forecast is not None and forecast.wait_s > 0.0 and now > forecast.at:
-            elapsed_s = forecast.at - attempt.live.ask.body_at
+            elapsed_s = forecast.at - attempt.live.request.body_at
             expected_s = max(forecast.ttft_s - elapsed_s, 1e-6)
             labels.spread.add(forecast.kind, math.log((now - forecast.at) / expected_s))
 
@@ -220,13 +220,13 @@ class Forecaster(Learner):
         facts = attempt.facts
         if facts is None or attempt.first_at is None:
             return
-        each = tokens // attempt.live.ask.choices
+        each = tokens // attempt.live.request.choices
         if facts.teaches:
             facts.edges = facts.bucket.passes(each, facts.edges)
         if each >= facts.expects_at:
             facts.expects_at = int(EXPECT_EVERY * each) + 1
             more = min(facts.bucket.more(each), float(max(0, attempt.live.max_tokens - each)))
-            attempt.slot.expect_more(more * attempt.live.ask.choices)
+            attempt.slot.expect_more(more * attempt.live.request.choices)
         steps = each - 1
         if steps < FIRST_STEPS or facts.shown:
             return
@@ -263,7 +263,7 @@ class Forecaster(Learner):
         engine.read(attempt.id, now)
         live = attempt.live
         tokens = finish.output_tokens if finish.output_tokens is not None else max(attempt.tokens, finish.tokens_seen)
-        each = tokens // live.ask.choices
+        each = tokens // live.request.choices
         if each < 1:
             # No latency is learned from an empty answer.
             if not finish.empty and not live.visible and now > attempt.opened_at:
@@ -318,14 +318,14 @@ class Forecaster(Learner):
         learned.labels.gate.forecast(forecast.load)
         forecast.weight = learned.labels.weigh(now)
         if forecast.wait_s > 0.0:
-            learned.see_higher(live.ask.tier.name, forecast.features[HIGHER_SHARE], now)
+            learned.see_higher(live.request.tier.name, forecast.features[HIGHER_SHARE], now)
         slo = live.slo
         bound_s = math.inf if slo.e2e_up_to_tokens is not None else slo.e2e_bound_s
-        if live.ask.stream:
+        if live.request.stream:
             bound_s = min(bound_s, slo.ttft_bound_s)
         if bound_s < math.inf:
-            due = self._due.setdefault(live.ask.tier.name, deque())
-            due.append((live.ask.body_at + bound_s, live, forecast))
+            due = self._due.setdefault(live.request.tier.name, deque())
+            due.append((live.request.body_at + bound_s, live, forecast))
 
     def judged(self, live: RequestState, breached: bool, now: float) -> None:
         """Whether an admitted request missed an objective. The first judgement of a forecast stands."""
@@ -341,7 +341,7 @@ class Forecaster(Learner):
         labels.raw_scores.add(forecast.raw, breached)
         labels.gate.labelled(forecast.breach, breached, forecast.load)
         if forecast.weight > 0.0:
-            labels.learn(forecast.features, live.ask.tier.name, breached, forecast.weight)
+            labels.learn(forecast.features, live.request.tier.name, breached, forecast.weight)
 
     def dropped(self, live: RequestState) -> None:
         """The forecast gets no label: the client left, or a replica failed."""
@@ -398,11 +398,11 @@ class Forecaster(Learner):
         return engine
 
     def _bucket(self, live: RequestState) -> Bucket:
-        return self.lengths.bucket(live.ask.model.name, live.ask.tier.name, live.prompt_tokens)
+        return self.lengths.bucket(live.request.model.name, live.request.tier.name, live.prompt_tokens)
 
 
 def _late(live: RequestState, now: float) -> bool:
     """Whether a request missed its earliest bound, which has passed: it has no first token, or no end."""
     if live.first_at is None:
         return live.ended_at is None
-    return live.ended_at is None and live.ask.body_at + live.slo.e2e_bound_s <= now
+    return live.ended_at is None and live.request.body_at + live.slo.e2e_bound_s <= now

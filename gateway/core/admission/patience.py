@@ -25,11 +25,11 @@ class Patience:
 
     def arrives(self, live: RequestState, pool: Pool) -> None:
         """Remember how much of its prompt a newcomer would have to have read at best."""
-        live.least_unread = pool.least_unread(live.prompt_tokens, live.ask)
+        live.least_unread = pool.least_unread(live.prompt_tokens, live.request)
 
     def waits_for_own(self, live: RequestState, replica: Replica, now: float) -> bool:
         """Whether a request that `replica` could take rather waits for one that has more of its prompt."""
-        saved = replica.unread_of(live.prompt_tokens, live.ask) - live.least_unread
+        saved = replica.unread_of(live.prompt_tokens, live.request) - live.least_unread
         return saved > 0 and now < due_at(live) and now < self._until(live, replica.pool, saved)
 
     def ends_at(self, live: RequestState, pool: Pool) -> float:
@@ -38,9 +38,9 @@ class Patience:
 
     def _until(self, live: RequestState, pool: Pool, saved_tokens: int) -> float:
         token_s = self._forecaster.prefill_s_per_token(pool.spec.name)
-        if token_s is None or live.ask.tier.admission.mode is not AdmissionMode.ENFORCE:
-            return live.ask.body_at
-        return live.ask.body_at + token_s * saved_tokens
+        if token_s is None or live.request.tier.admission.mode is not AdmissionMode.ENFORCE:
+            return live.request.body_at
+        return live.request.body_at + token_s * saved_tokens
 
     def chosen(
         self, waiting: list[RequestState], pool: Pool, random: float, now: float
@@ -53,12 +53,12 @@ class Patience:
         best: tuple[RequestState, Replica] | None = None
         least = 0
         for live in waiting:
-            replica = pool.pick(live.ask, None, random)
+            replica = pool.pick(live.request, None, random)
             if replica is None or self.waits_for_own(live, replica, now):
                 continue
             if live is waiting[0] and now >= due_at(live):
                 return live, replica
-            unread = replica.unread_of(live.prompt_tokens, live.ask)
+            unread = replica.unread_of(live.prompt_tokens, live.request)
             if best is None or (unread < least and unread < live.prompt_tokens):
                 best, least = (live, replica), unread
         return best

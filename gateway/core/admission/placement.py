@@ -35,27 +35,27 @@ class Placement:
 
     def find(self, live: RequestState, now: float) -> Pool | Unplaceable:
         """The pool for a request. Sets the prompt lengths in `live`."""
-        ask, batch = live.ask, live.ask.batch
+        request, batch = live.request, live.request.batch
         # An engine reads the prompts of a batch one by one, so their mean length has to fit.
-        if ask.prompt_exact is not None:
-            low, high = ask.prompt_exact // batch, -(-ask.prompt_exact // batch)
-            live.prompt_tokens = ask.prompt_exact
+        if request.prompt_exact is not None:
+            low, high = request.prompt_exact // batch, -(-request.prompt_exact // batch)
+            live.prompt_tokens = request.prompt_exact
         else:
-            low, high = self._prompts.estimate(ask.asked_model or ask.model.name, ask.prompt_bytes // batch)
+            low, high = self._prompts.estimate(request.asked_model or request.model.name, request.prompt_bytes // batch)
             live.prompt_tokens = high * batch
         live.prompt_likely = (low + high) // 2
-        return place(ask, low, high, self._fleet, now)
+        return place(request, low, high, self._fleet, now)
 
 
-def place(ask: Request, low: int, high: int, fleet: Fleet, now: float) -> Pool | Unplaceable:
+def place(request: Request, low: int, high: int, fleet: Fleet, now: float) -> Pool | Unplaceable:
     """The first pool of the route that takes a prompt of `high` tokens and has a usable replica.
 
     `high` overcounts most prompts. A prompt that fits nowhere by `high` still goes to the pool of the longest prompts,
     whose engine counts exactly. It is refused only if it does not fit by `low` either.
     """
-    route = ask.policy.route(ask.model, ask.tier)
+    route = request.policy.route(request.model, request.tier)
     if not route:
-        detail = f"tier {ask.tier.name} may not use model {ask.model.name}"
+        detail = f"tier {request.tier.name} may not use model {request.model.name}"
         return Unplaceable(Outcome.INVALID, Reason.FORBIDDEN_MODEL, detail)
     fitting = [spec for spec in route if spec.takes(high)]
     if not fitting:
@@ -68,18 +68,18 @@ def place(ask: Request, low: int, high: int, fleet: Fleet, now: float) -> Pool |
         fitting = [spec for spec in route if spec.max_prompt_tokens == limit]
     for spec in fitting:
         pool = fleet.pool(spec.name)
-        if pool is not None and pool.is_bound(ask):
-            home = pool.home(ask.session) if ask.session is not None else None
+        if pool is not None and pool.is_bound(request):
+            home = pool.home(request.session) if request.session is not None else None
             if home is not None and not home.slots:
-                return _homeless(ask, home, fleet.cools_in_s(spec.name, now))
-        if pool is not None and pool.alive and (not ask.adapter or pool.lists(ask.adapter)):
+                return _homeless(request, home, fleet.cools_in_s(spec.name, now))
+        if pool is not None and pool.alive and (not request.adapter or pool.lists(request.adapter)):
             return pool
     cools_in_s = min(fleet.cools_in_s(spec.name, now) for spec in fitting)
     return Unplaceable(Outcome.REFUSED, Reason.NO_REPLICAS, retry_after_s=cools_in_s)
 
 
-def _homeless(ask: Request, home: Replica, cools_in_s: float) -> Unplaceable:
-    name = "" if ask.session is None else ask.session.name[:MAX_NAME]
+def _homeless(request: Request, home: Replica, cools_in_s: float) -> Unplaceable:
+    name = "" if request.session is None else request.session.name[:MAX_NAME]
     detail = (
         f"session {name} is kept at replica {home.spec.name}, which is {home.state}. Try again later, or begin another "
         "session and send the conversation whole."

@@ -90,15 +90,15 @@ class Promises:
 
     def broken(self, live: RequestState, pool: Pool, forecast: Forecast) -> Objective | None:
         """The TTFT objective of its tier that would break with this request; None if all hold."""
-        if live.ask.stream:
-            for guard in self._guards.get(live.ask.tier.name, ()):
+        if live.request.stream:
+            for guard in self._guards.get(live.request.tier.name, ()):
                 if not guard.admits(self._late(live, pool, forecast, guard.objective), forecast.at):
                     return guard.objective
         return None
 
     def is_owed(self, live: RequestState, now: float) -> bool:
         """Whether it is to be admitted though it is doubtful: too few of its length were."""
-        tier = live.ask.tier
+        tier = live.request.tier
         fairness = self._fairness.get(tier.name)
         if fairness is None or tier.admission.mode is not AdmissionMode.ENFORCE:
             return False
@@ -112,8 +112,8 @@ class Promises:
         """
         if self._forecaster.has_costs(pool.spec.name):
             return self._forecaster.is_late(live, forecast, objective.threshold_s)
-        before = pool.queue.of_tier(live.ask.tier).first() if pool.queue.holds(live.ask.tier) else None
-        return 0.0 if before is None or forecast.at - before.ask.body_at <= objective.threshold_s else 1.0
+        before = pool.queue.of_tier(live.request.tier).first() if pool.queue.holds(live.request.tier) else None
+        return 0.0 if before is None or forecast.at - before.request.body_at <= objective.threshold_s else 1.0
 
     def step_limit_s(self, replica: Replica, prices: StepPrices | None, now: float) -> float:
         """The longest mean step of `replica` that keeps the TPOT and e2e objectives of all tiers in use; inf: none.
@@ -163,14 +163,14 @@ class Promises:
 
     def admitted(self, live: RequestState, pool: Pool, forecast: Forecast) -> None:
         """A request with this forecast was sent, or queued."""
-        fairness = self._fairness.get(live.ask.tier.name)
+        fairness = self._fairness.get(live.request.tier.name)
         if fairness is not None and not live.counted:
             live.counted = True
             fairness.decided(live.prompt_likely, True, forecast.at)
-        guards = self._guards.get(live.ask.tier.name)
-        if guards is not None and live.ask.stream:
-            self._drop(live.ask.id)  # it may have moved here from the queue of a pool without replicas
-            promised = self._promised[live.ask.id] = []
+        guards = self._guards.get(live.request.tier.name)
+        if guards is not None and live.request.stream:
+            self._drop(live.request.id)  # it may have moved here from the queue of a pool without replicas
+            promised = self._promised[live.request.id] = []
             for guard in guards:
                 late = self._late(live, pool, forecast, guard.objective)
                 guard.admitted(late)
@@ -183,24 +183,24 @@ class Promises:
 
     def first_token(self, live: RequestState, now: float) -> None:
         """The client has the first token of a stream."""
-        for guard, late in self._promised.pop(live.ask.id, ()):
-            guard.answered(late, now - live.ask.body_at, now)
+        for guard, late in self._promised.pop(live.request.id, ()):
+            guard.answered(late, now - live.request.body_at, now)
 
     def ended(self, live: RequestState, record: Record, now: float) -> None:
         """A request is over."""
         lost = is_lost(record)
-        fairness = self._fairness.get(live.ask.tier.name)
+        fairness = self._fairness.get(live.request.tier.name)
         if lost and fairness is not None:
             if live.counted:
                 fairness.lost(live.prompt_likely, now)
             else:
                 fairness.decided(live.prompt_likely, False, now)
-        for guard, late in self._promised.pop(live.ask.id, ()):
+        for guard, late in self._promised.pop(live.request.id, ()):
             if lost and guard.last and record.e2e_s >= LONG_WAIT * guard.objective.threshold_s:
                 guard.answered(late, math.inf, now)
             else:
                 guard.dropped(late)
-        tier = live.ask.tier
+        tier = live.request.tier
         budget = self._budgets.get(tier.name)
         if budget is not None:
             budget.count(tier.slo, record, now)

@@ -66,11 +66,11 @@ def believed(attempt: Attempt, finish: AttemptResult) -> AttemptResult:
 
 
 def _max_output(live: RequestState, seen: int) -> int:
-    granted = (live.max_tokens + SLACK_TOKENS) * live.ask.choices
+    granted = (live.max_tokens + SLACK_TOKENS) * live.request.choices
     return granted if live.is_capped else max(granted, TOKENS_PER_EVENT * seen)
 
 
 def _max_prompt(live: RequestState) -> int:
-    ask = live.ask
-    most = TOKENS_PER_BYTE * max(ask.body_bytes, ask.prompt_bytes) + TEMPLATE_TOKENS * ask.batch
-    return max(most, ask.prompt_exact or 0)
+    request = live.request
+    most = TOKENS_PER_BYTE * max(request.body_bytes, request.prompt_bytes) + TEMPLATE_TOKENS * request.batch
+    return max(most, request.prompt_exact or 0)

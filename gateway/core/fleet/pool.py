@@ -289,24 +289,24 @@ class Pool(Slots[Replica]):
         """Share (0-1) of its slots that are free; 0 if it has none."""
         return self.spare / self._slots if self._slots else 0.0
 
-    def pick(self, ask: Request, avoid: Replica | None, random: float, by_max: bool = False) -> Replica | None:
-        """The replica that `ask` should use now; None if it has to wait. `random` in [0, 1) settles ties.
+    def pick(self, request: Request, avoid: Replica | None, random: float, by_max: bool = False) -> Replica | None:
+        """The replica that `request` should use now; None if it has to wait. `random` in [0, 1) settles ties.
 
         `avoid`: the replica of a first attempt; replicas with recent failures are avoided as well then. `by_max`: only
         written bounds count, whatever the tier.
         """
-        tier = ask.tier
+        tier = request.tier
         by_max = by_max or tier.admission.mode is not AdmissionMode.ENFORCE
         free = self._ready(by_max)
         home: Replica | None = None
-        if ask.session is not None and (self.knows_caches or self.spec.strict_sessions):
-            home = self.home(ask.session)
-        if self.is_bound(ask):
+        if request.session is not None and (self.knows_caches or self.spec.strict_sessions):
+            home = self.home(request.session)
+        if self.is_bound(request):
             free = [replica for replica in free if replica is home]
-        elif ask.prefix.blocks and not by_max and self.knows_caches:
-            free = free + self._warm(ask)
-        if ask.adapter:
-            free = _with_adapter(free, ask.adapter)
+        elif request.prefix.blocks and not by_max and self.knows_caches:
+            free = free + self._warm(request)
+        if request.adapter:
+            free = _with_adapter(free, request.adapter)
         if self._watch.answers.suspects and (self.acquired % SUSPECT_EVERY or avoid is not None):
             free = [replica for replica in free if not replica.outlier_score.suspected] or free
         if avoid is not None:
@@ -314,11 +314,11 @@ class Pool(Slots[Replica]):
             free = [replica for replica in free if not replica.breaker.failures] or free
         if not free or not self._may_take(tier, by_max):
             return None
-        return self._router.pick(free, random, ask.prefix, self.request_tokens, home)
+        return self._router.pick(free, random, request.prefix, self.request_tokens, home)
 
-    def is_bound(self, ask: Request) -> bool:
+    def is_bound(self, request: Request) -> bool:
         """Whether a request may only be served by the home of its session."""
-        return self.spec.strict_sessions and ask.session is not None
+        return self.spec.strict_sessions and request.session is not None
 
     def home(self, session: Session) -> Replica | None:
         """The replica that draws the largest number from a session; None if no replica takes requests.
@@ -344,7 +344,7 @@ class Pool(Slots[Replica]):
         """Whether any replica lists this LoRA adapter."""
         return any(adapter in replica.adapters.listed for replica in self.replicas.values())
 
-    def _warm(self, ask: Request) -> list[Replica]:
+    def _warm(self, request: Request) -> list[Replica]:
         """Replicas closed by unread prompts alone that have as much of this one cached as they are over the limit.
 
         Before its first token their engines have no more to read than one that is just open and has nothing of it.
@@ -354,7 +354,7 @@ class Pool(Slots[Replica]):
             replica
             for replica in self.replicas.values()
             if replica.bound is CapacityBound.PROMPTS
-            and replica.unprefilled_tokens - replica.cache.covered_tokens(ask.prefix) < most
+            and replica.unprefilled_tokens - replica.cache.covered_tokens(request.prefix) < most
             and not self.is_backing_off(replica)
         ]
 
@@ -375,11 +375,13 @@ class Pool(Slots[Replica]):
         until = self.backoffs.get(replica)
         return until is not None and (until > TRIED_NEXT or replica.in_flight > 0)
 
-    def least_unread(self, prompt_tokens: int, ask: Request) -> int:
+    def least_unread(self, prompt_tokens: int, request: Request) -> int:
         """Tokens of a prompt that the replica with the longest part of it in its cache would have to compute."""
-        if not ask.prefix.blocks:
+        if not request.prefix.blocks:
             return prompt_tokens
-        return min((r.unread_of(prompt_tokens, ask) for r in self.replicas.values() if r.slots), default=prompt_tokens)
+        return min(
+            (r.unread_of(prompt_tokens, request) for r in self.replicas.values() if r.slots), default=prompt_tokens
+        )
 
     def candidates(self, tier: Tier) -> list[Replica]:
         """Replicas that `tier` may use now, by unread prompt tokens and requests, whatever the router."""

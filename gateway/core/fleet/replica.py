@@ -196,9 +196,9 @@ class BaseReplica(RoutingTarget):
         left = min(float(self.slots - self.in_flight), by_kv, self.budget.places(self.held_tokens, now))
         return max(1, int(left))  # it has room for one at least
 
-    def unread_of(self, prompt_tokens: int, ask: Request) -> int:
+    def unread_of(self, prompt_tokens: int, request: Request) -> int:
         """Tokens of a prompt that the engine would have to compute, at least 1."""
-        indexed = self.indexed_of(prompt_tokens, ask)
+        indexed = self.indexed_of(prompt_tokens, request)
         return prompt_tokens - self.expected_of(prompt_tokens, indexed) if indexed else prompt_tokens
 
     def expected_of(self, prompt_tokens: int, indexed_tokens: int) -> int:
@@ -206,10 +206,10 @@ class BaseReplica(RoutingTarget):
         kept = self.cache.evidence.kept
         return min(prompt_tokens - 1, indexed_tokens if kept == 1.0 else int(kept * indexed_tokens))
 
-    def indexed_of(self, prompt_tokens: int, ask: Request) -> int:
+    def indexed_of(self, prompt_tokens: int, request: Request) -> int:
         """Tokens of a prompt that the index of its cache has."""
-        known = self.cache.matched(ask.prefix)
-        return prompt_tokens * known // ask.prefix.size if known else 0
+        known = self.cache.matched(request.prefix)
+        return prompt_tokens * known // request.prefix.size if known else 0
 
     def saw_load(self) -> None:
         """Tell the concurrency limit how many requests run and how many prompts are unread."""

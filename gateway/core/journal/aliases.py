@@ -16,7 +16,11 @@ RENAMED: Final = {
     "Why": "Reason",
 }
 
-FIELDS: Final = {("Ejection", "canary_s"): "probe_s"}
+FIELDS: Final = {
+    ("Ejection", "canary_s"): "probe_s",
+    ("Record", "ask"): "request",
+    **{(command, "ask"): "request_id" for command in ("Dispatch", "Commit", "Cancel", "Refuse", "Cut")},
+}
 """Class (by its present name) and old name of a field -> its present name."""
 
 

@@ -52,8 +52,8 @@ class Recorded(Controller):
         super().__init__(policy, random, share)
         self._tell = tell
 
-    def arrive(self, ask: Request, now: float) -> list[Command]:
-        return self._told("arrive", Controller.arrive, ask, now)
+    def arrive(self, request: Request, now: float) -> list[Command]:
+        return self._told("arrive", Controller.arrive, request, now)
 
     def sent(self, attempt_id: int, now: float) -> list[Command]:
         return self._told("sent", Controller.sent, attempt_id, now)
@@ -79,14 +79,14 @@ class Recorded(Controller):
     def finish(self, attempt_id: int, finish: AttemptResult, now: float) -> list[Command]:
         return self._told("finish", Controller.finish, attempt_id, finish, now)
 
-    def leave(self, ask_id: int, now: float, why: Reason = Reason.CLIENT_GONE) -> list[Command]:
-        return self._told("leave", Controller.leave, ask_id, now, why)
+    def leave(self, request_id: int, now: float, why: Reason = Reason.CLIENT_GONE) -> list[Command]:
+        return self._told("leave", Controller.leave, request_id, now, why)
 
     def shut(self, now: float) -> list[Command]:
         return self._told("shut", Controller.shut, now)
 
-    def fail(self, ask_id: int, now: float) -> list[Command]:
-        return self._told("fail", Controller.fail, ask_id, now)
+    def fail(self, request_id: int, now: float) -> list[Command]:
+        return self._told("fail", Controller.fail, request_id, now)
 
     def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]:
         return self._told("observe", Controller.observe, replica_name, sample, now)
@@ -156,7 +156,9 @@ class Encoder:
     def _argument(self, value: object) -> object:
         if isinstance(value, Request):
             slo = None if value.slo is None else self._value(value.slo)
-            return written.ask(value, self._name(value.policy), self._name(value.tier), self._name(value.model), slo)
+            return written.request(
+                value, self._name(value.policy), self._name(value.tier), self._name(value.model), slo
+            )
         return written.finish(value) if isinstance(value, AttemptResult) else self._value(value)
 
     def _command(self, command: Command) -> object:
@@ -200,7 +202,7 @@ class Decoder:
         self.share = share
         self.fields: Mapping[str, Sequence[str]] = fields
         """Names of the fields in lists, by type, as of when it was written."""
-        self.asks: dict[int, Request] = {}
+        self.open_requests: dict[int, Request] = {}
         """Requests that are not over, by id."""
         self._named: dict[tuple[str, str], object] = {}
         references: dict[str, Code] = {"Request": self._over}
@@ -224,7 +226,7 @@ class Decoder:
         args = [self._reader.value(item) for item in row[2]]
         for item in args:
             if isinstance(item, Request):
-                self.asks[item.id] = item
+                self.open_requests[item.id] = item
         args.insert(NOW_AT.get(name, len(args)), self._reader.value(row[0]))
         return name, tuple(args)
 
@@ -241,8 +243,8 @@ class Decoder:
     def ends(command: object) -> int | None:
         """Id of the request that a written command ends, if it is an `Ended`; else None."""
         match command:
-            case {"Ended": [{"Record": [{"Request": int(ask_id)}, *_]}]}:
-                return ask_id
+            case {"Ended": [{"Record": [{"Request": int(request_id)}, *_]}]}:
+                return request_id
             case _:
                 return None
 
@@ -267,12 +269,12 @@ class Decoder:
 
         return find
 
-    def _over(self, ask_id: object) -> object:
+    def _over(self, request_id: object) -> object:
         """The request of a record. No later line refers to it."""
-        ask = self.asks.pop(ask_id, None) if isinstance(ask_id, int) else None
-        if ask is None:
-            raise Unreadable(f"request {ask_id!r} never arrived, or ended before")
-        return ask
+        request = self.open_requests.pop(request_id, None) if isinstance(request_id, int) else None
+        if request is None:
+            raise Unreadable(f"request {request_id!r} never arrived, or ended before")
+        return request
 
 
 class Replay:
@@ -297,7 +299,7 @@ class Replay:
             return self._encoder.answer(Raised(type(error).__name__))
         for command in answer:
             if isinstance(command, Ended):
-                self._decoder.asks.pop(command.record.ask.id, None)
+                self._decoder.open_requests.pop(command.record.request.id, None)
         return [self._as_then(command) for command in self._encoder.answers(answer)]
 
     def _as_then(self, written: object) -> object:

@@ -18,34 +18,34 @@ _OUTCOMES: Final = members(Outcome)
 _WHYS: Final = members(Reason)
 
 
-def ask(ask: Request, policy: object, tier: object, model: object, slo: object) -> object:
+def request(request: Request, policy: object, tier: object, model: object, slo: object) -> object:
     """A request in full. Its policy, tier, model and SLO are passed in written form."""
     row = (
-        ask.id,
+        request.id,
         policy,
         tier,
         model,
-        ask.tenant,
-        _ENDPOINTS[ask.endpoint],
-        ask.stream,
-        ask.prompt_bytes,
-        ask.prompt_exact,
-        ask.max_tokens,
-        ask.choices,
-        ask.body_bytes,
-        _number(ask.head_at),
-        _number(ask.body_at),
-        ask.batch,
-        ask.asked_model,
-        ask.body_hash,
+        request.tenant,
+        _ENDPOINTS[request.endpoint],
+        request.stream,
+        request.prompt_bytes,
+        request.prompt_exact,
+        request.max_tokens,
+        request.choices,
+        request.body_bytes,
+        _number(request.head_at),
+        _number(request.body_at),
+        request.batch,
+        request.asked_model,
+        request.body_hash,
         slo,
-        ask.assembled,
-        {"Prefix": {"blocks": ask.prefix.blocks, "ends": ask.prefix.ends, "size": ask.prefix.size}},
-        ask.split,
-        ask.is_token_ids,
-        ask.fallback_of,
-        ask.adapter,
-        None if ask.session is None else {"Session": {"name": ask.session.name, "key": ask.session.key}},
+        request.assembled,
+        {"Prefix": {"blocks": request.prefix.blocks, "ends": request.prefix.ends, "size": request.prefix.size}},
+        request.split,
+        request.is_token_ids,
+        request.fallback_of,
+        request.adapter,
+        None if request.session is None else {"Session": {"name": request.session.name, "key": request.session.key}},
     )
     return {"Request": row}
 
@@ -69,19 +69,28 @@ def finish(finish: AttemptResult) -> object:
 def dispatch(command: Dispatch) -> object:
     """A command."""
     return {
-        "Dispatch": (command.ask, command.attempt, command.replica, command.max_tokens, command.degraded, command.model)
+        "Dispatch": (
+            command.request_id,
+            command.attempt,
+            command.replica,
+            command.max_tokens,
+            command.degraded,
+            command.model,
+        )
     }
 
 
 def commit(command: Commit) -> object:
     """A command."""
-    return {"Commit": (command.ask, command.attempt, None if command.hedged is None else _HEDGED[command.hedged])}
+    return {
+        "Commit": (command.request_id, command.attempt, None if command.hedged is None else _HEDGED[command.hedged])
+    }
 
 
 def ended(record: Record) -> object:
     """The `Ended` command of this record. It refers to the request by its id."""
     row = (
-        {"Request": record.ask.id},
+        {"Request": record.request.id},
         _OUTCOMES[record.outcome],
         None if record.why is None else _WHYS[record.why],
         record.pool,

@@ -53,7 +53,7 @@ class AskedTiers:
         self.tiers: dict[str, AskedTier] = {}
         self._kept: dict[str, int] = {}
 
-    def ask(self, tier: Tier, now: float) -> None:
+    def used(self, tier: Tier, now: float) -> None:
         """A request of `tier` came."""
         asked = self.tiers.get(tier.name)
         if asked is None:

@@ -46,7 +46,7 @@ class TenantQueue:
     def from_last(self) -> list[QueuedRequest]:
         """The requests that may be shed, the latest start first."""
         entries = sorted(self.heap, reverse=True)
-        return [live for _, _, ticket, live in entries if live.ticket == ticket and _may_be_shed(live.ask.tier)]
+        return [live for _, _, ticket, live in entries if live.ticket == ticket and _may_be_shed(live.request.tier)]
 
 
 class TierQueue:
@@ -110,40 +110,40 @@ class TierQueue:
     def push(self, live: QueuedRequest, ticket: int) -> None:
         assert live.use is not None
         live.ticket = ticket
-        live.start_by = live.deadline - (0.0 if live.forecast is None else live.forecast.engine_s(live.ask.body_at))
-        flow = self._flows.get(live.ask.tenant)
+        live.start_by = live.deadline - (0.0 if live.forecast is None else live.forecast.engine_s(live.request.body_at))
+        flow = self._flows.get(live.request.tenant)
         if flow is None:
-            flow = self._flows[live.ask.tenant] = TenantQueue(live.use)
+            flow = self._flows[live.request.tenant] = TenantQueue(live.use)
             heappush(self._turns, (live.use.served, live.start_by, ticket, flow))
-        entry = (live.start_by, live.ask.id, ticket, live)
+        entry = (live.start_by, live.request.id, ticket, live)
         heappush(flow.heap, entry)
         heappush(self._earliest, entry)
         flow.count += 1
-        flow.bytes += live.ask.body_bytes
-        if _may_be_shed(live.ask.tier):
-            heappush(self._latest, (-live.start_by, -live.ask.id, ticket, live))
+        flow.bytes += live.request.body_bytes
+        if _may_be_shed(live.request.tier):
+            heappush(self._latest, (-live.start_by, -live.request.id, ticket, live))
         else:
             self.fixed += 1
-            self.fixed_bytes += live.ask.body_bytes
+            self.fixed_bytes += live.request.body_bytes
         self.count += 1
 
     def remove(self, live: QueuedRequest) -> None:
         live.ticket = 0
         self.count -= 1
-        if not _may_be_shed(live.ask.tier):
+        if not _may_be_shed(live.request.tier):
             self.fixed -= 1
-            self.fixed_bytes -= live.ask.body_bytes
+            self.fixed_bytes -= live.request.body_bytes
         if not self.count:
             self._flows.clear()
             self._turns.clear()
             self._earliest.clear()
             self._latest.clear()
             return
-        flow = self._flows[live.ask.tenant]
+        flow = self._flows[live.request.tenant]
         flow.count -= 1
-        flow.bytes -= live.ask.body_bytes
+        flow.bytes -= live.request.body_bytes
         if not flow.count:
-            del self._flows[live.ask.tenant]
+            del self._flows[live.request.tenant]
             if len(self._turns) > 2 * len(self._flows) + STALE:
                 self._turns = [turn for turn in self._turns if turn[3].count]
                 heapify(self._turns)
@@ -216,8 +216,8 @@ class TierQueue:
                     break
                 out.append(live)
                 left -= 1
-                left_bytes -= live.ask.body_bytes
-                wanted -= live.ask.body_bytes
+                left_bytes -= live.request.body_bytes
+                wanted -= live.request.body_bytes
         return out if (out or not by_count) and wanted <= 0 else []
 
     def ahead_of(self, tenant: str, start_by: float = math.inf) -> int:
@@ -240,7 +240,7 @@ class TierQueue:
 
 def due_at(live: QueuedRequest) -> float:
     """When its turn goes before earlier deadlines of others."""
-    at = live.ask.body_at
+    at = live.request.body_at
     return at + min(MAX_TURN_S, TURN_SHARE * (live.deadline - at))
 
 
@@ -299,17 +299,17 @@ class PoolQueue:
     def push(self, live: QueuedRequest) -> None:
         """Queue `live`. Its `deadline` and its forecast give its place."""
         self._tickets += 1
-        tier_queue = self.of_tier(live.ask.tier)
-        tier_queue.tier = live.ask.tier
+        tier_queue = self.of_tier(live.request.tier)
+        tier_queue.tier = live.request.tier
         tier_queue.push(live, self._tickets)
         self._count += 1
-        self.bytes += live.ask.body_bytes
+        self.bytes += live.request.body_bytes
 
     def remove(self, live: QueuedRequest) -> None:
         """Take `live` out: it is served, its client left, or its deadline passed."""
-        self.of_tier(live.ask.tier).remove(live)
+        self.of_tier(live.request.tier).remove(live)
         self._count -= 1
-        self.bytes -= live.ask.body_bytes
+        self.bytes -= live.request.body_bytes
 
     def holds(self, tier: Tier) -> bool:
         """Whether any request of `tier` waits."""
@@ -405,12 +405,12 @@ class PoolQueue:
 
 
 def _turn(live: QueuedRequest) -> tuple[int, float, int]:
-    return live.ask.tier.priority, live.start_by, live.ask.id
+    return live.request.tier.priority, live.start_by, live.request.id
 
 
 def _loss(live: QueuedRequest) -> tuple[int, float, float, int]:
     """The largest is lost first."""
-    return live.ask.tier.priority, -live.ask.tier.weight, live.start_by, live.ask.id
+    return live.request.tier.priority, -live.request.tier.weight, live.start_by, live.request.id
 
 
 def _is_below(tier_queue: TierQueue, tier: Tier) -> bool:

@@ -12,10 +12,10 @@ from gateway.core.request import Request
 class QueuedRequest:
     """The part of a request's state that decides when its turn comes, and where the queue keeps its place."""
 
-    __slots__ = ("ask", "deadline", "forecast", "start_by", "ticket", "use")
+    __slots__ = ("deadline", "forecast", "request", "start_by", "ticket", "use")
 
-    def __init__(self, ask: Request) -> None:
-        self.ask = ask
+    def __init__(self, request: Request) -> None:
+        self.request = request
         self.use: TenantUse | None = None
         self.deadline = math.inf
         """When its first token, or the whole of an unstreamed answer, would come too late."""

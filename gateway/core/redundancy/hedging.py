@@ -170,30 +170,30 @@ class Hedges(Learner):
     def opened(self, attempt: Attempt, now: float) -> None:
         """The first attempt of a request earns its tier a share of a duplicate."""
         live = attempt.live
-        hedge = live.ask.tier.hedge
+        hedge = live.request.tier.hedge
         if hedge is not None and attempt.first:
-            self.of_tier(live.ask.tier).deposit(hedge.budget, live.prompt_tokens)
+            self.of_tier(live.request.tier).deposit(hedge.budget, live.prompt_tokens)
 
     def sent(self, attempt: Attempt, now: float) -> None:
         """Set the hedge timer of an attempt with visible tokens, which has been sent to its replica."""
         live = attempt.live
-        hedge = live.ask.tier.hedge
-        if hedge is None or not attempt.first or live.ask.choices > 1:
+        hedge = live.request.tier.hedge
+        if hedge is None or not attempt.first or live.request.choices > 1:
             return
         if self._random.random() < hedge.holdout:
-            self.of_tier(live.ask.tier).held += 1
+            self.of_tier(live.request.tier).held += 1
             return
         pool = self.of_pool(attempt.replica.pool)
         late_s = pool.first_tokens.quantile(bucket_of(attempt.prompt_tokens), hedge.quantile, now)
         if late_s is not None:
             expected_s = 0.0 if attempt.facts is None else attempt.facts.ttft_s
-            self.timers.set(live.ask.id, now + max(late_s, FLOOR_FACTOR * expected_s))
+            self.timers.set(live.request.id, now + max(late_s, FLOOR_FACTOR * expected_s))
 
     def first_token(self, attempt: Attempt, now: float) -> None:
         """The first token has come: no duplicate is needed."""
         if not self.on or not attempt.live.visible:
             return
-        self.timers.clear(attempt.live.ask.id)
+        self.timers.clear(attempt.live.request.id)
         self._learn(attempt, False, now)
 
     def committed(self, winner: Attempt) -> None:
@@ -209,10 +209,10 @@ class Hedges(Learner):
         if attempt.first_at is None:
             self._learn(attempt, True, now)
         if not live.open:
-            self.timers.clear(live.ask.id)
+            self.timers.clear(live.request.id)
         if live.hedged is None or attempt is live.committed or (live.committed is None and not attempt.hedge):
             return
-        tier = self.of_tier(live.ask.tier)
+        tier = self.of_tier(live.request.tier)
         tier.wasted_output_tokens += attempt.tokens
         if attempt.sent_at is not None:
             tier.wasted_prompt_tokens += attempt.prompt_tokens
@@ -220,7 +220,7 @@ class Hedges(Learner):
     def ended(self, live: RequestState) -> None:
         """A request is over."""
         if live.hedged is not None:
-            self.of_tier(live.ask.tier).outcomes[live.hedged] += 1
+            self.of_tier(live.request.tier).outcomes[live.hedged] += 1
 
     def _learn(self, attempt: Attempt, censored: bool, now: float) -> None:
         """Learn the TTFT of a first attempt. Second attempts are not typical: they are made when replicas are slow."""
@@ -242,7 +242,7 @@ class Hedges(Learner):
         """The replica for the duplicate of a late request, which is paid for; None if it gets none."""
         if live.outcome is not None or live.committed is not None or live.attempts > 1 or live.open[0].cancelled:
             return None
-        tier = self.of_tier(live.ask.tier)
+        tier = self.of_tier(live.request.tier)
         found = self._find(live, tier, live.open[0].replica, now)
         if isinstance(found, HedgeDenied):
             tier.denied[found] += 1
@@ -253,7 +253,7 @@ class Hedges(Learner):
 
     def _find(self, live: RequestState, tier: TierHedges, first: Replica, now: float) -> Replica | HedgeDenied:
         """The replica for a duplicate, or the reason against it. The cheapest checks come first."""
-        pool, ask = first.pool, live.ask
+        pool, request = first.pool, live.request
         if self.of_pool(pool).is_suspended(now):
             return HedgeDenied.LOSING
         if pool.queue:
@@ -265,7 +265,7 @@ class Hedges(Learner):
         denied = tier.denies()
         if denied is not None:
             return denied
-        replica = pool.pick(ask, first, self._random.random())
+        replica = pool.pick(request, first, self._random.random())
         if replica is None:
             return HedgeDenied.NO_REPLICA
         capacity = replica.kv.capacity_tokens

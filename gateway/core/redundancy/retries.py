@@ -61,14 +61,18 @@ class Retries:
         """
         if live.attempts > 1:
             return None
-        replica = failed.replica.pool.pick(live.ask, failed.replica, self._random.random())
-        if replica is None and not in_pool and not failed.replica.pool.is_bound(live.ask):
+        replica = failed.replica.pool.pick(live.request, failed.replica, self._random.random())
+        if replica is None and not in_pool and not failed.replica.pool.is_bound(live.request):
             replica = self._other_pool(live, failed)
-        return replica if replica is not None and self._extra.retry(live.ask.tier, failed.sent_at is not None) else None
+        return (
+            replica
+            if replica is not None and self._extra.retry(live.request.tier, failed.sent_at is not None)
+            else None
+        )
 
     def may_be_made(self, live: RequestState, replica: Replica, others: int) -> bool:
         """Whether a request at `replica` could be retried in its pool, beside the retries of `others`."""
-        tier = live.ask.tier
+        tier = live.request.tier
         return (
             live.attempts == 1
             and tier.retry.budget > 0.0
@@ -78,11 +82,11 @@ class Retries:
 
     def _other_pool(self, live: RequestState, failed: Attempt) -> Replica | None:
         """A free replica of another pool of the route, in the policy's order, that takes the prompt."""
-        ask = live.ask
-        for spec in ask.policy.route(ask.model, ask.tier):
+        request = live.request
+        for spec in request.policy.route(request.model, request.tier):
             pool = self._fleet.pool(spec.name)
-            if pool is not None and pool is not failed.replica.pool and spec.takes(live.prompt_tokens, ask.batch):
-                replica = pool.pick(ask, failed.replica, self._random.random())
+            if pool is not None and pool is not failed.replica.pool and spec.takes(live.prompt_tokens, request.batch):
+                replica = pool.pick(request, failed.replica, self._random.random())
                 if replica is not None:
                     return replica
         return None

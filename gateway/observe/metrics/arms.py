@@ -135,9 +135,9 @@ class Arms:
 
         An arm that was never configured here is left out.
         """
-        ask = record.ask
-        facts = self.facts.get((ask.split, ask.fallback_of or ask.model.name))
-        if facts is not None and ask.fallback_of:
+        request = record.request
+        facts = self.facts.get((request.split, request.fallback_of or request.model.name))
+        if facts is not None and request.fallback_of:
             facts.refused()
         elif facts is not None:
             facts.add(record)

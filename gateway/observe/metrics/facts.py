@@ -122,7 +122,7 @@ class TierFacts:
                 if not self.tier.slo.covers(record.output_tokens):
                     continue
                 value_s: float | None = record.e2e_s
-            elif not record.ask.stream:
+            elif not record.request.stream:
                 continue
             else:
                 value_s = record.ttft_s if metric is Metric.TTFT else record.tpot_s

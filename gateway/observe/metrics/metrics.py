@@ -105,26 +105,26 @@ class Metrics:
 
     def ended(self, record: Record) -> None:
         """Count one request that is over."""
-        ask, outcome, why = record.ask, record.outcome, record.why
-        now = ask.body_at + record.e2e_s
+        request, outcome, why = record.request, record.outcome, record.why
+        now = request.body_at + record.e2e_s
         if now >= self._due:
             self.roll(now)
-        cell = self._by_name.get((ask.tier.name, record.pool, record.replica)) or self._cell(record)
+        cell = self._by_name.get((request.tier.name, record.pool, record.replica)) or self._cell(record)
         facts, lane = cell.facts, cell.lane
 
-        key = (ask.model.name, outcome, why)
+        key = (request.model.name, outcome, why)
         lane.requests[key] = lane.requests.get(key, 0) + 1
         lane.attempts += record.attempts
         lane.dispatched += record.attempts > 0
         lane.held_s += record.e2e_s - record.queue_s  # nothing for one that was never dispatched
         lane.prompt_tokens[record.tokens_exact] += record.prompt_tokens
         lane.output_tokens[record.tokens_exact] += record.output_tokens
-        if ask.adapter:
-            self._adapter(ask.model.name, ask.adapter, outcome)
-        if ask.fallback_of:
-            fell = ask.tier.name, ask.fallback_of, ask.model.name, outcome
+        if request.adapter:
+            self._adapter(request.model.name, request.adapter, outcome)
+        if request.fallback_of:
+            fell = request.tier.name, request.fallback_of, request.model.name, outcome
             self.fallbacks[fell] = self.fallbacks.get(fell, 0) + 1
-        if ask.split:
+        if request.split:
             self.arms.ended(record)
         if why is not None:
             self.whys[_WHY_INDEX[why]] += 1
@@ -145,8 +145,8 @@ class Metrics:
             facts.counts[TierFacts.GOOD] += record.good
         if outcome in COUNTED:
             facts.counts[TierFacts.OFFERED] += 1
-            if facts.tier is not ask.tier:
-                facts.follow(ask.tier)
+            if facts.tier is not request.tier:
+                facts.follow(request.tier)
             facts.judge(record)
             if record.breach is not None and why is not Reason.PREDICTED:
                 said = decided(record), record.good
@@ -213,7 +213,7 @@ class Metrics:
         self.adapters[key] = self.adapters.get(key, 0) + 1
 
     def _cell(self, record: Record) -> LatencyCell:
-        tier = record.ask.tier
+        tier = record.request.tier
         pool, replica = self._place(record.pool or "", record.replica or "")
         facts = self.tiers.get(tier.name) or self.tiers.setdefault(tier.name, TierFacts(tier))
         lane = self.lanes.setdefault((tier.name, pool), Lane())

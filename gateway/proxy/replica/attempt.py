@@ -50,7 +50,7 @@ class UpstreamAttempt(StreamedAnswer):
         )
         state = next((name for holds, name in states if holds), "waiting")
         return (
-            f"<UpstreamAttempt {self.id} of request {self.owner.ask.id} at {self.upstream.spec.name}: {state}, "
+            f"<UpstreamAttempt {self.id} of request {self.owner.request.id} at {self.upstream.spec.name}: {state}, "
             f"status {self.status}, {self.seen} tokens seen, {self._held_bytes} bytes held>"
         )
 

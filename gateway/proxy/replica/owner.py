@@ -15,20 +15,20 @@ from gateway.wire.request import Parsed
 class AttemptOwner(CommandHandler):
     """Receives the bytes to show and the end of each attempt."""
 
-    __slots__ = ("api", "ask", "asked_model", "driver", "engine_said", "may_be_cut", "streams", "wants_usage")
+    __slots__ = ("api", "asked_model", "driver", "engine_said", "may_be_cut", "request", "streams", "wants_usage")
 
-    def __init__(self, driver: Driver, ask: Request, parsed: Parsed) -> None:
+    def __init__(self, driver: Driver, request: Request, parsed: Parsed) -> None:
         self.driver = driver
-        self.ask = ask
+        self.request = request
         self.api = parsed.api
         """The row of the API that is asked."""
-        self.streams = ask.visible
-        tier = ask.tier
+        self.streams = request.visible
+        tier = request.tier
         self.may_be_cut = tier.on_total is OnTotal.CUT or tier.repetition is not None or tier.caps.watch
         self.wants_usage = parsed.wants_usage or parsed.assembled
         self.engine_said = ""
         """Reason given by an engine that failed inside an answer."""
-        self.asked_model: str | None = parsed.model if ask.model.report is Report.ASKED else None
+        self.asked_model: str | None = parsed.model if request.model.report is Report.ASKED else None
         """The name of the model that the client is to read; None: the engine's own."""
 
     @property

@@ -117,14 +117,14 @@ class StreamedAnswer(HeldAnswer):
         answers = self.owner.api.answers
         assert answers.reader is not None
         self.reader = answers.reader()
-        if self.owner.ask.assembled:
+        if self.owner.request.assembled:
             assert answers.assembly is not None
             self.assembly = answers.assembly()
             self.content_type, self.coding = b"application/json", None
         if self.owner.may_be_cut:
             self.reader.remember()
-        rules = self.owner.ask.tier.repetition
-        if rules is not None and self.owner.ask.choices == 1:
+        rules = self.owner.request.tier.repetition
+        if rules is not None and self.owner.request.choices == 1:
             self._repetition = RepetitionDetector(rules.characters, rules.repeats)
         self._gaps = self.owner.gaps(self.upstream)
 
@@ -237,7 +237,7 @@ class StreamedAnswer(HeldAnswer):
         owner, reader = self.owner, self.reader
         if reader is None:
             return []
-        end = reader.cut_short(why, prompt_tokens, owner.ask.choices, owner.wants_usage)
+        end = reader.cut_short(why, prompt_tokens, owner.request.choices, owner.wants_usage)
         if self._model is not None:
             end = [self._model.apply(event) for event in end]
         if self.is_inside_event and end:
@@ -257,7 +257,7 @@ class StreamedAnswer(HeldAnswer):
         if self.over:
             return
         # Without a length, a connection that broke off between the ends of two choices closes as one in peace does.
-        ok = reader.complete and (self._framed or reader.done or reader.choices_over >= self.owner.ask.choices)
+        ok = reader.complete and (self._framed or reader.done or reader.choices_over >= self.owner.request.choices)
         if ok and self.assembly is not None:
             self.held = self._put_together(self.assembly, self._end)
             ok = bool(self.held)

@@ -93,27 +93,27 @@ class AdmissionGate:
         self.first_token = inner.first_token
         self.progress = inner.progress
 
-    def arrive(self, ask: Request, now: float) -> list[Command]:
+    def arrive(self, request: Request, now: float) -> list[Command]:
         """Let it pass, hold it, or shed it."""
-        lane = self._lane(ask)
-        if ask.tier.priority == self._shed and lane.rule.full(now):
-            return _refused(ask, Outcome.REFUSED, Reason.QUEUE_FULL, now)
-        lane.held[ask.tier.priority].append(ask)
+        lane = self._lane(request)
+        if request.tier.priority == self._shed and lane.rule.full(now):
+            return _refused(request, Outcome.REFUSED, Reason.QUEUE_FULL, now)
+        lane.held[request.tier.priority].append(request)
         return self._release(lane, now)
 
     def finish(self, attempt_id: int, finish: AttemptResult, now: float) -> list[Command]:
         """An attempt is closed."""
         return self._released(self._inner.finish(attempt_id, finish, now), now)
 
-    def leave(self, ask_id: int, now: float) -> list[Command]:
+    def leave(self, request_id: int, now: float) -> list[Command]:
         """A client is gone."""
         for lane in self._lanes.values():
             for held in lane.held.values():
-                for ask in held:
-                    if ask.id == ask_id:
-                        held.remove(ask)
-                        return [_ended(ask, Outcome.ABANDONED, Reason.CLIENT_GONE, now)]
-        return self._released(self._inner.leave(ask_id, now), now)
+                for request in held:
+                    if request.id == request_id:
+                        held.remove(request)
+                        return [_ended(request, Outcome.ABANDONED, Reason.CLIENT_GONE, now)]
+        return self._released(self._inner.leave(request_id, now), now)
 
     def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]:
         """A scrape may let those pass who are held."""
@@ -134,10 +134,10 @@ class AdmissionGate:
         """When to be woken: for the decider behind, or for the first who has been held too long."""
         return min(self._inner.wake_at(), *(lane.expires_at() for lane in self._lanes.values()))
 
-    def _lane(self, ask: Request) -> _Lane:
+    def _lane(self, request: Request) -> _Lane:
         """That of the first pool of the route that takes the prompt, else of the last; without a route any will do."""
-        route = ask.policy.route(ask.model, ask.tier) or tuple(ask.policy.pools.values())
-        tokens = ask.prompt_exact or ask.prompt_bytes // 4
+        route = request.policy.route(request.model, request.tier) or tuple(request.policy.pools.values())
+        tokens = request.prompt_exact or request.prompt_bytes // 4
         fitting = (pool for pool in route if pool.takes(tokens))
         return self._lanes[next(fitting, route[-1]).name]
 
@@ -156,15 +156,15 @@ class AdmissionGate:
         return commands
 
 
-def _expires_at(ask: Request) -> float:
-    return ask.body_at + ask.tier.timeouts.queue_s
+def _expires_at(request: Request) -> float:
+    return request.body_at + request.tier.timeouts.queue_s
 
 
-def _refused(ask: Request, outcome: Outcome, why: Reason, now: float) -> list[Command]:
-    return [Refuse(ask.id, why), _ended(ask, outcome, why, now)]
+def _refused(request: Request, outcome: Outcome, why: Reason, now: float) -> list[Command]:
+    return [Refuse(request.id, why), _ended(request, outcome, why, now)]
 
 
-def _ended(ask: Request, outcome: Outcome, why: Reason, now: float) -> Ended:
-    live = RequestState(ask)
+def _ended(request: Request, outcome: Outcome, why: Reason, now: float) -> Ended:
+    live = RequestState(request)
     live.decide(outcome, why, now)
     return Ended(live.record())

@@ -55,25 +55,25 @@ class Balancer:
         """Requests in flight at the replica of a pool that has the fewest; None if none is up."""
         return min((server.in_flight for server in self._servers[pool] if server.up(now)), default=None)
 
-    def arrive(self, ask: Request, now: float) -> list[Command]:
+    def arrive(self, request: Request, now: float) -> list[Command]:
         """Send it, or refuse what nobody could serve."""
-        live = RequestState(ask)
-        live.prompt_tokens = ask.prompt_exact if ask.prompt_exact is not None else ask.prompt_bytes // 4
-        live.max_tokens = ask.tier.caps.granted(ask.max_tokens)
-        job = self._jobs[ask.id] = _Job(live)
+        live = RequestState(request)
+        live.prompt_tokens = request.prompt_exact if request.prompt_exact is not None else request.prompt_bytes // 4
+        live.max_tokens = request.tier.caps.granted(request.max_tokens)
+        job = self._jobs[request.id] = _Job(live)
         out: list[Command] = []
-        if not ask.policy.route(ask.model, ask.tier):
+        if not request.policy.route(request.model, request.tier):
             return self._refuse(job, Outcome.INVALID, Reason.FORBIDDEN_MODEL, now)
-        if not self._pools(ask, live.prompt_tokens):
+        if not self._pools(request, live.prompt_tokens):
             return self._refuse(job, Outcome.INVALID, Reason.CONTEXT_LENGTH, now)
-        use = self._tenants.of(ask.tenant, ask.tier, now)
+        use = self._tenants.of(request.tenant, request.tier, now)
         reserved = live.prompt_tokens + live.max_tokens
         exceeded = use.check(reserved, now)
         if exceeded is not None:
             return self._refuse(job, Outcome.QUOTA, exceeded.why, now)
         use.take(reserved, now)
         live.use, live.reserved_tokens = use, reserved
-        self._alarms.set(ask.id, ask.head_at + ask.tier.timeouts.total_s)
+        self._alarms.set(request.id, request.head_at + request.tier.timeouts.total_s)
         self._send(job, Reason.NO_REPLICAS, out, now)
         return out
 
@@ -121,9 +121,9 @@ class Balancer:
         out.append(self._over(job, now))
         return out
 
-    def leave(self, ask_id: int, now: float) -> list[Command]:
+    def leave(self, request_id: int, now: float) -> list[Command]:
         """The client is gone."""
-        job = self._jobs.get(ask_id)
+        job = self._jobs.get(request_id)
         return [] if job is None else self._abandon(job, Outcome.ABANDONED, Reason.CLIENT_GONE, now)
 
     def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]:
@@ -139,8 +139,8 @@ class Balancer:
     def wake(self, now: float) -> list[Command]:
         """End what has taken too long."""
         out: list[Command] = []
-        for ask_id in self._alarms.due(now):
-            out += self._abandon(self._jobs[ask_id], Outcome.TIMEOUT, Reason.TOTAL_TIMEOUT, now)
+        for request_id in self._alarms.due(now):
+            out += self._abandon(self._jobs[request_id], Outcome.TIMEOUT, Reason.TOTAL_TIMEOUT, now)
         return out
 
     def wake_at(self) -> float:
@@ -149,18 +149,18 @@ class Balancer:
 
     # ---- sending and ending
 
-    def _pools(self, ask: Request, prompt_tokens: int) -> list[PoolSpec]:
+    def _pools(self, request: Request, prompt_tokens: int) -> list[PoolSpec]:
         """Those of the route that take the prompt."""
-        route = ask.policy.route(ask.model, ask.tier)
+        route = request.policy.route(request.model, request.tier)
         return [pool for pool in route if pool.takes(prompt_tokens)]
 
     def _send(self, job: _Job, why: Reason, out: list[Command], now: float) -> None:
         """To a replica that is up and was not tried, of the first pool that has one; else refuse."""
-        live, ask = job.live, job.live.ask
-        for pool in self._pools(ask, live.prompt_tokens):
+        live, request = job.live, job.live.request
+        for pool in self._pools(request, live.prompt_tokens):
             up = [s for s in self._servers[pool.name] if s not in job.tried and s.up(now)]
             if up:
-                server = self._routers[pool.name].pick(up, self._random.random(), ask.prefix)
+                server = self._routers[pool.name].pick(up, self._random.random(), request.prefix)
                 break
         else:
             out += self._refuse(job, Outcome.ERROR if job.tried else Outcome.REFUSED, why, now)
@@ -174,14 +174,14 @@ class Balancer:
         live.attempts += 1
         if live.dispatched_at is None:
             live.dispatched_at = now
-        if ask.max_tokens is None and server.context_tokens is not None:
+        if request.max_tokens is None and server.context_tokens is not None:
             live.max_tokens = min(live.max_tokens, max(1, server.context_tokens - live.prompt_tokens))
-        out.append(Dispatch(ask.id, job.attempt, server.name, live.max_tokens))
+        out.append(Dispatch(request.id, job.attempt, server.name, live.max_tokens))
 
     def _commit(self, job: _Job) -> list[Command]:
         """Its answer goes to the client from now on, if it does not already."""
         committed, job.committed = job.committed, True
-        return [] if committed else [Commit(job.live.ask.id, job.attempt)]
+        return [] if committed else [Commit(job.live.request.id, job.attempt)]
 
     def _read(self, job: _Job) -> None:
         if job.unread and job.server is not None:
@@ -195,19 +195,19 @@ class Balancer:
         job.live.decide(outcome, why, now)
         out: list[Command] = []
         if outcome is not Outcome.ABANDONED:
-            out.append(Refuse(job.live.ask.id, why))
-        out.append(Cancel(job.live.ask.id, job.attempt) if job.server is not None else self._over(job, now))
+            out.append(Refuse(job.live.request.id, why))
+        out.append(Cancel(job.live.request.id, job.attempt) if job.server is not None else self._over(job, now))
         return out
 
     def _refuse(self, job: _Job, outcome: Outcome, why: Reason, now: float) -> list[Command]:
         """End a request that is in no replica."""
         job.live.decide(outcome, why, now)
-        return [Refuse(job.live.ask.id, why), self._over(job, now)]
+        return [Refuse(job.live.request.id, why), self._over(job, now)]
 
     def _over(self, job: _Job, now: float) -> Ended:
         live = job.live
-        del self._jobs[live.ask.id]
-        self._alarms.clear(live.ask.id)
+        del self._jobs[live.request.id]
+        self._alarms.clear(live.request.id)
         if live.use is not None:
             live.settle(now)
         return Ended(live.record())

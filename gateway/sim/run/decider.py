@@ -15,12 +15,12 @@ class Decider(Protocol):
     Every call answers with the commands to carry out after it has returned. Times are seconds of virtual time.
     """
 
-    def arrive(self, ask: Request, now: float) -> list[Command]: ...
+    def arrive(self, request: Request, now: float) -> list[Command]: ...
     def sent(self, attempt_id: int, now: float) -> list[Command]: ...
     def first_token(self, attempt_id: int, now: float) -> list[Command]: ...
     def progress(self, attempt_id: int, tokens: int, now: float) -> list[Command]: ...
     def finish(self, attempt_id: int, finish: AttemptResult, now: float) -> list[Command]: ...
-    def leave(self, ask_id: int, now: float) -> list[Command]: ...
+    def leave(self, request_id: int, now: float) -> list[Command]: ...
     def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]: ...
     def wake(self, now: float) -> list[Command]: ...
     def wake_at(self) -> float: ...
@@ -33,8 +33,8 @@ class Overheard:
         self._decider = decider
         self._hear = hear
 
-    def arrive(self, ask: Request, now: float) -> list[Command]:
-        return self._heard(self._decider.arrive(ask, now), now)
+    def arrive(self, request: Request, now: float) -> list[Command]:
+        return self._heard(self._decider.arrive(request, now), now)
 
     def sent(self, attempt_id: int, now: float) -> list[Command]:
         return self._heard(self._decider.sent(attempt_id, now), now)
@@ -48,8 +48,8 @@ class Overheard:
     def finish(self, attempt_id: int, finish: AttemptResult, now: float) -> list[Command]:
         return self._heard(self._decider.finish(attempt_id, finish, now), now)
 
-    def leave(self, ask_id: int, now: float) -> list[Command]:
-        return self._heard(self._decider.leave(ask_id, now), now)
+    def leave(self, request_id: int, now: float) -> list[Command]:
+        return self._heard(self._decider.leave(request_id, now), now)
 
     def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]:
         return self._heard(self._decider.observe(replica_name, sample, now), now)

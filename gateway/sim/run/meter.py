@@ -121,7 +121,7 @@ class RunMeter:
             engine.carry_out([])
             for attempt, tokens in host.model.decoding(now):
                 flight = flights.get(attempt)
-                if flight is not None and flight.trip.ask.visible and tokens > flight.told:
+                if flight is not None and flight.trip.request.visible and tokens > flight.told:
                     flight.told = tokens
                     if commands := progress(attempt, tokens, now):
                         engine.carry_out(commands)

@@ -18,24 +18,24 @@ class SimulatedRequest:
 
     __slots__ = (
         "arrival",
-        "ask",
         "cost",
         "cut",
         "dispatched",
         "output_tokens",
+        "request",
         "retry_after_s",
         "seen",
         "tier",
         "tries",
     )
 
-    def __init__(self, arrival: Arrival, ask: Request, tier: TierTally, cost: float = 1.0) -> None:
+    def __init__(self, arrival: Arrival, request: Request, tier: TierTally, cost: float = 1.0) -> None:
         self.arrival = arrival
-        self.ask = ask
+        self.request = request
         self.cost = cost
         """Of its part of a step, in multiples of the profile's."""
         self.tier = tier
-        self.output_tokens = min(arrival.output_tokens, ask.tier.caps.granted(ask.max_tokens))
+        self.output_tokens = min(arrival.output_tokens, request.tier.caps.granted(request.max_tokens))
         """Tokens that the model generates under the client's cap and the tier's."""
         self.dispatched = False
         self.seen = False
@@ -46,9 +46,9 @@ class SimulatedRequest:
         self.retry_after_s: float | None = None
         """When it was told to try again, if it was."""
 
-    def again(self, ask: Request) -> None:
+    def again(self, request: Request) -> None:
         """Its client tries once more."""
-        self.ask = ask
+        self.request = request
         self.tries += 1
         self.dispatched = self.seen = self.cut = False
         self.retry_after_s = None
@@ -76,7 +76,7 @@ class Misfit(ValueError):
         self.arrival = arrival
 
 
-def asked(arrival: Arrival, ask_id: int, policy: Policy, prompts_known: bool, now: float) -> Request:
+def asked(arrival: Arrival, request_id: int, policy: Policy, prompts_known: bool, now: float) -> Request:
     """The request as the gateway knows it. Raises Misfit where policy and workload do not go together."""
     tier, model = policy.tiers.get(arrival.tier), policy.model(arrival.model)
     if tier is None or model is None:
@@ -87,7 +87,7 @@ def asked(arrival: Arrival, ask_id: int, policy: Policy, prompts_known: bool, no
         split, model = model.name, arm_of(policy, model, tier, key)
     prompt_bytes = arrival.prompt_tokens * BYTES_PER_TOKEN
     return Request(
-        id=ask_id,
+        id=request_id,
         policy=policy,
         tier=tier,
         model=model,

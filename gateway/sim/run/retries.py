@@ -56,5 +56,5 @@ def from_the_first(record: Record, waited_s: float) -> None:
     record.e2e_s += waited_s
     if record.ttft_s is not None:
         record.ttft_s += waited_s
-    slo = record.ask.slo or record.ask.tier.slo
+    slo = record.request.slo or record.request.tier.slo
     record.good = record.good and slo.met(record.ttft_s, record.tpot_s, record.e2e_s, record.output_tokens)

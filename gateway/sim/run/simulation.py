@@ -171,7 +171,7 @@ class Simulation(ObservedRun):
         if kind is FIRST_TOKEN:
             trip = self.flights[event.id].trip
             trip.seen = trip.arrival.stream
-            if trip.ask.visible:
+            if trip.request.visible:
                 self.tell(self.decider.first_token, event.id)
         elif kind is FINISHED:
             flight = self.flights.pop(event.id)
@@ -193,7 +193,7 @@ class Simulation(ObservedRun):
         self.arrived += 1
         self.count(1)
         believed, cost = self._believed(arrival), self._disturbance()
-        self._ask(SimulatedRequest(arrival, self._asks(believed), self.tally.tiers[arrival.tier], cost))
+        self._ask(SimulatedRequest(arrival, self._request_ids(believed), self.tally.tiers[arrival.tier], cost))
         self.carry_out([])
 
     def _believed(self, arrival: Arrival) -> Arrival:
@@ -207,29 +207,29 @@ class Simulation(ObservedRun):
         sigma = self.options.noise
         return math.exp(self._noise.gauss(-sigma * sigma / 2.0, sigma)) if sigma else 1.0
 
-    def _asks(self, arrival: Arrival) -> Request:
+    def _request_ids(self, arrival: Arrival) -> Request:
         """The next request of a client."""
         self._asked += 1
         return asked(arrival, self._asked, self.policy, self.options.prompts_known, self.now)
 
     def _ask(self, trip: SimulatedRequest) -> None:
         """A client tries, for the first time or again."""
-        ask_id = trip.ask.id
-        self.trips[ask_id] = trip
+        request_id = trip.request.id
+        self.trips[request_id] = trip
         trip.tier.waits(self.now)
         if self.options.patience_s < math.inf:
-            self.at(self.now + self.options.patience_s, lambda: self._lose_patience(ask_id))
-        self.tell(self.decider.arrive, trip.ask)
+            self.at(self.now + self.options.patience_s, lambda: self._lose_patience(request_id))
+        self.tell(self.decider.arrive, trip.request)
 
     def _ask_again(self, trip: SimulatedRequest) -> None:
-        del self.trips[trip.ask.id]
-        trip.again(self._asks(self._believed(trip.arrival)))
+        del self.trips[trip.request.id]
+        trip.again(self._request_ids(self._believed(trip.arrival)))
         self._ask(trip)
 
-    def _lose_patience(self, ask_id: int) -> None:
-        trip = self.trips.get(ask_id)
+    def _lose_patience(self, request_id: int) -> None:
+        trip = self.trips.get(request_id)
         if trip is not None and not trip.seen:
-            self.tell(self.decider.leave, ask_id)
+            self.tell(self.decider.leave, request_id)
 
     def _befall(self, fault: Fault) -> None:
         host = self.hosts[fault.replica]
@@ -263,7 +263,7 @@ class Simulation(ObservedRun):
             commands = call(*args, self.now)
 
     def _dispatch(self, command: Dispatch) -> None:
-        trip, host = self.trips[command.ask], self.hosts[command.replica]
+        trip, host = self.trips[command.request_id], self.hosts[command.replica]
         attempt, now, prompt_tokens = command.attempt, self.now, trip.arrival.prompt_tokens
         if not trip.dispatched:
             trip.dispatched = True
@@ -317,11 +317,11 @@ class Simulation(ObservedRun):
         self.tell(self.decider.finish, attempt, AttemptResult(AttemptOutcome.CANCELLED))
 
     def _refuse(self, command: Refuse) -> None:
-        self.trips[command.ask].retry_after_s = command.retry_after_s
+        self.trips[command.request_id].retry_after_s = command.retry_after_s
 
     def _end(self, command: Ended) -> None:
         record = command.record
-        trip = self.trips[record.ask.id]
+        trip = self.trips[record.request.id]
         if not trip.dispatched:
             trip.tier.waits_no_more(self.now)
         if trip.tries <= self.options.retries and not trip.seen:
@@ -329,10 +329,10 @@ class Simulation(ObservedRun):
             if pause_s is not None:
                 self.at(self.now + pause_s, lambda: self._ask_again(trip))
                 return
-        del self.trips[record.ask.id]
+        del self.trips[record.request.id]
         self.count(-1)
         if trip.tries > 1:
-            from_the_first(record, record.ask.body_at - trip.arrival.at)
+            from_the_first(record, record.request.body_at - trip.arrival.at)
         self.tally.ended(trip.tier, trip.arrival, trip.output_tokens, record, trip.cut)
 
 

@@ -36,8 +36,8 @@ class Answer(ABC):
 
     prefix = ""
 
-    def __init__(self, ask: Ask, number: int, created: int, write: Write) -> None:
-        self.ask = ask
+    def __init__(self, request: Ask, number: int, created: int, write: Write) -> None:
+        self.request = request
         self.id = f"{self.prefix}-{number:016x}"
         self.created = created
         self.write = write
@@ -70,7 +70,7 @@ class Answer(ABC):
 
     def usage(self) -> dict[str, object]:
         """Token counts as chat and completions report them."""
-        prompt, output = self.ask.prompt_tokens, self.ask.output_tokens
+        prompt, output = self.request.prompt_tokens, self.request.output_tokens
         usage: dict[str, object] = {
             "prompt_tokens": prompt,
             "total_tokens": prompt + output,
@@ -103,10 +103,10 @@ class TokenAnswer(Answer):
     """Whether everything has been said that comes with the first token of any choice."""
 
     def voice(self, index: int) -> Callable[[], None]:
-        choice = self.ask.choices[index]
+        choice = self.request.choices[index]
         pieces, last, write, end = choice.pieces, choice.output_tokens - 1, self.write, self.end
-        plain = self.ask.top_logprobs is None and not self.ask.continuous_usage
-        start = self.start % (self.id.encode(), self.created, orjson.dumps(self.ask.model)[1:-1], index)
+        plain = self.request.top_logprobs is None and not self.request.continuous_usage
+        start = self.start % (self.id.encode(), self.created, orjson.dumps(self.request.model)[1:-1], index)
         size = len(start) + len(end) - 2
         said = 0
 
@@ -128,9 +128,9 @@ class TokenAnswer(Answer):
         self.begun = True
 
     def closing(self) -> None:
-        if self.ask.include_usage:
+        if self.request.include_usage:
             usage = self.usage()
-            if self.ask.details:
+            if self.request.details:
                 usage["prompt_tokens_details"] = self.details()
             last = {"choices": [], "usage": usage, "system_fingerprint": FINGERPRINT}
             self.write(data(self.head(self.kind) | last))
@@ -146,12 +146,12 @@ class TokenAnswer(Answer):
 
     def head(self, kind: str) -> dict[str, object]:
         """The fields at the head of every object."""
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.ask.model}
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.request.model}
 
     def whole(self, kind: str, choices: list[dict[str, object]], absent: tuple[str, ...]) -> bytes:
         """An answer in one piece, with the fields of `absent` null."""
         details: dict[str, object] | None = None
-        if self.ask.details:
+        if self.request.details:
             details = {"cached_tokens": None, "created_cache_tokens": None, "multimodal_tokens": None} | self.details()
         usage = self.usage() | {"prompt_tokens_details": details, "completion_tokens_details": None}
         return orjson.dumps(
@@ -162,9 +162,9 @@ class TokenAnswer(Answer):
 
     def _chunk(self, index: int, choice: Choice, said: int) -> bytes:
         chunk = self.head(self.kind) | {"choices": [self.part(index, choice, said)]}
-        if self.ask.continuous_usage:
+        if self.request.continuous_usage:
             chunk["usage"] = self.running_usage(choice, said + 1)
-        if said + 1 == choice.output_tokens and not self.ask.include_usage:
+        if said + 1 == choice.output_tokens and not self.request.include_usage:
             chunk["system_fingerprint"] = FINGERPRINT
         return data(chunk)
 

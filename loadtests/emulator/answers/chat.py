@@ -31,14 +31,14 @@ class ChatAnswer(TokenAnswer):
                 "token_ids": None,
                 "routed_experts": None,
             }
-            for index, choice in enumerate(self.ask.choices)
+            for index, choice in enumerate(self.request.choices)
         ]
         return self.whole("chat.completion", choices, ("prompt_logprobs", "prompt_token_ids", "prompt_text"))
 
     def begin(self) -> None:
         """The roles of all choices."""
         super().begin()
-        for index, choice in enumerate(self.ask.choices):
+        for index, choice in enumerate(self.request.choices):
             self.write(self._role(index, choice))
 
     def details(self) -> dict[str, object]:
@@ -48,7 +48,7 @@ class ChatAnswer(TokenAnswer):
         delta = {"role": "assistant", "content": ""}
         first = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
         chunk = self.head(self.kind) | {"choices": [first]}
-        if self.ask.continuous_usage:
+        if self.request.continuous_usage:
             chunk["usage"] = self.running_usage(choice, 0)
         return data(chunk | {"prompt_token_ids": None, "prompt_text": None})
 
@@ -64,7 +64,7 @@ class ChatAnswer(TokenAnswer):
         return part | {"token_ids": None}
 
     def _logprobs(self, choice: Choice, said: range) -> dict[str, object] | None:
-        count = self.ask.top_logprobs
+        count = self.request.top_logprobs
         if count is None:
             return None
         return {"content": [_logprob(choice.pieces[index].decode(), index, count) for index in said]}

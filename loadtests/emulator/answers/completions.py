@@ -30,7 +30,7 @@ class CompletionsAnswer(TokenAnswer):
                 "prompt_token_ids": None,
                 "routed_experts": None,
             }
-            for index, choice in enumerate(self.ask.choices)
+            for index, choice in enumerate(self.request.choices)
         ]
         return self.whole(self.kind, choices, ())
 
@@ -47,7 +47,7 @@ class CompletionsAnswer(TokenAnswer):
         }
 
     def _logprobs(self, choice: Choice, said: range) -> dict[str, object] | None:
-        count = self.ask.top_logprobs
+        count = self.request.top_logprobs
         if count is None:
             return None
         tokens = [choice.pieces[index].decode() for index in said]

@@ -20,15 +20,15 @@ class EmbeddingsAnswer(Answer):
     prefix = "embd"
 
     def body(self) -> bytes:
-        packed = self.ask.fields.get("encoding_format") == "base64"
+        packed = self.request.fields.get("encoding_format") == "base64"
         entries = []
-        for index, choice in enumerate(self.ask.choices):
+        for index, choice in enumerate(self.request.choices):
             draw = Random(index * 65537 + choice.prompt_tokens)
             vector = [draw.uniform(-0.1, 0.1) for _ in range(DIMENSIONS)]
             embedding = b64encode(pack(f"<{DIMENSIONS}f", *vector)).decode() if packed else vector
             entries.append({"index": index, "object": "embedding", "embedding": embedding})
         usage = self.usage() | {"prompt_tokens_details": None, "completion_tokens_details": None}
-        head = {"id": self.id, "object": "list", "created": self.created, "model": self.ask.model}
+        head = {"id": self.id, "object": "list", "created": self.created, "model": self.request.model}
         return orjson.dumps(head | {"data": entries, "usage": usage})
 
     def voice(self, index: int) -> Callable[[], None]:

@@ -21,16 +21,16 @@ class MessagesAnswer(Answer):
     prefix = "chatcmpl"  # vLLM's own: its messages are chat completions underneath
 
     def body(self) -> bytes:
-        choice = self.ask.choices[0]
+        choice = self.request.choices[0]
         content = [{"type": "text", "text": choice.text()}]
         return orjson.dumps(
-            {"id": self.id, "type": "message", "role": "assistant", "content": content, "model": self.ask.model}
+            {"id": self.id, "type": "message", "role": "assistant", "content": content, "model": self.request.model}
             | self._stop()
             | {"usage": self._usage(choice)}
         )
 
     def voice(self, index: int) -> Callable[[], None]:
-        choice = self.ask.choices[index]
+        choice = self.request.choices[index]
         said = 0
 
         def speak() -> None:
@@ -45,13 +45,13 @@ class MessagesAnswer(Answer):
         return speak
 
     def closing(self) -> None:
-        choice = self.ask.choices[0]
+        choice = self.request.choices[0]
         self.write(named({"type": "content_block_stop", "index": 0}))
         self.write(
             named(
                 {
                     "type": "message_delta",
-                    "delta": self._stop() | {"stop_sequence": self.ask.choices[0].stop_reason},
+                    "delta": self._stop() | {"stop_sequence": self.request.choices[0].stop_reason},
                     "usage": self._usage(choice),
                 }
             )
@@ -63,13 +63,13 @@ class MessagesAnswer(Answer):
         return [named({"type": "error", "error": {"type": "internal_error", "message": message}})]
 
     def _start(self) -> None:
-        usage = {"input_tokens": self.ask.prompt_tokens, "output_tokens": 0}
+        usage = {"input_tokens": self.request.prompt_tokens, "output_tokens": 0}
         message: dict[str, object] = {
             "id": self.id,
             "type": "message",
             "role": "assistant",
             "content": [],
-            "model": self.ask.model,
+            "model": self.request.model,
             "stop_reason": None,
             "stop_sequence": None,
             "usage": usage,
@@ -80,7 +80,7 @@ class MessagesAnswer(Answer):
 
     def _usage(self, choice: Choice) -> dict[str, object]:
         """Anthropic's `input_tokens` are neither read from the cache nor written to it."""
-        if not self.ask.details:
+        if not self.request.details:
             return {"input_tokens": choice.prompt_tokens, "output_tokens": choice.output_tokens}
         return {
             "input_tokens": choice.prompt_tokens - self.cached_tokens - self.created_tokens,
@@ -90,7 +90,7 @@ class MessagesAnswer(Answer):
         }
 
     def _stop(self) -> dict[str, object]:
-        choice = self.ask.choices[0]
+        choice = self.request.choices[0]
         if choice.stop_reason is not None:
             return {"stop_reason": "stop_sequence", "stop_sequence": choice.stop_reason}
         return {"stop_reason": "max_tokens" if choice.finish_reason == "length" else "end_turn"}

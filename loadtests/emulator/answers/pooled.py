@@ -19,8 +19,8 @@ class PooledAnswer(Answer):
     prefix = "pool"
 
     def body(self) -> bytes:
-        head = {"id": self.id, "object": "list", "created": self.created, "model": self.ask.model}
-        entries = [self.entry(index) for index in range(len(self.ask.choices))]
+        head = {"id": self.id, "object": "list", "created": self.created, "model": self.request.model}
+        entries = [self.entry(index) for index in range(len(self.request.choices))]
         return orjson.dumps(head | {"data": entries, "usage": self.usage() | {"prompt_tokens_details": None}})
 
     def entry(self, index: int) -> dict[str, object]:
@@ -29,7 +29,7 @@ class PooledAnswer(Answer):
 
     def numbers(self, index: int, count: int) -> list[float]:
         """`count` numbers between 0 and 1 for one prompt."""
-        draw = Random(index * 65537 + self.ask.choices[index].prompt_tokens)
+        draw = Random(index * 65537 + self.request.choices[index].prompt_tokens)
         return [draw.random() for _ in range(count)]
 
     def voice(self, index: int) -> Callable[[], None]:
@@ -65,19 +65,19 @@ class RerankAnswer(PooledAnswer):
     prefix = "rerank"
 
     def body(self) -> bytes:
-        documents = self.ask.fields["documents"]
+        documents = self.request.fields["documents"]
         assert isinstance(documents, list)
         found = [
             {"index": index, "document": _document(document), "relevance_score": self.numbers(index, 1)[0]}
             for index, document in enumerate(documents)
         ]
         found.sort(key=lambda result: -float(str(result["relevance_score"])))
-        top = self.ask.fields.get("top_n")
+        top = self.request.fields.get("top_n")
         if isinstance(top, int) and top > 0:
             found = found[:top]
-        tokens = self.ask.prompt_tokens
+        tokens = self.request.prompt_tokens
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        return orjson.dumps({"id": self.id, "model": self.ask.model, "usage": usage, "results": found})
+        return orjson.dumps({"id": self.id, "model": self.request.model, "usage": usage, "results": found})
 
 
 def _document(given: object) -> dict[str, object]:

@@ -21,8 +21,8 @@ class ResponsesAnswer(Answer):
 
     prefix = "resp"
 
-    def __init__(self, ask: Ask, number: int, created: int, write: Write) -> None:
-        super().__init__(ask, number, created, write)
+    def __init__(self, request: Ask, number: int, created: int, write: Write) -> None:
+        super().__init__(request, number, created, write)
         self.id = f"resp_{number:016x}"
         self.item_id = f"msg_{number:016x}"
         self._sequence = 0
@@ -35,7 +35,7 @@ class ResponsesAnswer(Answer):
             self._event(name, response=self._response(over=False))
 
     def voice(self, index: int) -> Callable[[], None]:
-        choice = self.ask.choices[index]
+        choice = self.request.choices[index]
         item = self.item_id.encode()
         said = 0
 
@@ -53,7 +53,7 @@ class ResponsesAnswer(Answer):
         return speak
 
     def closing(self) -> None:
-        text = self.ask.choices[0].text()
+        text = self.request.choices[0].text()
         place: dict[str, object] = {"content_index": 0, "item_id": self.item_id, "output_index": 0}
         self._event("response.output_text.done", **place, logprobs=[], text=text)
         self._event("response.content_part.done", **place, part=self._part())
@@ -75,7 +75,7 @@ class ResponsesAnswer(Answer):
         self._event("response.content_part.added", content_index=0, item_id=self.item_id, output_index=0, part=part)
 
     def _part(self) -> dict[str, object]:
-        return {"annotations": [], "text": self.ask.choices[0].text(), "type": "output_text", "logprobs": None}
+        return {"annotations": [], "text": self.request.choices[0].text(), "type": "output_text", "logprobs": None}
 
     def _item(self, *, over: bool) -> dict[str, object]:
         return {
@@ -88,7 +88,7 @@ class ResponsesAnswer(Answer):
         }
 
     def _response(self, *, over: bool) -> dict[str, object]:
-        choice, fields = self.ask.choices[0], self.ask.fields
+        choice, fields = self.request.choices[0], self.request.fields
         cut = over and choice.finish_reason == "length"
         head: dict[str, object] = {
             "id": self.id,
@@ -96,7 +96,7 @@ class ResponsesAnswer(Answer):
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
             "instructions": fields.get("instructions"),
             "metadata": fields.get("metadata"),
-            "model": self.ask.model,
+            "model": self.request.model,
             "object": "response",
             "output": [self._item(over=True)] if over else [],
         }
@@ -104,7 +104,7 @@ class ResponsesAnswer(Answer):
         status = ("incomplete" if cut else "completed") if over else "in_progress"
         tail = {
             "background": False,
-            "max_output_tokens": self.ask.max_tokens,
+            "max_output_tokens": self.request.max_tokens,
             "max_tool_calls": None,
             "previous_response_id": None,
             "prompt": None,
@@ -123,7 +123,7 @@ class ResponsesAnswer(Answer):
         return head | sampling | tail | absent
 
     def _usage(self) -> dict[str, object]:
-        choice = self.ask.choices[0]
+        choice = self.request.choices[0]
         return {
             "input_tokens": choice.prompt_tokens,
             "input_tokens_details": {

@@ -18,14 +18,14 @@ class TranscribedAnswer(Answer):
     prefix = "trsc"
 
     def body(self) -> bytes:
-        said = self.ask.choices[0].text().strip()
-        if self.ask.fields.get("response_format", "json") == "text":
+        said = self.request.choices[0].text().strip()
+        if self.request.fields.get("response_format", "json") == "text":
             return said.encode()
-        seconds = self.ask.prompt_tokens // TOKENS_PER_SECOND
+        seconds = self.request.prompt_tokens // TOKENS_PER_SECOND
         return orjson.dumps({"text": said, "usage": {"type": "duration", "seconds": seconds}})
 
     def voice(self, index: int) -> Callable[[], None]:
-        choice = self.ask.choices[index]
+        choice = self.request.choices[index]
         said = 0
 
         def speak() -> None:
@@ -38,9 +38,9 @@ class TranscribedAnswer(Answer):
         return speak
 
     def closing(self) -> None:
-        if self.ask.include_usage:
+        if self.request.include_usage:
             self.write(data(self._head() | {"choices": [], "usage": self.usage()}))
         self.write(DONE)
 
     def _head(self) -> dict[str, object]:
-        return {"id": self.id, "object": KIND, "created": self.created, "model": self.ask.model}
+        return {"id": self.id, "object": KIND, "created": self.created, "model": self.request.model}

@@ -45,7 +45,7 @@ def test_a_searched_cap_is_better_than_no_control_and_is_kept(tmp_path: Path, mo
     cell = Cell(ENGINES["small-4"], load=3.0, seconds=100.0)
     _, cap = best_cap(cell, (1,))
     capped, open_ = (parts(run(cell, who, (1,)))[1] for who in (cap, "round-robin"))
-    assert min(record.ask.head_at for record in capped) >= COLD_S
+    assert min(record.request.head_at for record in capped) >= COLD_S
     assert weighted(cell, capped) > weighted(cell, open_) + 0.2
     assert figures(cell, capped).ttft_p99 < figures(cell, open_).ttft_p99
     monkeypatch.setattr("loadtests.experiments.engines_cell._search", None)

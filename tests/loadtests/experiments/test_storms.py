@@ -64,8 +64,8 @@ def test_churn_sees_what_is_held_while_it_is_under_way() -> None:
 def test_an_answer_is_one_and_may_break_off_once(
     commits: int, refusals: int, cuts: int, left: bool, once: bool
 ) -> None:
-    ask = Churn(policies(), 1)
-    ask.arrive(1)
-    client: Client = ask.clients[1]
+    request = Churn(policies(), 1)
+    request.arrive(1)
+    client: Client = request.clients[1]
     client.commits, client.refusals, client.cuts, client.left = commits, refusals, cuts, left
     assert client.answered_once is once

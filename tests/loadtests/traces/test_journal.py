@@ -17,7 +17,7 @@ from gateway.core.request import AttemptOutcome, AttemptResult
 from gateway.observe.journal.replay import NotReplayable
 from gateway.sim.workload.trace_formats import TraceRow
 from loadtests.traces.journal import NO_TOTAL_S, JournalRows
-from tests.core.made import ask, policy, pool, tier
+from tests.core.made import a_request, policy, pool, tier
 from tests.loadtests.traces.test_convert import arrivals, converted
 
 TOTAL_S = 5.0
@@ -50,7 +50,7 @@ def answered(requests: int, first_s: float = 0.5, rules: Policy = POLICY, then: 
             continue
         if number == 4 and then is not None:
             controller.configure(then, at)
-        controller.arrive(ask(number, rules if then is None or number < 4 else then, at, max_tokens=2000), at)
+        controller.arrive(a_request(number, rules if then is None or number < 4 else then, at, max_tokens=2000), at)
         controller.sent(number, at)
     encoder = Encoder(rules)
     header = {"journal": 2, "run": "r", "part": 1, "version": "1", **encoder.header(1, 1.0)}
@@ -126,7 +126,7 @@ def test_nothing_is_kept_of_those_whose_end_was_missing(tmp_path: Path, monkeypa
     monkeypatch.setattr("loadtests.traces.journal.Decoder", kept)
     rows = lost(answered(300), *(is_call("finish", number) for number in range(1, 300, 2)))
     journal = JournalRows([written(tmp_path, rows)])
-    held = [max(journal.waiting, journal.open, len(decoders[0].asks)) for _ in journal.rows()]
+    held = [max(journal.waiting, journal.open, len(decoders[0].open_requests)) for _ in journal.rows()]
     assert max(held) <= TOTAL_S + 2
     assert (journal.missing, journal.guessed) == (150, 150)
 
