@@ -102,7 +102,7 @@ class Knee:
     """The arithmetic of the same load, with the time for which requests held a slot; its spares are what the knee needs
     on top. None where there are several pools, which cannot take each other's requests, or where nothing ran."""
     tried: list[Tried]
-    """All fleets, by replicas and rate."""
+    """Results of all fleets tried, by number of replicas and rate."""
 
 
 @dataclass(slots=True)

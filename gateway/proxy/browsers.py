@@ -48,7 +48,7 @@ class BrowserAccess:
         return None
 
     def greet(self, head: RequestHead) -> None:
-        """Note what the answer to a page has to say, if the page is listed."""
+        """Note the CORS lines of the answer to a listed page."""
         origin = head.fields[ORIGIN]
         if self._any_origin:
             head.cors = cors_lines(EVERY_ORIGIN)
@@ -56,7 +56,7 @@ class BrowserAccess:
             head.cors = cors_lines(origin)
 
     def preflight_problem(self, head: RequestHead) -> Problem | None:
-        """Why a page may not ask; its browser asks without the key, for any path, to know what it may send."""
+        """Why a page may not send a request. Its browser's preflight carries no key and may name any path."""
         return self.problem(head) or (None if head.cors else self._foreign(head.fields[ORIGIN]))
 
     def _is_known(self, host: bytes) -> bool:

@@ -76,7 +76,7 @@ class CountUnderWay:
 
 
 class CountingEndpoint:
-    """Counts what clients ask for."""
+    """Counts the prompts that clients send to be counted."""
 
     def __init__(
         self,

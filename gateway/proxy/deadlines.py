@@ -35,7 +35,7 @@ class Deadline(Generic[K]):
         return next(iter(self._due), None)
 
     def sweep(self, now: float) -> bool:
-        """Act on keys whose time is up, at most `MAX_AT_ONCE`; whether there are more of them."""
+        """Act on overdue keys, at most `MAX_AT_ONCE`. Gives whether more are overdue."""
         for _ in range(MAX_AT_ONCE):
             key = self.oldest()
             if key is None or self._due[key] > now:

@@ -1,4 +1,4 @@
-"""Decoding a compressed body beside everything else: a part of one in each turn of the loop, counted as it grows."""
+"""Decodes a compressed body in parts, one in each turn of the event loop, and counts its bytes as it grows."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from gateway.wire.http.encoding import CorruptBody, Decoding
 
 
 class CompressedConnection(LimitedConnection, Protocol):
-    """A client connection whose body came compressed."""
+    """A client connection with a compressed body."""
 
     def decoded(self, body: bytes | Problem) -> None:
         """The body is whole, or there is none."""
 
 
 class BodyDecoder:
-    """One body of one connection. Its `decoded` hears what comes of it, unless it is stopped before."""
+    """One body of one connection. Its `decoded` gets the result, unless it is stopped before."""
 
     __slots__ = ("_connection", "_decoding", "_limits", "_stopped")
 

@@ -71,7 +71,7 @@ class CommandHandler(ABC):
 
     @abstractmethod
     def commit(self, attempt_id: int, hedged: HedgeResult | None) -> None:
-        """Show the client what this attempt has, and from now on whatever comes."""
+        """Show the client the answer of this attempt so far, and all that follows."""
 
     @abstractmethod
     def cancel(self, attempt_id: int) -> int:
@@ -87,11 +87,11 @@ class CommandHandler(ABC):
 
     @abstractmethod
     def ended(self, record: Record) -> None:
-        """Everything is over and counted."""
+        """The request has ended and is counted."""
 
     @abstractmethod
     def abort(self) -> None:
-        """Close the client's connection: nothing else can end the request."""
+        """Close the client's connection: no other way is left to end the request."""
 
 
 class Driver:
@@ -204,11 +204,11 @@ class Driver:
         self._order(self.controller.configure, (policy,))
 
     def drain(self, replica: str, on: bool) -> None:
-        """Give a replica nothing new, or let it serve again. Raises as `configure` does."""
+        """Send a replica no new requests, or let it serve again. Raises as `configure` does."""
         self._order(self.controller.drain, (replica, on))
 
     def shut(self) -> None:
-        """End everything that is still under way."""
+        """End all requests under way."""
         self._call(self.controller.shut)
         for request_id in list(self._exchanges):
             # Only where a bug has kept it from being ended.
@@ -243,7 +243,7 @@ class Driver:
             self._carry_out(self._answer(method, args, request_id))
 
     def _order(self, method: Callable[..., list[Command]], args: tuple[object, ...]) -> None:
-        """Make a call whose caller wants to hear what it raises."""
+        """Make a call that raises to its caller."""
         if self._busy:
             self._waiting.append((method, args, 0))
             return
@@ -279,7 +279,7 @@ class Driver:
             return self._raised(error, request_id)
 
     def _carry_out(self, commands: list[Command]) -> None:
-        """Act on commands, then on those of the calls that came meanwhile."""
+        """Act on commands, then make the calls that came meanwhile and act on theirs."""
         self._busy = True
         self._act_on(commands)
         while self._waiting:
@@ -346,7 +346,7 @@ class Driver:
             self._abort(self._exchanges.pop(command.record.request.id, None))
 
     def _raised(self, error: Exception, request_id: int) -> list[Command]:
-        """A call raised: what it had decided until then, and the end of the request concerned."""
+        """A call raised. Gives the commands that it had decided until then, and those that end its request."""
         self.supervisor.caught(Callback.DECISION, error)
         commands = self._undelivered()
         exchange = self._exchanges.get(request_id)
@@ -372,7 +372,7 @@ class Driver:
         return list(decided)
 
     def _abort(self, exchange: CommandHandler | None) -> None:
-        """Close the client's connection: there is no other way left to tell it anything."""
+        """Close the client's connection: no other way is left to tell it."""
         if exchange is not None:
             try:
                 exchange.abort()
@@ -382,7 +382,7 @@ class Driver:
     # ---- time
 
     def _arm(self) -> None:
-        """Keep one timer, for the earliest alarm; one that comes too early finds nothing to do and is set anew."""
+        """Keep one timer, for the earliest alarm. One that fires too early is set anew."""
         try:
             at = max(self.controller.wake_at(), self._silent_until)
         except Exception as error:  # noqa: BLE001 - deadlines must not lose their timer

@@ -74,7 +74,7 @@ class ExchangeServices:
         self.refusals = RefusalLog()
         self.mirror: MirrorService | None = None
         self.keep_alives = KeepAlives()
-        """The streams whose clients are to hear a comment when nothing else is sent."""
+        """Streams that get comments while they are silent."""
 
 
 class Exchange(AttemptOwner):
@@ -195,7 +195,7 @@ class Exchange(AttemptOwner):
         return self._message(attempt_id, upstream, render(parsed, self._sent_as(parsed), max_tokens, False))
 
     def commit(self, attempt_id: int, hedged: HedgeResult | None) -> None:
-        """Show the client what this attempt has, and from now on whatever comes."""
+        """Show the client the answer of this attempt so far, and all that follows."""
         if hedged is not None:
             self._extra += b"x-tailgate-hedged: %b\r\n" % hedged.value.encode()
         attempt = self._committed = self._attempts[attempt_id]
@@ -269,7 +269,7 @@ class Exchange(AttemptOwner):
             client.cut()
 
     def ended(self, record: Record) -> None:
-        """Everything is over and counted."""
+        """The request has ended and is counted."""
         if self._client is not None:
             self.abort()  # a bug has kept it from being answered
         # Breaks the cycle between an exchange and its attempts, which would otherwise wait for the garbage collector.
@@ -328,7 +328,7 @@ class Exchange(AttemptOwner):
         return self._shown
 
     def keep_alive(self, now: float) -> None:
-        """Send a comment if the client of a stream has heard nothing for long, and begin the stream for it.
+        """Send a comment on a stream that was silent for long, and begin the stream for it.
 
         That commits to a stream, not to a replica: another may still answer, and what fails ends in an error event.
         """
@@ -354,7 +354,7 @@ class Exchange(AttemptOwner):
     # ---- from the client
 
     def left(self, why: Reason) -> None:
-        """The client is gone, or will not take what it asked for."""
+        """The client is gone, or takes its answer no more."""
         if self._client is not None:
             self._client = None
             self.driver.leave(self.request.id, why)
@@ -372,7 +372,7 @@ class Exchange(AttemptOwner):
         self.driver.broke(self.request.id, callback, error)
 
     def resume(self) -> None:
-        """The client has caught up."""
+        """The client has read all that waited for it."""
         self._paused = False
         attempt = self._committed
         if attempt is not None and attempt.line is not None:

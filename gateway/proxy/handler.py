@@ -81,7 +81,7 @@ _NOBODY: Final[tuple[bytes, Caller | None]] = (b"", None)
 
 
 class RequestHandler(ExchangeServices):
-    """Everything a connection needs to turn a request into a `Request`, or to turn it away.
+    """The parts with which a connection makes a `Request` of its bytes, or rejects them.
 
     `policy` is replaced between two requests; a request that has passed keeps the one it met.
     """
@@ -150,7 +150,7 @@ class RequestHandler(ExchangeServices):
         return endpoint, caller, None
 
     def caller(self, head: RequestHead) -> Caller | None:
-        """The caller whose key it is; None if there is none of that key."""
+        """The caller with this key; None if the key is unknown."""
         given = head.key
         if not given:
             return None
@@ -160,7 +160,7 @@ class RequestHandler(ExchangeServices):
         return caller if hmac.compare_digest(known, digest) else None
 
     def dialect(self, path: bytes, head: RequestHead) -> Dialect:
-        """Whose error format the caller expects."""
+        """The vendor's error format that the caller expects."""
         return dialect_of(path, head.anthropic)
 
     def greet(self, method: bytes, head: RequestHead, raw: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Comments for clients of streams that hear nothing for long, lest something on the way takes the stream for dead."""
+"""Comments on silent streams, so that no proxy on the way takes them for dead."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Stream(Protocol):
     """A stream that may be silent for long."""
 
     def keep_alive(self, now: float) -> None:
-        """Send a comment if nothing was sent since the last look."""
+        """Send a comment if the stream was silent since the last look."""
 
     def broke(self, callback: Callback, error: Exception) -> None:
         """A callback of ours raised while it worked on this stream."""
@@ -52,7 +52,7 @@ class KeepAlives:
             deadline.stop(stream)
 
     def sweep(self, now: float) -> None:
-        """Look at each stream whose time it is."""
+        """Look at each stream that is due."""
         self._now = now
         for deadline in self._by_silence.values():
             while deadline.sweep(now):

@@ -21,10 +21,10 @@ class LimitedConnection(Protocol):
         """The request is not whole in time."""
 
     def stalled(self) -> None:
-        """The client takes nothing any more."""
+        """The client reads no more of its answer."""
 
     def close(self) -> None:
-        """Close after what was written has gone out."""
+        """Close after all written bytes are sent."""
 
     def abort(self) -> None:
         """Close at once."""

@@ -30,7 +30,7 @@ class Outgoing(ABC):
         """Pieces that wait for the kernel, in order."""
         self._waiting_bytes = 0
         self.full = False
-        """Whether so much waits for the client that nothing may be added."""
+        """Whether the buffer is full."""
         self._unsent_before = 0
         """Bytes that waited at the latest `watch_stall`."""
         self.chunked = True
@@ -44,7 +44,7 @@ class Outgoing(ABC):
             self.transport.write(data)
 
     def hand_on(self) -> None:
-        """Hand everything that waits over to the transport, in one piece."""
+        """Hand the buffer over to the transport, in one piece."""
         if self._waiting:
             waiting = b"".join(self._waiting)
             self._waiting.clear()
@@ -86,7 +86,7 @@ class Outgoing(ABC):
 
     @abstractmethod
     def held_up(self) -> None:
-        """Too much waits for the client: nothing may be added."""
+        """The buffer is full: no more may be added."""
 
     @abstractmethod
     def caught_up(self) -> None:

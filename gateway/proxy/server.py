@@ -174,7 +174,7 @@ class ClientConnection(Client):
                 self._answer_read(*found)
 
     def _enter(self, body: bytes) -> None:
-        """Make a request of what has come, or say what is wrong with it."""
+        """Parse the request that has come, or reject it."""
         handler, reader = self._handler, self._reader
         endpoint, caller = reader.endpoint, reader.caller
         assert endpoint is not None
@@ -205,7 +205,7 @@ class ClientConnection(Client):
             self._enter(body)
 
     def _refuse(self, problem: Problem) -> None:
-        """Say what is wrong with a request that has come whole."""
+        """Reject a request that has come whole."""
         self._write_rejection(problem, close=not self._keep_alive)
         self.done()
 
@@ -227,7 +227,7 @@ class ClientConnection(Client):
         self.write(answer)
 
     def _reject(self, problem: Problem) -> None:
-        """Answer before the request is whole, and close without resetting what is on its way to the client."""
+        """Answer before the request is whole, and close without a reset, which could destroy the answer on its way."""
         limits = self._limits
         limits.receiving.stop(self)
         limits.let_go(self)
@@ -315,7 +315,7 @@ class ClientConnection(Client):
             self.close()
 
     def stalled(self) -> None:
-        """The client takes nothing any more, or next to nothing."""
+        """The client reads no more of its answer, or next to none."""
         if self.has_taken_some:
             self.watch_stall()
             return
@@ -323,7 +323,7 @@ class ClientConnection(Client):
         self.abort()
 
     def close(self) -> None:
-        """Close after what was written has gone out, or in `write_stall_s` if it does not."""
+        """Close after all written bytes are sent, or after `write_stall_s`."""
         self.hand_on()
         self.transport.close()
         self.watch_stall()

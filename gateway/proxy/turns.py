@@ -12,7 +12,7 @@ Part: TypeAlias = Callable[[], None]
 
 
 class Turns:
-    """All who have long work, served in rotation."""
+    """Owners of long work, served in rotation."""
 
     __slots__ = ("_parts",)
 
@@ -20,7 +20,7 @@ class Turns:
         self._parts: deque[Part] = deque()
 
     def add(self, part: Part) -> None:
-        """Have a part done, after those that wait already."""
+        """Have a part done, after the owners that wait already."""
         self._parts.append(part)
         if len(self._parts) == 1:
             asyncio.get_running_loop().call_soon(self._run)

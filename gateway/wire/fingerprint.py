@@ -1,4 +1,4 @@
-"""The same request again: a number for what one asks of an engine."""
+"""Recognises the same request again: a number for the work that it gives an engine."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Parsed:
         self.fields = fields
         """Fields for the engine. `render` adds the model, the output cap and the fields tied to it."""
         self.payload = payload
-        """The same as JSON, and what the tier adds to it."""
+        """The same as JSON, with the additions of the tier."""
         self.tied = tied
         self.prompt_bytes = prompt.size
         self.prompt_exact = prompt.exact
@@ -98,7 +98,7 @@ class Parsed:
         self.batch = prompt.batch
         """How many prompts or inputs there are."""
         self.max_tokens = max_tokens
-        """Tokens asked for each choice, before any clamp; None where nothing was asked."""
+        """Tokens asked for each choice, before any clamp; None if the client gave no number."""
         self.cap_field = cap_field
         """The name under which the output cap is sent; None where there is none."""
         self.changed = changed
@@ -239,7 +239,7 @@ def render(parsed: Parsed, upstream_model: str, max_tokens: int, with_options: b
 
 
 def _bound(out: dict[str, Any], tied: dict[str, Any], max_tokens: int) -> None:
-    """Bring what counts tokens of its own under the output cap."""
+    """Lower other counts of tokens to the output cap."""
     for name in ("min_tokens", "thinking_token_budget"):
         if name in tied:
             out[name] = min(tied[name], max_tokens)
@@ -285,7 +285,7 @@ def _refuse_disguise(name: str, rules: Mapping[str, Check]) -> None:
 
 
 def _reported(names: list[str]) -> tuple[str, ...]:
-    """Names of a client's making, cut down to what a header may carry."""
+    """Names that a client chose, cut down to the characters of a header."""
     fit = (
         name if len(name) <= 64 and name.isascii() and name.replace(".", "_").isidentifier() else "?" for name in names
     )

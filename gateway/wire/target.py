@@ -1,4 +1,4 @@
-"""Targets of requests: the paths there are, and what a client may have meant by another one.
+"""Targets of requests: the known paths, and the likely meaning of an unknown one.
 
 Only a path that is listed here is ever served, and a replica gets it as it stands in the list. Forms that mean a listed
 path beyond doubt are read as it: a URL with the host in it, slashes that stand twice or at the end. Escapes, dots and

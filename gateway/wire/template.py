@@ -1,4 +1,4 @@
-"""A model's chat template, rendered in a sandbox: what a chat becomes before it is tokenised."""
+"""A model's chat template, rendered in a sandbox: the text that an engine tokenises for a chat."""
 
 from __future__ import annotations
 

@@ -364,7 +364,7 @@ class Forecaster(Learner):
         return Trust.COLD if learned is None else learned.labels.gate.state
 
     def view(self, now: float) -> ForecastView:
-        """A copy of what was learned."""
+        """A copy of the learned facts."""
         return ForecastView(
             pools=tuple(
                 PoolLearnedView(

@@ -31,7 +31,7 @@ LATELY_S: Final = 5.0
 
 
 class Promises:
-    """Counts of what was promised and kept. Those of unchanged objectives outlive a reload."""
+    """Counts of answers that kept an objective, and that broke it. Those of unchanged objectives outlive a reload."""
 
     def __init__(self, policy: Policy, forecaster: Forecaster) -> None:
         self._forecaster = forecaster

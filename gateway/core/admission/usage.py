@@ -1,4 +1,4 @@
-"""Upper bounds on an engine's own token counts: what the request allowed, or what can have come.
+"""Upper bounds on an engine's own token counts: as many as the request allowed, or as the bytes can hold.
 
 A count that is too high would use up a tenant's tokens for hours, and mislead whatever learns from it. A count beyond
 these bounds is replaced by an estimate. The bounds are generous: a bound that is too low would drop honest counts.

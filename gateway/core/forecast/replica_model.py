@@ -46,7 +46,7 @@ class ReplicaModel:
     def __init__(self, costs: LatencyModel, now: float) -> None:
         self.costs = costs
         self.factor = 1.0
-        """Its time per token over that of its pool."""
+        """Time per token of the replica over that of its pool."""
         self.residual = 0.0
         """Mean logarithm of its time per token over expected."""
         self.pace = Pace(REPLICA_SAMPLES_PER_S)

@@ -1,4 +1,4 @@
-"""The answer of one attempt, streamed or whole: what is held of it, and its end, which the driver is told once."""
+"""The answer of one attempt, streamed or whole: the part held back, and its end, reported once to the driver."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class HeldAnswer(AnswerReceiver):
         )
 
     def _give_up(self, end: AttemptOutcome) -> None:
-        """Close the call ourselves: what came is of no use."""
+        """Close the call ourselves: the answer so far is of no use."""
         if self.line is not None:
             self.line.cancel()
             self.line = None

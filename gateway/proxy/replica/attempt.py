@@ -26,7 +26,7 @@ HOLD_ERROR_BYTES: Final = 64 * 1024
 
 
 class UpstreamAttempt(StreamedAnswer):
-    """Receives the answer to one call. Tells the driver of its events, and its owner what to show."""
+    """Receives the answer to one call. Reports its events to the driver, and gives its owner the bytes to show."""
 
     __slots__ = ("_bare", "_beginning", "max_tokens")
 

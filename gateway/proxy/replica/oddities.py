@@ -12,7 +12,7 @@ log = logging.getLogger("tailgate.upstream")
 
 
 class OddityCounter(Protocol):
-    """Where oddities are counted."""
+    """Counter of odd answers."""
 
     def oddity(self, pool: str, replica: str, kind: Oddity) -> None: ...
 
@@ -25,7 +25,7 @@ class Oddities:
         self._sampler = LogSampler()
 
     def tell(self, pool: str, replica: str, kind: Oddity, detail: str) -> None:
-        """Count one; `detail` says what was odd, without a word of a request or an answer."""
+        """Count one odd answer; `detail` says what was odd, without a word of a request or an answer."""
         self._counter.oddity(pool, replica, kind)
         left_out = self._sampler.take(f"{kind.value} {replica}")
         if left_out is None:

@@ -64,7 +64,7 @@ class StreamedAnswer(HeldAnswer):
         self._progress_at = 0.0
 
     def commit(self, client: Outgoing | None) -> list[bytes]:
-        """From now on everything is passed on; gives what was held.
+        """Pass on all that follows. Gives the bytes held back so far.
 
         `client` takes chunks as the replica framed them; None if it needs another framing.
         """

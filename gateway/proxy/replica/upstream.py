@@ -113,7 +113,7 @@ class ReplicaConnections(ConnectionOwner):
             self._idle.remove(connection)
 
     def sweep(self, now: float) -> None:
-        """Close what has been idle for too long."""
+        """Close connections that were idle for too long."""
         while self._idle and now - self._idle[0].idle_since > IDLE_LIMIT_S:
             self._idle.pop(0).transport.close()
 
@@ -240,7 +240,7 @@ class Upstreams:
         return sum(upstream.calls for upstream in self._every())
 
     def close(self) -> None:
-        """Close everything."""
+        """Close all connections."""
         for upstream in self._every():
             upstream.close()
 

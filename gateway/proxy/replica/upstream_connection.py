@@ -29,7 +29,7 @@ STREAM_BUFFER_BYTES: Final = 32 * 1024
 
 
 class Connecting:
-    """A request whose connection is being made."""
+    """A request that waits for its connection."""
 
     __slots__ = ("task",)
 
@@ -184,12 +184,12 @@ class UpstreamConnection(asyncio.Protocol):
         receiver.on_sent()
 
     def cancel(self) -> None:
-        """Close at once, unanswered; the receiver hears nothing more."""
+        """Close at once, unanswered. The receiver is told no more."""
         self.receiver = None
         self.transport.abort()
 
     def pause(self) -> None:
-        """Stop reading: the client of the answer is slow. Without a receiver nothing may be held up."""
+        """Stop reading: the client of the answer is slow. Without a receiver no bytes may be held up."""
         if self.receiver is not None and not self._paused and not self.transport.is_closing():
             self._paused = True
             self.transport.pause_reading()
@@ -202,7 +202,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     @property
     def idle(self) -> bool:
-        """Whether it may be used for another request: open, reading, empty, and nobody's."""
+        """Whether it may be used for another request: open, reading, empty, and without a receiver."""
         return (
             self.receiver is None
             and not self._paused
@@ -267,7 +267,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._broke(receiver, error)
 
     def _broke(self, receiver: AnswerReceiver | None, error: Exception) -> None:
-        """The receiver's part, or ours, raised; the connection may serve somebody else by now."""
+        """The receiver's callback, or ours, raised. The connection may serve another request by now."""
         if self.receiver is receiver:
             self.receiver = None
             self.transport.abort()

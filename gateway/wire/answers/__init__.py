@@ -1,1 +1,1 @@
-"""Answers of replicas: events of a stream, whole answers, and what they say of themselves."""
+"""Answers of replicas: events of a stream, whole answers, and their usage."""

@@ -16,7 +16,7 @@ DONE: Final = _EVENT % b"[DONE]"
 
 
 def chat_events(body: bytes, wants_usage: bool) -> list[bytes]:
-    """Events that say what a chat completion says, with the end of the stream; none if `body` is not one."""
+    """Events with the content of a chat completion, and the end of the stream; none if `body` is not one."""
     answer = _answer(body)
     if answer is None:
         return []

@@ -1,4 +1,4 @@
-"""A stream put together to the whole answer that it would have been, had nobody asked for a stream.
+"""A stream assembled into the whole answer that the engine would have given without streaming.
 
 Fields absent from a stream and null in an answer are null here as well: the names are those of vLLM 0.32.
 """
@@ -17,14 +17,14 @@ from gateway.wire.body.mended import without_halves
 from gateway.wire.numbers import finite
 
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""Of a stream that is put together: far beyond any answer, and short of what would hurt."""
+"""Bound on an assembled stream: far beyond any answer, and harmless to memory."""
 
 MAX_DIGITS: Final = 19
 """An integer of so many digits may be beyond 64 bits, which orjson neither reads nor writes."""
 
 _SAID_ONCE: Final = ("finish_reason", "stop_reason")
 _NO_ANSWER: Final = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
-"""Exceptions of putting together what has not the form for it."""
+"""Exceptions of assembling a stream of another form."""
 
 
 class AssemblyError(Exception):
@@ -32,7 +32,7 @@ class AssemblyError(Exception):
 
 
 class Assembly(ABC):
-    """One answer, growing. Subclasses know one API each. Raises `AssemblyError` for what cannot be put together."""
+    """One answer, growing. Subclasses know one API each. Raises `AssemblyError` if it cannot be assembled."""
 
     __slots__ = ("_size", "_splitter")
 
@@ -87,7 +87,7 @@ def _written(text: object) -> str:
 
 
 def grow(into: dict[str, Any], name: str, value: Any) -> None:
-    """Text and lists go on, an object does in its fields, anything else is replaced; null adds nothing."""
+    """Text and lists are appended, objects merged field by field, other values replaced; null adds nothing."""
     old = into.get(name)
     if value is None:
         into.setdefault(name, None)

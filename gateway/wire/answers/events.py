@@ -35,7 +35,7 @@ class EventKind(IntFlag):
     FINISH = 2
     """The generation says why it ended."""
     USAGE_ONLY = 4
-    """It has nothing but token counts."""
+    """It has only token counts."""
     DONE = 8
     """The protocol's own end of stream."""
     ERROR = 16
@@ -116,7 +116,7 @@ class StreamReader(ABC):
     def _spoken(self, value: dict[str, Any]) -> str: ...
 
     def is_whole(self, event: bytes) -> bool:
-        """Whether an event of which no end came has all of its data."""
+        """Whether an event without an end has all of its data."""
         payload = data_of(event)
         if payload.startswith(_DONE):
             return True

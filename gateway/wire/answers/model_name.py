@@ -86,7 +86,7 @@ class ModelName:
         return self._apply_at_depth(piece)
 
     def apply_to_one(self, event: bytes) -> bytes:
-        """The same for what is one event and no more."""
+        """The same for exactly one event."""
         if self._head and event.startswith(self._head):
             return self._new_head + event[len(self._head) :]
         return self.apply(event)

@@ -19,7 +19,7 @@ class Oddity(StrEnum):
     UNREADABLE_ANSWER = "unreadable-answer"
     """A whole answer is not a JSON object; it was passed on."""
     NO_END = "no-end"
-    """The HTTP message ended, and nothing in the stream had said that the answer was over."""
+    """The HTTP message ended, and no event had said that the answer was over."""
     NOT_ASSEMBLED = "not-assembled"
     """The events of a stream could not be put together to a whole answer."""
     LARGE_HEAD = "large-head"

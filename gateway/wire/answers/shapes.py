@@ -9,7 +9,7 @@ import msgspec
 
 ABSENT = msgspec.Raw()
 EMPTY = (b"", b'""', b"null", b"[]", b"{}")
-"""Raw bytes of a field that stand for nothing."""
+"""Raw bytes of an empty field."""
 ABORT = "abort"
 RAW_ABORT = b'"abort"'
 """How vLLM ends what it works on when it is told to stop, and then the answer as if nothing had happened."""

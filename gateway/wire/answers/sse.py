@@ -32,7 +32,7 @@ class EventSplitter:
         self._size = 0
         self._end_of_tail = b""
         self.clean = True
-        """Whether everything fed so far was whole events."""
+        """Whether all bytes so far were whole events."""
         self.is_long = False
         """Whether a long event has begun and not ended."""
         self.passed = b""

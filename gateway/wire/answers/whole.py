@@ -33,7 +33,7 @@ _OTHER_OUTPUT: Final = re.compile(
 
 
 class AnswerError(Exception):
-    """The answer is not what its API says it is."""
+    """The answer has not the form of its API."""
 
 
 class Aborted(Exception):
@@ -148,7 +148,7 @@ def read_whole(form: WholeForm, body: bytes) -> tuple[Counted, EngineError | Non
 
 
 def _is_silent(choices: bytes) -> bool:
-    """Whether choices hold a text that is empty, and nothing else that a model could have said."""
+    """Whether choices hold an empty text, and no other output of a model."""
     return (
         choices.find(b'""') >= 0
         and _NO_TEXT.search(choices) is not None

@@ -58,7 +58,7 @@ def read(body: bytes) -> dict[str, Any]:
 
 
 def write(fields: dict[str, Any]) -> bytes:
-    """The form, less the model's name. A stream is asked for its usage, which nobody else tells."""
+    """The form, less the model's name. A stream is asked for its usage, which is told nowhere else."""
     if fields.get("stream"):
         fields["stream_include_usage"] = True
     return form.write(fields)

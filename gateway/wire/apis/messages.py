@@ -261,4 +261,4 @@ COUNTED: Final = Shape(
     stop=None,
     fit=fit,
 )
-"""A message whose tokens are to be counted: what becomes prompt."""
+"""The fields of a message that become prompt, of a request to count its tokens."""

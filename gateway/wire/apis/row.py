@@ -1,6 +1,6 @@
 """The columns of the table of APIs.
 
-A row is all that is known of one API. Everything else looks up the row of an endpoint once per request and asks it.
+A row is all that is known of one API. All other code looks up the row of an endpoint once per request, and uses it.
 """
 
 from __future__ import annotations

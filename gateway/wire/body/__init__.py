@@ -1,1 +1,1 @@
-"""Parts of a request's body: what a field may hold, and how much prompt it is."""
+"""Parts of a request's body: the bounds of each field, and its share of the prompt."""

@@ -31,7 +31,7 @@ BAD_VALUE: Final = "invalid_value"
 
 
 class BadRequest(Exception):
-    """A request that is refused for what it says. `message` names the field; `code` is OpenAI's word for it."""
+    """A request that is refused for its content. `message` names the field; `code` is OpenAI's word for it."""
 
     def __init__(
         self, field: str | None, problem: str, code: str | None = BAD_VALUE, why: Reason = Reason.BAD_REQUEST
@@ -79,7 +79,7 @@ def integer(value: Any, field: str, low: int, high: int, bound: str = "") -> int
 
 
 def boolean(value: Any, field: str, caps: Caps) -> Any:
-    """true or false, nothing that an engine would take for one."""
+    """true or false; no other value that an engine would take for one."""
     if value is True or value is False:
         return value
     raise wrong_type(field, "a boolean", value)

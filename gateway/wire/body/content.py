@@ -154,7 +154,7 @@ def role_fits(holder: dict[str, Any]) -> bool:
 
 
 def bad_role(holder: dict[str, Any], field: str) -> BadRequest:
-    """The refusal of a message whose role does not fit."""
+    """The refusal of a message with a wrong role."""
     if type(holder.get("role")) is str:
         return BadRequest(f"{field}.role", f"must be at most {MAX_ROLE_CHARS} characters long")
     return missing_or_wrong(f"{field}.role", "a string", holder, "role")

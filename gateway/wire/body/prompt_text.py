@@ -23,7 +23,7 @@ class PlainText:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Messages and tools in the form of chat completions, which is what templates know."""
+    """Messages and tools in the form of chat completions, the one that templates know."""
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] | None
@@ -68,7 +68,7 @@ def as_functions(tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | N
 
 
 def flat(value: Any) -> str:
-    """Text as it is, anything else as JSON."""
+    """Text as it is, other values as JSON."""
     if value is None:
         return ""
     return value if type(value) is str else orjson.dumps(value).decode()

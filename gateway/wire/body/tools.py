@@ -1,4 +1,4 @@
-"""Tools that a client offers: what no engine behind this gateway can run is dropped and named.
+"""Tools that a client offers. The ones that no engine behind this gateway can run are dropped and named.
 
 An engine takes functions, which the client runs. Tools that OpenAI or Anthropic would run (web search, code
 execution, MCP servers) make vLLM 0.32 refuse the whole request, or loop there without bound and call other hosts.

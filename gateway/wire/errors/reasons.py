@@ -13,7 +13,7 @@ INVALID: Final = "invalid_request_error"
 
 @dataclass(frozen=True, slots=True)
 class RefusalRow:
-    """HTTP status, the error's type and code for OpenAI clients, its type for Anthropic's, and what to say.
+    """HTTP status, the error's type and code for OpenAI clients, its type for Anthropic's, and its message.
 
     `retry`: whether the same request may succeed later. The SDKs try 408, 409, 429 and 5xx again unless told not to.
     """

@@ -69,7 +69,7 @@ def read(body: bytes) -> EngineMessage:
 
 
 def clean(message: str) -> str:
-    """Without what tells of the inside, on one line, of bounded length."""
+    """Without internals of the engine, on one line, of bounded length."""
     message = message[: 4 * MAX_MESSAGE_CHARS]
     if "Traceback (most recent call last)" in message:
         return ""
@@ -82,7 +82,7 @@ def _word(value: object) -> str | None:
 
 
 def _detail(detail: object) -> tuple[str, str | None]:
-    """FastAPI's `detail`: a text, or pydantic's list of what is wrong where."""
+    """FastAPI's `detail`: a text, or pydantic's list of faults and their places."""
     if type(detail) is str:
         return detail, None
     if type(detail) is not list or not detail or type(detail[0]) is not dict:

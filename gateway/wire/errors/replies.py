@@ -20,7 +20,7 @@ from gateway.wire.http.encoding import ACCEPT_ENCODING
 from gateway.wire.http.headers import status_line
 
 RETRY_AFTER_S: Final = 1.0
-"""Said where nothing better is known."""
+"""The message where no better one is known."""
 MAX_RETRY_AFTER_S: Final = 86400.0
 MAX_MESSAGE_CHARS: Final = 2000
 

@@ -103,7 +103,7 @@ def read_answer_head(raw: bytes) -> AnswerHead:
 
 
 def _check(line: bytes) -> None:
-    """Refuse what is no header at all."""
+    """Refuse a line that is no header."""
     name, colon, _ = line.partition(b":")
     if not colon or not name or name.find(b" ") >= 0 or name.find(b"\t") >= 0:
         raise FramingError("the answer has a malformed header")

@@ -17,7 +17,7 @@ _GZIP_BITS: Final = 16 + zlib.MAX_WBITS
 
 
 class CorruptBody(ValueError):
-    """A body that is not what its content encoding says; the message says why."""
+    """A body that does not match its content encoding; the message says why."""
 
 
 class _Inflater:

@@ -1,4 +1,4 @@
-"""Heads of messages: what is taken from a client's, what is sent to a replica, what is answered."""
+"""Heads of messages: read from clients, written to replicas, and written for answers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PROCESS: Final = b"%b." % os.urandom(3).hex().encode()
 
 
 class RequestHead:
-    """Fields that the gateway takes from a client's header; everything else is dropped."""
+    """Fields that the gateway takes from a client's header. All others are dropped."""
 
     __slots__ = (
         "asks_slo",
@@ -72,7 +72,7 @@ class RequestHead:
         self.cors = b""
         """Lines of whatever is answered, where a page may read it."""
         self.preflight = b""
-        """Further lines of the answer, where a browser asks what a page may send."""
+        """Further lines of the answer to a browser's preflight."""
         self.repeated: bytes | None = None
         """The name of a header that may stand once and stood twice."""
 

@@ -1,4 +1,4 @@
-"""Header lines: which of them are wanted, what they say, and how our own are written.
+"""Header lines: which ones are read, their values, and how our own are written.
 
 Nothing here calls a method of `bytes` for every line: that takes compiled code longer than all the rest.
 """
