@@ -22,8 +22,8 @@ from gateway.core.journal.recorder import Recorded
 from gateway.core.policy import Policy
 from gateway.core.request import Callback
 from gateway.fleet.board import ModelBoard
-from gateway.fleet.counts import EngineCounts
 from gateway.fleet.mirror import Mirrors
+from gateway.fleet.token_counts import EngineCounts
 from gateway.fleet.watch import FleetWatcher
 from gateway.listener import Listener, listener, no_app
 from gateway.observe.admin import MAX_BODY_BYTES, Access

@@ -17,7 +17,7 @@ import uvloop
 
 from gateway.app import Gateway
 from gateway.core.policy import Policy
-from gateway.observe import built
+from gateway.observe import build_info
 from gateway.observe.journal.parts import JournalError
 from gateway.observe.logs import configure_logging
 from gateway.policy.builtin import builtin
@@ -87,7 +87,11 @@ async def _run(settings: Settings, policy: Policy, policy_path: Path | None) -> 
             loop.add_signal_handler(number, gateway.stop.set)
         loop.add_signal_handler(signal.SIGHUP, lambda: reloads.create_task(gateway.reloads.reload()))
         log.info(
-            "tailgate %s (%s): API on %s, admin on %s", built.release(), built.kind(), gateway.url, gateway.admin_url
+            "tailgate %s (%s): API on %s, admin on %s",
+            build_info.release(),
+            build_info.kind(),
+            gateway.url,
+            gateway.admin_url,
         )
         ends = [asyncio.create_task(event.wait()) for event in (gateway.stop, gateway.broken)]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)

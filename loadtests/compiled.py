@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from deploy.compiling.checkout import compile_checkout
 from deploy.compiling.sources import PURE, wanted
-from gateway.observe.built import is_compiled
+from gateway.observe.build_info import is_compiled
 
 
 def as_users_have_it(module: str, arguments: Sequence[str], tell: Callable[[str], None], *, pure: bool = False) -> None:

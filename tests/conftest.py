@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import settings
 
-from gateway.observe.built import is_compiled
+from gateway.observe.build_info import is_compiled
 from tests.effort import LONG
 
 # How long an example takes says something of the machine, not of the code.

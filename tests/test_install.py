@@ -26,7 +26,7 @@ import pytest
 
 from deploy.compiling.finder import LIBRARIES
 from deploy.compiling.sources import PURE, modules
-from gateway.observe.built import is_compiled, kind
+from gateway.observe.build_info import is_compiled, kind
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ("gateway", "deploy/compiling", "pyproject.toml", "README.md", "LICENSE")

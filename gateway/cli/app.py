@@ -14,7 +14,7 @@ from gateway.cli.plan import plan_command
 from gateway.cli.replay_journal import replay_journal
 from gateway.cli.serve import serve
 from gateway.cli.simulate import simulate_command
-from gateway.observe import built
+from gateway.observe import build_info
 
 # Locals of a crash may hold keys, so tracebacks stay plain.
 app = typer.Typer(
@@ -38,7 +38,7 @@ app.add_typer(key.app, name="key")
 
 def _version(asked: bool) -> None:
     if asked:
-        print(f"tailgate {built.release()} ({built.kind()})")
+        print(f"tailgate {build_info.release()} ({build_info.kind()})")
         raise typer.Exit
 
 

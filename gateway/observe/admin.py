@@ -17,10 +17,10 @@ from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Respons
 from fastapi.responses import HTMLResponse, PlainTextResponse, StreamingResponse
 from starlette.requests import ClientDisconnect
 
+from gateway.observe.explain_request import asked
 from gateway.observe.metrics.exposition import chosen, registry, render
 from gateway.observe.metrics.metrics import Metrics
 from gateway.observe.page import Page
-from gateway.observe.question import asked
 from gateway.observe.sources import Sources
 from gateway.observe.state import document, state
 from gateway.policy.sections.hosts import is_known

@@ -9,7 +9,7 @@ import orjson
 
 from gateway.core.policy import Model, Tier
 from gateway.core.stats import quantile
-from gateway.observe.built import kind
+from gateway.observe.build_info import kind
 from gateway.observe.metrics.arms import ArmFacts, ArmVerdict, largest_arm
 from gateway.observe.metrics.facts import Attainment, TierFacts, percentile
 from gateway.observe.metrics.metrics import WHYS, Metrics

@@ -17,7 +17,7 @@ from gateway.proxy.outgoing import Outgoing
 from gateway.proxy.replica.attempt import UpstreamAttempt
 from gateway.proxy.replica.owner import AttemptOwner
 from gateway.proxy.replica.upstream import ReplicaConnections, Upstreams
-from gateway.wire.answers.renamed import put_back
+from gateway.wire.answers.tool_names import put_back
 from gateway.wire.errors.replies import Dialect, Problem, error_event, error_response, upstream_error, upstream_problem
 from gateway.wire.fingerprint import fingerprint
 from gateway.wire.http.framing import LAST_CHUNK, chunk

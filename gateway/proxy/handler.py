@@ -16,7 +16,7 @@ from gateway.core.request import NO_PREFIX, Endpoint, Reason, Record, Request
 from gateway.core.serving import arm_of
 from gateway.proxy.browsers import BrowserAccess
 from gateway.proxy.clock import monotonic
-from gateway.proxy.counting import CountingEndpoint
+from gateway.proxy.count_tokens import CountingEndpoint
 from gateway.proxy.driver import Driver, Meter
 from gateway.proxy.exchange import Client, Exchange, ExchangeServices
 from gateway.proxy.replica.upstream import Upstreams

@@ -19,7 +19,7 @@ from uvicorn.server import ServerState
 
 from gateway.core.request import Callback, Reason
 from gateway.proxy.clock import monotonic
-from gateway.proxy.counting import CountAsker, CountUnderWay
+from gateway.proxy.count_tokens import CountAsker, CountUnderWay
 from gateway.proxy.decoding import BodyDecoder
 from gateway.proxy.exchange import Client, Exchange
 from gateway.proxy.handler import RequestHandler

@@ -22,7 +22,7 @@ from gateway.wire.apis.table import API_OF
 from gateway.wire.body.checks import MISSING, BadRequest, Check, kind
 from gateway.wire.body.content import as_json
 from gateway.wire.body.form import field
-from gateway.wire.body.mended import load_mended
+from gateway.wire.body.json_repair import load_mended
 from gateway.wire.body.prompt import Prompt
 from gateway.wire.body.tools import NOT_RENAMED, Renamed
 

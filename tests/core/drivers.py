@@ -44,7 +44,7 @@ from gateway.core.request import AttemptOutcome, AttemptResult, HedgeResult, Out
 from gateway.core.request_state import Attempt, RequestState
 from gateway.core.snapshot import ReplicaState
 from gateway.core.state import BREAKERS
-from gateway.observe.built import is_compiled
+from gateway.observe.build_info import is_compiled
 
 TIERS = ("t0", "t1", "t2")
 POOLS = ("p0", "p1", "p2")

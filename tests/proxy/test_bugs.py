@@ -14,7 +14,7 @@ from gateway.core.request import Callback
 from gateway.fleet.watch import FleetWatcher
 from gateway.observe.metrics.metrics import Metrics
 from gateway.policy.builtin import builtin
-from gateway.proxy.counting import ask_nobody
+from gateway.proxy.count_tokens import ask_nobody
 from gateway.proxy.driver import Driver
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.handler import RequestHandler

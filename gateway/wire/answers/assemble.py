@@ -13,7 +13,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.wire.answers.sse import EventSplitter, data_of
-from gateway.wire.body.mended import without_halves
+from gateway.wire.body.json_repair import without_halves
 from gateway.wire.numbers import finite
 
 MAX_BYTES: Final = 64 * 1024 * 1024

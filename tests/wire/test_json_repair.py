@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.core.policy import Caps
 from gateway.core.request import Endpoint
-from gateway.wire.body.mended import MAX_ESCAPES, load_mended
+from gateway.wire.body.json_repair import MAX_ESCAPES, load_mended
 from gateway.wire.request import BadRequest, Parsed, parse, render
 
 BODY = b'{"model": "m", "messages": [{"role": "user", "content": "%b"}]}'

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gateway.core.policy import PoolSpec, ReplicaSpec
-from gateway.fleet.counts import LONG_REST_S, PATH, REST_S, EngineCounts
+from gateway.fleet.token_counts import LONG_REST_S, PATH, REST_S, EngineCounts
 
 from .replicas import FakeReplica, answer, replica
 

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.wire.answers.renamed import put_back
+from gateway.wire.answers.tool_names import put_back
 
 RENAMED = {"mcp__disk__ls": ("mcp__disk", "ls"), 'ü__"': ("ü", '"')}
 
