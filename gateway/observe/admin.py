@@ -183,7 +183,7 @@ async def _body(request: Request) -> bytes:
 
 
 def _replica(body: bytes) -> str:
-    """The one that is named. An unknown body is refused: without a body, a drain is that of the gateway."""
+    """The one that is named. An unknown body is refused, because a drain without a body drains the gateway."""
     try:
         said: object = orjson.loads(body)
     except orjson.JSONDecodeError:

@@ -122,7 +122,7 @@ class Search:
     _tried: dict[tuple[Counts, str | None, float], Tried] = field(default_factory=dict)
 
     def run(self) -> Knee:
-        """Find it. Raises ValueError where no number of replicas is enough, and as `simulate` does."""
+        """Find it. Raises ValueError if no number of replicas is enough, and the errors of `simulate`."""
         counts = self._fewest_of_all()
         needed = self._try(counts)
         limit = self._limit(counts)

@@ -13,7 +13,7 @@ from gateway.core.snapshot import LimitView
 
 _log2: Final = math.log2
 FAIRNESS_HALF_LIFE_S: Final = 60.0
-"""Half-life of tokens served in the order of turns of tenants (llm-d's default)."""
+"""Half-life of the served tokens by which tenants take turns (llm-d's default)."""
 
 Rate = tuple[float, float, float]
 """(limit, the rest of it, seconds until it is full again)"""

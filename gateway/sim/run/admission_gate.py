@@ -24,7 +24,7 @@ STALE_S = 0.2
 
 
 class Rule(Protocol):
-    """Whether a pool takes no more now."""
+    """Whether a pool is full now."""
 
     def full(self, now: float) -> bool: ...
     def observe(self, replica_name: str, sample: Sample, now: float) -> None: ...

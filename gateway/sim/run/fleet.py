@@ -30,7 +30,7 @@ class Harm(StrEnum):
     BUSY = "busy"
     """Every request is refused at once with 503; what runs goes on; its health checks pass."""
     BALLOON = "balloon"
-    """Every answer that begins runs to what it is allowed; its health checks pass."""
+    """Every answer runs up to its allowed length; health checks pass."""
     RECOVER = "recover"
     """As good as new; what runs goes on (to what it is allowed, if it ballooned), but for what had hung, which breaks
     off."""

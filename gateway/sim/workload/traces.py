@@ -156,7 +156,7 @@ class Trace:
             begun = at + (at - begun) / (count - 1)  # a mean gap later; a trace that has a length has two requests
 
     def at_rate(self, rate_per_s: float) -> Trace:
-        """The same, at the speed that gives what is played of it this mean rate. Reads so much. Raises TraceError."""
+        """The same trace, played faster or slower to have this mean rate. Reads so much. Raises TraceError."""
         count, first, last = 0, math.nan, math.nan
         wanted = max(1.0, rate_per_s * self.duration_s)
         rows = self.rows() if math.isinf(wanted) else spread(self.rows(), self.format, Random("rate"))

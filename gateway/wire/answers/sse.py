@@ -88,7 +88,7 @@ class EventSplitter:
         self.clean = True
 
     def _pass(self, piece: bytes) -> bytes:
-        """Pass a long event on; what `piece` has behind its end."""
+        """Pass a long event on. Gives the part of `piece` after its end."""
         seam = self._end_of_tail + piece
         found = _EVENT_END.search(seam)
         upto = len(piece) if found is None else found.end() - len(self._end_of_tail)
