@@ -326,6 +326,26 @@ class ReplicaSpec:
     url: str
 
 
+class SessionKey(StrEnum):
+    """Parts of a request that can name its session."""
+
+    HEADER = "header"
+    PROMPT_CACHE_KEY = "prompt_cache_key"
+    METADATA = "metadata.user_id"
+    """The session in it, as Claude Code writes it."""
+    USER = "user"
+    """The field `user`; in Messages all of `metadata.user_id`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionKeys:
+    """Where the name of a session is looked for. The first of `keys` that a request has names its session."""
+
+    header: str = "x-session-id"
+    """In lower case."""
+    keys: tuple[SessionKey, ...] = (SessionKey.HEADER, SessionKey.PROMPT_CACHE_KEY, SessionKey.METADATA)
+
+
 @dataclass(frozen=True, slots=True)
 class PoolSpec:
     """Replicas that are alike. `max_prompt_tokens` None: anything fits. `slots` per replica, None: learned."""
@@ -351,8 +371,8 @@ class PoolSpec:
     """Whether prompts go where the engine has their beginning in its prefix cache."""
     strict_sessions: bool = False
     """Whether a session is served by the replica that is its home alone."""
-    user_sessions: bool = False
-    """Whether the field `user` of a request names its session where nothing else does."""
+    sessions: SessionKeys = field(default=SessionKeys(), repr=False)
+    """For the edge, which names sessions: nothing here depends on it."""
     health: Health = Health()
     upstream_key: str | None = field(default=None, repr=False)
     """Bearer token that the replicas require, if any."""

@@ -218,7 +218,7 @@ class Session:
     """Requests that belong together, such as the turns of a conversation."""
 
     name: str
-    """As the client calls it."""
+    """For errors and journals: the gateway gives a digest, never the client's own text."""
     key: int  # 64 bits of a hash of its tenant and name, the same in every gateway
 
 

@@ -82,7 +82,7 @@ def _pool(name: str, section: PoolSection) -> rules.PoolSpec:
         router=section.router,
         affinity=section.affinity.prefix,
         strict_sessions=section.affinity.strict,
-        user_sessions=section.affinity.user,
+        sessions=rules.SessionKeys(section.affinity.header, tuple(map(rules.SessionKey, section.affinity.keys))),
         health=_health(section.health),
         upstream_key=section.api_key,
         cache_key=section.cache_key if section.cache_isolation == "tenant" else None,

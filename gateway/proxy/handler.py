@@ -26,7 +26,7 @@ from gateway.wire.body.pictures import correction
 from gateway.wire.errors.replies import Dialect, Problem, error_response
 from gateway.wire.fingerprint import fingerprint
 from gateway.wire.http.cors import preflight_lines
-from gateway.wire.http.headers import BadHeader, RequestHead, asked_slo
+from gateway.wire.http.headers import BadHeader, RequestHead, asked_slo, wanted
 from gateway.wire.isolation import salts
 from gateway.wire.prefix import MIN_BYTES, prefix_of
 from gateway.wire.request import BadRequest, Parsed, parse
@@ -115,6 +115,8 @@ class RequestHandler(ExchangeServices):
         self._anyone = None if policy.keys else Caller(ANONYMOUS, default, served(default))
         self._browsers = BrowserAccess(policy, self._bound_host)
         self._callers = callers_of(policy) if callers is None else callers
+        self.names = wanted({pool.sessions.header for pool in policy.pools.values()})
+        """The headers that are read."""
 
     @property
     def ready(self) -> bool:
@@ -201,10 +203,10 @@ class RequestHandler(ExchangeServices):
         if model is None:
             return Problem(Reason.MODEL_NOT_FOUND, f"The model `{parsed.model[:100]}` does not exist.", param="model")
         pools = [policy.pools[pool] for pool in model.pools]
-        session = session_of(head, caller.tenant, parsed.fields, any(pool.user_sessions for pool in pools))
+        session = session_of(head, caller.tenant, parsed.fields, pools)
         split = ""
         if model.split:
-            split, model = model.name, arm_of(policy, model, tier, sticky_key(head, caller.tenant))
+            split, model = model.name, arm_of(policy, model, tier, sticky_key(head, caller.tenant, pools))
         exact = parsed.prompt_exact
         if exact is None:
             exact = self.count_exactly(model, parsed)

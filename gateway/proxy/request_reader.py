@@ -206,7 +206,7 @@ class RequestReader:
     def _read_head(self) -> RequestHead:
         """Read the head, whole or not: an answer needs its path, its key and its error format."""
         raw = self._raw_head if isinstance(self._raw_head, bytes) else bytes(self._raw_head)
-        head = self.head = read_head(raw)
+        head = self.head = read_head(raw, self._handler.names)
         path = self._url.partition(b"?")[0] if QUESTION_MARK in self._url else self._url
         if path not in POSTS:
             path, authority = read_target(path)

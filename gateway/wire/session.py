@@ -2,33 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, assert_never
 
-from gateway.core.policy import ANONYMOUS
+import orjson
+
+from gateway.core.policy import ANONYMOUS, PoolSpec, SessionKey, SessionKeys
 from gateway.core.request import Session
 from gateway.core.sessions import key_of
 from gateway.wire.http.headers import RequestHead
 
-SESSION: Final = b"x-session-id"
-
-
 MAX_NAME: Final = 512
 """Bytes of a name; longer ones name no session."""
+IN_USER_ID: Final = "_session_"
+"""Claude Code wrote `user_<hash>_account_<id>_session_<id>`; since March 2026 it writes JSON with a `session_id`
+(github.com/coder/aibridge/pull/241)."""
 
 
-def session_of(head: RequestHead, tenant: str, fields: Mapping[str, Any], by_user: bool) -> Session | None:
-    """The session of a request: by header, else by `prompt_cache_key`, else (if `by_user`) by `user`."""
-    header = head.fields.get(SESSION)
-    name = header.decode("latin-1") if header else fields.get("prompt_cache_key") or (by_user and fields.get("user"))
-    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
+def session_of(head: RequestHead, tenant: str, fields: Mapping[str, Any], pools: Sequence[PoolSpec]) -> Session | None:
+    """The session of a request: named by the first key that it has, in the order of its pools and of their keys."""
+    before: SessionKeys | None = None
+    for pool in pools:
+        if pool.sessions == before:
+            continue
+        before = pool.sessions
+        for key in before.keys:
+            name = _named(key, before.header, head, fields)
+            if isinstance(name, str) and 0 < len(name) <= MAX_NAME:
+                digest = key_of(f"{tenant}\0{name}")
+                return Session(f"{digest:016x}", digest)
+    return None
+
+
+def _named(key: SessionKey, header: str, head: RequestHead, fields: Mapping[str, Any]) -> object:
+    """The value of this part of a request, whatever its type."""
+    match key:
+        case SessionKey.HEADER:
+            given = head.fields.get(header.encode())
+            return None if given is None else given.decode("latin-1")
+        case SessionKey.PROMPT_CACHE_KEY:
+            return fields.get("prompt_cache_key")
+        case SessionKey.METADATA:
+            return _in_user_id(_user_id(fields))
+        case SessionKey.USER:
+            return fields.get("user") or _user_id(fields)
+        case _:
+            assert_never(key)
+
+
+def _user_id(fields: Mapping[str, Any]) -> str:
+    metadata = fields.get("metadata")
+    found = metadata.get("user_id") if type(metadata) is dict else None
+    return found if isinstance(found, str) and len(found) <= MAX_NAME else ""
+
+
+def _in_user_id(user_id: str) -> object:
+    if not user_id.startswith("{"):
+        return user_id.partition(IN_USER_ID)[2]
+    try:
+        parts = orjson.loads(user_id)
+    except orjson.JSONDecodeError:
         return None
-    return Session(name, key_of(f"{tenant}\0{name}"))
+    return parts.get("session_id")  # JSON that begins with a brace is an object
 
 
-def sticky_key(head: RequestHead, tenant: str, header: bytes = SESSION) -> str:
-    """The session that `header` names, of this tenant; else the tenant. Without keys each request is on its own."""
-    session = head.fields.get(header)
-    if session:
-        return f"session\0{tenant}\0{session.decode('latin-1')}"
+def sticky_key(head: RequestHead, tenant: str, pools: Sequence[PoolSpec]) -> str:
+    """The session that the header names, of this tenant; else the tenant. Without keys each request is on its own."""
+    for pool in pools:
+        session = head.fields.get(pool.sessions.header.encode())
+        if session:
+            return f"session\0{tenant}\0{session.decode('latin-1')}"
     return f"tenant\0{tenant}" if tenant != ANONYMOUS else f"request\0{head.request_id}"

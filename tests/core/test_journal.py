@@ -414,3 +414,13 @@ def test_fields_that_a_journal_did_not_have_yet_take_their_defaults() -> None:
     first["fields"]["AttemptResult"] = ["end", "prompt_tokens"]
     _, args = Decoder(first).call([1.0, "finish", [1, {"AttemptResult": [{"AttemptOutcome": "complete"}, 12]}], []])
     assert args == (1, AttemptResult(AttemptOutcome.COMPLETE, 12), 1.0)
+
+
+def test_a_field_that_the_policy_had_once_and_that_decided_nothing_is_passed_over() -> None:
+    first = header(Encoder(POLICY))
+    for written in first["policy"]["Policy"]["pools"]["map"].values():
+        written["PoolSpec"]["user_sessions"] = True
+    assert Decoder(first).policy == Decoder(header(Encoder(POLICY))).policy
+    written["PoolSpec"]["users"] = True
+    with pytest.raises(Unreadable, match="fields of PoolSpec are unknown here: users"):
+        Decoder(first)

@@ -235,6 +235,34 @@ CASES = {
         "    router: round-robin\n    affinity: {strict: maybe}",
         "p.yaml:15: pools.short.affinity.strict: maybe is neither true nor false",
     ),
+    "unknown session key": (
+        "    router: round-robin",
+        "    router: round-robin\n    affinity: {keys: [users]}",
+        "p.yaml:15: pools.short.affinity.keys[0]: users is unknown: did you mean user? "
+        "Known: header, prompt_cache_key, metadata.user_id, user",
+    ),
+    "session key named twice": (
+        "    router: round-robin",
+        "    router: round-robin\n    affinity: {keys: [user, header, user]}",
+        "p.yaml:15: pools.short.affinity.keys: has user twice: name each key once",
+    ),
+    "header of sessions with a space": (
+        "    router: round-robin",
+        "    router: round-robin\n    affinity: {header: session id}",
+        "p.yaml:15: pools.short.affinity.header: 'session id' is not the name of a header: use letters, digits and "
+        "dashes, such as x-session-id",
+    ),
+    "header of sessions that holds a key": (
+        "    router: round-robin",
+        "    router: round-robin\n    affinity: {header: Authorization}",
+        "p.yaml:15: pools.short.affinity.header: Authorization cannot name a session: it holds a secret, use one of "
+        "its own",
+    ),
+    "header of sessions that is new in each request": (
+        "    router: round-robin",
+        "    router: round-robin\n    affinity: {header: X-Request-ID}",
+        "p.yaml:15: pools.short.affinity.header: X-Request-ID cannot name a session: it is another one in each request",
+    ),
     "unknown admission mode": (
         "    pools: [long]\nkeys",
         "    admission: {mode: shadows}\nkeys",

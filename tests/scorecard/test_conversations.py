@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from gateway.core.policy import ANONYMOUS
+from gateway.core.sessions import key_of
 from gateway.wire.isolation import salt_of
 from gateway.wire.prefix import prefix_of
 
@@ -65,28 +67,32 @@ async def test_without_affinity_turns_are_spread(gateway: GatewayFactory, connec
     assert all(len(replicas) > 1 for replicas in found)
 
 
-async def by_session(gateway: GatewayFactory, connect: Connect, *lines: str, **fields: Any) -> set[int]:
+async def by_session(gateway: GatewayFactory, connect: Connect, path: str, *lines: str, **fields: Any) -> set[int]:
     """The replicas, of four, that serve twelve short requests of one session and of as many idle moments."""
     async with AsyncExitStack() as stack:
         replicas = [await stack.enter_async_context(Capture()) for _ in range(4)]
-        gw = await gateway(rules(*(replica.url for replica in replicas), pool="affinity: {user: true}"))
+        pool = "affinity: {header: X-Chat, keys: [header, prompt_cache_key, metadata.user_id, user]}"
+        gw = await gateway(rules(*(replica.url for replica in replicas), pool=pool))
         client = await connect(gw.url)
         for number in range(12):
             body = chat_body(content=f"question {number}", **fields)
-            assert (await client.ask(request(CHAT, body, *lines))).status == 200
+            assert (await client.ask(request(path, body, *lines))).status == 200
         return {number for number, replica in enumerate(replicas) if replica.calls}
 
 
 async def test_short_requests_of_a_session_go_to_one_replica(gateway: GatewayFactory, connect: Connect) -> None:
-    assert len(await by_session(gateway, connect, "X-Session-Id: talk-1")) == 1
-    assert len(await by_session(gateway, connect, prompt_cache_key="talk-1")) == 1
-    assert len(await by_session(gateway, connect, user="u-1")) == 1
-    assert len(await by_session(gateway, connect)) > 1
+    claude = {"user_id": json.dumps({"device_id": "d", "account_uuid": "", "session_id": "talk-1"})}
+    assert len(await by_session(gateway, connect, CHAT, "X-Chat: talk-1")) == 1
+    assert len(await by_session(gateway, connect, CHAT, prompt_cache_key="talk-1")) == 1
+    assert len(await by_session(gateway, connect, "/v1/messages", metadata=claude)) == 1
+    assert len(await by_session(gateway, connect, CHAT, user="u-1")) == 1
+    assert len(await by_session(gateway, connect, CHAT, "X-Session-Id: talk-1")) > 1
 
 
-async def test_a_strict_session_whose_replica_is_gone_gets_a_503_that_names_both(
-    gateway: GatewayFactory, connect: Connect
+async def test_a_strict_session_whose_replica_is_gone_gets_a_503_that_names_the_replica_and_a_digest(
+    gateway: GatewayFactory, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", "tailgate")
     async with AsyncExitStack() as stack:
         replicas = [await stack.enter_async_context(Capture()) for _ in range(3)]
         pool = "affinity: {strict: true}, health: {interval: 100ms, failures: 1}"
@@ -105,7 +111,10 @@ async def test_a_strict_session_whose_replica_is_gone_gets_a_503_that_names_both
             answer = await client.ask(asked)
         assert answer.status == 503
         message = json.loads(answer.body)["error"]["message"]
-        assert f"session talk-1 is kept at replica engine-{replicas.index(home)}, which is down" in message
+        name = f"{key_of(ANONYMOUS + chr(0) + 'talk-1'):016x}"
+        assert f"session {name} is kept at replica engine-{replicas.index(home)}, which is down" in message
+        assert any(f"session {name} is kept" in line for line in caplog.messages)
+        assert not any("talk-1" in line for line in caplog.messages)
         assert not any(replica.calls for replica in replicas if replica is not home)
         assert (await client.ask(request(CHAT, chat_body()))).status == 200
 

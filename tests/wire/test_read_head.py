@@ -7,6 +7,7 @@ import random
 import httptools
 import pytest
 
+from gateway.policy.sections.values import UNFIT_HEADERS
 from gateway.wire.http.headers import LISTS, TRACING, WANTED, read_head
 
 HEADS = 20_000
@@ -98,3 +99,7 @@ def test_a_header_that_may_stand_once_and_stands_twice(name: bytes) -> None:
 def test_bytes_after_the_blank_line_are_no_header() -> None:
     head = read_head(b"POST / HTTP/1.1\r\nHost: a\r\n\r\nx-api-key: b\r\n\r\n")
     assert head.fields == {b"host": b"a"}
+
+
+def test_no_header_that_the_gateway_reads_for_itself_can_name_a_session() -> None:
+    assert {name.decode() for name in WANTED} - {"x-session-id"} <= UNFIT_HEADERS.keys()

@@ -2,13 +2,44 @@
 
 from __future__ import annotations
 
-from gateway.core.policy import ANONYMOUS
-from gateway.wire.http.headers import RequestHead, read_head
-from gateway.wire.session import sticky_key
+import json
+from typing import Any
+
+import pytest
+
+from gateway.core.policy import ANONYMOUS, PoolSpec, SessionKey, SessionKeys
+from gateway.core.request import Session
+from gateway.core.sessions import key_of
+from gateway.wire.http.headers import RequestHead, read_head, wanted
+from gateway.wire.session import MAX_NAME, session_of
+from gateway.wire.session import sticky_key as sticky_key_of
+
+HEADER, CACHE_KEY, METADATA, USER = SessionKey
+POOL = PoolSpec("p", ())
+CLAUDE = {"device_id": "d" * 64, "account_uuid": "", "session_id": "54c1eb09"}
 
 
 def head(*lines: str) -> RequestHead:
-    return read_head("\r\n".join(["POST / HTTP/1.1", *lines, "", ""]).encode())
+    return read_head("\r\n".join(["POST / HTTP/1.1", *lines, "", ""]).encode(), wanted(["x-chat"]))
+
+
+def keyed(*keys: SessionKey, header: str = "x-session-id") -> PoolSpec:
+    return PoolSpec("p", (), sessions=SessionKeys(header, keys))
+
+
+def named(pool: PoolSpec = POOL, *lines: str, **fields: Any) -> str | None:
+    """The digest of the session of a request of the tenant acme."""
+    session = session_of(head(*lines), "acme", fields, [pool])
+    return None if session is None else session.name
+
+
+def digest(name: str, tenant: str = "acme") -> str:
+    key = key_of(f"{tenant}\0{name}")
+    return f"{key:016x}"
+
+
+def sticky_key(of: RequestHead, tenant: str) -> str:
+    return sticky_key_of(of, tenant, [POOL])
 
 
 def test_a_session_has_one_key_whatever_the_request() -> None:
@@ -29,3 +60,61 @@ def test_without_a_session_a_tenant_has_one_key() -> None:
 def test_without_keys_each_request_is_on_its_own() -> None:
     assert sticky_key(head(), ANONYMOUS) != sticky_key(head(), ANONYMOUS)
     assert sticky_key(head("x-request-id: 7"), ANONYMOUS) == sticky_key(head("x-request-id: 7"), ANONYMOUS)
+
+
+@pytest.mark.parametrize(
+    ("lines", "fields", "name"),
+    [
+        (["X-Session-Id: a"], {"prompt_cache_key": "b"}, "a"),
+        (["X-Session-Id:"], {"prompt_cache_key": "b"}, "b"),
+        ([f"X-Session-Id: {'a' * (MAX_NAME + 1)}"], {"prompt_cache_key": "b"}, "b"),
+        ([], {"prompt_cache_key": "b", "metadata": {"user_id": "user_1_account__session_c"}}, "b"),
+        ([], {"prompt_cache_key": ["b"], "metadata": {"user_id": "user_1_account__session_c"}}, "c"),
+        ([], {"metadata": {"user_id": json.dumps(CLAUDE)}}, "54c1eb09"),
+    ],
+)
+def test_the_first_key_that_a_request_has_names_its_session(
+    lines: list[str], fields: dict[str, Any], name: str
+) -> None:
+    assert named(POOL, *lines, **fields) == digest(name)
+
+
+@pytest.mark.parametrize(
+    "user_id",
+    ["jane", "user_1_account__session_", "{", '{"session_id": 7}', '{"device_id": "d"}', "{" * 400, 7, None, [],
+     "x_session_" + "y" * MAX_NAME],
+)  # fmt: skip
+def test_a_user_id_without_a_session_names_none(user_id: object) -> None:
+    assert named(POOL, metadata={"user_id": user_id}) is None
+
+
+def test_a_user_is_no_session_unless_the_policy_says_so() -> None:
+    assert named(user="jane") is None
+    assert named(keyed(USER), user="jane") == digest("jane")
+    assert named(keyed(USER), metadata={"user_id": "jane"}) == digest("jane")
+
+
+def test_a_key_that_the_policy_leaves_out_names_nothing() -> None:
+    assert named(keyed(CACHE_KEY), "x-session-id: a", metadata={"user_id": "u_session_c"}) is None
+    assert named(keyed(METADATA, HEADER), "x-session-id: a", metadata={"user_id": "u_session_c"}) == digest("c")
+
+
+def test_the_header_of_the_policy_names_sessions_and_splits_and_the_usual_one_does_not() -> None:
+    pool = keyed(HEADER, header="x-chat")
+    assert named(pool, "X-Chat: a", "x-session-id: b") == digest("a")
+    assert named(pool, "x-session-id: b") is None
+    assert sticky_key_of(head("x-chat: a"), "acme", [pool]) == sticky_key(head("x-session-id: a"), "acme")
+
+
+def test_keys_of_all_pools_of_a_model_are_tried_in_the_order_of_its_pools() -> None:
+    pools = [keyed(CACHE_KEY), keyed(CACHE_KEY), keyed(USER)]
+    fields = {"user": "jane", "prompt_cache_key": "b"}
+    found = [session_of(head(), "acme", of, pools) for of in (fields, {"user": "jane"}, {})]
+    assert [session and session.name for session in found] == [digest("b"), digest("jane"), None]
+
+
+def test_a_session_has_no_trace_of_the_clients_own_text() -> None:
+    assert session_of(head("x-session-id: secret"), "acme", {}, [POOL]) == Session(
+        digest("secret"), int(digest("secret"), 16)
+    )
+    assert digest("secret") != digest("secret", "other")

@@ -32,6 +32,8 @@ Code = Callable[[object], object]
 
 WITHHELD: Final[dict[tuple[str, str], object]] = {("Policy", "keys"): {}}
 """Fields that are not written though they are shown elsewhere, with their values when read."""
+DROPPED: Final = frozenset({("PoolSpec", "user_sessions")})
+"""Fields of earlier versions that decided nothing: they are passed over when read."""
 PLAIN: Final = frozenset({NoneType, bool, int, str})
 NO_NUMBERS: Final = ("inf", "-inf", "nan")
 
@@ -156,11 +158,12 @@ class Reader:
         data = {FIELDS.get((name, field), field): item for field, item in data.items()}
         known = shown(RECORDS[name])
         needed = {field.name for field in known if field.default is MISSING and field.default_factory is MISSING}
-        unknown, missing = data.keys() - {field.name for field in known}, needed - data.keys()
+        gone = {field for owner, field in DROPPED if owner == name}
+        unknown, missing = data.keys() - {field.name for field in known} - gone, needed - data.keys()
         if unknown or missing:
             what = "are unknown here" if unknown else "are missing"
             raise Unreadable(f"fields of {name} {what}: {', '.join(sorted(unknown or missing))}")
-        values = {key: self.value(item) for key, item in data.items()}
+        values = {key: self.value(item) for key, item in data.items() if key not in gone}
         values.update({field: value for (owner, field), value in WITHHELD.items() if owner == name})
         return RECORDS[name](**values)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, GetJsonSchemaHandler, model_validator
+from pydantic import AfterValidator, Field, GetJsonSchemaHandler, field_validator, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -18,6 +18,7 @@ from gateway.policy.sections.values import (
     CountOrZero,
     Deadline,
     Duration,
+    HeaderName,
     HttpPath,
     Name,
     Secret,
@@ -33,6 +34,7 @@ _EJECTION = rules.Ejection()
 
 AFFINITIES = ("prefix", "none")
 ISOLATIONS = ("none", "tenant")
+SessionKey = Annotated[str, AfterValidator(values.one_of(rules.SessionKey)), values.choice(rules.SessionKey)]
 Isolation = Annotated[str, AfterValidator(values.one_of(ISOLATIONS)), values.choice(ISOLATIONS)]
 Router = Annotated[str, AfterValidator(values.one_of(ROUTERS)), values.choice(ROUTERS)]
 Engine = Annotated[str, AfterValidator(values.one_of(rules.EngineKind)), values.choice(rules.EngineKind)]
@@ -68,7 +70,19 @@ class AffinitySection(Section):
         False,
         "Whether a session is served by its home alone: while that replica is down or drained its requests get 503.",
     )
-    user: bool = plain(False, "Whether the field `user` names the session where nothing else does.")
+    header: HeaderName = plain(_POOL.sessions.header, "The header that names a session.")
+    keys: list[SessionKey] = plain(
+        [key.value for key in _POOL.sessions.keys],
+        "Where the name of a session is looked for, in this order: the first that a request has counts.",
+    )
+
+    @field_validator("keys")
+    @classmethod
+    def _each_once(cls, keys: list[str]) -> list[str]:
+        for key in keys:
+            if keys.count(key) > 1:
+                raise ValueError(f"has {key} twice: name each key once")
+        return keys
 
     @model_validator(mode="before")
     @classmethod

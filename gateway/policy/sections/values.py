@@ -16,6 +16,22 @@ from gateway.policy.sections import units
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
 HOST_NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}"
 ORIGIN = r"[A-Za-z][A-Za-z0-9+.-]*://[^\s/?#@*,\"<>\\]{1,253}"
+HEADER_NAME = r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}"
+_SECRET = "it holds a secret, use one of its own"
+_CHANGING = "it is another one in each request"
+_TAKEN = "it means something else"
+_TAKEN_HEADERS = (
+    *("host", "connection", "upgrade", "te", "trailer", "expect", "transfer-encoding", "origin", "user-agent"),
+    *("accept", "accept-encoding", "content-length", "content-type", "content-encoding"),
+    *("anthropic-version", "anthropic-beta"),
+    *("x-slo-ttft-ms", "x-slo-tpot-ms", "x-llm-d-slo-ttft-ms", "x-llm-d-slo-tpot-ms"),
+)
+UNFIT_HEADERS = {
+    **dict.fromkeys(("authorization", "proxy-authorization", "x-api-key", "cookie"), _SECRET),
+    **dict.fromkeys(("x-request-id", "traceparent", "tracestate"), _CHANGING),
+    **dict.fromkeys(_TAKEN_HEADERS, _TAKEN),
+}
+"""Headers that name no session, with the reason."""
 MODEL_NAME = r"[^\s\x00-\x1f\x7f]{1,200}"
 # An editor must also accept what `${NAME}` stands for.
 _OR_VARIABLE = r"|.*\$\{.+\}.*"
@@ -54,6 +70,15 @@ def _host_name(text: str) -> str:
     if not re.fullmatch(HOST_NAME, text):
         raise ValueError("{value} is not a host name: write it as in a URL, without scheme and port")
     return text.lower()
+
+
+def _header_name(text: str) -> str:
+    if not re.fullmatch(HEADER_NAME, text):
+        raise ValueError("{value} is not the name of a header: use letters, digits and dashes, such as x-session-id")
+    text = text.lower()
+    if text in UNFIT_HEADERS:
+        raise ValueError(f"{{value}} cannot name a session: {UNFIT_HEADERS[text]}")
+    return text
 
 
 def _origin(text: str) -> str:
@@ -167,6 +192,7 @@ Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 CountOrZero = Annotated[int, Field(ge=0, le=1_000_000_000)]
 Name = Annotated[str, AfterValidator(_name), _text(NAME)]
 HostName = Annotated[str, AfterValidator(_host_name), _text(HOST_NAME, "tailgate.internal")]
+HeaderName = Annotated[str, AfterValidator(_header_name), _text(HEADER_NAME, "x-session-id")]
 Origin = Annotated[str, AfterValidator(_origin), _text(rf"\*|{ORIGIN}", "https://chat.example")]
 ModelName = Annotated[str, AfterValidator(_model_name), _text(r"\S{1,200}")]
 Sha256 = Annotated[str, BeforeValidator(read_sha256), _text("[0-9a-fA-F]{64}")]

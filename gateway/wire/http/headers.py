@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Final
 
@@ -132,7 +133,12 @@ LISTS: Final = frozenset({b"connection", b"tracestate"})
 TRACING: Final = frozenset({b"traceparent", b"x-request-id"})
 
 
-def read_head(raw: bytes) -> RequestHead:
+def wanted(more: Iterable[str]) -> Names:
+    """The headers that are read, and `more` of them (in lower case)."""
+    return Names(WANTED.union(name.encode() for name in more))
+
+
+def read_head(raw: bytes, names: Names = _NAMES) -> RequestHead:
     """The wanted headers of a head that a parser has found well formed; `raw` ends with its blank line or behind it.
 
     A callback per header costs more than all the rest of parsing a request, and clients send a score of headers that
@@ -143,7 +149,7 @@ def read_head(raw: bytes) -> RequestHead:
     lines = raw[: raw.find(b"\r\n\r\n")].split(b"\r\n")
     head.http_11 = lines[0][-9:] == b" HTTP/1.1"
     for line in lines[1:]:
-        name = _NAMES.find(line)
+        name = names.find(line)
         if name is None:
             continue
         value = trimmed(line, len(name) + 1)
