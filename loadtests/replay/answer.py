@@ -40,6 +40,7 @@ class Answer:
         "_rest",
         "_stream",
         "_text",
+        "cached_tokens",
         "chunks",
         "closing",
         "complete",
@@ -88,6 +89,8 @@ class Answer:
         self.should_retry = ""
         self.queue_s: float | None = None
         self.prompt_tokens: int | None = None
+        self.cached_tokens: int | None = None
+        """Prompt tokens that the engine found in its prefix cache; None where it does not say."""
         self.output_tokens: int | None = None
         self.finish_reason = ""
         self.cut = ""
@@ -211,6 +214,8 @@ class Answer:
         if usage := said.get("usage"):
             _check(dict, "usage", usage)
             self.prompt_tokens = _tokens(usage, "prompt_tokens")
+            details = _check(dict, "usage.prompt_tokens_details", usage.get("prompt_tokens_details") or {})
+            self.cached_tokens = _tokens(details, "cached_tokens")
             self.output_tokens = _tokens(usage, "completion_tokens")
         if ours := said.get("tailgate"):
             self.cut = _check(str, "tailgate.cut", _check(dict, "tailgate", ours).get("cut") or "")

@@ -129,6 +129,7 @@ class Client(asyncio.Protocol):
         request.retry_after_s, request.queue_s = answer.retry_after_s, answer.queue_s
         request.replica, request.served_tier = answer.replica, answer.tier
         request.prompt_tokens, request.output_tokens = answer.prompt_tokens, answer.output_tokens
+        request.cached_tokens = answer.cached_tokens
         # Of a 200 without an answer no SDK knows that it failed.
         self._clients.over(request, answer.should_retry != "false" and reason != EMPTY)
 

@@ -81,6 +81,8 @@ class Request:
     served_tier: str = ""
     prompt_tokens: int | None = None
     """As the target counted them; None where it did not say."""
+    cached_tokens: int | None = None
+    """Those of them that the target found in a prefix cache; None where it did not say."""
     output_tokens: int | None = None
     tries: int = 1
 

@@ -151,6 +151,7 @@ def _totals(judged: Judged, run: RunFile, seconds: float, policy: Held | None) -
         "offered_per_s": per_s(offered, seconds),
         "good_per_s": per_s(good, seconds),
         "sent_again": int((rows["tries"].astype(np.int64) - 1).sum()),
+        "cached": _cached(rows),
         "latencies": _latencies(rows[judged.finished]),
         "itl": _itl(run, run.gaps),
     }
@@ -183,6 +184,7 @@ def _tier(name: str, judged: Judged, run: RunFile, policy: Held | None) -> Repor
         "goodput": _ratio(good, counted),
         "goodput_of_finished": _ratio(good, finished),
         "objectives": [_objective(metric, objective, slo, judged) for metric, objective in slo.objectives()],
+        "cached": _cached(done),
         "latencies": _latencies(done),
         "itl": _itl(run, [name]),
         "misses": misses(judged, run.reasons),
@@ -294,6 +296,12 @@ def _prompts(rows: Rows) -> Report:
         "output_tokens": int(finished["output_tokens"].sum()),
         "shorter_answers": _count(finished["output_tokens"] < finished["output_wanted"]),
     }
+
+
+def _cached(rows: Rows) -> float | None:
+    """Share of the prompt tokens that engines found in their prefix caches; None where no answer says."""
+    told = rows[~np.isnan(rows["prompt_cached"])]
+    return _ratio(float(told["prompt_cached"].sum(dtype=np.float64)), float(told["prompt_counted"].sum()))
 
 
 def _curves(rows: Rows) -> Report:

@@ -190,6 +190,7 @@ def _trust(report: Report) -> str:
         ["connections, requests under way at most", f"{generator['most_connections']}, {generator['most_under_way']}"],
         ["pieces of content read", f"{rate(generator['chunks_per_s'], '.0f')}/s"],
         ["prompt tokens meant, counted", f"{prompts['prompt_tokens']:,}, {prompts['prompt_tokens_counted']:,}"],
+        ["prompt tokens found in prefix caches", share(report["totals"]["cached"])],
         [
             "output tokens meant" + (" at most" if capped else "") + ", got",
             f"{prompts['output_tokens_wanted']:,}, {prompts['output_tokens']:,}",

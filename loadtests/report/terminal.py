@@ -26,6 +26,9 @@ def print_report(report: Report, out: Console) -> None:
         f"generator late by {time(generator['late_p99_s'])} (p99), {rate(generator['cpu'], '.2f')} of a core"
     )
     out.print(_tiers(report))
+    if totals["cached"] is not None:
+        of_tiers = ", ".join(f"{name} {share(of['cached'])}" for name, of in report["tiers"].items())
+        out.print(f"Prompt tokens found in prefix caches: {share(totals['cached'])} ({of_tiers})")
     sections = {
         "Objectives, of what was answered; and how many of all that each is about kept to it": _objectives(report),
         "Not good": _reasons(report, "misses"),

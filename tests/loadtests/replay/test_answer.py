@@ -136,7 +136,16 @@ def test_usage_and_times_of_the_gateway() -> None:
     usage = b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":3}}\n\n'
     answer = read(head + chunk(ONE) + chunk(usage), 11)
     assert (answer.queue_s, answer.replica) == (0.0125, "r1")
-    assert (answer.prompt_tokens, answer.output_tokens) == (9, 3)
+    assert (answer.prompt_tokens, answer.output_tokens, answer.cached_tokens) == (9, 3, None)
+
+
+@pytest.mark.parametrize(
+    ("details", "cached"),
+    [(b"null", None), (b"{}", None), (b'{"cached_tokens":null}', None), (b'{"cached_tokens":0}', 0)],
+)
+def test_usage_may_tell_of_cached_tokens(details: bytes, cached: int | None) -> None:
+    usage = b'data: {"choices":[],"usage":{"prompt_tokens":9,"prompt_tokens_details":%b}}\n\n' % details
+    assert read(HEAD + chunk(ONE) + chunk(usage), 64).cached_tokens == cached
 
 
 def test_an_answer_that_the_gateway_cut_short_says_so() -> None:

@@ -189,6 +189,16 @@ def test_throughput_leaves_out_answers_drained_after_the_last_arrival(tmp_path: 
     assert totals["output_tokens_per_s"] == pytest.approx(110.0, rel=0.01)
 
 
+def test_cached_prompt_tokens_are_a_share_of_the_prompts_whose_answers_tell(tmp_path: Path) -> None:
+    told = [answered(1.0), answered(2.0), answered(3.0, "free"), answered(4.0, "free")]
+    for request, cached in zip(told, (40, 0, 30, None), strict=True):
+        request.cached_tokens = cached
+    found = made(tmp_path / "told", told)
+    assert found["totals"]["cached"] == pytest.approx(70 / 150)
+    assert {name: tier["cached"] for name, tier in found["tiers"].items()} == {"free": 30 / 50, "gold": 40 / 100}
+    assert made(tmp_path / "untold")["totals"]["cached"] is None
+
+
 def test_the_warm_up_is_left_out(tmp_path: Path) -> None:
     found = made(tmp_path, [answered(1.0, ttft_s=9.0), answered(20.0)], warmup_s=10.0)
     assert (found["totals"]["offered"], found["totals"]["goodput"]) == (1, 1.0)

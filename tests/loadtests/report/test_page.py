@@ -60,6 +60,17 @@ def test_every_picture_is_drawn_as_a_png(tmp_path: Path) -> None:
         assert draw(picture, tmp_path).read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_summary_has_cached_prompts_by_tier_where_answers_tell(tmp_path: Path) -> None:
+    told = [answered(1.0), answered(2.0, "free")]
+    told[0].cached_tokens, told[1].cached_tokens = 40, 10
+    for folder, requests in (("told", told), ("untold", MIXED)):
+        out = Console(width=120, record=True, file=StringIO())
+        print_report(made(tmp_path / folder, requests), out)
+        lines = [line for line in out.export_text().splitlines() if "prefix caches" in line]
+        line = "Prompt tokens found in prefix caches: 50.0% (free 20.0%, gold 80.0%)"
+        assert lines == ([line] if folder == "told" else [])
+
+
 def test_the_summary_fits_a_terminal(tmp_path: Path) -> None:
     out = Console(width=80, record=True, file=StringIO())
     print_report(made(tmp_path), out)
