@@ -4,20 +4,41 @@ Coding agents share long instructions and send all that was said before with eac
 its prefix cache, if it served the turn before. `cache-aware` is the default rule of vllm-router and SGLang's gateway
 without a limit on what it remembers; it admits everything, as round robin does. The gateway runs with its default
 router, with and without `affinity`. Rates are in requests/s: without affinity the first promises break at about 18.
+
+The oracle decides alike, and sees what the caches of all engines hold and are sent. It serves the same traffic, and a
+trace in Mooncake's format whose conversations an engine's KV cache does not hold.
+
+Several gateways know nothing of each other. A request comes to one of them by chance, or its conversation does: the
+client keeps its connection. With keys, each request names its conversation in `x-session-id`.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
 
+from gateway.core.controller import Controller
 from gateway.core.policy import AdmissionSpec, Objective, Policy, Slo
+from gateway.core.request import Request, Session
+from gateway.core.sessions import key_of
 from gateway.policy.builtin import builtin
 from gateway.sim.analysis.compare import Contender, OfModel
 from gateway.sim.analysis.report import Interval, mean, ratio, summary
-from gateway.sim.analysis.results import Result
+from gateway.sim.analysis.results import Result, Window, result
+from gateway.sim.analysis.tally import Tally
+from gateway.sim.run.decider import Decider
 from gateway.sim.run.fleet import FleetSpec
-from gateway.sim.run.profiles import ENGINES
+from gateway.sim.run.profiles import ENGINES, Profile
+from gateway.sim.run.simulation import Options, Simulation
+from gateway.sim.workload.arrivals import Arrival
+from gateway.sim.workload.synthetic import Synthetic
+from gateway.sim.workload.traces import Mix, open_trace
 from loadtests.experiments.findings import Chart, Findings, Grid, line, written
+from loadtests.experiments.gateways import Gateways, SeesCaches
 from loadtests.experiments.lab import Lab
 
 REPLICAS = 8
@@ -29,6 +50,35 @@ WARMUP_S = 90.0
 """Conversations take 80 s in the mean: before that there are fewer turns than later."""
 LOADED = 18.0
 OVERLOADED = 27.0
+SMALL_CACHE_TOKENS = 60_000
+"""KV cache of an engine before which the trace is played: less than the conversations of a replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Gateways, and how conversations come to them."""
+
+    gateways: int = 1
+    by_connection: bool = True
+    """Whether a conversation keeps its gateway."""
+    keys: bool = False
+    """Whether requests name their conversation."""
+    oracle: bool = False
+    """Whether the one gateway sees the caches."""
+    trace: bool = False
+    """Whether the conversations come by way of a trace, before engines of a small KV cache."""
+
+    def __str__(self) -> str:
+        if self.oracle:
+            return "1, sees the caches"
+        by = "" if self.gateways == 1 else ", by connection" if self.by_connection else ", by request"
+        return f"{self.gateways}{by}{', with keys' if self.keys else ''}"
+
+
+ONE = Case()
+SEVERAL = tuple(Case(n, by, keys) for n in (2, 4) for by in (True, False) for keys in (True, False))
+CASES = (ONE, Case(oracle=True), Case(keys=True), *SEVERAL)
+TRACED = (Case(trace=True), Case(oracle=True, trace=True))
 
 
 def affinity(lab: Lab) -> Findings:
@@ -64,7 +114,81 @@ def affinity(lab: Lab) -> Findings:
     title = "Prompt tokens found in prefix caches"
     lines = [line(name, rates, [_cached(found[rate][name]) for rate in rates]) for name in SERVERS]
     findings.charts.append(Chart("affinity", title, "requests/s", "share", lines, most_y=1.0))
+    _add_gateways(findings, lab, workload.at_rate(LOADED))
     return findings
+
+
+def _add_gateways(findings: Findings, lab: Lab, traffic: Synthetic) -> None:
+    """One gateway, one that sees the caches, and several, at one rate."""
+    runs = [(case, traffic, seed, lab.options) for case in (*CASES, *TRACED) for seed in lab.seeds]
+    found: dict[Case, list[Result]] = {}
+    for (case, *_), run in zip(runs, lab.map(served, runs), strict=True):
+        found.setdefault(case, []).append(run)
+
+    def to(case: Case, other: Case) -> Interval | None:
+        return ratio([run.cached for run in found[case]], [run.cached for run in found[other]])
+
+    ratios = {
+        "cached_to_oracle": to(ONE, CASES[1]),
+        "cached_to_oracle_trace": to(*TRACED),
+        "cached_with_keys_to_without": to(CASES[2], ONE),
+    }
+    for case in SEVERAL:
+        by, keys = "connection" if case.by_connection else "request", "_keys" if case.keys else ""
+        ratios[f"cached_{case.gateways}_gateways_by_{by}{keys}"] = to(case, ONE)
+    findings.figures |= {name: value for name, value in ratios.items() if value is not None}
+    columns = ["gateways", "cached", "goodput", "by tokens", "p50 TTFT, s", "p99 TTFT, s"]
+    for title, cases in ((f"Gateways, at {LOADED:g} requests/s", CASES), ("A trace, and small KV caches", TRACED)):
+        findings.grids.append(Grid(title, columns, [[str(case), *_row(found[case])] for case in cases]))
+
+
+def served(of: tuple[Case, Synthetic, int, Options]) -> Result:
+    """Case, traffic, seed and options -> one run. The tenant of a request is its conversation."""
+    case, traffic, seed, options = of
+    policy = _policy()
+    hosts = FleetSpec({"default": _engine(case)}).hosts(policy)
+    controllers = [Controller(policy, Random(f"{seed} controller {number}")) for number in range(case.gateways)]
+    balancer = Random(f"{seed} balancer")
+
+    def chosen(request: Request) -> int:
+        key = key_of(request.tenant)
+        if case.keys:
+            request.session = Session(request.tenant, key)
+        return key % case.gateways if case.by_connection else int(balancer.random() * case.gateways)
+
+    decider: Decider = SeesCaches(controllers[0], hosts) if case.oracle else Gateways(controllers, chosen)
+    tally = Tally(policy.tiers.values(), options.warmup_s)
+    engine = Simulation(decider, policy, hosts, options, tally, seed)
+    engine.run(_traced(traffic, seed) if case.trace else _conversations(traffic, seed))
+    opened, closed = engine.watch.opened, engine.watch.closed
+    assert opened is not None
+    assert closed is not None
+    return result(engine, Window(opened, closed), seed, 0.0)
+
+
+def _engine(case: Case) -> Profile:
+    return replace(ENGINE, kv_capacity_tokens=SMALL_CACHE_TOKENS) if case.trace else ENGINE
+
+
+def _conversations(traffic: Synthetic, seed: int) -> Iterator[Arrival]:
+    for arrival in traffic.arrivals(seed):
+        yield replace(arrival, model="any", tenant=f"conversation {arrival.session}")
+
+
+def _traced(traffic: Synthetic, seed: int) -> Iterator[Arrival]:
+    """The same, written as a trace of Mooncake's and read again: a hash for each 512 tokens, no conversations."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "mooncake.jsonl"
+        with path.open("w") as file:
+            for arrival in traffic.arrivals(seed):
+                row = {
+                    "timestamp": round(1000 * arrival.at),
+                    "input_length": arrival.prompt_tokens,
+                    "output_length": arrival.output_tokens,
+                    "hash_ids": arrival.prefix,
+                }
+                file.write(json.dumps(row) + "\n")
+        yield from open_trace(path, Mix(model="any")).arrivals(seed)
 
 
 def _policy() -> Policy:

@@ -131,6 +131,15 @@ TARGETS: dict[str, dict[str, Target]] = {
         "goodput_to_no_affinity_27": at_least(1.25),
         "p50_ttft_to_no_affinity_27": at_most(0.5),
         "p99_ttft_to_no_affinity_27": at_most(1.0),
+        # Against a decider that sees what engines hold.
+        "cached_to_oracle": at_least(0.97),
+        "cached_to_oracle_trace": at_least(0.97),
+        # Against one gateway without keys.
+        "cached_with_keys_to_without": at_least(0.97),
+        "cached_4_gateways_by_connection": at_least(0.9),
+        "cached_4_gateways_by_connection_keys": at_least(0.9),
+        "cached_4_gateways_by_request": at_least(0.9),
+        "cached_4_gateways_by_request_keys": at_least(0.9),
     },
     # Verdicts on a tenth of the traffic, looked at after every fifty requests of 3,000.
     "canary": {

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.fleet.cache_evidence import MEMORY_TOKENS, CacheEvidence
+from gateway.core.fleet.cache_evidence import MEMORY_TOKENS, MIN_OTHERS, CacheEvidence
 from gateway.core.request import Sample
 
 from .made import STEADY
@@ -135,3 +135,38 @@ def test_the_share_follows_a_change(before: float, after: float) -> None:
     assert evidence.kept == pytest.approx(after, abs=0.02)
     assert evidence.hit_rate == pytest.approx(after / 2, abs=0.02)
     assert MEMORY_TOKENS < 40 * 10_000
+
+
+def test_prompts_that_others_sent_are_those_that_counters_have_and_we_did_not_send() -> None:
+    evidence = CacheEvidence()
+    assert evidence.others == 1.0
+    evidence.counted(0, 0)
+    for number in range(1, 101):
+        evidence.sent(3000, 0)
+        evidence.counted(12_000 * number, 0)
+    assert evidence.others == pytest.approx(0.75)
+    for number in range(1, 1001):
+        evidence.sent(3000, 0)
+        evidence.counted(1_200_000 + 3000 * number, 0)
+    assert evidence.others < 0.1
+
+
+def test_a_gateway_alone_takes_others_for_next_to_nobody_however_late_counters_are_read() -> None:
+    evidence = CacheEvidence()
+    evidence.counted(0, 0)
+    for number in range(1, 101):
+        evidence.sent(3000, 0)
+        evidence.counted(3000 * (number - 1), 0)
+    assert evidence.others == MIN_OTHERS
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**7), st.integers(0, 10**7)), max_size=20))
+@STEADY
+def test_the_share_of_others_is_a_share(windows: list[tuple[int, int]]) -> None:
+    evidence = CacheEvidence()
+    total = 0
+    for own, queried in windows:
+        total += queried
+        evidence.sent(own, 0)
+        evidence.counted(total, 0)
+        assert MIN_OTHERS <= evidence.others <= 1.0

@@ -22,6 +22,10 @@ BYTES_PER_TOKEN: Final = 4.0
 """Of a typical prompt, as long as no answer has told."""
 BYTES_SHARE: Final = 1 / 16
 """Share of the latest prompt in the learned size of a token."""
+OTHERS_TOKENS: Final = 2**20
+"""Tokens queried that the share of other gateways is kept of: under load about a minute."""
+MIN_OTHERS: Final = 1 / 64
+"""Where all is equal, a session still goes home: another gateway may come."""
 MIN_QUERIES: Final = 2048
 """Tokens queried between two readings of the counters: of fewer, a request under way would be too large a part."""
 
@@ -35,12 +39,15 @@ class CacheEvidence:
         "_hits",
         "_indexed",
         "_indexed_lately",
+        "_own",
         "_queries",
         "_recent_hits",
         "_recent_queries",
         "_told",
+        "_total",
         "bytes_per_token",
         "kept",
+        "others",
         "predicted_tokens",
         "reported_tokens",
     )
@@ -50,12 +57,16 @@ class CacheEvidence:
         """Share (0-1) of the indexed tokens that the engine finds in its cache."""
         self.bytes_per_token = BYTES_PER_TOKEN
         """Bytes of prompts, as they are hashed, by the tokens that the engine counts."""
+        self.others = 1.0
+        """Share (0-1) of the engine's prompt tokens that other gateways sent; 1 while its counters are unknown."""
         self.predicted_tokens = 0
         """Prompt tokens of complete answers that were taken for cached when they were sent, since the start,"""
         self.reported_tokens = 0
         """and those that the answers report."""
         self._indexed = PRIOR_TOKENS
         self._found = PRIOR_TOKENS
+        self._own = 0.0
+        self._total = 0.0
         # Since the counters were last read:
         self._asked = 0
         self._indexed_lately = 0
@@ -104,8 +115,19 @@ class CacheEvidence:
         self._saw(queries - known, hits - before)
         if not self._told:
             self._learn(self._indexed_lately, rate * self._asked)
+        self._share(queries - known)
         self._read(queries, hits)
         return False
+
+    def _share(self, queried: int) -> None:
+        """The engine was asked for so many tokens (> 0), `_asked` of them by this gateway."""
+        self._own += self._asked
+        self._total += queried
+        if self._total > OTHERS_TOKENS:
+            fading = OTHERS_TOKENS / self._total
+            self._own *= fading
+            self._total *= fading
+        self.others = max(MIN_OTHERS, 1.0 - self._own / self._total)
 
     def _read(self, queries: int, hits: int) -> None:
         self._queries, self._hits = queries, hits

@@ -60,7 +60,7 @@ class Router(Protocol):
         """One of `free`, which is not empty and sorted by rank, for a prompt that begins with `prefix`.
 
         `random` in [0, 1) is drawn by the caller. `request_tokens` (>= 0): the price of a request in flight, in prompt
-        tokens. `home`: the replica of its session, which is taken to have all of the prompt.
+        tokens. `home`: the replica of its session, which may have more of the prompt than this gateway sent there.
         """
         ...
 
@@ -84,9 +84,11 @@ class LeastPrefill:
         home: C | None = None,
     ) -> C:
         if (prefix.blocks or home is not None) and len(free) > 1:
-            known = [
-                _whole(replica, prefix) if replica is home else replica.cache.covered_tokens(prefix) for replica in free
-            ]
+            known = [replica.cache.covered_tokens(prefix) for replica in free]
+            if home is not None:
+                for i, replica in enumerate(free):
+                    if replica is home:
+                        known[i] = _believed(home, prefix, known[i])
             if max(known):
                 return _cheapest(free, known, request_tokens, random)
         return _least(free, True, random)
@@ -125,9 +127,13 @@ class RoundRobin:
         return chosen
 
 
-def _whole(home: RoutingTarget, prefix: Prefix) -> float:
-    """Tokens of a whole prompt. Another gateway may have sent its beginning. Short prompts are not hashed."""
-    return max(prefix.size, SHORT_BYTES) / home.cache.evidence.bytes_per_token
+def _believed(home: RoutingTarget, prefix: Prefix, known: float) -> float:
+    """Tokens of a prompt that the home of its session probably has, where this gateway knows of `known`.
+
+    Other gateways may have sent it the rest, as likely as they send it anything. Short prompts are not hashed.
+    """
+    evidence = home.cache.evidence
+    return known + evidence.others * max(0.0, max(prefix.size, SHORT_BYTES) / evidence.bytes_per_token - known)
 
 
 def _cheapest(free: list[C], known: list[float], request_tokens: float, random: float) -> C:

@@ -107,7 +107,13 @@ class RunMeter:
     def _scrape(self, host: Host) -> None:
         if host.up:
             waiting, running, kv_fraction = host.model.waiting, host.model.running, host.kv_fraction(self._engine.now)
-            sample = Sample(waiting=waiting, running=running, kv_fraction=kv_fraction)
+            sample = Sample(
+                waiting=waiting,
+                running=running,
+                kv_fraction=kv_fraction,
+                cache_queries=host.queried_tokens,
+                cache_hits=host.hit_tokens,
+            )
             self._engine.tell(self._engine.decider.observe, host.name, sample)
 
     def _progress(self) -> None:

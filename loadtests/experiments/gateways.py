@@ -1,0 +1,153 @@
+"""Deciders of the experiment `affinity`: gateways that know nothing of each other, and one that sees all caches."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from gateway.core.commands import Cancel, Command, Commit, Dispatch, Ended, Refuse
+from gateway.core.controller import Controller
+from gateway.core.request import AttemptResult, Prefix, Request, Sample
+from gateway.sim.run.fleet import Host
+
+
+class Gateways:
+    """Controllers before the same replicas, as one decider. `chosen` says which of them a request comes to.
+
+    Each sees its own requests alone, and the health and metrics of all replicas. Attempt `a` of gateway `g` of `n` is
+    `a * n + g` outside.
+    """
+
+    def __init__(self, controllers: Sequence[Controller], chosen: Callable[[Request], int]) -> None:
+        self._controllers = controllers
+        self._chosen = chosen
+        self._at: dict[int, int] = {}
+        """The gateway of each request."""
+
+    def arrive(self, request: Request, now: float) -> list[Command]:
+        at = self._at[request.id] = self._chosen(request)
+        return self._outside(at, self._controllers[at].arrive(request, now))
+
+    def sent(self, attempt_id: int, now: float) -> list[Command]:
+        own, at = self._inside(attempt_id)
+        return self._outside(at, self._controllers[at].sent(own, now))
+
+    def first_token(self, attempt_id: int, now: float) -> list[Command]:
+        own, at = self._inside(attempt_id)
+        return self._outside(at, self._controllers[at].first_token(own, now))
+
+    def progress(self, attempt_id: int, tokens: int, now: float) -> list[Command]:
+        own, at = self._inside(attempt_id)
+        return self._outside(at, self._controllers[at].progress(own, tokens, now))
+
+    def finish(self, attempt_id: int, finish: AttemptResult, now: float) -> list[Command]:
+        own, at = self._inside(attempt_id)
+        return self._outside(at, self._controllers[at].finish(own, finish, now))
+
+    def leave(self, request_id: int, now: float) -> list[Command]:
+        at = self._at[request_id]
+        return self._outside(at, self._controllers[at].leave(request_id, now))
+
+    def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]:
+        commands: list[Command] = []
+        for at, controller in enumerate(self._controllers):
+            commands += self._outside(at, controller.observe(replica_name, sample, now))
+        return commands
+
+    def wake(self, now: float) -> list[Command]:
+        commands: list[Command] = []
+        for at, controller in enumerate(self._controllers):
+            if controller.wake_at() <= now:
+                commands += self._outside(at, controller.wake(now))
+        return commands
+
+    def wake_at(self) -> float:
+        return min(controller.wake_at() for controller in self._controllers)
+
+    def _inside(self, attempt_id: int) -> tuple[int, int]:
+        return divmod(attempt_id, len(self._controllers))
+
+    def _outside(self, at: int, commands: list[Command]) -> list[Command]:
+        for command in commands:
+            match command:
+                case Dispatch() | Commit() | Cancel():
+                    command.attempt = command.attempt * len(self._controllers) + at
+                case Ended(record):
+                    del self._at[record.request.id]
+        return commands
+
+
+class SeesCaches:
+    """One controller. Before each decision its indexes are made of what engines hold and are sent."""
+
+    def __init__(self, controller: Controller, hosts: Mapping[str, Host]) -> None:
+        self._controller = controller
+        self._hosts = hosts
+        self._waiting: dict[int, Request] = {}
+        self._under_way: dict[int, tuple[str, Prefix]] = {}
+        """Replica and prompt of each attempt."""
+        self._coming: dict[str, Counter[int]] = {name: Counter() for name in hosts}
+        """Blocks of the prompts under way, by replica."""
+
+    def arrive(self, request: Request, now: float) -> list[Command]:
+        self._waiting[request.id] = request
+        self._look()
+        return self._heard(self._controller.arrive(request, now))
+
+    def sent(self, attempt_id: int, now: float) -> list[Command]:
+        return self._controller.sent(attempt_id, now)
+
+    def first_token(self, attempt_id: int, now: float) -> list[Command]:
+        self._look()
+        return self._heard(self._controller.first_token(attempt_id, now))
+
+    def progress(self, attempt_id: int, tokens: int, now: float) -> list[Command]:
+        self._look()
+        return self._heard(self._controller.progress(attempt_id, tokens, now))
+
+    def finish(self, attempt_id: int, finish: AttemptResult, now: float) -> list[Command]:
+        replica, prefix = self._under_way.pop(attempt_id)
+        self._coming[replica].subtract(prefix.blocks)
+        self._look()
+        return self._heard(self._controller.finish(attempt_id, finish, now))
+
+    def leave(self, request_id: int, now: float) -> list[Command]:
+        return self._heard(self._controller.leave(request_id, now))
+
+    def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]:
+        self._look()
+        return self._heard(self._controller.observe(replica_name, sample, now))
+
+    def wake(self, now: float) -> list[Command]:
+        self._look()
+        return self._heard(self._controller.wake(now))
+
+    def wake_at(self) -> float:
+        return self._controller.wake_at()
+
+    def _look(self) -> None:
+        """Make the indexes anew for the requests that wait to be sent."""
+        if not self._waiting:
+            return
+        for name, host in self._hosts.items():
+            replica = self._controller.state.fleet.replica(name)
+            assert replica is not None
+            replica.cache.clear()
+            for request in self._waiting.values():
+                known, coming = host.model.cache.match(request.prefix.blocks), self._coming[name]
+                while known < len(request.prefix.blocks) and coming[request.prefix.blocks[known]] > 0:
+                    known += 1
+                if known:
+                    blocks, ends = request.prefix.blocks[:known], request.prefix.ends[:known]
+                    replica.cache.sent(Prefix(blocks, ends, request.prefix.size))
+
+    def _heard(self, commands: list[Command]) -> list[Command]:
+        for command in commands:
+            match command:
+                case Dispatch(request_id=number, attempt=attempt, replica=replica):
+                    request = self._waiting.pop(number)
+                    self._under_way[attempt] = replica, request.prefix
+                    self._coming[replica].update(request.prefix.blocks)
+                case Refuse(request_id=number):
+                    self._waiting.pop(number, None)
+        return commands
