@@ -157,8 +157,9 @@ class Lifecycle:
     def close(self, attempt_id: int, finish: AttemptResult) -> AttemptResult:
         """Free the slot of an attempt and learn from it. Returns `finish` without impossible token counts."""
         now = self._turn.now
-        told, finish = finish, believed(self._attempts[attempt_id], finish)
-        attempt = self._attempts.pop(attempt_id)
+        attempt = self._attempts[attempt_id]
+        told, finish = finish, believed(attempt, finish)
+        del self._attempts[attempt_id]
         replica = attempt.replica
         pool = replica.pool
         if finish is not told:

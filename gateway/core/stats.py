@@ -56,7 +56,7 @@ class LogHistogram:
 
     def add(self, value: float, weight: float = 1) -> None:
         """Count `value` (>= 0) `weight` times."""
-        self.counts[_index(self.edges, value)] += weight
+        self.counts[edge_of(self.edges, value)] += weight
         self.sum += value * weight
 
     def quantile(self, q: float) -> float | None:
@@ -64,8 +64,11 @@ class LogHistogram:
         return quantile(self.edges, self.counts, q)
 
 
-def _index(edges: tuple[float, ...], value: float) -> int:
-    """`bisect_left`, written out: compiled, it takes a third of the time of the one that compares objects."""
+def edge_of(edges: tuple[float, ...], value: float) -> int:
+    """Index of the first edge that is not below `value`; their number if all are.
+
+    It is `bisect_left`, written out: compiled, it takes a third of the time of the one that compares objects.
+    """
     low, high = 0, len(edges)
     while low < high:
         middle = (low + high) // 2

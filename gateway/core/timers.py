@@ -9,15 +9,18 @@ from heapq import heapify, heappop, heappush
 class Timers:
     """One timer per key, set and replaced in O(log n). A replaced one is dropped when it reaches the top of the heap.
 
-    The heap is rebuilt when more than half of it is stale, so its size stays within twice the number of keys.
+    The heap is rebuilt when three quarters of it are stale, so its size stays within four times the number of keys.
     """
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int]] = []
         self._at: dict[int, float] = {}
+        self._next_at: float | None = math.inf
+        """When the next timer is due; None if it has to be looked up."""
 
     def set(self, key: int, at: float) -> None:
         """Wake `key` at time `at`; inf clears the timer."""
+        self._next_at = None
         if at == math.inf:
             self._at.pop(key, None)
             return
@@ -30,12 +33,14 @@ class Timers:
         if at < (math.inf if known is None else known):
             self._at[key] = at
             heappush(self._heap, (at, key))
+            if self._next_at is not None and at < self._next_at:
+                self._next_at = at
 
     def clear(self, key: int) -> None:
         """Forget `key`; it may be unknown."""
-        if key in self._at:
-            del self._at[key]
-        if len(self._heap) > 2 * len(self._at) + 64:
+        if key in self._at and self._at.pop(key) == self._next_at:
+            self._next_at = None
+        if len(self._heap) > 4 * len(self._at) + 64:
             self._heap = [(at, k) for k, at in self._at.items()]
             heapify(self._heap)
 
@@ -45,18 +50,26 @@ class Timers:
 
     def next_at(self) -> float:
         """When the next timer is due; inf without one."""
+        return self._look() if self._next_at is None else self._next_at
+
+    def _look(self) -> float:
+        """The same, after stale timers are dropped from the top of the heap."""
         heap = self._heap
+        self._next_at = math.inf
         while heap:
             at, key = heap[0]
             if self._at.get(key) == at:
+                self._next_at = at
                 return at
             heappop(heap)
         return math.inf
 
     def due(self, now: float) -> list[int]:
         """Remove every timer that is due, and return the keys, earliest first."""
-        keys = []
-        while self.next_at() <= now:
+        keys: list[int] = []
+        if self.next_at() > now:
+            return keys
+        while self._look() <= now:
             _, key = heappop(self._heap)
             del self._at[key]
             keys.append(key)

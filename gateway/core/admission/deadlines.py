@@ -21,23 +21,28 @@ def next_deadline(live: RequestState) -> tuple[float, Reason]:
     last progress after that, except while the attempt is paused. `total` counts from head received, always.
     """
     request, timeouts = live.request, live.timeouts
-    total = request.head_at + timeouts.total_s, Reason.TOTAL_TIMEOUT
+    total_at = request.head_at + timeouts.total_s
     if live.waiting:
-        queue = request.body_at + timeouts.queue_s, Reason.QUEUE_TIMEOUT
-        if live.deadline < queue[0] and request.tier.admission.mode is AdmissionMode.ENFORCE:
-            queue = live.deadline, Reason.PREDICTED
         # A total timeout in the queue is reported as a queue timeout: another try may be luckier.
-        return min((total[0], Reason.QUEUE_TIMEOUT), queue)
+        queue_at = request.body_at + timeouts.queue_s
+        is_first = live.deadline < queue_at and live.deadline <= total_at
+        if is_first and request.tier.admission.mode is AdmissionMode.ENFORCE:
+            return live.deadline, Reason.PREDICTED
+        return min(total_at, queue_at), Reason.QUEUE_TIMEOUT
     if not live.visible or not live.open:
-        return total
+        return total_at, Reason.TOTAL_TIMEOUT
     attempt = live.committed or live.open[-1]
     if attempt.slot.paused:
-        return total
+        return total_at, Reason.TOTAL_TIMEOUT
     if attempt.first_at is not None:
-        return min(total, (attempt.last_at + timeouts.idle_s + PROGRESS_EVERY_S, Reason.IDLE_TIMEOUT))
-    if attempt.sent_at is not None:
-        return min(total, (attempt.sent_at + timeouts.ttft_s, Reason.TTFT_TIMEOUT))
-    return total
+        idle_at = attempt.last_at + timeouts.idle_s + PROGRESS_EVERY_S
+        if idle_at <= total_at:
+            return idle_at, Reason.IDLE_TIMEOUT
+    elif attempt.sent_at is not None:
+        ttft_at = attempt.sent_at + timeouts.ttft_s
+        if ttft_at < total_at:
+            return ttft_at, Reason.TTFT_TIMEOUT
+    return total_at, Reason.TOTAL_TIMEOUT
 
 
 def slo_deadline(live: RequestState) -> float:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from gateway.core.policy import Metric, Slo
+from gateway.core.policy import Metric, Objective, Slo
 from gateway.core.request import Outcome, Record
 
 MEMORY_S: Final = 300.0
@@ -25,16 +25,26 @@ MIN_ANSWERS: Final = 50.0
 MAX: Final = 0.95
 
 
+class ObjectiveCount:
+    """Answers that one objective covers, and its misses."""
+
+    __slots__ = ("allowed", "answers", "metric", "misses", "threshold_s")
+
+    def __init__(self, metric: Metric, objective: Objective) -> None:
+        self.metric = metric
+        self.threshold_s = objective.threshold_s
+        self.allowed = 1.0 - objective.quantile
+        self.answers = self.misses = 0.0
+
+
 class ErrorBudget:
     """Answers and misses of one tier by objective, forgotten exponentially over `MEMORY_S`."""
 
-    __slots__ = ("_answers", "_at", "_misses", "_next_at", "_objectives", "left", "slo")
+    __slots__ = ("_at", "_counts", "_next_at", "left", "slo")
 
     def __init__(self, slo: Slo) -> None:
         self.slo = slo
-        self._objectives = slo.objectives()
-        self._misses = [0.0] * len(self._objectives)
-        self._answers = [0.0] * len(self._objectives)
+        self._counts = [ObjectiveCount(metric, objective) for metric, objective in slo.objectives()]
         self._at = 0.0
         self._next_at = -math.inf
         self.left = 0.0
@@ -54,26 +64,18 @@ class ErrorBudget:
         self._next_at = now + EVERY_S
         kept = math.exp((self._at - now) / MEMORY_S)
         self._at = now
+        e2e_s = record.e2e_s if slo.covers(record.output_tokens) else None
         left, enough = 1.0, False
-        for index, (metric, objective) in enumerate(self._objectives):
-            took_s = _latency(metric, slo, record)
-            misses, answers = self._misses[index] * kept, self._answers[index] * kept
+        for count in self._counts:
+            metric = count.metric
+            took_s = record.ttft_s if metric is Metric.TTFT else record.tpot_s if metric is Metric.TPOT else e2e_s
+            count.misses *= kept
+            count.answers *= kept
             if took_s is not None:
-                answers += 1.0
-                misses += took_s > objective.threshold_s
-            self._misses[index], self._answers[index] = misses, answers
-            if answers >= MIN_ANSWERS:
+                count.answers += 1.0
+                if took_s > count.threshold_s:
+                    count.misses += 1.0
+            if count.answers >= MIN_ANSWERS:
                 enough = True
-                left = min(left, 1.0 - misses / answers / (1.0 - objective.quantile))
+                left = min(left, 1.0 - count.misses / count.answers / count.allowed)
         self.left = max(-1.0, left) if enough else 0.0
-
-
-def _latency(metric: Metric, slo: Slo, record: Record) -> float | None:
-    """Seconds of `metric`; None if the objective does not cover this answer."""
-    match metric:
-        case Metric.TTFT:
-            return record.ttft_s
-        case Metric.TPOT:
-            return record.tpot_s
-        case Metric.E2E:
-            return record.e2e_s if slo.covers(record.output_tokens) else None

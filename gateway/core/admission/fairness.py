@@ -38,6 +38,13 @@ class Admissions:
         self.admitted *= kept
         self._at = now
 
+    def decided(self, admitted: bool, now: float) -> None:
+        """One more was offered."""
+        self.settle(now)
+        self.offered += 1.0
+        if admitted:
+            self.admitted += 1.0
+
 
 class LengthFairness:
     """Admissions of one tier by the length of prompts."""
@@ -67,10 +74,8 @@ class LengthFairness:
         """A request was admitted, or refused on arrival."""
         self._tokens.settle(now)
         self._tokens.offered += prompt_tokens
-        for count in (self._all, self._lengths[length_of(prompt_tokens)]):
-            count.settle(now)
-            count.offered += 1.0
-            count.admitted += admitted
+        self._all.decided(admitted, now)
+        self._lengths[length_of(prompt_tokens)].decided(admitted, now)
 
     def lost(self, prompt_tokens: int, now: float) -> None:
         """A request that was admitted was refused after all."""

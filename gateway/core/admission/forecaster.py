@@ -324,7 +324,9 @@ class Forecaster(Learner):
         if live.request.stream:
             bound_s = min(bound_s, slo.ttft_bound_s)
         if bound_s < math.inf:
-            due = self._due.setdefault(live.request.tier.name, deque())
+            due = self._due.get(live.request.tier.name)
+            if due is None:
+                due = self._due[live.request.tier.name] = deque()
             due.append((live.request.body_at + bound_s, live, forecast))
 
     def judged(self, live: RequestState, breached: bool, now: float) -> None:
@@ -351,8 +353,11 @@ class Forecaster(Learner):
     def _mature(self, now: float) -> None:
         """Label as breaches the requests whose bound passed before their first token or end."""
         for due in self._due.values():
-            while due and (due[0][0] <= now or due[0][2].judged):
-                _, live, forecast = due.popleft()
+            while due:
+                at, live, forecast = due[0]
+                if at > now and not forecast.judged:
+                    break
+                due.popleft()
                 if not forecast.judged and live.forecast is forecast and _late(live, now):
                     self.judged(live, True, now)
 

@@ -96,7 +96,7 @@ class PercentileGuard:
     def answered(self, late: float, ttft_s: float, now: float) -> None:
         """An admitted request with forecast `late` has its first token; `ttft_s` inf: it waited in vain."""
         self.dropped(late)
-        is_late = ttft_s > self.objective.threshold_s
+        is_late = 1.0 if ttft_s > self.objective.threshold_s else 0.0
         kept = math.exp((self._at - now) / MEMORY_S)
         self._answers = kept * self._answers + 1.0
         self._late = kept * self._late + is_late

@@ -17,7 +17,7 @@ from gateway.core.admission.step_margin import LONG_START, StepMargin
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.step_budget import StepPrices
 from gateway.core.forecast.ahead import Forecast
-from gateway.core.policy import AdmissionMode, Objective, Policy, Tier, Value
+from gateway.core.policy import AdmissionMode, Objective, Policy, Slo, Tier, Value
 from gateway.core.request import Outcome, Reason, Record
 from gateway.core.request_state import RequestState
 from gateway.core.snapshot import TierView
@@ -28,6 +28,17 @@ LONG_WAIT: Final = 0.5
 """Part of a TTFT bound after which a refused request has waited in vain. An earlier refusal does not count as late."""
 LATELY_S: Final = 5.0
 """Seconds that a tier's objectives bind after its last request, or the mean stay of a request if longer."""
+
+
+class TierMargins:
+    """The step margins of one tier in one pool, in the order of its objectives."""
+
+    __slots__ = ("e2e", "slo", "tpot")
+
+    def __init__(self, slo: Slo, tpot: list[StepMargin], e2e: list[StepMargin]) -> None:
+        self.slo = slo
+        self.tpot = tpot
+        self.e2e = e2e
 
 
 class Promises:
@@ -46,11 +57,14 @@ class Promises:
         """By pool."""
         self._e2e: dict[tuple[str, str, Objective], StepMargin] = {}
         """By pool and tier, whose answers have lengths of their own."""
+        self._margins: dict[tuple[str, str], TierMargins] = {}
+        """Both, by pool and tier."""
         self.configure(policy)
 
     def configure(self, policy: Policy) -> None:
         """Take on a policy."""
         self._tiers = tiers = policy.tiers
+        self._margins = {}
         self._tpot = {
             (pool, objective): margin
             for (pool, objective), margin in self._tpot.items()
@@ -90,9 +104,12 @@ class Promises:
 
     def broken(self, live: RequestState, pool: Pool, forecast: Forecast) -> Objective | None:
         """The TTFT objective of its tier that would break with this request; None if all hold."""
+        forecast.late = []
         if live.request.stream:
             for guard in self._guards.get(live.request.tier.name, ()):
-                if not guard.admits(self._late(live, pool, forecast, guard.objective), forecast.at):
+                late = self._late(live, pool, forecast, guard.objective)
+                forecast.late.append(late)
+                if not guard.admits(late, forecast.at):
                     return guard.objective
         return None
 
@@ -130,28 +147,29 @@ class Promises:
             tier = self._tiers.get(name)
             if tier is None or demand.at < lately:
                 continue
-            for objective in tier.slo.tpot:
-                if objective.threshold_s > alone_s:
-                    limit_s = min(limit_s, self._tpot_margin(pool.spec.name, objective).limit_s)
-            for objective in () if tier.caps.degrade else tier.slo.e2e:  # its answers get shorter instead
-                longest = self._forecaster.lengths.longest(name, objective.quantile, tier.slo.e2e_up_to_tokens)
+            margins = self._margins_of(pool.spec.name, tier)
+            for margin in margins.tpot:
+                if margin.objective.threshold_s > alone_s:
+                    limit_s = min(limit_s, margin.limit_s)
+            for margin in () if tier.caps.degrade else margins.e2e:  # its answers get shorter instead
+                quantile = margin.objective.quantile
+                longest = self._forecaster.lengths.longest(name, quantile, tier.slo.e2e_up_to_tokens)
                 if longest is not None:
-                    margin = self._e2e_margin(pool.spec.name, name, objective)
                     margin.fit(longest)
                     if margin.limit_s > alone_s:
                         limit_s = min(limit_s, margin.limit_s)
         return limit_s
 
-    def _tpot_margin(self, pool: str, objective: Objective) -> StepMargin:
-        found = self._tpot.get((pool, objective))
-        if found is None:
-            found = self._tpot[pool, objective] = StepMargin(objective)
-        return found
-
-    def _e2e_margin(self, pool: str, tier: str, objective: Objective) -> StepMargin:
-        found = self._e2e.get((pool, tier, objective))
-        if found is None:
-            found = self._e2e[pool, tier, objective] = StepMargin(objective, LONG_START)
+    def _margins_of(self, pool: str, tier: Tier) -> TierMargins:
+        """The margins of a tier in a pool. Those of TPOT are shared by all tiers with the same objective."""
+        found = self._margins.get((pool, tier.name))
+        if found is None or (found.slo is not tier.slo and found.slo != tier.slo):
+            tpot, e2e = self._tpot, self._e2e
+            found = self._margins[pool, tier.name] = TierMargins(
+                tier.slo,
+                [tpot.setdefault((pool, one), StepMargin(one)) for one in tier.slo.tpot],
+                [e2e.setdefault((pool, tier.name, one), StepMargin(one, LONG_START)) for one in tier.slo.e2e],
+            )
         return found
 
     # ---- events
@@ -171,15 +189,17 @@ class Promises:
         if guards is not None and live.request.stream:
             self._drop(live.request.id)  # it may have moved here from the queue of a pool without replicas
             promised = self._promised[live.request.id] = []
-            for guard in guards:
-                late = self._late(live, pool, forecast, guard.objective)
+            known = len(forecast.late) if self._forecaster.has_costs(pool.spec.name) else 0
+            for i, guard in enumerate(guards):
+                late = forecast.late[i] if i < known else self._late(live, pool, forecast, guard.objective)
                 guard.admitted(late)
                 promised.append((guard, late))
 
     def _drop(self, request: int) -> None:
         """Take a request out of the guards that expect it."""
-        for guard, late in self._promised.pop(request, ()):
-            guard.dropped(late)
+        if request in self._promised:
+            for guard, late in self._promised.pop(request):
+                guard.dropped(late)
 
     def first_token(self, live: RequestState, now: float) -> None:
         """The client has the first token of a stream."""
@@ -195,32 +215,33 @@ class Promises:
                 fairness.lost(live.prompt_likely, now)
             else:
                 fairness.decided(live.prompt_likely, False, now)
-        for guard, late in self._promised.pop(live.request.id, ()):
-            if lost and guard.last and record.e2e_s >= LONG_WAIT * guard.objective.threshold_s:
-                guard.answered(late, math.inf, now)
-            else:
-                guard.dropped(late)
+        if live.request.id in self._promised:
+            for guard, late in self._promised.pop(live.request.id):
+                if lost and guard.last and record.e2e_s >= LONG_WAIT * guard.objective.threshold_s:
+                    guard.answered(late, math.inf, now)
+                else:
+                    guard.dropped(late)
         tier = live.request.tier
         budget = self._budgets.get(tier.name)
         if budget is not None:
             budget.count(tier.slo, record, now)
         if record.pool is None or live.forecast is None:
             return
+        margins = self._margins_of(record.pool, tier)
         if record.tpot_s is not None:
-            for objective in tier.slo.tpot:
-                margin = self._tpot_margin(record.pool, objective)
-                margin.learn(live.forecast.tpot_s, record.tpot_s > objective.threshold_s)
+            for margin in margins.tpot:
+                margin.learn(live.forecast.tpot_s, record.tpot_s > margin.objective.threshold_s)
         if record.outcome is Outcome.OK and tier.slo.covers(record.output_tokens):
-            for objective in tier.slo.e2e:
-                margin = self._e2e_margin(record.pool, tier.name, objective)
-                margin.learn(live.forecast.tpot_s, record.e2e_s > objective.threshold_s)
+            for margin in margins.e2e:
+                margin.learn(live.forecast.tpot_s, record.e2e_s > margin.objective.threshold_s)
                 if record.ttft_s is not None:
                     margin.saw_ttft(record.ttft_s)
 
 
 def is_lost(record: Record) -> bool:
     """Whether a request was refused, or its time ran out, for want of capacity."""
-    return record.outcome in (Outcome.REFUSED, Outcome.TIMEOUT) and record.why not in NOT_LATE
+    outcome = record.outcome
+    return (outcome is Outcome.REFUSED or outcome is Outcome.TIMEOUT) and record.why not in NOT_LATE
 
 
 def _guards(before: tuple[PercentileGuard, ...], objectives: tuple[Objective, ...]) -> tuple[PercentileGuard, ...]:

@@ -39,10 +39,10 @@ FOLLOW: Final = 0.05
 class StepMargin:
     """The margin of one objective in one pool."""
 
-    __slots__ = ("_allowed_s", "_log", "_objective", "ttft_s")
+    __slots__ = ("_allowed_s", "_log", "objective", "ttft_s")
 
     def __init__(self, objective: Objective, start: float = START) -> None:
-        self._objective = objective
+        self.objective = objective
         self._allowed_s = objective.threshold_s
         self._log = math.log(start)
         self.ttft_s = 0.0
@@ -55,13 +55,13 @@ class StepMargin:
 
     def fit(self, tokens: float) -> None:
         """An e2e objective: all but the allowed share of the answers have at most `tokens` (>= 1)."""
-        self._allowed_s = max(0.0, self._objective.threshold_s - self.ttft_s) / tokens
+        self._allowed_s = max(0.0, self.objective.threshold_s - self.ttft_s) / tokens
 
     def learn(self, forecast_s: float, late: bool) -> None:
         """An answer was in time or late, for which `forecast_s` per token was expected."""
         if forecast_s < NEAR * self.limit_s:
             return
-        planned = SAFETY * (1.0 - self._objective.quantile)
+        planned = SAFETY * (1.0 - self.objective.quantile)
         self._log += STEP * (planned - 1.0 if late else planned)
         self._log = max(math.log(MIN_MARGIN), min(math.log(MAX_MARGIN), self._log))
 

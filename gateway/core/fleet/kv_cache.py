@@ -92,7 +92,7 @@ class KvCache:
         if headroom is not None:
             return (1.0 - headroom) * capacity - held_tokens
         total = held_tokens + growth_tokens
-        return capacity - peak_tokens(held_tokens, growth_tokens) - SPREAD * total / math.sqrt(requests)
+        return capacity - peak_tokens(held_tokens, growth_tokens) - SPREAD * total / math.sqrt(float(requests))
 
     @property
     def preemption_ratio(self) -> float:

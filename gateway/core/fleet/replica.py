@@ -170,16 +170,19 @@ class BaseReplica(RoutingTarget):
 
     def read(self, prompt: UnreadPrompt) -> None:
         """The engine has read `prompt`. Ignored if it counts as read already."""
-        if self.reading.pop(prompt.number, None) is not None:
+        if prompt.number in self.reading:
+            del self.reading[prompt.number]
             self.unprefilled_tokens -= prompt.unread_tokens
 
     def expire_unread(self, now: float) -> None:
         """Count prompts of whole answers as read at their predicted TTFT, since these show no first token."""
-        while self.reading:
-            oldest = next(iter(self.reading.values()))
+        due: list[UnreadPrompt] = []
+        for oldest in self.reading.values():
             if oldest.visible or oldest.prediction is None or now < oldest.opened_at + oldest.prediction.ttft_s:
                 break
-            self.read(oldest)
+            due.append(oldest)
+        for prompt in due:
+            self.read(prompt)
 
     @property
     def has_kv_room(self) -> bool:
@@ -193,7 +196,7 @@ class BaseReplica(RoutingTarget):
             return 0
         growth_tokens = self.budget.growth_tokens
         by_kv = self.kv.places(self.in_flight, self.held_tokens, growth_tokens, self.kv_headroom)
-        left = min(float(self.slots - self.in_flight), by_kv, self.budget.places(self.held_tokens, now))
+        left = min(float(self.slots - self.in_flight), min(by_kv, self.budget.places(self.held_tokens, now)))
         return max(1, int(left))  # it has room for one at least
 
     def unread_of(self, prompt_tokens: int, request: Request) -> int:

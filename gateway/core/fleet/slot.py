@@ -145,11 +145,14 @@ class Slot(UnreadPrompt, Generic[R]):
         """The first token came: its prompt was read, and so were those of whole answers sent there before."""
         replica = self.replica
         self.first_token = True
-        for earlier in list(replica.reading.values()):
+        read: list[UnreadPrompt] = []
+        for earlier in replica.reading.values():
             if earlier is self:
                 break
             if not earlier.visible:
-                replica.read(earlier)
+                read.append(earlier)
+        for earlier in read:
+            replica.read(earlier)
         replica.read(self)
         replica.saw_load()
         self._slots.sync(replica, now)

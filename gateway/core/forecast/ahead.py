@@ -6,6 +6,7 @@ from typing import Final
 
 from gateway.core.forecast.calibrator import DIRECT
 
+NO_CHECKS: Final[list[float]] = []
 NO_FEATURES = (0.0, 0.0, 0.0, 0.0)  # Final, mypyc takes it for one that was never set
 
 
@@ -44,6 +45,7 @@ class Forecast:
         "features",
         "judged",
         "kind",
+        "late",
         "load",
         "pool",
         "raw",
@@ -71,6 +73,8 @@ class Forecast:
         """Input of its calibration."""
         self.kind = DIRECT
         """Index into `Spread.of` (calibrator.py)."""
+        self.late = NO_CHECKS
+        """P(late) for each TTFT objective of its tier that was checked, in their order."""
         self.load = 0.0
         self.weight = 0.0
         """Number of requests that its label stands for; 0: calibration does not learn from it."""

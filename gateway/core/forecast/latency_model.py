@@ -110,7 +110,7 @@ class LatencyModel:
         if self.ttft.samples < FIRST:
             return max(self.step.coefficients[3], 1e-3) * TOKENS
         _, before, own, _ = self.ttft.coefficients
-        return max(before, own, 1e-3) * TOKENS
+        return max(max(before, own), 1e-3) * TOKENS  # of three, `max` would make objects of them
 
     def sent(self, prompt_tokens: int, now: float) -> None:
         """Prompt tokens went to a replica of the pool."""

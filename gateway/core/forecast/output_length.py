@@ -12,10 +12,9 @@ and Ederer 1958).
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from typing import Final
 
-from gateway.core.stats import log_edges
+from gateway.core.stats import edge_of, log_edges
 
 EDGES: Final = log_edges(1.0, 65536.0, 0.12)
 SHRINK: Final = 20.0
@@ -79,7 +78,7 @@ class Bucket:
         """Integral of P(output > tokens) from edge i on."""
         if parent is None:
             for tokens in PRIOR_TOKENS:
-                self._count(0, bisect_left(EDGES, tokens), True)
+                self._count(0, edge_of(EDGES, tokens), True)
 
     @property
     def median(self) -> float:
@@ -96,7 +95,7 @@ class Bucket:
     def more(self, tokens: int) -> float:
         """Mean tokens still to come of an answer that has `tokens` and goes on: E[O - g | O > g], g = `tokens`."""
         self._look()
-        i = bisect_left(EDGES, tokens)
+        i = edge_of(EDGES, float(tokens))
         if i >= self._longest or self._above[i] <= 0.0:
             return 0.5 * tokens  # longer than any seen: as for scale-free lengths
         return (EDGES[i] - tokens) + self._rest[i] / self._above[i]
@@ -196,7 +195,7 @@ class Bucket:
 
     def exceeds(self, tokens: float) -> float:
         """P(output > tokens), between edges by interpolation."""
-        i = bisect_left(EDGES, tokens)
+        i = edge_of(EDGES, tokens)
         if i >= len(EDGES):
             return 0.0
         self._look()
@@ -234,7 +233,7 @@ class Bucket:
 
 
 def _bin(tokens: int) -> int:
-    return min(bisect_left(EDGES, tokens), len(EDGES) - 1)
+    return min(edge_of(EDGES, float(tokens)), len(EDGES) - 1)
 
 
 class OutputLengths:
@@ -245,38 +244,41 @@ class OutputLengths:
 
     def __init__(self) -> None:
         self._root = Bucket(None)
-        self.buckets: dict[tuple[str, str, int], Bucket] = {}
+        self._buckets: dict[tuple[str, str], dict[int, Bucket]] = {}
+        """By model and tier, then by bits of the prompt's length; -1: of any length. Tier "": any tier."""
+        self._of_tier: dict[str, list[Bucket]] = {}
+        """Those of any length, by tier."""
+
+    def __len__(self) -> int:
+        return sum(len(group) for group in self._buckets.values())
 
     def bucket(self, model: str, tier: str, prompt_tokens: int) -> Bucket:
         """The narrowest bucket of such a request, created if it is the first of its kind. For learning."""
-        key = model, tier, prompt_tokens.bit_length()
-        found = self.buckets.get(key)
-        return found if found is not None else self._new(*key)
+        bits = prompt_tokens.bit_length()
+        group = self._buckets.get((model, tier))
+        found = None if group is None else group.get(bits)
+        return found if found is not None else self._new(model, tier, bits)
 
     def known(self, model: str, tier: str, prompt_tokens: int) -> Bucket:
         """The narrowest existing bucket for such a request. A new one would predict the same as its parent."""
-        found = self.buckets.get((model, tier, prompt_tokens.bit_length()))
-        if found is None:
-            found = self.buckets.get((model, tier, -1)) or self.buckets.get((model, "", -1)) or self._root
-        return found
+        group = self._buckets.get((model, tier)) or self._buckets.get((model, ""))
+        if group is None:
+            return self._root
+        found = group.get(prompt_tokens.bit_length())
+        return found if found is not None else group[-1]
 
     def longest(self, tier: str, quantile: float, up_to: int | None) -> float | None:
         """The most of `Bucket.longest` for this tier and any model; None before there are answers."""
-        found = [
-            bucket.longest(quantile, up_to)
-            for (_, name, bits), bucket in self.buckets.items()
-            if bits < 0 and name == tier and bucket.seen
-        ]
+        found = [bucket.longest(quantile, up_to) for bucket in self._of_tier.get(tier, ()) if bucket.seen]
         return max(found, default=None)
 
     def _new(self, model: str, tier: str, bits: int) -> Bucket:
-        key = model, tier, bits
-        found = self.buckets.get(key)
+        group = self._buckets.get((model, tier))
+        if group is None:
+            whole = Bucket(self._new(model, "", -1) if tier else self._root)
+            group = self._buckets[model, tier] = {-1: whole}
+            self._of_tier.setdefault(tier, []).append(whole)
+        found = group.get(bits)
         if found is None:
-            parent = self._root
-            if bits >= 0:
-                parent = self._new(model, tier, -1)
-            elif tier:
-                parent = self._new(model, "", -1)
-            found = self.buckets[key] = Bucket(parent)
+            found = group[bits] = Bucket(group[-1])
         return found

@@ -116,8 +116,13 @@ class ReplicaModel:
 
     def begin(self, attempt_id: int, prompt_tokens: int, read_by: float, now: float) -> None:
         """An attempt was sent. `read_by`: when its prompt counts as read; inf if a first token will show it."""
-        while self._reading and next(iter(self._reading.values()))[1] <= now:
-            self._pop(next(iter(self._reading.values()))[1])
+        due = []
+        for _, until in self._reading.values():
+            if until > now:
+                break
+            due.append(until)
+        for until in due:
+            self._pop(until)
         if not self._reading:
             self._head_at = now
         self._reading[attempt_id] = (prompt_tokens, read_by)
@@ -137,12 +142,13 @@ class ReplicaModel:
             self._head_at = now
 
     def _pop(self, now: float) -> int:
-        attempt_id = next(iter(self._reading))
-        tokens, _ = self._reading.pop(attempt_id)
-        self.unread -= tokens
-        self.prefilled += tokens
-        self._head_at = now
-        return attempt_id
+        for attempt_id, (tokens, _) in self._reading.items():
+            del self._reading[attempt_id]
+            self.unread -= tokens
+            self.prefilled += tokens
+            self._head_at = now
+            return attempt_id
+        raise ValueError("no prompt is unread")
 
 
 class AttemptPrediction:
