@@ -55,6 +55,8 @@ CLAIMS = (
     Claim("decisions", "decisions-16", "vllm-router", 0.25),
     Claim("decisions", "decisions-1000", "vllm-router", 0.5),
     Claim("memory", "tailgate", None, 40.0),
+    Claim("scale", "many", "few", 1.15),
+    Claim("scale", "most", "few", 1.15),
 )
 
 

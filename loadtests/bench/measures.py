@@ -22,6 +22,12 @@ from loadtests.processes import Cores, raise_file_limit
 STREAM_INTERVAL_S = 0.02
 UNPINNED = Cores(None, None)
 FLEETS = {"decisions-16": 16, "decisions-1000": 1000}
+OPEN = {"few": 0.04, "many": 1.0, "most": 4.0}
+"""Streams open at a time, as a multiple of `Effort.held_streams`."""
+DUE = 2
+"""Chunks that each open stream must get while it is watched."""
+EVENTS_PER_INTERVAL = 2.5
+"""Events of all streams per `held_interval_s`, as a multiple of `Effort.held_streams`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,25 +144,59 @@ def decisions(bench: Bench, targets: Sequence[str]) -> Section:
 def memory(bench: Bench, targets: Sequence[str]) -> Section:
     """Resident memory per open stream, and whether every stream lives and gets its chunks."""
     effort = bench.effort
-    due = 2
-    watched_s = (due + 0.2) * effort.held_interval_s
     section = Section("memory", f"KiB per stream, {effort.held_streams} open")
-    # Two descriptors per stream in the proxy, and some to spare.
-    allowed = raise_file_limit(2 * effort.held_streams + 1000)
     section.begin_round()
     for name in targets:
-        # A fresh process for each: memory that an earlier load left behind would hide the growth.
-        with rig([name], effort.held_interval_s, bench.cores, bench.tell) as built:
-            section.skipped |= built.skipped
-            for target in built.targets.values():
-                bench.tell(f"memory: {name}")
-                spec = Hold(target.port, target.pid, effort.held_interval_s, effort.held_streams, due, watched_s)
-                raw = load(spec, bench.cores.load) | {"files_allowed": allowed}
-                if not errors_of(raw):
-                    raw["errors"] = held_faults(raw, spec.streams, due)
-                section.take(name, raw, lambda raw: held_kib(raw, effort.held_streams))
-        bench.step(1)
+        interval_s = effort.held_interval_s
+        _hold(bench, section, name, name, Held(effort.held_streams, interval_s, (DUE + 0.2) * interval_s))
     return section
+
+
+def scale(bench: Bench, targets: Sequence[str]) -> Section:
+    """CPU of tailgate per event of open streams, few and many of them, as many events a second for each number."""
+    effort = bench.effort
+    counts = {name: round(OPEN[name] * effort.held_streams) for name in targets}
+    events_per_s = EVENTS_PER_INTERVAL * effort.held_streams / effort.held_interval_s
+    seconds = (DUE + 0.2) * max(counts.values()) / events_per_s
+    section = Section("scale", f"CPU us per event, {', '.join(map(str, counts.values()))} streams open")
+    section.begin_round()
+    for name, streams in counts.items():
+        _hold(bench, section, name, "tailgate", Held(streams, streams / events_per_s, seconds))
+    return section
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Streams that are open, the seconds between two chunks of each, and how long they are watched."""
+
+    streams: int
+    interval_s: float
+    seconds: float
+
+
+def _hold(bench: Bench, section: Section, name: str, target_name: str, held: Held) -> None:
+    """Take a value called `name` of a target."""
+    streams, interval_s = held.streams, held.interval_s
+    # Two descriptors per stream in the proxy, and some to spare.
+    wanted = 2 * streams + 1000
+    allowed = raise_file_limit(wanted)
+    if allowed < wanted:
+        section.skipped[name] = f"{streams} streams take {wanted} open files, {allowed} are allowed"
+        bench.step(1)
+        return
+    # A fresh process for each: memory that an earlier load left behind would hide the growth.
+    with rig([target_name], interval_s, bench.cores, bench.tell) as built:
+        if target_name in built.skipped:
+            section.skipped[name] = built.skipped[target_name]
+        for target in built.targets.values():
+            bench.tell(f"{section.name}: {name}")
+            spec = Hold(target.port, target.pid, interval_s, streams, DUE, held.seconds)
+            raw = load(spec, bench.cores.load) | {"files_allowed": allowed}
+            if not errors_of(raw):
+                raw["errors"] = held_faults(raw, streams, DUE)
+            value = cpu_us("events") if section.name == "scale" else lambda raw: held_kib(raw, streams)
+            section.take(name, raw, value)
+    bench.step(1)
 
 
 def held_faults(raw: Raw, streams: int, events: int) -> list[str]:
@@ -224,4 +264,5 @@ MEASURES: dict[str, Measure] = {
     "chunks-unpinned": Measure(chunks_unpinned, ("tailgate", "vllm-router")),
     "decisions": Measure(decisions, (*FLEETS, "vllm-router")),
     "memory": Measure(memory, ("tailgate", "vllm-router"), in_rounds=False),
+    "scale": Measure(scale, tuple(OPEN), in_rounds=False),
 }

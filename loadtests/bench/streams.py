@@ -55,10 +55,12 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class HoldResult:
-    """Resident bytes with no stream open and with all; the fewest events that any stream got."""
+    """Resident bytes with no stream open and with all; the fewest events that any stream got; CPU for all `events`."""
 
     alive: int
     fewest_events: int
+    events: int
+    cpu_s: float
     rss_before: int
     rss_after: int
     errors: list[str]
@@ -169,11 +171,12 @@ async def run_hold(spec: Hold) -> HoldResult:
         else:
             await asyncio.sleep(0.001)
     _, silent = await asyncio.wait([reader.begun for reader in readers], timeout=2 * spec.interval_s + SLACK_S)
-    at_start = [reader.answer.events for reader in readers]
+    at_start, used = [reader.answer.events for reader in readers], tree_usage(spec.watch).cpu_s
     await asyncio.sleep(spec.seconds)
     # Late is not lost: the machine may be slower than the pace.
     await until(lambda: _fewest(readers, at_start, spec.chunks) >= spec.chunks, SLACK_S, spec.interval_s / 4)
-    after = tree_usage(spec.watch).rss_bytes
+    after = tree_usage(spec.watch)
+    events = sum(reader.answer.events for reader in readers) - sum(at_start)
     fewest = _fewest(readers, at_start, 0)
     errors = [reader.error for reader in readers if reader.error is not None]
     errors += [f"status {reader.answer.status}" for reader in readers if reader.answer.status not in (0, 200)]
@@ -181,7 +184,7 @@ async def run_hold(spec: Hold) -> HoldResult:
     alive = sum(reader.error is None and not reader.answer.done for reader in readers)
     for reader in readers:
         reader.close()
-    return HoldResult(alive, fewest, before, after, errors[:MAX_ERRORS])
+    return HoldResult(alive, fewest, events, after.cpu_s - used, before, after.rss_bytes, errors[:MAX_ERRORS])
 
 
 def _fewest(readers: list[Reader], at_start: list[int], none: int) -> int:
