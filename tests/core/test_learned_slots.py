@@ -49,6 +49,15 @@ def test_a_cold_engine_that_catches_up_gets_all_its_slots_within_six_seconds(slo
     assert learned(slots, 6).slots >= slots
 
 
+def test_slots_do_not_stay_few_since_some_are_left_free_for_urgent_tiers() -> None:
+    limit = ConcurrencyLimit()
+    limit.kept = 4.0
+    for second in range(1, 8):
+        limit.saw(limit.slots - 4, 0)
+        limit.learn(float(second), float(second))
+    assert limit.slots >= 256
+
+
 @pytest.mark.parametrize("slots", [1, 4, 20, 40, 100])
 def test_slots_that_an_engine_does_not_have_are_taken_back_within_seconds(slots: int) -> None:
     assert max(learned(slots, second).slots for second in range(1, 10)) <= max(START, 2 * slots + 1)

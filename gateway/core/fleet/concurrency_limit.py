@@ -40,10 +40,23 @@ INTERVAL_S: Final = 1.0
 class ConcurrencyLimit:
     """The learned limit of one replica, at least 1."""
 
-    __slots__ = ("_at", "_full", "_growth", "_least_unread", "_most_running", "_proven", "_ran", "_said", "limit")
+    __slots__ = (
+        "_at",
+        "_full",
+        "_growth",
+        "_least_unread",
+        "_most_running",
+        "_proven",
+        "_ran",
+        "_said",
+        "kept",
+        "limit",
+    )
 
     def __init__(self) -> None:
         self.limit = START
+        self.kept = 0.0
+        """Slots that are left free for more urgent tiers. All others are in use while a less urgent one waits."""
         self._at = 0.0
         self._growth = MAX_GROWTH
         self._proven = START
@@ -65,7 +78,7 @@ class ConcurrencyLimit:
         """A prompt was read. `running` requests run now, and `unread` more have unread prompts."""
         if running > self._most_running:
             self._most_running = running
-        if running + unread >= self.limit - 1.0:
+        if running + unread >= self.limit - 1.0 - self.kept:
             self._full = True
         if unread < self._least_unread or self._least_unread < 0:
             self._least_unread = unread

@@ -247,6 +247,7 @@ class Pool(Slots[Replica]):
     def tune(self, replica: Replica, prefill_limit: float, now: float) -> None:
         """Take on the bounds learned for `replica` since its last sample: O(1), unless `prefill_limit` moves."""
         replica.expire_unread(now)
+        replica.learned.kept = self.asked.most_kept / max(1.0, self.serving)
         replica.learned.learn(now if self.queue else self.pressed_at, now)
         price = replica.budget.request_tokens(replica.held_tokens)
         if price is not None:

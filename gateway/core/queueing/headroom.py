@@ -65,6 +65,11 @@ class AskedTiers:
         """Places that `tier` leaves free for more urgent tiers."""
         return self._kept.get(tier.name, 0)
 
+    @property
+    def most_kept(self) -> int:
+        """Places that the least urgent tier leaves free."""
+        return max(self._kept.values(), default=0)
+
     def keep(self, in_flight: Mapping[str, int], ends_per_s: float, now: float) -> None:
         """Count the places that each tier leaves free. `in_flight`: requests by tier."""
         self._kept = {}
