@@ -7,7 +7,7 @@ from typing import Final
 
 from gateway.core.fleet.pool import Pool
 from gateway.core.forecast.ahead import Ahead, Forecast
-from gateway.core.forecast.calibrator import Calibrator, tpot_kind
+from gateway.core.forecast.calibrator import Calibrator
 from gateway.core.forecast.latency_model import LatencyModel
 from gateway.core.forecast.output_length import Bucket
 from gateway.core.request_state import RequestState
@@ -71,7 +71,7 @@ def raw_breach(
         in_time = 1.0 - max(spread.over(kind, more_s, left_s), too_long)
         good = good * in_time if has_first else min(good, in_time)
     if live.request.stream and slo.tpot_bound_s < math.inf:
-        good *= 1.0 - spread.over(tpot_kind(output), tpot_s, slo.tpot_bound_s)
+        good *= 1.0 - spread.over(made.tpot_kind, tpot_s, slo.tpot_bound_s)
     return 1.0 - good
 
 

@@ -31,8 +31,6 @@ from gateway.core.policy import Policy
 from gateway.core.request import WEIGHTLESS, AttemptOutcome, AttemptResult
 from gateway.core.request_state import Attempt, RequestState
 
-FIRST_STEPS: Final = 8
-"""Steps of an open answer from which a cold pool learns its first costs: whole answers may take half a minute."""
 EARLY_STEPS: Final = 31
 """Steps of an open answer after which its time is compared with the expected time."""
 EXPECT_EVERY: Final = 1.25
@@ -114,6 +112,7 @@ class Forecaster(Learner):
         e2e_s = ttft_s + tpot_s * max(0.0, output - 1.0)
         made = Forecast(pool.spec.name, now, wait_s, ttft_s, tpot_s, e2e_s)
         made.kind = kind
+        made.tpot_kind = tpot_kind(output, tpot_s, live.slo.tpot_bound_s)
         made.load = more_s + tpot_s
         made.raw = raw_breach(live, labels, bucket, made, more_s, output)
         made.features = labels.features(made.raw, replica is None, ahead.requests, ahead.higher_share)
@@ -228,15 +227,15 @@ class Forecaster(Learner):
             more = min(facts.bucket.more(each), float(max(0, attempt.live.max_tokens - each)))
             attempt.slot.expect_more(more * attempt.live.request.choices)
         steps = each - 1
-        if steps < FIRST_STEPS or facts.shown:
+        is_lesson = facts.teaches and steps >= facts.lesson_at
+        if not is_lesson and (facts.shown or steps < EARLY_STEPS):
             return
-        replica = attempt.replica
+        replica, engine = attempt.replica, facts.engine
         costs = self._of(replica.pool).costs
-        if facts.teaches and not facts.early and costs.step.samples < BLOCK:
-            facts.engine.advance(replica.in_flight, replica.held_tokens, now)
-            facts.learn_early(costs, steps, now)
-        if steps >= EARLY_STEPS:
-            facts.engine.advance(replica.in_flight, replica.held_tokens, now)
+        engine.advance(replica.in_flight, replica.held_tokens, now)
+        if is_lesson and replica.outlier_score.is_typical and (costs.step.samples < BLOCK or engine.pace.due(now)):
+            facts.teach(costs, steps, now)
+        if steps >= EARLY_STEPS and not facts.shown:
             facts.show(costs, steps, now)
 
     def is_overlong(self, attempt: Attempt, tokens: int) -> bool:
@@ -286,6 +285,8 @@ class Forecaster(Learner):
         facts.teaches = facts.teaches and outlier_score.is_typical
         if steps >= 1 and engine.pace.due(now):
             facts.learn_step(costs, steps, now)
+            if facts.teaches:
+                facts.teach(costs, steps, now)
         if not facts.teaches:
             return
         forecast = live.forecast
@@ -294,7 +295,7 @@ class Forecaster(Learner):
             self._sampled(learned, math.log(took_s / max(expected_s, 1e-6)))
         if forecast is not None and attempt.first_at is not None and steps >= 1 and now > attempt.first_at:
             error = math.log((now - attempt.first_at) / steps / max(forecast.tpot_s, 1e-9))
-            learned.labels.spread.add(tpot_kind(facts.bucket.median), error)
+            learned.labels.spread.add(forecast.tpot_kind, error)
 
     def _sampled(self, learned: PoolLearned, error: float) -> None:
         """A latency was exp(error) times the one expected at dispatch."""

@@ -49,6 +49,7 @@ class Forecast:
         "load",
         "pool",
         "raw",
+        "tpot_kind",
         "tpot_s",
         "ttft_s",
         "wait_s",
@@ -72,7 +73,8 @@ class Forecast:
         self.features = NO_FEATURES
         """Input of its calibration."""
         self.kind = DIRECT
-        """Index into `Spread.of` (calibrator.py)."""
+        """Kind of its TTFT (calibrator.py)."""
+        self.tpot_kind = 0
         self.late = NO_CHECKS
         """P(late) for each TTFT objective of its tier that was checked, in their order."""
         self.load = 0.0

@@ -23,14 +23,18 @@ PRIOR_SLOPE: Final = 4.0
 """Prior weight of the first feature, which is logit / 4: the raw probability stands until labels change it."""
 HIGHER_SHARE: Final = 3
 """Index of the share of higher tiers among the features."""
-DIRECT: Final = 3
-QUEUED: Final = 4
+NEAR_BOUND: Final = 0.6
+"""TPOT above this share of its bound: that of a full replica. Elsewhere the load may still grow by much."""
+LENGTHS: Final = 3
+DIRECT: Final = 2 * LENGTHS
+QUEUED: Final = DIRECT + 1
 KINDS: Final = QUEUED + 12
 
 
-def tpot_kind(output_tokens: float) -> int:
-    """Kind of a TPOT, by the expected length of the answer: short answers scatter more."""
-    return 0 if output_tokens < 32.0 else 1 if output_tokens < 128.0 else 2
+def tpot_kind(output_tokens: float, tpot_s: float, bound_s: float) -> int:
+    """Kind of a TPOT, by the expected length of the answer and the bound: short answers scatter more."""
+    length = 0 if output_tokens < 32.0 else 1 if output_tokens < 128.0 else 2
+    return length + LENGTHS if tpot_s > NEAR_BOUND * bound_s else length
 
 
 def queued_kind(requests_ahead: int) -> int:

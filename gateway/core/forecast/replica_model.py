@@ -13,6 +13,8 @@ from gateway.core.forecast.output_length import Bucket
 from gateway.core.forecast.severity import Severity
 from gateway.core.stats import Pace
 
+FIRST_STEPS: Final = 8
+"""Steps of an answer from which costs are learned first: whole answers may take minutes."""
 SPEED_BOUND: Final = math.log(2.0)
 SCRAPE_TAU_S: Final = 5.0
 REPLICA_SAMPLES_PER_S: Final = 5.0
@@ -151,25 +153,36 @@ class ReplicaModel:
         raise ValueError("no prompt is unread")
 
 
+class LoadMark:
+    """The load integrals of an engine at one time."""
+
+    __slots__ = ("at", "context_s", "decodes_s", "prefilled")
+
+    def __init__(self, engine: ReplicaModel, now: float) -> None:
+        self.at = now
+        self.decodes_s = engine.decodes_s
+        self.context_s = engine.context_s
+        self.prefilled = engine.prefilled + engine.unread - engine.backlog(now)
+
+
 class AttemptPrediction:
     """The load that an attempt met, and the load integrals at the start of its answer."""
 
     __slots__ = (
         "backlog",
+        "began",
         "bucket",
         "context",
-        "context_s",
         "decodes",
-        "decodes_s",
-        "early",
         "edges",
         "engine",
         "expected_s",
         "expects_at",
         "itl",
-        "prefilled",
+        "lesson",
+        "lesson_at",
+        "lesson_steps",
         "shown",
-        "since",
         "slot_s",
         "step_s",
         "teaches",
@@ -208,23 +221,17 @@ class AttemptPrediction:
         self.ttft_s = engine_s * engine.factor + self.slot_s
         self.expected_s = max(engine_s + self.slot_s, 1e-6)
         """Seconds to the first token at the pool's typical replica."""
-        self.early = False
-        """Whether its pool learned from it before its end."""
         self.shown = False
         """Whether its speed was scored before its end."""
-        # Without a visible first token, the answer counts as begun now.
-        self.since = now
-        self.decodes_s = engine.decodes_s
-        self.context_s = engine.context_s
-        self.prefilled = engine.prefilled + engine.unread - self.backlog
+        self.lesson_at = FIRST_STEPS
+        """Steps of its answer from which its pool learns next."""
+        self.lesson_steps = 0
+        """Steps of its answer from which its pool has learned."""
+        self.begin(now)  # without a visible first token, the answer counts as begun now
 
     def begin(self, now: float) -> None:
         """The answer begins."""
-        engine = self.engine
-        self.since = now
-        self.decodes_s = engine.decodes_s
-        self.context_s = engine.context_s
-        self.prefilled = engine.prefilled + engine.unread - engine.backlog(now)
+        self.began = self.lesson = LoadMark(self.engine, now)
 
     def learn_ttft(self, costs: LatencyModel, prompt_tokens: int, seen_s: float) -> float:
         """The first token came `seen_s` (> 0) after it was sent. Returns the logarithm of seen over expected."""
@@ -235,10 +242,10 @@ class AttemptPrediction:
     def learn_step(self, costs: LatencyModel, steps: int, now: float) -> None:
         """The answer took `steps` (>= 1) steps since it began."""
         engine = self.engine
-        span_s = now - self.since
+        span_s = now - self.began.at
         if span_s <= 0.0:
             return
-        decodes, context, prefill = self._met(steps, span_s, now)
+        decodes, context, prefill = self._met(self.began, steps, now)
         seen_s = span_s / steps
         error = math.log(seen_s / costs.typical_step_s(decodes, context, prefill))
         weight = _weight(steps)
@@ -246,31 +253,34 @@ class AttemptPrediction:
         engine.residual += 0.05 * weight * (error - engine.residual)
         costs.residual += 0.02 * weight * (error - costs.residual)
         engine.factor = math.exp(max(-SPEED_BOUND, min(SPEED_BOUND, engine.residual - costs.residual)))
-        if self.teaches:
-            costs.learn_step(decodes, context, prefill, seen_s / engine.factor, weight)
 
-    def learn_early(self, costs: LatencyModel, steps: int, now: float) -> None:
-        """A cold pool learns from the first `steps` of an open answer."""
-        self.early = True
-        span_s = now - self.since
-        if span_s > 0.0:
-            costs.learn_step(*self._met(steps, span_s, now), span_s / steps / self.engine.factor, _weight(steps))
+    def teach(self, costs: LatencyModel, steps: int, now: float) -> None:
+        """Its pool learns from the steps since the last lesson, of `steps` so far.
+
+        Lessons double in length. So the costs of a load are known long before the answers that met it end.
+        """
+        fresh, span_s = steps - self.lesson_steps, now - self.lesson.at
+        if fresh > 0 and span_s > 0.0:
+            decodes, context, prefill = self._met(self.lesson, fresh, now)
+            costs.learn_step(decodes, context, prefill, span_s / fresh / self.engine.factor, _weight(fresh))
+        self.lesson, self.lesson_steps, self.lesson_at = LoadMark(self.engine, now), steps, 2 * steps
 
     def show(self, costs: LatencyModel, steps: int, now: float) -> None:
         """Score the replica by the first `steps` of an open answer, long before a long answer ends."""
         self.shown = True
-        span_s = now - self.since
+        span_s = now - self.began.at
         if span_s > 0.0:
-            decodes, context, prefill = self._met(steps, span_s, now)
+            decodes, context, prefill = self._met(self.began, steps, now)
             self.itl.add(math.log(span_s / steps / costs.typical_step_s(decodes, context, prefill)), _weight(steps))
 
-    def _met(self, steps: int, span_s: float, now: float) -> tuple[float, float, float]:
-        """Mean load of its engine since the answer began, as regressors of a step."""
+    def _met(self, since: LoadMark, steps: int, now: float) -> tuple[float, float, float]:
+        """Mean load of its engine since then, as regressors of a step. `steps`: those of its answer meanwhile."""
         engine = self.engine
-        decodes = (engine.decodes_s - self.decodes_s) / span_s * DECODES
-        context = (engine.context_s - self.context_s) / span_s * CONTEXT
+        span_s = now - since.at
+        decodes = (engine.decodes_s - since.decodes_s) / span_s * DECODES
+        context = (engine.context_s - since.context_s) / span_s * CONTEXT
         read = engine.prefilled + engine.unread - engine.backlog(now)
-        return decodes, context, (read - self.prefilled) / steps * TOKENS
+        return decodes, context, (read - since.prefilled) / steps * TOKENS
 
 
 def _weight(steps: int) -> float:
