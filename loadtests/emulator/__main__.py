@@ -84,6 +84,7 @@ def parser() -> argparse.ArgumentParser:
     add("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
     add("--port", type=port_number, required=True, help="port of the first replica, others follow; 0: any free ones")
     add("--replicas", type=whole(1), default=1, metavar="N", help="how many (%(default)s)")
+    add("--dp", type=whole(1), default=1, metavar="N", help="data-parallel ranks of each (%(default)s)")
     add(
         "--profile",
         default="default",
@@ -159,6 +160,7 @@ async def serve(options: argparse.Namespace) -> None:
         keep_requests=options.keep_requests,
         max_queued=options.max_num_queued_reqs,
         prompt_tokens_details=options.enable_prompt_tokens_details,
+        dp=options.dp,
     )
     lag = LoopLag(monotonic, lambda _: None)
     stop = asyncio.Event()

@@ -20,7 +20,7 @@ class Emulator:
 
     `time_scale`: virtual seconds per real second; by default as fast as the loop turns, which is what tests want.
     `max_queued` is vLLM's --max-num-queued-reqs, `prompt_tokens_details` its --enable-prompt-tokens-details (off there
-    by default); the rest of the settings shape the answers.
+    by default), `dp` its --data-parallel-size; the rest of the settings shape the answers.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class Emulator:
         prompt_tokens_details: bool = True,
         adapters: Sequence[str] = (),
         max_loras: int = 1,
+        dp: int = 1,
     ) -> None:
         self.profile = PROFILES[profile] if isinstance(profile, str) else profile
         self.settings = Settings(
@@ -54,7 +55,7 @@ class Emulator:
             max_loras,
         )
         self.replicas: list[EmulatedReplica] = []
-        self._count = replicas
+        self._count, self._dp = replicas, dp
         self._time_scale = time_scale
         self._host, self._port = host, port
         self._keep_alive_s, self._keep_requests, self._max_queued = keep_alive_s, keep_requests, max_queued
@@ -73,7 +74,7 @@ class Emulator:
         """Listen on every port. Raises OSError if one is taken."""
         for index in range(self._count):
             replica = EmulatedReplica(
-                Engine(self.profile, self._time_scale),
+                [Engine(self.profile, self._time_scale) for _ in range(self._dp)],
                 self.settings,
                 Port(self._host, self._port + index if self._port else 0),
                 keep_alive_s=self._keep_alive_s,

@@ -42,6 +42,11 @@ def unknown_model(name: object, served: str) -> Rejected:
     return Rejected(404, f"The model `{name}` does not exist. Valid aliases: {served}.", "NotFoundError", "model")
 
 
+def no_such_rank(rank: int, ranks: int) -> Rejected:
+    """X-data-parallel-rank names a rank that is not there."""
+    return Rejected(400, f"data_parallel_rank {rank} is out of range [0, {ranks}).")
+
+
 def invalid(kind: str, loc: str, message: str, given: str) -> Rejected:
     """One of pydantic's validation errors, as vLLM prints it."""
     text = f"1 validation error:\n  {{'type': '{kind}', 'loc': 'body.{loc}', 'msg': '{message}', 'input': {given}}}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from loadtests.emulator import asks, errors, rendered
 from loadtests.emulator.answers import ANSWERS
 from loadtests.emulator.asks import Ask, Choice, Quirk
-from loadtests.emulator.engine import Sequence
+from loadtests.emulator.engine import Engine, Sequence
 from loadtests.emulator.exchange import Exchange
 from loadtests.emulator.faults import Fault, FaultKind
 
@@ -32,13 +32,13 @@ def answer(replica: EmulatedReplica, exchange: Exchange) -> None:
             _error_200(replica, exchange, request)
             return
         replica.admit(len(request.choices))
+        engine = replica.rank_for(received)
     except errors.Rejected as rejected:
         _reply(replica, exchange, rejected.status, rejected.body(received.path))
         return
     cookie = fault is not None and fault.kind is FaultKind.SET_COOKIE
-    _Generation(
-        replica, exchange, request, b"set-cookie: emulator=%d; Path=/\r\n" % replica.port if cookie else b""
-    ).start()
+    headers = b"set-cookie: emulator=%d; Path=/\r\n" % replica.port if cookie else b""
+    _Generation(replica, engine, exchange, request, headers).start()
 
 
 def _quirk(fault: Fault | None) -> Quirk | None:
@@ -88,8 +88,11 @@ def _reply(replica: EmulatedReplica, exchange: Exchange, status: int, body: byte
 class _Generation:
     """One request in the engine, as one sequence per choice. A stalled answer stays in flight until its client goes."""
 
-    def __init__(self, replica: EmulatedReplica, exchange: Exchange, request: Ask, headers: bytes) -> None:
+    def __init__(
+        self, replica: EmulatedReplica, engine: Engine, exchange: Exchange, request: Ask, headers: bytes
+    ) -> None:
         self._replica = replica
+        self._engine = engine
         self._exchange = exchange
         self._ask = request
         self._headers = headers
@@ -111,7 +114,7 @@ class _Generation:
         if not request.choices:
             _reply(self._replica, exchange, 200, self._answer.body(), self._headers)
         elif not exchange.over:
-            self._ids = self._replica.engine.submit(map(self._sequence, range(len(request.choices))))
+            self._ids = self._engine.submit(map(self._sequence, range(len(request.choices))))
 
     def _sequence(self, index: int) -> Sequence:
         choice = self._ask.choices[index]
@@ -122,7 +125,7 @@ class _Generation:
 
     def _blocks(self, choice: Choice) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Hashes of the blocks of a prompt, and of those of its answer as a later prompt repeats it."""
-        profile = self._replica.engine.model.profile
+        profile = self._engine.model.profile
         if not choice.prompt or not profile.prefix_caching:
             return (), ()
         # The last token was sampled, and never computed. Nobody repeats an answer in ids: there it has but a size.
@@ -137,7 +140,7 @@ class _Generation:
         self._left -= 1
         self._replica.finished[reason] += 1
         self._answer.cached_tokens = hit_tokens
-        profile = self._replica.engine.model.profile
+        profile = self._engine.model.profile
         if profile.prefix_caching:
             self._answer.created_tokens = (
                 prompt_tokens // profile.kv_block_tokens * profile.kv_block_tokens - hit_tokens
@@ -156,7 +159,7 @@ class _Generation:
         self._replica.adapters_in_flight -= Counter((self._ask.model,))
         if not done:
             for id in self._ids:
-                if self._replica.engine.cancel(id):
+                if self._engine.cancel(id):
                     self._replica.finished["abort"] += 1
         self._replica.notify()
 
@@ -165,5 +168,5 @@ class _Generation:
         if b"endpoint-load-metrics-format" not in self._exchange.received.head.lower():
             return b""
         metrics = '{"named_metrics": {"num_requests_waiting": %.1f, "kv_cache_usage_perc": %s}}'
-        values = (self._replica.waiting, self._replica.engine.model.kv_fraction)
+        values = (self._replica.waiting, self._engine.model.kv_fraction)
         return f"endpoint-load-metrics: JSON {metrics % values}\r\n".encode()

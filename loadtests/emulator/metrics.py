@@ -47,11 +47,13 @@ def family(name: str, kind: str, help: str, samples: Iterable[tuple[Mapping[str,
     return lines + [f"{name}{labels(pairs)} {float(value)}" for pairs, value in samples]
 
 
-def histogram(name: str, help: str, pairs: Mapping[str, object], values: Histogram) -> list[str]:
-    """A histogram with cumulative buckets."""
+def histogram(name: str, help: str, samples: Iterable[tuple[Mapping[str, object], Histogram]]) -> list[str]:
+    """Histograms of one metric with cumulative buckets."""
     lines = [f"# HELP {name} {help}", f"# TYPE {name} histogram"]
-    total = 0
-    for edge, count in zip((*values.edges, "+Inf"), values.counts, strict=True):
-        total += count
-        lines.append(f"{name}_bucket{labels({**pairs, 'le': edge})} {float(total)}")
-    return [*lines, f"{name}_count{labels(pairs)} {float(total)}", f"{name}_sum{labels(pairs)} {values.sum}"]
+    for pairs, values in samples:
+        total = 0
+        for edge, count in zip((*values.edges, "+Inf"), values.counts, strict=True):
+            total += count
+            lines.append(f"{name}_bucket{labels({**pairs, 'le': edge})} {float(total)}")
+        lines += [f"{name}_count{labels(pairs)} {float(total)}", f"{name}_sum{labels(pairs)} {values.sum}"]
+    return lines

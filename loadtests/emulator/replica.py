@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gateway.core.stats import LogHistogram
 from loadtests.emulator import errors, generations, routes
@@ -21,11 +22,14 @@ KEPT_BYTES = 64 * 1024 * 1024
 
 
 class EmulatedReplica:
-    """Speaks vLLM's HTTP API over `engine`. `requests` holds the last generations that came in, oldest first."""
+    """Speaks vLLM's HTTP API over `engines`, its data-parallel ranks.
+
+    `requests` holds the last generations that came in, oldest first.
+    """
 
     def __init__(
         self,
-        engine: Engine,
+        engines: Sequence[Engine],
         settings: Settings,
         port: Port,
         *,
@@ -33,7 +37,7 @@ class EmulatedReplica:
         keep_requests: int = 256,
         max_queued: int | None = None,
     ) -> None:
-        self.engine = engine
+        self.engines = engines
         self.settings = settings
         self.requests: deque[Received] = deque(maxlen=keep_requests)
         self.received_total = 0
@@ -64,7 +68,8 @@ class EmulatedReplica:
         self._fault_timer: asyncio.TimerHandle | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._opening: asyncio.Task[None] | None = None
-        engine.on_turn = self.notify
+        for engine in engines:
+            engine.on_turn = self.notify
 
     # For tests and experiments.
 
@@ -83,14 +88,19 @@ class EmulatedReplica:
         return self._port.listening
 
     @property
+    def engine(self) -> Engine:
+        """The engine of rank 0, the only one unless there are more."""
+        return self.engines[0]
+
+    @property
     def running(self) -> int:
-        """Sequences that hold a slot of the engine."""
-        return self.engine.model.running
+        """Sequences that hold a slot of an engine."""
+        return sum(engine.model.running for engine in self.engines)
 
     @property
     def waiting(self) -> int:
         """Sequences that wait for one."""
-        return self.engine.model.waiting
+        return sum(engine.model.waiting for engine in self.engines)
 
     async def until(self, condition: Callable[[EmulatedReplica], bool], timeout_s: float = 10.0) -> None:
         """Wait until the condition holds; it is looked at whenever something happens here. Raises TimeoutError."""
@@ -123,8 +133,9 @@ class EmulatedReplica:
     def _take_effect(self, fault: Fault | None) -> None:
         """The effects of a fault that hold at once, for every client."""
         kind = None if fault is None else fault.kind
-        self.engine.slow(fault.factor if fault is not None and kind is FaultKind.SLOW else 1.0)
-        self.engine.pause(kind is FaultKind.PAUSE)
+        for engine in self.engines:
+            engine.slow(fault.factor if fault is not None and kind is FaultKind.SLOW else 1.0)
+            engine.pause(kind is FaultKind.PAUSE)
         if kind is FaultKind.DEAD or (fault is not None and kind is FaultKind.REFUSE and fault.how != "reset"):
             self._port.shut()
         elif not self._port.listening:
@@ -150,7 +161,8 @@ class EmulatedReplica:
         self._port.close()
         for connection in list(self.connections):
             connection.transport.abort()
-        self.engine.close()
+        for engine in self.engines:
+            engine.close()
 
     async def _open(self) -> None:
         await self._port.open(lambda: Connection(self))
@@ -225,6 +237,18 @@ class EmulatedReplica:
             if not self._strikes_left:
                 self.fault(None)
         return fault
+
+    def rank_for(self, received: Received) -> Engine:
+        """The engine that a request names in `X-data-parallel-rank`, else the least busy. Raises Rejected.
+
+        The score is that of vLLM's `DPLBAsyncMPClient`. A value that is no number is ignored there, too.
+        """
+        named = received.header("x-data-parallel-rank")
+        if named is None or not re.fullmatch(r"-?\d{1,9}", named):
+            return min(self.engines, key=lambda engine: 4 * engine.model.waiting + engine.model.running)
+        if not 0 <= int(named) < len(self.engines):
+            raise errors.no_such_rank(int(named), len(self.engines))
+        return self.engines[int(named)]
 
     def admit(self, sequences: int) -> None:
         """Raises Rejected if the queue is full."""

@@ -100,23 +100,23 @@ def _received(received: Received) -> dict[str, object]:
 
 def state(replica: EmulatedReplica) -> dict[str, object]:
     """The counters of a replica, for people and experiments."""
-    fault, model = replica.active, replica.engine.model
+    fault, engines = replica.active, replica.engines
     return {
         "port": replica.port,
-        "profile": model.profile.name,
+        "profile": replica.engine.model.profile.name,
         "time_scale": replica.engine.time_scale if replica.engine.time_scale < 1e300 else None,
         "fault": None if fault is None else {name: getattr(fault, name) for name in fault.__slots__},
         "running": replica.running,
         "waiting": replica.waiting,
-        "kv_fraction": model.kv_fraction,
+        "kv_fraction": max(engine.model.kv_fraction for engine in engines),
         "in_flight": replica.in_flight,
         "received_total": replica.received_total,
-        "aborted_total": replica.engine.aborted_total,
-        "preemptions_total": model.preemptions_total,
-        "prefix_cache_queries_total": model.cache.queried_tokens,
-        "prefix_cache_hits_total": model.cache.hit_tokens,
-        "prompt_tokens_total": replica.engine.prompt_tokens_total,
-        "generation_tokens_total": replica.engine.generation_tokens_total,
+        "aborted_total": sum(engine.aborted_total for engine in engines),
+        "preemptions_total": sum(engine.model.preemptions_total for engine in engines),
+        "prefix_cache_queries_total": sum(engine.model.cache.queried_tokens for engine in engines),
+        "prefix_cache_hits_total": sum(engine.model.cache.hit_tokens for engine in engines),
+        "prompt_tokens_total": sum(engine.prompt_tokens_total for engine in engines),
+        "generation_tokens_total": sum(engine.generation_tokens_total for engine in engines),
         "connections_open": len(replica.connections),
         "connections_total": replica.connections_total,
         "answered": {f"{path} {status}": count for (path, status), count in sorted(replica.answered.items())},
@@ -147,13 +147,14 @@ def _faults(replica: EmulatedReplica, exchange: Exchange) -> None:
 
 
 def _metrics(replica: EmulatedReplica) -> bytes:
-    engine, model = replica.engine, replica.engine.model
-    mine = {"engine": "0", "model_name": replica.settings.model}
+    ranks = [
+        ({"engine": str(rank), "model_name": replica.settings.model}, engine)
+        for rank, engine in enumerate(replica.engines)
+    ]
     name = {"model_name": replica.settings.model}
-    profile = model.profile
+    profile = replica.engine.model.profile
     config = {
         "block_size": profile.kv_block_tokens,
-        "engine": "0",
         "enable_prefix_caching": profile.prefix_caching,
         "kv_cache_size_tokens": profile.kv_capacity_tokens,
         "num_gpu_blocks": profile.kv_blocks,
@@ -171,61 +172,65 @@ def _metrics(replica: EmulatedReplica) -> bytes:
             "vllm:num_requests_running",
             "gauge",
             "Number of requests in model execution batches.",
-            [(mine, replica.running)],
+            [(mine, engine.model.running) for mine, engine in ranks],
         ),
         *family(
             "vllm:num_requests_waiting",
             "gauge",
             "Number of requests waiting to be processed.",
-            [(mine, replica.waiting)],
+            [(mine, engine.model.waiting) for mine, engine in ranks],
         ),
         *family(
             "vllm:num_requests_waiting_by_reason",
             "gauge",
             "Number of waiting requests by reason.",
-            [({**mine, "reason": "capacity"}, replica.waiting), ({**mine, "reason": "deferred"}, 0)],
+            [
+                ({**mine, "reason": reason}, engine.model.waiting if reason == "capacity" else 0)
+                for mine, engine in ranks
+                for reason in ("capacity", "deferred")
+            ],
         ),
         *family(
             "vllm:kv_cache_usage_perc",
             "gauge",
             "KV-cache usage. 1 means 100 percent usage.",
-            [(mine, model.kv_fraction)],
+            [(mine, engine.model.kv_fraction) for mine, engine in ranks],
         ),
         *family(
             "vllm:num_preemptions_total",
             "counter",
             "Cumulative number of preemption from the engine.",
-            [(mine, model.preemptions_total)],
+            [(mine, engine.model.preemptions_total) for mine, engine in ranks],
         ),
         *family(
             "vllm:prefix_cache_queries_total",
             "counter",
             "Prefix cache queries, in terms of number of queried tokens.",
-            [(mine, model.cache.queried_tokens if profile.prefix_caching else 0)],
+            [(mine, engine.model.cache.queried_tokens if profile.prefix_caching else 0) for mine, engine in ranks],
         ),
         *family(
             "vllm:prefix_cache_hits_total",
             "counter",
             "Prefix cache hits, in terms of number of cached tokens.",
-            [(mine, model.cache.hit_tokens)],
+            [(mine, engine.model.cache.hit_tokens) for mine, engine in ranks],
         ),
         *family(
             "vllm:prompt_tokens_total",
             "counter",
             "Number of prefill tokens processed.",
-            [(mine, engine.prompt_tokens_total)],
+            [(mine, engine.prompt_tokens_total) for mine, engine in ranks],
         ),
         *family(
             "vllm:generation_tokens_total",
             "counter",
             "Number of generation tokens processed.",
-            [(mine, engine.generation_tokens_total)],
+            [(mine, engine.generation_tokens_total) for mine, engine in ranks],
         ),
         *family(
             "vllm:request_success_total",
             "counter",
             "Count of successfully processed requests.",
-            [({**mine, "finished_reason": reason}, replica.finished[reason]) for reason in reasons],
+            [({**ranks[0][0], "finished_reason": reason}, replica.finished[reason]) for reason in reasons],
         ),
         *family(
             "vllm:admission_rejections_total",
@@ -237,16 +242,25 @@ def _metrics(replica: EmulatedReplica) -> bytes:
             ],
         ),
         *histogram(
-            "vllm:time_to_first_token_seconds", "Histogram of time to first token in seconds.", mine, engine.ttft
+            "vllm:time_to_first_token_seconds",
+            "Histogram of time to first token in seconds.",
+            [(mine, engine.ttft) for mine, engine in ranks],
         ),
         *histogram(
-            "vllm:e2e_request_latency_seconds", "Histogram of e2e request latency in seconds.", mine, engine.e2e
+            "vllm:e2e_request_latency_seconds",
+            "Histogram of e2e request latency in seconds.",
+            [(mine, engine.e2e) for mine, engine in ranks],
         ),
         *(
             family("vllm:lora_requests_info", "gauge", "Running stats on lora requests.", [(labels, time.time())])
             if replica.settings.adapters
             else ()
         ),
-        *family("vllm:cache_config_info", "gauge", "Information of the LLMEngine CacheConfig", [(config, 1)]),
+        *family(
+            "vllm:cache_config_info",
+            "gauge",
+            "Information of the LLMEngine CacheConfig",
+            [({**config, "engine": rank}, 1) for rank in range(len(ranks))],
+        ),
     ]
     return ("\n".join(lines) + "\n").encode()
