@@ -279,7 +279,7 @@ def _connections_that_fit(policy: Policy) -> int:
 
     That is the admin port, and files (`SPARE_DESCRIPTORS`), and the watch of each replica.
     """
-    spare = SPARE_DESCRIPTORS + WATCHES * sum(len(pool.replicas) for pool in policy.pools.values())
+    spare = SPARE_DESCRIPTORS + WATCHES * len({spec.url for pool in policy.pools.values() for spec in pool.replicas})
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit != most and most != resource.RLIM_INFINITY:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

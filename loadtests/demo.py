@@ -103,7 +103,8 @@ def read_policy(path: Path = POLICY) -> Policy:
 
 
 def _replicas(policy: Policy) -> Iterator[tuple[PoolSpec, ReplicaSpec]]:
-    return ((pool, spec) for pool in policy.pools.values() for spec in pool.replicas)
+    """Pool and first rank of each server."""
+    return ((pool, spec) for pool in policy.pools.values() for spec in pool.replicas if not spec.dp_rank)
 
 
 def _replica_command(policy: Policy, pool: PoolSpec, spec: ReplicaSpec, free: bool) -> list[str]:
@@ -114,6 +115,7 @@ def _replica_command(policy: Policy, pool: PoolSpec, spec: ReplicaSpec, free: bo
         *("--port", "0" if free else str(_port_of(spec))),
         *("--profile", fits[0] if fits else ENGINES[-1]),
         *("--model", model.upstream or model.name),
+        *("--dp", str(sum(other.url == spec.url for other in pool.replicas))),
     ]
 
 

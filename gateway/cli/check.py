@@ -74,7 +74,7 @@ def _as_data(file: Path, result: Policy | PolicyErrors) -> dict[str, object]:
         "notes": list(notes(result)),
         "digest": result.digest,
         "models": sorted({model.name for model in result.models.values()}),
-        "pools": {pool.name: [replica.url for replica in pool.replicas] for pool in result.pools.values()},
+        "pools": {pool.name: list(dict.fromkeys(spec.url for spec in pool.replicas)) for pool in result.pools.values()},
         "tiers": list(result.tiers),
         "default_tier": result.default_tier,
         "keys": len(result.keys),

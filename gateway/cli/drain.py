@@ -37,8 +37,9 @@ def drain_command(
 ) -> None:
     """Send a replica nothing new: what runs there finishes, what waits goes elsewhere.
 
-    It stays drained, over reloads of the policy, until `tailgate undrain` or a restart of the gateway. Every gateway in
-    front of the replica has to be told. The exit status is 1 if requests are still under way there after --wait.
+    The name of a server means all its data-parallel ranks. It stays drained, over reloads of the policy, until
+    `tailgate undrain` or a restart of the gateway. Every gateway in front of the replica has to be told. The exit
+    status is 1 if requests are still under way there after --wait.
 
     `tailgate drain gpu-1 --wait 600 && systemctl restart vllm@1 && tailgate undrain gpu-1`
     """
@@ -62,7 +63,12 @@ def _tell(what: str, replica: str, admin: str, token: str) -> None:
 
 def _in_flight(replica: str, admin: str) -> int:
     pools = _asked(admin, "state", None)["pools"]
-    return sum(int(r["in_flight"]) for pool in pools for r in pool["replicas"] if r["name"] == replica)
+    return sum(
+        int(r["in_flight"])
+        for pool in pools
+        for r in pool["replicas"]
+        if replica in (r["name"], r["name"].partition("#")[0])
+    )
 
 
 def _asked(admin: str, what: str, question: dict[str, Any] | None, token: str = "") -> dict[str, Any]:

@@ -236,7 +236,7 @@ class Lifecycle:
         now = self._turn.now
         live.body_hash = body_hash
         is_down = replica.breaker.state is ReplicaState.DOWN
-        self._quarantine.broke(body_hash, replica.spec.name, is_down, doubt_s(replica.pool.spec.health), now)
+        self._quarantine.broke(body_hash, replica.spec.server, is_down, doubt_s(replica.pool.spec.health), now)
         if self._quarantine.bars(body_hash, now):
             waiting = [other for pool in self._fleet for other in self._state.waiting(pool)]
             for other in [other for other in waiting if other.body_hash == body_hash]:

@@ -320,10 +320,20 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSpec:
-    """One engine: `name` is unique in the policy, `url` is `http://host:port` without a path."""
+    """One engine: `name` is unique in the policy, `url` is `http://host:port` without a path.
+
+    Data-parallel ranks of one vLLM are replicas with one URL, named `server#0`, `server#1`, ...
+    """
 
     name: str
     url: str
+    dp_rank: int | None = None
+    """Value of `X-data-parallel-rank` (>= 0) of its requests; None: the URL has one engine."""
+
+    @property
+    def server(self) -> str:
+        """Name of its process, without the rank."""
+        return self.name if self.dp_rank is None else self.name.partition("#")[0]
 
 
 class SessionKey(StrEnum):

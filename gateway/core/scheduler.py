@@ -255,8 +255,8 @@ class Scheduler:
         moved = self._fleet.ended(replica, finish.end, self._turn.now)
         if finish.body_hash is not None:
             self._life.suspect(live, replica, finish.body_hash)
-        if moved:
-            self.breaker_moved(replica)
+        for each in moved:
+            self.breaker_moved(each)
         self._life.back_off(replica, finish)
 
     def conclude(self, attempt: Attempt, finish: AttemptResult) -> None:
@@ -342,7 +342,7 @@ class Scheduler:
         pool, now = replica.pool, self._turn.now
         health = pool.spec.health
         if replica.breaker.state is ReplicaState.DOWN:
-            self._quarantine.died(replica.spec.name, now)
+            self._quarantine.died(replica.spec.server, now)
         self._life.look_by(now + (min(health.open_s, SWEEP_S) if health.slow_start_s else health.open_s))
         if pool.alive:
             if pool.spec.strict_sessions and not replica.slots:

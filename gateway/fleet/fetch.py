@@ -8,6 +8,7 @@ import ssl
 import httpx
 
 from gateway.fleet.fault import Failed, ReadFault
+from gateway.wire.http.headers import DP_RANK
 
 # Below vLLM's own (VLLM_HTTP_TIMEOUT_KEEP_ALIVE, 5 s), so that a reused connection is not one it is just closing.
 _KEEPALIVE_S = 4.0
@@ -37,6 +38,7 @@ class Fetcher:
         limit_bytes: int | None,
         body: bytes | None = None,
         request_id: bytes | None = None,
+        dp_rank: int | None = None,
     ) -> None:
         """`key` is sent as a Bearer token; `timeout_s` covers connecting to the last byte of the body.
 
@@ -50,6 +52,8 @@ class Fetcher:
             headers[b"Content-Type"] = b"application/json"
         if request_id is not None:
             headers[b"X-Request-Id"] = request_id
+        if dp_rank is not None:
+            headers[DP_RANK.encode()] = str(dp_rank).encode()
         try:
             self._request = httpx.Request("GET" if body is None else "POST", url, headers=headers, content=body)
         except (httpx.InvalidURL, UnicodeError):

@@ -7,12 +7,15 @@ This runs once a second per replica in the process that serves requests. It ther
     preemptions,
     cached tokens       the sum over the engines (data-parallel ranks) behind one address
     KV use              the largest: requests are preempted in the engine that is fullest
+
+Where ranks are replicas of their own, only series of one rank are combined.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gateway.core.policy import EngineKind
@@ -35,6 +38,11 @@ class _Names:
     """and found there."""
     adapters: str | None = None
     """LoRA adapters with requests, in labels; of several series the latest value counts."""
+
+    def __iter__(self) -> Iterator[str]:
+        """All of them."""
+        optional = (self.preemptions, self.cache_queries, self.cache_hits, self.adapters)
+        return iter((self.waiting, self.running, *self.kv, *(name for name in optional if name is not None)))
 
 
 _NAMES: dict[EngineKind, _Names] = {
@@ -71,6 +79,7 @@ _REST = re.compile(
     re.VERBOSE,
 )
 _PAIR = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\\n]|\\.)*)"')
+_RANK = re.compile(r'[{,][ \t]*engine="(\d{1,5})"')
 _NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_:")
 
 # Floats round: a full cache may read a hair above 1. Far above 1 it is not a fraction.
@@ -84,17 +93,19 @@ def scrapes(engine: EngineKind) -> bool:
     return engine in _NAMES
 
 
-def read_page(engine: EngineKind, body: bytes) -> Sample | Failed:
-    """`read_sample` of a page as it comes."""
+def read_page(engine: EngineKind, body: bytes, *, by_rank: bool = False) -> tuple[Sample, ...] | Failed:
+    """`read_samples` of a page as it comes."""
     try:
         text = body.decode()
     except UnicodeDecodeError:
         return Failed(ReadFault.GARBAGE, "the page is not UTF-8")
-    return read_sample(engine, text)
+    return read_samples(engine, text, by_rank=by_rank)
 
 
-def read_sample(engine: EngineKind, text: str) -> Sample | Failed:
-    """The load that `text`, a page of `engine`, states. A value that is absent or NaN is None.
+def read_samples(engine: EngineKind, text: str, *, by_rank: bool = False) -> tuple[Sample, ...] | Failed:
+    """The load that `text`, a page of `engine`, states: one sample, or one of each rank in the order of the ranks.
+
+    A value that is absent or NaN is None.
 
     Failed(GARBAGE) names the metric whose line is malformed, infinite, negative or out of range. Out of range is KV use
     above 1, a sum that is no 64-bit count, or more than 1000 series. Failed(EMPTY) is a page without any of the wanted
@@ -102,31 +113,18 @@ def read_sample(engine: EngineKind, text: str) -> Sample | Failed:
     """
     names = _NAMES.get(engine)
     if names is None:
-        return Sample()
+        return (Sample(),)
     try:
-        waiting = _series(engine, text, names.waiting)
-        running = _series(engine, text, names.running)
-        preemptions, queries, hits = (
-            _total(name, _series(engine, text, name)) if name else None
-            for name in (names.preemptions, names.cache_queries, names.cache_hits)
-        )
-        kv = next(filter(None, (_series(engine, text, name) for name in names.kv)), [])
-        if not (waiting or running or kv):
+        page = {name: _lines(engine, text, name) for name in names}
+        if not any(page[name] for name in (names.waiting, names.running, *names.kv)):
             return Failed(ReadFault.EMPTY, f"no metric of {engine} on the page, such as {names.running}")
-        kv_fraction = max((value for value in kv if not math.isnan(value)), default=None)
-        if kv_fraction is not None and kv_fraction > _FULL:
-            raise _Garbage(f"{names.kv[0]} is above 1")
-        limit, active = (None, None) if names.adapters is None else _adapters(engine, text, names.adapters)
-        return Sample(
-            max_adapters=limit,
-            active_adapters=active,
-            waiting=_total(names.waiting, waiting),
-            running=_total(names.running, running),
-            kv_fraction=None if kv_fraction is None else min(kv_fraction, 1.0),
-            preemptions=preemptions,
-            cache_queries=queries,
-            cache_hits=hits,
-        )
+        limit, active = (None, None) if names.adapters is None else _adapters(page[names.adapters])
+        if not by_rank:
+            return (_sample(names, page, limit, active),)
+        # Behind a hybrid load balancer a node labels its ranks from its --data-parallel-start-rank on, while the header
+        # counts them from 0. Adapters have no such label: their limit is that of each rank, who has one is not told.
+        ranks = sorted({rank for labels, _ in page[names.running] if (rank := _rank_of(labels)) is not None})
+        return tuple(_sample(names, _of_rank(page, rank), limit, None) for rank in ranks)
     except _Garbage as garbage:
         return Failed(ReadFault.GARBAGE, str(garbage))
 
@@ -135,13 +133,45 @@ class _Garbage(Exception):
     """A metric cannot be read; it says which and why. Never leaves this file."""
 
 
-def _adapters(engine: EngineKind, text: str, name: str) -> tuple[int | None, tuple[str, ...] | None]:
+Lines = list[tuple[str, float]]
+"""Labels and value of each series of one metric that counts."""
+
+
+def _sample(
+    names: _Names, page: Mapping[str, Lines], max_adapters: int | None, active_adapters: tuple[str, ...] | None
+) -> Sample:
+    kv = next((lines for name in names.kv if (lines := page[name])), [])
+    kv_fraction = max((value for _, value in kv if not math.isnan(value)), default=None)
+    if kv_fraction is not None and kv_fraction > _FULL:
+        raise _Garbage(f"{names.kv[0]} is above 1")
+    return Sample(
+        max_adapters=max_adapters,
+        active_adapters=active_adapters,
+        waiting=_total(page, names.waiting),
+        running=_total(page, names.running),
+        kv_fraction=None if kv_fraction is None else min(kv_fraction, 1.0),
+        preemptions=_total(page, names.preemptions),
+        cache_queries=_total(page, names.cache_queries),
+        cache_hits=_total(page, names.cache_hits),
+    )
+
+
+def _rank_of(labels: str) -> int | None:
+    found = _RANK.search(labels)
+    return None if found is None else int(found[1])
+
+
+def _of_rank(page: Mapping[str, Lines], rank: int) -> dict[str, Lines]:
+    return {name: [line for line in lines if _rank_of(line[0]) == rank] for name, lines in page.items()}
+
+
+def _adapters(lines: Lines) -> tuple[int | None, tuple[str, ...] | None]:
     """Adapters in one batch at most, and those with requests.
 
     vLLM writes them into labels, and a timestamp as the value. Series of earlier steps stay on the page.
     """
     latest, labels = -1.0, ""
-    for written, value in _lines(engine, text, name):
+    for written, value in lines:
         if value > latest:
             latest, labels = value, written
     if latest < 0:
@@ -153,14 +183,9 @@ def _adapters(engine: EngineKind, text: str, name: str) -> tuple[int | None, tup
     return int(limit) if limit.isdecimal() and 0 < len(limit) < 10 and int(limit) else None, tuple(active)
 
 
-def _series(engine: EngineKind, text: str, name: str) -> list[float]:
-    """Every value of `name` that counts; [] if the page does not have it."""
-    return [value for _, value in _lines(engine, text, name)]
-
-
-def _lines(engine: EngineKind, text: str, name: str) -> list[tuple[str, float]]:
-    """Labels and value of each series of `name` that counts."""
-    values: list[tuple[str, float]] = []
+def _lines(engine: EngineKind, text: str, name: str) -> Lines:
+    """Every series of `name` that counts; [] if the page does not have it."""
+    values: Lines = []
     at = text.find(name)
     while at >= 0:
         end = at + len(name)
@@ -199,9 +224,9 @@ def _number(name: str, value: str) -> float:
     return number
 
 
-def _total(name: str, values: list[float]) -> int | None:
+def _total(page: Mapping[str, Lines], name: str | None) -> int | None:
     """The sum of what is known, a 64-bit count; None if nothing is."""
-    known = [value for value in values if not math.isnan(value)]
+    known = [] if name is None else [value for _, value in page[name] if not math.isnan(value)]
     if not known:
         return None
     total = finite(sum(known))  # finite numbers may have a sum that is not

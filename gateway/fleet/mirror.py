@@ -97,6 +97,7 @@ class Mirrors:
             limit_bytes=None,
             body=body,
             request_id=rid,
+            dp_rank=replica.dp_rank,
         )
         task = asyncio.get_running_loop().create_task(self._copy(model.name, pool.name, fetcher))
         self._tasks.add(task)

@@ -1,4 +1,4 @@
-"""Watches one replica: is it alive, how loaded is it, which models does it serve."""
+"""Watches one server of replicas: is it alive, how loaded is it, which models does it serve."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from gateway.core.policy import EngineKind, Health
+from gateway.core.policy import EngineKind, Health, ReplicaSpec
 from gateway.core.request import Random, Sample
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.fault import Failed, ReadFault
@@ -47,14 +47,29 @@ _MEANWHILE: Final[Mapping[Reading, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Everything that decides how one replica is watched. Two equal targets are the same watch."""
+    """Everything that decides how one server is watched. Two equal targets are the same watch."""
 
-    name: str
-    url: str
+    replicas: tuple[ReplicaSpec, ...]
+    """One, or its data-parallel ranks in their order."""
     pool: str
     engine: EngineKind
     health: Health
     upstream_key: str | None = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """Name of the server."""
+        return self.replicas[0].server
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return self.replicas[0].url
+
+    @property
+    def by_rank(self) -> bool:
+        """Whether its replicas are data-parallel ranks."""
+        return self.replicas[0].dp_rank is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +87,7 @@ class Tools:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReport:
-    """How the readings of one replica go. `errors` holds no secrets."""
+    """How the readings of one replica go, or of its server. `errors` holds no secrets."""
 
     name: str
     url: str
@@ -98,22 +113,26 @@ class ReplicaWatch:
         self._is_cold = is_cold
         self._healthy: bool | None = None
         self._models_due = asyncio.Event()
+        self._ranks_told: int | None = None
+        """Data-parallel ranks on its last page of metrics; None: not told."""
         self._had_adapters = False
         """Whether its last list of models had LoRA adapters."""
         self._errors: dict[Reading, Failed] = {}
         self._failures: Counter[tuple[Reading, ReadFault]] = Counter()
 
-    def report(self) -> ReplicaReport:
-        """How it goes now."""
-        target = self.target
-        return ReplicaReport(
-            target.name,
-            target.url,
-            target.pool,
-            self._healthy,
-            {reading: str(failed) for reading, failed in self._errors.items()},
-            dict(self._failures),
-        )
+    def reports(self) -> list[ReplicaReport]:
+        """How it goes now with each replica."""
+        return [
+            ReplicaReport(
+                spec.name,
+                spec.url,
+                self.target.pool,
+                self._healthy,
+                {reading: str(failed) for reading, failed in self._errors.items()},
+                dict(self._failures),
+            )
+            for spec in self.target.replicas
+        ]
 
     async def run(self, delay_s: float) -> None:
         """Watch, beginning after `delay_s` seconds, until cancelled."""
@@ -150,12 +169,16 @@ class ReplicaWatch:
         self._is_cold = self._is_cold and not healthy
         if before is None or (healthy and not before):
             self._models_due.set()
-        self._tools.on_sample(self.target.name, Sample(healthy=healthy, late=late, asked_at=asked_at))
+        for spec in self.target.replicas:
+            # An engine refuses requests to ranks that it does not have: 400, as if the client were to blame.
+            there = spec.dp_rank is None or self._ranks_told is None or spec.dp_rank < self._ranks_told
+            self._tools.on_sample(spec.name, Sample(healthy=healthy and there, late=late, asked_at=asked_at))
 
     async def _warm_up(self) -> None:
         """Before it is told that the replica is well: requests then meet it warm, if its breaker was open."""
         target = self.target
-        failed = await warm_up(target.url, target.upstream_key, target.health.warmup)
+        ranks = [spec.dp_rank for spec in target.replicas]
+        failed = await warm_up(target.url, target.upstream_key, target.health.warmup, ranks)
         if failed is None:
             log.info("replica %s: warmed up with %d completions", target.name, target.health.warmup)
         else:
@@ -177,12 +200,16 @@ class ReplicaWatch:
 
     async def _scrape(self, fetcher: Fetcher) -> None:
         page = await fetcher.get()
-        sample = page if isinstance(page, Failed) else read_page(self.target.engine, page)
-        if isinstance(sample, Failed):
-            self._note(Reading.METRICS, sample)
-        else:
-            self._note(Reading.METRICS, None)
-            self._tools.on_sample(self.target.name, sample)
+        target = self.target
+        samples = page if isinstance(page, Failed) else read_page(target.engine, page, by_rank=target.by_rank)
+        if isinstance(samples, Failed):
+            self._note(Reading.METRICS, samples)
+            return
+        self._ranks_told, written = len(samples), len(target.replicas)
+        other = f"it has {len(samples)} data-parallel ranks, and the policy says dp: {written}"
+        self._note(Reading.METRICS, None if len(samples) == written else Failed(ReadFault.GARBAGE, other))
+        for spec, sample in zip(target.replicas, samples, strict=False):
+            self._tools.on_sample(spec.name, sample)
 
     async def _watch_models(self) -> None:
         while True:
@@ -202,14 +229,16 @@ class ReplicaWatch:
             self._note(Reading.MODELS, cards)
         else:
             self._note(Reading.MODELS, None)
-            self._tools.board.put(self.target.name, cards)
+            for spec in self.target.replicas:
+                self._tools.board.put(spec.name, cards)
             lengths = [card.max_model_len for card in cards if card.max_model_len is not None]
             adapters = tuple(card.id for card in cards if card.parent is not None)
             context_tokens = min(lengths, default=None)
             told = adapters if adapters or self._had_adapters else None
             if lengths or told is not None:
                 self._had_adapters = bool(adapters)
-                self._tools.on_sample(self.target.name, Sample(context_tokens=context_tokens, adapters=told))
+                for spec in self.target.replicas:
+                    self._tools.on_sample(spec.name, Sample(context_tokens=context_tokens, adapters=told))
 
     async def _read(self, reading: Reading, look: Callable[[Fetcher], Awaitable[None]], fetcher: Fetcher) -> None:
         """Read once. An exception of `look` is a bug: the reading has failed and tells nothing of the replica."""

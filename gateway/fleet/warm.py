@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Sequence
 
 from gateway.fleet.fault import Failed
 from gateway.fleet.fetch import Fetcher
@@ -14,22 +16,27 @@ LIMIT_BYTES = 1024 * 1024
 PROMPT = "The quick brown fox jumps over the lazy dog."
 
 
-async def warm_up(url: str, key: str | None, times: int) -> Failed | None:
-    """Have the replica answer `times` completions, one after the other; what went wrong, with which it ends."""
-    listed = await _ask(f"{url}/v1/models", None, key)
+async def warm_up(url: str, key: str | None, times: int, ranks: Sequence[int | None] = (None,)) -> Failed | None:
+    """Have each rank answer `times` completions, one after the other; what went wrong, with which it ends."""
+    listed = await _ask(Fetcher(f"{url}/v1/models", key=key, timeout_s=TIMEOUT_S, limit_bytes=LIMIT_BYTES))
     cards = listed if isinstance(listed, Failed) else read_models(listed)
     if isinstance(cards, Failed):
         return cards
     body = json.dumps({"model": cards[0].id, "prompt": PROMPT, "max_tokens": 1}).encode()
     for _ in range(times):
-        answer = await _ask(f"{url}/v1/completions", body, key)
-        if isinstance(answer, Failed):
-            return answer
+        fetchers = [
+            Fetcher(
+                f"{url}/v1/completions", key=key, timeout_s=TIMEOUT_S, limit_bytes=LIMIT_BYTES, body=body, dp_rank=rank
+            )
+            for rank in ranks
+        ]
+        for answer in await asyncio.gather(*map(_ask, fetchers)):
+            if isinstance(answer, Failed):
+                return answer
     return None
 
 
-async def _ask(url: str, body: bytes | None, key: str | None) -> bytes | Failed:
-    fetcher = Fetcher(url, key=key, timeout_s=TIMEOUT_S, limit_bytes=LIMIT_BYTES, body=body)
+async def _ask(fetcher: Fetcher) -> bytes | Failed:
     try:
         return await fetcher.get()
     finally:

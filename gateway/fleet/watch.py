@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from itertools import groupby
 
-from gateway.core.policy import Policy
+from gateway.core.policy import Policy, ReplicaSpec
 from gateway.core.request import Random, Sample
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.replica import ReplicaReport, ReplicaWatch, Target, Tools
@@ -59,8 +60,9 @@ class FleetWatcher:
                 del self._running[name]
                 if running.task is not None:
                     running.task.cancel()
-            if target is None or target.url != before.url:
-                self._tools.board.forget(name)
+            for spec in before.replicas:
+                if target is None or spec not in target.replicas:
+                    self._tools.board.forget(spec.name)
         for name, target in targets.items():
             if name not in self._running:
                 is_cold = self._group is not None and urls.get(name) != target.url
@@ -90,7 +92,7 @@ class FleetWatcher:
 
     def reports(self) -> tuple[ReplicaReport, ...]:
         """How it goes with each replica, in the policy's order."""
-        return tuple(running.watch.report() for running in self._running.values())
+        return tuple(report for running in self._running.values() for report in running.watch.reports())
 
     def _start(self) -> None:
         """Begin every watch that waits for it."""
@@ -105,7 +107,11 @@ class FleetWatcher:
 
 def _targets(policy: Policy) -> list[Target]:
     return [
-        Target(replica.name, replica.url, pool.name, pool.engine, pool.health, pool.upstream_key)
+        Target(tuple(ranks), pool.name, pool.engine, pool.health, pool.upstream_key)
         for pool in policy.pools.values()
-        for replica in pool.replicas
+        for _, ranks in groupby(pool.replicas, key=_server)
     ]
+
+
+def _server(spec: ReplicaSpec) -> str:
+    return spec.server

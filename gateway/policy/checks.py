@@ -231,6 +231,9 @@ def replicas(root: At) -> None:
         if isinstance(pool.data, dict) and "discover" not in pool.data and pool["replicas"].data in (None, []):
             pool["replicas"].wrong("a pool needs at least one replica, such as http://10.0.0.1:8000")
         for entry in pool["replicas"].entries():
+            engine = pool["engine"]
+            if entry["dp"].data not in (None, 1) and engine.data not in (None, "vllm"):
+                entry["dp"].wrong(f"is for vllm, the engine here is {engine.shown}: list each rank by a URL of its own")
             place = entry if isinstance(entry.data, str) else entry["url"]
             url = _read(values.read_url, place)
             if url is None:

@@ -68,7 +68,7 @@ def _mirror(section: MirrorSection) -> rules.Mirror:
 def _pool(name: str, section: PoolSection) -> rules.PoolSpec:
     return rules.PoolSpec(
         name=name,
-        replicas=tuple(_replica(replica) for replica in section.replicas),
+        replicas=tuple(spec for replica in section.replicas for spec in _ranks(replica)),
         engine=rules.EngineKind(section.engine),
         max_prompt_tokens=section.max_prompt_tokens,
         slots=section.slots,
@@ -89,8 +89,11 @@ def _pool(name: str, section: PoolSection) -> rules.PoolSpec:
     )
 
 
-def _replica(section: ReplicaSection) -> rules.ReplicaSpec:
-    return rules.ReplicaSpec(section.name or section.url.removeprefix("http://"), section.url)
+def _ranks(section: ReplicaSection) -> list[rules.ReplicaSpec]:
+    name = section.name or section.url.removeprefix("http://")
+    if section.dp == 1:
+        return [rules.ReplicaSpec(name, section.url)]
+    return [rules.ReplicaSpec(f"{name}#{rank}", section.url, rank) for rank in range(section.dp)]
 
 
 def _timeouts(section: PoolTimeouts | TierTimeouts) -> rules.Timeouts:

@@ -12,9 +12,17 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from gateway.core.policy import EngineKind
 from gateway.core.request import Sample
 from gateway.fleet.fault import Failed, ReadFault
-from gateway.fleet.metrics_text import read_sample, scrapes
+from gateway.fleet.metrics_text import read_samples, scrapes
 
 REAL_PAGE = (Path(__file__).parent / "vllm-0.32-metrics.txt").read_text()
+
+
+def read_sample(engine: EngineKind, page: str) -> Sample | Failed:
+    samples = read_samples(engine, page)
+    if isinstance(samples, Failed):
+        return samples
+    (sample,) = samples
+    return sample
 
 
 def vllm(*lines: str) -> Sample | Failed:

@@ -78,9 +78,9 @@ class Gateway:
 
     def read(self, page: bytes, models: bytes) -> None:
         """A scrape and a list of models of one replica."""
-        sample, cards = read_page(EngineKind.VLLM, page), read_models(models)
-        if not isinstance(sample, Failed):
-            self.observe(sample)
+        samples, cards = read_page(EngineKind.VLLM, page), read_models(models)
+        if not isinstance(samples, Failed):
+            self.observe(samples[0])
         if not isinstance(cards, Failed):
             self.board.put("r0", cards)
             lengths = [card.max_model_len for card in cards if card.max_model_len is not None]

@@ -361,6 +361,22 @@ CASES = {
         "p.yaml:17: pools.long.replicas[0].url: this replica is already listed on line 12: "
         "a replica is in one pool, once",
     ),
+    "ranks that are none": (
+        '{name: big, url: "http://c:1"}',
+        '{name: big, url: "http://c:1", dp: 0}',
+        "p.yaml:17: pools.long.replicas[0].dp: 0 is too small: the least is 1",
+    ),
+    "more ranks than a page of metrics can have": (
+        '{name: big, url: "http://c:1"}',
+        '{name: big, url: "http://c:1", dp: 65}',
+        "p.yaml:17: pools.long.replicas[0].dp: 65 is too large: the most is 64",
+    ),
+    "ranks of another engine": (
+        '      - {name: big, url: "http://c:1"}',
+        '      - {name: big, url: "http://c:1", dp: 8}\n    engine: sglang',
+        "p.yaml:17: pools.long.replicas[0].dp: is for vllm, the engine here is sglang: "
+        "list each rank by a URL of its own",
+    ),
     "duplicate replica name": (
         '- {name: big, url: "http://c:1"}',
         '- {name: big, url: "http://c:1"}\n      - {name: big, url: "http://d:1"}',

@@ -85,6 +85,16 @@ def test_models_are_found_by_name_by_alias_and_by_the_catch_all(policy: rules.Po
     assert policy.model("whatever") == anything
 
 
+def test_each_data_parallel_rank_of_a_url_is_a_replica() -> None:
+    replicas = '[{url: "http://a", dp: 2}, {name: b, url: "http://b", dp: 1}]'
+    text = SAMPLE.replace("[http://a:1, http://b:1]", replicas)
+    assert load_text(text, "p.yaml").pools["short"].replicas == (
+        rules.ReplicaSpec("a:80#0", "http://a:80", 0),
+        rules.ReplicaSpec("a:80#1", "http://a:80", 1),
+        rules.ReplicaSpec("b", "http://b:80"),
+    )
+
+
 def test_pools_have_their_replicas_bounds_and_secrets(policy: rules.Policy) -> None:
     assert policy.pools == {
         "short": rules.PoolSpec(

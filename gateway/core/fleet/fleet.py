@@ -13,6 +13,7 @@ from gateway.core.request import AttemptOutcome, Sample
 from gateway.core.snapshot import ReplicaState
 
 DEFAULT_RETRY_AFTER_S: Final = 1.0
+NO_CONNECTION: Final = (AttemptOutcome.UNREACHABLE, AttemptOutcome.CONNECT_TIMEOUT)
 
 
 class Fleet:
@@ -62,11 +63,21 @@ class Fleet:
         """Whether any pool has a replica that may be sent to."""
         return any(pool.alive for pool in self._pools.values())
 
-    def ended(self, replica: Replica, end: AttemptOutcome, now: float) -> bool:
-        """An attempt at `replica` ended; True if its breaker moved."""
-        state = replica.breaker.state
-        replica.breaker.ended(end, replica.pool.spec.health, now)
-        return self._moved(replica, state, now)
+    def ended(self, replica: Replica, end: AttemptOutcome, now: float) -> list[Replica]:
+        """An attempt at `replica` ended. Returns the replicas whose breakers moved.
+
+        Without a connection, it is a failure of every rank of that server.
+        """
+        judged = [replica]
+        if end in NO_CONNECTION and replica.spec.dp_rank is not None:
+            judged = [other for other in replica.pool.replicas.values() if other.spec.server == replica.spec.server]
+        moved = []
+        for each in judged:
+            state = each.breaker.state
+            each.breaker.ended(end, each.pool.spec.health, now)
+            if self._moved(each, state, now):
+                moved.append(each)
+        return moved
 
     def observe(self, replica: Replica, sample: Sample, now: float) -> bool:
         """A check, a scrape or a model list of `replica` was read; True if its breaker moved."""

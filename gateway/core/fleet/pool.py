@@ -108,13 +108,15 @@ class Pool(Slots[Replica]):
     def configure(self, spec: PoolSpec, now: float = -math.inf) -> None:
         """Take on a new specification. Replicas that stay (same name, same URL) keep their state.
 
-        Replicas that come at `now` have a slow start, and are drained if one of the same name was.
+        Replicas that come at `now` have a slow start. They are drained if one of the same name was, or its server.
         """
         if spec.router != self.spec.router:
             self._router = ROUTERS[spec.router]()
         self.spec = spec
         self.knows_caches = spec.affinity and isinstance(self._router, LeastPrefill)
         kept = self.replicas
+        drained = {old.spec.server for old in kept.values() if old.drained}
+        drained -= {old.spec.server for old in kept.values() if not old.drained}
         self.replicas = {}
         for replica_spec in spec.replicas:
             old = kept.get(replica_spec.name)
@@ -123,7 +125,7 @@ class Pool(Slots[Replica]):
             else:
                 new = self.replicas[replica_spec.name] = Replica(replica_spec, self)
                 new.begin(now)
-                new.drained = old is not None and old.drained
+                new.drained = replica_spec.server in drained if old is None else old.drained
         for gone in kept.values():
             self.backoffs.pop(gone, None)
             gone.slots = gone.max_slots = 0
@@ -312,6 +314,7 @@ class Pool(Slots[Replica]):
             free = [replica for replica in free if not replica.outlier_score.suspected] or free
         if avoid is not None:
             free = [replica for replica in free if replica is not avoid]
+            free = [replica for replica in free if replica.spec.server != avoid.spec.server] or free
             free = [replica for replica in free if not replica.breaker.failures] or free
         if not free or not self._may_take(tier, by_max):
             return None

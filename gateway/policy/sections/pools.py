@@ -32,6 +32,8 @@ from gateway.policy.sections.values import (
 _POOL = rules.PoolSpec("", ())
 _EJECTION = rules.Ejection()
 
+MAX_RANKS = 64
+"""Each rank adds some 50 kB to a page of metrics, which is read up to 4 MiB. One API server of vLLM feeds no more."""
 AFFINITIES = ("prefix", "none")
 ISOLATIONS = ("none", "tenant")
 SessionKey = Annotated[str, AfterValidator(values.one_of(rules.SessionKey)), values.choice(rules.SessionKey)]
@@ -47,6 +49,11 @@ class ReplicaSection(Section):
 
     url: Url = Field(description="http://host:port, without a path.")
     name: Name | None = optional("What it is called in metrics; host:port unless given.")
+    dp: Annotated[int, Field(ge=1, le=MAX_RANKS)] = plain(
+        1,
+        "Data-parallel ranks behind the URL, each a replica of its own: vLLM's --data-parallel-size, with "
+        "--data-parallel-hybrid-lb its --data-parallel-size-local.",
+    )
 
     @model_validator(mode="before")
     @classmethod

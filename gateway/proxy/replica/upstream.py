@@ -27,7 +27,7 @@ _SERVED_BY: Final = b"x-tailgate-pool: %b\r\nx-tailgate-replica: %b\r\nx-tailgat
 
 
 class ReplicaConnections(ConnectionOwner):
-    """The connections of one replica."""
+    """The connections of one replica. Ranks of a server share none: each counts its own calls."""
 
     def __init__(self, spec: ReplicaSpec, pool: PoolSpec, oddities: Oddities) -> None:
         super().__init__(spec)

@@ -197,6 +197,9 @@ def _seconds(name: bytes, value: bytes) -> float:
     return float(value) / 1000.0
 
 
+DP_RANK: Final = "x-data-parallel-rank"
+"""Header that sends a request to one data-parallel rank of vLLM. It is not in `WANTED`: a client's own is dropped."""
+
 _UPGRADE: Final = re.compile(rb"\r\nupgrade(?=:)", re.IGNORECASE)
 _WEBSOCKET: Final = re.compile(rb"\r\nupgrade:[^\r]*\bwebsocket\b", re.IGNORECASE)
 
@@ -229,6 +232,8 @@ def upstream_prefix(
         "accept-encoding: identity",
         *more,
     ]
+    if replica.dp_rank is not None:
+        lines.append(f"{DP_RANK}: {replica.dp_rank}")
     if upstream_key is not None:
         lines.append(f"authorization: Bearer {upstream_key}")
     return "\r\n".join(lines).encode("latin-1") + b"\r\nx-request-id: "

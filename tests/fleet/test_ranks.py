@@ -1,0 +1,108 @@
+"""Data-parallel ranks behind one address: read once, and each is told its own part."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from gateway.core.policy import EngineKind, Policy, ReplicaSpec
+from gateway.core.request import Sample
+from gateway.fleet.metrics_text import read_samples
+from gateway.fleet.replica import Reading
+
+from .replicas import OFTEN, FakeReplica, answer, policy, pool, replica, until
+from .test_watch import watching
+
+RANK = """\
+vllm:num_requests_running{{engine="{engine}",model_name="m"}} {running}.0
+vllm:num_requests_waiting{{engine="{engine}",model_name="m"}} 1.0
+vllm:kv_cache_usage_perc{{engine="{engine}",model_name="m"}} 0.5
+"""
+
+
+def page(*engines: int) -> str:
+    """A page of metrics where engine n runs n requests."""
+    return "".join(RANK.format(engine=engine, running=engine) for engine in engines)
+
+
+def load(running: int) -> Sample:
+    return Sample(waiting=1, running=running, kv_fraction=0.5)
+
+
+def with_ranks(fake: FakeReplica, count: int) -> Policy:
+    main = pool(fake)
+    return policy(replace(main, replicas=tuple(ReplicaSpec(f"gpu#{n}", fake.url, n) for n in range(count))))
+
+
+@pytest.fixture
+async def fake() -> AsyncIterator[FakeReplica]:
+    async with replica() as fake:
+        fake.answers["/metrics"] = answer(page(0, 1, 10))
+        yield fake
+
+
+async def test_a_server_is_read_once_for_all_its_ranks(fake: FakeReplica) -> None:
+    async with watching(with_ranks(fake, 3)) as fleet:
+        for rank, running in enumerate((0, 1, 10)):
+            await fleet.says(f"gpu#{rank}", load(running))
+            await fleet.says(f"gpu#{rank}", Sample(healthy=True))
+        await until(lambda: fleet.board.known(with_ranks(fake, 3).pools["main"]) == {"m"})
+        assert [report.name for report in fleet.watcher.reports()] == ["gpu#0", "gpu#1", "gpu#2"]
+        asked, told = fake.paths().count("/metrics"), fleet.samples.count(("gpu#2", load(10)))
+        assert fake.connections <= 3
+    assert abs(asked - told) <= 1
+
+
+async def test_a_dead_server_is_unhealthy_in_all_its_ranks(fake: FakeReplica) -> None:
+    async with watching(with_ranks(fake, 3)) as fleet:
+        await fleet.says("gpu#2", Sample(healthy=True))
+        await fake.stop()
+        for rank in range(3):
+            await fleet.says(f"gpu#{rank}", Sample(healthy=False))
+
+
+async def test_a_rank_that_the_engine_does_not_have_is_unhealthy_and_the_others_are_not(fake: FakeReplica) -> None:
+    async with watching(with_ranks(fake, 4)) as fleet:
+        await fleet.says("gpu#3", Sample(healthy=False))
+        await fleet.says("gpu#2", Sample(healthy=True))
+        await fleet.says("gpu#2", load(10))
+        error = fleet.report("gpu#0").errors[Reading.METRICS]
+        assert error == "garbage: it has 3 data-parallel ranks, and the policy says dp: 4"
+        fake.answers["/metrics"] = answer(page(0, 1, 2, 3))
+        await fleet.says("gpu#3", Sample(healthy=True))
+
+
+async def test_ranks_come_and_go_with_a_reload(fake: FakeReplica) -> None:
+    async with watching(with_ranks(fake, 2)) as fleet:
+        await fleet.says("gpu#1", Sample(healthy=True))
+        fleet.watcher.configure(with_ranks(fake, 3))
+        await fleet.says("gpu#2", load(10))
+        await until(lambda: fleet.board.known(with_ranks(fake, 3).pools["main"]) == {"m"})
+        fleet.watcher.configure(policy(pool(fake)))
+        await fleet.says("main-0", Sample(waiting=3, running=11, kv_fraction=0.5))
+        assert [report.name for report in fleet.watcher.reports()] == ["main-0"]
+
+
+async def test_every_rank_of_a_server_that_comes_is_warmed_up(fake: FakeReplica) -> None:
+    fake.answers["/v1/completions"] = answer("{}")
+    rules = with_ranks(fake, 3)
+    warmed = replace(rules.pools["main"], health=replace(OFTEN, warmup=1))
+    async with replica() as other, watching(policy(pool(other))) as fleet:
+        await fleet.says("main-0", Sample(healthy=True))
+        fleet.watcher.configure(policy(warmed))
+        await fleet.says("gpu#0", Sample(healthy=True))
+    heads = [head.lower() for head in fake.asked if b"/v1/completions" in head]
+    assert sorted(head.partition(b"x-data-parallel-rank: ")[2][:1] for head in heads) == [b"0", b"1", b"2"]
+
+
+def test_ranks_of_a_node_behind_a_hybrid_load_balancer_are_told_apart_by_their_order() -> None:
+    assert read_samples(EngineKind.VLLM, page(10, 9), by_rank=True) == (load(9), load(10))
+
+
+def test_the_limit_of_adapters_holds_for_each_rank_and_who_has_one_is_not_told() -> None:
+    info = 'vllm:lora_requests_info{max_lora="4",running_lora_adapters="sql",waiting_lora_adapters=""} 1.7e+09\n'
+    assert read_samples(EngineKind.VLLM, page(0, 1) + info, by_rank=True) == tuple(
+        replace(load(rank), max_adapters=4) for rank in range(2)
+    )
