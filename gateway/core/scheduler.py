@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from gateway.core.admission.adapters import is_blocked, make_way
 from gateway.core.admission.admission import Decision, Verdict
 from gateway.core.admission.deadlines import next_deadline, slo_deadline
 from gateway.core.fleet.outlier_score import SWEEP_S, EjectionReason
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.lifecycle import Lifecycle
 from gateway.core.policy import OnTotal
+from gateway.core.queueing.queue import due_at
 from gateway.core.queueing.request import QueuedRequest
 from gateway.core.redundancy.retries import OWN_REFUSALS, is_retried
 from gateway.core.request import AttemptOutcome, AttemptResult, Outcome, Reason, Sample
@@ -214,20 +216,36 @@ class Scheduler:
         while served:
             served = False
             for head in pool.queue.heads(self._turn.now):
-                chosen = self._chosen(head, pool)
+                chosen = self._first_of_tier(head, pool)
                 if chosen is None:
                     continue
                 served = True
                 self._serve(*chosen)
                 break
 
-    def _chosen(self, head: QueuedRequest, pool: Pool) -> tuple[RequestState, Replica] | None:
+    def _first_of_tier(self, head: QueuedRequest, pool: Pool) -> tuple[RequestState, Replica] | None:
+        """The first request of a tier that goes now, and where. Requests with a blocked adapter are passed over."""
+        now = self._turn.now
+        blocked: set[str] = set()
+        waiting: QueuedRequest | None = head
+        while waiting is not None:
+            is_held = is_blocked(waiting.request, pool)
+            if is_held and now >= due_at(waiting):
+                make_way(waiting.request.adapter, pool)
+            chosen = self._chosen(waiting, pool, blocked)
+            if chosen is not None or not is_held:
+                return chosen
+            blocked.add(waiting.request.adapter)
+            waiting = pool.queue.of_tier(head.request.tier).head_but(blocked, now)
+        return None
+
+    def _chosen(self, head: QueuedRequest, pool: Pool, blocked: set[str]) -> tuple[RequestState, Replica] | None:
         """The head of a queue or a request close behind it, and the replica that it takes; None if each waits."""
         first = self._requests[head.request.id]
         if not pool.knows_caches:
             replica = pool.pick(head.request, None, self._random.random())
             return None if replica is None else (first, replica)
-        others = pool.queue.of_tier(head.request.tier).earliest()
+        others = pool.queue.of_tier(head.request.tier).earliest(blocked)
         waiting = [first, *(self._requests[other.request.id] for other in others if other is not head)]
         return self._patience.chosen(waiting, pool, self._random.random(), self._turn.now)
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
+from gateway.core.fleet.routing import ROUTERS
 from gateway.core.policy import Model
+from gateway.core.queueing.queue import LOOKED_AHEAD, MAX_TURN_S
 from gateway.core.request import AttemptOutcome, Outcome, Reason, Sample
 
 from .made import policy, pool, tier
@@ -13,9 +17,9 @@ def listing(*names: str, limit: int | None = 1) -> Sample:
     return Sample(adapters=names, max_adapters=limit)
 
 
-def two(limit: int | None = 1, slots: int = 8) -> Story:
+def two(limit: int | None = 1, slots: int = 8, router: str = "least-prefill") -> Story:
     """Two replicas that list the adapters x, y and z, with `limit` of them in a batch."""
-    story = play(policy(pool("p", "r1", "r2", slots=slots)))
+    story = play(policy(pool("p", "r1", "r2", slots=slots, router=router)))
     for replica in ("r1", "r2"):
         story.observes(replica, listing("x", "y", "z", limit=limit))
     return story
@@ -99,3 +103,53 @@ def test_a_fallback_serves_its_own_model_and_not_the_adapter() -> None:
     )
     story = play(made).observes("r1", listing("x")).arrives("a", adapter="x").whatever()
     story.arrives("b", adapter="x").expect(dispatch("s1", model="small"))
+
+
+def full(router: str = "least-prefill") -> Story:
+    """Every slot is taken: r1 has the adapter x and r2 has y, each beside one request of the base model."""
+    story = (
+        two(slots=2, router=router)
+        .arrives("x", adapter="x")
+        .arrives("y", adapter="y")
+        .expect(dispatch("r1", of="x"), dispatch("r2", of="y"))
+    )
+    return story.arrives("base1").arrives("base2").expect(dispatch("r1", of="base1"), dispatch("r2", of="base2"))
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+def test_a_queued_request_whose_adapter_has_no_room_lets_those_behind_it_go(router: str) -> None:
+    story = full(router).arrives("z", adapter="z").arrives("behind").arrives("last").expect()
+    story.finishes("base1").expect(commit(of="base1"), ended(Outcome.OK, of="base1"), dispatch("r1", of="behind"))
+    story.finishes("y").expect(commit(of="y"), ended(Outcome.OK, of="y"), dispatch("r2", of="z"))
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+def test_any_number_of_requests_for_full_adapters_let_one_behind_them_go(router: str) -> None:
+    story = full(router)
+    for number in range(LOOKED_AHEAD + 2):
+        story.arrives(f"z{number}", adapter="z")
+    story.arrives("behind").expect()
+    story.finishes("base1").expect(commit(of="base1"), ended(Outcome.OK, of="base1"), dispatch("r1", of="behind"))
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+def test_a_newcomer_passes_requests_whose_adapters_have_no_room_and_no_others(router: str) -> None:
+    story = two(router=router).arrives("x", adapter="x").arrives("y", adapter="y").arrives("z", adapter="z").whatever()
+    story.arrives("base").whatever()
+    assert story.pool("p").in_flight == 3
+    story.arrives("more z", adapter="z").expect()
+    busy = full(router).arrives("z", adapter="z").arrives("first").expect()
+    busy.finishes("base1").expect(commit(of="base1"), ended(Outcome.OK, of="base1"), dispatch("r1", of="first"))
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+def test_an_adapter_whose_turn_has_come_gets_the_place_of_one_that_never_runs_out_of_requests(router: str) -> None:
+    story = two(router=router).arrives("x", adapter="x").arrives("y1", adapter="y").arrives("y2", adapter="y")
+    story.arrives("z", adapter="z").whatever()
+    story.after(0.5 * MAX_TURN_S).arrives("x2", adapter="x").expect(dispatch("r1"))
+    story.finishes("x").whatever()
+    # x has one request, y has two: x ends first, and its next request waits behind z.
+    story.after(MAX_TURN_S).finishes("y1").whatever()
+    story.arrives("x3", adapter="x").expect()
+    story.finishes("x2").expect(commit(of="x2"), ended(Outcome.OK, of="x2"), dispatch("r1", of="z"))
+    story.finishes("y2").expect(commit(of="y2"), ended(Outcome.OK, of="y2"), dispatch("r2", of="x3"))

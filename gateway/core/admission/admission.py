@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from enum import Enum, auto
 from typing import Final
 
+from gateway.core.admission.adapters import goes_first
 from gateway.core.admission.forecaster import Forecaster
 from gateway.core.admission.patience import Patience
 from gateway.core.admission.promises import Promises
@@ -105,9 +106,10 @@ class Admission:
     # ---- decisions
 
     def arrives(self, live: RequestState, pool: Pool, now: float) -> Decision:
-        """Decide about a newcomer of `pool`. It does not overtake queued requests of its own tier."""
+        """Decide about a newcomer of `pool`. It does not overtake requests of its own tier, unless all are blocked."""
         tier = live.request.tier
-        replica = None if pool.queue.holds(tier) else pool.pick(live.request, None, self._random.random())
+        waits_behind = pool.queue.holds(tier) and not goes_first(tier, pool)
+        replica = None if waits_behind else pool.pick(live.request, None, self._random.random())
         if pool.knows_caches:
             self.patience.arrives(live, pool)
             if replica is not None and self._waits_for_own(live, replica, now):

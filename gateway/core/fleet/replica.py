@@ -43,12 +43,14 @@ class Adapters:
     busy. The gauge of an idle vLLM still names the adapters of its last step.
     """
 
-    __slots__ = ("_own", "_scraped", "limit", "listed")
+    __slots__ = ("_own", "_scraped", "leaving", "limit", "listed")
 
     def __init__(self) -> None:
         self.listed: frozenset[str] = frozenset()
         self.limit: int | None = None
         """Adapters in one batch (vLLM: --max-loras); None: not known."""
+        self.leaving = ""
+        """Adapter that gets no more requests here, so that another one finds a place; empty: none."""
         self._own: dict[str, int] = {}
         """Open attempts by adapter."""
         self._scraped: frozenset[str] = frozenset()
@@ -74,6 +76,7 @@ class Adapters:
             self._own[name] = left
         else:
             del self._own[name]
+            self.leaving = "" if name == self.leaving else self.leaving
 
     def has_loaded(self, name: str) -> bool:
         """Whether it has requests for this adapter, from here or elsewhere."""
@@ -81,6 +84,8 @@ class Adapters:
 
     def has_room(self, name: str) -> bool:
         """Whether a request for this adapter fits beside those that were sent from here."""
+        if name == self.leaving:
+            return False
         return name in self._own or self.limit is None or len(self._own) < self.limit
 
     def in_use(self) -> dict[str, int]:

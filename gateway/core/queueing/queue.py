@@ -68,6 +68,7 @@ class TierQueue:
         "_flows",
         "_latest",
         "_turns",
+        "adapted",
         "admitted_at",
         "arrivals",
         "count",
@@ -82,6 +83,8 @@ class TierQueue:
         self.tier = tier
         self.key: TierKey = (tier.priority, tier.name)
         self.count = 0
+        self.adapted = 0
+        """Requests for LoRA adapters."""
         self.fixed = self.fixed_bytes = 0
         """Requests that may not be shed, and the bytes of their bodies."""
         self.owed = 0.0
@@ -126,10 +129,12 @@ class TierQueue:
             self.fixed += 1
             self.fixed_bytes += live.request.body_bytes
         self.count += 1
+        self.adapted += bool(live.request.adapter)
 
     def remove(self, live: QueuedRequest) -> None:
         live.ticket = 0
         self.count -= 1
+        self.adapted -= bool(live.request.adapter)
         if not _may_be_shed(live.request.tier):
             self.fixed -= 1
             self.fixed_bytes -= live.request.body_bytes
@@ -158,6 +163,14 @@ class TierQueue:
             return turn
         return self.first()
 
+    def head_but(self, blocked: set[str], now: float) -> QueuedRequest | None:
+        """The same without requests for these adapters, in O(n)."""
+        others = [live for live in self if live.request.adapter not in blocked]
+        turn = min(others, key=_tenant_turn, default=None)
+        if turn is None or now >= due_at(turn):
+            return turn
+        return min(others, key=_turn)
+
     def _turn(self) -> QueuedRequest | None:
         """The first request of the tenant that was served least."""
         turns = self._turns
@@ -176,8 +189,13 @@ class TierQueue:
         """The request with the earliest latest start."""
         return _first(self._earliest)
 
-    def earliest(self) -> list[QueuedRequest]:
-        """Up to `LOOKED_AHEAD` requests with early latest starts: the top of the heap, in order."""
+    def earliest(self, blocked: set[str]) -> list[QueuedRequest]:
+        """Up to `LOOKED_AHEAD` requests with early latest starts, in order: the top of the heap.
+
+        With adapters `blocked`, the earliest of the others, in O(n log n).
+        """
+        if blocked:
+            return sorted((live for live in self if live.request.adapter not in blocked), key=_turn)[:LOOKED_AHEAD]
         top = sorted(entry for entry in self._earliest[: 2 * LOOKED_AHEAD] if entry[3].ticket == entry[2])
         return [live for _, _, _, live in top[:LOOKED_AHEAD]]
 
@@ -406,6 +424,10 @@ class PoolQueue:
 
 def _turn(live: QueuedRequest) -> tuple[int, float, int]:
     return live.request.tier.priority, live.start_by, live.request.id
+
+
+def _tenant_turn(live: QueuedRequest) -> tuple[float, float, int]:
+    return 0.0 if live.use is None else live.use.served, live.start_by, live.request.id
 
 
 def _loss(live: QueuedRequest) -> tuple[int, float, float, int]:

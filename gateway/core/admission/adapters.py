@@ -1,0 +1,45 @@
+"""Requests whose LoRA adapter has no room anywhere: others pass them, but not for ever.
+
+Such a request keeps its place in the queue. If the adapters that have the places never ran out of requests, it would
+wait for ever. So when it has waited for its turn (`due_at`), one of them gets no more requests at one replica.
+"""
+
+from __future__ import annotations
+
+from gateway.core.fleet.pool import Pool, Replica
+from gateway.core.policy import Tier
+from gateway.core.request import Request
+
+
+def is_blocked(request: Request, pool: Pool) -> bool:
+    """Whether replicas have room for the tier of a request, but none of them for its adapter."""
+    if not request.adapter:
+        return False
+    free = pool.candidates(request.tier)
+    return bool(free) and not any(_takes(replica, request.adapter) for replica in free)
+
+
+def goes_first(tier: Tier, pool: Pool) -> bool:
+    """Whether a newcomer of `tier` is before all that wait: each of them is blocked."""
+    queue = pool.queue.of_tier(tier)
+    if queue.adapted < queue.count:
+        return False
+    return all(is_blocked(request, pool) for request in {live.request.adapter: live.request for live in queue}.values())
+
+
+def make_way(adapter: str, pool: Pool) -> None:
+    """Let the adapter with the fewest requests at one replica end there, unless one is ending for `adapter` already."""
+    serving = [replica for replica in pool.replicas.values() if replica.slots and adapter in replica.adapters.listed]
+    if any(replica.adapters.leaving or _takes(replica, adapter) for replica in serving):
+        return
+    fewest: tuple[int, Replica, str] | None = None
+    for replica in serving:
+        for name, count in replica.adapters.in_use().items():
+            if fewest is None or count < fewest[0]:
+                fewest = count, replica, name
+    if fewest is not None:
+        fewest[1].adapters.leaving = fewest[2]
+
+
+def _takes(replica: Replica, adapter: str) -> bool:
+    return adapter in replica.adapters.listed and replica.adapters.has_room(adapter)
