@@ -114,6 +114,8 @@ class ReplicaView:
     bound: CapacityBound | None = None
     """Why it is sent nothing more now; None if it has room."""
     cache: CacheView = UNKNOWN_CACHE
+    adapters: tuple[str, ...] = ()
+    """LoRA adapters loaded there: with requests, from here or elsewhere. Sorted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,10 @@ def state(metrics: Metrics, sources: Sources, started: float) -> dict[str, objec
         "splits": [
             _split(metrics, model, now) for name, model in policy.models.items() if model.split and name == model.name
         ],
+        "fallbacks": [
+            {"tier": tier, "asked": asked, "served": served, "outcome": outcome.value, "total": total}
+            for (tier, asked, served, outcome), total in metrics.fallbacks.items()
+        ],
         "pools": snapshot.pools,
         "little": sources.little(snapshot),
         "admission": snapshot.tiers,

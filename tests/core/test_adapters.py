@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.core.admission.explanation import PlacementExplanation
 from gateway.core.fleet.routing import ROUTERS
 from gateway.core.policy import Model
 from gateway.core.queueing.queue import LOOKED_AHEAD, MAX_TURN_S
@@ -11,6 +12,7 @@ from gateway.core.request import AttemptOutcome, Outcome, Reason, Sample
 
 from .made import policy, pool, tier
 from .playbook import Story, commit, dispatch, ended, play, refuse
+from .test_explain import explained
 
 
 def listing(*names: str, limit: int | None = 1) -> Sample:
@@ -153,3 +155,21 @@ def test_an_adapter_whose_turn_has_come_gets_the_place_of_one_that_never_runs_ou
     story.arrives("x3", adapter="x").expect()
     story.finishes("x2").expect(commit(of="x2"), ended(Outcome.OK, of="x2"), dispatch("r1", of="z"))
     story.finishes("y2").expect(commit(of="y2"), ended(Outcome.OK, of="y2"), dispatch("r2", of="x3"))
+
+
+def test_the_adapters_of_each_replica_are_shown_and_why_one_cannot_take_another() -> None:
+    story = two().arrives("x", adapter="x").observes("r2", Sample(running=1, active_adapters=("z", "y"))).whatever()
+    assert [view.adapters for view in story.pool("p").replicas] == [("x",), ("y", "z")]
+    story.observes("r2", Sample(running=0, active_adapters=())).arrives("y", adapter="y").whatever()
+    found = explained(story, adapter="z")
+    assert isinstance(found, PlacementExplanation)
+    assert (found.verdict, found.best.replica) == ("waits", None)
+    assert [(one.replica, one.why) for one in found.left_out] == [
+        ("r1", "it has no room for the adapter z beside x"),
+        ("r2", "it has no room for the adapter z beside y"),
+    ]
+    assert isinstance(found := explained(story, adapter="y"), PlacementExplanation)
+    assert (found.verdict, found.best.replica) == ("sent", "r2")
+    story.observes("r1", Sample(adapters=("x",)))
+    assert isinstance(found := explained(story, adapter="z"), PlacementExplanation)
+    assert found.left_out[0].why == "it does not list the adapter z"

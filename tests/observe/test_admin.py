@@ -387,3 +387,13 @@ async def test_a_question_that_makes_no_sense_is_refused_by_field(body: str, nam
 
 async def test_a_question_from_a_name_that_is_not_ours_is_refused() -> None:
     assert (await question(Process(), "{}", host="evil.example")).status_code == 403
+
+
+async def test_requests_that_a_fallback_served_are_shown_with_the_model_that_was_asked() -> None:
+    process = Process()
+    for _ in range(2):
+        process.metrics.ended(replace(OK, request=replace(a_request(FREE), fallback_of="large")))
+    async with process.client() as client:
+        shown = (await client.get("/admin/state")).json()
+    served = a_request(FREE).model.name
+    assert shown["fallbacks"] == [{"tier": FREE.name, "asked": "large", "served": served, "outcome": "ok", "total": 2}]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from gateway.core.admission.adapters import goes_first, takes
 from gateway.core.admission.admission import LOOKED_AT, Admission, Verdict, waits
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.forecast.ahead import NOTHING_AHEAD, Forecast
@@ -74,7 +75,11 @@ class PlacementExplanation:
 def explain(admission: Admission, live: RequestState, pool: Pool, now: float) -> PlacementExplanation:
     """Explain the decision on a newcomer that `pool` would serve. Changes nothing."""
     tier = live.request.tier
-    free = [] if pool.queue.holds(tier) else pool.candidates(tier)
+    adapter = live.request.adapter
+    free = [] if pool.queue.holds(tier) and not goes_first(tier, pool) else pool.candidates(tier)
+    if adapter:
+        able = [replica for replica in free if takes(replica, adapter)]
+        free = [replica for replica in able if replica.adapters.has_loaded(adapter)] or able
     ahead = NOTHING_AHEAD if free else admission.ahead(live, pool, now)
     trust, threshold = admission.trust(pool), admission.promises.threshold(tier)
     found = [_candidate(admission, live, pool, replica, now) for replica in free[:LOOKED_AT]]
@@ -104,11 +109,11 @@ def explain(admission: Admission, live: RequestState, pool: Pool, now: float) ->
         drain_rate=pool.drain.per_s,
         best=best,
         runner_up=found[1] if len(found) > 1 else None,
-        left_out=tuple(_left_out(pool, now)),
+        left_out=tuple(_left_out(pool, adapter, now)),
     )
 
 
-def _left_out(pool: Pool, now: float) -> Iterator[ExcludedReplica]:
+def _left_out(pool: Pool, adapter: str, now: float) -> Iterator[ExcludedReplica]:
     for name, replica in pool.replicas.items():
         rests_s = pool.backoff_s(replica, now)
         if replica.state is ReplicaState.EJECTED:
@@ -120,6 +125,15 @@ def _left_out(pool: Pool, now: float) -> Iterator[ExcludedReplica]:
             yield ExcludedReplica(name, replica.state, why)
         elif (bound := pool.bound(replica, now)) is not None:
             yield ExcludedReplica(name, replica.state, f"it has no room: its {bound} bound is reached")
+        elif adapter and not takes(replica, adapter):
+            yield ExcludedReplica(name, replica.state, _without(adapter, replica))
+
+
+def _without(adapter: str, replica: Replica) -> str:
+    """Why a replica cannot serve an adapter."""
+    if adapter not in replica.adapters.listed:
+        return f"it does not list the adapter {adapter}"
+    return f"it has no room for the adapter {adapter} beside {', '.join(replica.adapters.loaded())}"
 
 
 def _candidate(

@@ -78,6 +78,10 @@ class Adapters:
             del self._own[name]
             self.leaving = "" if name == self.leaving else self.leaving
 
+    def loaded(self) -> tuple[str, ...]:
+        """Adapters with requests, from here or elsewhere, sorted."""
+        return tuple(sorted(self._scraped.union(self._own)))
+
     def has_loaded(self, name: str) -> bool:
         """Whether it has requests for this adapter, from here or elsewhere."""
         return name in self._own or name in self._scraped
@@ -281,6 +285,7 @@ class BaseReplica(RoutingTarget):
             step_limit_s=None if limit_s == math.inf else limit_s,
             bound=bound,
             cache=self._cache_view(),
+            adapters=self.adapters.loaded(),
         )
 
     def _cache_view(self) -> CacheView:
