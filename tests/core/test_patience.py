@@ -1,6 +1,7 @@
 """Queued requests wait for the replica that has their prompt cached, and free replicas take the prompts they know."""
 
 from gateway.core.policy import AdmissionMode, AdmissionSpec
+from gateway.core.queueing.queue import LOOKED_AHEAD
 from gateway.core.request import Outcome
 
 from .made import SHADOW, policy, pool, tier
@@ -75,6 +76,13 @@ def test_a_request_that_knows_no_replica_passes_one_that_waits_for_its_own() -> 
     asks(story, "turn 2", *TALK, 5).expect()
     asks(story, "new", 7, 8, 9).expect(dispatch("r2", of="new"))
     freed(story, "r1", "turn 2")
+
+
+def test_a_request_passes_however_many_wait_for_their_own_replica() -> None:
+    story = occupied(learned(), "r1")
+    for turn in range(2 * LOOKED_AHEAD):
+        asks(story, f"turn {turn}", *TALK, 100 + turn).expect()
+    asks(story, "new", 7, 8, 9).expect(dispatch("r2", of="new"))
 
 
 def test_no_request_waits_for_its_own_replica_before_the_reading_speed_is_known() -> None:

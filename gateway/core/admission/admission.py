@@ -106,9 +106,9 @@ class Admission:
     # ---- decisions
 
     def arrives(self, live: RequestState, pool: Pool, now: float) -> Decision:
-        """Decide about a newcomer of `pool`. It does not overtake requests of its own tier, unless all are blocked."""
+        """Decide about a newcomer of `pool`. It overtakes requests of its tier only if none of them takes the room."""
         tier = live.request.tier
-        waits_behind = pool.queue.holds(tier) and not goes_first(tier, pool)
+        waits_behind = pool.queue.holds(tier) and not goes_first(tier, pool) and not self.patience.passes(tier, pool)
         replica = None if waits_behind else pool.pick(live.request, None, self._random.random())
         if pool.knows_caches:
             self.patience.arrives(live, pool)

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from gateway.core.admission.forecaster import Forecaster
 from gateway.core.fleet.pool import Pool, Replica
-from gateway.core.policy import AdmissionMode
-from gateway.core.queueing.queue import due_at
+from gateway.core.policy import AdmissionMode, Tier
+from gateway.core.queueing.queue import LOOKED_AHEAD, due_at
 from gateway.core.request_state import RequestState
 
 
@@ -26,6 +26,13 @@ class Patience:
     def arrives(self, live: RequestState, pool: Pool) -> None:
         """Remember how much of its prompt a newcomer would have to have read at best."""
         live.least_unread = pool.least_unread(live.prompt_tokens, live.request)
+
+    def passes(self, tier: Tier, pool: Pool) -> bool:
+        """Whether a newcomer of `tier` passes those that wait: all that would be compared with it leave the room open.
+
+        Without this many requests that wait for busy replicas of their own would keep the others from all free ones.
+        """
+        return pool.knows_caches and bool(pool.open) and pool.queue.of_tier(tier).count >= LOOKED_AHEAD
 
     def waits_for_own(self, live: RequestState, replica: Replica, now: float) -> bool:
         """Whether a request that `replica` could take rather waits for one that has more of its prompt."""
