@@ -123,8 +123,7 @@ def read_samples(engine: EngineKind, text: str, *, by_rank: bool = False) -> tup
             return (_sample(names, page, limit, active),)
         # Behind a hybrid load balancer a node labels its ranks from its --data-parallel-start-rank on, while the header
         # counts them from 0. Adapters have no such label: their limit is that of each rank, who has one is not told.
-        ranks = sorted({rank for labels, _ in page[names.running] if (rank := _rank_of(labels)) is not None})
-        return tuple(_sample(names, _of_rank(page, rank), limit, None) for rank in ranks)
+        return tuple(_sample(names, own, limit, None) for own in _by_rank(names, page))
     except _Garbage as garbage:
         return Failed(ReadFault.GARBAGE, str(garbage))
 
@@ -156,13 +155,16 @@ def _sample(
     )
 
 
-def _rank_of(labels: str) -> int | None:
-    found = _RANK.search(labels)
-    return None if found is None else int(found[1])
-
-
-def _of_rank(page: Mapping[str, Lines], rank: int) -> dict[str, Lines]:
-    return {name: [line for line in lines if _rank_of(line[0]) == rank] for name, lines in page.items()}
+def _by_rank(names: _Names, page: Mapping[str, Lines]) -> list[dict[str, Lines]]:
+    """The series of each rank that says how many requests it runs, in the order of the ranks."""
+    ranks: dict[int, dict[str, Lines]] = {}
+    for name, lines in page.items():
+        for line in lines:
+            found = _RANK.search(line[0])
+            if found is not None:
+                own = ranks.setdefault(int(found[1]), {name: [] for name in page})
+                own[name].append(line)
+    return [ranks[rank] for rank in sorted(ranks) if ranks[rank][names.running]]
 
 
 def _adapters(lines: Lines) -> tuple[int | None, tuple[str, ...] | None]:

@@ -33,7 +33,7 @@ _POOL = rules.PoolSpec("", ())
 _EJECTION = rules.Ejection()
 
 MAX_RANKS = 64
-"""Each rank adds some 50 kB to a page of metrics, which is read up to 4 MiB. One API server of vLLM feeds no more."""
+"""Each rank adds 32 kB to the page of metrics of vLLM 0.32. A page is read up to 4 MiB, in 8 ms with 64 ranks."""
 AFFINITIES = ("prefix", "none")
 ISOLATIONS = ("none", "tenant")
 SessionKey = Annotated[str, AfterValidator(values.one_of(rules.SessionKey)), values.choice(rules.SessionKey)]
