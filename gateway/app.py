@@ -108,7 +108,7 @@ class Gateway:
             partial(supervisor.caught, Callback.WATCH),
         )
         self.handler.mirror = self.mirrors
-        little = Little(self.metrics, self._presences, monotonic())
+        little = Little(self.metrics, self._occupancies, monotonic())
         steps = (self.handler.keep_alives.sweep, self.upstreams.sweep)
         self.sweeper = Sweeper(self.controller, supervisor, oddities, little, (self.limits, self._admin_limits), steps)
         users = PolicyUsers(
@@ -255,8 +255,8 @@ class Gateway:
         """Where metrics and state are."""
         return f"http://{_authority(self.settings.admin_host)}:{self._admin.port}"
 
-    def _presences(self, now: float) -> dict[str, float]:
-        return {pool: presence.held_s(now) for pool, presence in self.limits.presences.items()}
+    def _occupancies(self, now: float) -> dict[str, float]:
+        return {pool: occupancy.held_s(now) for pool, occupancy in self.limits.occupancies.items()}
 
 
 def _journal(settings: Settings, policy: Policy, seed: int) -> Journal | None:

@@ -482,6 +482,6 @@ class Scheduler:
         for key in self._hedges.due(self._turn.now):
             self._state.woken = key
             live = self._requests.get(key)
-            backup = None if live is None else self._hedges.backup(live, self._turn.now)
-            if live is not None and backup is not None:
-                self.dispatch(live, backup, hedge=True)
+            replica = None if live is None else self._hedges.replica_for_duplicate(live, self._turn.now)
+            if live is not None and replica is not None:
+                self.dispatch(live, replica, hedge=True)

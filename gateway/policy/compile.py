@@ -7,7 +7,9 @@ from pathlib import Path
 
 from gateway.core import policy as rules
 from gateway.policy.checks import PERCENTILES
-from gateway.policy.schema import KeySection, MirrorSection, ModelSection, PolicyFile
+from gateway.policy.schema import PolicyFile
+from gateway.policy.sections.clients import KeySection
+from gateway.policy.sections.models import MirrorSection, ModelSection
 from gateway.policy.sections.pools import EjectionSection, HealthSection, PoolSection, PoolTimeouts, ReplicaSection
 from gateway.policy.sections.tiers import (
     AdmissionSection,

@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 from gateway.core.request import Callback, Reason
 from gateway.proxy.deadlines import Deadline
-from gateway.proxy.presence import Presence
+from gateway.proxy.occupancy import Occupancy
 from gateway.proxy.turns import Turns
 from gateway.wire.errors.replies import Problem
 
@@ -61,7 +61,7 @@ class ConnectionLimits:
         """Bytes of bodies that are not whole yet."""
         self.part_bytes = 0
         """Sum of `parts`."""
-        self.presences: dict[str, Presence] = {}
+        self.occupancies: dict[str, Occupancy] = {}
         """Requests that are in a pool, by its name; pools that are gone keep theirs."""
         self.turns = Turns()
         self.open: set[LimitedConnection] = set()
@@ -88,11 +88,11 @@ class ConnectionLimits:
         for deadline in (self.receiving, self.idle, self.stalled, self.lingering):
             deadline.stop(connection)
 
-    def presence(self, pool: str) -> Presence:
-        """Presence of requests in that pool."""
-        found = self.presences.get(pool)
+    def occupancy(self, pool: str) -> Occupancy:
+        """The requests that the server has in that pool."""
+        found = self.occupancies.get(pool)
         if found is None:
-            found = self.presences[pool] = Presence()
+            found = self.occupancies[pool] = Occupancy()
         return found
 
     def holds(self, connection: LimitedConnection, part_bytes: int) -> bool:

@@ -24,8 +24,8 @@ from gateway.proxy.decoding import BodyDecoder
 from gateway.proxy.exchange import Client, Exchange
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.limits import ConnectionLimits
+from gateway.proxy.occupancy import Occupancy
 from gateway.proxy.outgoing import TRANSPORT_HIGH_WATER_BYTES
-from gateway.proxy.presence import Presence
 from gateway.proxy.request_reader import RequestReader
 from gateway.wire.errors.replies import Problem
 from gateway.wire.http.encoding import coding_of
@@ -70,7 +70,7 @@ class ClientConnection(Client):
         self._phase = _IDLE
         self._keep_alive = True
         self._exchange: Exchange | CountUnderWay | None = None
-        self._presence: Presence | None = None
+        self._occupancy: Occupancy | None = None
         """The pool that the request under way is in."""
         self._decoder: BodyDecoder | None = None
         """Decodes the body under way, if it came compressed."""
@@ -244,20 +244,20 @@ class ClientConnection(Client):
 
     def placed(self, pool: str, since: float) -> None:
         """The request is in that pool, since it was first dispatched."""
-        presence, before = self._limits.presence(pool), self._presence
-        if presence is before:
+        occupancy, before = self._limits.occupancy(pool), self._occupancy
+        if occupancy is before:
             return
         now = monotonic()
         if before is not None:
             before.undo(since, now)
-        presence.begin(since, now)
-        self._presence = presence
+        occupancy.begin(since, now)
+        self._occupancy = occupancy
 
     def _out(self) -> None:
         """The request is in no pool any more."""
-        presence, self._presence = self._presence, None
-        if presence is not None:
-            presence.end(monotonic())
+        occupancy, self._occupancy = self._occupancy, None
+        if occupancy is not None:
+            occupancy.end(monotonic())
 
     def done(self) -> None:
         """The answer is complete."""

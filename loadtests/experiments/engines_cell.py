@@ -27,7 +27,7 @@ from statistics import fmean
 from typing import TypeVar
 
 from gateway.core.commands import Command, Ended
-from gateway.core.forecast.calibration import reliability
+from gateway.core.forecast.reliability import reliability
 from gateway.core.policy import AdmissionMode, AdmissionSpec, Limits, Metric, Objective, Policy, Slo, Tier
 from gateway.core.request import Outcome, Record
 from gateway.policy import load

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.forecast.calibration import Features, Logistic, logistic, logit, reliability
 from gateway.core.forecast.calibrator import Calibrator
+from gateway.core.forecast.logistic import Features, Logistic, logistic, logit
+from gateway.core.forecast.reliability import reliability
 from tests.core.made import STEADY
 
 IDENTITY = (0.0, 4.0, 0.0, 0.0, 0.0)

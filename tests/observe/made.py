@@ -7,7 +7,7 @@ from dataclasses import replace
 from random import Random
 
 from gateway.core.admission.placement import Unplaceable
-from gateway.core.forecast.calibration import Reliability
+from gateway.core.forecast.reliability import Reliability
 from gateway.core.forecast.trust import Trust
 from gateway.core.forecast.views import ForecastView, PoolLearnedView, ScaleView
 from gateway.core.journal.recorder import Recorded, Told

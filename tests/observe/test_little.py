@@ -19,7 +19,7 @@ from gateway.core.controller import Controller
 from gateway.core.request import AttemptOutcome, AttemptResult
 from gateway.observe.metrics.little import EVERY_S, MAX_MARKS, UNREAD_S, WINDOW_S, Little, LittleView
 from gateway.observe.metrics.metrics import Metrics
-from gateway.proxy.presence import Presence
+from gateway.proxy.occupancy import Occupancy
 from gateway.settings import Settings
 from tests.footprint import footprint
 
@@ -37,7 +37,7 @@ class Traffic:
         self.now = START
         self.rate_per_s, self.service_s = rate_per_s, service_s
         self.metrics = Metrics(POLICY)
-        self.server = Presence()
+        self.server = Occupancy()
         self.controller = Controller(POLICY, Random(seed))
         self.little = Little(self.metrics, lambda now: {"short": self.server.held_s(now)}, START)
         self.closes: Callable[[int], bool] = lambda request: True
@@ -240,24 +240,24 @@ def steps(draw: Random) -> Iterator[tuple[float, int]]:
 
 
 def test_the_presence_is_the_integral_of_those_who_are_there() -> None:
-    presence, inside, area, before = Presence(), 0, 0.0, START
+    occupancy, inside, area, before = Occupancy(), 0, 0.0, START
     for at, change in steps(Random(1)):
         area += inside * (at - before)
         before = at
         if change > 0:
-            presence.begin(at, at)
+            occupancy.begin(at, at)
             inside += 1
         elif inside:
-            presence.end(at)
+            occupancy.end(at)
             inside -= 1
-        assert presence.open == inside
-        assert presence.held_s(at) == pytest.approx(area)
+        assert occupancy.open == inside
+        assert occupancy.held_s(at) == pytest.approx(area)
         if at > START + 50:
             break
 
 
 def test_one_that_moves_was_always_in_the_other_pool() -> None:
-    here, there = Presence(), Presence()
+    here, there = Occupancy(), Occupancy()
     here.begin(10.0, 10.0)
     here.begin(11.0, 11.0)
     here.undo(10.0, 14.0)

@@ -12,7 +12,7 @@ def held(gw: Gateway) -> dict[str, int]:
     snapshot = gw.controller.snapshot(monotonic())
     counts = {
         "requests under way": gw.driver.under_way,
-        "requests that the server has": sum(place.open for place in gw.limits.presences.values()),
+        "requests that the server has": sum(place.open for place in gw.limits.occupancies.values()),
         "upstream calls": gw.upstreams.calls,
         "client connections": gw.limits.connections,
         "slots": sum(pool.in_flight for pool in snapshot.pools),

@@ -91,6 +91,6 @@ async def test_a_connection_that_is_never_let_go_of_is_seen(busy: Gateway) -> No
     assert "requests that the server has" not in held(busy)
     before = law(busy)
     # As if one answer had never been marked as complete.
-    busy.limits.presence("main").begin(monotonic() - before.window_s, monotonic())
+    busy.limits.occupancy("main").begin(monotonic() - before.window_s, monotonic())
     assert gap(law(busy)) > 0.05
     assert held(busy)["requests that the server has"] == 1

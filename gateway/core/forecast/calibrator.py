@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from gateway.core.forecast.calibration import Features, Logistic, Scores, logistic, logit
+from gateway.core.forecast.logistic import Features, Logistic, logistic, logit
+from gateway.core.forecast.reliability import Scores
 from gateway.core.forecast.trust import PageHinkley, TrustMonitor
 from gateway.core.stats import Pace
 

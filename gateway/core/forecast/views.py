@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gateway.core.forecast.calibration import Reliability
+from gateway.core.forecast.reliability import Reliability
 from gateway.core.forecast.trust import Trust
 
 

@@ -238,7 +238,7 @@ class Hedges(Learner):
         """The requests whose hedge timers are due."""
         return self.timers.due(now)
 
-    def backup(self, live: RequestState, now: float) -> Replica | None:
+    def replica_for_duplicate(self, live: RequestState, now: float) -> Replica | None:
         """The replica for the duplicate of a late request, which is paid for; None if it gets none."""
         if live.outcome is not None or live.committed is not None or live.attempts > 1 or live.open[0].cancelled:
             return None

@@ -1,7 +1,7 @@
 """Little's law, held against the process: L = arrival rate x time, of the requests in each pool.
 
 Three figures that are counted in two places. L is the integral of the requests that the server's side of connections
-has in a pool (`proxy.presence`), over the window. The arrival rate and the mean time are the controller's: of the
+has in a pool (`proxy.occupancy`), over the window. The arrival rate and the mean time are the controller's: of the
 `Record`s, and of the requests that it holds open. Requests count from their first dispatch to the end of their answer,
 clipped to the window. The law then holds for any window, not only in the long run. A gap says that the two disagree.
 One of them has lost a request or never let it go, or a clock starts or stops at the wrong moment.
@@ -67,9 +67,9 @@ class Little:
     Has to be asked whenever it `is_due`: else windows begin when somebody last looked, which may be an hour ago.
     """
 
-    def __init__(self, metrics: Metrics, presences: Callable[[float], Mapping[str, float]], now: float) -> None:
+    def __init__(self, metrics: Metrics, occupancies: Callable[[float], Mapping[str, float]], now: float) -> None:
         self._metrics = metrics
-        self._presences = presences
+        self._occupancies = occupancies
         self._marks = [_Mark(now, {})]
 
     def is_due(self, now: float) -> bool:
@@ -88,7 +88,7 @@ class Little:
         return views
 
     def _mark(self, now: float, held: Mapping[str, tuple[int, float]]) -> _Mark:
-        presences = self._presences(now)
+        occupancies = self._occupancies(now)
         ended: dict[str, tuple[int, float]] = {}
         for (_, pool), lane in self._metrics.lanes.items():
             count, seconds = ended.get(pool, (0, 0.0))
@@ -96,7 +96,7 @@ class Little:
         pools = {}
         for pool, (open_now, open_s) in held.items():
             count, seconds = ended.get(pool, (0, 0.0))
-            pools[pool] = _Flow(presences.get(pool, 0.0), count + open_now, seconds + open_s)
+            pools[pool] = _Flow(occupancies.get(pool, 0.0), count + open_now, seconds + open_s)
         return _Mark(now, pools)
 
     def _view(self, pool: str, end: _Mark) -> LittleView:

@@ -72,7 +72,7 @@ class HeldAnswer(AnswerReceiver):
         return 0 if self.reader is None else self.reader.tokens_seen
 
     def cancel(self) -> None:
-        """Close the call; the driver knows."""
+        """Close the connection to the replica. The driver asked for it, so it is not told the end."""
         self.over = True
         if self.line is not None:
             self.line.cancel()

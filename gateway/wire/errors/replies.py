@@ -46,7 +46,7 @@ class Problem:
 
 
 class Dialect:
-    """The error format that a client reads: OpenAI's here. An API that has another has a subclass in its file."""
+    """The error format that a client reads: OpenAI's here. Anthropic's is in `wire.apis.messages`."""
 
     __slots__ = ()
 

@@ -1,11 +1,8 @@
-"""Calibration of probabilities by an online logistic regression, and its reliability so far."""
+"""An online logistic regression, by which probabilities are calibrated."""
 
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from gateway.core.forecast.regression import solve
@@ -16,9 +13,6 @@ BATCH: Final = 32
 """Labels per Newton step."""
 PRIOR_INFORMATION: Final = 20.0
 """Permanent weight of the prior: that of about 200 labels, each of which adds p(1 - p) x feature^2."""
-WINDOW: Final = 3000
-"""Latest labels from which reliability is computed."""
-BINS: Final = 15
 MAX_LOGIT: Final = 8.0
 SIZE: Final = 5
 Weights = tuple[float, float, float, float, float]
@@ -121,59 +115,3 @@ class Logistic:
                 hcd += hc * d
                 hdd += hd * d
         return [g1, ga, gb, gc, gd], [h11, h1a, h1b, h1c, h1d, haa, hab, hac, had, hbb, hbc, hbd, hcc, hcd, hdd]
-
-
-@dataclass(frozen=True, slots=True)
-class Reliability:
-    """Reliability of the probabilities of the last labels. `bins`: (labels, mean probability, share that came true)."""
-
-    labels: int
-    base_rate: float
-    ece: float
-    """Mean |probability - share| over bins of equal mass."""
-    brier: float
-    skill: float
-    """1 - Brier score / Brier score of always saying the base rate; 0 where that is 0."""
-    bins: tuple[tuple[int, float, float], ...]
-
-
-def reliability(pairs: Sequence[tuple[float, bool]], bins: int = BINS) -> Reliability:
-    """Reliability of (probability, label) pairs, in bins of equal mass."""
-    n = len(pairs)
-    if not n:
-        return Reliability(0, 0.0, 0.0, 0.0, 0.0, ())
-    ordered = sorted(pairs, key=_probability)
-    rows = []
-    ece = 0.0
-    for b in range(bins):
-        chunk = ordered[b * n // bins : (b + 1) * n // bins]
-        if chunk:
-            mean = sum(p for p, _ in chunk) / len(chunk)
-            share = sum(y for _, y in chunk) / len(chunk)
-            ece += abs(mean - share) * len(chunk) / n
-            rows.append((len(chunk), mean, share))
-    base = sum(y for _, y in pairs) / n
-    brier = sum((p - y) ** 2 for p, y in pairs) / n
-    reference = base * (1.0 - base)
-    return Reliability(n, base, ece, brier, 1.0 - brier / reference if reference else 0.0, tuple(rows))
-
-
-def _probability(pair: tuple[float, bool]) -> float:
-    return pair[0]
-
-
-class Scores:
-    """The last labels with their probabilities."""
-
-    __slots__ = ("_pairs",)
-
-    def __init__(self) -> None:
-        self._pairs: deque[tuple[float, bool]] = deque(maxlen=WINDOW)
-
-    def add(self, probability: float, label: bool) -> None:
-        """Count a label and the probability forecast for it."""
-        self._pairs.append((probability, label))
-
-    def read(self) -> Reliability:
-        """Reliability over the window. It sorts the window, so it is not for the request path."""
-        return reliability(list(self._pairs))

@@ -7,7 +7,7 @@ the client is gone. The controller has no part in it, so that the one can be che
 from __future__ import annotations
 
 
-class Presence:
+class Occupancy:
     """Requests of one pool. Times in seconds of the monotonic clock."""
 
     def __init__(self) -> None:

@@ -1,0 +1,68 @@
+"""Reliability of forecast probabilities: how well they agreed with what happened."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+WINDOW: Final = 3000
+"""Latest labels from which reliability is computed."""
+BINS: Final = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Reliability:
+    """Reliability of the probabilities of the last labels. `bins`: (labels, mean probability, share that came true)."""
+
+    labels: int
+    base_rate: float
+    ece: float
+    """Mean |probability - share| over bins of equal mass."""
+    brier: float
+    skill: float
+    """1 - Brier score / Brier score of always saying the base rate; 0 where that is 0."""
+    bins: tuple[tuple[int, float, float], ...]
+
+
+def reliability(pairs: Sequence[tuple[float, bool]], bins: int = BINS) -> Reliability:
+    """Reliability of (probability, label) pairs, in bins of equal mass."""
+    n = len(pairs)
+    if not n:
+        return Reliability(0, 0.0, 0.0, 0.0, 0.0, ())
+    ordered = sorted(pairs, key=_probability)
+    rows = []
+    ece = 0.0
+    for b in range(bins):
+        chunk = ordered[b * n // bins : (b + 1) * n // bins]
+        if chunk:
+            mean = sum(p for p, _ in chunk) / len(chunk)
+            share = sum(y for _, y in chunk) / len(chunk)
+            ece += abs(mean - share) * len(chunk) / n
+            rows.append((len(chunk), mean, share))
+    base = sum(y for _, y in pairs) / n
+    brier = sum((p - y) ** 2 for p, y in pairs) / n
+    reference = base * (1.0 - base)
+    return Reliability(n, base, ece, brier, 1.0 - brier / reference if reference else 0.0, tuple(rows))
+
+
+def _probability(pair: tuple[float, bool]) -> float:
+    return pair[0]
+
+
+class Scores:
+    """The last labels with their probabilities."""
+
+    __slots__ = ("_pairs",)
+
+    def __init__(self) -> None:
+        self._pairs: deque[tuple[float, bool]] = deque(maxlen=WINDOW)
+
+    def add(self, probability: float, label: bool) -> None:
+        """Count a label and the probability forecast for it."""
+        self._pairs.append((probability, label))
+
+    def read(self) -> Reliability:
+        """Reliability over the window. It sorts the window, so it is not for the request path."""
+        return reliability(list(self._pairs))
