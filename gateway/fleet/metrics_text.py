@@ -123,7 +123,10 @@ def read_samples(engine: EngineKind, text: str, *, by_rank: bool = False) -> tup
             return (_sample(names, page, limit, active),)
         # Behind a hybrid load balancer a node labels its ranks from its --data-parallel-start-rank on, while the header
         # counts them from 0. Adapters have no such label: their limit is that of each rank, who has one is not told.
-        return tuple(_sample(names, own, limit, None) for own in _by_rank(names, page))
+        ranks = _by_rank(names, page)
+        if not ranks:
+            return Failed(ReadFault.EMPTY, f"no series of {names.running} has the label engine: it tells no ranks")
+        return tuple(_sample(names, own, limit, None) for own in ranks)
     except _Garbage as garbage:
         return Failed(ReadFault.GARBAGE, str(garbage))
 

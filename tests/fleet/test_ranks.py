@@ -106,3 +106,13 @@ def test_the_limit_of_adapters_holds_for_each_rank_and_who_has_one_is_not_told()
     assert read_samples(EngineKind.VLLM, page(0, 1) + info, by_rank=True) == tuple(
         replace(load(rank), max_adapters=4) for rank in range(2)
     )
+
+
+async def test_a_page_without_labels_of_ranks_takes_no_rank_out_of_service(fake: FakeReplica) -> None:
+    fake.answers["/metrics"] = answer(page(0, 1).replace('engine="0",', "").replace('engine="1",', ""))
+    async with watching(with_ranks(fake, 2)) as fleet:
+        await until(lambda: Reading.METRICS in fleet.report("gpu#0").errors)
+        seen = len(fleet.samples)
+        await until(lambda: ("gpu#1", Sample(healthy=True)) in fleet.samples[seen:])
+        error = fleet.report("gpu#1").errors[Reading.METRICS]
+        assert error == "empty: no series of vllm:num_requests_running has the label engine: it tells no ranks"
