@@ -173,3 +173,11 @@ def test_the_adapters_of_each_replica_are_shown_and_why_one_cannot_take_another(
     story.observes("r1", Sample(adapters=("x",)))
     assert isinstance(found := explained(story, adapter="z"), PlacementExplanation)
     assert found.left_out[0].why == "it does not list the adapter z"
+
+
+def test_why_a_replica_takes_no_more_of_an_adapter_that_makes_way_is_told() -> None:
+    story = two().drains("r2").arrives("x", adapter="x").arrives("y", adapter="y").arrives("base").whatever()
+    story.after(2 * MAX_TURN_S).finishes("base").whatever()
+    found = explained(story, adapter="x")
+    assert isinstance(found, PlacementExplanation)
+    assert found.left_out[0].why == ("it gets no more requests for the adapter x, so that another one finds a place")

@@ -1,5 +1,6 @@
 """Queued requests wait for the replica that has their prompt cached, and free replicas take the prompts they know."""
 
+from gateway.core.admission.explanation import PlacementExplanation
 from gateway.core.policy import AdmissionMode, AdmissionSpec
 from gateway.core.queueing.queue import LOOKED_AHEAD
 from gateway.core.request import Outcome
@@ -7,6 +8,7 @@ from gateway.core.request import Outcome
 from .made import SHADOW, policy, pool, tier
 from .playbook import Story, dispatch, ended, play
 from .test_affinity import BLOCK_TOKENS, asks, prefix
+from .test_explain import explained
 
 ENFORCED = AdmissionSpec(AdmissionMode.ENFORCE)
 TOKEN_S = 1e-4
@@ -82,6 +84,9 @@ def test_a_request_passes_however_many_wait_for_their_own_replica() -> None:
     story = occupied(learned(), "r1")
     for turn in range(2 * LOOKED_AHEAD):
         asks(story, f"turn {turn}", *TALK, 100 + turn).expect()
+    found = explained(story)
+    assert isinstance(found, PlacementExplanation)
+    assert (found.verdict, found.best.replica) == ("sent", "r2")
     asks(story, "new", 7, 8, 9).expect(dispatch("r2", of="new"))
 
 

@@ -24,7 +24,7 @@ from gateway.core.fleet.fleet import Fleet
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.forecast.ahead import NOTHING_AHEAD, Ahead, Forecast
 from gateway.core.forecast.trust import Trust
-from gateway.core.policy import AdmissionMode, Policy
+from gateway.core.policy import AdmissionMode, Policy, Tier
 from gateway.core.queueing.request import QueuedRequest
 from gateway.core.request import Random, Reason
 from gateway.core.request_state import RequestState
@@ -108,8 +108,7 @@ class Admission:
     def arrives(self, live: RequestState, pool: Pool, now: float) -> Decision:
         """Decide about a newcomer of `pool`. It overtakes requests of its tier only if none of them takes the room."""
         tier = live.request.tier
-        waits_behind = pool.queue.holds(tier) and not goes_first(tier, pool) and not self.patience.passes(tier, pool)
-        replica = None if waits_behind else pool.pick(live.request, None, self._random.random())
+        replica = None if self.waits_behind(tier, pool) else pool.pick(live.request, None, self._random.random())
         if pool.knows_caches:
             self.patience.arrives(live, pool)
             if replica is not None and self._waits_for_own(live, replica, now):
@@ -132,6 +131,10 @@ class Admission:
         if replica is not None:
             return Decision(Verdict.SEND, replica)
         return waits(live, pool)
+
+    def waits_behind(self, tier: Tier, pool: Pool) -> bool:
+        """Whether a newcomer of `tier` waits because others of its tier do."""
+        return pool.queue.holds(tier) and not goes_first(tier, pool) and not self.patience.passes(tier, pool)
 
     def _waits_for_own(self, live: RequestState, replica: Replica, now: float) -> bool:
         """Whether a newcomer waits for the replica that has its prompt cached, and is expected to be in time there."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.core.admission.adapters import goes_first, takes
+from gateway.core.admission.adapters import takes
 from gateway.core.admission.admission import LOOKED_AT, Admission, Verdict, waits
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.forecast.ahead import NOTHING_AHEAD, Forecast
@@ -76,7 +76,7 @@ def explain(admission: Admission, live: RequestState, pool: Pool, now: float) ->
     """Explain the decision on a newcomer that `pool` would serve. Changes nothing."""
     tier = live.request.tier
     adapter = live.request.adapter
-    free = [] if pool.queue.holds(tier) and not goes_first(tier, pool) else pool.candidates(tier)
+    free = [] if admission.waits_behind(tier, pool) else pool.candidates(tier)
     if adapter:
         able = [replica for replica in free if takes(replica, adapter)]
         free = [replica for replica in able if replica.adapters.has_loaded(adapter)] or able
@@ -133,6 +133,8 @@ def _without(adapter: str, replica: Replica) -> str:
     """Why a replica cannot serve an adapter."""
     if adapter not in replica.adapters.listed:
         return f"it does not list the adapter {adapter}"
+    if adapter == replica.adapters.leaving:
+        return f"it gets no more requests for the adapter {adapter}, so that another one finds a place"
     return f"it has no room for the adapter {adapter} beside {', '.join(replica.adapters.loaded())}"
 
 
