@@ -57,6 +57,7 @@ class AdminPort:
             watched=self._watched,
             little=lambda snapshot: self.sweeper.little.read(snapshot.at, snapshot.held),
             journal_dropped=lambda: 0 if self.journal is None else self.journal.dropped,
+            find=self.handler.find,
             explain=lambda request: self.controller.explain(request, monotonic()),
             now=monotonic,
         )

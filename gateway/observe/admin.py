@@ -131,7 +131,7 @@ def _console(metrics: Metrics, sources: Sources, names: Collection[str]) -> APIR
     @router.post("/admin/explain")
     async def explain(request: Request) -> Response:
         try:
-            described = asked(await _body(request), sources.policy(), sources.now())
+            described = asked(await _body(request), sources)
         except ValueError as exc:
             raise HTTPException(400, str(exc)) from None
         return Response(document(sources.explain(described)), media_type="application/json")

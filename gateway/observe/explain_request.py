@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 import orjson
 
-from gateway.core.policy import ANONYMOUS, Policy
+from gateway.core.policy import ANONYMOUS
 from gateway.core.request import Endpoint, Request
 from gateway.core.serving import arm_of
+from gateway.observe.sources import Sources
 from gateway.wire.numbers import count
 
 FIELDS: Mapping[str, tuple[type, ...]] = {
@@ -22,8 +23,9 @@ FIELDS: Mapping[str, tuple[type, ...]] = {
 KINDS = {str: "a text", int: "a whole number above 0, of 63 bits at most", bool: "true or false"}
 
 
-def asked(body: bytes, policy: Policy, now: float) -> Request:
+def asked(body: bytes, sources: Sources) -> Request:
     """The request. Raises ValueError that names what is wrong with it."""
+    policy, now = sources.policy(), sources.now()
     try:
         said: object = orjson.loads(body or b"{}")
     except orjson.JSONDecodeError as exc:
@@ -39,9 +41,10 @@ def asked(body: bytes, policy: Policy, now: float) -> Request:
     if tier is None:
         raise ValueError(f"tier: {said['tier']!r:.50} is unknown; there are {', '.join(policy.tiers)}")
     name = said.get("model", next(iter(policy.models)))
-    model = policy.model(name)
+    model, adapter = sources.find(name, tier)
     if model is None:
-        raise ValueError(f"model: {name!r:.50} is unknown; there are {', '.join(policy.models)}")
+        known = ", ".join(policy.models)
+        raise ValueError(f"model: {name!r:.50} is unknown; there are {known}, and LoRA adapters that replicas list")
     if model.split:
         model = arm_of(policy, model, tier, said.get("tenant", ANONYMOUS))
     prompt_tokens = said.get("prompt_tokens", 500)
@@ -60,4 +63,5 @@ def asked(body: bytes, policy: Policy, now: float) -> Request:
         body_bytes=0,
         head_at=now,
         body_at=now,
+        adapter=adapter,
     )

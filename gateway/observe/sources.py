@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gateway.core.admission.explanation import PlacementExplanation
 from gateway.core.admission.placement import Unplaceable
-from gateway.core.policy import Policy
+from gateway.core.policy import Model, Policy, Tier
 from gateway.core.request import Request
 from gateway.core.snapshot import Snapshot
 from gateway.core.stats import LogHistogram
@@ -51,6 +51,8 @@ class Sources:
     """Calls that are missing in the journal."""
     little: Callable[[Snapshot], Sequence[LittleView]]
     """Little's law of each pool, up to that snapshot."""
+    find: Callable[[str, Tier], tuple[Model | None, str]]
+    """The model that serves a name to a tier, if there is one, and the LoRA adapter of it that the name stands for."""
     explain: Callable[[Request], PlacementExplanation | Unplaceable]
     """The decision on a request now."""
     now: Callable[[], float]

@@ -225,6 +225,7 @@ SOURCES = Sources(
     loop_waits=_waits(0.0002, 0.004),
     journal_dropped=lambda: 3,
     little=lambda _: (LittleView("short", 75.0, 4.5, 1.5, 3.0, 0.004), LittleView("long", 75.0, 0.0, 0.0, None, None)),
+    find=lambda name, tier: (POLICY.model(name), ""),
     explain=lambda request: Unplaceable(
         Outcome.INVALID, Reason.CONTEXT_LENGTH, f"{request.prompt_exact} tokens for {request.tier.name}"
     ),

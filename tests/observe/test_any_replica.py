@@ -114,6 +114,7 @@ class Gateway:
             SOURCES,
             policy=lambda: RULES,
             snapshot=lambda: self.controller.snapshot(self.now),
+            find=lambda name, tier: (RULES.model(name), ""),
             explain=lambda asked: self.controller.explain(asked, self.now),
             now=lambda: self.now,
         )
@@ -159,7 +160,12 @@ def test_a_question_with_any_number_is_answered_or_refused(field: str, number: i
     gateway = Gateway()
 
     async def explained() -> httpx.Response:
-        sources = replace(SOURCES, policy=lambda: RULES, explain=lambda a: gateway.controller.explain(a, gateway.now))
+        sources = replace(
+            SOURCES,
+            policy=lambda: RULES,
+            find=lambda name, tier: (RULES.model(name), ""),
+            explain=lambda asked: gateway.controller.explain(asked, gateway.now),
+        )
         app = admin_app(Metrics(RULES), sources, {}, {}, Access(token=None))
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
             return await client.post("/admin/explain", content=b'{"%s": %d}' % (field.encode(), number))

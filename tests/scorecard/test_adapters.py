@@ -8,7 +8,7 @@ from gateway.app import Gateway
 from loadtests.emulator import Emulator
 
 from .conftest import Connect, EmulatorFactory, GatewayFactory
-from .raw import MODEL, chat, head
+from .raw import MODEL, chat, head, request
 from .waiting import until
 
 
@@ -50,6 +50,21 @@ async def test_an_adapter_is_listed_and_served_by_the_replica_that_has_it(
     assert 'tailgate_adapter_requests_total{adapter="sql",model="llama",outcome="ok"} 2.0' in page
     assert 'tailgate_requests_total{model="llama",outcome="ok",pool="main",reason="",tier="free"} 4.0' in page
     assert (await client.ask(chat(model="other"))).status == 404
+
+
+async def test_a_question_about_an_adapter_is_explained_by_the_replicas_that_have_it(
+    gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect
+) -> None:
+    plain, able = await emulator(), await emulator(adapters=("sql",))
+    gw = await gateway(rules(plain.url, able.url, model=f"pools: [main], upstream: {MODEL}"))
+    await listed(gw, "sql")
+    admin = await connect(gw.admin_url)
+    found = (await admin.ask(request("/admin/explain", b'{"model": "sql"}'))).json()
+    assert found["best"]["replica"] == able.url.removeprefix("http://")
+    assert [one["why"] for one in found["left_out"]] == ["it does not list the adapter sql"]
+    unknown = await admin.ask(request("/admin/explain", b'{"model": "other"}'))
+    assert unknown.status == 400
+    assert "there are llama, and LoRA adapters that replicas list" in unknown.json()["detail"]
 
 
 async def test_adapters_that_the_policy_closes_do_not_exist(
