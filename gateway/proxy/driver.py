@@ -118,14 +118,14 @@ class Driver:
         self._alarm_at = math.inf
         self._silent_until = -math.inf
         """No alarm rings before."""
-        self._next_ask = 0
+        self._last_id = 0
 
     # ---- calls
 
     def next_id(self) -> int:
         """An id for a new request."""
-        self._next_ask += 1
-        return self._next_ask
+        self._last_id += 1
+        return self._last_id
 
     def arrive(self, request: Request, exchange: CommandHandler) -> None:
         """A request is complete; its commands go to `exchange`."""

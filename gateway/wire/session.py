@@ -13,7 +13,7 @@ from gateway.core.sessions import key_of
 from gateway.wire.http.headers import RequestHead
 
 MAX_NAME: Final = 512
-"""Bytes of a name; longer ones name no session."""
+"""Characters of a name; longer ones name no session."""
 IN_USER_ID: Final = "_session_"
 """Claude Code wrote `user_<hash>_account_<id>_session_<id>`; since March 2026 it writes JSON with a `session_id`
 (github.com/coder/aibridge/pull/241)."""
