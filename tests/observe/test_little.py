@@ -239,7 +239,7 @@ def steps(draw: Random) -> Iterator[tuple[float, int]]:
         yield at, draw.choice([1, -1])
 
 
-def test_the_presence_is_the_integral_of_those_who_are_there() -> None:
+def test_the_occupancy_is_the_integral_of_those_who_are_there() -> None:
     occupancy, inside, area, before = Occupancy(), 0, 0.0, START
     for at, change in steps(Random(1)):
         area += inside * (at - before)

@@ -685,7 +685,7 @@ class Play:
         assert self.upstreams.open_connections == 0
         assert not self.limits.parts
         assert self.limits.connections == 0
-        assert not any(presence.open for presence in self.limits.presences.values())
+        assert not any(occupancy.open for occupancy in self.limits.occupancies.values())
 
 
 def _same(_: Parsed, count: int) -> int:

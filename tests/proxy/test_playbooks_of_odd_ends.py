@@ -207,7 +207,7 @@ def _lacks(calls: list[str], call: str) -> None:
 
 
 def _open(play: Play, **open_in: int) -> None:
-    assert {pool: presence.open for pool, presence in play.limits.presences.items()} == open_in
+    assert {pool: occupancy.open for pool, occupancy in play.limits.occupancies.items()} == open_in
 
 
 @pytest.mark.parametrize("name", PLAYBOOKS)

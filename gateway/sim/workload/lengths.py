@@ -2,7 +2,8 @@
 
 The Azure rows are mixtures of lognormals. Longer lengths are set to a maximum, as in the trace. They are fitted to the
 Azure LLM inference traces of 2023 by least squares on the distribution function, with weight on mean, median and p99.
-Source: AzurePublicDataset, CC-BY 4.0; Patel et al., "Splitwise: Efficient generative LLM inference using phase splitting", ISCA 2024. Trace -> fit:
+Source: AzurePublicDataset, CC-BY 4.0; Patel et al., "Splitwise: Efficient generative LLM inference using phase
+splitting", ISCA 2024. Trace -> fit:
 
                        mean           p50           p99
     conv   prompt   1155 -> 1157   1020 -> 1020   4142 -> 4142
