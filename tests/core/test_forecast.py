@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gateway.core.admission.forecaster import Forecaster
 from gateway.core.fleet.pool import Pool
 from gateway.core.forecast.ahead import NOTHING_AHEAD, Ahead, Forecast
+from gateway.core.forecast.calibrator import DIRECT, QUEUED, tpot_kind
 from gateway.core.forecast.latency_model import LatencyModel
 from gateway.core.forecast.trust import COLD_LABELS, Trust
 from gateway.core.policy import Objective, Slo
@@ -470,3 +471,38 @@ def test_tokenizing_teaches_nothing_of_what_a_prompt_takes() -> None:
         world.now = 1000.0
     taught, untaught = (world.forecast(world.live()) for world in worlds)
     assert (taught.ttft_s, taught.tpot_s) == (untaught.ttft_s, untaught.tpot_s)
+
+
+def streamed(world: World, tokens: int, tpot_s: float) -> Attempt:
+    """A stream that has so many tokens by now, told every 8 of them."""
+    attempt = world.send(world.live(100))
+    world.now += STEP_S
+    world.first_token(attempt)
+    for told in range(9, tokens + 1, 8):
+        world.now += 8 * tpot_s
+        world.forecaster.progress(attempt, told, world.now)
+    return attempt
+
+
+def test_a_long_answer_under_way_tells_that_steps_have_become_slower() -> None:
+    world = World().warm()
+    for _ in range(100):
+        streamed(world, 513, 4 * STEP_S).slot.release(AttemptOutcome.CANCELLED, world.now)
+    assert world.forecast(world.live()).tpot_s > 2 * STEP_S
+
+
+def test_lessons_of_an_answer_under_way_double_in_length() -> None:
+    world = World().warm()
+    before = world.forecaster.costs(world.pool).step.samples
+    attempt = streamed(world, 1025, STEP_S)
+    lessons = world.forecaster.costs(world.pool).step.samples - before
+    assert lessons == 8, "after 8, 16, 32, ..., 1,024 steps"
+    world.finish(attempt, 1025)
+    assert world.forecaster.costs(world.pool).step.samples == before + lessons
+
+
+def test_the_scatter_of_tpot_is_kept_apart_near_the_bound() -> None:
+    kinds = [tpot_kind(output, tpot_s, 0.1) for output in (8.0, 64.0, 512.0) for tpot_s in (0.03, 0.09)]
+    assert len(set(kinds)) == 6
+    assert not set(kinds) & {DIRECT, QUEUED}
+    assert tpot_kind(8.0, 9.0, math.inf) == tpot_kind(8.0, 0.03, 0.1)
