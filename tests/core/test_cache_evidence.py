@@ -162,7 +162,9 @@ def test_a_gateway_alone_takes_others_for_next_to_nobody_however_late_counters_a
 
 @given(st.lists(st.tuples(st.integers(0, 10**7), st.integers(0, 10**7)), max_size=20))
 @STEADY
-def test_the_share_of_others_is_a_share(windows: list[tuple[int, int]]) -> None:
+def test_the_share_of_prompts_that_other_gateways_sent_is_between_its_floor_and_one(
+    windows: list[tuple[int, int]],
+) -> None:
     evidence = CacheEvidence()
     total = 0
     for own, queried in windows:

@@ -16,7 +16,7 @@ from .steady import Traffic, fleet, state
 EJECTION = Ejection()
 
 
-def test_one_request_every_five_seconds_goes_to_one_that_is_out() -> None:
+def test_one_request_every_five_seconds_goes_to_an_ejected_replica() -> None:
     story = play(fleet(6))
     traffic = Traffic(story, per_s=45.0)
     traffic.times["r3"] = 3.0
@@ -65,7 +65,7 @@ def test_no_probe_is_a_request_that_was_with_a_replica_that_broke() -> None:
     assert story.replica("r3").in_flight == before + 1
 
 
-def test_one_that_is_still_slow_stays_out_for_longer_each_time() -> None:
+def test_a_replica_that_is_still_slow_stays_ejected_for_longer_each_time() -> None:
     story = play(fleet(6))
     traffic = Traffic(story, per_s=12.0)
     traffic.times["r3"] = 3.0
@@ -93,7 +93,7 @@ def test_one_quick_probe_of_a_slow_replica_does_not_bring_it_back() -> None:
     assert "time to first token 2." in story.replica("r3").health.why, "of all of them, not of the quick one"
 
 
-def test_one_that_is_well_since_a_probe_ago_is_not_out_anew() -> None:
+def test_a_replica_whose_latest_probe_was_good_is_not_ejected_anew() -> None:
     """Traffic is thin, its time is up, and of two probes one was slow: the next follows at once, and decides."""
     traffic = Traffic(play(fleet(6)), per_s=6.0)
     traffic.times["r3"] = 8.0
@@ -112,7 +112,7 @@ def probes_until_back(traffic: Traffic, replica: str) -> int:
     return len([at for at, name in traffic.sent if name == replica and began_at < at <= traffic.story.now])
 
 
-def test_one_that_is_well_again_is_back_before_its_time_after_four_probes() -> None:
+def test_a_replica_that_is_well_again_is_back_before_its_time_after_four_probes() -> None:
     traffic = Traffic(play(fleet(6)), per_s=40.0)
     traffic.times["r3"] = 3.0
     out_at = traffic.until_out("r3")
