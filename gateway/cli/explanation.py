@@ -202,7 +202,7 @@ def _model_why(model: Model, name: str) -> str:
         return f"{name} is not listed, * takes every name"
     if name == model.name:
         return "by its own name"
-    return f"{name} is an alias of it" if name in model.aliases else f"an arm of {name}, without x-session-id"
+    return f"{name} is an alias of it" if name in model.aliases else f"an arm of {name}, without a session"
 
 
 def _prompt_why(parsed: Parsed, exact: int | None) -> str:

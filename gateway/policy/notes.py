@@ -59,11 +59,12 @@ def _of_split(policy: Policy, model: Model) -> Iterator[str]:
         if not weight:
             yield f"models.{model.name}.split.{arm}: has the weight 0, so nothing is sent to it"
     tenants = len({key.tenant for key in policy.keys.values()})
+    headers = " or ".join(dict.fromkeys(policy.pools[pool].sessions.header for pool in model.pools))
     if not tenants:
-        yield f"models.{model.name}.split: there are no keys, so a request without x-session-id is split by itself"
+        yield f"models.{model.name}.split: there are no keys, so a request without {headers} is split by itself"
     elif tenants < MIN_TENANTS:
         yield (
-            f"models.{model.name}.split: without x-session-id a tenant stays with one model, and the keys name "
+            f"models.{model.name}.split: without {headers} a tenant stays with one model, and the keys name "
             f"{tenants}: shares may be far from the weights"
         )
 

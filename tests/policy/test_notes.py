@@ -50,6 +50,13 @@ def test_a_fallback_that_is_the_only_model_is_told_so() -> None:
     assert said(text) == ["tiers.free.fallback: has no effect, there is no other model"]
 
 
+def test_the_note_on_a_split_names_the_header_of_the_policy() -> None:
+    text = changed("  mistral:\n", "  chat: {split: {llama: 1}}\n  mistral:\n")
+    text = text.replace("    router: round-robin", "    router: round-robin\n    affinity: {header: X-Chat}")
+    (note,) = said(text)
+    assert note.startswith("models.chat.split: without x-chat or x-session-id a tenant stays with one model")
+
+
 def test_a_split_whose_arm_gets_nothing_is_told_so() -> None:
     text = changed("  mistral:\n", "  chat: {split: {llama: 1, mistral: 0}}\n  mistral:\n")
     assert "models.chat.split.mistral: has the weight 0, so nothing is sent to it" in said(text)
