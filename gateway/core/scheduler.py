@@ -191,8 +191,12 @@ class Scheduler:
     # ---- a slot
 
     def dispatch(self, live: RequestState, replica: Replica, hedge: bool = False) -> None:
-        """Send the request to `replica`. Some first attempts are probes: they go to an ejected replica instead."""
-        if replica.pool.probes and not live.attempts and not replica.pool.is_bound(live.request):
+        """Send the request to `replica`. Some first attempts are probes: they go to an ejected replica instead.
+
+        No request for an adapter is one: what an ejected replica has loaded is not asked.
+        """
+        may_probe = not live.attempts and not live.request.adapter and not replica.pool.is_bound(live.request)
+        if replica.pool.probes and may_probe:
             replica = self._probe(live, replica)
         self._life.open(live, replica, hedge)
 

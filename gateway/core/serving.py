@@ -68,5 +68,6 @@ def fallback_of(request: Request) -> Request | None:
         assembled=request.assembled,
         prefix=request.prefix,
         split=request.split,
+        session=request.session,
         fallback_of=request.model.name,
     )

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from gateway.core.policy import Limits, Model, Policy, Timeouts
-from gateway.core.request import AttemptOutcome, Endpoint, Outcome, Reason
+from gateway.core.request import AttemptOutcome, Endpoint, Outcome, Reason, Session
 from tests.interpreted import interpreted
 
 from .made import NEVER_TOO_LATE, policy, pool, tier
@@ -125,6 +125,13 @@ def test_vectors_and_token_ids_never_come_from_another_model() -> None:
 def test_a_tier_that_may_not_use_the_pools_of_the_fallback_refuses() -> None:
     story, _ = told(rules(tier_pools=("large",)), large=0.9)
     story.arrives("a").expect(refuse(Reason.PREDICTED), ended(Outcome.REFUSED))
+
+
+def test_a_session_stays_one_at_the_fallback() -> None:
+    story, _ = told(rules(), large=0.9)
+    story.arrives("a", session=Session("digest", 7)).served("a").whatever()
+    request = story.records["a"].request
+    assert (request.fallback_of, request.session) == ("m", Session("digest", 7))
 
 
 def test_limits_charge_what_the_fallback_used() -> None:

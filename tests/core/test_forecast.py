@@ -77,9 +77,11 @@ class World:
         attempt.slot.prompt_read(self.now)
         self.forecaster.first_token(attempt, self.now)
 
-    def finish(self, attempt: Attempt, tokens: int, end: AttemptOutcome = AttemptOutcome.COMPLETE) -> None:
+    def finish(
+        self, attempt: Attempt, tokens: int, end: AttemptOutcome = AttemptOutcome.COMPLETE, seen: int = 0
+    ) -> None:
         attempt.slot.release(end, self.now)
-        self.forecaster.closed(attempt, AttemptResult(end, output_tokens=tokens), self.now)
+        self.forecaster.closed(attempt, AttemptResult(end, output_tokens=tokens, tokens_seen=seen), self.now)
 
     def serve(self, prompt: int = 1000, tokens: int = 50, slowness: float = 1.0, replica: str = "r0") -> RequestState:
         """A request by itself from beginning to end."""
@@ -506,3 +508,20 @@ def test_the_scatter_of_tpot_is_kept_apart_near_the_bound() -> None:
     assert len(set(kinds)) == 6
     assert not set(kinds) & {DIRECT, QUEUED}
     assert tpot_kind(8.0, 9.0, math.inf) == tpot_kind(8.0, 0.03, 0.1)
+
+
+@pytest.mark.parametrize("merged", [1, 2, 8])
+def test_engines_that_send_several_tokens_in_an_event_do_not_seem_to_take_other_steps(merged: int) -> None:
+    world, source = World(), random.Random(3)
+    for _ in range(150):
+        prompt, steps = source.randrange(100, 2000), source.randrange(100, 800)
+        attempt = world.send(world.live(prompt))
+        world.now += STEP_S + PROMPT_TOKEN_S * prompt
+        world.first_token(attempt)
+        for step in range(1, steps + 1):
+            world.now += STEP_S
+            if step % 8 == 0:
+                world.forecaster.progress(attempt, 1 + step // merged, world.now)
+        world.finish(attempt, steps + 1, seen=1 + steps // merged)
+        world.now += 0.05
+    assert world.forecast(world.live()).tpot_s == pytest.approx(STEP_S, rel=0.3)

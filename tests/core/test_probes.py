@@ -6,7 +6,7 @@ from itertools import pairwise
 from gateway.core.commands import Dispatch
 from gateway.core.fleet.outlier_score import EjectionReason, OutlierScore
 from gateway.core.policy import Ejection
-from gateway.core.request import AttemptOutcome
+from gateway.core.request import AttemptOutcome, Sample
 from gateway.core.snapshot import ReplicaState
 
 from .made import tier
@@ -62,6 +62,21 @@ def test_no_probe_is_a_request_that_was_with_a_replica_that_broke() -> None:
     story.arrives("b", body_hash=7)
     assert story.replica("r3").in_flight == before
     story.arrives("c", body_hash=8)
+    assert story.replica("r3").in_flight == before + 1
+
+
+def test_no_probe_is_a_request_for_an_adapter() -> None:
+    story = play(fleet(6))
+    traffic = Traffic(story, per_s=30.0)
+    traffic.times["r3"] = 3.0
+    out_at = traffic.until_out("r3")
+    traffic.stop()
+    traffic.until(out_at + 7.0)
+    story.observes("r1", Sample(adapters=("x",), max_adapters=4))
+    before = story.replica("r3").in_flight
+    story.arrives("a", adapter="x")
+    assert story.replica("r3").in_flight == before
+    story.arrives("b")
     assert story.replica("r3").in_flight == before + 1
 
 

@@ -33,6 +33,10 @@ from gateway.core.request_state import Attempt, RequestState
 
 EARLY_STEPS: Final = 31
 """Steps of an open answer after which its time is compared with the expected time."""
+MERGED: Final = 1.5
+"""Tokens to an event, from which events say nothing of steps."""
+MAX_MERGED: Final = 0.1
+"""Share of answers with such events, above which none teaches before its end."""
 EXPECT_EVERY: Final = 1.25
 """The expected rest of an answer is updated when the answer has grown by this factor."""
 IDLE: Final = ReplicaModel(LatencyModel(), 0.0)
@@ -227,7 +231,7 @@ class Forecaster(Learner):
             more = min(facts.bucket.more(each), float(max(0, attempt.live.max_tokens - each)))
             attempt.slot.expect_more(more * attempt.live.request.choices)
         steps = each - 1
-        is_lesson = facts.teaches and steps >= facts.lesson_at
+        is_lesson = facts.teaches and steps >= facts.lesson_at and facts.engine.costs.merged < MAX_MERGED
         if not is_lesson and (facts.shown or steps < EARLY_STEPS):
             return
         replica, engine = attempt.replica, facts.engine
@@ -283,6 +287,11 @@ class Forecaster(Learner):
         elif facts.teaches:
             facts.bucket.passes(each, facts.edges)
         facts.teaches = facts.teaches and outlier_score.is_typical
+        if finish.tokens_seen > 0:
+            is_merged = tokens > MERGED * finish.tokens_seen
+            costs.merged += 0.1 * ((1.0 if is_merged else 0.0) - costs.merged)
+            if is_merged:
+                facts.begin_anew()
         if steps >= 1 and engine.pace.due(now):
             facts.learn_step(costs, steps, now)
             if facts.teaches:

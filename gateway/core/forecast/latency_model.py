@@ -45,6 +45,7 @@ class LatencyModel:
         "_rate",
         "_rate_at",
         "decode_s",
+        "merged",
         "pace",
         "queued_backlog",
         "queued_context",
@@ -67,6 +68,8 @@ class LatencyModel:
         """Mean time from dispatch to end; 0: not known."""
         self.decode_s = 0.0
         """Mean time from first token to end."""
+        self.merged = 0.0
+        """Share (0-1) of recent answers with several tokens to an event."""
         self.pace = Pace(SAMPLES_PER_S)
         self.queued_backlog = self.queued_decodes = self.queued_context = self.queued_slot_s = 0.0
         """Mean load that queued requests met at their replica."""

@@ -254,6 +254,10 @@ class AttemptPrediction:
         costs.residual += 0.02 * weight * (error - costs.residual)
         engine.factor = math.exp(max(-SPEED_BOUND, min(SPEED_BOUND, engine.residual - costs.residual)))
 
+    def begin_anew(self) -> None:
+        """Its next lesson is of the whole answer: those under way took events for steps."""
+        self.lesson, self.lesson_steps = self.began, 0
+
     def teach(self, costs: LatencyModel, steps: int, now: float) -> None:
         """Its pool learns from the steps since the last lesson, of `steps` so far.
 
