@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from random import Random
-from statistics import fmean
 
 import pytest
 
@@ -19,21 +18,14 @@ from loadtests.scenarios.simulated import engine_of
 SECONDS = 150.0
 
 
-SEEDS = (1, 9, 2)
-"""One run is off by .05 either way."""
-
-
 @pytest.mark.long
-def test_under_lasting_overload_forecasts_tell_more_than_the_base_rate() -> None:
+@pytest.mark.parametrize("seed", [1, 2, 9])
+def test_under_lasting_overload_breach_probabilities_hold(seed: int) -> None:
     """Most of the last tier are refused when their turn comes: it is not only those who get through that teach.
 
-    One in a hundred of those admitted waits in vain, so misses are rare, and a low base rate is a good forecast.
+    Those who are admitted are nearly all in time, so how well they are told apart (Brier skill) is chance: from -.34
+    to .17 over ten seeds.
     """
-    assert fmean(_skill(seed) for seed in SEEDS) > 0.0
-
-
-def _skill(seed: int) -> float:
-    """The Brier skill of the breach forecasts of one run."""
     scenario = load_scenario("overload").model_copy(update={"lasts": SECONDS})
     policy = load(policy_path(scenario.policy), {})
     controller = Controller(policy, Random(seed))
@@ -47,4 +39,4 @@ def _skill(seed: int) -> float:
     )
     (pool,) = controller.forecaster.view(SECONDS).pools
     assert pool.reliability.labels > 2000
-    return pool.reliability.skill
+    assert pool.reliability.ece <= 0.03
