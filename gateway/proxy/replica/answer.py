@@ -84,7 +84,8 @@ class HeldAnswer(AnswerReceiver):
     def _learn_model(self, reported: bytes, where: bytes) -> None:
         """See to it that the client reads the name of the model that it asked for."""
         asked = self.owner.asked_model
-        if asked is not None and reported[1:-1] != asked.encode("utf-8", "replace"):
+        # Not reported[1:-1]: compiled, a slice that ends before it begins raises SystemError.
+        if asked is not None and reported != b'"%b"' % asked.encode("utf-8", "replace"):
             name = ModelName(asked)
             name.learn(reported, where)
             self._model = name if name.changes else None
