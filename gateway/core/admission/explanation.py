@@ -8,7 +8,7 @@ from typing import Final
 
 from gateway.core.admission.adapters import takes
 from gateway.core.admission.admission import LOOKED_AT, Admission, Verdict, waits
-from gateway.core.fleet.pool import Pool, Replica
+from gateway.core.fleet.pool import Pool, Replica, with_adapter
 from gateway.core.forecast.ahead import NOTHING_AHEAD, Forecast
 from gateway.core.forecast.trust import Trust
 from gateway.core.policy import AdmissionMode, Tier
@@ -78,8 +78,7 @@ def explain(admission: Admission, live: RequestState, pool: Pool, now: float) ->
     adapter = live.request.adapter
     free = [] if admission.waits_behind(tier, pool) else pool.candidates(tier)
     if adapter:
-        able = [replica for replica in free if takes(replica, adapter)]
-        free = [replica for replica in able if replica.adapters.has_loaded(adapter)] or able
+        free = with_adapter(free, adapter)
     ahead = NOTHING_AHEAD if free else admission.ahead(live, pool, now)
     trust, threshold = admission.trust(pool), admission.promises.threshold(tier)
     found = [_candidate(admission, live, pool, replica, now) for replica in free[:LOOKED_AT]]

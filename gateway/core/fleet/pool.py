@@ -309,7 +309,7 @@ class Pool(Slots[Replica]):
         elif request.prefix.blocks and not by_max and self.knows_caches:
             free = free + self._warm(request)
         if request.adapter:
-            free = _with_adapter(free, request.adapter)
+            free = with_adapter(free, request.adapter)
         if self._watch.answers.suspects and (self.acquired % SUSPECT_EVERY or avoid is not None):
             free = [replica for replica in free if not replica.outlier_score.suspected] or free
         if avoid is not None:
@@ -476,7 +476,7 @@ def _shares(reserve: tuple[tuple[str, float], ...], slots: int) -> dict[str, int
     return {tier: int(share * slots + 1e-6) for tier, share in reserve}
 
 
-def _with_adapter(free: list[Replica], adapter: str) -> list[Replica]:
+def with_adapter(free: list[Replica], adapter: str) -> list[Replica]:
     """Replicas that have a LoRA adapter loaded; without one, those that list it and have room to load it."""
     able = [replica for replica in free if adapter in replica.adapters.listed and replica.adapters.has_room(adapter)]
     return [replica for replica in able if replica.adapters.has_loaded(adapter)] or able
