@@ -16,7 +16,7 @@ def is_blocked(request: Request, pool: Pool) -> bool:
     if not request.adapter:
         return False
     free = pool.candidates(request.tier)
-    return bool(free) and not any(takes(replica, request.adapter) for replica in free)
+    return bool(free) and not any(replica.adapters.takes(request.adapter) for replica in free)
 
 
 def goes_first(tier: Tier, pool: Pool) -> bool:
@@ -30,7 +30,7 @@ def goes_first(tier: Tier, pool: Pool) -> bool:
 def make_way(adapter: str, pool: Pool) -> None:
     """Let the adapter with the fewest requests at one replica end there, unless one is ending for `adapter` already."""
     serving = [replica for replica in pool.replicas.values() if replica.slots and adapter in replica.adapters.listed]
-    if any(replica.adapters.leaving or takes(replica, adapter) for replica in serving):
+    if any(replica.adapters.leaving or replica.adapters.takes(adapter) for replica in serving):
         return
     fewest: tuple[int, Replica, str] | None = None
     for replica in serving:
@@ -39,8 +39,3 @@ def make_way(adapter: str, pool: Pool) -> None:
                 fewest = count, replica, name
     if fewest is not None:
         fewest[1].adapters.leaving = fewest[2]
-
-
-def takes(replica: Replica, adapter: str) -> bool:
-    """Whether a replica lists an adapter, and has it loaded or room for it."""
-    return adapter in replica.adapters.listed and replica.adapters.has_room(adapter)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.core.admission.adapters import takes
 from gateway.core.admission.admission import LOOKED_AT, Admission, Verdict, waits
 from gateway.core.fleet.pool import Pool, Replica, with_adapter
 from gateway.core.forecast.ahead import NOTHING_AHEAD, Forecast
@@ -124,7 +123,7 @@ def _left_out(pool: Pool, adapter: str, now: float) -> Iterator[ExcludedReplica]
             yield ExcludedReplica(name, replica.state, why)
         elif (bound := pool.bound(replica, now)) is not None:
             yield ExcludedReplica(name, replica.state, f"it has no room: its {bound} bound is reached")
-        elif adapter and not takes(replica, adapter):
+        elif adapter and not replica.adapters.takes(adapter):
             yield ExcludedReplica(name, replica.state, _without(adapter, replica))
 
 

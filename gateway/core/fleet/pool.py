@@ -478,7 +478,7 @@ def _shares(reserve: tuple[tuple[str, float], ...], slots: int) -> dict[str, int
 
 def with_adapter(free: list[Replica], adapter: str) -> list[Replica]:
     """Replicas that have a LoRA adapter loaded; without one, those that list it and have room to load it."""
-    able = [replica for replica in free if adapter in replica.adapters.listed and replica.adapters.has_room(adapter)]
+    able = [replica for replica in free if replica.adapters.takes(adapter)]
     return [replica for replica in able if replica.adapters.has_loaded(adapter)] or able
 
 

@@ -86,6 +86,10 @@ class Adapters:
         """Whether it has requests for this adapter, from here or elsewhere."""
         return name in self._own or name in self._scraped
 
+    def takes(self, adapter: str) -> bool:
+        """Whether it is listed, and is loaded or has room."""
+        return adapter in self.listed and self.has_room(adapter)
+
     def has_room(self, name: str) -> bool:
         """Whether a request for this adapter fits beside those that were sent from here."""
         if name == self.leaving:
