@@ -96,9 +96,9 @@ class Lifecycle:
         """Compare the tokens that were expected in the engine's prefix cache with those that it found."""
         evidence, estimate = attempt.replica.cache.evidence, attempt.prompt_tokens
         prompt = finish.prompt_tokens or estimate
-        size = attempt.live.request.prefix.size
-        if size and finish.prompt_tokens:
-            evidence.measured(size, finish.prompt_tokens)
+        prefix = attempt.live.request.prefix
+        if prefix.size and not prefix.has_media and finish.prompt_tokens:
+            evidence.measured(prefix.size, finish.prompt_tokens)
         evidence.predicted_tokens += attempt.predicted_of(prompt)
         if finish.cached_tokens is not None:
             evidence.answered(prompt, attempt.indexed_tokens * prompt // estimate, finish.cached_tokens)

@@ -206,8 +206,8 @@ class Prefix:
     """Hashes (64 bits), the shortest beginning first."""
     ends: tuple[int, ...] = ()
     """Bytes of the prompt up to the end of each block, ascending."""
-    size: int = 0
-    """Bytes of the whole prompt, as it was hashed."""
+    size: int = 0  # bytes of the whole prompt, as it was hashed
+    has_media: bool = False  # whether a part of it stands for pictures or sound, at an estimated size
 
 
 NO_PREFIX: Final = Prefix()

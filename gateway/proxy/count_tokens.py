@@ -18,7 +18,7 @@ from gateway.core.policy import Model, Policy, PoolSpec, Tier
 from gateway.core.request import Callback, CountSource, Reason
 from gateway.core.serving import arm_of
 from gateway.proxy.driver import Driver
-from gateway.wire.body.pictures import correction
+from gateway.wire.body.placeholders import Placeholders
 from gateway.wire.errors.replies import Problem
 from gateway.wire.http.headers import PROCESS
 from gateway.wire.request import BadRequest, Parsed, parse_counted, render
@@ -150,6 +150,6 @@ class CountingEndpoint:
         if tokens is not None:
             return CountSource.TOKENIZER, tokens
         # The high estimate: a client that believes a prompt shorter than it is sends one that does not fit.
-        size = parsed.prompt_bytes + correction(parsed.fields, model.sent_as(parsed.model))
+        size = parsed.prompt_bytes + Placeholders(parsed.fields, model.sent_as(parsed.model)).correction
         name = parsed.model if model.any_name else model.name
         return CountSource.ESTIMATE, self._driver.controller.prompts.estimate(name, size)[1]

@@ -22,7 +22,7 @@ from gateway.proxy.exchange import Client, Exchange, ExchangeServices
 from gateway.proxy.replica.upstream import Upstreams
 from gateway.wire.apis.table import served
 from gateway.wire.body.content import MEDIA_BYTES
-from gateway.wire.body.pictures import correction
+from gateway.wire.body.placeholders import Placeholders
 from gateway.wire.errors.replies import Dialect, Problem, error_response
 from gateway.wire.fingerprint import fingerprint
 from gateway.wire.http.cors import preflight_lines
@@ -210,12 +210,15 @@ class RequestHandler(ExchangeServices):
         exact = parsed.prompt_exact
         if exact is None:
             exact = self.count_exactly(model, parsed)
-        prompt_bytes = parsed.prompt_bytes
+        prompt_bytes, fields = parsed.prompt_bytes, parsed.fields
         if tier.caps.media and prompt_bytes >= MEDIA_BYTES:
-            prompt_bytes += correction(parsed.fields, model.sent_as(parsed.model))
+            placeholders = Placeholders(fields, model.sent_as(parsed.model))
+            prompt_bytes += placeholders.correction
+            fields = placeholders.fields
         prefix = NO_PREFIX
         if parsed.cap_field and prompt_bytes >= MIN_BYTES:
-            prefix = prefix_of(parsed.fields, adapter, caller.tenant if salts(pools) else "")
+            has_media = fields is not parsed.fields
+            prefix = prefix_of(fields, adapter, caller.tenant if salts(pools) else "", has_media)
         body_at = monotonic()
         request = Request(
             id=self.driver.next_id(),

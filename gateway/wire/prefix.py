@@ -28,11 +28,11 @@ MAX_BLOCKS: Final = 1024
 """2 MiB of text. Later text is taken for new."""
 
 
-def prefix_of(fields: dict[str, Any], adapter: str = "", tenant: str = "") -> Prefix:
+def prefix_of(fields: dict[str, Any], adapter: str = "", tenant: str = "", has_media: bool = False) -> Prefix:
     """The prefix of checked fields; none where the prompt is shorter than `MIN_BYTES`.
 
     Engines share no cached block between LoRA adapters, nor between cache salts. So `adapter` is hashed before the
-    first block, and `tenant` where caches are kept apart by it.
+    first block, and `tenant` where caches are kept apart by it. `has_media`: placeholders stand in `fields`.
     """
     text = b"".join([orjson.dumps(fields[name]) for name in FIRST if name in fields])
     for name in CONVERSATION:
@@ -53,4 +53,4 @@ def prefix_of(fields: dict[str, Any], adapter: str = "", tenant: str = "") -> Pr
         blocks.append(known)
         ends.append(end)
         start = end
-    return Prefix(tuple(blocks), tuple(ends), size)
+    return Prefix(tuple(blocks), tuple(ends), size, has_media)

@@ -1,8 +1,12 @@
 """Prompts go where their beginning is cached, unless that replica has more to do than the cache saves."""
 
+import base64
+
 from gateway.core.policy import Policy
 from gateway.core.request import Prefix, Sample
 from gateway.core.snapshot import CapacityBound
+from gateway.wire.body.placeholders import Placeholders
+from gateway.wire.prefix import prefix_of
 
 from .made import policy, pool, tier
 from .playbook import Story, dispatch, play
@@ -137,3 +141,41 @@ def test_cached_bytes_are_weighed_in_the_tokens_of_the_engine() -> None:
     begins = prefix(1, 2, 3)
     most = max(replica.cache.covered_tokens(begins) for replica in replicas)
     assert most > 1.9 * 3 * BLOCK_TOKENS
+
+
+def with_picture(text: str) -> Prefix:
+    """A prompt of 8 kB that begins with a picture of 900 kB, which has no size that could be read."""
+    data = base64.b64encode(bytes(675_000)).decode()
+    image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
+    messages = [{"role": "user", "content": [image, {"type": "text", "text": text * 8000}]}]
+    return prefix_of(Placeholders({"messages": messages}, "llava").fields, has_media=True)
+
+
+def shows(story: Story, name: str, begins: Prefix) -> Story:
+    tokens = begins.size // BYTES_PER_TOKEN
+    return story.arrives(name, prefix=begins, prompt=tokens, prompt_bytes=begins.size)
+
+
+def test_a_picture_in_a_cache_saves_its_tokens_and_does_not_hold_requests_at_a_loaded_replica() -> None:
+    begins = with_picture("x")
+    story = shows(play(two(), 0.0), "turn 1", begins)
+    warm = next(iter(story.controller.state.attempts.values())).replica.spec.name
+    served(story, "turn 1").whatever()
+    shows(story, "turn 2", begins).expect(dispatch(warm))
+    served(story, "turn 2").whatever()
+    asks(story, "long", *range(10, 30)).whatever()
+    loaded = next(iter(story.controller.state.attempts.values())).replica
+    loaded.cache.sent(begins)
+    assert loaded.unprefilled_tokens > 2 * begins.size // BYTES_PER_TOKEN
+    shows(story, "turn 3", begins).expect(dispatch(other(loaded.spec.name)))
+
+
+def test_the_size_of_a_token_is_learned_from_text_alone() -> None:
+    begins = with_picture("x")
+    story = play(two(), 0.0)
+    for number in range(20):
+        name = f"n{number}"
+        shows(story, name, begins).sent(name).first_token(name)
+        story.finishes(name, prompt_tokens=100, output_tokens=5).whatever()
+    replicas = [replica for pool in story.controller.state.fleet for replica in pool.replicas.values()]
+    assert [replica.cache.evidence.bytes_per_token for replica in replicas] == [BYTES_PER_TOKEN] * 2

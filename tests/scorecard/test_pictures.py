@@ -34,3 +34,16 @@ async def test_picture_that_is_too_large_for_the_pool_is_refused_by_its_familys_
     assert (answer.status, len(capture.calls)) == ((200, 1) if served else (400, 0))
     if not served:
         assert answer.error["code"] == "context_length_exceeded"
+
+
+async def test_a_large_picture_takes_the_room_of_its_tokens_in_the_index_of_a_cache(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    policy = rules(capture.url, tier="caps: {media: true}")
+    gw = await gateway(policy.replace("aliases: [default]", "aliases: [default], upstream: Qwen/Qwen2.5-VL-7B"))
+    client = await connect(gw.url)
+    image = {"type": "image_url", "image_url": {"url": png(560, 560) + "A" * 900_000}}
+    said = [{"role": "system", "content": "s" * 3000}, {"role": "user", "content": [image]}]
+    assert (await client.ask(request(body=chat_body(messages=said, model=MODEL)))).status == 200
+    (replica,) = (replica for pool in gw.driver.controller.state.fleet for replica in pool.replicas.values())
+    assert 5 < len(replica.cache) < 12, "blocks of 512 bytes and 2 KiB"

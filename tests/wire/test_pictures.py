@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from gateway.core.policy import Caps
 from gateway.core.request import Endpoint
 from gateway.wire.body.content import MEDIA_BYTES
-from gateway.wire.body.pictures import MAX_PICTURES, Size, correction, size_in, sized, tokens_of
+from gateway.wire.body.pictures import Size, size_in, sized, tokens_of
+from gateway.wire.body.placeholders import MAX_PICTURES, Placeholders
 
 from .bodies import CHAT, MESSAGES, RESPONSES, read
 
@@ -130,15 +131,15 @@ def test_pictures_of_every_api_are_found() -> None:
     ]
     for endpoint, document in requests:
         request = read(endpoint, document, caps)
-        assert correction(request.fields, "Qwen2-VL") == 4 * (20 * 20 + 2) - MEDIA_BYTES
-        assert request.prompt_bytes + correction(request.fields, "Qwen2-VL") > 0
+        assert Placeholders(request.fields, "Qwen2-VL").correction == 4 * (20 * 20 + 2) - MEDIA_BYTES
+        assert request.prompt_bytes + Placeholders(request.fields, "Qwen2-VL").correction > 0
 
 
 def test_pictures_without_a_size_and_beyond_the_first_few_keep_the_flat_estimate() -> None:
     def chat(*urls: str) -> dict[str, Any]:
         return {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": u} for u in urls]}]}
 
-    assert correction(chat("data:image/png;base64,AAAA", "data:,x"), "qwen2-vl") == 0
+    assert Placeholders(chat("data:image/png;base64,AAAA", "data:,x"), "qwen2-vl").correction == 0
     small = "data:image/gif;base64," + base64.b64encode(gif(28, 28)).decode()
-    one = correction(chat(small), "x")
-    assert correction(chat(*[small] * (MAX_PICTURES + 5)), "x") == MAX_PICTURES * one
+    one = Placeholders(chat(small), "x").correction
+    assert Placeholders(chat(*[small] * (MAX_PICTURES + 5)), "x").correction == MAX_PICTURES * one

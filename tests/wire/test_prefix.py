@@ -1,10 +1,17 @@
 """Prefixes of prompts: those that begin alike have the same leading blocks, whatever else their requests say."""
 
+import base64
+import copy
+import random
+import struct
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.core.request import Prefix
+from gateway.wire.body.content import MEDIA_BYTES
+from gateway.wire.body.placeholders import Placeholders
 from gateway.wire.prefix import SMALL_BYTES, prefix_of
 
 MESSAGES = st.lists(
@@ -55,3 +62,69 @@ def test_adapters_share_no_blocks_with_each_other_or_with_their_model() -> None:
     assert not base & one
     assert not one & two
     assert one == set(prefix_of(fields, "one").blocks)
+
+
+def picture(seed: int, width: int = 560) -> str:
+    """A PNG of 900 kB in base64: 402 tokens of Qwen2-VL at 560 x 560 pixels."""
+    head = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sIIBBBBB", 13, b"IHDR", width, width, 8, 6, 0, 0, 0)
+    return base64.b64encode(head + random.Random(seed).randbytes(675_000)).decode()
+
+
+def shown(data: str, said: str = "What is it?") -> list[dict[str, Any]]:
+    """A conversation that begins with text, and then shows a picture."""
+    image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
+    return [
+        {"role": "system", "content": "s" * 3000},
+        {"role": "user", "content": [image, {"type": "text", "text": said}]},
+    ]
+
+
+def with_media(messages: list[dict[str, Any]], model: str = "qwen2-vl") -> Prefix:
+    placeholders = Placeholders({"messages": messages}, model)
+    assert placeholders.count
+    return prefix_of(placeholders.fields, has_media=True)
+
+
+def test_a_picture_has_the_size_of_its_tokens_and_not_of_its_data() -> None:
+    text = prefix_of({"messages": shown("")})
+    one, large = with_media(shown(picture(1))), with_media(shown(picture(1, 1120)))
+    assert one.size - text.size == 4 * (20 * 20 + 2) - len("data:image/png;base64,")
+    assert large.size - one.size == 4 * (40 * 40 - 20 * 20)
+    assert one.has_media
+    assert not text.has_media
+
+
+def test_the_same_picture_is_the_same_prefix_and_another_one_is_another() -> None:
+    one, same, other = (with_media(shown(data)) for data in (picture(1), picture(1), picture(2)))
+    assert one == same
+    assert one.size == other.size
+    shared = sum(a == b for a, b in zip(one.blocks, other.blocks, strict=True))
+    assert one.ends[shared - 1] <= 3100 < one.ends[shared], "they part at the picture"
+
+
+def test_text_behind_large_pictures_is_hashed_too() -> None:
+    data = [picture(seed) for seed in range(4)]
+    messages = [message for each in data for message in shown(each)]
+    one, other = (with_media([*messages, {"role": "user", "content": said * 3000}]) for said in "ab")
+    assert sum(map(len, data)) > 2**21, "as many bytes as an index has blocks for"
+    assert one.blocks != other.blocks
+    assert one.blocks[:8] == other.blocks[:8]
+
+
+def test_sound_and_pictures_without_a_size_count_as_the_flat_estimate() -> None:
+    sound = {"type": "input_audio", "input_audio": {"data": "A" * 400_000, "format": "wav"}}
+    source = {"type": "image", "source": {"type": "base64", "data": "A" * 400_000}}
+    for part in (sound, source):
+        nested = {"type": "tool_result", "tool_use_id": "t", "content": [part]}
+        for content in (part, nested):
+            messages = [{"role": "user", "content": [content]}]
+            assert MEDIA_BYTES < with_media(messages).size < MEDIA_BYTES + 200
+
+
+def test_placeholders_leave_the_request_as_it_was_sent() -> None:
+    fields: dict[str, Any] = {"messages": shown(picture(1)), "system": [{"type": "text", "text": "x"}]}
+    before = copy.deepcopy(fields)
+    assert Placeholders(fields, "x").fields != fields
+    assert fields == before
+    text = {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}]}
+    assert Placeholders(text, "x").fields is text

@@ -17,7 +17,7 @@ from gateway.core.policy import Caps
 from gateway.core.request import GENERATING, Endpoint
 from gateway.wire.apis.fields import STRIP
 from gateway.wire.apis.table import API_OF, APIS
-from gateway.wire.body.pictures import correction
+from gateway.wire.body.placeholders import Placeholders
 from gateway.wire.request import BadRequest, parse, render
 from tests.effort import examples
 
@@ -333,7 +333,7 @@ def test_no_document_makes_the_parser_fail(endpoint: Endpoint, fields: dict[str,
         return
     json.loads(render(parsed, "upstream", 1))
     assert parsed.prompt_bytes >= 0
-    assert parsed.prompt_bytes + correction(parsed.fields, "qwen2-vl") >= 0
+    assert parsed.prompt_bytes + Placeholders(parsed.fields, "qwen2-vl").correction >= 0
     assert parsed.choices >= 1
 
 

@@ -20,6 +20,7 @@ _WHYS: Final = members(Reason)
 
 def request(request: Request, policy: object, tier: object, model: object, slo: object) -> object:
     """A request in full. Its policy, tier, model and SLO are passed in written form."""
+    prefix = request.prefix
     row = (
         request.id,
         policy,
@@ -40,7 +41,14 @@ def request(request: Request, policy: object, tier: object, model: object, slo: 
         request.body_hash,
         slo,
         request.assembled,
-        {"Prefix": {"blocks": request.prefix.blocks, "ends": request.prefix.ends, "size": request.prefix.size}},
+        {
+            "Prefix": {
+                "blocks": prefix.blocks,
+                "ends": prefix.ends,
+                "size": prefix.size,
+                "has_media": prefix.has_media,
+            }
+        },
         request.split,
         request.is_token_ids,
         request.fallback_of,

@@ -9,20 +9,15 @@ from __future__ import annotations
 
 import binascii
 import math
-from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
-from gateway.wire.body.content import MEDIA_BYTES
-
-BYTES_PER_TOKEN: Final = 4
 HEAD_CHARS: Final = 88
 """Length in base64 of the 64 bytes within which PNG, GIF and WebP tell their size."""
 MAX_JPEG_CHARS: Final = 128 * 1024
 """JPEG tells it behind whatever a camera or an editor wrote: a thumbnail (64 KiB at most) and a color profile."""
 MAX_SEGMENTS: Final = 128
 MAX_SIDE: Final = 65_535
-MAX_PICTURES: Final = 256
-"""Beyond it the flat estimate stands."""
 
 
 class Size(NamedTuple):
@@ -206,50 +201,3 @@ _FAMILIES: Final[tuple[tuple[tuple[str, ...], Callable[[Size], int]], ...]] = (
     (("llama4",), _llama4),
 )
 """Words that stand in the names of a family's models; the first row that fits counts."""
-
-
-# ---- requests
-
-
-def correction(fields: dict[str, Any], model: str) -> int:
-    """Bytes of prompt to add to the flat estimate of a request's media, or to take away; 0 where nothing is known."""
-    total = 0
-    for number, encoded in enumerate(_pictures(fields)):
-        if number >= MAX_PICTURES:
-            break
-        size = size_in(encoded)
-        if size is not None:
-            total += BYTES_PER_TOKEN * tokens_of(size, model) - MEDIA_BYTES
-    return total
-
-
-def _pictures(fields: dict[str, Any]) -> Iterator[str]:
-    """Every picture of a request that has been checked, in base64."""
-    given = fields.get("messages") or fields.get("input")
-    if type(given) is list:
-        for holder in given:
-            if type(holder) is dict:
-                for name in ("content", "output"):
-                    yield from _in_parts(holder.get(name))
-    yield from _in_parts(fields.get("system"))
-
-
-def _in_parts(content: Any) -> Iterator[str]:
-    if type(content) is not list:
-        return
-    for part in content:
-        if type(part) is not dict:
-            continue
-        part_type = part.get("type")
-        if part_type in ("image_url", "input_image"):
-            media = part.get("image_url")
-            url = media.get("url") if type(media) is dict else media
-            if type(url) is str:
-                yield url
-        elif part_type == "image":
-            source = part.get("source")
-            data = source.get("data") if type(source) is dict else None
-            if type(data) is str:
-                yield data
-        else:
-            yield from _in_parts(part.get("content"))

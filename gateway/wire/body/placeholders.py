@@ -1,0 +1,77 @@
+"""Texts that stand for the pictures, clips and videos of a request: as long as the prompt that a model makes of them.
+
+The length decides which pool a prompt fits and what of it is in a cache. The text is a digest, so the same picture is
+the same prompt.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from gateway.wire.body.content import MEDIA_BYTES, MEDIA_PARTS
+from gateway.wire.body.pictures import size_in, tokens_of
+
+BYTES_PER_TOKEN: Final = 4
+MAX_PICTURES: Final = 256
+"""Beyond it the flat estimate stands."""
+_PICTURES: Final = frozenset({"image_url", "input_image", "image"})
+_CONVERSATION: Final = ("messages", "input")
+
+
+class Placeholders:
+    """The placeholders of one request that has been checked, for `model` as its engine calls it."""
+
+    __slots__ = ("_model", "correction", "count", "fields")
+
+    def __init__(self, fields: dict[str, Any], model: str) -> None:
+        self._model = model
+        self.count = 0
+        self.correction = 0
+        """Bytes of prompt to add to the flat estimate of its media, or to take away."""
+        self.fields = fields
+        """Its fields with the placeholders; the very same where it has no media."""
+        changed: dict[str, Any] = {}
+        for name in _CONVERSATION:
+            given = fields.get(name)
+            if type(given) is list:
+                changed[name] = [self._in_holder(holder) for holder in given]
+        if type(fields.get("system")) is list:
+            changed["system"] = self._in_parts(fields["system"])
+        if self.count:
+            self.fields = {**fields, **changed}
+
+    def _in_holder(self, holder: Any) -> Any:
+        """A message, or an item of the Responses API."""
+        if type(holder) is dict:
+            for name in ("content", "output"):
+                content = holder.get(name)
+                if type(content) is list:
+                    holder = {**holder, name: self._in_parts(content)}
+        return holder
+
+    def _in_parts(self, content: list[Any]) -> list[Any]:
+        return [self._in_part(part) if type(part) is dict else part for part in content]
+
+    def _in_part(self, part: dict[str, Any]) -> dict[str, Any]:
+        part_type = part.get("type")
+        holder = MEDIA_PARTS.get(part_type) if type(part_type) is str else None
+        if holder is None:
+            nested = part.get("content")
+            return {**part, "content": self._in_parts(nested)} if type(nested) is list else part
+        media = part.get(holder)
+        is_picture = part_type in _PICTURES
+        if type(media) is str:
+            return {**part, holder: self._of(media, is_picture)}
+        name = "url" if holder.endswith("_url") else "data"
+        if type(media) is not dict or type(media.get(name)) is not str:
+            return part
+        return {**part, holder: {**media, name: self._of(media[name], is_picture)}}
+
+    def _of(self, data: str, is_picture: bool) -> str:
+        """The placeholder of a data URL, or of base64 alone."""
+        self.count += 1
+        size = size_in(data) if is_picture and self.count <= MAX_PICTURES else None
+        length = MEDIA_BYTES if size is None else BYTES_PER_TOKEN * tokens_of(size, self._model)
+        self.correction += length - MEDIA_BYTES
+        digest = f"{hash(data) & 0xFFFF_FFFF_FFFF_FFFF:016x}"
+        return (digest * (length // len(digest) + 1))[:length]
