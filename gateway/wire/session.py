@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, assert_never
+from typing import Any, Final
 
 import orjson
 
@@ -12,6 +12,9 @@ from gateway.core.request import Session
 from gateway.core.sessions import key_of
 from gateway.wire.http.headers import RequestHead
 
+_HEADER: Final = SessionKey.HEADER
+_PROMPT_CACHE_KEY: Final = SessionKey.PROMPT_CACHE_KEY
+_METADATA: Final = SessionKey.METADATA
 MAX_NAME: Final = 512
 """Characters of a name; longer ones name no session."""
 IN_USER_ID: Final = "_session_"
@@ -23,11 +26,13 @@ def session_of(head: RequestHead, tenant: str, fields: Mapping[str, Any], pools:
     """The session of a request: named by the first key that it has, in the order of its pools and of their keys."""
     before: SessionKeys | None = None
     for pool in pools:
-        if pool.sessions == before:
+        keys = pool.sessions
+        # Not `keys == before`: the comparison that a dataclass has is not compiled.
+        if before is not None and keys.header == before.header and keys.keys == before.keys:
             continue
-        before = pool.sessions
-        for key in before.keys:
-            name = _named(key, before.header, head, fields)
+        before = keys
+        for key in keys.keys:
+            name = _named(key, keys.header, head, fields)
             if isinstance(name, str) and 0 < len(name) <= MAX_NAME:
                 digest = key_of(f"{tenant}\0{name}")
                 return Session(f"{digest:016x}", digest)
@@ -36,18 +41,15 @@ def session_of(head: RequestHead, tenant: str, fields: Mapping[str, Any], pools:
 
 def _named(key: SessionKey, header: str, head: RequestHead, fields: Mapping[str, Any]) -> object:
     """The value of this part of a request, whatever its type."""
-    match key:
-        case SessionKey.HEADER:
-            given = head.fields.get(header.encode())
-            return None if given is None else given.decode("latin-1")
-        case SessionKey.PROMPT_CACHE_KEY:
-            return fields.get("prompt_cache_key")
-        case SessionKey.METADATA:
-            return _in_user_id(_user_id(fields))
-        case SessionKey.USER:
-            return fields.get("user") or _user_id(fields)
-        case _:
-            assert_never(key)
+    if key is _HEADER:
+        given = head.fields.get(header.encode())
+        return None if given is None else given.decode("latin-1")
+    if key is _PROMPT_CACHE_KEY:
+        return fields.get("prompt_cache_key")
+    if key is _METADATA:
+        user_id = _user_id(fields)
+        return _in_user_id(user_id) if user_id else None
+    return fields.get("user") or _user_id(fields)
 
 
 def _user_id(fields: Mapping[str, Any]) -> str:

@@ -127,24 +127,27 @@ def read_whole(form: WholeForm, body: bytes) -> tuple[Counted, EngineError | Non
     if form.bare_text and body[:1] != b"{":
         return Counted(None, None, False), None
     whole, usage = _decoded(body)
-    choices = bytes(whole.choices)
     # Most answers have not the word in them, so that their choices need no second look.
-    if whole.stop_reason is None or (choices.find(RAW_ABORT) >= 0 and _is_aborted(choices)):
+    if whole.stop_reason is None or (body.find(RAW_ABORT) >= 0 and _is_aborted(bytes(whole.choices))):
         raise Aborted
     if usage.output is None and usage.prompt is not None and not form.generates:
         usage.output = 0  # numbers are no tokens, and this count is exact
-    usage.is_answer = (
-        (choices not in EMPTY and ((usage.output or 0) > 1 or not _is_silent(choices)))
-        or not form.generates
-        or bool(usage.output)
-        or bytes(whole.content) not in EMPTY
-        or bytes(whole.output) not in EMPTY
-    )
+    usage.is_answer = not form.generates or bool(usage.output) or _has_output(whole)
     usage.model = bytes(whole.model)
     said = whole.error
     if said is ABSENT or form.own_error or bytes(said) in EMPTY:
         return usage, None
     return usage, engine_error(said)
+
+
+def _has_output(whole: Whole) -> bool:
+    """Whether an answer that counts no output has some all the same."""
+    choices = bytes(whole.choices)
+    return (
+        (choices not in EMPTY and not _is_silent(choices))
+        or bytes(whole.content) not in EMPTY
+        or bytes(whole.output) not in EMPTY
+    )
 
 
 def _is_silent(choices: bytes) -> bool:

@@ -22,11 +22,21 @@ _CONTENT_LENGTH: Final = b"content-length"
 _TRANSFER_ENCODING: Final = b"transfer-encoding"
 _CONNECTION: Final = b"connection"
 _RETRY_AFTER: Final = b"retry-after"
+# These two stand in nearly every head, and nothing here reads them.
+_DATE: Final = b"date"
+_SERVER: Final = b"server"
 _NAMES: Final = Names(
-    (_CONTENT_ENCODING, _CONTENT_TYPE, _CONTENT_LENGTH, _TRANSFER_ENCODING, _CONNECTION, _RETRY_AFTER)
+    (
+        _CONTENT_ENCODING,
+        _CONTENT_TYPE,
+        _CONTENT_LENGTH,
+        _TRANSFER_ENCODING,
+        _CONNECTION,
+        _RETRY_AFTER,
+        _DATE,
+        _SERVER,
+    )
 )
-# These stand in nearly every head, and nothing here reads them.
-_UNREAD: Final = Names((b"date", b"server"))
 
 
 class LargeHeadError(Exception):
@@ -85,8 +95,9 @@ def read_answer_head(raw: bytes) -> AnswerHead:
         size += 2 + len(line)
         name = _NAMES.find(line) if line else None
         if name is None:
-            if not line or _UNREAD.find(line) is None:
-                _check(line)
+            _check(line)
+            continue
+        if name in (_DATE, _SERVER):
             continue
         value = trimmed(line, len(name) + 1)
         before = found.get(name)

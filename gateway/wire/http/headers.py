@@ -31,7 +31,7 @@ class _Ids:
 
     def next(self) -> str:
         self._made += 1
-        return self._process + hex(self._made)[2:]
+        return self._process + str(self._made)
 
 
 _IDS: Final = _Ids()
@@ -279,20 +279,29 @@ def whole_head(content_type: bytes | None, body_bytes: int | None, coding: bytes
     return b"".join((_OK, b"content-type: ", kind, b"\r\ncontent-length: ", written(body_bytes), b"\r\n"))
 
 
+_Texts = tuple[str, str, str]
+_REQUESTS: Final[_Texts] = (
+    "x-ratelimit-limit-requests: ",
+    "\r\nx-ratelimit-remaining-requests: ",
+    "\r\nx-ratelimit-reset-requests: ",
+)
+_TOKENS: Final[_Texts] = (
+    "x-ratelimit-limit-tokens: ",
+    "\r\nx-ratelimit-remaining-tokens: ",
+    "\r\nx-ratelimit-reset-tokens: ",
+)
+
+
 def rate_limit_lines(left: Left) -> bytes:
     """`x-ratelimit-*` for people: limit, what is left, and when it is full again."""
     requests, tokens = left
-    lines = "" if requests is None else _rate_lines("requests", requests)
-    return (lines if tokens is None else lines + _rate_lines("tokens", tokens)).encode()
+    lines = "" if requests is None else _rate_lines(_REQUESTS, requests)
+    return (lines if tokens is None else lines + _rate_lines(_TOKENS, tokens)).encode()
 
 
-def _rate_lines(what: str, rate: Rate) -> str:
+def _rate_lines(texts: _Texts, rate: Rate) -> str:
     limit, left, reset_s = rate
-    return (
-        f"x-ratelimit-limit-{what}: {int(limit)}\r\n"
-        f"x-ratelimit-remaining-{what}: {int(left)}\r\n"
-        f"x-ratelimit-reset-{what}: {_span(reset_s)}\r\n"
-    )
+    return f"{texts[0]}{int(limit)}{texts[1]}{int(left)}{texts[2]}{_span(reset_s)}\r\n"
 
 
 def _span(seconds: float) -> str:

@@ -15,34 +15,61 @@ CR: Final = 0x0D
 LF: Final = 0x0A
 ZERO: Final = 0x30
 NINE: Final = 0x39
+LETTER: Final = 0x1F
+"""The bits that a letter has in either case."""
 MAX_DIGITS: Final = 18
+
+
+class _Lengths:
+    """The names of one length that begin with one letter, as they are usually written."""
+
+    __slots__ = ("ends", "forms", "length")
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.forms: list[_Form] = []
+        self.ends = 0
+        """A bit for each last letter of the names, in either case."""
+
+
+class _Form:
+    __slots__ = ("name", "written")
+
+    def __init__(self, name: bytes, form: bytes) -> None:
+        self.name = name
+        self.written = form
 
 
 class Names:
     """Names of headers that are looked for. Most lines are told to be others by first letter and length of the name."""
 
-    __slots__ = ("_lengths", "_names")
+    __slots__ = ("_names", "_starts")
 
     def __init__(self, names: Iterable[bytes]) -> None:
-        self._lengths: list[list[int]] = [[] for _ in range(256)]
-        """Of the names that begin with this letter, each length once."""
-        self._names: dict[bytes, bytes] = {}
-        """In lower case, by how they are usually written."""
-        for name in sorted(names, key=len):  # the first colon of a line ends its name
+        self._names = {name: name for name in names}
+        self._starts: list[list[_Lengths]] = [[] for _ in range(256)]
+        """By first letter, the shortest names first."""
+        for name in sorted(self._names, key=len):  # the first colon of a line ends its name
             for form in (name, name.title()):
-                self._names[form] = name
-                lengths = self._lengths[form[0]]
-                if len(form) not in lengths:
-                    lengths.append(len(form))
+                known = self._starts[form[0]]
+                if not known or known[-1].length != len(form):
+                    known.append(_Lengths(len(form)))
+                known[-1].forms.append(_Form(name, form))
+                known[-1].ends |= 1 << (name[-1] & LETTER)
 
     def find(self, line: bytes) -> bytes | None:
         """The name of this header in lower case; None if it is not looked for. The line is not empty."""
         end = len(line)
-        for length in self._lengths[line[0]]:
+        for names in self._starts[line[0]]:
+            length = names.length
             if length < end and line[length] == COLON:
+                if not names.ends >> (line[length - 1] & LETTER) & 1:
+                    return None
                 given = line[:length]
-                name = self._names.get(given)
-                return self._names.get(given.lower()) if name is None else name
+                for form in names.forms:
+                    if given == form.written:
+                        return form.name
+                return self._names.get(given.lower())
         return None
 
 
@@ -73,8 +100,10 @@ def written(value: int) -> bytes:
     return str(value).encode()
 
 
+_HUNDREDTHS: Final = [f".{rest:02}" for rest in range(100)]
+
+
 def milliseconds(seconds: float) -> str:
     """`1.50` for .0015 s."""
     hundredths = int(seconds * 100_000.0 + 0.5)
-    rest = hundredths % 100
-    return f"{hundredths // 100}.{rest}" if rest > 9 else f"{hundredths // 100}.0{rest}"
+    return str(hundredths // 100) + _HUNDREDTHS[hundredths % 100]
