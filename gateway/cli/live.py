@@ -61,6 +61,8 @@ def show(found: dict[str, Any], out: Console) -> None:
     best, refused = found["best"], found["verdict"] == "refused"
     place = f" to {best['replica']}" if best["replica"] else f" behind {found['ahead']} others"
     _line(out, found["verdict"], "" if refused else place, f"({found['why']})", "red" if refused else "cyan")
+    if found["constraint"]:
+        _line(out, "decided by", f" {found['constraint']}")
     _line(
         out,
         "threshold",

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from gateway.core.admission.explanation import PlacementExplanation, explain
+from gateway.core.admission.explanation import LIMITS, REFUSED, PlacementExplanation, explain
 from gateway.core.admission.placement import Unplaceable
 from gateway.core.commands import Command
 from gateway.core.fleet.pool import Pool
 from gateway.core.fleet.quarantine import News
 from gateway.core.policy import Policy
 from gateway.core.queueing.limits import Left
-from gateway.core.request import Request
+from gateway.core.request import Reason, Request
 from gateway.core.request_state import RequestState, held_by_pool
+from gateway.core.serving import fallback_of
 from gateway.core.snapshot import ReplicaState, Snapshot
 from gateway.core.state import BREAKERS, State
 
@@ -157,10 +158,27 @@ class Inspector:
 
     def explain(self, request: Request, now: float) -> PlacementExplanation | Unplaceable:
         """The decision on a request that arrived now, without taking it. Changes nothing."""
-        live = RequestState(request)
-        found = self.state.places.find(live, now)
+        found = self._explain(request, now)
+        other = fallback_of(request)
+        if isinstance(found, PlacementExplanation):
+            may_fall_back = found.verdict == REFUSED and found.constraint not in LIMITS
+        else:
+            may_fall_back = found.why is Reason.NO_REPLICAS
+        if other is None or not may_fall_back:
+            return found
+        there = self._explain(other, now)
+        if isinstance(there, Unplaceable) or there.verdict == REFUSED:
+            return found
+        why = found.why if isinstance(found, PlacementExplanation) else found.detail
+        return replace(there, why=f"its fallback {other.model.name} serves it: {there.why}. {why}")
+
+    def _explain(self, request: Request, now: float) -> PlacementExplanation | Unplaceable:
+        """The same without the fallback of its tier."""
+        state, live = self.state, RequestState(request)
+        found = state.places.find(live, now)
         if not isinstance(found, Pool):
             return found
         live.cap()
+        exceeded = state.accounting.exceeded(live, found, now)
         live.move(found)
-        return explain(self.state.admission, live, found, now)
+        return explain(state.admission, state.fleet, live, exceeded, now)

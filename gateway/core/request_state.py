@@ -87,6 +87,7 @@ class RequestState(QueuedRequest):
         "open",
         "outcome",
         "output_tokens",
+        "owed",
         "pool",
         "prompt_likely",
         "prompt_tokens",
@@ -120,6 +121,8 @@ class RequestState(QueuedRequest):
         """Whether its tier is in shadow, and enforcement would have shed it."""
         self.explored = False
         """Whether it was admitted by exploration: doubtful, but let in to learn from."""
+        self.owed = False
+        """Whether it was admitted though it is doubtful, since too few of its length were."""
         self.counted = False
         """Whether it was counted among the admitted of its length."""
         self.degraded = False

@@ -99,7 +99,7 @@ class Scheduler:
             return
         if pool.imputed:
             pool.imputed.settle(now)
-        decision = self._admission.arrives(live, pool, now)
+        decision = self._admission.arrives(live, pool, self._random, now)
         if decision.verdict is not Verdict.SHED:
             self._admit(live, pool, decision)
             return
@@ -162,7 +162,7 @@ class Scheduler:
             live.deadline = slo_deadline(live)
             if pool.imputed:
                 pool.imputed.settle(now)
-            decision = self._admission.arrives(live, pool, now)
+            decision = self._admission.arrives(live, pool, self._random, now)
             if decision.verdict is Verdict.SEND or (decision.verdict is Verdict.WAIT and may_wait):
                 pool.asked.used(live.request.tier, now)
                 pool.demand.arrived(live.prompt_likely * own.batch)

@@ -50,7 +50,7 @@ class State:
         self.quarantine = Quarantine()
         self.prompts = PromptEstimator()
         self.forecaster = Forecaster()
-        self.admission = Admission(policy, self.fleet, self.forecaster, random)
+        self.admission = Admission(policy, self.fleet, self.forecaster)
         self.accounting = Accounting(share, self.prompts, self.forecaster, self.admission.promises)
         self.places = Placement(self.fleet, self.prompts)
         self.extra = RetryBudget()

@@ -26,6 +26,7 @@ def at(replica: str, breach: float, unread: int) -> dict[str, Any]:
 
 FOUND = {
     "verdict": "sent",
+    "constraint": "",
     "why": "P(breach) is within the threshold",
     "pool": "short",
     "mode": "on",
@@ -59,6 +60,12 @@ def test_a_budget_that_is_not_measured_says_why() -> None:
     assert "error budget not known yet (too few answers)" in shown(FOUND)
     assert "error budget none (no objective)" in shown({**FOUND, "budget": "no objective"})
     assert "error budget left -50%" in shown({**FOUND, "budget": "measured", "budget_left": -0.5})
+
+
+def test_the_constraint_that_decided_is_named() -> None:
+    assert "decided by" not in shown(FOUND)
+    waits = {**FOUND, "verdict": "waits", "constraint": "KV cache", "best": {**at("", 0.2, 0), "replica": None}}
+    assert "decided by KV cache\n" in shown(waits)
 
 
 def test_by_what_the_best_is_the_best_is_told_where_there_are_two() -> None:

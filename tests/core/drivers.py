@@ -13,6 +13,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from gateway.core.admission.deadlines import next_deadline
+from gateway.core.admission.explanation import MiddleDraw, PlacementExplanation
+from gateway.core.admission.placement import Unplaceable
 from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended, Refuse
 from gateway.core.controller import Controller
 from gateway.core.fleet.outlier_score import CAPPED
@@ -49,6 +51,8 @@ from gateway.observe.build_info import is_compiled
 TIERS = ("t0", "t1", "t2")
 POOLS = ("p0", "p1", "p2")
 TENANTS = ("acme", "globex")
+
+FORESEEN = 2
 
 QUOTA = (Reason.LIMIT_REQUESTS, Reason.LIMIT_TOKENS, Reason.LIMIT_CONCURRENCY)
 
@@ -145,8 +149,11 @@ def hedge(controller: Controller, attempt_id: int, now: float) -> list[Command]:
 
 
 def controller_of(policy: Policy, seed: int) -> Controller:
-    """One that acts upon its forecasts from the first request on where `seed` is odd, and these say anything at all."""
-    controller = Controller(policy, Random(seed))
+    """One that acts upon its forecasts from the first request on where `seed` is odd, and these say anything at all.
+
+    From `FORESEEN` on its draws are those that `explain` reckons with.
+    """
+    controller = Controller(policy, Random(seed) if seed < FORESEEN else MiddleDraw())
     if seed % 2 and not is_compiled():  # a compiled class keeps its methods
         forecaster = controller.forecaster
         honest = forecaster.forecast
@@ -195,13 +202,28 @@ class Driver:
     def arrive(self, request: Request) -> None:
         self.seen[request.id] = Seen(request, self.now)
         before = {pool.spec.name: len(_shared(pool, request.tier)) for pool in self.controller.state.fleet}
+        explained = self.controller.explain(request, self.now)
         self._call("arrive", request, self.now)
+        if self.seed >= FORESEEN:
+            self._check_explained(request, explained)
         live = self.controller.state.requests.get(request.id)
         if live is not None and live.waiting and request.tier.admission.mode is AdmissionMode.ENFORCE:
             assert live.pool is not None
             shared, spec = _shared(live.pool, request.tier), live.pool.spec
             assert len(shared) <= max(spec.queue_limit, before[spec.name])
             assert sum(other.request.body_bytes for other in shared) <= spec.queue_bytes
+
+    def _check_explained(self, request: Request, found: PlacementExplanation | Unplaceable) -> None:
+        """What was said of a request before it came is what became of it."""
+        seen, sent = self.seen[request.id], request.id in self.open.values()
+        if seen.refused is Reason.QUARANTINED:
+            return
+        became = "sent" if sent else "waits" if seen.refused is None else "refused"
+        said = "refused" if isinstance(found, Unplaceable) else found.verdict
+        assert said == became, (found, seen)
+        if seen.refused in QUOTA:
+            assert isinstance(found, PlacementExplanation)
+            assert found.constraint == seen.refused
 
     def leave(self, request_id: int) -> None:
         seen = self.seen[request_id]

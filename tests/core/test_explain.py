@@ -9,13 +9,14 @@ from gateway.core.admission.explanation import PlacementExplanation
 from gateway.core.admission.placement import Unplaceable
 from gateway.core.commands import Dispatch, Refuse
 from gateway.core.controller import Controller
-from gateway.core.policy import AdmissionMode, AdmissionSpec
-from gateway.core.request import Outcome, Reason
+from gateway.core.fleet.step_budget import StepPrices
+from gateway.core.policy import AdmissionMode, AdmissionSpec, Limits, Model, Objective, Slo
+from gateway.core.request import Outcome, Reason, Sample
 from tests.interpreted import interpreted
 
 from .made import a_request, policy, pool, tier
-from .oracle import ENFORCE, SLO, STRICT, story_of
-from .playbook import Story, commit, dispatch, ended, play
+from .oracle import ENFORCE, SLO, STRICT, Oracle, story_of
+from .playbook import Story, commit, dispatch, ended, play, refuse
 
 pytestmark = interpreted
 
@@ -26,13 +27,14 @@ def explained(story: Story, **how: Any) -> PlacementExplanation | Unplaceable:
 
 
 def test_the_best_replica_and_the_runner_up_are_named() -> None:
-    story, _ = story_of(pool("p", "r1", "r2", "r3", slots=2), STRICT, draws=(0.0,))
+    story, _ = story_of(pool("p", "r1", "r2", "r3", slots=2), STRICT, draws=(0.0, 0.5))
     story.arrives("a", prompt=900).whatever()
     found = explained(story)
     assert isinstance(found, PlacementExplanation)
     assert found.runner_up is not None
-    assert (found.verdict, found.best.replica, found.runner_up.replica) == ("sent", "r2", "r3")
-    assert (found.prompt_tokens, found.max_tokens, found.ahead) == (100, 100, 0)
+    assert (found.verdict, found.best.replica, found.runner_up.replica) == ("sent", "r3", "r2")
+    assert (found.prompt_tokens, found.max_tokens, found.ahead, found.constraint) == (100, 100, 0, "")
+    story.arrives("b").expect(dispatch("r3"))
 
 
 def test_the_best_replica_is_the_one_on_which_it_would_be_in_time() -> None:
@@ -56,7 +58,7 @@ def test_who_would_wait_is_told_behind_how_many() -> None:
     ("mode", "trusted", "breach", "verdict", "why"),
     [
         (AdmissionMode.ENFORCE, True, 0.4, "sent", "within the threshold"),
-        (AdmissionMode.ENFORCE, True, 0.6, "refused", "above the threshold"),
+        (AdmissionMode.ENFORCE, True, 0.6, "refused", "probability 0.60, above 0.50"),
         (AdmissionMode.ENFORCE, False, 0.6, "sent", "the forecast is cold"),
         (AdmissionMode.SHADOW, True, 0.6, "sent", "in shadow"),
         (AdmissionMode.OFF, True, 0.6, "sent", "is off"),
@@ -85,6 +87,84 @@ def test_where_the_waiting_room_is_full_only_the_more_urgent_would_wait(asking: 
     first, *_ = story.controller.arrive(a_request(999, story.controller.policy, story.now, tier=asking), story.now)
     assert isinstance(first, Refuse)
     assert first.why is (Reason.QUEUE_FULL if verdict == "refused" else Reason.EVICTED)
+
+
+def test_a_percentile_that_would_break_refuses_and_is_named() -> None:
+    slo = Slo(ttft=(Objective(0.9, 0.5), Objective(0.99, 5.0)))
+    story, _ = story_of(pool("p", "r1"), tier("std", slo=slo, admission=ENFORCE))
+    story.arrives("a").arrives("b").expect(dispatch("r1", of="a")).at(0.9)
+    found = explained(story)
+    assert isinstance(found, PlacementExplanation)
+    assert (found.verdict, found.constraint) == ("refused", "TTFT p90")
+    assert "at least 0.9 of the answers are to have theirs within 0.5 s" in found.why
+    story.arrives("c").expect(refuse(Reason.PREDICTED, detail=found.why), ended(Outcome.REFUSED))
+
+
+def test_a_used_up_limit_refuses_its_tenant_alone() -> None:
+    story = play(policy(pool("p", "r1", slots=9), tier("std", limits=Limits(requests_per_min=1.0)))).arrives("a")
+    found = explained(story)
+    assert isinstance(found, PlacementExplanation)
+    assert (found.verdict, found.constraint) == ("refused", "limit-requests")
+    assert "there is room in 60 s" in found.why
+    other = explained(story, tenant="globex")
+    assert isinstance(other, PlacementExplanation)
+    assert other.verdict == "sent"
+    assert [tenant.tenant for tenant in story.controller.snapshot(0.0).tenants] == ["acme"]
+
+
+def test_waiting_names_the_bound_of_the_replicas_with_its_values() -> None:
+    slots = play(policy(pool("p", "r1"), STRICT)).arrives("a")
+    cache = play(policy(pool("p", "r1", slots=9), STRICT)).arrives("a", max_tokens=50)
+    cache.observes("r1", Sample(waiting=0, running=1, kv_fraction=0.9))
+    steps = play(policy(pool("p", "r1", slots=9), STRICT)).arrives("a")
+    budget = steps.controller.state.fleet.replica("r1").budget  # type: ignore[union-attr]
+    budget.prices, budget.limit_s = StepPrices(0.02, 0.001, 0.0, 0.0), 0.021
+    steps.sent("a").progress("a", 1)
+    for story, bound, values in (
+        (slots, "slots", "1 of 1 are in use"),
+        (cache, "KV cache", "100 tokens held, 50 expected, of 111"),
+        (steps, "TPOT", "a step takes 21 ms, with one more it would exceed 21 ms"),
+    ):
+        found = explained(story)
+        assert isinstance(found, PlacementExplanation)
+        assert (found.verdict, found.constraint) == ("waits", bound), found
+        (closed,) = found.left_out
+        assert values in closed.why
+        story.whatever().arrives("b").expect()
+
+
+def test_a_request_that_the_fallback_serves_is_not_refused() -> None:
+    models = Model("m", ("p",)), Model("small", ("q",))
+    std = tier("std", slo=SLO, admission=ENFORCE, fallback="small")
+    story = play(policy(pool("p", "r1"), pool("q", "s1"), std, models=models), 0.5)
+    oracle = Oracle(story, p=0.9, q=0.0)
+    found = explained(story)
+    assert isinstance(found, PlacementExplanation)
+    assert (found.verdict, found.pool, found.best.replica) == ("sent", "q", "s1")
+    assert found.why.startswith("its fallback small serves it")
+    oracle.breach["q"] = 0.9
+    found = explained(story)
+    assert isinstance(found, PlacementExplanation)
+    assert (found.verdict, found.pool) == ("refused", "p")
+    story.fails("r1")
+    assert isinstance(explained(story), Unplaceable)
+    oracle.breach["q"] = 0.0
+    found = explained(story)
+    assert isinstance(found, PlacementExplanation)
+    assert found.verdict == "sent"
+
+
+def test_doubtful_requests_that_are_admitted_name_the_rule() -> None:
+    def one(mode: AdmissionMode, exploration: float) -> PlacementExplanation:
+        asked = tier("std", slo=SLO, admission=AdmissionSpec(mode, 0.5, exploration))
+        story, _ = story_of(pool("p", "r1"), asked, breach={"p": 0.9})
+        found = explained(story)
+        assert isinstance(found, PlacementExplanation)
+        return found
+
+    assert one(AdmissionMode.SHADOW, 0.0).constraint == "shadow"
+    assert one(AdmissionMode.ENFORCE, 0.01).constraint == "exploration"
+    assert one(AdmissionMode.ENFORCE, 0.0).constraint == "TTFT p99"
 
 
 def test_an_error_budget_that_is_not_measured_says_why() -> None:

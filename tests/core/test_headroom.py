@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.admission.explanation import PlacementExplanation
 from gateway.core.policy import Objective, Slo
 from gateway.core.queueing.headroom import places_kept
 from gateway.core.request import Sample
 from tests.core.made import policy, pool, tier
 from tests.core.playbook import Story, dispatch, play
+from tests.core.test_explain import explained
 
 P99 = Objective(0.99, 1.0)
 STRICT = tier("premium", priority=0, slo=Slo(ttft=(P99,)))
@@ -72,6 +74,9 @@ def test_a_less_urgent_request_waits_where_only_kept_places_are_left() -> None:
     story = busy()
     for number in range(3):
         story.arrives(f"f{number}", tier="free", prompt=10).expect(dispatch("r1"))
+    found = explained(story, tier="free", prompt=10)
+    assert isinstance(found, PlacementExplanation)
+    assert (found.verdict, found.constraint) == ("waits", "places")
     story.arrives("f3", tier="free", prompt=10).expect()
     story.arrives("urgent", tier="premium", prompt=10).expect(dispatch("r1"))
 

@@ -47,17 +47,20 @@ class Accounting:
 
     # ---- in the order in which they are called
 
-    def reserve(self, live: RequestState, pool: Pool, now: float) -> LimitExceeded | None:
-        """Take the request, its prompt and the output granted to it out of its tenant's limits."""
+    def exceeded(self, live: RequestState, pool: Pool, now: float) -> LimitExceeded | None:
+        """The limit of its tenant that a newcomer would exceed; None if none. Changes only `live`."""
         request = live.request
         if request.tier.limits.count is CountedTokens.UNCACHED and request.batch == 1:
             live.cached_tokens = live.prompt_tokens - pool.least_unread(live.prompt_tokens, request)
-        use = self._tenants.of(request.tenant, request.tier, now)
-        tokens = live.most_tokens
-        exceeded = use.check(tokens, now)
+        return self._tenants.check(request.tenant, request.tier, live.most_tokens, now)
+
+    def reserve(self, live: RequestState, pool: Pool, now: float) -> LimitExceeded | None:
+        """Take the request, its prompt and the output granted to it out of its tenant's limits."""
+        use = self._tenants.of(live.request.tenant, live.request.tier, now)
+        exceeded = self.exceeded(live, pool, now)
         if exceeded is None:
-            use.take(tokens, now)
-            live.use, live.reserved_tokens = use, tokens
+            live.use, live.reserved_tokens = use, live.most_tokens
+            use.take(live.reserved_tokens, now)
         return exceeded
 
     def dispatched(self, live: RequestState, now: float) -> float:

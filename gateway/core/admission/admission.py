@@ -65,7 +65,10 @@ class Verdict(Enum):
 
 
 class Decision:
-    """The verdict, with the replica to send to, the queued requests to displace, or the reason to shed."""
+    """The verdict, with the queued requests to displace, or the reason to shed.
+
+    `replica`: where it is sent, or would have been if it were not shed.
+    """
 
     __slots__ = ("detail", "replica", "verdict", "victims", "why")
 
@@ -87,10 +90,9 @@ class Decision:
 class Admission:
     """Decides about newcomers, and again about queued requests when their turn comes."""
 
-    def __init__(self, policy: Policy, fleet: Fleet, forecaster: Forecaster, random: Random) -> None:
+    def __init__(self, policy: Policy, fleet: Fleet, forecaster: Forecaster) -> None:
         self._fleet = fleet
         self._forecaster = forecaster
-        self._random = random
         self.promises = Promises(policy, forecaster)
         self.patience = Patience(forecaster)
         self._hold_s = math.inf
@@ -105,10 +107,13 @@ class Admission:
 
     # ---- decisions
 
-    def arrives(self, live: RequestState, pool: Pool, now: float) -> Decision:
-        """Decide about a newcomer of `pool`. It overtakes requests of its tier only if none of them takes the room."""
+    def arrives(self, live: RequestState, pool: Pool, random: Random, now: float) -> Decision:
+        """Decide about a newcomer of `pool`. It overtakes requests of its tier only if none of them takes the room.
+
+        Changes `live`, and the turn of a round robin.
+        """
         tier = live.request.tier
-        replica = None if self.waits_behind(tier, pool) else pool.pick(live.request, None, self._random.random())
+        replica = None if self.waits_behind(tier, pool) else pool.pick(live.request, None, random.random())
         if pool.knows_caches:
             self.patience.arrives(live, pool)
             if replica is not None and self._waits_for_own(live, replica, now):
@@ -121,13 +126,13 @@ class Admission:
                 )
                 if faster is not None:
                     return Decision(Verdict.SEND, faster)
-                if not self._is_owed(live, pool, forecast, now) and not self._is_let_in(live, pool, now):
-                    other = self._spill(live, pool, now)
+                if not self._is_owed(live, pool, forecast, now) and not self._is_let_in(live, pool, random, now):
+                    other = self._spill(live, pool, random, now)
                     if other is not None:
                         return Decision(Verdict.SEND, other)
                     if not self._degrade(live, pool, replica, forecast, now):
                         detail = self.why(live, pool, forecast)
-                        return Decision(Verdict.SHED, why=Reason.PREDICTED, detail=detail)
+                        return Decision(Verdict.SHED, replica, why=Reason.PREDICTED, detail=detail)
         if replica is not None:
             return Decision(Verdict.SEND, replica)
         return waits(live, pool)
@@ -255,12 +260,13 @@ class Admission:
         """
         if not self.promises.is_owed(live, now):
             return False
+        live.owed = True
         if doubtful.wait_s > 0.0:
             start_by = live.deadline - doubtful.engine_s(live.request.body_at)
             live.forecast = self._forecaster.forecast(live, pool, None, self.ahead(live, pool, now, start_by), now)
         return True
 
-    def _is_let_in(self, live: RequestState, pool: Pool, now: float) -> bool:
+    def _is_let_in(self, live: RequestState, pool: Pool, random: Random, now: float) -> bool:
         """Whether a doubtful request is admitted: its tier is in shadow, or it explores."""
         admission = live.request.tier.admission
         if admission.mode is AdmissionMode.SHADOW:
@@ -268,8 +274,8 @@ class Admission:
             return True
         if admission.exploration <= 0.0:
             return False
-        idle_s = now - pool.queue.of_tier(live.request.tier).admitted_at
-        live.explored = idle_s >= PROBE_EVERY_S or self._random.random() < admission.exploration
+        idle_s = now - pool.queue.admitted_at(live.request.tier)
+        live.explored = idle_s >= PROBE_EVERY_S or random.random() < admission.exploration
         return live.explored
 
     def _faster(self, live: RequestState, pool: Pool, doubtful: Replica, now: float) -> Replica | None:
@@ -283,7 +289,7 @@ class Admission:
                 return replica
         return None
 
-    def _spill(self, live: RequestState, pool: Pool, now: float) -> Replica | None:
+    def _spill(self, live: RequestState, pool: Pool, random: Random, now: float) -> Replica | None:
         """A replica of another pool that spills over from `pool`, if that one has room to spare."""
         request = live.request
         if pool.is_bound(request):
@@ -295,7 +301,7 @@ class Admission:
             fits = spec.takes(live.prompt_tokens, request.batch)
             if other is None or not fits or other.queue or other.headroom < SPILL_HEADROOM or not self.trusted(other):
                 continue
-            replica = other.pick(request, None, self._random.random())
+            replica = other.pick(request, None, random.random())
             if replica is None:
                 continue
             forecast = self._forecaster.forecast(live, other, replica, NOTHING_AHEAD, now)

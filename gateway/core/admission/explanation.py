@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.core.admission.admission import LOOKED_AT, Admission, Verdict, waits
+from gateway.core.admission.admission import Admission, Decision, Verdict
+from gateway.core.admission.deadlines import slo_deadline
 from gateway.core.fleet.pool import Pool, Replica, with_adapter
+from gateway.core.fleet.routing import RoundRobin
 from gateway.core.forecast.ahead import NOTHING_AHEAD, Forecast
 from gateway.core.forecast.trust import Trust
-from gateway.core.policy import AdmissionMode, Tier
+from gateway.core.policy import AdmissionMode, Slo, Tier
+from gateway.core.queueing.limits import LimitExceeded
+from gateway.core.request import Reason
 from gateway.core.request_state import RequestState
-from gateway.core.snapshot import ReplicaState
+from gateway.core.snapshot import CapacityBound, ReplicaState
 
 MEASURED: Final = "measured"
+SENT: Final = "sent"
 WAITS: Final = "waits"
 REFUSED: Final = "refused"
+LIMITS: Final = (Reason.LIMIT_REQUESTS.value, Reason.LIMIT_TOKENS.value, Reason.LIMIT_CONCURRENCY.value)
+DRAW: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +52,24 @@ class ExcludedReplica:
 
 
 @dataclass(frozen=True, slots=True)
+class ExplainedVerdict:
+    """The verdict of the controller, the constraint that decided, and the reason in words."""
+
+    verdict: str
+    """sent, waits, refused."""
+    constraint: str
+    """The objective, bound, limit or rule that decided; empty if none stood in the way."""
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class PlacementExplanation:
     """The decision and its inputs."""
 
     verdict: str
     """sent, waits, refused."""
+    constraint: str
+    """The objective, bound, limit or rule that decided; empty if none stood in the way."""
     why: str
     pool: str
     mode: AdmissionMode
@@ -71,33 +92,44 @@ class PlacementExplanation:
     left_out: tuple[ExcludedReplica, ...] = ()
 
 
-def explain(admission: Admission, live: RequestState, pool: Pool, now: float) -> PlacementExplanation:
-    """Explain the decision on a newcomer that `pool` would serve. Changes nothing."""
-    tier = live.request.tier
-    adapter = live.request.adapter
-    free = [] if admission.waits_behind(tier, pool) else pool.candidates(tier)
+class MiddleDraw:
+    """Draws for a decision that nobody takes: a request explores if more than half of its kind do."""
+
+    def random(self) -> float:
+        """The middle of [0, 1)."""
+        return DRAW
+
+
+def explain(
+    admission: Admission, pools: Iterable[Pool], live: RequestState, exceeded: LimitExceeded | None, now: float
+) -> PlacementExplanation:
+    """Explain the decision on a newcomer that its pool would serve. Changes nothing but `live`.
+
+    `pools`: all of the policy. `exceeded`: the limit of its tenant that it exceeds.
+    """
+    pool = live.pool
+    assert pool is not None
+    tier, adapter = live.request.tier, live.request.adapter
+    decision = _rehearsed(admission, pools, live, pool, now)
+    replica = decision.replica
+    chosen = pool if replica is None else replica.pool
+    best = _option(chosen, replica, live.forecast or admission.forecast(live, pool, replica, now))
+    free = [] if replica is None else pool.candidates(tier)
     if adapter:
         free = with_adapter(free, adapter)
-    ahead = NOTHING_AHEAD if free else admission.ahead(live, pool, now)
-    trust, threshold = admission.trust(pool), admission.promises.threshold(tier)
-    found = [_candidate(admission, live, pool, replica, now) for replica in free[:LOOKED_AT]]
-    if trust is Trust.TRUSTED and tier.admission.mode is not AdmissionMode.OFF:
-        found.sort(key=lambda candidate: candidate.breach > threshold)
-    best = found[0] if found else _candidate(admission, live, pool, None, now)
-    verdict, why = _verdict(live, best, trust, threshold)
-    kept = pool.asked.kept_from(tier)
-    if verdict == WAITS and kept and 0 < pool.places <= kept:
-        why += f"; {kept} more requests could be sent, which are left to more urgent tiers"
-    if verdict == WAITS and waits(live, pool).verdict is Verdict.SHED:
-        verdict, why = REFUSED, "the queue is full"
+    others = [other for other in free if other is not replica]
+    runner_up = _option(pool, others[0], admission.forecast(live, pool, others[0], now)) if others else None
+    ahead = NOTHING_AHEAD if replica is not None else admission.ahead(live, pool, now)
+    decided = _limited(exceeded) if exceeded is not None else _decided(admission, live, pool, decision, now)
     budget = _budget(tier, admission.promises.budget_left(tier))
     return PlacementExplanation(
-        verdict=verdict,
-        why=why,
-        pool=pool.spec.name,
+        verdict=decided.verdict,
+        constraint=decided.constraint,
+        why=decided.why,
+        pool=chosen.spec.name,
         mode=tier.admission.mode,
-        trust=trust,
-        threshold=threshold,
+        trust=admission.trust(pool),
+        threshold=admission.promises.threshold(tier),
         budget=budget,
         budget_left=admission.promises.budget_left(tier) if budget == MEASURED else None,
         prompt_tokens=live.prompt_tokens,
@@ -106,9 +138,108 @@ def explain(admission: Admission, live: RequestState, pool: Pool, now: float) ->
         higher_share=ahead.higher_share,
         drain_rate=pool.drain.per_s,
         best=best,
-        runner_up=found[1] if len(found) > 1 else None,
+        runner_up=runner_up,
         left_out=tuple(_left_out(pool, adapter, now)),
     )
+
+
+def _rehearsed(admission: Admission, pools: Iterable[Pool], live: RequestState, pool: Pool, now: float) -> Decision:
+    """The decision of the controller. The turns of round robins are given back."""
+    live.deadline = slo_deadline(live)
+    routers = [router for other in pools if isinstance(router := other.router, RoundRobin)]
+    turns = [router.last for router in routers]
+    decision = admission.arrives(live, pool, MiddleDraw(), now)
+    for router, turn in zip(routers, turns, strict=True):
+        router.last = turn
+    return decision
+
+
+def _limited(exceeded: LimitExceeded) -> ExplainedVerdict:
+    never = exceeded.wait_s == math.inf
+    when = "no minute has room for it" if never else f"there is room in {exceeded.wait_s:.3g} s"
+    return ExplainedVerdict(REFUSED, exceeded.why.value, f"its tenant has used up a limit of its tier; {when}")
+
+
+def _decided(admission: Admission, live: RequestState, pool: Pool, decision: Decision, now: float) -> ExplainedVerdict:
+    if decision.verdict is Verdict.SHED and decision.why is Reason.PREDICTED:
+        return ExplainedVerdict(REFUSED, _missed(admission, live, pool, decision.replica, now), decision.detail)
+    if decision.verdict is Verdict.SHED:
+        return ExplainedVerdict(REFUSED, "queue", "the queue is full")
+    constraint, why = _admitted(admission, live, pool, decision)
+    if decision.verdict is Verdict.SEND:
+        return ExplainedVerdict(SENT, constraint, why)
+    bound, held = _awaited(admission, live, pool)
+    return ExplainedVerdict(WAITS, bound, f"{why}; {held}")
+
+
+def _admitted(admission: Admission, live: RequestState, pool: Pool, decision: Decision) -> tuple[str, str]:
+    """The rule by which a request that is not refused was admitted, and the reason."""
+    admitted, forecast = live.request.tier.admission, live.forecast
+    if admitted.mode is AdmissionMode.OFF:
+        return "", "admission of this tier is off"
+    if forecast is None:
+        return "", "the tier has no objective"
+    threshold = admission.promises.threshold(live.request.tier)
+    if live.would_shed:
+        return "shadow", f"the tier is in shadow, so it is only counted. {admission.why(live, pool, forecast)}"
+    if live.owed:
+        return "fairness", "it is doubtful, but owed to its length, of which too few were admitted"
+    if live.explored:
+        return "exploration", "it is doubtful, and admitted to learn from, as some requests of a tier are"
+    if live.degraded:
+        return "shorter answer", f"it is in time with an answer of at most {live.max_tokens} tokens"
+    if decision.replica is not None and decision.replica.pool is not pool:
+        return "spill", f"pool {pool.spec.name} would refuse it, and {forecast.pool} has room to spare"
+    if forecast.breach > threshold:
+        return "", f"P(breach) is above the threshold, but the forecast is {admission.trust(pool)}"
+    return "", "P(breach) is within the threshold, and no percentile would break"
+
+
+def _missed(admission: Admission, live: RequestState, pool: Pool, replica: Replica | None, now: float) -> str:
+    """The objective for which a doubtful request is refused: the one that would break, or that it is likeliest to miss.
+
+    The likeliest miss is found by forecasts for each metric alone.
+    """
+    forecast, tier = live.forecast, live.request.tier
+    assert forecast is not None
+    if forecast.breach <= admission.promises.threshold(tier) or not admission.trusted(pool):
+        objective = admission.promises.broken(live, pool, forecast)
+        return "" if objective is None else f"TTFT p{objective.quantile * 100:g}"
+    slo, likeliest, most = live.slo, "", -1.0
+    alone = (
+        ("TTFT", slo.ttft, Slo(ttft=slo.ttft)),
+        ("TPOT", slo.tpot, Slo(tpot=slo.tpot)),
+        ("e2e", slo.e2e, Slo(e2e=slo.e2e, e2e_up_to_tokens=slo.e2e_up_to_tokens)),
+    )
+    for name, objectives, one in alone:
+        if objectives:
+            live.slo = one
+            raw = admission.forecast(live, pool, replica, now).raw
+            if raw > most:
+                highest = max(objective.quantile for objective in objectives)
+                likeliest, most = f"{name} p{highest * 100:g}", raw
+    live.slo = slo
+    return likeliest
+
+
+def _awaited(admission: Admission, live: RequestState, pool: Pool) -> tuple[str, str]:
+    """The bound that keeps a waiting request from being sent, and the same in words."""
+    tier, adapter = live.request.tier, live.request.adapter
+    free = pool.candidates(tier)
+    if free and adapter and not with_adapter(free, adapter):
+        return "adapter", "no replica has room for its adapter"
+    if free and admission.waits_behind(tier, pool):
+        return "order", "others of its tier wait before it"
+    if free:
+        return "home", "the replica of its session, or with its prompt in the cache, is busy"
+    is_enforced = tier.admission.mode is AdmissionMode.ENFORCE
+    if not (pool.open if is_enforced else pool.below_max):
+        bounds = [replica.bound for replica in pool.replicas.values() if is_enforced and replica.bound is not None]
+        usual = max(bounds, key=bounds.count, default=CapacityBound.SLOTS)
+        return usual.value, f"no replica has room, most by their {usual.value} bound"
+    if kept := pool.asked.kept_from(tier):
+        return "places", f"{kept} more requests could be sent, which are left to more urgent tiers"
+    return "reserve", "the free slots are reserved for other tiers, or their replicas asked for time"
 
 
 def _left_out(pool: Pool, adapter: str, now: float) -> Iterator[ExcludedReplica]:
@@ -121,10 +252,26 @@ def _left_out(pool: Pool, adapter: str, now: float) -> Iterator[ExcludedReplica]
         elif rests_s > 0.0:
             why = f"it refused {replica.refusals} times in a row, and is passed over for {rests_s:.1f} s more"
             yield ExcludedReplica(name, replica.state, why)
-        elif (bound := pool.bound(replica, now)) is not None:
-            yield ExcludedReplica(name, replica.state, f"it has no room: its {bound} bound is reached")
+        elif replica.bound is not None:
+            yield ExcludedReplica(name, replica.state, _bounded(pool, replica, replica.bound, now))
         elif adapter and not replica.adapters.takes(adapter):
             yield ExcludedReplica(name, replica.state, _without(adapter, replica))
+
+
+def _bounded(pool: Pool, replica: Replica, bound: CapacityBound, now: float) -> str:
+    """The bound that a replica has reached, with its values."""
+    budget = replica.budget
+    if bound is CapacityBound.SLOTS:
+        used = f"{replica.in_flight} of {replica.slots} are in use"
+    elif bound is CapacityBound.KV:
+        capacity = replica.kv.capacity_tokens
+        used = f"{replica.held_tokens} tokens held, {budget.growth_tokens:.0f} expected, of {capacity:.0f}"
+    elif bound is CapacityBound.TPOT:
+        step_s = budget.step_s(replica.held_tokens, now) or 0.0
+        used = f"a step takes {step_s * 1e3:.3g} ms, with one more it would exceed {budget.limit_s * 1e3:.3g} ms"
+    else:
+        used = f"{replica.unprefilled_tokens} of {pool.prefill_limit:.0f} tokens"
+    return f"it has no room: its {bound} bound is reached, {used}"
 
 
 def _without(adapter: str, replica: Replica) -> str:
@@ -136,10 +283,7 @@ def _without(adapter: str, replica: Replica) -> str:
     return f"it has no room for the adapter {adapter} beside {', '.join(replica.adapters.loaded())}"
 
 
-def _candidate(
-    admission: Admission, live: RequestState, pool: Pool, replica: Replica | None, now: float
-) -> PlacementOption:
-    forecast: Forecast = admission.forecast(live, pool, replica, now)
+def _option(pool: Pool, replica: Replica | None, forecast: Forecast) -> PlacementOption:
     return PlacementOption(
         replica=None if replica is None else replica.spec.name,
         in_flight=pool.in_flight if replica is None else replica.in_flight,
@@ -157,22 +301,3 @@ def _budget(tier: Tier, left: float) -> str:
     if not tier.slo.objectives():
         return "no objective"
     return MEASURED if left else "too few answers"
-
-
-def _verdict(live: RequestState, best: PlacementOption, trust: Trust, threshold: float) -> tuple[str, str]:
-    admitted = WAITS if best.replica is None else "sent"
-    mode = live.request.tier.admission.mode
-    if mode is AdmissionMode.OFF:
-        return admitted, "admission of this tier is off"
-    if not live.slo.bounded:
-        return admitted, "the tier has no objective"
-    if best.breach <= threshold:
-        return admitted, "P(breach) is within the threshold"
-    if trust is not Trust.TRUSTED:
-        return admitted, f"P(breach) is above the threshold, but the forecast is {trust}"
-    if mode is AdmissionMode.SHADOW:
-        return admitted, "P(breach) is above the threshold; the tier is in shadow, so it is only counted"
-    return (
-        REFUSED,
-        "P(breach) is above the threshold, unless it explores, spills, is owed to its length or gets a shorter answer",
-    )

@@ -31,9 +31,13 @@ class Admissions:
         self.offered = self.admitted = 0.0
         self._at = 0.0
 
+    def kept(self, now: float) -> float:
+        """Share (0-1) of the counts that is left at `now`."""
+        return math.exp((self._at - now) / MEMORY_S)
+
     def settle(self, now: float) -> None:
         """Forget up to `now`."""
-        kept = math.exp((self._at - now) / MEMORY_S)
+        kept = self.kept(now)
         self.offered *= kept
         self.admitted *= kept
         self._at = now
@@ -66,9 +70,9 @@ class LengthFairness:
         if fairness >= 1.0 or not self._all.offered:
             return False
         length = self._lengths[length_of(prompt_tokens)]
-        length.settle(now)
+        kept = length.kept(now)
         share = self._all.admitted / self._all.offered - max(0.0, fairness - MARGIN)
-        return length.admitted + 1.0 <= share * (length.offered + 1.0)
+        return kept * length.admitted + 1.0 <= share * (kept * length.offered + 1.0)
 
     def decided(self, prompt_tokens: int, admitted: bool, now: float) -> None:
         """A request was admitted, or refused on arrival."""

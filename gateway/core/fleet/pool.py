@@ -74,7 +74,7 @@ class Pool(Slots[Replica]):
         self.pressed_at = -math.inf
         """When a request was last queued, or exceeded the learned slots."""
         self.asked = AskedTiers()
-        self._router: Router = ROUTERS[spec.router]()
+        self.router: Router = ROUTERS[spec.router]()
         self.knows_caches = False
         """Whether prompts are sent by what prefix caches have of them."""
         self.request_tokens = REQUEST_TOKENS
@@ -111,9 +111,9 @@ class Pool(Slots[Replica]):
         Replicas that come at `now` have a slow start. They are drained if one of the same name was, or its server.
         """
         if spec.router != self.spec.router:
-            self._router = ROUTERS[spec.router]()
+            self.router = ROUTERS[spec.router]()
         self.spec = spec
-        self.knows_caches = spec.affinity and isinstance(self._router, LeastPrefill)
+        self.knows_caches = spec.affinity and isinstance(self.router, LeastPrefill)
         kept = self.replicas
         drained = {old.spec.server for old in kept.values() if old.drained}
         drained -= {old.spec.server for old in kept.values() if not old.drained}
@@ -318,7 +318,7 @@ class Pool(Slots[Replica]):
             free = [replica for replica in free if not replica.breaker.failures] or free
         if not free or not self._may_take(tier, by_max):
             return None
-        return self._router.pick(free, random, request.prefix, self.request_tokens, home)
+        return self.router.pick(free, random, request.prefix, self.request_tokens, home)
 
     def is_bound(self, request: Request) -> bool:
         """Whether a request may only be served by the home of its session."""

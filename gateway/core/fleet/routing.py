@@ -112,7 +112,8 @@ class RoundRobin:
     """Each in turn, whatever its load. Full replicas are passed over."""
 
     def __init__(self) -> None:
-        self._last = -1
+        self.last = -1
+        """Rank of the replica that was picked last."""
 
     def pick(
         self,
@@ -122,8 +123,8 @@ class RoundRobin:
         request_tokens: float = 0.0,
         home: C | None = None,
     ) -> C:
-        chosen = free[bisect_right(free, self._last, key=_rank) % len(free)]
-        self._last = chosen.rank
+        chosen = free[bisect_right(free, self.last, key=_rank) % len(free)]
+        self.last = chosen.rank
         return chosen
 
 

@@ -164,8 +164,17 @@ class Tenants:
         """The use of one tenant in one tier, created at its first request."""
         use = self._uses.get((tenant, tier.name))
         if use is None:
-            use = self._uses[tenant, tier.name] = TenantUse(tenant, tier.name)
-            use.configure(tier.limits, self._share, now)
+            use = self._uses[tenant, tier.name] = self._unused(tenant, tier, now)
+        return use
+
+    def check(self, tenant: str, tier: Tier, tokens: int, now: float) -> LimitExceeded | None:
+        """The limit that one more request of `tokens` would exceed; None if none. Changes nothing."""
+        use = self._uses.get((tenant, tier.name)) or self._unused(tenant, tier, now)
+        return use.check(tokens, now)
+
+    def _unused(self, tenant: str, tier: Tier, now: float) -> TenantUse:
+        use = TenantUse(tenant, tier.name)
+        use.configure(tier.limits, self._share, now)
         return use
 
     def configure(self, tiers: Mapping[str, Tier], now: float) -> None:

@@ -334,6 +334,11 @@ class PoolQueue:
         tier_queue = self._tiers.get((tier.priority, tier.name))
         return tier_queue is not None and tier_queue.count > 0
 
+    def admitted_at(self, tier: Tier) -> float:
+        """Time of the last admission of `tier`; -inf without one."""
+        tier_queue = self._tiers.get((tier.priority, tier.name))
+        return -math.inf if tier_queue is None else tier_queue.admitted_at
+
     def heads(self, now: float) -> list[QueuedRequest]:
         """The head of every tier, in the order in which they are served."""
         heads = [
