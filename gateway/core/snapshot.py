@@ -172,9 +172,9 @@ class TierView:
 
 @dataclass(frozen=True, slots=True)
 class HedgeThresholdView:
-    """TTFT of one pool's prompts of up to `prompt_tokens`, and more than half of that."""
+    """TTFT of one pool's prompts with up to `unread_tokens` to be read, and more than half of that."""
 
-    prompt_tokens: int
+    unread_tokens: int
     samples: int
     censored: int
     """Samples that were cut short before a first token."""

@@ -11,7 +11,7 @@ import pytest
 from gateway.core.policy import Hedge, Policy, Retry, Timeouts
 from gateway.core.redundancy.hedging import BURST, LAST_HEDGES, SUSPENSION_S, HedgeDenied
 from gateway.core.redundancy.ttft_quantiles import MIN_SAMPLES, TtftQuantiles
-from gateway.core.request import AttemptOutcome, HedgeResult, Outcome, Reason, Sample
+from gateway.core.request import AttemptOutcome, HedgeResult, Outcome, Prefix, Reason, Sample
 
 from .made import NEVER_TOO_LATE, policy, pool, tier
 from .playbook import Story, cancel, commit, dispatch, ended, play, refuse
@@ -345,7 +345,7 @@ class TestWhatIsTold:
         story = warmed(play(rules()), 1.0, prompt=100)
         (of,) = story.controller.snapshot(story.now).hedged_pools
         (threshold,) = of.thresholds
-        assert (of.pool, threshold.prompt_tokens, threshold.samples, threshold.censored) == ("p", 128, 50, 0)
+        assert (of.pool, threshold.unread_tokens, threshold.samples, threshold.censored) == ("p", 128, 50, 0)
         assert threshold.p95_s == pytest.approx(1.0, rel=0.02)
         assert of.won is None
 
@@ -353,3 +353,43 @@ class TestWhatIsTold:
         story = late(warmed(play(rules()))).whatever().configured(policy(pool("q", "s1"), tier("other", hedge=ALWAYS)))
         snapshot = story.controller.snapshot(story.now)
         assert (snapshot.hedged_pools, snapshot.hedged_tiers) == ((), ())
+
+
+class TestCached:
+    """One conversation of 4,000 prompt tokens, 3,900 of them cached at the replica that served it, r1."""
+
+    SAID = Prefix((1, 2, 3), (5200, 10_400, 15_600), 16_000)
+
+    def begun(self) -> Story:
+        story = warmed(play(rules()), 1.0, prompt=100)
+        replica = story.controller.state.fleet.replica("r1")
+        assert replica is not None
+        replica.cache.sent(self.SAID)
+        return story
+
+    def test_duplicate_at_a_cold_replica_pays_for_the_whole_prompt(self) -> None:
+        story = self.begun()
+        hedges = story.controller.state.hedges.of_tier(story.controller.policy.tiers["std"])
+        before = hedges.tokens
+        late(story, "turn", prompt=4000, prompt_bytes=16_000, prefix=self.SAID).expect(dispatch("r2"))
+        assert hedges.tokens == pytest.approx(before - 4000, abs=100), "it had earned 100"
+        story.sent("turn").first_token("turn", attempt=1).cancelled("turn", 2).finishes("turn", attempt=1).whatever()
+        assert hedges.wasted_prompt_tokens == 4000
+        late(story, "next", prompt=100).expect()
+        assert denied(story) == {HedgeDenied.TOKENS: 1}
+
+    def test_duplicate_at_a_warm_replica_pays_for_unread_tokens_alone(self) -> None:
+        story = self.begun()
+        replica = story.controller.state.fleet.replica("r2")
+        assert replica is not None
+        replica.cache.sent(self.SAID)
+        hedges = story.controller.state.hedges.of_tier(story.controller.policy.tiers["std"])
+        before = hedges.tokens
+        late(story, "turn", prompt=4000, prompt_bytes=16_000, prefix=self.SAID).expect(dispatch("r2"))
+        assert hedges.tokens == pytest.approx(before - 100, abs=100)
+
+    def test_cached_prompt_is_late_as_early_as_a_short_one(self) -> None:
+        story = warmed(self.begun(), 5.0, prompt=4000)
+        story.arrives("turn", prompt=4000, prompt_bytes=16_000, prefix=self.SAID).sent("turn").expect(dispatch("r1"))
+        story.after(0.9).expect()
+        story.after(0.2).expect(dispatch("r2"))

@@ -78,7 +78,7 @@ class TierHedges:
         self.requests = 0.0
         """Duplicates that it may send."""
         self.tokens = 0.0
-        """Prompt tokens that duplicates may cost."""
+        """Prompt tokens that engines may have to read for duplicates: those that are in no cache of theirs."""
         self.mean_tokens = 0.0
         self.held = 0
         """Requests of the holdout."""
@@ -87,11 +87,11 @@ class TierHedges:
         self.wasted_prompt_tokens = 0
         self.wasted_output_tokens = 0
 
-    def deposit(self, share: float, prompt_tokens: int) -> None:
+    def deposit(self, share: float, unread_tokens: int) -> None:
         """A request of the tier was sent for the first time. It earns `share` (0-1) of a duplicate."""
         self.requests = min(BURST, self.requests + share)
-        self.mean_tokens = prompt_tokens if not self.mean_tokens else 0.99 * self.mean_tokens + 0.01 * prompt_tokens
-        self.tokens = min(BURST * self.mean_tokens, self.tokens + share * prompt_tokens)
+        self.mean_tokens = unread_tokens if not self.mean_tokens else 0.99 * self.mean_tokens + 0.01 * unread_tokens
+        self.tokens = min(BURST * self.mean_tokens, self.tokens + share * unread_tokens)
 
     def denies(self) -> HedgeDenied | None:
         """Why it cannot pay for one more duplicate; None if it can.
@@ -102,10 +102,10 @@ class TierHedges:
             return HedgeDenied.BUDGET
         return HedgeDenied.TOKENS if self.tokens <= 0.0 else None
 
-    def pay(self, prompt_tokens: int) -> None:
+    def pay(self, unread_tokens: int) -> None:
         """Pay for a duplicate."""
         self.requests -= 1.0
-        self.tokens -= prompt_tokens
+        self.tokens -= unread_tokens
 
     def view(self, tier: str) -> HedgeTierView:
         """A copy for people."""
@@ -172,7 +172,7 @@ class Hedges(Learner):
         live = attempt.live
         hedge = live.request.tier.hedge
         if hedge is not None and attempt.first:
-            self.of_tier(live.request.tier).deposit(hedge.budget, live.prompt_tokens)
+            self.of_tier(live.request.tier).deposit(hedge.budget, attempt.slot.unread_tokens)
 
     def sent(self, attempt: Attempt, now: float) -> None:
         """Set the hedge timer of an attempt with visible tokens, which has been sent to its replica."""
@@ -184,7 +184,7 @@ class Hedges(Learner):
             self.of_tier(live.request.tier).held += 1
             return
         pool = self.of_pool(attempt.replica.pool)
-        late_s = pool.first_tokens.quantile(bucket_of(attempt.prompt_tokens), hedge.quantile, now)
+        late_s = pool.first_tokens.quantile(bucket_of(attempt.slot.unread_tokens), hedge.quantile, now)
         if late_s is not None:
             expected_s = 0.0 if attempt.facts is None else attempt.facts.ttft_s
             self.timers.set(live.request.id, now + max(late_s, FLOOR_FACTOR * expected_s))
@@ -215,7 +215,7 @@ class Hedges(Learner):
         tier = self.of_tier(live.request.tier)
         tier.wasted_output_tokens += attempt.tokens
         if attempt.sent_at is not None:
-            tier.wasted_prompt_tokens += attempt.prompt_tokens
+            tier.wasted_prompt_tokens += attempt.slot.unread_tokens
 
     def ended(self, live: RequestState) -> None:
         """A request is over."""
@@ -226,7 +226,7 @@ class Hedges(Learner):
         """Learn the TTFT of a first attempt. Second attempts are not typical: they are made when replicas are slow."""
         if attempt.first and attempt.sent_at is not None:
             first_tokens = self.of_pool(attempt.replica.pool).first_tokens
-            first_tokens.add(bucket_of(attempt.prompt_tokens), now - attempt.sent_at, censored, now)
+            first_tokens.add(bucket_of(attempt.slot.unread_tokens), now - attempt.sent_at, censored, now)
 
     # ---- when a timer fires
 
@@ -247,7 +247,7 @@ class Hedges(Learner):
         if isinstance(found, HedgeDenied):
             tier.denied[found] += 1
             return None
-        tier.pay(live.prompt_tokens)
+        tier.pay(found.unread_of(live.prompt_tokens, live.request))
         live.hedged = HedgeResult.FAILED
         return found
 

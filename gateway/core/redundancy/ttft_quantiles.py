@@ -1,7 +1,7 @@
-"""TTFT quantiles of one pool, counted from sent, by the length of the prompt.
+"""TTFT quantiles of one pool, counted from sent, by the unread tokens of the prompt: those that its replica has to read.
 
-Only first attempts count. Cancelled ones count as censored (`core.redundancy.survival`). A bucket of prompt lengths
-with few samples leans on those of the whole pool. A pool with few samples has no quantiles.
+Only first attempts count. Cancelled ones count as censored (`core.redundancy.survival`). A bucket of unread tokens with
+few samples leans on those of the whole pool. A pool with few samples has no quantiles.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gateway.core.redundancy.survival import Survival
 from gateway.core.snapshot import HedgeThresholdView
 
 MIN_SAMPLES: Final = 50
-"""Samples of a pool before it has quantiles, and of a bucket of prompt lengths before it stands alone."""
+"""Samples of a pool before it has quantiles, and of a bucket before it stands alone."""
 REFRESH_S: Final = 3.0
 HALF_S: Final = 30.0
 HALF_SAMPLES: Final = 200
@@ -21,9 +21,9 @@ MAX_HALF_S: Final = 300.0
 """The window is two halves. A half ends after 30 s if it has 200 samples by then, else once it has, or after 5 min."""
 
 
-def bucket_of(prompt_tokens: int) -> int:
-    """`b`, for prompts of more than half of 2**b tokens, up to that many."""
-    return max(0, prompt_tokens - 1).bit_length()
+def bucket_of(unread_tokens: int) -> int:
+    """`b`, for more than half of 2**b tokens, up to that many."""
+    return max(0, unread_tokens - 1).bit_length()
 
 
 class TtftQuantiles:
@@ -55,7 +55,7 @@ class TtftQuantiles:
         survival.add(elapsed_s, censored)
 
     def quantile(self, bucket: int, quantile: float, now: float) -> float | None:
-        """The quantile for prompts of that bucket, in seconds since sent; None before enough samples."""
+        """The quantile of that bucket, in seconds since sent; None before enough samples."""
         if now >= self.refresh_at:
             self._refresh(now)
         key = bucket, quantile
@@ -80,7 +80,7 @@ class TtftQuantiles:
         self._now = self._merged()
 
     def _merged(self) -> dict[int, Survival]:
-        """Both halves together, by bucket of prompt lengths; -1: all of them."""
+        """Both halves together, by bucket; -1: all of them."""
         merged: dict[int, Survival] = {}
         nothing = everything = Survival()
         for bucket in sorted({*self._old, *self._new}):

@@ -27,7 +27,7 @@ def hedging_families(snapshot: Snapshot) -> Iterator[Metric]:
     )
     yield counter(
         "tailgate_hedge_wasted_tokens",
-        "Tokens of attempts that lost: prompts sent, and output seen to pass.",
+        "Tokens of attempts that lost: of prompts, without cached ones, and output seen to pass.",
         ("tier", "kind"),
         [
             ((tier.tier, kind), n)

@@ -159,9 +159,11 @@ class HedgeSection(Section):
     """A duplicate, at another replica, of requests whose first token is late."""
 
     quantile: Share = plain(
-        _HEDGE.quantile, "A first token is late past this quantile of its pool, for prompts of about the same length."
+        _HEDGE.quantile, "A first token is late past this quantile of its pool, for about as many unread prompt tokens."
     )
-    budget: Share = share(_HEDGE.budget, "Largest share of requests, and of prompt tokens, that are sent twice.")
+    budget: Share = share(
+        _HEDGE.budget, "Largest share of requests, and of prompt tokens to be read, that are sent twice."
+    )
     holdout: Share = share(
         _HEDGE.holdout, "Share of requests that is never sent twice, to know what the tail would be without."
     )
