@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gateway.core.policy import Model, Policy, Tier
+from gateway.core.policy import Model, Policy, SessionKey, Tier
 
 MIN_TENANTS = 20
 """Tenants that are enough for their requests to be split by the weights."""
@@ -59,12 +59,14 @@ def _of_split(policy: Policy, model: Model) -> Iterator[str]:
         if not weight:
             yield f"models.{model.name}.split.{arm}: has the weight 0, so nothing is sent to it"
     tenants = len({key.tenant for key in policy.keys.values()})
-    headers = " or ".join(dict.fromkeys(policy.pools[pool].sessions.header for pool in model.pools))
+    sessions = [policy.pools[pool].sessions for pool in model.pools]
+    names = [of.header if key is SessionKey.HEADER else key.value for of in sessions for key in of.keys]
+    named = " or ".join(dict.fromkeys(names)) or "a session"
     if not tenants:
-        yield f"models.{model.name}.split: there are no keys, so a request without {headers} is split by itself"
+        yield f"models.{model.name}.split: there are no keys, so a request without {named} is split by itself"
     elif tenants < MIN_TENANTS:
         yield (
-            f"models.{model.name}.split: without {headers} a tenant stays with one model, and the keys name "
+            f"models.{model.name}.split: without {named} a tenant stays with one model, and the keys name "
             f"{tenants}: shares may be far from the weights"
         )
 

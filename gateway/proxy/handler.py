@@ -206,7 +206,7 @@ class RequestHandler(ExchangeServices):
         session = session_of(head, caller.tenant, parsed.fields, pools)
         split = ""
         if model.split:
-            split, model = model.name, arm_of(policy, model, tier, sticky_key(head, caller.tenant, pools))
+            split, model = model.name, arm_of(policy, model, tier, sticky_key(session, caller.tenant, head.request_id))
         exact = parsed.prompt_exact
         if exact is None:
             exact = self.count_exactly(model, parsed)

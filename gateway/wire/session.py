@@ -68,10 +68,8 @@ def _in_user_id(user_id: str) -> object:
     return parts.get("session_id")  # JSON that begins with a brace is an object
 
 
-def sticky_key(head: RequestHead, tenant: str, pools: Sequence[PoolSpec]) -> str:
-    """The session that the header names, of this tenant; else the tenant. Without keys each request is on its own."""
-    for pool in pools:
-        session = head.fields.get(pool.sessions.header.encode())
-        if session:
-            return f"session\0{tenant}\0{session.decode('latin-1')}"
-    return f"tenant\0{tenant}" if tenant != ANONYMOUS else f"request\0{head.request_id}"
+def sticky_key(session: Session | None, tenant: str, request_id: str) -> str:
+    """By what a request keeps its arm of a split: its session, else its tenant; without keys each is on its own."""
+    if session is not None:
+        return f"session\0{session.name}"
+    return f"tenant\0{tenant}" if tenant != ANONYMOUS else f"request\0{request_id}"

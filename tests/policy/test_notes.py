@@ -35,7 +35,7 @@ def test_a_policy_in_which_everything_has_an_effect_has_no_notes() -> None:
         (
             "  mistral:\n",
             "  chat: {split: {llama: 1}}\n  mistral:\n",
-            "models.chat.split: without x-session-id a tenant stays with one model, and the keys name 1",
+            "models.chat.split: without x-session-id or prompt_cache_key or metadata.user_id a tenant stays with one",
         ),
         ("limit: 20}", "limit: 20, degrade: true}", "tiers.free.max_tokens.degrade: has no effect"),
     ],
@@ -50,11 +50,12 @@ def test_a_fallback_that_is_the_only_model_is_told_so() -> None:
     assert said(text) == ["tiers.free.fallback: has no effect, there is no other model"]
 
 
-def test_the_note_on_a_split_names_the_header_of_the_policy() -> None:
+def test_the_note_on_a_split_names_the_keys_of_sessions_of_the_policy() -> None:
     text = changed("  mistral:\n", "  chat: {split: {llama: 1}}\n  mistral:\n")
-    text = text.replace("    router: round-robin", "    router: round-robin\n    affinity: {header: X-Chat}")
+    affinity = "    affinity: {header: X-Chat, keys: [header, user]}"
+    text = text.replace("    router: round-robin", f"    router: round-robin\n{affinity}")
     (note,) = said(text)
-    assert note.startswith("models.chat.split: without x-chat or x-session-id a tenant stays with one model")
+    assert note.startswith("models.chat.split: without x-chat or user or x-session-id or prompt_cache_key")
 
 
 def test_a_split_whose_arm_gets_nothing_is_told_so() -> None:

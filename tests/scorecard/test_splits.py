@@ -33,9 +33,9 @@ keys: [{{sha256: {sha256(KEY)}, tenant: acme, tier: free}}]
 """
 
 
-async def served(client: Client, *lines: str, model: str = "chat") -> str:
+async def served(client: Client, *lines: str, model: str = "chat", **fields: str) -> str:
     """The arm that answered, which the pool confirms."""
-    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "hi"}]}).encode()
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "hi"}], **fields}).encode()
     client.send(head(CHAT, f"authorization: Bearer {KEY}", f"content-length: {len(body)}", *lines) + body)
     answer = await client.response()
     assert answer.status == 200
@@ -64,6 +64,15 @@ async def test_a_session_keeps_its_arm_over_gateways_and_reloads_and_moves_to_th
     after = await arms(first, connect)
     moved = Counter((before[session], after[session]) for session in SESSIONS if before[session] != after[session])
     assert set(moved) == {("v1", "v2")}
+
+
+async def test_a_session_that_the_body_names_has_the_arm_of_that_session(
+    gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect
+) -> None:
+    gw = await gateway(rules(await emulator(), await emulator()))
+    client = await connect(gw.url)
+    by_header = await arms(gw, connect)
+    assert {session: await served(client, prompt_cache_key=session) for session in SESSIONS} == by_header
 
 
 async def test_a_tenant_without_a_session_keeps_its_arm_under_an_alias_too(

@@ -38,8 +38,8 @@ def digest(name: str, tenant: str = "acme") -> str:
     return f"{key:016x}"
 
 
-def sticky_key(of: RequestHead, tenant: str) -> str:
-    return sticky_key_of(of, tenant, [POOL])
+def sticky_key(of: RequestHead, tenant: str, pool: PoolSpec = POOL, **fields: Any) -> str:
+    return sticky_key_of(session_of(of, tenant, fields, [pool]), tenant, of.request_id)
 
 
 def test_a_session_has_one_key_whatever_the_request() -> None:
@@ -55,6 +55,14 @@ def test_sessions_of_two_tenants_are_apart() -> None:
 def test_without_a_session_a_tenant_has_one_key() -> None:
     assert sticky_key(head(), "acme") == sticky_key(head("x-request-id: 2", "x-session-id:"), "acme")
     assert sticky_key(head(), "abc") != sticky_key(head("x-session-id: abc"), "abc")
+
+
+def test_codex_and_claude_code_keep_their_arm_by_the_session_in_the_body() -> None:
+    claude = {"user_id": json.dumps(CLAUDE)}
+    keys = [sticky_key(head(), "acme", prompt_cache_key=name) for name in "ab"]
+    keys += [sticky_key(head(), "acme", metadata=claude), sticky_key(head(), "acme")]
+    assert len({*keys}) == 4
+    assert sticky_key(head("x-request-id: 2"), "acme", metadata=claude) == keys[2]
 
 
 def test_without_keys_each_request_is_on_its_own() -> None:
@@ -103,7 +111,7 @@ def test_the_header_of_the_policy_names_sessions_and_splits_and_the_usual_one_do
     pool = keyed(HEADER, header="x-chat")
     assert named(pool, "X-Chat: a", "x-session-id: b") == digest("a")
     assert named(pool, "x-session-id: b") is None
-    assert sticky_key_of(head("x-chat: a"), "acme", [pool]) == sticky_key(head("x-session-id: a"), "acme")
+    assert sticky_key(head("x-chat: a"), "acme", pool) == sticky_key(head("x-session-id: a"), "acme")
 
 
 def test_keys_of_all_pools_of_a_model_are_tried_in_the_order_of_its_pools() -> None:

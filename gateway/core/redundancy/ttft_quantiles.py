@@ -1,4 +1,4 @@
-"""TTFT quantiles of one pool, counted from sent, by the unread tokens of the prompt: those that its replica has to read.
+"""TTFT quantiles of one pool, counted from sent, by unread tokens: those of the prompt that the replica has to read.
 
 Only first attempts count. Cancelled ones count as censored (`core.redundancy.survival`). A bucket of unread tokens with
 few samples leans on those of the whole pool. A pool with few samples has no quantiles.
