@@ -54,6 +54,7 @@ CLAIMS = (
     Claim("chunks-unpinned", "tailgate", "vllm-router", 0.75),
     Claim("decisions", "decisions-16", "vllm-router", 0.25),
     Claim("decisions", "decisions-1000", "vllm-router", 0.5),
+    Claim("decisions", "decisions-16-warm", "vllm-router", 0.35),
     Claim("memory", "tailgate", None, 40.0),
     Claim("scale", "many", "few", 1.15),
     Claim("scale", "most", "few", 1.15),

@@ -1,7 +1,8 @@
 """The cost of the decisions alone: the controller called in process, in virtual time, as its driver calls it.
 
 A steady fleet: each replica serves IN_FLIGHT streamed requests of SERVICE_S, is scraped once a second, and nothing
-is ever refused. Everything the controller does for a request is counted, alarms and scrapes included.
+is ever refused. Everything the controller does for a request is counted, alarms and scrapes included. With `warm`, the
+requests are turns of conversations of 4,000 prompt tokens, which one of the replicas has cached.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ import random
 import tempfile
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 from gateway.core.commands import Command, Dispatch, Ended
 from gateway.core.controller import Controller
 from gateway.core.policy import Policy
-from gateway.core.request import AttemptOutcome, AttemptResult, Endpoint, Request, Sample
+from gateway.core.request import NO_PREFIX, AttemptOutcome, AttemptResult, Endpoint, Prefix, Request, Sample
 from gateway.core.snapshot import Snapshot
 from gateway.policy.load import load as load_policy
 from loadtests.bench import canned
@@ -27,6 +28,11 @@ IN_FLIGHT = 8
 SERVICE_S = 0.5
 PREFILL_SHARE = 0.2
 """Of its time, what a request spends before its first token."""
+TALKS = 2 * IN_FLIGHT
+"""Conversations for each replica: a turn is over before the next one of the same begins."""
+PROMPT_TOKENS, PROMPT_BYTES = 4000, 16_000
+ENDS = (*range(512, 4097, 512), *range(6144, PROMPT_BYTES, 2048))
+"""Ends of the blocks of such a prompt (`gateway.wire.prefix`)."""
 T = TypeVar("T", Dispatch, Ended)
 
 
@@ -36,6 +42,7 @@ class Decisions:
 
     replicas: int
     requests: int = 20_000
+    warm: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +57,7 @@ class DecisionsResult:
 class Fleet:
     """A controller, its clock, and the requests that are under way."""
 
-    def __init__(self, replicas: int) -> None:
+    def __init__(self, replicas: int, warm: bool = False) -> None:
         self._policy = fleet_policy(replicas)
         self._controller = Controller(self._policy, random.Random(1))
         self._names = [replica.name for pool in self._policy.pools.values() for replica in pool.replicas]
@@ -63,12 +70,17 @@ class Fleet:
         self._step_s = SERVICE_S / self._most
         self._scrapes_per_step = replicas * self._step_s
         self._owed_scrapes, self._next_scrape = 0.0, 0
-        self._finish = AttemptResult(AttemptOutcome.COMPLETE, prompt_tokens=270, output_tokens=48, status=200)
+        self._prefixes = [_prefix(talk) for talk in range(TALKS * replicas if warm else 0)]
+        prompt_tokens = PROMPT_TOKENS if warm else 270
+        self._finish = AttemptResult(AttemptOutcome.COMPLETE, prompt_tokens, output_tokens=48, status=200)
         self._sample = Sample(healthy=True, waiting=0, running=IN_FLIGHT, kv_fraction=0.3)
         self._now = 1000.0
         self._request_ids = 0
+        self._filling = replace(self._sample, kv_fraction=None)
+        """The scrape of a fleet that has not all of its requests yet."""
         for name in self._names:
-            self._controller.observe(name, self._sample, self._now)
+            self._controller.observe(name, self._filling, self._now)
+        self._warm_up()
 
     def serve(self, requests: int) -> None:
         """One request arrives and the oldest ends, `requests` times. Raises ValueError for any other answer."""
@@ -85,12 +97,21 @@ class Fleet:
         """State of the controller now."""
         return self._controller.snapshot(self._now)
 
+    def _warm_up(self) -> None:
+        """Let each conversation have been served by one of the replicas for short prompts."""
+        pool = next(iter(self._controller.state.fleet))
+        replicas = list(pool.replicas.values())
+        for talk, prefix in enumerate(self._prefixes):
+            replicas[talk % len(replicas)].cache.sent(prefix)
+
     def _scrape(self) -> None:
+        is_full = len(self._prefilling) + len(self._decoding) == self._most
+        sample = self._sample if is_full else self._filling
         self._owed_scrapes += self._scrapes_per_step
         while self._owed_scrapes >= 1:
             self._owed_scrapes -= 1
             self._next_scrape = (self._next_scrape + 1) % len(self._names)
-            self._controller.observe(self._names[self._next_scrape], self._sample, self._now)
+            self._controller.observe(self._names[self._next_scrape], sample, self._now)
             self._alarm()
 
     def _begin(self) -> None:
@@ -122,6 +143,7 @@ class Fleet:
             self._controller.wake(self._now)
 
     def _ask(self, number: int, now: float) -> Request:
+        prefixes = self._prefixes
         return Request(
             id=number,
             policy=self._policy,
@@ -130,14 +152,20 @@ class Fleet:
             tenant=self._key.tenant,
             endpoint=Endpoint.CHAT,
             stream=True,
-            prompt_bytes=1000,
+            prompt_bytes=PROMPT_BYTES if prefixes else 1000,
             prompt_exact=None,
             max_tokens=128,
             choices=1,
             body_bytes=canned.REQUEST_BODY_BYTES,
             head_at=now,
             body_at=now,
+            prefix=prefixes[number % len(prefixes)] if prefixes else NO_PREFIX,
         )
+
+
+def _prefix(talk: int) -> Prefix:
+    """The blocks of one conversation, all of them its own."""
+    return Prefix(tuple(hash((talk, end)) for end in ENDS), ENDS, PROMPT_BYTES)
 
 
 def fleet_policy(replicas: int) -> Policy:
@@ -159,7 +187,7 @@ def _only(commands: list[Command], kind: type[T]) -> T:
 def run_decisions(spec: Decisions) -> DecisionsResult:
     """Fill the fleet, then measure."""
     try:
-        fleet = Fleet(spec.replicas)
+        fleet = Fleet(spec.replicas, spec.warm)
         fleet.serve(IN_FLIGHT * spec.replicas + spec.requests)
         before = time.process_time()
         fleet.serve(spec.requests)

@@ -21,7 +21,11 @@ from loadtests.processes import Cores, raise_file_limit
 
 STREAM_INTERVAL_S = 0.02
 UNPINNED = Cores(None, None)
-FLEETS = {"decisions-16": 16, "decisions-1000": 1000}
+FLEETS = {
+    f"decisions-{replicas}{'-warm' if warm else ''}": Decisions(replicas, warm=warm)
+    for warm in (False, True)
+    for replicas in (16, 1000)
+}
 OPEN = {"few": 0.04, "many": 1.0, "most": 4.0}
 """Streams open at a time, as a multiple of `Effort.held_streams`."""
 DUE = 2
@@ -132,7 +136,7 @@ def decisions(bench: Bench, targets: Sequence[str]) -> Section:
 
     def once(target: Running | str, _: int) -> Raw:
         if isinstance(target, str):
-            return load(Decisions(FLEETS[target], bench.effort.decisions), bench.cores.proxy)
+            return load(replace(FLEETS[target], requests=bench.effort.decisions), bench.cores.proxy)
         return load(Closed(target.port, target.pid, seconds=bench.effort.seconds), bench.cores.load)
 
     with rig([name for name in targets if name not in alone], STREAM_INTERVAL_S, bench.cores, bench.tell) as built:

@@ -8,7 +8,17 @@ import pytest
 
 from gateway.core.commands import Command, Commit, Dispatch
 from loadtests.bench import canned
-from loadtests.bench.decisions import IN_FLIGHT, Decisions, Fleet, _only, fleet_policy, run_decisions
+from loadtests.bench.decisions import (
+    ENDS,
+    IN_FLIGHT,
+    PROMPT_BYTES,
+    PROMPT_TOKENS,
+    Decisions,
+    Fleet,
+    _only,
+    fleet_policy,
+    run_decisions,
+)
 
 
 def test_everything_a_user_would_switch_on_is_on() -> None:
@@ -29,6 +39,15 @@ def test_a_steady_fleet_answers_every_request_and_keeps_its_load() -> None:
     assert (short.in_flight, long.in_flight, short.queued) == (8 * IN_FLIGHT, 0, 0)
     # Spread over the replicas, not piled up.
     assert max(replica.in_flight for replica in short.replicas) <= 2 * IN_FLIGHT
+
+
+def test_turns_of_a_warm_fleet_find_their_conversation_in_the_cache_of_one_replica() -> None:
+    fleet = Fleet(4, warm=True)
+    fleet.serve(300)
+    [short, _] = fleet.snapshot().pools
+    caches = [replica.cache for replica in short.replicas]
+    assert all(cache.predicted_tokens > 20_000 for cache in caches)
+    assert sum(cache.predicted_tokens for cache in caches) > 0.9 * 200 * ENDS[-1] / PROMPT_BYTES * PROMPT_TOKENS
 
 
 def test_the_cost_of_decisions_is_cpu_time_of_what_was_asked_for() -> None:
