@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic
 from typing import Any, Final
 
 import httptools
@@ -23,9 +22,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from gateway.core.request import Callback
+from gateway.proxy.driver import Driver
 from gateway.proxy.limits import ConnectionLimits
 from gateway.proxy.outgoing import WRITE_HIGH_WATER_BYTES
-from gateway.proxy.supervisor import Supervisor
 
 MAX_CONNECTIONS: Final = 64
 """Scrapers, probes, and a few people with the console open. A newcomer is let in all the same, in place of another."""
@@ -42,7 +41,7 @@ class AdminConnection(HttpToolsProtocol):
     def __init__(
         self,
         limits: ConnectionLimits,
-        supervisor: Supervisor,
+        driver: Driver,
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
@@ -50,7 +49,8 @@ class AdminConnection(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._limits = limits
-        self._supervisor = supervisor
+        self._supervisor = driver.supervisor
+        self._clock = driver.clock
         self._lingers = False
         self._begin()
 
@@ -82,7 +82,7 @@ class AdminConnection(HttpToolsProtocol):
         if not self._limits.opened(self) and not self._make_room():
             transport.abort()
             return
-        self._limits.receiving.start(self, monotonic())
+        self._limits.receiving.start(self, self._clock())
 
     def connection_lost(self, exc: Exception | None) -> None:
         with self._guarded():
@@ -115,7 +115,7 @@ class AdminConnection(HttpToolsProtocol):
             if not data:
                 return
             self._limits.idle.stop(self)
-            self._limits.receiving.start(self, monotonic())
+            self._limits.receiving.start(self, self._clock())
         self._received_bytes += len(data)
         super().data_received(data)
         if self._pipelined:
@@ -126,7 +126,7 @@ class AdminConnection(HttpToolsProtocol):
     def pause_writing(self) -> None:
         with self._guarded():
             super().pause_writing()
-            self._limits.stalled.start(self, monotonic())
+            self._limits.stalled.start(self, self._clock())
 
     def resume_writing(self) -> None:
         with self._guarded():
@@ -171,7 +171,7 @@ class AdminConnection(HttpToolsProtocol):
         self.flow.resume_reading()
         if self._whole:
             self._begin()
-            self._limits.idle.start(self, monotonic())
+            self._limits.idle.start(self, self._clock())
         else:
             self._linger()
 
@@ -193,7 +193,7 @@ class AdminConnection(HttpToolsProtocol):
         self.flow.resume_reading()
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        self._limits.lingering.start(self, monotonic())
+        self._limits.lingering.start(self, self._clock())
 
     # ---- ends
 
@@ -211,7 +211,7 @@ class AdminConnection(HttpToolsProtocol):
     def close(self) -> None:
         """Close after what was written has gone out."""
         self.transport.close()
-        self._limits.stalled.start(self, monotonic())
+        self._limits.stalled.start(self, self._clock())
 
     def broke(self, callback: Callback, error: Exception) -> None:
         """Something raised while it worked on this connection: close it."""

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
-from time import monotonic
 
 from gateway.core.controller import Controller
 from gateway.core.snapshot import ReplicaState
@@ -48,7 +47,7 @@ class AdminPort:
         sources = Sources(
             version=version("tailgate"),
             policy=lambda: self.handler.policy,
-            snapshot=lambda: self.controller.snapshot(monotonic()),
+            snapshot=lambda: self.controller.snapshot(self.driver.clock()),
             reload=lambda: self.reloads.latest,
             connections=lambda: self.limits.connections,
             not_ready=self._not_ready,
@@ -58,8 +57,8 @@ class AdminPort:
             little=lambda snapshot: self.sweeper.little.read(snapshot.at, snapshot.held),
             journal_dropped=lambda: 0 if self.journal is None else self.journal.dropped,
             find=self.handler.find,
-            explain=lambda request: self.controller.explain(request, monotonic()),
-            now=monotonic,
+            explain=lambda request: self.controller.explain(request, self.driver.clock()),
+            now=self.driver.clock,
         )
         actions = {"reload": self.reloads.reload, "drain": self._drain}
         of_replicas = {"drain": partial(self._drain_replica, True), "undrain": partial(self._drain_replica, False)}
@@ -82,7 +81,7 @@ class AdminPort:
         self.sweeper.log_states()
         if not on:
             return Done(True, f"{name} serves again")
-        views = [view for pool in self.controller.snapshot(monotonic()).pools for view in pool.replicas]
+        views = [view for pool in self.controller.snapshot(self.driver.clock()).pools for view in pool.replicas]
         under_way = sum(view.in_flight for view in views if view.name in chosen)
         return Done(True, f"{name} gets nothing new; {under_way} under way there go on")
 

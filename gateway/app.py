@@ -7,11 +7,11 @@ import logging
 import random
 import resource
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from time import monotonic
 
 from gateway.admin_connection import BACKLOG as ADMIN_BACKLOG
 from gateway.admin_connection import MAX_CONNECTIONS as MAX_ADMIN_CONNECTIONS
@@ -57,11 +57,18 @@ class Gateway:
     `async with Gateway(...)` serves until the block is left, and then drains.
     """
 
-    def __init__(self, settings: Settings, policy: Policy, policy_path: Path | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        policy: Policy,
+        policy_path: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`clock` gives the time to every part, in seconds; timers are the event loop's."""
         self.settings = settings
         self.metrics = Metrics(policy)
-        oddities = Oddities(self.metrics)
-        self.upstreams = Upstreams(oddities)
+        oddities = Oddities(self.metrics, clock)
+        self.upstreams = Upstreams(oddities, clock)
         self.board = ModelBoard(int(time.time()))
         seed = random.getrandbits(53)
         self.journal = _journal(settings, policy, seed)
@@ -69,7 +76,7 @@ class Gateway:
         self.controller = (
             Controller(policy, chance) if self.journal is None else Recorded(policy, chance, self.journal.tell)
         )
-        self.driver = Driver(self.controller, self.metrics, asyncio.get_running_loop())
+        self.driver = Driver(self.controller, self.metrics, asyncio.get_running_loop(), clock)
         supervisor = self.driver.supervisor
         self.handler = RequestHandler(
             policy, self.driver, self.upstreams, self.metrics, self.board, AccessLog().write, settings.host
@@ -95,27 +102,27 @@ class Gateway:
         self.fleet = FleetWatcher(
             self.driver.observe,
             self.board,
-            clock=monotonic,
+            clock=clock,
             random=random.Random(),
             on_bug=partial(supervisor.caught, Callback.WATCH),
         )
-        self.handler.counting.ask_engine = EngineCounts(monotonic, random.Random(), partial(unfit, self.controller)).ask
+        self.handler.counting.ask_engine = EngineCounts(clock, random.Random(), partial(unfit, self.controller)).ask
         self.mirrors = Mirrors(
             policy,
-            monotonic,
+            clock,
             partial(unfit, self.controller),
             self.metrics.copied,
             partial(supervisor.caught, Callback.WATCH),
         )
         self.handler.mirror = self.mirrors
-        little = Little(self.metrics, self._occupancies, monotonic())
+        little = Little(self.metrics, self._occupancies, clock())
         steps = (self.handler.keep_alives.sweep, self.upstreams.sweep)
-        self.sweeper = Sweeper(self.controller, supervisor, oddities, little, (self.limits, self._admin_limits), steps)
+        self.sweeper = Sweeper(self.driver, oddities, little, (self.limits, self._admin_limits), steps)
         users = PolicyUsers(
             self.driver, self.handler, self.limits, self.upstreams, self.metrics, self.fleet, self.mirrors
         )
         self.reloads = PolicyReloads(users, settings, policy, policy_path)
-        self._lag = LoopLag(monotonic, partial(self.sweeper.supervised, self.metrics.roll))
+        self._lag = LoopLag(clock, partial(self.sweeper.supervised, self.metrics.roll))
         self._tasks: list[asyncio.Task[None]] = []
         self.stop = asyncio.Event()
         """Set when somebody wants it to drain and end."""
@@ -149,7 +156,7 @@ class Gateway:
             admin.app(Access(token.get_secret_value() if token else None, names=settings.admin_names)),
             settings.admin_host,
             settings.admin_port,
-            http=partial(AdminConnection, self._admin_limits, supervisor),
+            http=partial(AdminConnection, self._admin_limits, self.driver),
             backlog=ADMIN_BACKLOG,
             timeout_graceful_shutdown=1,
         )
@@ -159,7 +166,7 @@ class Gateway:
                 listener(
                     admin.app(Access(None, trusted=True, names=settings.admin_names)),
                     uds=str(settings.admin_uds),
-                    http=partial(AdminConnection, self._admin_limits, supervisor),
+                    http=partial(AdminConnection, self._admin_limits, self.driver),
                     backlog=ADMIN_BACKLOG,
                     timeout_graceful_shutdown=1,
                 )

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from time import monotonic
 
-from gateway.core.controller import Controller
 from gateway.core.request import Callback
 from gateway.core.snapshot import ReplicaState
 from gateway.observe.logs import log_quarantine
 from gateway.observe.metrics.little import Little
+from gateway.proxy.driver import Driver
 from gateway.proxy.limits import SWEEP_S, ConnectionLimits
 from gateway.proxy.replica.oddities import Oddities
-from gateway.proxy.supervisor import Supervisor
 from gateway.wire.answers.oddity import Oddity
 
 log = logging.getLogger("tailgate")
@@ -27,16 +25,16 @@ class Sweeper:
 
     def __init__(
         self,
-        controller: Controller,
-        supervisor: Supervisor,
+        driver: Driver,
         oddities: Oddities,
         little: Little,
         limits: tuple[ConnectionLimits, ...],
         steps: tuple[Callable[[float], None], ...],
     ) -> None:
         """`steps` are called with the time, each time."""
-        self._controller = controller
-        self._supervisor = supervisor
+        self._controller = driver.controller
+        self._supervisor = driver.supervisor
+        self._clock = driver.clock
         self._oddities = oddities
         self.little = little
         self._limits = limits
@@ -48,7 +46,7 @@ class Sweeper:
         steps = (*self._steps, self._mark_little, self.log_states, self._log_quarantine, self._count_disbelieved)
         while True:
             await asyncio.sleep(SWEEP_S)
-            now = monotonic()
+            now = self._clock()
             while any(limits.sweep(now) for limits in self._limits):  # noqa: ASYNC110 - no wait
                 await asyncio.sleep(0)  # others are served in between
             for step in steps:

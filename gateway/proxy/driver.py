@@ -24,7 +24,6 @@ from gateway.core.request import (
     Sample,
 )
 from gateway.core.stats import LogHistogram
-from gateway.proxy.clock import monotonic
 from gateway.proxy.supervisor import Supervisor
 from gateway.wire.answers.oddity import Oddity
 from gateway.wire.errors.replies import CLIENT_FAULTS
@@ -101,9 +100,13 @@ class Driver:
     commands are carried out, and the alarm is set.
     """
 
-    def __init__(self, controller: Controller, meter: Meter, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, controller: Controller, meter: Meter, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]
+    ) -> None:
         self.controller = controller
-        self.supervisor = Supervisor(meter.bug)
+        self.clock = clock
+        """The time of the request path, in seconds: `time.monotonic`, but for tests."""
+        self.supervisor = Supervisor(meter.bug, clock)
         self._meter = meter
         self._loop = loop
         self._exchanges: dict[int, CommandHandler] = {}
@@ -134,7 +137,7 @@ class Driver:
             self._waiting.append((self.controller.arrive, (request,), request.id))
             return
         try:
-            commands = self.controller.arrive(request, monotonic())
+            commands = self.controller.arrive(request, self.clock())
         except Exception as error:  # noqa: BLE001 - a bug costs this request
             commands = self._raised(error, request.id)
         self._carry_out(commands)
@@ -142,7 +145,7 @@ class Driver:
     def sent(self, attempt: int) -> None:
         """An attempt was handed to its connection. Never followed by commands, so that it need not wait."""
         try:
-            self.controller.sent(attempt, monotonic())
+            self.controller.sent(attempt, self.clock())
         except Exception as error:  # noqa: BLE001 - a bug costs this request
             self.broke(self._request_ids.get(attempt, 0), Callback.DECISION, error)
         if not self._busy:
@@ -186,7 +189,7 @@ class Driver:
             self._waiting.append((self._finish, (attempt, finish), request_id))
             return
         try:
-            commands = self._finish(attempt, finish, monotonic())
+            commands = self._finish(attempt, finish, self.clock())
         except Exception as error:  # noqa: BLE001 - a bug costs this request
             commands = self._raised(error, request_id)
         self._carry_out(commands)
@@ -248,7 +251,7 @@ class Driver:
             self._waiting.append((method, args, 0))
             return
         try:
-            commands = method(*args, monotonic())
+            commands = method(*args, self.clock())
         except Exception as error:
             self._carry_out(self._raised(error, 0))
             raise
@@ -274,7 +277,7 @@ class Driver:
 
     def _answer(self, method: Callable[..., list[Command]], args: tuple[object, ...], request_id: int) -> list[Command]:
         try:
-            return method(*args, monotonic())
+            return method(*args, self.clock())
         except Exception as error:  # noqa: BLE001 - a bug costs the request concerned
             return self._raised(error, request_id)
 
@@ -353,7 +356,7 @@ class Driver:
         if exchange is None:
             return commands
         try:
-            commands += self.controller.fail(request_id, monotonic())
+            commands += self.controller.fail(request_id, self.clock())
         except Exception as again:  # noqa: BLE001 - it cannot be ended in order: its client is not left waiting
             self.supervisor.caught(Callback.DECISION, again)
             commands += self._undelivered()
@@ -387,17 +390,17 @@ class Driver:
             at = max(self.controller.wake_at(), self._silent_until)
         except Exception as error:  # noqa: BLE001 - deadlines must not lose their timer
             self.supervisor.caught(Callback.DECISION, error)
-            at = monotonic() + PAUSE_S
+            at = self.clock() + PAUSE_S
         if at >= self._alarm_at:
             return
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm_at = at
-        self._alarm = self._loop.call_later(max(0.0, at - monotonic()), self._ring)
+        self._alarm = self._loop.call_later(max(0.0, at - self.clock()), self._ring)
 
     def _ring(self) -> None:
         self._alarm, self._alarm_at = None, math.inf
-        self.wake(monotonic())
+        self.wake(self.clock())
 
     def wake(self, now: float) -> None:
         """Act on every deadline up to `now`."""

@@ -9,7 +9,6 @@ from typing import Final, Protocol
 from gateway.core.policy import Model
 from gateway.core.request import AttemptOutcome, AttemptResult, Callback, Endpoint, HedgeResult, Reason, Record, Request
 from gateway.core.stats import LogHistogram
-from gateway.proxy.clock import monotonic
 from gateway.proxy.driver import Driver, Meter
 from gateway.proxy.keep_alive import COMMENT, KeepAlives, is_due
 from gateway.proxy.logs import NO_CAUSE, RefusalLog
@@ -71,7 +70,7 @@ class ExchangeServices:
         self.upstreams = upstreams
         self.meter = meter
         self.log = log
-        self.refusals = RefusalLog()
+        self.refusals = RefusalLog(driver.clock)
         self.mirror: MirrorService | None = None
         self.keep_alives = KeepAlives()
         """Streams that get comments while they are silent."""
@@ -164,7 +163,7 @@ class Exchange(AttemptOwner):
             return
         assert self._parsed is not None
         self.engine_said = ""
-        self._dispatched_at = self._dispatched_at or monotonic()
+        self._dispatched_at = self._dispatched_at or self.driver.clock()
         if self._client is not None:
             self._client.placed(upstream.pool.name, self._dispatched_at)
         if model:
@@ -471,7 +470,7 @@ class Exchange(AttemptOwner):
     def _lines(self, attempt: UpstreamAttempt) -> bytes:
         """Our own header lines of an answer: who served it, how long it waited, what was changed."""
         queue = milliseconds(self._dispatched_at - self.request.body_at)
-        replica = milliseconds(monotonic() - self._dispatched_at)
+        replica = milliseconds(self.driver.clock() - self._dispatched_at)
         return b"".join(
             (
                 attempt.upstream.served_by(self.request.tier.name),
@@ -488,5 +487,5 @@ class Exchange(AttemptOwner):
         if limits.requests_per_min is None and limits.tokens_per_min is None:
             return self._head.cors
         return self._head.cors + rate_limit_lines(
-            self.driver.controller.left(self.request.tenant, self.request.tier.name, monotonic())
+            self.driver.controller.left(self.request.tenant, self.request.tier.name, self.driver.clock())
         )

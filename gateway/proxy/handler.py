@@ -15,7 +15,6 @@ from gateway.core.policy import ANONYMOUS, Model, Policy, PoolSpec, Tier
 from gateway.core.request import NO_PREFIX, Endpoint, Reason, Record, Request
 from gateway.core.serving import arm_of
 from gateway.proxy.browsers import BrowserAccess
-from gateway.proxy.clock import monotonic
 from gateway.proxy.count_tokens import CountingEndpoint
 from gateway.proxy.driver import Driver, Meter
 from gateway.proxy.exchange import Client, Exchange, ExchangeServices
@@ -219,7 +218,7 @@ class RequestHandler(ExchangeServices):
         if parsed.cap_field and prompt_bytes >= MIN_BYTES:
             has_media = fields is not parsed.fields
             prefix = prefix_of(fields, adapter, caller.tenant if salts(pools) else "", has_media)
-        body_at = monotonic()
+        body_at = self.driver.clock()
         request = Request(
             id=self.driver.next_id(),
             policy=policy,

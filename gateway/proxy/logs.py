@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Final
 
 from gateway.core.request import Outcome, Reason, Record
-from gateway.proxy.clock import monotonic
 from gateway.wire.errors.replies import Problem
 
 log = logging.getLogger("tailgate.refusals")
@@ -32,14 +31,15 @@ NO_CAUSE: Final[Cause] = ("", None)
 class LogSampler:
     """Lets `lines` lines of each kind pass in any window of `every_s` seconds, and counts the others."""
 
-    def __init__(self, lines: int = 1, every_s: float = LOG_EVERY_S) -> None:
+    def __init__(self, clock: Callable[[], float], lines: int = 1, every_s: float = LOG_EVERY_S) -> None:
+        self._clock = clock
         self._lines = lines
         self._every_s = every_s
         self._kinds: dict[Hashable, _Window] = {}
 
     def take(self, kind: Hashable) -> int | None:
         """How many lines of this kind were left out since the last one; None: this one is left out, too."""
-        now = monotonic()
+        now = self._clock()
         window = self._kinds.get(kind)
         if window is None:
             if len(self._kinds) >= MAX_KINDS:
@@ -76,8 +76,8 @@ def more(left_out: int) -> str:
 class RefusalLog:
     """One line at INFO for each request that is refused or fails; under a flood a few in a second."""
 
-    def __init__(self) -> None:
-        self._sampler = LogSampler(REFUSAL_LINES, 1.0)
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._sampler = LogSampler(clock, REFUSAL_LINES, 1.0)
 
     def early(self, request_id: str, tier: str, problem: Problem) -> None:
         """A request was refused before it became a `Request`; `tier` is empty where it is unknown."""

@@ -7,7 +7,6 @@ from typing import Any, Final
 import httptools
 
 from gateway.core.request import Callback, Endpoint, Reason
-from gateway.proxy.clock import monotonic
 from gateway.proxy.handler import Caller, RequestHandler
 from gateway.proxy.limits import ConnectionLimits
 from gateway.wire.errors.replies import OPENAI, Problem
@@ -27,6 +26,7 @@ class RequestReader:
 
     __slots__ = (
         "_body_bytes",
+        "_clock",
         "_handler",
         "_head_done",
         "_is_urgent",
@@ -51,6 +51,7 @@ class RequestReader:
 
     def __init__(self, handler: RequestHandler, limits: ConnectionLimits) -> None:
         self._handler = handler
+        self._clock = handler.driver.clock
         self._limits = limits
         self._parser: Any = httptools.HttpRequestParser(self)
         # Bytes after a request with `Connection: close` are refused by us, not by the parser.
@@ -178,7 +179,7 @@ class RequestReader:
         if self.is_pipelined or self._parser.should_upgrade():
             return
         self._head_done = True
-        at = monotonic()
+        at = self._clock()
         parser = self._parser
         head = self._read_head()
         head.at = at

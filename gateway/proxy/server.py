@@ -18,7 +18,6 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from gateway.core.request import Callback, Reason
-from gateway.proxy.clock import monotonic
 from gateway.proxy.count_tokens import CountAsker, CountUnderWay
 from gateway.proxy.decoding import BodyDecoder
 from gateway.proxy.exchange import Client, Exchange
@@ -67,6 +66,7 @@ class ClientConnection(Client):
         self._handler = handler
         self._limits = limits
         self._supervisor = handler.driver.supervisor
+        self._clock = handler.driver.clock
         self._phase = _IDLE
         self._keep_alive = True
         self._exchange: Exchange | CountUnderWay | None = None
@@ -85,7 +85,7 @@ class ClientConnection(Client):
             transport.abort()
             return
         transport.set_write_buffer_limits(high=TRANSPORT_HIGH_WATER_BYTES)
-        limits.receiving.start(self, monotonic())
+        limits.receiving.start(self, self._clock())
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.connections.discard(self)
@@ -128,7 +128,7 @@ class ClientConnection(Client):
             self._phase = _RECEIVING
             self._reader.begin()
             self._limits.idle.stop(self)
-            self._limits.receiving.start(self, monotonic())
+            self._limits.receiving.start(self, self._clock())
         reader = self._reader
         problem = reader.take(data)
         if reader.wants_continue:
@@ -238,7 +238,7 @@ class ClientConnection(Client):
         # Closing with unread bytes would send RST and could destroy the answer in the client's buffer.
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        limits.lingering.start(self, monotonic())
+        limits.lingering.start(self, self._clock())
 
     # ---- Client
 
@@ -247,7 +247,7 @@ class ClientConnection(Client):
         occupancy, before = self._limits.occupancy(pool), self._occupancy
         if occupancy is before:
             return
-        now = monotonic()
+        now = self._clock()
         if before is not None:
             before.undo(since, now)
         occupancy.begin(since, now)
@@ -257,7 +257,7 @@ class ClientConnection(Client):
         """The request is in no pool any more."""
         occupancy, self._occupancy = self._occupancy, None
         if occupancy is not None:
-            occupancy.end(monotonic())
+            occupancy.end(self._clock())
 
     def done(self) -> None:
         """The answer is complete."""
@@ -273,7 +273,7 @@ class ClientConnection(Client):
         self._out()
         if self._keep_alive and not self._handler.draining and not self.transport.is_closing():
             self._phase = _IDLE
-            self._limits.idle.start(self, monotonic())
+            self._limits.idle.start(self, self._clock())
             if self.full:
                 # A client that asks on without reading would pile up answers.
                 self.transport.pause_reading()
@@ -290,7 +290,7 @@ class ClientConnection(Client):
 
     def watch_stall(self) -> None:
         super().watch_stall()
-        self._limits.stalled.start(self, monotonic())
+        self._limits.stalled.start(self, self._clock())
 
     def held_up(self) -> None:
         if self._exchange is not None:

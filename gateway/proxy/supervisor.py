@@ -18,9 +18,9 @@ log = logging.getLogger("tailgate.bugs")
 class Supervisor:
     """Counts each bug by the callback that raised it, and logs one of each kind a minute, with its traceback."""
 
-    def __init__(self, count: Callable[[Callback], None]) -> None:
+    def __init__(self, count: Callable[[Callback], None], clock: Callable[[], float]) -> None:
         self._count = count
-        self._sampler = LogSampler()
+        self._sampler = LogSampler(clock)
 
     def caught(self, callback: Callback, error: Exception) -> None:
         """A callback of ours raised this."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 
@@ -52,19 +50,3 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         transport = self.connect(protocol, port)
         protocol.connection_made(transport)
         return transport, protocol
-
-
-@contextmanager
-def clock_of(loop: VirtualLoop) -> Iterator[None]:
-    """Every module of the gateway reads the time of the loop."""
-    real: list[tuple[Any, object]] = []
-    modules: dict[str, Any] = dict(sys.modules)
-    for name, module in modules.items():
-        if name.startswith("gateway.") and "monotonic" in vars(module):
-            real.append((module, module.monotonic))
-            module.monotonic = loop.time
-    try:
-        yield
-    finally:
-        for module, monotonic in real:
-            module.monotonic = monotonic

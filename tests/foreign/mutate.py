@@ -19,7 +19,6 @@ from typing import Final
 
 from gateway.core.request import Outcome, Record
 from tests.foreign.client import Answer, chunks, error_in, request, said_in_stream
-from tests.foreign.loop import clock_of
 from tests.foreign.play import dialect_faults
 from tests.foreign.replica import Play
 from tests.foreign.script import CHAT, DONE, TEXT, Script, Then, chunk
@@ -249,13 +248,12 @@ async def _outlived(world: World) -> list[str]:
 def run(seeds: range, report: Callable[[int, Case, list[str]], None], make: Callable[[int], Case] = case_of) -> None:
     """Play the examples that `make` gives for all seeds; `report` hears of those that go wrong."""
     stage = Stage()
-    with clock_of(stage.loop):
-        for seed in seeds:
-            case = make(seed)
-            found = stage.loop.run_until_complete(_one(stage, case))
-            if found:
-                report(seed, case, found)
-        stage.close()
+    for seed in seeds:
+        case = make(seed)
+        found = stage.loop.run_until_complete(_one(stage, case))
+        if found:
+            report(seed, case, found)
+    stage.close()
 
 
 async def _one(stage: Stage, case: Case) -> list[str]:

@@ -6,14 +6,12 @@ import pytest
 
 from tests.foreign.invented import invented
 from tests.foreign.mutate import Case, run
-from tests.interpreted import interpreted
 
 FIRST = 0
 EXAMPLES = 200
 AT_ONCE = 50
 
 
-@interpreted
 @pytest.mark.parametrize("first", range(FIRST, FIRST + EXAMPLES, AT_ONCE))
 def test_mutated_replica_answer_gives_its_client_one_answer_or_one_error(first: int) -> None:
     wrong: dict[int, list[str]] = {}
@@ -25,7 +23,6 @@ def test_mutated_replica_answer_gives_its_client_one_answer_or_one_error(first: 
     assert wrong == {}
 
 
-@interpreted
 @pytest.mark.parametrize("first", range(FIRST, FIRST + EXAMPLES, AT_ONCE))
 def test_invented_replica_answer_gives_its_client_one_answer_or_one_error(first: int) -> None:
     wrong: dict[int, list[str]] = {}

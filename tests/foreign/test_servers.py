@@ -7,23 +7,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.foreign.loop import clock_of
 from tests.foreign.play import sizes_of
 from tests.foreign.script import Ends
 from tests.foreign.servers import FLEET
 from tests.foreign.stage import Stage
-from tests.interpreted import interpreted
 
 
 @pytest.fixture(scope="module")
 def stage() -> Iterator[Stage]:
     stage = Stage()
-    with clock_of(stage.loop):
-        yield stage
+    yield stage
     stage.close()
 
 
-@interpreted
 @pytest.mark.parametrize("name", list(FLEET))
 def test_a_foreign_answer_comes_to_its_right_end_and_harms_nobody(stage: Stage, name: str) -> None:
     script = FLEET[name]
@@ -41,7 +37,6 @@ def test_a_foreign_answer_comes_to_its_right_end_and_harms_nobody(stage: Stage, 
     assert stage.loop.run_until_complete(all_of_it()) == {}
 
 
-@interpreted
 def test_a_foreign_failure_beside_a_sound_replica_is_answered_there_or_no_worse_than_alone(stage: Stage) -> None:
     async def all_of_them() -> dict[str, list[str]]:
         failing = {name: script for name, script in FLEET.items() if script.ends is not Ends.WHOLE}

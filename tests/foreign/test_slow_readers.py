@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.foreign.client import Answer, request
-from tests.foreign.loop import clock_of
 from tests.foreign.replica import Play
 from tests.foreign.servers import FLEET
 from tests.foreign.stage import Stage
-from tests.interpreted import interpreted
 
 WRITE_STALL_S = 30.0
 BEAT_S = 0.1
@@ -31,13 +29,11 @@ def asked(name: str, pace: int) -> tuple[Answer | None, float]:
         )
         return answer, stage.loop.time() - began
 
-    with clock_of(stage.loop):
-        found = stage.loop.run_until_complete(ask())
-        stage.close()
+    found = stage.loop.run_until_complete(ask())
+    stage.close()
     return found
 
 
-@interpreted
 @pytest.mark.parametrize("name", ["any stream: an event of 2 MB", "any http: 3 MB of one answer"])
 def test_a_slow_and_steady_reader_gets_all_of_a_large_answer(name: str) -> None:
     answer, took_s = asked(name, SLOW_BYTES)
@@ -46,7 +42,6 @@ def test_a_slow_and_steady_reader_gets_all_of_a_large_answer(name: str) -> None:
     assert took_s > WRITE_STALL_S
 
 
-@interpreted
 def test_a_reader_that_takes_next_to_nothing_is_cut_off() -> None:
     answer, took_s = asked("any stream: an event of 2 MB", NEXT_TO_NOTHING_BYTES)
     assert answer is None or not answer.framed

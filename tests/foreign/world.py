@@ -120,7 +120,7 @@ class World:
         chance = random.getstate()
         random.seed(SEED)  # the gateway draws its own seed from here
         try:
-            self.gateway = Gateway(_settings(), policy(aggregate, hedged))
+            self.gateway = Gateway(_settings(), policy(aggregate, hedged), clock=loop.time)
         finally:
             app.admin_app = real
             random.setstate(chance)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.foreign.loop import clock_of
 from tests.proxy.playbook import Loop, Play
 
 
@@ -20,9 +19,8 @@ def play() -> Iterator[Callable[..., Play]]:
         return plays[-1]
 
     try:
-        with clock_of(loop):
-            yield make
-            for each in plays:
-                each.over()
+        yield make
+        for each in plays:
+            each.over()
     finally:
         loop.close()

@@ -554,8 +554,8 @@ class Play:
         rules = rules or policy(pool("p", "r1", "r2"), tier("std"))
         self.meter = Meter()
         self.controller = Script(loop.time)
-        self.driver = Driver(self.controller, self.meter, loop)  # type: ignore[arg-type]
-        self.upstreams = Upstreams(Oddities(self.meter))
+        self.driver = Driver(self.controller, self.meter, loop, loop.time)  # type: ignore[arg-type]
+        self.upstreams = Upstreams(Oddities(self.meter, loop.time), loop.time)
         self.upstreams.configure(rules.pools.values())
         self.logged: list[str] = []
         self.handler: RequestHandler = RequestHandler(

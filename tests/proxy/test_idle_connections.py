@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from time import monotonic
 from typing import Any, cast
 
 from hypothesis import given
@@ -106,7 +107,7 @@ def test_a_connection_is_used_again_only_if_it_is_reading_empty_and_without_owne
 ) -> None:
     counted = Counted()
     spec = ReplicaSpec("r", "http://127.0.0.1:1")
-    upstream = ReplicaConnections(spec, PoolSpec("p", (spec,)), Oddities(counted))
+    upstream = ReplicaConnections(spec, PoolSpec("p", (spec,)), Oddities(counted, monotonic), monotonic)
     connection, transport = UpstreamConnection(upstream), Transport()
     connection.connection_made(transport)
     for _ in range(2):

@@ -19,7 +19,6 @@ from gateway.core.journal.recorder import CALLS
 from gateway.core.policy import Timeouts
 from gateway.core.request import AttemptOutcome, AttemptResult, Callback, CountSource, Outcome, Reason, Record, Sample
 from gateway.core.stats import LogHistogram
-from gateway.proxy import driver as module
 from gateway.proxy.driver import Driver
 from gateway.proxy.logs import LOG_EVERY_S
 from gateway.proxy.supervisor import Supervisor
@@ -163,14 +162,13 @@ class FakeExchange:
 class Rig:
     """Six requests for two slots: one is slow and times out, one is retried, one leaves, the others are answered."""
 
-    def __init__(self, trap: Trap, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, trap: Trap) -> None:
         self.loop = Loop()
-        monkeypatch.setattr(module, "monotonic", lambda: self.loop.now)
         self.trap = trap
         self.meter = Meter(trap)
         self.controller = Controller(POLICY, random.Random(1))
         at, trap.at = trap.at, -1
-        self.driver = Driver(self.controller, cast(Any, self.meter), cast(Any, self.loop))
+        self.driver = Driver(self.controller, cast(Any, self.meter), cast(Any, self.loop), lambda: self.loop.now)
         for name in CALLS - {"fail"}:
             setattr(self.controller, name, trap.around(f"controller.{name}", getattr(self.controller, name)))
         self.exchanges = [FakeExchange(trap) for _ in range(REQUESTS)]
@@ -217,10 +215,10 @@ class Rig:
             self.driver.finish(attempt, AttemptResult(end, output_tokens=5), "p", replica)
 
 
-def test_a_bug_at_any_place_costs_one_request_and_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_at_any_place_costs_one_request_and_no_slot() -> None:
     logging.getLogger("tailgate.bugs").disabled = True
     counting = Trap()
-    clean = Rig(counting, monkeypatch)
+    clean = Rig(counting)
     clean.play()
     expected = [["answer"], ["ttft-timeout"], *[["answer"]] * 3, ["closed"]]
     assert [exchange.answers for exchange in clean.exchanges] == expected
@@ -228,7 +226,7 @@ def test_a_bug_at_any_place_costs_one_request_and_no_slot(monkeypatch: pytest.Mo
     try:
         for at in range(1, counting.passed + 1):
             trap = Trap(at)
-            rig = Rig(trap, monkeypatch)
+            rig = Rig(trap)
             try:
                 rig.play()
             except Bug:
@@ -252,7 +250,7 @@ def test_a_bug_at_any_place_costs_one_request_and_no_slot(monkeypatch: pytest.Mo
 
 
 def test_a_deadline_that_raises_costs_its_request_and_the_next_ones_fire(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = Rig(Trap(), monkeypatch)
+    rig = Rig(Trap())
     expire, raised = rig.controller.lifecycle.expire, []
 
     def broken(live: Any, *rest: Any) -> None:
@@ -271,8 +269,8 @@ def test_a_deadline_that_raises_costs_its_request_and_the_next_ones_fire(monkeyp
     assert [record.outcome for record in rig.meter.records] == [Outcome.ERROR] * 2 + [Outcome.TIMEOUT] * 2
 
 
-def test_a_wake_that_always_raises_keeps_its_alarm_and_lets_the_loop_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = Rig(Trap(), monkeypatch)
+def test_a_wake_that_always_raises_keeps_its_alarm_and_lets_the_loop_rest() -> None:
+    rig = Rig(Trap())
 
     def broken(now: float) -> Any:
         raise Bug
@@ -288,9 +286,9 @@ def test_a_wake_that_always_raises_keeps_its_alarm_and_lets_the_loop_rest(monkey
     assert rig.exchanges[0].answers == ["total-timeout"]
 
 
-def test_end_of_an_attempt_whose_cancel_raised_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_end_of_an_attempt_whose_cancel_raised_is_ignored() -> None:
     """The cancel has freed the slot; the call goes on at the replica, and its end is nobody's."""
-    rig = Rig(Trap(), monkeypatch)
+    rig = Rig(Trap())
     exchange: Any = rig.exchanges[0]
 
     def broken(attempt: int) -> int:
@@ -308,13 +306,10 @@ def test_end_of_an_attempt_whose_cancel_raised_is_ignored(monkeypatch: pytest.Mo
     assert view.in_flight == 0
 
 
-def test_one_bug_of_a_kind_is_logged_a_minute_and_all_are_counted(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_one_bug_of_a_kind_is_logged_a_minute_and_all_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
-    monkeypatch.setattr("gateway.proxy.logs.monotonic", lambda: now[0])
     counted: list[Callback] = []
-    supervisor = Supervisor(counted.append)
+    supervisor = Supervisor(counted.append, lambda: now[0])
 
     def raises(error: Exception) -> None:
         try:

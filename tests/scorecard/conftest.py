@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -35,7 +36,7 @@ def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.Abstrac
 
 @pytest.fixture
 async def gateway() -> AsyncIterator[GatewayFactory]:
-    """`await gateway(policy, **settings)`: a gateway that serves, its policy given as YAML or compiled.
+    """`await gateway(policy, clock, **settings)`: a gateway that serves, its policy given as YAML or compiled.
 
     Whatever is raised in a callback of the event loop, where nobody would see it, fails the test.
     """
@@ -43,11 +44,11 @@ async def gateway() -> AsyncIterator[GatewayFactory]:
     asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
     async with AsyncExitStack() as stack:
 
-        async def start(policy: str | Policy, **settings: Any) -> Gateway:
+        async def start(policy: str | Policy, clock: Callable[[], float] = monotonic, **settings: Any) -> Gateway:
             if isinstance(policy, str):
                 policy = load_text(policy, "policy.yaml", {})
             given = {"port": 0, "admin_port": 0, "drain_deadline_s": 0.0} | settings
-            gw = await stack.enter_async_context(Gateway(Settings(**given), policy))
+            gw = await stack.enter_async_context(Gateway(Settings(**given), policy, clock=clock))
             stack.callback(_hurry, gw)
             return gw
 

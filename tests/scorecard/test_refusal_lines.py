@@ -8,9 +8,7 @@ from time import monotonic
 import pytest
 
 from gateway.core.request import Reason
-from gateway.proxy import logs
 from gateway.proxy.logs import REFUSAL_LINES
-from tests.interpreted import interpreted
 
 from .capture import Capture, never
 from .conftest import Connect, GatewayFactory
@@ -106,17 +104,14 @@ async def test_request_that_times_out_failed_and_one_that_is_answered_has_no_lin
     assert [line.partition(";")[0] for line in lines(log)] == ["request r-1 failed: ttft-timeout, tier free, pool main"]
 
 
-@interpreted
 async def test_flood_has_a_few_lines_and_the_next_one_has_the_number_left_out(
     gateway: GatewayFactory,
     capture: Capture,
     connect: Connect,
     log: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(logs, "monotonic", lambda: now[0])
-    gw = await gateway(rules(capture.url, keys={KEY: "acme"}))
+    gw = await gateway(rules(capture.url, keys={KEY: "acme"}), lambda: now[0])
     client = await connect(gw.url)
     for number in range(200):
         assert (await client.ask(chat(f"x-request-id: flood-{number}"))).status == 401

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 from gateway.proxy.logs import LogSampler, more
@@ -20,9 +21,9 @@ class OddityCounter(Protocol):
 class Oddities:
     """Tells of odd answers. One log line per replica and kind a minute, with the number that got none."""
 
-    def __init__(self, counter: OddityCounter) -> None:
+    def __init__(self, counter: OddityCounter, clock: Callable[[], float]) -> None:
         self._counter = counter
-        self._sampler = LogSampler()
+        self._sampler = LogSampler(clock)
 
     def tell(self, pool: str, replica: str, kind: Oddity, detail: str) -> None:
         """Count one odd answer; `detail` says what was odd, without a word of a request or an answer."""

@@ -8,7 +8,6 @@ from gateway.core.admission.deadlines import PROGRESS_EVERY_S
 from gateway.core.admission.usage import told_output
 from gateway.core.request import AttemptOutcome, AttemptResult, Reason
 from gateway.core.stats import LogHistogram
-from gateway.proxy.clock import monotonic
 from gateway.proxy.outgoing import Outgoing
 from gateway.proxy.replica.answer import HeldAnswer
 from gateway.proxy.replica.owner import AttemptOwner
@@ -40,6 +39,7 @@ class StreamedAnswer(HeldAnswer):
     __slots__ = (
         "_client",
         "_client_of_content",
+        "_clock",
         "_end",
         "_gaps",
         "_last_at",
@@ -50,6 +50,7 @@ class StreamedAnswer(HeldAnswer):
 
     def __init__(self, owner: AttemptOwner, attempt: int, upstream: ReplicaConnections) -> None:
         super().__init__(owner, attempt, upstream)
+        self._clock = owner.driver.clock
         self._splitter = NO_EVENTS
         self._end: list[bytes] = []
         """The answer's own marks of its end: shown once the connection says that it has ended, too."""
@@ -93,7 +94,7 @@ class StreamedAnswer(HeldAnswer):
         else:
             client.write(chunk(self._model.apply_to_one(data[start:-2])))
         reader.tokens_seen += 1
-        now = monotonic()
+        now = self._clock()
         self._gaps.add(now - self._last_at)
         self._last_at = now
         if now >= self._progress_at:
@@ -129,7 +130,7 @@ class StreamedAnswer(HeldAnswer):
         self._gaps = self.owner.gaps(self.upstream)
 
     def _stream(self, reader: StreamReader, pieces: list[bytes], raw: bytes | None) -> None:
-        now = monotonic()
+        now = self._clock()
         splitter = self._splitter
         out: list[bytes] = []
         shown = content = 0

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 from urllib.parse import urlsplit
 
 from gateway.core.policy import PoolSpec, ReplicaSpec
 from gateway.core.request import AttemptOutcome, Callback, Endpoint
-from gateway.proxy.clock import monotonic
 from gateway.proxy.replica.oddities import Oddities
 from gateway.proxy.replica.upstream_connection import AnswerReceiver, Connecting, ConnectionOwner, UpstreamConnection
 from gateway.wire.answers.oddity import Oddity
@@ -29,10 +28,11 @@ _SERVED_BY: Final = b"x-tailgate-pool: %b\r\nx-tailgate-replica: %b\r\nx-tailgat
 class ReplicaConnections(ConnectionOwner):
     """The connections of one replica. Ranks of a server share none: each counts its own calls."""
 
-    def __init__(self, spec: ReplicaSpec, pool: PoolSpec, oddities: Oddities) -> None:
+    def __init__(self, spec: ReplicaSpec, pool: PoolSpec, oddities: Oddities, clock: Callable[[], float]) -> None:
         super().__init__(spec)
         self.pool = pool
         self._oddities = oddities
+        self._clock = clock
         self.takes_stream_options = True
         """Whether it can be asked for usage in streams: Azure's OpenAI and Mistral's API have refused that."""
         self._served_by: dict[str, bytes] = {}
@@ -99,7 +99,7 @@ class ReplicaConnections(ConnectionOwner):
             self.odd(Oddity.NOT_IDLE, "a connection was not idle after its answer, and was closed")
             connection.transport.abort()
             return
-        connection.idle_since = monotonic()
+        connection.idle_since = self._clock()
         self._idle.append(connection)
 
     def odd(self, kind: Oddity, detail: str) -> None:
@@ -141,7 +141,7 @@ class ReplicaConnections(ConnectionOwner):
 
     def _take_idle(self) -> UpstreamConnection | None:
         """The connection used last: its replica is the least likely to be closing it."""
-        oldest_fresh = monotonic() - IDLE_LIMIT_S
+        oldest_fresh = self._clock() - IDLE_LIMIT_S
         while self._idle:
             connection = self._idle.pop()
             # `release` has found it idle, and nothing but its end has happened to it since.
@@ -198,8 +198,9 @@ class ReplicaConnections(ConnectionOwner):
 class Upstreams:
     """The connections of every replica of the policy, by replica name."""
 
-    def __init__(self, oddities: Oddities) -> None:
+    def __init__(self, oddities: Oddities, clock: Callable[[], float]) -> None:
         self._oddities = oddities
+        self._clock = clock
         self._by_name: dict[str, ReplicaConnections] = {}
         self._leaving: list[ReplicaConnections] = []
 
@@ -213,9 +214,9 @@ class Upstreams:
                     known.move(pool)
                     self._by_name[spec.name] = old.pop(spec.name)
                 else:
-                    self._by_name[spec.name] = ReplicaConnections(spec, pool, self._oddities)
+                    self._by_name[spec.name] = ReplicaConnections(spec, pool, self._oddities, self._clock)
         self._leaving.extend(old.values())
-        self.sweep(monotonic())
+        self.sweep(self._clock())
 
     def get(self, name: str) -> ReplicaConnections | None:
         """The connections of the replica `name`; None if the policy has none of that name any more."""
