@@ -77,6 +77,13 @@ def test_each_event_of_one_read_gets_the_asked_name() -> None:
     assert name.apply_to_one(events[3]) == name.apply(events[3])
 
 
+def test_name_that_overlaps_the_one_just_replaced_is_left_as_it_came() -> None:
+    name = ModelName("asked")
+    name.learn(b'"model"', b'{"model":"model"}')
+    broken = b'{"a":"}","model":"model":"model"}'
+    assert name.apply(broken) == b'{"a":"}","model":"asked":"model"}'
+
+
 @pytest.mark.parametrize("told", [b"", b"null", b"7", b'"other"'])
 def test_unreadable_model_name_in_an_answer_changes_nothing(told: bytes) -> None:
     name = ModelName("asked")

@@ -97,7 +97,8 @@ class ModelName:
         for token in _TOKEN.finditer(piece):
             at = token.start()
             depth = _depth_after(piece[at], depth)
-            if depth <= self._depth and piece.startswith(self._old, at):
+            # Not inside the one before: compiled, a slice that ends before it begins raises SystemError.
+            if at >= end and depth <= self._depth and piece.startswith(self._old, at):
                 out += (piece[end:at], self._new)
                 end = at + len(self._old)
         return b"".join((*out, piece[end:]))
