@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.core.policy import Caps
 from gateway.core.request import Endpoint
 from gateway.wire.fingerprint import fingerprint
-from gateway.wire.request import parse, render
+from gateway.wire.request import BadRequest, parse, render
 
 PLAIN = b'{"model": "m", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5, "seed": 1}'
 
@@ -32,6 +32,19 @@ def test_fingerprint_differs_for_a_different_request() -> None:
         PLAIN.replace(a, b) for a, b in ((b'"m"', b'"n"'), (b"Hi", b"Ho"), (b": 5", b": 6"), (b"seed", b"min_tokens"))
     ]
     assert len({of(body) for body in (PLAIN, *others)}) == 5
+
+
+def test_the_deepest_request_that_is_served_has_a_fingerprint() -> None:
+    depths = range(240, 260)
+    bodies = [PLAIN[:-1] + b', "metadata": ' + b"[" * depth + b"]" * depth + b"}" for depth in depths]
+    served = []
+    for body in bodies:
+        try:
+            served.append(parse(Endpoint.CHAT, body, Caps()))
+        except BadRequest:
+            continue
+    assert 0 < len(served) < len(depths)
+    assert len({fingerprint(parsed) for parsed in served}) == len(served)
 
 
 def test_sending_a_request_does_not_change_it() -> None:

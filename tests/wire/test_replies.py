@@ -310,6 +310,7 @@ def test_an_engines_refusal_is_put_into_the_clients_dialect(
         b'{"detail": []}',
         b'{"detail": [{"loc": 5, "msg": 6}]}',
         b'{"detail": ["x"]}',
+        b'{"detail": [{"loc": [' + b"[" * 1000 + b"]" * 1000 + b"]}]}",
         b'{"error": {"message": "Traceback (most recent call last):\\n  File \\"/opt/vllm/x.py\\""}}',
         b'{"error": {"message": "' + b"x" * 300_000 + b'"}}',
         b"[" * 100_000,

@@ -89,7 +89,9 @@ def _detail(detail: object) -> tuple[str, str | None]:
         return "", None
     first = detail[0]
     where, problem = first.get("loc"), first.get("msg")
-    path = [str(part) for part in where if part != "body"] if type(where) is list else []
+    steps = where if type(where) is list else []
+    # A name or an index, and nothing nested: to write that as text may exceed the recursion limit.
+    path = [str(step) for step in steps if type(step) in (str, int) and step != "body"]
     param = _word(".".join(path))
     if type(problem) is not str:
         return "", param
