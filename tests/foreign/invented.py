@@ -2,7 +2,7 @@
 
 Damage to known answers (`mutate.py`) seldom makes these: usage in the middle, an index that is a text, half a character
 in each of two events, a thousand levels, trailers, interim heads, a body that is compressed. As with damage, any of it
-must give one answer or one error, and harm nobody.
+must give one answer or one error, and harm nobody: `python -m tests.foreign.invented --count 4000`.
 """
 
 # ruff: noqa: UP031 - in any other form the braces of JSON would have to be doubled
@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 from random import Random
 from typing import Final
 
-from tests.foreign.mutate import KINDS, Case, cut
+from tests.foreign.mutate import KINDS, Case, cut, main
 from tests.foreign.script import (
     CHAT,
     COMPLETIONS,
@@ -201,3 +202,7 @@ def invented(seed: int) -> Case:
     choices = random.choice((1, 1, 1, 2)) if stream and path in (CHAT, COMPLETIONS) else 1
     script = Script(f"invented {json.dumps(path)}", "nobody", data, None, path, stream, then, choices=choices)
     return Case(script, random.choice(KINDS), cut(random, data), {}, 0.0, random.random() < 0.05)
+
+
+if __name__ == "__main__":
+    sys.exit(main(invented))

@@ -18,6 +18,7 @@ from random import Random
 from typing import Final
 
 from gateway.core.request import Outcome, Record
+from gateway.observe.build_info import kind
 from tests.foreign.client import Answer, chunks, error_in, request, said_in_stream
 from tests.foreign.play import dialect_faults
 from tests.foreign.replica import Play
@@ -266,9 +267,9 @@ async def _one(stage: Stage, case: Case) -> list[str]:
     return found
 
 
-def main() -> int:
-    """The long form."""
-    parser = argparse.ArgumentParser(prog="python -m tests.foreign.mutate", description=__doc__.splitlines()[0])
+def main(make: Callable[[int], Case] = case_of) -> int:
+    """The long form, of the examples that `make` gives."""
+    parser = argparse.ArgumentParser(description="Plays damaged or invented answers.")
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--show", action="store_true", help="print the bytes of what goes wrong")
@@ -285,8 +286,8 @@ def main() -> int:
         if given.show:
             print(case.pieces, file=sys.stderr)
 
-    run(range(given.seed, given.seed + given.count), tell)
-    print(f"{given.count} examples from seed {given.seed}: {sum(wrong.values())} wrong")
+    run(range(given.seed, given.seed + given.count), tell, make)
+    print(f"{given.count} examples from seed {given.seed} over {kind()} code: {sum(wrong.values())} wrong")
     for what, n in wrong.most_common(20):
         print(f"  {n:5} {what}")
     return 1 if wrong else 0
