@@ -121,6 +121,11 @@ def test_malformed_event_is_an_assembly_error(event: str) -> None:
         assembly(Endpoint.CHAT).add([f"data: {event}\n\n".encode()])
 
 
+def test_a_response_that_is_no_object_is_an_assembly_error() -> None:
+    with pytest.raises(AssemblyError):
+        assembly(Endpoint.RESPONSES).add([b'data: {"type":"response.completed","response":"all of it"}\n\n'])
+
+
 def test_an_answer_nested_deeper_than_can_be_joined_is_an_assembly_error() -> None:
     deep = b'{"a":' * 1000 + b"1" + b"}" * 1000
     made = assembly(Endpoint.CHAT)

@@ -171,7 +171,10 @@ class ResponseAssembly(Assembly):
 
     def _take(self, event: dict[str, Any]) -> None:
         if event.get("type") in ("response.completed", "response.incomplete"):
-            self._response = event["response"]
+            response = event["response"]
+            if type(response) is not dict:
+                raise TypeError("the response is not an object")
+            self._response = response
 
     def _whole(self) -> dict[str, Any]:
         if not self._response:
