@@ -59,7 +59,7 @@ wheel: $(STAMP)  ## A wheel in dist/, compiled (needs a C compiler)
 test-interpreted: $(STAMP)  ## The tests that only the code as it is written can pass
 	@TAILGATE_PURE=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m interpreted
 
-experiments: compiled  ## Every figure of docs/results/experiments again, with its tables and pictures; takes hours
+experiments: compiled  ## Every figure of docs/results/experiments again, with its tables and pictures
 	@$(BIN)/python -m loadtests.experiments run all --docs docs/results/experiments
 
 test-vllm: compiled  ## The same requests against a real engine: make test-vllm URL=http://127.0.0.1:8000

@@ -1,4 +1,4 @@
-"""`python -m loadtests.experiments list | run NAME... [--quick] [--json]`: the one runner of every experiment."""
+"""`python -m loadtests.experiments list | run NAME... [--quick | --full]`: the one runner of every experiment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import Annotated
 
 import typer
@@ -20,7 +20,7 @@ from rich.table import Table
 from loadtests.children import end_by_sigterm
 from loadtests.compiled import as_users_have_it
 from loadtests.experiments.findings import Findings
-from loadtests.experiments.lab import QUICK, Effort, Lab
+from loadtests.experiments.lab import FULL, QUICK, Effort, Lab
 from loadtests.experiments.pages import write_page
 from loadtests.experiments.registry import EXPERIMENTS, about
 from loadtests.experiments.verdicts import as_json, judged, measured
@@ -45,6 +45,7 @@ def list_command() -> None:
 def run_command(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names from the list, or all.")],
     quick: Annotated[bool, typer.Option("--quick", help="Fewer seeds, shorter runs: whether it works at all.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Twice the seeds, twice as long: narrower intervals.")] = False,
     as_documents: Annotated[bool, typer.Option("--json", help="Print one JSON document a line, one for each.")] = False,
     docs: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write a page with pictures for each.")] = None,
     seeds: Annotated[int | None, typer.Option(min=2, help="Runs of each candidate.")] = None,
@@ -55,7 +56,9 @@ def run_command(
     ] = False,
 ) -> None:
     """Run experiments, each anew, and hold what they find against the targets."""
-    effort = QUICK if quick else Effort()
+    if quick and full:
+        raise typer.BadParameter("--quick and --full contradict each other: say one of them")
+    effort = QUICK if quick else FULL if full else Effort()
     effort = effort if seeds is None else replace(effort, seeds=seeds)
     chosen = _known(names)
     if docs is not None:
@@ -70,13 +73,16 @@ def run_command(
         lab = Lab(effort, jobs)
         for name in chosen:
             lab.tell = _teller(name, console, lambda text: progress.update(task, description=text))
+            began_s = perf_counter()
             findings = EXPERIMENTS[name](lab)
+            took_s = perf_counter() - began_s
             if as_documents:
                 print(json.dumps(as_json(name, findings, effort)), flush=True)
             else:
                 _show(name, findings, effort, out)
+                out.print(f"{name} took {took_s:.0f} s", highlight=False)
             if docs is not None:
-                write_page(name, about(name), findings, effort, docs)
+                write_page(name, about(name), findings, effort, docs, took_s)
             missed |= any(row["pass"] is False for row in judged(name, findings, quick=effort.quick).values())
     if missed and fail:
         raise typer.Exit(1)

@@ -1,11 +1,12 @@
 """The gateway on engines as they are in the world, beside round robin and the best static cap in hindsight.
 
-Two replicas of one engine. Loads are multiples of the knee: the highest rate at which 97% are good with round robin.
-*auto* enforces with learned slots, *seats* is told the engine's own seats as `slots`, *zero-config* is
-`tailgate serve --replica`: shadow mode. The cap, and the share of its objective that a request may wait for it, are
-searched anew for every cell, on the same arrivals. It has strict tiers where there are several. Nobody could know it
-beforehand. Every run begins cold. Its first 40 s and what arrives after them are told apart. Goodput is weighted by
-tier; refusals are misses.
+Two replicas, of one engine unless two are named. Loads are multiples of the knee: the highest rate at which 97% are
+good with round robin. Of unlike replicas it is half the sum of what two of each have. *auto* enforces with learned
+slots, *seats* is told the engine's own seats as `slots`, *zero-config* is `tailgate serve --replica`: shadow mode. The
+cap, and the share of its objective that a request may wait for it, are searched anew for every cell, on the same
+arrivals. It has strict tiers where there are several. Nobody could know it beforehand. Every run begins cold. Its first
+40 s and what arrives after them are told apart. *Warm* is *auto* on the arrivals of the first 40 s, after a minute at
+.8x or less. Goodput is weighted by tier; refusals are misses.
 
 The optimum is the clairvoyant program under the same demands ([how](README.md#the-optimum)). It knows no TPOT: where
 that binds, nobody comes near it.
@@ -18,9 +19,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import product
 from statistics import fmean
+from typing import Any
 
 from gateway.sim.analysis.report import Interval, difference, mean, ratio
-from gateway.sim.run.profiles import ENGINES
+from gateway.sim.run.profiles import COSTS, ENGINES, Profile
 from loadtests.experiments.engines_cell import Cell
 from loadtests.experiments.engines_plan import CAP, Found, Task, find, knee_of
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare, line, written
@@ -34,6 +36,10 @@ WORKLOADS = ("code", "reasoning", "summaries")
 PAIR = ("llama3-8b-a100", "llama3-70b-a100-tp4")
 """Engines of the other workloads and of three tiers."""
 WHO = ("auto", "slots", "zero", "round-robin")
+UNLIKE = (("llama3-8b-a100", 2.0), ("llama3-8b-a100", 4.0), ("llama2-7b-h100", "llama2-7b-a40"))
+"""The engine of one replica; and that of the other, or how many times slower it is."""
+UNLIKE_LOADS = (0.9, 1.5)
+UNLIKE_WHO = ("auto", "zero", "round-robin", "least-requests")
 ANSWERS = 1000
 """Of a cell at its knee, over all seeds, at least,"""
 MIN_S, MAX_S = 30.0, 300.0
@@ -58,13 +64,16 @@ def engines(lab: Lab) -> Findings:
         "the fewer requests an engine can take; intervals are 95% bootstraps over seeds."
     )
     _judge(found, findings)
-    for workload, tiers in dict.fromkeys((one.task.cell.workload, one.task.cell.tiers) for one in found):
-        of = [one for one in found if (one.task.cell.workload, one.task.cell.tiers) == (workload, tiers) and one.cap]
+    unlike = [one for one in found if one.task.cell.second]
+    like = [one for one in found if not one.task.cell.second]
+    for workload, tiers in dict.fromkeys((one.task.cell.workload, one.task.cell.tiers) for one in like):
+        of = [one for one in like if (one.task.cell.workload, one.task.cell.tiers) == (workload, tiers) and one.cap]
         name = f"{workload}, {tiers} tier{'s' * (tiers != 'one')}"
         findings.grids += [_steady(f"Steady: {name}", of), _cold(f"The first 40 s: {name}", of)] if of else []
+    findings.grids += [_unlike(unlike)] if unlike else []
     findings.grids += [missed(found)]
     findings.charts += _charts(
-        [one for one in found if (one.task.cell.workload, one.task.cell.tiers) == ("chat", "one")]
+        [one for one in like if (one.task.cell.workload, one.task.cell.tiers) == ("chat", "one")]
     )
     return findings
 
@@ -88,7 +97,23 @@ def _tasks(lab: Lab) -> list[Task]:
         if tiers == "three":
             load = HIGHEST_LOAD
             tasks.append(Task(replace(cell, load=load), load * knee, seeds, ("auto",), caps=False))
+    for engine, other in UNLIKE:
+        first, knee = ENGINES[engine], knees[engine, "chat", "one"]
+        if isinstance(other, str):
+            second, other_knee = ENGINES[other], knees[other, "chat", "one"]
+        else:
+            second, other_knee = _slowed(first, other), knee / other
+        knee = (knee + other_knee) / 2
+        seconds = min(max(ANSWERS / knee / SEEDS, MIN_S), MAX_S)
+        cell = Cell(first, seconds=seconds, second=second)
+        tasks += [Task(replace(cell, load=load), load * knee, seeds, UNLIKE_WHO) for load in UNLIKE_LOADS]
     return tasks
+
+
+def _slowed(profile: Profile, factor: float) -> Profile:
+    """Every step takes `factor` times as long, as on a part of a card, or on one that is throttled."""
+    costs: dict[str, Any] = {cost: factor * getattr(profile, cost) for cost in COSTS}
+    return replace(profile, name=f"{factor:g} times slower", **costs)
 
 
 def _judge(found: Sequence[Found], findings: Findings) -> None:
@@ -104,6 +129,12 @@ def _judge(found: Sequence[Found], findings: Findings) -> None:
     figures["least_zero_less_round_robin_cold"] = _least(_less(one, "zero", "round-robin", cold=True) for one in zero)
     if below := [one for one in zero if one.task.cell.load < 1.0]:
         figures["most_zero_p99_ttft_above_round_robin_s"] = bare(max(map(_later, below)), len(below))
+    if unlike := [one for one in found if "least-requests" in one.ran]:
+        figures["least_less_least_requests"] = _least(_less(one, "auto", "least-requests") for one in unlike)
+    if warmed := [one for one in found if one.warm]:
+        for load in dict.fromkeys(one.task.cell.load for one in warmed):
+            at = [one for one in warmed if one.task.cell.load == load]
+            figures[f"least_cold_to_warm_{load:g}x"] = _least(map(_to_warm, at))
     seated = [one for one in found if "slots" in one.ran]
     figures["most_slots_off_auto"] = _most(_off(one) for one in seated)
     figures["least_good_of_served"] = bare(min(one.ran["auto"].all.of_served for one in found), len(found))
@@ -131,6 +162,10 @@ def _most(of: Iterable[Interval]) -> Interval:
 def _to_cap(one: Found) -> Interval:
     ours, caps = one.ran["auto"].steady, one.ran[CAP].steady
     return ratio(ours, caps) or bare(math.inf, len(ours))
+
+
+def _to_warm(one: Found) -> Interval:
+    return ratio(one.ran["auto"].cold, one.warm) or bare(math.inf, len(one.warm))
 
 
 def _to_bound(one: Found) -> Interval:
@@ -171,11 +206,12 @@ def _steady(title: str, found: Sequence[Found]) -> Grid:
 
 def _cold(title: str, found: Sequence[Found]) -> Grid:
     columns = ["engine", "load", "requests/s", "auto", "seats", "zero-config", "round robin"]
-    columns += ["p99 TTFT, s: zero-config", "round robin"]
+    columns += ["warm", "p99 TTFT, s: zero-config", "round robin"]
     rows = [
         [
             *_place(one),
             *(written(mean(one.ran[who].cold)) for who in WHO),
+            written(mean(one.warm)),
             *(f"{one.ran[who].all.ttft_p99:.3f}" for who in ("zero", "round-robin")),
         ]
         for one in found
@@ -183,15 +219,35 @@ def _cold(title: str, found: Sequence[Found]) -> Grid:
     return Grid(title, columns, rows)
 
 
+def _unlike(found: Sequence[Found]) -> Grid:
+    columns = ["engines", "load", "requests/s", "auto", "zero-config", "round robin", "least requests"]
+    columns += ["best static cap", "slots, share waited", "auto / cap", "auto: good of served"]
+    rows = [
+        [
+            *_place(one),
+            *(written(mean(one.ran[who].steady), 3) for who in (*UNLIKE_WHO, CAP)),
+            one.cap,
+            written(_to_cap(one)),
+            f"{one.ran['auto'].all.of_served:.3f}",
+        ]
+        for one in found
+    ]
+    return Grid("Steady: unlike replicas, chat, one tier", columns, rows)
+
+
 def _place(one: Found) -> list[str]:
     cell = one.task.cell
-    return [cell.profile.name, f"{cell.load:g}x", f"{one.task.rate_per_s:.2f}"]
+    return [cell.name, f"{cell.load:g}x", f"{one.task.rate_per_s:.2f}"]
 
 
 WANTED: dict[str, tuple[Callable[[Found], float], Callable[[Found, float], bool]]] = {
     "auto / best static cap": (
         lambda one: _to_cap(one).value if one.cap else math.inf,
         lambda one, value: value >= (1.0 if one.task.cell.load <= 1.0 else 1.05),
+    ),
+    "cold / warm, the first 40 s": (
+        lambda one: _to_warm(one).value if one.warm else math.inf,
+        lambda one, value: value >= (0.98 if one.task.cell.load <= 1.0 else 0.95),
     ),
     "zero-config less round robin, steady": (
         lambda one: _less(one, "zero", "round-robin").value if "zero" in one.ran else 0.0,
@@ -220,7 +276,7 @@ def missed(found: Sequence[Found]) -> Grid:
         cells = [(one, value) for one in found if not is_met(one, value := value_of(one))]
         for one, value in sorted(cells, key=lambda pair: pair[1]):
             cell = one.task.cell
-            rows.append([name, cell.profile.name, cell.workload, cell.tiers, f"{cell.load:g}x", f"{value:.3f}"])
+            rows.append([name, cell.name, cell.workload, cell.tiers, f"{cell.load:g}x", f"{value:.3f}"])
     return Grid("Cells that miss a figure", ["figure", "engine", "workload", "tiers", "load", "value"], rows)
 
 

@@ -1,8 +1,8 @@
 """One engine, workload and load: the gateway beside round robin and the best static cap in hindsight.
 
-Two replicas of one profile. Loads are multiples of the knee: the highest rate at which 97% are good with round robin.
-The cap and the share of the objective that a request may wait for it are searched on the same arrivals, with strict
-tiers where there are several. A run begins cold; its first 40 s and what arrives after them are told apart.
+Two replicas, of one profile or of two. Loads are multiples of the knee: the highest rate at which 97% are good with
+round robin. The cap and the share of the objective that a request may wait for it are searched on the same arrivals,
+with strict tiers where there are several. A run begins cold; its first 40 s and what arrives after them are told apart.
 
     python -m loadtests.experiments.engines_cell --profile llama3-70b-a100-tp4 --load 1.5
 
@@ -44,11 +44,15 @@ from gateway.sim.workload.synthetic import Synthetic, TierTraffic
 from loadtests.quantiles import rank
 
 COLD_S = 40.0
+WARM_UP_S, WARM_LOAD = 60.0, 0.8
+EMPTY_S = 10.0
+"""Of the warm-up, without arrivals: what is learned is kept, and the queue is empty."""
 AT_ONCE_S = 0.1
 WINDOW_S, WINDOW_ANSWERS = 10.0, 50
 GOOD_AT_KNEE = 0.97
 KNEE_S, KNEE_ANSWERS = 200.0, 400
 WAITS = (0.05, 0.2, 0.5, 0.9)
+REPLICAS = ("127.0.0.1:9001", "127.0.0.1:9002")
 POLICIES = Path(__file__).resolve().parents[2] / "policies"
 WRITTEN = {"three": POLICIES / "chat-with-tiers.yaml", "default": POLICIES / "default.yaml"}
 
@@ -71,7 +75,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """An engine, and the traffic that it is offered."""
+    """Two engines, and the traffic that they are offered."""
 
     profile: Profile
     workload: str = "chat"
@@ -79,11 +83,26 @@ class Cell:
     load: float = 1.0
     seconds: float = 120.0
     """After the first 40."""
+    second: Profile | None = None
+    """Of the second replica, if it is unlike the first."""
 
     @property
-    def engine(self) -> Profile:
-        """The profile, with the context that the workload needs."""
-        return replace(self.profile, max_model_len=CONTEXT.get(self.workload, self.profile.max_model_len))
+    def name(self) -> str:
+        """Of its engines."""
+        return self.profile.name + (f" + {self.second.name}" if self.second else "")
+
+    @property
+    def max_model_len(self) -> int:
+        """The context that each engine holds: as much as the workload needs."""
+        profiles = (self.profile, self.second or self.profile)
+        return CONTEXT.get(self.workload, min(profile.max_model_len for profile in profiles))
+
+    @property
+    def fleet(self) -> FleetSpec:
+        """Its replicas."""
+        longest = self.max_model_len
+        profiles = (self.profile, self.second or self.profile)
+        return FleetSpec({name: replace(p, max_model_len=longest) for name, p in zip(REPLICAS, profiles, strict=True)})
 
     @property
     def mix(self) -> dict[str, float]:
@@ -92,7 +111,7 @@ class Cell:
 
     def policy(self, mode: AdmissionMode = AdmissionMode.ENFORCE) -> Policy:
         """Two replicas, learned slots."""
-        rules = builtin(["http://127.0.0.1:9001", "http://127.0.0.1:9002"])
+        rules = builtin([f"http://{replica}" for replica in REPLICAS])
         bare = replace(rules.tiers["default"], admission=AdmissionSpec())
         tiers: dict[str, Tier]
         if self.tiers in WRITTEN:
@@ -118,7 +137,7 @@ class Cell:
         shares = tuple(
             TierTraffic(name, part, prompt, answer, tenants=8, model="any") for name, part in self.mix.items()
         )
-        most = self.engine.max_model_len
+        most = self.max_model_len
         return [
             replace(
                 a, prompt_tokens=(p := min(a.prompt_tokens, most // 2)), output_tokens=min(a.output_tokens, most - p)
@@ -165,21 +184,37 @@ def run(
         seats = cell.profile.max_num_seqs
         policy = replace(policy, pools={name: replace(pool, slots=seats) for name, pool in policy.pools.items()})
     records: list[Record] = []
+    for seed in seeds:
+        records += _simulate(cell, who, policy, cell.arrivals(seed, rate, seconds), seed, seconds, noise)
+    return records
+
+
+def _simulate(
+    cell: Cell, who: str, policy: Policy, arrivals: list[Arrival], seed: int, seconds: float, noise: float = 0.0
+) -> list[Record]:
+    records: list[Record] = []
 
     def hear(commands: list[Command], _: float) -> None:
         records.extend(command.record for command in commands if isinstance(command, Ended))
 
-    for seed in seeds:
-        setup = baselines.Setup(policy) if who in ("auto", "slots", "zero") else baselines.setup(who, policy)
-        simulate(
-            setup.policy,
-            cell.arrivals(seed, rate, seconds),
-            seed=seed,
-            fleet=FleetSpec({"default": cell.engine}),
-            options=Options(duration_s=seconds, prompts_known=False, noise=noise),
-            decider=Overheard(setup.decider(setup.policy, Random(f"{seed} controller")), hear),
-        )
+    setup = baselines.Setup(policy) if who in ("auto", "slots", "zero") else baselines.setup(who, policy)
+    simulate(
+        setup.policy,
+        arrivals,
+        seed=seed,
+        fleet=cell.fleet,
+        options=Options(duration_s=seconds, prompts_known=False, noise=noise),
+        decider=Overheard(setup.decider(setup.policy, Random(f"{seed} controller")), hear),
+    )
     return records
+
+
+def run_warm(cell: Cell, seed: int, rate: float) -> list[Record]:
+    """Requests of the first 40 s of `run` for *auto* (rate in requests/s), at a gateway that has served before."""
+    before = cell.arrivals(-seed, rate * min(1.0, WARM_LOAD / cell.load), WARM_UP_S - EMPTY_S)
+    arrivals = before + [replace(a, at=a.at + WARM_UP_S) for a in cell.arrivals(seed, rate, COLD_S)]
+    records = _simulate(cell, "auto", cell.policy(), arrivals, seed, WARM_UP_S + COLD_S)
+    return [record for record in records if record.request.head_at >= WARM_UP_S]
 
 
 def parts(records: Iterable[Record]) -> tuple[list[Record], list[Record]]:

@@ -12,8 +12,7 @@ from statistics import fmean
 
 from gateway.core.request import Outcome, Record
 from gateway.sim.analysis.bound import bound
-from gateway.sim.run.fleet import FleetSpec
-from loadtests.experiments.engines_cell import COLD_S, WAITS, Cell, Figures, figures, parts, run, weighted
+from loadtests.experiments.engines_cell import COLD_S, WAITS, Cell, Figures, figures, parts, run, run_warm, weighted
 
 CAP = "best static cap"
 SEARCH_REQUESTS = 2500.0
@@ -28,7 +27,7 @@ BOUND_SEEDS = 2
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One cell, at a rate of requests/s. `caps`: looks for one; `bounded`: compares with the optimum."""
+    """One cell, at a rate of requests/s. `caps`: looks for one, and runs *auto* warm; `bounded`: finds the optimum."""
 
     cell: Cell
     rate_per_s: float
@@ -62,12 +61,13 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """All of one cell. `bound`: the optimum of the first seeds, whole runs."""
+    """All of one cell. `bound`: the optimum of the first seeds, whole runs. `warm`: the first 40 s of *auto*."""
 
     task: Task
     ran: dict[str, Ran]
     cap: str
     bound: list[float]
+    warm: list[float]
 
 
 def knee_of(cell: Cell) -> float:
@@ -83,11 +83,12 @@ def find(task: Task) -> Found:
         cap, ran[CAP] = _best_cap(task)
     optimum: list[float] = []
     if task.bounded:
-        fleet, policy = FleetSpec({"default": task.cell.engine}), task.cell.policy()
+        policy = task.cell.policy()
         for seed in task.seeds[:BOUND_SEEDS]:
             arrivals = task.cell.arrivals(seed, task.rate_per_s, task.seconds)
-            optimum.append(bound(arrivals, policy, fleet, bin_s=BOUND_BIN_S).weighted)
-    return Found(task, ran, cap, optimum)
+            optimum.append(bound(arrivals, policy, task.cell.fleet, bin_s=BOUND_BIN_S).weighted)
+    warm = [weighted(task.cell, run_warm(task.cell, seed, task.rate_per_s)) for seed in task.seeds] if task.caps else []
+    return Found(task, ran, cap, optimum, warm)
 
 
 BOUND_BIN_S = 1.0

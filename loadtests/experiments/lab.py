@@ -33,12 +33,13 @@ A = TypeVar("A")
 class Effort:
     """How much is run: seeds, seconds of arrivals that are counted, seconds before them that are not."""
 
-    seeds: int = 10
-    seconds: float = 120.0
+    seeds: int = 5
+    seconds: float = 60.0
     warmup_s: float = 30.0
     quick: bool = False
 
 
+FULL = Effort(seeds=10, seconds=120.0)
 QUICK = Effort(seeds=2, seconds=30.0, warmup_s=20.0, quick=True)
 
 

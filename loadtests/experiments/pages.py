@@ -11,14 +11,14 @@ from loadtests.experiments.lab import Effort
 from loadtests.experiments.verdicts import Judged, judged, measured
 
 
-def write_page(name: str, about: str, findings: Findings, effort: Effort, folder: Path) -> Path:
-    """`folder/NAME.md` with its pictures beside it."""
+def write_page(name: str, about: str, findings: Findings, effort: Effort, folder: Path, took_s: float) -> Path:
+    """`folder/NAME.md` with its pictures beside it. `took_s`: seconds that the experiment took."""
     title, _, rest = about.partition("\n")
     parts = [
         f"# {name}",
         title,
         rest.strip(),
-        _how(name, findings, effort),
+        _how(name, findings, effort, took_s),
         "## Figures",
         _figures(judged(name, findings, quick=effort.quick)),
     ]
@@ -32,13 +32,14 @@ def write_page(name: str, about: str, findings: Findings, effort: Effort, folder
     return page
 
 
-def _how(name: str, findings: Findings, effort: Effort) -> str:
+def _how(name: str, findings: Findings, effort: Effort, took_s: float) -> str:
+    again = f"Again, in {took_s / 60:.1f} minutes: `python -m loadtests.experiments run {name}`."
     if findings.how:
-        return f"{findings.how} Again: `python -m loadtests.experiments run {name}`."
+        return f"{findings.how} {again}"
     quick = " (quick: too few seeds and too short for a judgement)" if effort.quick else ""
     return (
         f"{len(findings.seeds)} seeds, {effort.seconds:g} s of arrivals each after a warm-up of {effort.warmup_s:g} s"
-        f"{quick}; intervals are 95% bootstraps over seeds. Again: `python -m loadtests.experiments run {name}`."
+        f"{quick}; intervals are 95% bootstraps over seeds. {again}"
     )
 
 

@@ -50,10 +50,10 @@ def at_most(limit: float, aim: float | None = None) -> Target:
 TARGETS: dict[str, dict[str, Target]] = {
     # Weighted goodput / that of the replay of the set that the constrained optimum accepts.
     "overload": {
-        "ours_to_replay_0.9x": at_least(0.98, aim=0.99),
-        "ours_to_replay_1.5x": at_least(0.90, aim=0.95),
-        "ours_to_replay_2x": at_least(0.90, aim=0.95),
-        "ours_to_replay_3x": at_least(0.88, aim=0.95),
+        "ours_to_replay_0.9x": at_least(0.99),
+        "ours_to_replay_1.5x": at_least(0.97),
+        "ours_to_replay_2x": at_least(0.95),
+        "ours_to_replay_3x": at_least(0.91),
     },
     # As above, unweighted and cold. The worst seed, because admission once collapsed here in some and not in others.
     "one-tier": {
@@ -61,8 +61,8 @@ TARGETS: dict[str, dict[str, Target]] = {
         for prefix in ("", "ttft_")
         for figure, target in {
             "ours_to_replay_0.9x": at_least(0.98, aim=0.99),
-            "ours_to_replay_1.5x": at_least(0.90, aim=0.95),
-            "ours_to_replay_2x": at_least(0.90, aim=0.95),
+            "ours_to_replay_1.5x": at_least(0.95),
+            "ours_to_replay_2x": at_least(0.92),
             "ours_to_replay_3x": at_least(0.88, aim=0.95),
             **{f"worst_seed_to_replay_{load}x": at_least(0.75) for load in ("1.5", "2", "3")},
             **{f"ours_to_best_cap_{load}x": at_least(1.05) for load in ("1.5", "2", "3")},
@@ -75,9 +75,16 @@ TARGETS: dict[str, dict[str, Target]] = {
         "least_to_best_cap_1.5x": at_least(1.05),
         "least_to_best_cap_2x": at_least(1.05),
         "least_less_best_cap": at_least(0.0),
+        "least_cold_to_warm_0.8x": at_least(0.98),
+        "least_cold_to_warm_0.9x": at_least(0.98),
+        "least_cold_to_warm_1x": at_least(0.98),
+        "least_cold_to_warm_1.5x": at_least(0.95),
+        "least_cold_to_warm_2x": at_least(0.95),
         "least_zero_less_round_robin": at_least(-0.005),
         "least_zero_less_round_robin_cold": at_least(-0.005),
         "most_zero_p99_ttft_above_round_robin_s": at_most(0.02),
+        # Where replicas are unlike.
+        "least_less_least_requests": at_least(0.0),
         "most_slots_off_auto": at_most(0.02),
         "least_good_of_served": at_least(0.97),
         "least_highest_tier": at_least(0.99),
@@ -168,8 +175,8 @@ TARGETS: dict[str, dict[str, Target]] = {
         "ttft_goodput_predicted": at_least(0.95),
     },
     "live-overload": {
-        "weighted_to_bound": at_least(0.80),
-        "weighted_to_best_cap": at_least(1.15),
+        "weighted_to_bound": at_least(0.85),
+        "weighted_to_best_cap": at_least(1.30),
         "tier_0_attainment": at_least(0.98),
         # Without control it collapses.
         "round_robin_to_ours": at_most(0.5),

@@ -70,9 +70,9 @@ def test_every_miss_is_told_with_its_cell(who: str, value: float, figure: str) -
     task = Task(Cell(ENGINES["small-4"], load=1.5), 1.0, (1, 2), WHO)
     even = Ran([0.85] * 2, [0.85] * 2, [0.85] * 2, _figures(), [math.nan] * 2)
     ran = dict.fromkeys(WHO, even) | {CAP: replace(even, steady=[0.79] * 2)}
-    assert missed([Found(task, ran, "4 slots, 0.5", [])]).rows == []
+    assert missed([Found(task, ran, "4 slots, 0.5", [], [])]).rows == []
     ran[who] = replace(even, steady=[value] * 2)
-    (row,) = [row for row in missed([Found(task, ran, "4 slots, 0.5", [])]).rows if row[0] == figure]
+    (row,) = [row for row in missed([Found(task, ran, "4 slots, 0.5", [], [])]).rows if row[0] == figure]
     assert row[1:5] == ["small-4", "chat", "one", "1.5x"]
 
 

@@ -36,7 +36,7 @@ def test_every_request_fits_its_engine(name: str, workload: str) -> None:
         assert {arrival.tier for arrival in arrivals} == set(cell.policy().tiers)
         for arrival in arrivals:
             assert arrival.output_tokens >= 1
-            assert arrival.prompt_tokens + arrival.output_tokens <= cell.engine.max_model_len
+            assert arrival.prompt_tokens + arrival.output_tokens <= cell.max_model_len
 
 
 def test_a_searched_cap_is_better_than_no_control_and_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
