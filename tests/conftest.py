@@ -6,10 +6,10 @@ import pytest
 from hypothesis import settings
 
 from gateway.observe.build_info import is_compiled
-from tests.effort import LONG
+from tests.effort import LONG, examples
 
 # How long an example takes says something of the machine, not of the code.
-settings.register_profile("tests", deadline=None)
+settings.register_profile("tests", deadline=None, max_examples=examples(100))
 settings.load_profile("tests")
 
 

@@ -28,6 +28,8 @@ from deploy.compiling.finder import LIBRARIES
 from deploy.compiling.sources import PURE, modules
 from gateway.observe.build_info import is_compiled, kind
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ("gateway", "deploy/compiling", "pyproject.toml", "README.md", "LICENSE")
 LOCAL = sys.stdlib_module_names | {"gateway"}

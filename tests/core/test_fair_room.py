@@ -81,7 +81,9 @@ def test_bytes_are_shared_too_and_several_may_make_way() -> None:
     story.arrives("too big", tenant="modest", body_bytes=2000).expect(refuse(Reason.QUEUE_FULL), ended(Outcome.REFUSED))
 
 
-@pytest.mark.parametrize(("modest_bytes", "greedy_bytes"), [(400, 400), (20_000, 60)])
+@pytest.mark.parametrize(
+    ("modest_bytes", "greedy_bytes"), [(400, 400), pytest.param(20_000, 60, marks=pytest.mark.long)]
+)
 def test_a_modest_tenant_beside_a_greedy_one_is_served(modest_bytes: int, greedy_bytes: int) -> None:
     """Closed loop: each client sends its next request as soon as it has an answer, or half a second after a refusal."""
     story = play(policy(pool("p", "r1", slots=4, queue_limit=16)))

@@ -22,6 +22,7 @@ from gateway.core.journal.codec import Unreadable
 from gateway.core.journal.recorder import CALLS, NOW_AT, Decoder, Encoder, Raised, Recorded, Replay, Told
 from gateway.core.policy import Policy
 from gateway.core.request import AttemptOutcome, AttemptResult, Endpoint, Outcome, Reason, Record, Request, Sample
+from tests.effort import examples
 
 from .drivers import policies
 from .made import STEADY, a_request, policy, pool, tier
@@ -282,7 +283,7 @@ class AnyJournal(AnyDriver):
 
 
 TestAnyJournal = AnyJournal.TestCase
-TestAnyJournal.settings = settings(STEADY, max_examples=25, stateful_step_count=40)
+TestAnyJournal.settings = settings(STEADY, max_examples=examples(25), stateful_step_count=40)
 
 
 # ---- recording

@@ -14,6 +14,8 @@ from typing import Any, cast
 
 import pytest
 
+from tests.effort import examples
+
 from .bodies import CONTROL, COSTLY, MINIMAL, OUTPUT, UNCAPPED, nasty
 from .capture import Answer, Call, Capture, whole
 from .conftest import Connect, GatewayFactory
@@ -21,7 +23,7 @@ from .policies import rules
 from .raw import head
 from .waiting import SOAK
 
-CASES = 100_000 if SOAK else 5_000
+CASES = 100_000 if SOAK else examples(5_000)
 AT_ONCE = 8
 LIMIT, N, BEST_OF, TOP = 50, 2, 2, 3
 TIER = f"caps: {{n: {N}, best_of: {BEST_OF}, top_logprobs: {TOP}, prompt_logprobs: 0}}"

@@ -8,6 +8,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import pytest
+
 from gateway.app import CLOSE_GRACE_S
 
 from . import raw
@@ -114,6 +116,7 @@ async def test_stream_that_ends_within_the_drain_window_is_complete(
     assert b"Traceback" not in served.written
 
 
+@pytest.mark.long
 async def test_stream_past_the_drain_deadline_ends_in_an_error(
     tmp_path: Path, capture: Capture, connect: Connect
 ) -> None:
@@ -165,6 +168,7 @@ async def test_a_balancer_is_told_before_the_door_is_closed(
     await drain
 
 
+@pytest.mark.long
 async def test_drain_notice_lasts_as_long_as_the_setting_says(tmp_path: Path, capture: Capture) -> None:
     async with serving(tmp_path, rules(capture.url), TAILGATE_DRAIN_NOTICE_S="0.5") as served:
         start = monotonic()

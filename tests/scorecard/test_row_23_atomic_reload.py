@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
+import pytest
 from pydantic import SecretStr
 
 from gateway.app import Gateway
@@ -111,6 +112,7 @@ def _write(file: Path, content: bytes | None) -> None:
     new.replace(file)
 
 
+@pytest.mark.long
 async def test_a_hundred_reloads_under_load(tmp_path: Path, emulator: EmulatorFactory) -> None:
     replicas = await emulator(replicas=3, output_sigma=0.0)
     file = tmp_path / "policy.yaml"

@@ -199,6 +199,7 @@ def test_requests_of_the_optimum_are_nearly_all_good_in_the_simulator() -> None:
     assert simulate(TWO, chosen).weighted > 0.85
 
 
+@pytest.mark.long
 def test_capacity_is_where_the_optimum_begins_to_refuse() -> None:
     # 0.1 s of engine each, on two replicas.
     workload = Synthetic(1.0, 60.0, (TierTraffic("default", 1, Uniform(100, 100), Uniform(1, 1)),))

@@ -131,6 +131,7 @@ class TestQueueingTheory:
         )
         assert found.in_system == pytest.approx(found.little, rel=0.04)
 
+    @pytest.mark.long
     @pytest.mark.parametrize("load", [0.5, 0.8])
     def test_one_server_waits_as_pollaczek_and_khinchine_say(self, load: float) -> None:
         # One slot, each request one step of fixed length: M/D/1, whose mean wait is load / (2 (1 - load)) services.

@@ -57,6 +57,7 @@ async def test_every_request_of_the_probe_is_seen_with_the_tokens_that_were_coun
         assert all(one.prompt_tokens == pytest.approx(asked.prompt_tokens, abs=24) for one in burst)
 
 
+@pytest.mark.long
 async def test_from_the_probe_to_a_profile(
     engine: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

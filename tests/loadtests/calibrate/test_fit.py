@@ -33,6 +33,7 @@ def probed(profile: Profile, noise: float = 0.0) -> list[list[Seen]]:
     return found
 
 
+@pytest.mark.long
 def test_every_cost_is_recovered() -> None:
     engine = replace(DEFAULT, path_s=0.002, prefill_s_per_sequence=0.003)
     found = fit(probed(engine), engine.max_model_len)

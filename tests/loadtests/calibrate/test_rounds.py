@@ -48,6 +48,7 @@ def engine_of(emulator: Emulator) -> Engine:
     return Engine(target, Sizes(), emulator.profile.max_model_len, emulator.profile.kv_capacity_tokens)
 
 
+@pytest.mark.long
 async def test_each_round_probes_and_checks_with_the_same_lengths() -> None:
     told: list[None] = []
     async with Emulator() as emulator:

@@ -310,7 +310,9 @@ def test_a_snapshot_router_sees_nothing_between_two_looks() -> None:
     assert router.pick(free, 0.0).rank == 0
 
 
-@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name in ("ttft-collapse", "hold-depth", "one-tier")])
+@pytest.mark.parametrize(
+    "name", ["ttft-collapse", *(pytest.param(name, marks=pytest.mark.long) for name in ("hold-depth", "one-tier"))]
+)
 def test_an_experiment_runs_from_end_to_end(name: str, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(labs, "capacity", lambda *_, **__: 34.0)
     found = EXPERIMENTS[name](lab)

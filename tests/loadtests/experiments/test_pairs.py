@@ -91,6 +91,7 @@ def test_seed_interval_holds_nine_in_ten_seeds() -> None:
     assert whole("x", [], [{"a": [float(n)]} for n in range(101)]).over_seeds("p95") == (5.0, 95.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("runs", "missed", "give"), [(1, 0.31, 0.05), (4, 0.051, 0.02)])
 def test_how_often_chance_alone_misses_follows_from_how_far_the_seeds_lie_apart(
     runs: int, missed: float, give: float

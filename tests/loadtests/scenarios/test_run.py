@@ -51,6 +51,7 @@ def round_robin_ends_with(error: BaseException, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(run.ScenarioTest, "run", broken)
 
 
+@pytest.mark.long
 def test_a_scenario_from_end_to_end(tmp_path: Path) -> None:
     file, out = tmp_path / "it.yaml", tmp_path / "out"
     file.write_text(TEXT)
