@@ -1,7 +1,7 @@
-"""`pip install .` in an empty environment, outside the checkout, gives a working `tailgate`.
+"""`pip install` of the sdist in an empty environment, outside the checkout, gives a working `tailgate`.
 
-The wheel is built from a copy of what is needed and installed into a new venv. Its dependencies are those installed
-here, seen through a .pth file, so that nothing is downloaded.
+The sdist is built from a copy of what is needed, the wheel from the sdist, and installed into a new venv. Its
+dependencies are those installed here, seen through a .pth file, so that nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -96,9 +96,15 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
             shutil.copytree(ROOT / name, source / name, ignore=NO_CACHES)
         else:
             shutil.copy(ROOT / name, source / name)
-    quietly(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(dist), cwd=source)
-    (wheel,) = dist.glob("*.whl")
+    build = (sys.executable, "-m", "hatchling", "build", "--directory", str(dist), "--target")
+    quietly(*build, "sdist", cwd=source)
     shutil.rmtree(source)
+    (archive,) = dist.glob("*.tar.gz")
+    shutil.unpack_archive(archive, base / "unpacked")
+    (unpacked,) = (base / "unpacked").iterdir()
+    quietly(*build, "wheel", cwd=unpacked)
+    (wheel,) = dist.glob("*.whl")
+    shutil.rmtree(unpacked)
     quietly(sys.executable, "-m", "venv", "--without-pip", str(venv), cwd=base)
     pip = (sys.executable, "-m", "pip", "--python", str(venv / "bin" / "python"), "--disable-pip-version-check")
     quietly(*pip, "install", "--no-deps", "--no-index", str(wheel), cwd=base)

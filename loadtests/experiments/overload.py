@@ -4,7 +4,8 @@
 the same arrivals. The static caps are the best of a sweep over slots and patience, chosen anew at every load with
 hindsight, which flatters them. The replay of the requests that the optimum accepts is chosen likewise: the gateway with
 admission, the gateway without, or the cap with strict tiers. Weighted goodput counts a good request as its tier's
-weight; refusals are misses. The second workload, code, is served by the same policy, untuned.
+weight; refusals are misses. The second workload, code, is served by the same policy, untuned. The four replicas are the
+engine `default`, which was chosen, not measured.
 """
 
 from __future__ import annotations
