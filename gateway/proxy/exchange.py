@@ -21,7 +21,7 @@ from gateway.wire.errors.replies import Dialect, Problem, error_event, error_res
 from gateway.wire.fingerprint import fingerprint
 from gateway.wire.http.framing import LAST_CHUNK, chunk
 from gateway.wire.http.headers import PROCESS, STREAM_HEAD, RequestHead, rate_limit_lines, upstream_head, whole_head
-from gateway.wire.http.lines import milliseconds
+from gateway.wire.http.lines import milliseconds, written
 from gateway.wire.isolation import salted
 from gateway.wire.request import Parsed, render
 
@@ -60,6 +60,7 @@ SHEDS: Final = frozenset(
 )
 """Refusals for want of capacity."""
 MAX_COPY_S: Final = 600.0
+_OURS: Final = b"-" + PROCESS
 
 
 class ExchangeServices:
@@ -401,7 +402,7 @@ class Exchange(AttemptOwner):
     def _message(self, attempt_id: int, upstream: ReplicaConnections, body: bytes) -> bytes:
         """The whole HTTP message of an attempt."""
         # vLLM takes the id for its own, which may be under way only once: not with a duplicate or another client's.
-        rid = b"%b-%b%x" % (self._rid, PROCESS, attempt_id)
+        rid = b"".join((self._rid, _OURS, written(attempt_id)))
         body = salted(body, self.request.endpoint, upstream.pool, self.request.tenant)
         return upstream_head(upstream.prefix(self.request.endpoint), self._head, rid, len(body)) + body
 

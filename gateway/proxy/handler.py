@@ -63,6 +63,8 @@ class Caller:
 
 
 OPTIONS: Final = b"OPTIONS"
+_sha256: Final = sha256
+_same: Final = hmac.compare_digest
 Callers = dict[bytes, tuple[bytes, Caller | None]]
 """The caller of each key, by the digest of the key; the value repeats the digest, to be compared in constant time."""
 
@@ -155,10 +157,10 @@ class RequestHandler(ExchangeServices):
         given = head.key
         if not given:
             return None
-        digest = sha256(given).digest()
+        digest = _sha256(given).digest()
         known, caller = self._callers.get(digest, _NOBODY)
         # Only whole digests are ever compared, so nothing about a key can be learned from the time this takes.
-        return caller if hmac.compare_digest(known, digest) else None
+        return caller if _same(known, digest) else None
 
     def dialect(self, path: bytes, head: RequestHead) -> Dialect:
         """The vendor's error format that the caller expects."""

@@ -120,7 +120,8 @@ class ClientConnection(Client):
             if data.strip(b"\r\n"):
                 self.abort()
             return
-        if phase is _IDLE:
+        is_new = phase is _IDLE
+        if is_new:
             # Line ends between requests are no request (RFC 9112, 2.2), and no part of the next one's head.
             data = data.lstrip(b"\r\n")
             if not data:
@@ -128,7 +129,6 @@ class ClientConnection(Client):
             self._phase = _RECEIVING
             self._reader.begin()
             self._limits.idle.stop(self)
-            self._limits.receiving.start(self, self._clock())
         reader = self._reader
         problem = reader.take(data)
         if reader.wants_continue:
@@ -140,8 +140,11 @@ class ClientConnection(Client):
             self.abort()
         elif reader.is_whole:
             self._answer(reader)
-        elif reader.body and not self._limits.holds(self, len(reader.body)):
-            self._reject(Problem(Reason.RECEIVING_FULL))
+        else:
+            if is_new:
+                self._limits.receiving.start(self, self._clock())
+            if reader.body and not self._limits.holds(self, len(reader.body)):
+                self._reject(Problem(Reason.RECEIVING_FULL))
 
     # ---- answering
 

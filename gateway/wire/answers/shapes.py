@@ -5,13 +5,15 @@ Structs of msgspec are made when the module is run, so this file is not among th
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 ABSENT = msgspec.Raw()
 EMPTY = (b"", b'""', b"null", b"[]", b"{}")
 """Raw bytes of an empty field."""
 ABORT = "abort"
-RAW_ABORT = b'"abort"'
+RAW_ABORT: Final = b'"abort"'
 """How vLLM ends what it works on when it is told to stop, and then the answer as if nothing had happened."""
 DecodeError = msgspec.DecodeError
 UNREADABLE = (msgspec.DecodeError, ValueError, OverflowError, RecursionError)

@@ -25,6 +25,8 @@ from gateway.wire.answers.shapes import (
 from gateway.wire.numbers import count
 
 MAX_OBJECTS_IN_USAGE: Final = 8
+_decode_whole: Final = decode_whole
+_ABSENT: Final = ABSENT
 _NO_TEXT: Final = re.compile(rb'"(?:content|text)"\s*:\s*""')
 _TEXT: Final = re.compile(rb'"(?:content|text)"\s*:\s*(?:"[^"]|\[)')
 _OTHER_OUTPUT: Final = re.compile(
@@ -105,7 +107,7 @@ def _counted(usage: Usage) -> Counted:
 def _decoded(body: bytes) -> tuple[Whole, Counted]:
     """The answer and its usage. Raises `AnswerError` if it is not a JSON object."""
     try:
-        whole = decode_whole(body)
+        whole = _decode_whole(body)
     except UNREADABLE:
         pass  # perhaps only for its usage
     else:
@@ -135,7 +137,7 @@ def read_whole(form: WholeForm, body: bytes) -> tuple[Counted, EngineError | Non
     usage.is_answer = not form.generates or bool(usage.output) or _has_output(whole)
     usage.model = bytes(whole.model)
     said = whole.error
-    if said is ABSENT or form.own_error or bytes(said) in EMPTY:
+    if said is _ABSENT or form.own_error or bytes(said) in EMPTY:
         return usage, None
     return usage, engine_error(said)
 

@@ -9,6 +9,7 @@ import orjson
 from gateway.core.policy import Caps
 from gateway.wire.body.checks import MISSING, BadRequest, wrong_type
 
+_dumps: Final = orjson.dumps
 MEDIA_BYTES: Final = 8192
 """Prompt bytes of one image, audio clip or video: about 2,000 tokens at 4 bytes each, on the long side for an image."""
 MAX_ITEMS: Final = 20_000
@@ -69,7 +70,7 @@ def size(value: Any) -> int:
 def as_json(value: Any) -> bytes:
     """`value` as JSON: orjson reads 1,024 levels and writes 254."""
     try:
-        return orjson.dumps(value)
+        return _dumps(value)
     except TypeError:
         raise BadRequest(None, "the body is nested too deeply", None) from None
 
