@@ -73,6 +73,8 @@ def show(found: dict[str, Any], out: Console) -> None:
     share = f"{found['higher_share']:.0%} of that for more urgent tiers"
     _line(out, "pool", f"       {found['pool']}", f"({found['ahead']} ahead, drains {rate}, {share})")
     _line(out, "request", f"    {found['prompt_tokens']} prompt tokens, at most {found['max_tokens']} of answer")
+    if best["replica"] is None:
+        _line(out, "in vain", f"    {best['in_vain']:.3f}", "(P(refused after waiting))")
     for one in found.get("left_out", ()):
         _line(out, one["state"], f"  {one['replica']}", f"({one['why']})" if one["why"] else "")
     out.print(_forecasts(best, found["runner_up"]))

@@ -23,6 +23,7 @@ def print_tables(rows: Sequence[Summary], differences: Sequence[Difference], out
     show(out, _goodput(rows), f"Goodput ({seeds} seed{'s' * (seeds > 1)}; {known})")
     show(out, _lengths(rows), "Attainment by tier and by tokens of the prompt (good / offered)")
     show(out, _latencies(rows), "Latencies of finished requests, in ms (raw percentiles, mean over seeds)")
+    show(out, _promises(rows), "Waits, and clients that come back (shares; mean over seeds)")
     show(out, _misses(rows), "Not finished, by reason (mean per run; in parentheses: counted apart, not in goodput)")
     if differences:
         show(out, _differences(differences), f"{differences[0].policy} less each of the others, paired by seed")
@@ -70,6 +71,21 @@ def _latencies(rows: Sequence[Summary]) -> Table:
         for tier, figures in row.tiers.items():
             values = (figures[f"{latency}_{percent}_s"] for latency in LATENCIES for percent in PERCENTS)
             table.add_row(row.policy, tier, *("-" if v is None else f"{1000 * v.value:,.0f}" for v in values))
+    return table
+
+
+def _promises(rows: Sequence[Summary]) -> Table:
+    shares = ("in_vain", "in_vain_forecast", "in_vain_ece", "newcomers_admitted", "comebacks_admitted")
+    table = new_table("policy", "tier", "waited", "in vain", "as forecast", "off by", "newcomers admitted", "comebacks")
+    for row in rows:
+        for tier, figures in row.tiers.items():
+            waited = figures["waited"]
+            table.add_row(
+                row.policy,
+                tier,
+                "-" if waited is None else f"{waited.value:,.0f}",
+                *(_share(figures[s]) for s in shares),
+            )
     return table
 
 

@@ -32,6 +32,12 @@ ANSWERS: Final = (
 )
 """Ends that show that the replica is alive."""
 
+WAITED: Final = {
+    Reason.PREDICTED: "no replica became free within its objective",
+    Reason.QUEUE_TIMEOUT: "no replica became free within its timeout",
+}
+"""Why the wait of a request ended."""
+
 
 class Lifecycle:
     """Changes the state of requests and attempts, and says so in commands of the turn."""
@@ -258,11 +264,17 @@ class Lifecycle:
         """End a request whose attempts, if any, have to be cancelled first."""
         if live.outcome is not None:
             return
+        now = self._turn.now
+        detail = (
+            f"It waited for {now - live.request.body_at:.3g} s: {WAITED[why]}."
+            if live.waiting and why in WAITED
+            else ""
+        )
         self.unqueue(live)
-        live.decide(outcome, why, self._turn.now)
+        live.decide(outcome, why, now)
         if outcome is not Outcome.ABANDONED:
             wait_s = None if live.pool is None else self.drains_in_s(live.pool, live)
-            self._turn.commands.append(Refuse(live.request.id, why, wait_s))
+            self._turn.commands.append(Refuse(live.request.id, why, wait_s, detail))
         self.cancel(live)
         self.settle(live)
 

@@ -20,6 +20,7 @@ from enum import StrEnum
 from typing import Final, Protocol
 
 from gateway.core.policy import Model, Policy, Slo, Tier
+from gateway.core.sessions import Session
 
 
 class Random(Protocol):
@@ -126,13 +127,12 @@ class Outcome(StrEnum):
 
     OK = "ok"
     REFUSED = "refused"
-    """By us, for want of capacity: a miss."""
+    """By us, for want of capacity: a miss. So are the next three."""
     TIMEOUT = "timeout"
-    """A deadline of ours passed: a miss."""
+    """A deadline of ours passed."""
     CUT = "cut"
-    """We ended an answer that had begun, and said so in it: a miss."""
+    """We ended an answer that had begun, and said so in it."""
     ERROR = "error"
-    """A replica failed it: a miss."""
     QUOTA = "quota"
     """The tenant's own limit: counted apart."""
     INVALID = "invalid"
@@ -174,13 +174,11 @@ class Callback(StrEnum):
     DECISION = "decision"
     """A call of the controller."""
     COMMAND = "command"
-    """Carrying out a command of the controller."""
+    """Carrying out its commands."""
     REPLICA = "replica"
-    """Bytes or news from a connection to a replica."""
+    """Bytes or news from a connection: to a replica, of a client, to the admin port."""
     CLIENT = "client"
-    """Bytes or news from a client's connection."""
     ADMIN = "admin"
-    """Bytes or news from a connection to the admin port."""
     TIMER = "timer"
     """A deadline of a connection, or periodic work."""
     WATCH = "watch"
@@ -191,9 +189,8 @@ class HedgeResult(StrEnum):
     """Result of a hedge: a request that was sent a second time because its first token was late."""
 
     WON = "won"
-    """The duplicate had the first token."""
     LOST = "lost"
-    """The first attempt had it after all."""
+    """The first attempt had the first token after all."""
     FAILED = "failed"
     """Neither had one."""
 
@@ -211,15 +208,6 @@ class Prefix:
 
 
 NO_PREFIX: Final = Prefix()
-
-
-@dataclass(frozen=True, slots=True)
-class Session:
-    """Requests that belong together, such as the turns of a conversation."""
-
-    name: str
-    """For errors and journals: the gateway gives a digest, never the client's own text."""
-    key: int  # 64 bits of a hash of its tenant and name, the same in every gateway
 
 
 @dataclass(slots=True, init=False)
@@ -266,6 +254,8 @@ class Request:
     """LoRA adapter of `model` that it asks for, under the name that replicas list; empty: none."""
     session: Session | None = None
     """The session that it belongs to, if it names one."""
+    comeback: bool = False
+    """Whether its client says that it tries again."""
 
     def __init__(
         self,
@@ -294,6 +284,7 @@ class Request:
         fallback_of: str = "",
         adapter: str = "",
         session: Session | None = None,
+        comeback: bool = False,
     ) -> None:
         self.id = id
         self.policy = policy
@@ -320,6 +311,7 @@ class Request:
         self.fallback_of = fallback_of
         self.adapter = adapter
         self.session = session
+        self.comeback = comeback
 
     @property
     def visible(self) -> bool:
@@ -456,6 +448,10 @@ class Record:
     """Whether its answer was capped lower than it asked for."""
     hedged: HedgeResult | None = None
     """Result of its hedge; None without one."""
+    waited: bool = False
+    """Whether it was queued."""
+    in_vain: float | None = None
+    """P(it is refused after waiting), as forecast when it was queued; None without a wait or a forecast."""
 
     def __init__(
         self,
@@ -478,6 +474,8 @@ class Record:
         explored: bool = False,
         degraded: bool = False,
         hedged: HedgeResult | None = None,
+        waited: bool = False,
+        in_vain: float | None = None,
     ) -> None:
         self.request = request
         self.outcome = outcome
@@ -498,3 +496,5 @@ class Record:
         self.explored = explored
         self.degraded = degraded
         self.hedged = hedged
+        self.waited = waited
+        self.in_vain = in_vain

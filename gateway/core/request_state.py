@@ -98,6 +98,7 @@ class RequestState(QueuedRequest):
         "timeouts",
         "tokens_exact",
         "visible",
+        "waited",
         "waiting",
         "why",
         "would_shed",
@@ -145,7 +146,8 @@ class RequestState(QueuedRequest):
         self.attempts = 0
         self.reached = False
         """Whether any attempt was sent to an engine."""
-        self.waiting = False
+        self.waiting = self.waited = False
+        """Whether it is queued, and whether it ever was."""
         self.committed: Attempt | None = None
         self.dispatched_at: float | None = None
         self.first_at: float | None = None
@@ -253,6 +255,8 @@ class RequestState(QueuedRequest):
             explored=self.explored,
             degraded=self.degraded,
             hedged=self.hedged,
+            waited=self.waited,
+            in_vain=self.forecast.in_vain if self.waited and self.forecast is not None else None,
         )
 
 

@@ -130,9 +130,10 @@ class Scheduler:
             victim = self._requests[queued.request.id]
             if self._fall_back(victim):
                 continue
-            self._life.refuse(victim, Outcome.REFUSED, Reason.EVICTED, self._life.drains_in_s(pool, victim))
+            wait_s = self._life.drains_in_s(pool, victim)
+            self._life.refuse(victim, Outcome.REFUSED, Reason.EVICTED, wait_s, decision.detail)
         self._admission.admitted(live, pool, now)
-        live.waiting = True
+        live.waiting = live.waited = True
         pool.pressed_at = now
         pool.queue.push(live)
         self._life.arm(live)

@@ -70,4 +70,5 @@ def fallback_of(request: Request) -> Request | None:
         split=request.split,
         session=request.session,
         fallback_of=request.model.name,
+        comeback=request.comeback,
     )

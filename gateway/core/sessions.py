@@ -8,6 +8,7 @@ Zadimoghaddam, 2018): a replica with more than (1 + e) times the mean number of 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
 
@@ -16,6 +17,15 @@ LOAD_SPREAD: Final = 0.25
 MIN_BOUND: Final = 8
 """A replica with fewer requests is never passed over: on an idle fleet the mean says nothing of its load."""
 _MASK: Final = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Requests that belong together, such as the turns of a conversation."""
+
+    name: str
+    """For errors and journals: the gateway gives a digest, never the client's own text."""
+    key: int  # 64 bits of a hash of its tenant and name, the same in every gateway
 
 
 def key_of(text: str) -> int:

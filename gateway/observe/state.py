@@ -85,6 +85,8 @@ def _tier(metrics: Metrics, tier: Tier, now: float) -> dict[str, object]:
         "value": tier.value.value,
         "window": _counts(facts.recent.read(now)),
         "total": _counts(facts.counts),
+        "admissions": _admissions(facts.recent_admissions.read(now)),
+        "waits": {"sent" if end is None else end.value: count for end, count in facts.waits.items()},
         "latencies": {
             "ttft": _quantiles([facts.ttft], now),
             "tpot": _quantiles([facts.tpot], now),
@@ -137,6 +139,15 @@ def _arm_counts(counts: Sequence[float]) -> dict[str, object]:
 def _counts(counts: Sequence[float]) -> dict[str, object]:
     good, finished, offered = counts[TierFacts.GOOD], counts[TierFacts.FINISHED], counts[TierFacts.OFFERED]
     return {"offered": offered, "finished": finished, "good": good, "goodput": good / offered if offered else None}
+
+
+def _admissions(counts: Sequence[float]) -> dict[str, object]:
+    """Newcomers and clients that came back: how many were offered, and the share that was sent to a replica."""
+    parts = {"newcomers": counts[:2], "comebacks": counts[2:]}
+    return {
+        name: {"offered": sum(part), "admitted": part[1] / sum(part) if sum(part) else None}
+        for name, part in parts.items()
+    }
 
 
 def _quantiles(parts: Sequence[Quantiles], now: float) -> dict[str, object]:

@@ -8,8 +8,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.core.policy import ANONYMOUS, PoolSpec, SessionKey, SessionKeys
-from gateway.core.request import Session
-from gateway.core.sessions import key_of
+from gateway.core.sessions import Session, key_of
 from gateway.wire.http.headers import RequestHead
 
 _HEADER: Final = SessionKey.HEADER

@@ -23,8 +23,8 @@ from tempfile import TemporaryDirectory
 
 from gateway.core.controller import Controller
 from gateway.core.policy import AdmissionSpec, Objective, Policy, Slo
-from gateway.core.request import Request, Session
-from gateway.core.sessions import key_of
+from gateway.core.request import Request
+from gateway.core.sessions import Session, key_of
 from gateway.policy.builtin import builtin
 from gateway.sim.analysis.compare import Contender, OfModel
 from gateway.sim.analysis.report import Interval, mean, ratio, summary

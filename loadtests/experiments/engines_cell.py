@@ -308,6 +308,8 @@ class Figures:
     """How many of these there were."""
     calibration: float
     """Expected calibration error of P(breach) of those served, as the gateway's own metrics have it."""
+    in_vain: float
+    """That of P(refused after waiting) of those that waited."""
 
 
 def figures(cell: Cell, records: Sequence[Record]) -> Figures:
@@ -344,6 +346,7 @@ def figures(cell: Cell, records: Sequence[Record]) -> Figures:
         kept={name: _share(of) for name, of in windows.items()},
         windows={name: len(of) for name, of in windows.items()},
         calibration=_calibration(served),
+        in_vain=_in_vain(counted),
     )
 
 
@@ -374,6 +377,17 @@ def _calibration(served: Sequence[Record]) -> float:
     return reliability(pairs).ece if pairs else math.nan
 
 
+def waits(records: Iterable[Record]) -> list[tuple[float, bool]]:
+    """P(refused after waiting) of each that waited, and whether it was."""
+    counted = (record for record in records if record.outcome.counts)
+    return [(record.in_vain, not record.attempts) for record in counted if record.in_vain is not None]
+
+
+def _in_vain(counted: Sequence[Record]) -> float:
+    pairs = waits(counted)
+    return reliability(pairs).ece if pairs else math.nan
+
+
 def _share(of: Iterable[bool]) -> float:
     values = list(of)
     return fmean(values) if values else math.nan
@@ -388,7 +402,7 @@ def _line(who: str, of: Figures) -> str:
     tiers = " ".join(f"{name}={share:.3f}" for name, share in of.by_tier.items())
     return (
         f"{who:36} {of.weighted:8.3f} {of.of_served:7.3f} {of.ttft_p50:6.2f} {of.ttft_p99:6.2f}"
-        f" {1e3 * of.tpot_p99:6.0f} {of.at_once:8.2f} {of.calibration:6.3f}  {tiers} | {kept}"
+        f" {1e3 * of.tpot_p99:6.0f} {of.at_once:8.2f} {of.calibration:6.3f} {of.in_vain:7.3f}  {tiers} | {kept}"
     )
 
 
@@ -409,7 +423,9 @@ def main() -> None:
         cell = Cell(ENGINES[profile], workload, tiers, load_, asked.seconds)
         rate = load_ * cell.knee_per_s()
         print(f"\n{profile} {workload} {tiers} {load_:g}x = {rate:.2f} requests/s", flush=True)
-        heads = f"{'weighted':>8} {'served':>7} {'p50':>6} {'p99':>6} {'TPOT':>6} {'at once':>8} {'ECE':>6}"
+        heads = (
+            f"{'weighted':>8} {'served':>7} {'p50':>6} {'p99':>6} {'TPOT':>6} {'at once':>8} {'ECE':>6} {'in vain':>7}"
+        )
         caps = () if asked.no_cap else best_cap(cell, seeds)
         runs = {who: parts(run(cell, who, seeds)) for who in dict.fromkeys((*asked.who, *caps))}
         for part, name in enumerate(("cold", "steady")):

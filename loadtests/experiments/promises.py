@@ -6,7 +6,8 @@ Loads are multiples of the knee of one tier with round robin. Everything that ar
 
 An objective is kept in a window if it is not missed beyond chance (one-sided 5%) among the answers that ended in it, of
 which there are 50 at least. A refusal is at once within 100 ms of the complete body. Refusals and timeouts count that
-no replica ever saw. P(breach) is that of those served, in 15 bins of equal mass.
+no replica ever saw. P(breach) is that of those served, in 15 bins of equal mass. P(refused after waiting) is that of
+those that waited; its figure is by engine, over all policies and loads.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
+from gateway.core.forecast.reliability import reliability
 from gateway.core.request import Outcome, Record
 from gateway.sim.analysis.report import Interval, mean
 from gateway.sim.run.profiles import ENGINES
-from loadtests.experiments.engines_cell import COLD_S, Cell, Figures, figures, run
+from loadtests.experiments.engines_cell import COLD_S, Cell, Figures, figures, run, waits
 from loadtests.experiments.engines_plan import knee_of
 from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, written
 from loadtests.experiments.lab import Lab
@@ -58,6 +60,8 @@ class Kept:
     late: float
     """Of the refusals before a dispatch, told after half of the TTFT bound."""
     refused: int
+    waits: list[tuple[float, bool]]
+    """P(refused after waiting), and whether it was."""
 
 
 def look(task: Task) -> Kept:
@@ -67,7 +71,8 @@ def look(task: Task) -> Kept:
     together = [record for records in runs for record in records]
     refused = [r for r in together if r.outcome.counts and r.outcome is not Outcome.OK and not r.attempts]
     late = sum(map(_is_late, refused)) / len(refused) if refused else 0.0
-    return Kept(task, [figures(cell, records) for records in runs], figures(cell, together), late, len(refused))
+    by_seed = [figures(cell, records) for records in runs]
+    return Kept(task, by_seed, figures(cell, together), late, len(refused), waits(together))
 
 
 def _is_late(record: Record) -> bool:
@@ -90,6 +95,9 @@ def promises(lab: Lab) -> Findings:
         findings.figures["least_refused_at_once"] = bare(min(one.all.at_once for one in refusing), len(refusing))
         findings.figures["most_refused_late"] = bare(max(one.late for one in refusing), len(refusing))
     findings.figures["most_ece"] = bare(max(one.all.calibration for one in found), len(found))
+    engines = {one.task.cell.profile.name for one in found}
+    in_vain = [reliability(_waits_of(name, found)).ece for name in engines]
+    findings.figures["most_ece_in_vain"] = bare(max(in_vain), len(in_vain))
     for tiers, load in product(MARGINS, OVERLOADS):
         of = [one for one in found if (one.task.cell.tiers, one.task.cell.load) == (tiers, load)]
         if of:
@@ -98,6 +106,10 @@ def promises(lab: Lab) -> Findings:
     findings.grids += [_objectives(found), _refusals(found)]
     findings.charts += _charts(found)
     return findings
+
+
+def _waits_of(engine: str, found: Sequence[Kept]) -> list[tuple[float, bool]]:
+    return [pair for one in found if one.task.cell.profile.name == engine for pair in one.waits]
 
 
 def _tasks(lab: Lab) -> list[Task]:
@@ -133,7 +145,7 @@ def _objectives(found: Sequence[Kept]) -> Grid:
 
 def _refusals(found: Sequence[Kept]) -> Grid:
     columns = ["policy", "engine", "load", "goodput", "good of served", "p50 TTFT, s", "refused", "told within 100 ms"]
-    columns += ["after half of the bound", "ECE of P(breach)"]
+    columns += ["after half of the bound", "ECE of P(breach)", "of P(refused after waiting)"]
     rows = []
     for one in found:
         of = one.all
@@ -148,6 +160,7 @@ def _refusals(found: Sequence[Kept]) -> Grid:
                 "" if math.isnan(of.at_once) else f"{of.at_once:.3f}",
                 f"{one.late:.3f}" if one.refused else "",
                 f"{of.calibration:.3f}",
+                "" if math.isnan(of.in_vain) else f"{of.in_vain:.3f}",
             ]
         )
     return Grid("Refusals, waits and forecasts", columns, rows)

@@ -21,7 +21,14 @@ from tests.test_cli import run
 
 def at(replica: str, breach: float, unread: int) -> dict[str, Any]:
     times = {"wait_s": 0.0, "ttft_s": 0.1, "tpot_s": 0.01, "e2e_s": 1.5}
-    return {"replica": replica, "breach": breach, "in_flight": 1, "unprefilled_tokens": unread, **times}
+    return {
+        "replica": replica,
+        "breach": breach,
+        "in_vain": 0.125,
+        "in_flight": 1,
+        "unprefilled_tokens": unread,
+        **times,
+    }
 
 
 FOUND = {
@@ -66,6 +73,12 @@ def test_the_constraint_that_decided_is_named() -> None:
     assert "decided by" not in shown(FOUND)
     waits = {**FOUND, "verdict": "waits", "constraint": "KV cache", "best": {**at("", 0.2, 0), "replica": None}}
     assert "decided by KV cache\n" in shown(waits)
+
+
+def test_who_would_wait_is_told_the_chance_of_a_refusal() -> None:
+    waits = {**FOUND, "verdict": "waits", "best": {**at("", 0.2, 0), "replica": None}}
+    assert "in vain    0.125  (P(refused after waiting))\n" in shown(waits)
+    assert "in vain" not in shown(FOUND)
 
 
 def test_by_what_the_best_is_the_best_is_told_where_there_are_two() -> None:

@@ -84,7 +84,7 @@ def test_people_get_tables(policy: Path, trace: Path) -> None:
     result = run("simulate", "--policy", policy, "--workload", trace, "--seeds", "1", "--baseline", "llm-d")
     assert result.exit_code == 0
     titles = [line for line in result.stdout.splitlines() if line and "─" not in line and line[0].isupper()]
-    assert [title.split()[0] for title in titles] == ["Goodput", "Attainment", "Latencies", "Not"]
+    assert [title.split()[0] for title in titles] == ["Goodput", "Attainment", "Latencies", "Waits,", "Not"]
     rows = [line.split() for line in result.stdout.splitlines() if line.startswith(("wide", "llm-d"))]
     assert ["wide", "gold"] in [row[:2] for row in rows]
     assert "…" not in result.stdout

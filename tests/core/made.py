@@ -18,7 +18,8 @@ from gateway.core.policy import (
     Tier,
     Timeouts,
 )
-from gateway.core.request import NO_PREFIX, Endpoint, Prefix, Request, Session
+from gateway.core.request import NO_PREFIX, Endpoint, Prefix, Request
+from gateway.core.sessions import Session
 
 STEADY = settings(derandomize=True, deadline=None)
 """For properties: the same examples in every run, however slow the machine is."""

@@ -26,6 +26,8 @@ class Oracle:
         self.trusted = True
         self.e2e = False
         self.ttft_s = 0.5
+        self.in_vain = 0.0
+        """P(refused after waiting) of each that would wait."""
         self.asked: list[tuple[str, str | None]] = []
         forecaster: Any = story.controller.forecaster
         forecaster.forecast = self.forecast
@@ -33,6 +35,9 @@ class Oracle:
         forecaster.watch = self.watch
         forecaster.judged = self.judged
         forecaster.dropped = self.dropped
+        forecaster.waited = self.waited
+        self.waits: list[tuple[int, bool]] = []
+        """Requests that were admitted and sent, or that waited in vain."""
         self.labels: list[tuple[object, ...]] = []
         """Which request was said to have missed its objectives or not, or that nobody will know."""
 
@@ -43,7 +48,9 @@ class Oracle:
             breach = self.breach.get(replica.spec.name, breach)
         if self.e2e:
             breach = 0.1 if live.max_tokens * 0.1 <= live.slo.e2e_bound_s else 0.9
-        return made_forecast(breach, at.spec.name, now, self.ttft_s)
+        made = made_forecast(breach, at.spec.name, now, self.ttft_s)
+        made.in_vain = self.in_vain if replica is None else 0.0
+        return made
 
     def watch(self, live: RequestState, now: float) -> None:
         """Nothing is waited for."""
@@ -51,6 +58,9 @@ class Oracle:
     def judged(self, live: RequestState, breached: bool, now: float) -> None:
         """Nobody learns from what an oracle said."""
         self.labels.append(("judged", live.request.id, breached))
+
+    def waited(self, live: RequestState, forecast: Forecast, in_vain: bool) -> None:
+        self.waits.append((live.request.id, in_vain))
 
     def dropped(self, live: RequestState) -> None:
         """Likewise."""

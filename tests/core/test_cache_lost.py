@@ -3,8 +3,8 @@
 import pytest
 
 from gateway.core.policy import Policy
-from gateway.core.request import AttemptOutcome, Outcome, Sample, Session
-from gateway.core.sessions import key_of
+from gateway.core.request import AttemptOutcome, Outcome, Sample
+from gateway.core.sessions import Session, key_of
 
 from .made import policy, pool, tier
 from .playbook import Story, dispatch, ended, play

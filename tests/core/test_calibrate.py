@@ -99,10 +99,10 @@ def test_the_same_forecast_may_mean_less_of_one_tier_than_of_another() -> None:
 
     for _ in range(20_000):
         raw, tier = source.random(), source.choice(("first", "last"))
-        labels.learn(labels.features(raw, False, 0, 0.0), tier, source.random() < true(raw, tier), 1.0)
+        labels.breach.learn(labels.features(raw, False, 0, 0.0), tier, source.random() < true(raw, tier), 1.0)
     for tier in ("first", "last"):
         for raw in (0.1, 0.5, 0.9):
-            said = labels.breach(labels.features(raw, False, 0, 0.0), tier)
+            said = labels.breach.of(labels.features(raw, False, 0, 0.0), tier)
             assert said == pytest.approx(true(raw, tier), abs=0.06), (tier, raw)
 
 

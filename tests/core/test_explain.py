@@ -77,6 +77,20 @@ def test_the_verdict_is_that_of_the_controller(
     assert isinstance(first, Dispatch if verdict == "sent" else Refuse)
 
 
+def test_a_request_that_would_probably_wait_in_vain_is_refused_and_explained_so() -> None:
+    story, oracle = story_of(pool("p", "r1"), STRICT)
+    story.arrives("a").expect(dispatch("r1"))
+    oracle.in_vain = 0.9
+    found = explained(story)
+    assert isinstance(found, PlacementExplanation)
+    assert (found.verdict, found.best.in_vain) == ("refused", 0.9)
+    assert found.constraint == "waits in vain"
+    first, *_ = story.controller.arrive(a_request(999, story.controller.policy, story.now), story.now)
+    assert isinstance(first, Refuse)
+    assert first.why is Reason.PREDICTED
+    assert "a refusal after it with probability 0.9" in first.detail
+
+
 @pytest.mark.parametrize(("asking", "verdict"), [("std", "refused"), ("high", "waits")])
 def test_where_the_waiting_room_is_full_only_the_more_urgent_would_wait(asking: str, verdict: str) -> None:
     story = play(policy(pool("p", "r1", queue_limit=1), tier("high"), tier("std", 1)))

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from gateway.core.policy import Limits, Model, Policy, Timeouts
-from gateway.core.request import AttemptOutcome, Endpoint, Outcome, Reason, Session
+from gateway.core.request import AttemptOutcome, Endpoint, Outcome, Reason
+from gateway.core.sessions import Session
 from tests.interpreted import interpreted
 
 from .made import NEVER_TOO_LATE, policy, pool, tier

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
 
-from gateway.core.admission.percentiles import IN_VAIN, PercentileGuard
+from gateway.core.admission.percentiles import IN_VAIN, ShareGuard, ttft_guards, vain_guard
 from gateway.core.policy import Objective, Slo
 from gateway.core.request import Outcome, Record
 from gateway.policy import load
@@ -24,15 +23,21 @@ MEDIAN = Objective(0.5, 0.5)
 TOP = Objective(0.99, 2.0)
 
 
-def answered(guard: PercentileGuard, ttfts_s: list[float], late: float = 0.5, now: float = 0.0) -> None:
+def guarding(objective: Objective) -> ShareGuard:
+    """The guard of an objective beside `TOP`."""
+    return ttft_guards((), (objective, TOP))[0]
+
+
+def answered(guard: ShareGuard, ttfts_s: list[float], late: float = 0.5, now: float = 0.0) -> None:
     """Requests whose forecast was to be late with this probability, and that had their first token after so long."""
+    assert guard.objective is not None
     for ttft_s in ttfts_s:
         guard.admitted(late)
-        guard.answered(late, ttft_s, now)
+        guard.judged(late, ttft_s > guard.objective.threshold_s, now)
 
 
 def test_a_request_that_is_late_for_sure_is_admitted_while_enough_are_in_time() -> None:
-    guard = PercentileGuard(MEDIAN, last=False)
+    guard = guarding(MEDIAN)
     answered(guard, [0.1] * 10)
     assert guard.admits(1.0, 0.0)
     answered(guard, [0.9] * 10)
@@ -40,7 +45,7 @@ def test_a_request_that_is_late_for_sure_is_admitted_while_enough_are_in_time() 
 
 
 def test_requests_that_are_admitted_and_unanswered_count_as_they_are_expected() -> None:
-    guard = PercentileGuard(MEDIAN, last=False)
+    guard = guarding(MEDIAN)
     answered(guard, [0.1] * 10, late=0.0)
     taken = 0
     while taken < 10 and guard.admits(1.0, 0.0):
@@ -52,35 +57,38 @@ def test_requests_that_are_admitted_and_unanswered_count_as_they_are_expected() 
 
 
 def test_a_broken_promise_keeps_nobody_out_who_mends_it() -> None:
-    guard = PercentileGuard(MEDIAN, last=False)
+    guard = guarding(MEDIAN)
     answered(guard, [0.9] * 50, late=1.0)
     assert guard.admits(0.2, 0.0)
     assert not guard.admits(0.9, 0.0)
 
 
 def test_answers_are_forgotten_within_a_minute() -> None:
-    guard = PercentileGuard(MEDIAN, last=False)
+    guard = guarding(MEDIAN)
     answered(guard, [0.9] * 50, late=1.0)
     answered(guard, [0.1] * 5, late=0.0, now=60.0)
     assert guard.admits(1.0, 60.0)
 
 
 def test_a_forecast_that_fears_too_much_is_believed_less() -> None:
-    guard = PercentileGuard(TOP, last=True)
+    guard = guarding(TOP)
     answered(guard, [1.0] * 200, late=0.3)
     assert guard.admits(0.3, 0.0)
 
 
 def test_those_that_wait_in_vain_are_few() -> None:
-    guard = PercentileGuard(TOP, last=True)
-    answered(guard, [1.0] * 90 + [math.inf] * 10, late=0.1)
+    guard = vain_guard()
+    for number in range(100):
+        guard.admitted(0.1)
+        guard.judged(0.1, number >= 90, 0.0)
     assert IN_VAIN < 10 / 100
     assert not guard.admits(0.1, 0.0)
+    assert guard.admits(0.0, 0.0)
 
 
 @pytest.mark.parametrize("quantile", [0.5, 0.9, 0.99])
 def test_a_guard_that_nothing_is_known_of_admits(quantile: float) -> None:
-    assert PercentileGuard(Objective(quantile, 1.0), last=True).admits(0.0, 0.0)
+    assert guarding(Objective(quantile, 1.0)).admits(0.0, 0.0)
 
 
 def test_a_request_that_goes_to_another_pool_is_expected_once() -> None:

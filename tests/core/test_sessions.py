@@ -3,8 +3,8 @@
 from collections import Counter
 
 from gateway.core.policy import Policy
-from gateway.core.request import AttemptOutcome, Outcome, Reason, Sample, Session
-from gateway.core.sessions import LOAD_SPREAD, draw, key_of, most_in_flight
+from gateway.core.request import AttemptOutcome, Outcome, Reason, Sample
+from gateway.core.sessions import LOAD_SPREAD, Session, draw, key_of, most_in_flight
 
 from .made import policy, pool, tier
 from .playbook import Story, dispatch, ended, play, refuse

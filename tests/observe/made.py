@@ -112,9 +112,9 @@ REFUSED = replace(
 )
 
 
-def a_request(tier: Tier = PREMIUM, *, stream: bool = True, body_at: float = 100.0) -> Request:
+def a_request(tier: Tier = PREMIUM, *, stream: bool = True, body_at: float = 100.0, comeback: bool = False) -> Request:
     """A request of `tier`."""
-    return replace(ASK, tier=tier, stream=stream, body_at=body_at)
+    return replace(ASK, tier=tier, stream=stream, body_at=body_at, comeback=comeback)
 
 
 def serve(requests: int, tell: Callable[[Told], None], seed: int = 5) -> None:

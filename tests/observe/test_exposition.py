@@ -36,8 +36,8 @@ def filled(replicas: int = 2) -> Metrics:
     for number in range(replicas):
         metrics.ended(replace(OK, replica=f"r{number}", ttft_s=0.01 * number))
     metrics.ended(replace(OK, breach=0.9, would_shed=True))
-    metrics.ended(REFUSED)
-    metrics.ended(replace(REFUSED, request=a_request(FREE), pool=None))
+    metrics.ended(replace(REFUSED, waited=True, in_vain=0.1))
+    metrics.ended(replace(REFUSED, request=a_request(FREE, comeback=True), pool=None))
     metrics.ended(replace(OK, request=replace(a_request(FREE), fallback_of="large")))
     metrics.gaps("premium", "short").add(0.02)
     metrics.refused_early(Reason.NOT_FOUND)
@@ -216,7 +216,8 @@ async def test_the_process_is_shown_as_it_is_now() -> None:
     assert value("tailgate_replica_preemption_ratio", pool="short", replica="r0") == 0.002
     assert value("tailgate_forecast_state", pool="short", state="trusted") == 1
     assert value("tailgate_forecast_state", pool="short", state="drifted") == 0
-    assert value("tailgate_forecast_calibration_error", pool="short") == 0.015
+    assert value("tailgate_forecast_calibration_error", pool="short", forecast="breach") == 0.015
+    assert value("tailgate_forecast_calibration_error", pool="short", forecast="in-vain") == 0.09
     assert value("tailgate_admission_threshold", tier="premium") == 0.4
     assert value("tailgate_replica_in_flight", pool="short", replica="r0") == 4
     assert value("tailgate_replica_unprefilled_tokens", pool="short", replica="r0") == 900

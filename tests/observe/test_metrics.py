@@ -16,7 +16,6 @@ from gateway.observe.metrics.facts import Attainment, percentile
 from gateway.observe.metrics.families import RequestFamilies
 from gateway.observe.metrics.metrics import (
     ADAPTER_LABEL_LIMIT,
-    LEFT_THE_QUEUE,
     OTHER,
     REPLICA_LABEL_LIMIT,
     Metrics,
@@ -38,7 +37,7 @@ def records(draw: st.DrawFn) -> Record:
     pool, replica = draw(places)
     stream = draw(st.booleans())
     return Record(
-        request=a_request(tier, stream=stream, body_at=draw(st.floats(0, 300))),
+        request=a_request(tier, stream=stream, body_at=draw(st.floats(0, 300)), comeback=draw(st.booleans())),
         outcome=outcome,
         why=None if outcome is Outcome.OK else draw(st.sampled_from(Reason)),
         pool=pool,
@@ -52,6 +51,7 @@ def records(draw: st.DrawFn) -> Record:
         tokens_exact=draw(st.booleans()),
         good=outcome is Outcome.OK and draw(st.booleans()),
         attempts=draw(st.integers(0, 2)),
+        waited=draw(st.booleans()),
     )
 
 
@@ -99,6 +99,9 @@ def test_counters_agree_with_a_recount(past: list[Record]) -> None:
         expected["tailgate_prompt_tokens_total", (exact, pool, tier)] += r.prompt_tokens
         expected["tailgate_output_tokens_total", (exact, pool, tier)] += r.output_tokens
         expected["tailgate_attempts_total", (pool, tier)] += r.attempts
+        comeback, decision = "yes" if r.request.comeback else "no", "admitted" if r.attempts else "refused"
+        expected["tailgate_admissions_total", (comeback, decision, tier)] += r.outcome.counts
+        expected["tailgate_waits_total", ("sent" if r.attempts else why or "sent", tier)] += r.waited
         expected["tailgate_offered_requests_total", (tier,)] += r.outcome.counts
         expected["tailgate_finished_requests_total", (tier,)] += r.outcome is Outcome.OK
         expected["tailgate_good_requests_total", (tier,)] += r.good
@@ -119,12 +122,12 @@ def test_histograms_agree_with_a_recount(past: list[Record]) -> None:
     found = samples(metrics)
     expected: dict[tuple[str, tuple[str, ...]], float] = defaultdict(float)
     for r in past:
-        waited = r.attempts > 0 or r.why in LEFT_THE_QUEUE
+        queued = r.attempts > 0 or r.waited
         values = {
             "ttft": (r.ttft_s, metrics.edges.ttft),
             "tpot": (r.tpot_s, metrics.edges.tpot),
             "e2e": (r.e2e_s if r.outcome is Outcome.OK else None, metrics.edges.e2e),
-            "queue": (r.queue_s if waited else None, metrics.edges.queue),
+            "queue": (r.queue_s if queued else None, metrics.edges.queue),
         }
         place = (r.pool or "", r.replica or "", r.request.tier.name)
         for name, (value, edges) in values.items():

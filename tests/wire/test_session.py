@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.core.policy import ANONYMOUS, PoolSpec, SessionKey, SessionKeys
-from gateway.core.request import Session
-from gateway.core.sessions import key_of
+from gateway.core.sessions import Session, key_of
 from gateway.wire.http.headers import RequestHead, read_head, wanted
 from gateway.wire.session import MAX_NAME, session_of
 from gateway.wire.session import sticky_key as sticky_key_of

@@ -65,6 +65,7 @@ class Accounting:
 
     def dispatched(self, live: RequestState, now: float) -> float:
         """Charge the tenant at the first dispatch for the output tokens that are expected, and return these."""
+        self._promises.sent(live, now)
         expected = self._forecaster.expected_output(live)
         self._charge(live, expected, now)
         return expected

@@ -68,6 +68,7 @@ class Decision:
     """The verdict, with the queued requests to displace, or the reason to shed.
 
     `replica`: where it is sent, or would have been if it were not shed.
+    `detail`: the text for clients that are shed or displaced.
     """
 
     __slots__ = ("detail", "replica", "verdict", "victims", "why")
@@ -177,7 +178,7 @@ class Admission:
         return self.reason(live, forecast, limit) if forecast.breach > limit else ""
 
     def is_doubtful(self, live: RequestState, pool: Pool, forecast: Forecast) -> bool:
-        """Whether a trusted forecast is above the threshold, or a TTFT objective of the tier would break."""
+        """Whether a trusted forecast is above the threshold, or a constraint of the tier would break."""
         if forecast.breach > self.promises.threshold(live.request.tier) and self.trusted(pool):
             return True
         return self.promises.broken(live, pool, forecast) is not None
@@ -229,12 +230,18 @@ class Admission:
     def why(self, live: RequestState, pool: Pool, forecast: Forecast) -> str:
         """The text for a client that is refused because of this forecast."""
         limit = self.promises.threshold(live.request.tier)
-        objective = None if forecast.breach > limit else self.promises.broken(live, pool, forecast)
-        if objective is None:
+        broken = None if forecast.breach > limit else self.promises.broken(live, pool, forecast)
+        if broken is None:
             return self.reason(live, forecast, limit)
+        if broken.objective is None:
+            return (
+                f"The replicas are busy. Predicted: a wait of {forecast.wait_s:.3g} s, and a refusal after it with "
+                f"probability {forecast.in_vain:.2g}; at most {broken.allowed:g} of the admitted are to wait in vain."
+            )
+        quantile, bound_s = broken.objective.quantile, broken.objective.threshold_s
         return (
             f"The replicas are busy. Predicted: time to first token {forecast.ttft_s:.3g} s; "
-            f"at least {objective.quantile:.3g} of the answers are to have theirs within {objective.threshold_s:g} s."
+            f"at least {quantile:.3g} of the answers are to have theirs within {bound_s:g} s."
         )
 
     def reason(self, live: RequestState, forecast: Forecast, limit: float) -> str:
@@ -340,10 +347,14 @@ def waits(live: RequestState, pool: Pool) -> Decision:
         return Decision(Verdict.WAIT)
     victim = queue.last_below(request.tier)
     if victim is not None and held - victim.request.body_bytes + request.body_bytes <= spec.queue_bytes:
-        return Decision(Verdict.WAIT, victims=(victim,))
+        return Decision(
+            Verdict.WAIT, victims=(victim,), detail="A tier above its own took its place in the full queue."
+        )
     if queue.holds(request.tier):
         by_count, spare_bytes = count >= spec.queue_limit, spec.queue_bytes - held
         victims = queue.of_tier(request.tier).yield_to(request.tenant, request.body_bytes, by_count, spare_bytes)
         if victims:
-            return Decision(Verdict.WAIT, victims=victims)
+            return Decision(
+                Verdict.WAIT, victims=victims, detail="Its tenant held more than its share of the full queue."
+            )
     return Decision(Verdict.SHED)

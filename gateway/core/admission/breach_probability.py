@@ -10,6 +10,7 @@ from gateway.core.forecast.ahead import Ahead, Forecast
 from gateway.core.forecast.calibrator import Calibrator
 from gateway.core.forecast.latency_model import LatencyModel
 from gateway.core.forecast.output_length import Bucket
+from gateway.core.policy import AdmissionMode, Tier
 from gateway.core.request_state import RequestState
 
 BURST_S: Final = 10.0
@@ -73,6 +74,35 @@ def raw_breach(
     if live.request.stream and slo.tpot_bound_s < math.inf:
         good *= 1.0 - spread.over(made.tpot_kind, tpot_s, slo.tpot_bound_s)
     return 1.0 - good
+
+
+def head_waited_s(pool: Pool, tier: Tier, now: float) -> float:
+    """Seconds that the head of a tier's queue has waited, which a newcomer will wait at least."""
+    head = pool.queue.of_tier(tier).first() if pool.queue.holds(tier) else None
+    return 0.0 if head is None else now - head.request.body_at
+
+
+def raw_in_vain(live: RequestState, labels: Calibrator, pool: Pool, made: Forecast, more_s: float) -> float:
+    """P(it is refused after it has waited), before calibration: it has no first token by its deadline.
+
+    Before engine costs are known its wait and the head of its queue tell.
+    """
+    request, slo, elapsed_s = live.request, live.slo, made.at - live.request.body_at
+    bound_s, queue_s = math.inf, live.timeouts.queue_s
+    if request.tier.admission.mode is AdmissionMode.ENFORCE:
+        bound_s = min(slo.ttft_bound_s, slo.e2e_bound_s) if request.stream else slo.e2e_bound_s
+    in_vain = 0.0
+    if not labels.gate.has_costs:
+        if head_waited_s(pool, request.tier, made.at) > min(bound_s, queue_s):
+            return 1.0
+        if pool.drain.per_s is None:
+            return 0.0
+        more_s = made.wait_s
+    if queue_s < math.inf:
+        in_vain = labels.spread.over(made.kind, made.wait_s, queue_s - elapsed_s)
+    if bound_s < math.inf:
+        in_vain = max(in_vain, labels.spread.over(made.kind, more_s, bound_s - elapsed_s))
+    return in_vain
 
 
 def _too_long(bucket: Bucket, left_s: float, tpot_s: float, cap: int, up_to: int | None) -> float:

@@ -39,6 +39,8 @@ class PlacementOption:
     tpot_s: float
     e2e_s: float
     breach: float
+    in_vain: float
+    """P(refused after waiting); 0 at a replica."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +194,7 @@ def _admitted(admission: Admission, live: RequestState, pool: Pool, decision: De
         return "spill", f"pool {pool.spec.name} would refuse it, and {forecast.pool} has room to spare"
     if forecast.breach > threshold:
         return "", f"P(breach) is above the threshold, but the forecast is {admission.trust(pool)}"
-    return "", "P(breach) is within the threshold, and no percentile would break"
+    return "", "P(breach) is within the threshold, and no constraint of the tier would break"
 
 
 def _missed(admission: Admission, live: RequestState, pool: Pool, replica: Replica | None, now: float) -> str:
@@ -203,8 +205,8 @@ def _missed(admission: Admission, live: RequestState, pool: Pool, replica: Repli
     forecast, tier = live.forecast, live.request.tier
     assert forecast is not None
     if forecast.breach <= admission.promises.threshold(tier) or not admission.trusted(pool):
-        objective = admission.promises.broken(live, pool, forecast)
-        return "" if objective is None else f"TTFT p{objective.quantile * 100:g}"
+        broken = admission.promises.broken(live, pool, forecast)
+        return "" if broken is None else broken.constraint
     slo, likeliest, most = live.slo, "", -1.0
     alone = (
         ("TTFT", slo.ttft, Slo(ttft=slo.ttft)),
@@ -293,6 +295,7 @@ def _option(pool: Pool, replica: Replica | None, forecast: Forecast) -> Placemen
         tpot_s=forecast.tpot_s,
         e2e_s=forecast.e2e_s,
         breach=forecast.breach,
+        in_vain=forecast.in_vain,
     )
 
 

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from gateway.core.admission.breach_probability import HigherTierShare, raw_breach, wait_in_gateway_s
+from gateway.core.admission.breach_probability import HigherTierShare, raw_breach, raw_in_vain, wait_in_gateway_s
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.step_budget import StepPrices
 from gateway.core.forecast.ahead import Ahead, Forecast
@@ -24,7 +24,7 @@ from gateway.core.forecast.latency_model import CONTEXT, DECODES, TOKENS, Latenc
 from gateway.core.forecast.output_length import Bucket, OutputLengths
 from gateway.core.forecast.regression import BLOCK, FIRST
 from gateway.core.forecast.replica_model import AttemptPrediction, ReplicaModel
-from gateway.core.forecast.trust import COLD_SAMPLES, Trust
+from gateway.core.forecast.trust import Trust
 from gateway.core.forecast.views import ForecastView, PoolLearnedView
 from gateway.core.learner import Learner
 from gateway.core.policy import Policy
@@ -120,7 +120,11 @@ class Forecaster(Learner):
         made.load = more_s + tpot_s
         made.raw = raw_breach(live, labels, bucket, made, more_s, output)
         made.features = labels.features(made.raw, replica is None, ahead.requests, ahead.higher_share)
-        made.breach = labels.breach(made.features, request.tier.name)
+        made.breach = labels.breach.of(made.features, request.tier.name)
+        if replica is None:
+            raw = raw_in_vain(live, labels, pool, made, more_s)
+            made.vain_features = labels.features(raw, True, ahead.requests, ahead.higher_share)
+            made.in_vain = labels.in_vain.of(made.vain_features, request.tier.name)
         return made
 
     def is_late(self, live: RequestState, forecast: Forecast, bound_s: float) -> float:
@@ -140,7 +144,7 @@ class Forecaster(Learner):
     def has_costs(self, pool: str) -> bool:
         """Whether this pool has enough samples for its costs to be known."""
         learned = self._pools.get(pool)
-        return learned is not None and learned.labels.gate.samples >= COLD_SAMPLES
+        return learned is not None and learned.labels.gate.has_costs
 
     def step_prices(self, replica: Replica, now: float) -> StepPrices | None:
         """The costs that requests add to a step of `replica`; None until answers have shown them."""
@@ -309,7 +313,7 @@ class Forecaster(Learner):
     def _sampled(self, learned: PoolLearned, error: float) -> None:
         """A latency was exp(error) times the one expected at dispatch."""
         labels = learned.labels
-        alarm = labels.gate.samples >= COLD_SAMPLES and labels.drift.add(error)
+        alarm = labels.gate.has_costs and labels.drift.add(error)
         if alarm:
             learned.costs.forget()
         labels.gate.sampled(alarm)
@@ -349,11 +353,20 @@ class Forecaster(Learner):
         if learned is None:
             return  # the pool is gone
         labels = learned.labels
-        labels.scores.add(forecast.breach, breached)
-        labels.raw_scores.add(forecast.raw, breached)
+        labels.breach.scores.add(forecast.breach, breached)
         labels.gate.labelled(forecast.breach, breached, forecast.load)
         if forecast.weight > 0.0:
-            labels.learn(forecast.features, live.request.tier.name, breached, forecast.weight)
+            labels.breach.learn(forecast.features, live.request.tier.name, breached, forecast.weight)
+
+    def waited(self, live: RequestState, forecast: Forecast, in_vain: bool) -> None:
+        """A request that was admitted on `forecast` is sent, or is refused and has waited `in_vain`."""
+        learned = self._pools.get(forecast.pool)
+        if learned is None or forecast.wait_s <= 0.0:
+            return  # the pool is gone, or it did not wait
+        labels = learned.labels.in_vain
+        labels.scores.add(forecast.in_vain, in_vain)
+        if forecast.weight > 0.0:
+            labels.learn(forecast.vain_features, live.request.tier.name, in_vain, forecast.weight)
 
     def dropped(self, live: RequestState) -> None:
         """The forecast gets no label: the client left, or a replica failed."""
@@ -390,8 +403,8 @@ class Forecaster(Learner):
                     samples=learned.labels.gate.samples,
                     labels=learned.labels.gate.labels,
                     drift_alarms=learned.labels.drift.alarms,
-                    reliability=learned.labels.scores.read(),
-                    uncalibrated=learned.labels.raw_scores.read(),
+                    reliability=learned.labels.breach.scores.read(),
+                    in_vain=learned.labels.in_vain.scores.read(),
                 )
                 for name, learned in self._pools.items()
             ),

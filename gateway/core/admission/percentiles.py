@@ -1,4 +1,4 @@
-"""Each TTFT percentile of a tier as a constraint on its admissions.
+"""Shares as constraints on the admissions of a tier: late first tokens for each TTFT percentile, and waits in vain.
 
 An objective `p50: 500ms` promises that at least half of the tier's answers have their first token within 500 ms. The
 constraint covers the answers of the last seconds, and the admitted requests without a first token:
@@ -9,12 +9,10 @@ A newcomer that is late with probability p adds p to the left side. It is admitt
 admitted if p is no more than the objective allows: that mends a broken promise, and refusing it would not. So under
 overload the queue stays as short as the tightest percentile needs it.
 
-Forecasts over- or underestimate the tails. So p is multiplied by the late answers of the last minute over those
-forecast.
+A request that waits and is refused has waited in vain, and to be refused at once is better. So only `IN_VAIN` of the
+admitted may, by the same sum over requests that left the queue and those in it. Here p is the forecast's `in_vain`.
 
-A request that still waits when the highest percentile is missed is refused, not answered late. To wait for a refusal is
-worse than to be refused at once. So the guard of the highest percentile counts these requests as late, and allows
-`IN_VAIN` of the admitted.
+Forecasts over- or underestimate the tails. So p is multiplied by the events of the last minute over those forecast.
 """
 
 from __future__ import annotations
@@ -25,82 +23,100 @@ from typing import Final
 from gateway.core.policy import Objective
 
 MEMORY_S: Final = 10.0
-"""Answers are forgotten exponentially over so long. A promise holds over any window with enough answers."""
+"""Events are forgotten exponentially over so long. A promise holds over any window with enough answers."""
 BIAS_MEMORY_S: Final = 60.0
 SAFETY: Final = 0.9
 """Share of the allowed late answers that is planned for. The rest is left to chance."""
-IN_VAIN: Final = 0.01
-"""Share of the admitted that may wait in vain: refused when they miss the highest percentile."""
+IN_VAIN: Final = 0.02
+"""Share of the admitted that may wait in vain."""
 PRIOR: Final = 1.0
-"""Prior count of late answers that were forecast: the forecast is believed until answers show otherwise."""
+"""Prior count of events that were forecast: the forecast is believed until events show otherwise."""
 DOUBTED: Final = 0.1
-"""Prior of late answers for the highest percentile, as part of `PRIOR`: little is known of a tail before answers."""
+"""Prior of events in the tails, as part of `PRIOR`: little is known of a tail before there are answers."""
 MAX_BIAS: Final = 4.0
 
 
-class PercentileGuard:
-    """Late and expected late answers of one objective of one tier."""
+class ShareGuard:
+    """Events and expected events among the requests of one tier, of which a share is allowed."""
 
     __slots__ = (
         "_admitted",
-        "_allowed",
-        "_answers",
         "_at",
+        "_events",
         "_expected",
         "_foreseen",
-        "_late",
-        "_missed",
+        "_judged",
         "_prior",
-        "last",
+        "_seen",
+        "allowed",
         "objective",
     )
 
-    def __init__(self, objective: Objective, last: bool) -> None:
+    def __init__(self, allowed: float, prior: float, objective: Objective | None = None) -> None:
+        self.allowed = allowed
+        """Share (0-1)."""
         self.objective = objective
-        self.last = last
-        """Whether it is the highest percentile: requests wait no longer than its threshold, and vain waits are late."""
-        self._allowed = SAFETY * (1.0 - objective.quantile)
-        if last:
-            self._allowed = max(self._allowed, IN_VAIN)
-        self._answers = self._late = 0.0
-        self._prior = DOUBTED * PRIOR if last else PRIOR
-        self._foreseen, self._missed = PRIOR, self._prior
+        """The TTFT objective that an event misses; None: an event is a wait in vain."""
+        self._prior = prior
+        self._judged = self._events = 0.0
+        self._foreseen, self._seen = PRIOR, prior
         self._at = 0.0
         self._admitted = 0
         self._expected = 0.0
 
     @property
     def open(self) -> int:
-        """Requests that were admitted and have no first token yet."""
+        """Requests that were admitted and are not judged yet."""
         return self._admitted
 
-    def admits(self, late: float, now: float) -> bool:
-        """Whether the objective is kept with one more request, which is forecast late with probability `late` (0-1)."""
-        bias = min(MAX_BIAS, self._missed / self._foreseen)
-        if bias * late <= self._allowed:
+    @property
+    def constraint(self) -> str:
+        """The name of what it keeps, for people."""
+        return "waits in vain" if self.objective is None else f"TTFT p{self.objective.quantile * 100:g}"
+
+    def admits(self, p: float, now: float) -> bool:
+        """Whether the share is kept with one more request, for which an event is forecast with probability `p`."""
+        bias = min(MAX_BIAS, self._seen / self._foreseen)
+        if bias * p <= self.allowed:
             return True
         kept = math.exp((self._at - now) / MEMORY_S)
-        count = kept * self._answers + self._admitted + 1.0
-        return kept * self._late + bias * (self._expected + late) <= self._allowed * count
+        count = kept * self._judged + self._admitted + 1.0
+        return kept * self._events + bias * (self._expected + p) <= self.allowed * count
 
-    def admitted(self, late: float) -> None:
-        """A request with forecast `late` was admitted."""
+    def admitted(self, p: float) -> None:
+        """A request with forecast `p` was admitted."""
         self._admitted += 1
-        self._expected += late
+        self._expected += p
 
-    def dropped(self, late: float) -> None:
-        """An admitted request with forecast `late` will never have a first token."""
+    def dropped(self, p: float) -> None:
+        """An admitted request with forecast `p` will never be judged."""
         self._admitted -= 1
-        self._expected = self._expected - late if self._admitted else 0.0  # drops rounding errors when none is left
+        self._expected = self._expected - p if self._admitted else 0.0  # drops rounding errors when none is left
 
-    def answered(self, late: float, ttft_s: float, now: float) -> None:
-        """An admitted request with forecast `late` has its first token; `ttft_s` inf: it waited in vain."""
-        self.dropped(late)
-        is_late = 1.0 if ttft_s > self.objective.threshold_s else 0.0
+    def judged(self, p: float, event: bool, now: float) -> None:
+        """Whether the event happened to an admitted request with forecast `p`."""
+        self.dropped(p)
+        one = 1.0 if event else 0.0
         kept = math.exp((self._at - now) / MEMORY_S)
-        self._answers = kept * self._answers + 1.0
-        self._late = kept * self._late + is_late
+        self._judged = kept * self._judged + 1.0
+        self._events = kept * self._events + one
         kept = math.exp((self._at - now) / BIAS_MEMORY_S)
-        self._foreseen = PRIOR + kept * (self._foreseen - PRIOR) + late
-        self._missed = self._prior + kept * (self._missed - self._prior) + is_late
+        self._foreseen = PRIOR + kept * (self._foreseen - PRIOR) + p
+        self._seen = self._prior + kept * (self._seen - self._prior) + one
         self._at = now
+
+
+def vain_guard() -> ShareGuard:
+    """The guard of waits in vain."""
+    return ShareGuard(IN_VAIN, PRIOR)
+
+
+def ttft_guards(before: tuple[ShareGuard, ...], objectives: tuple[Objective, ...]) -> tuple[ShareGuard, ...]:
+    """One guard for each TTFT objective of a tier. Guards of unchanged objectives keep their counts."""
+    kept = {guard.objective: guard for guard in before}
+    last = max(objectives, key=lambda objective: objective.quantile)
+    return tuple(
+        kept.get(objective)
+        or ShareGuard(SAFETY * (1.0 - objective.quantile), DOUBTED * PRIOR if objective is last else PRIOR, objective)
+        for objective in objectives
+    )

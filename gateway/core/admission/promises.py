@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from gateway.core.admission.breach_probability import head_waited_s
 from gateway.core.admission.error_budget import ErrorBudget
 from gateway.core.admission.fairness import LengthFairness
 from gateway.core.admission.forecaster import Forecaster
-from gateway.core.admission.percentiles import PercentileGuard
+from gateway.core.admission.percentiles import ShareGuard, ttft_guards, vain_guard
 from gateway.core.admission.step_margin import LONG_START, StepMargin
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.step_budget import StepPrices
@@ -24,8 +25,6 @@ from gateway.core.snapshot import TierView
 
 NOT_LATE: Final = (Reason.SHUTTING_DOWN, Reason.NO_REPLICAS)
 """Refusals for reasons other than latency."""
-LONG_WAIT: Final = 0.5
-"""Part of a TTFT bound after which a refused request has waited in vain. An earlier refusal does not count as late."""
 LATELY_S: Final = 5.0
 """Seconds that a tier's objectives bind after its last request, or the mean stay of a request if longer."""
 
@@ -47,10 +46,14 @@ class Promises:
     def __init__(self, policy: Policy, forecaster: Forecaster) -> None:
         self._forecaster = forecaster
         self._budgets: dict[str, ErrorBudget] = {}
-        self._guards: dict[str, tuple[PercentileGuard, ...]] = {}
+        self._guards: dict[str, tuple[ShareGuard, ...]] = {}
         """The TTFT objectives of each tier."""
-        self._promised: dict[int, list[tuple[PercentileGuard, float]]] = {}
+        self._promised: dict[int, list[tuple[ShareGuard, float]]] = {}
         """By request without a first token: each promised objective, and P(late) for it."""
+        self._vain: dict[str, ShareGuard] = {}
+        """By tier."""
+        self._unsent: dict[int, tuple[ShareGuard, Forecast]] = {}
+        """By request that was admitted and not sent yet."""
         self._fairness: dict[str, LengthFairness] = {}
         """By tier."""
         self._tpot: dict[tuple[str, Objective], StepMargin] = {}
@@ -76,8 +79,11 @@ class Promises:
             if pool in policy.pools and name in tiers and objective in tiers[name].slo.e2e
         }
         self._guards = {
-            name: _guards(self._guards.get(name, ()), tier.slo.ttft) for name, tier in tiers.items() if tier.slo.ttft
+            name: ttft_guards(self._guards.get(name, ()), tier.slo.ttft)
+            for name, tier in tiers.items()
+            if tier.slo.ttft
         }
+        self._vain = {name: self._vain.get(name) or vain_guard() for name in tiers}
         self._fairness = {name: self._fairness.get(name) or LengthFairness() for name in tiers}
         kept = self._budgets
         self._budgets = {
@@ -102,16 +108,17 @@ class Promises:
         """A copy for people."""
         return tuple(TierView(name, self.threshold(tier), self.budget_left(tier)) for name, tier in self._tiers.items())
 
-    def broken(self, live: RequestState, pool: Pool, forecast: Forecast) -> Objective | None:
-        """The TTFT objective of its tier that would break with this request; None if all hold."""
+    def broken(self, live: RequestState, pool: Pool, forecast: Forecast) -> ShareGuard | None:
+        """The constraint of its tier that would break with this request; None if all hold."""
         forecast.late = []
         if live.request.stream:
             for guard in self._guards.get(live.request.tier.name, ()):
                 late = self._late(live, pool, forecast, guard.objective)
                 forecast.late.append(late)
                 if not guard.admits(late, forecast.at):
-                    return guard.objective
-        return None
+                    return guard
+        vain = self._vain.get(live.request.tier.name)
+        return None if vain is None or vain.admits(forecast.in_vain, forecast.at) else vain
 
     def is_owed(self, live: RequestState, now: float) -> bool:
         """Whether it is to be admitted though it is doubtful: too few of its length were."""
@@ -122,15 +129,12 @@ class Promises:
         counts_tokens = tier.value is Value.TOKENS and fairness.is_long(live.prompt_likely)
         return fairness.is_owed(live.prompt_likely, 0.0 if counts_tokens else tier.fairness, now)
 
-    def _late(self, live: RequestState, pool: Pool, forecast: Forecast, objective: Objective) -> float:
-        """P(its first token misses the objective), 0-1.
-
-        Before engine costs are known the head of its queue tells: a newcomer waits at least as long as that has.
-        """
+    def _late(self, live: RequestState, pool: Pool, forecast: Forecast, objective: Objective | None) -> float:
+        """P(its first token misses the objective), 0-1. Before engine costs are known the head of its queue tells."""
+        assert objective is not None
         if self._forecaster.has_costs(pool.spec.name):
             return self._forecaster.is_late(live, forecast, objective.threshold_s)
-        before = pool.queue.of_tier(live.request.tier).first() if pool.queue.holds(live.request.tier) else None
-        return 0.0 if before is None or forecast.at - before.request.body_at <= objective.threshold_s else 1.0
+        return 1.0 if head_waited_s(pool, live.request.tier, forecast.at) > objective.threshold_s else 0.0
 
     def step_limit_s(self, replica: Replica, prices: StepPrices | None, now: float) -> float:
         """The longest mean step of `replica` that keeps the TPOT and e2e objectives of all tiers in use; inf: none.
@@ -176,8 +180,9 @@ class Promises:
 
     @property
     def open(self) -> int:
-        """Number of TTFT objectives promised to requests without a first token, by the guards in force."""
-        return sum(guard.open for guards in self._guards.values() for guard in guards)
+        """Requests that the guards in force have not judged, one for each guard."""
+        guards = [guard for guards in self._guards.values() for guard in guards]
+        return sum(guard.open for guard in [*guards, *self._vain.values()])
 
     def admitted(self, live: RequestState, pool: Pool, forecast: Forecast) -> None:
         """A request with this forecast was sent, or queued."""
@@ -185,9 +190,13 @@ class Promises:
         if fairness is not None and not live.counted:
             live.counted = True
             fairness.decided(live.prompt_likely, True, forecast.at)
+        self._drop(live.request.id)  # it may have moved here from the queue of a pool without replicas
+        vain = self._vain.get(live.request.tier.name)
+        if vain is not None:
+            vain.admitted(forecast.in_vain)
+            self._unsent[live.request.id] = vain, forecast
         guards = self._guards.get(live.request.tier.name)
         if guards is not None and live.request.stream:
-            self._drop(live.request.id)  # it may have moved here from the queue of a pool without replicas
             promised = self._promised[live.request.id] = []
             known = len(forecast.late) if self._forecaster.has_costs(pool.spec.name) else 0
             for i, guard in enumerate(guards):
@@ -197,14 +206,27 @@ class Promises:
 
     def _drop(self, request: int) -> None:
         """Take a request out of the guards that expect it."""
-        if request in self._promised:
-            for guard, late in self._promised.pop(request):
-                guard.dropped(late)
+        for guard, late in self._promised.pop(request, ()):
+            guard.dropped(late)
+        unsent = self._unsent.pop(request, None)
+        if unsent is not None:
+            unsent[0].dropped(unsent[1].in_vain)
+
+    def sent(self, live: RequestState, now: float) -> None:
+        """A request is dispatched for the first time, so it has not waited in vain."""
+        if live.request.id in self._unsent:
+            self._judge(live, False, now)
+
+    def _judge(self, live: RequestState, in_vain: bool, now: float) -> None:
+        guard, forecast = self._unsent.pop(live.request.id)
+        guard.judged(forecast.in_vain, in_vain, now)
+        self._forecaster.waited(live, forecast, in_vain)
 
     def first_token(self, live: RequestState, now: float) -> None:
         """The client has the first token of a stream."""
         for guard, late in self._promised.pop(live.request.id, ()):
-            guard.answered(late, now - live.request.body_at, now)
+            assert guard.objective is not None
+            guard.judged(late, now - live.request.body_at > guard.objective.threshold_s, now)
 
     def ended(self, live: RequestState, record: Record, now: float) -> None:
         """A request is over."""
@@ -215,12 +237,12 @@ class Promises:
                 fairness.lost(live.prompt_likely, now)
             else:
                 fairness.decided(live.prompt_likely, False, now)
-        if live.request.id in self._promised:
-            for guard, late in self._promised.pop(live.request.id):
-                if lost and guard.last and record.e2e_s >= LONG_WAIT * guard.objective.threshold_s:
-                    guard.answered(late, math.inf, now)
-                else:
-                    guard.dropped(late)
+        if lost and record.attempts:
+            for guard, late in self._promised.pop(live.request.id, ()):
+                guard.judged(late, True, now)
+        elif lost and live.request.id in self._unsent:
+            self._judge(live, True, now)
+        self._drop(live.request.id)
         tier = live.request.tier
         budget = self._budgets.get(tier.name)
         if budget is not None:
@@ -242,13 +264,3 @@ def is_lost(record: Record) -> bool:
     """Whether a request was refused, or its time ran out, for want of capacity."""
     outcome = record.outcome
     return (outcome is Outcome.REFUSED or outcome is Outcome.TIMEOUT) and record.why not in NOT_LATE
-
-
-def _guards(before: tuple[PercentileGuard, ...], objectives: tuple[Objective, ...]) -> tuple[PercentileGuard, ...]:
-    """One guard for each objective. Guards of unchanged objectives keep their counts."""
-    kept = {(guard.objective, guard.last): guard for guard in before}
-    last = max(objectives, key=lambda objective: objective.quantile)
-    return tuple(
-        kept.get((objective, objective is last)) or PercentileGuard(objective, objective is last)
-        for objective in objectives
-    )

@@ -22,8 +22,8 @@ from gateway.core.policy import AdmissionMode, PoolSpec, ReplicaSpec, Tier
 from gateway.core.queueing.headroom import AskedTiers
 from gateway.core.queueing.queue import PoolQueue
 from gateway.core.queueing.rates import DrainRate
-from gateway.core.request import Request, Session
-from gateway.core.sessions import draw, most_in_flight
+from gateway.core.request import Request
+from gateway.core.sessions import Session, draw, most_in_flight
 from gateway.core.snapshot import CapacityBound, PoolView, ReplicaState
 
 MIN_START: Final = 0.1

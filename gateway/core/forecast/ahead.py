@@ -43,6 +43,7 @@ class Forecast:
         "breach",
         "e2e_s",
         "features",
+        "in_vain",
         "judged",
         "kind",
         "late",
@@ -52,6 +53,7 @@ class Forecast:
         "tpot_kind",
         "tpot_s",
         "ttft_s",
+        "vain_features",
         "wait_s",
         "weight",
     )
@@ -71,6 +73,10 @@ class Forecast:
         self.raw = 0.0
         """The same before calibration."""
         self.features = NO_FEATURES
+        """Input of its calibration."""
+        self.in_vain = 0.0
+        """P(refused after waiting | queued), 0-1; 0 if it does not wait."""
+        self.vain_features = NO_FEATURES
         """Input of its calibration."""
         self.kind = DIRECT
         """Kind of its TTFT (calibrator.py)."""

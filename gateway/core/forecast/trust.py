@@ -103,6 +103,11 @@ class TrustMonitor:
         """The heaviest load of a label, slowly forgotten."""
         self._unlabelled = 0
 
+    @property
+    def has_costs(self) -> bool:
+        """Whether there are enough samples for engine costs to be known."""
+        return self.samples >= COLD_SAMPLES
+
     def sampled(self, alarm: bool) -> None:
         """A latency was compared with its forecast."""
         self.samples += 1

@@ -20,7 +20,9 @@ class PoolLearnedView:
     labels: int
     drift_alarms: int
     reliability: Reliability
-    uncalibrated: Reliability
+    """Of P(breach)."""
+    in_vain: Reliability
+    """Of P(refused after waiting)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -303,11 +303,13 @@ class Replay:
         return [self._as_then(command) for command in self._encoder.answers(answer)]
 
     def _as_then(self, written: object) -> object:
-        """A command without the fields that its class has got since the journal was written."""
+        """A command without the fields that its class, or its record, has got since the journal was written."""
         if not isinstance(written, dict):
             return written
         return {
-            name: row[: self._lengths.get(name, len(row))] if isinstance(row, tuple | list) else row
+            name: [self._as_then(item) for item in row[: self._lengths.get(name, len(row))]]
+            if isinstance(row, tuple | list)
+            else row
             for name, row in written.items()
         }
 

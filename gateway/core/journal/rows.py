@@ -54,6 +54,7 @@ def request(request: Request, policy: object, tier: object, model: object, slo: 
         request.fallback_of,
         request.adapter,
         None if request.session is None else {"Session": {"name": request.session.name, "key": request.session.key}},
+        request.comeback,
     )
     return {"Request": row}
 
@@ -117,6 +118,8 @@ def ended(record: Record) -> object:
         record.explored,
         record.degraded,
         None if record.hedged is None else _HEDGED[record.hedged],
+        record.waited,
+        _number(record.in_vain),
     )
     return {"Ended": ({"Record": row},)}
 

@@ -82,6 +82,10 @@ def decided(record: Record) -> Decided:
     return Decided.DEGRADED if record.degraded else Decided.ADMITTED
 
 
+ADMISSIONS: Final = (("no", "refused"), ("no", "admitted"), ("yes", "refused"), ("yes", "admitted"))
+"""Whether the client came back, and the decision: an index of two bits."""
+
+
 class TierFacts:
     """Counters of one tier, since the start and over the window."""
 
@@ -89,12 +93,31 @@ class TierFacts:
     FINISHED: Final = 1
     OFFERED: Final = 2
 
-    __slots__ = ("counts", "e2e", "forecasts", "objectives", "queue", "recent", "slo", "tier", "tpot", "ttft")
+    __slots__ = (
+        "admissions",
+        "counts",
+        "e2e",
+        "forecasts",
+        "objectives",
+        "queue",
+        "recent",
+        "recent_admissions",
+        "slo",
+        "tier",
+        "tpot",
+        "ttft",
+        "waits",
+    )
 
     def __init__(self, tier: Tier) -> None:
         self.counts: list[float] = [0, 0, 0]
         """Good, finished and offered requests."""
         self.recent = Sliding(self.counts)
+        self.admissions: list[float] = [0, 0, 0, 0]
+        """Offered requests in the order of `ADMISSIONS`."""
+        self.recent_admissions = Sliding(self.admissions)
+        self.waits: dict[Reason | None, int] = {}
+        """Requests that waited, by why they were not sent; None: they were."""
         self.ttft, self.tpot, self.e2e, self.queue = Quantiles(), Quantiles(), Quantiles(), Quantiles()
         self.forecasts: dict[tuple[Decided, bool], int] = {}
         """Requests let in, by decision and whether they turned out good."""
@@ -134,7 +157,7 @@ class TierFacts:
 
     def roll(self, now: float) -> None:
         """Let time pass for the window."""
-        for sliding in (self.recent, self.ttft, self.tpot, self.e2e, self.queue):
+        for sliding in (self.recent, self.recent_admissions, self.ttft, self.tpot, self.e2e, self.queue):
             sliding.roll(now)
         for attainment in self.slo.values():
             attainment.recent.roll(now)

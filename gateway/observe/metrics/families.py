@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from gateway.core.stats import LogHistogram
 from gateway.observe.metrics.arms import ArmFacts
-from gateway.observe.metrics.facts import Attainment, LatencyCell, TierFacts, percentile
+from gateway.observe.metrics.facts import ADMISSIONS, Attainment, LatencyCell, TierFacts, percentile
 from gateway.observe.metrics.metrics import Metrics, early_outcome
 
 Row = tuple[tuple[str, ...], float]
@@ -78,6 +78,26 @@ class RequestFamilies:
                 ((tier, decision.value, "good" if good else "missed"), n)
                 for tier, facts in metrics.tiers.items()
                 for (decision, good), n in facts.forecasts.items()
+            ),
+        )
+        yield counter(
+            "tailgate_waits",
+            "Requests that waited in the queue and are over, by how the wait ended: sent, or the reason of a refusal.",
+            ("tier", "end"),
+            (
+                ((tier, "sent" if end is None else end.value), n)
+                for tier, facts in metrics.tiers.items()
+                for end, n in facts.waits.items()
+            ),
+        )
+        yield counter(
+            "tailgate_admissions",
+            "Offered requests, by whether their client said that it tries again, and whether a replica was sent them.",
+            ("tier", "comeback", "decision"),
+            (
+                ((tier, *labels), n)
+                for tier, facts in metrics.tiers.items()
+                for labels, n in zip(ADMISSIONS, facts.admissions, strict=True)
             ),
         )
         yield from _lanes(metrics)

@@ -26,8 +26,6 @@ OTHER: Final = "other"
 """Label of all LoRA adapters beyond the first so many."""
 
 COUNTED: Final = frozenset(outcome for outcome in Outcome if outcome.counts)
-LEFT_THE_QUEUE: Final = frozenset({Reason.QUEUE_TIMEOUT, Reason.EVICTED, Reason.CLIENT_GONE})
-"""Why one that waited was never dispatched: it had a queue time; a request refused on arrival had none."""
 
 WHYS: Final = tuple(Reason)
 _WHY_INDEX: Final = {why: index for index, why in enumerate(WHYS)}
@@ -135,7 +133,10 @@ class Metrics:
         if record.tpot_s is not None:
             cell.tpot.add(record.tpot_s)
             facts.tpot.histogram.add(record.tpot_s)
-        if record.attempts or why in LEFT_THE_QUEUE:
+        if record.waited:
+            end = None if record.attempts else why
+            facts.waits[end] = facts.waits.get(end, 0) + 1
+        if record.attempts or record.waited:
             cell.queue.add(record.queue_s)
             facts.queue.histogram.add(record.queue_s)
         if outcome is Outcome.OK:
@@ -145,10 +146,11 @@ class Metrics:
             facts.counts[TierFacts.GOOD] += record.good
         if outcome in COUNTED:
             facts.counts[TierFacts.OFFERED] += 1
+            facts.admissions[2 * request.comeback + (record.attempts > 0)] += 1
             if facts.tier is not request.tier:
                 facts.follow(request.tier)
             facts.judge(record)
-            if record.breach is not None and why is not Reason.PREDICTED:
+            if record.breach is not None and (record.attempts or record.waited):
                 said = decided(record), record.good
                 facts.forecasts[said] = facts.forecasts.get(said, 0) + 1
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gateway.core.forecast.reliability import reliability
 from gateway.core.policy import Value
 from gateway.core.request import Outcome
 from gateway.sim.analysis.tally import LENGTHS, WINDOW_S, Tally, TallyCell, TierTally
@@ -33,6 +34,27 @@ class Share:
     finished: int
     good: int
     attainment: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueResult:
+    """Requests that waited with a forecast, those of them that were refused, and P(refused after waiting) in the mean.
+
+    `ece`: its mean distance from the share refused, over bins of equal mass.
+    """
+
+    waited: int
+    in_vain: int
+    forecast: float | None
+    ece: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """Tries that count, and the share of them that was sent to a replica."""
+
+    tries: int
+    share: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +117,10 @@ class TierResult:
     finished_tokens: int
     good_tokens: int
     floor: Floor
+    waits: QueueResult
+    newcomers: Admitted
+    comebacks: Admitted
+    """Tries of clients after their first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +249,22 @@ def _tier(tier: TierTally, tally: Tally, window: Window) -> TierResult:
         finished_tokens=tier.finished_tokens,
         good_tokens=tier.good_tokens,
         floor=_floor(tier, tally, window),
+        waits=_waits(tier.vain),
+        newcomers=_admitted(*tier.admissions[:2]),
+        comebacks=_admitted(*tier.admissions[2:]),
     )
+
+
+def _waits(vain: Sequence[tuple[float, bool]]) -> QueueResult:
+    if not vain:
+        return QueueResult(0, 0, None, None)
+    said, refused = sum(p for p, _ in vain), sum(was for _, was in vain)
+    return QueueResult(len(vain), refused, said / len(vain), reliability(vain).ece)
+
+
+def _admitted(refused: int, admitted: int) -> Admitted:
+    tries = refused + admitted
+    return Admitted(tries, admitted / tries if tries else None)
 
 
 def _worth(tier: TierResult) -> float:

@@ -39,6 +39,7 @@ class TierTally:
     """The requests of one tier that arrived after the warm-up."""
 
     __slots__ = (
+        "admissions",
         "cells",
         "dispatched",
         "e2e_s",
@@ -54,6 +55,7 @@ class TierTally:
         "tokens",
         "tpot_s",
         "ttft_s",
+        "vain",
         "waiting",
         "waiting_since",
         "whys",
@@ -64,6 +66,10 @@ class TierTally:
         self.offered = 0
         self.cells = [TallyCell() for _ in LENGTHS]
         self.outcomes: Counter[Outcome] = Counter()
+        self.admissions = [0, 0, 0, 0]
+        """Tries that count: refused and admitted newcomers, then those of clients that came back."""
+        self.vain: list[tuple[float, bool]] = []
+        """Of each that waited: P(refused after waiting), and whether it was."""
         self.whys: Counter[str] = Counter()
         self.tokens = 0
         """Of prompt and answer of all that count, as far as the client's cap and the tier's let the answer be."""
@@ -124,6 +130,13 @@ class Tally:
         """Work was sent to a replica."""
         if now >= self.warmup_s:
             tier.dispatched[int(now / WINDOW_S)] += tokens
+
+    def tried(self, tier: TierTally, record: Record) -> None:
+        """A try is over; its client may come back."""
+        if record.outcome.counts and record.request.body_at >= self.warmup_s:
+            tier.admissions[2 * record.request.comeback + (record.attempts > 0)] += 1
+            if record.in_vain is not None:
+                tier.vain.append((record.in_vain, not record.attempts))
 
     def ended(self, tier: TierTally, arrival: Arrival, output_tokens: int, record: Record, cut: bool) -> None:
         """A request is over. `output_tokens`: what it would have got; `cut`: it got less, since we said so."""

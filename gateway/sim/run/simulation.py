@@ -324,6 +324,7 @@ class Simulation(ObservedRun):
         trip = self.trips[record.request.id]
         if not trip.dispatched:
             trip.tier.waits_no_more(self.now)
+        self.tally.tried(trip.tier, record)
         if trip.tries <= self.options.retries and not trip.seen:
             pause_s = rests_s(record, trip.retry_after_s, trip.tries, self._clients)
             if pause_s is not None:
