@@ -245,6 +245,7 @@ class RequestHandler(ExchangeServices):
             split=split,
             adapter=adapter,
             session=session,
+            comeback=head.comes_back,
             is_token_ids=parsed.prompt_exact is not None,
         )
         return Exchange(self, client, dialect, head, parsed, request)

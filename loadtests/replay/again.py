@@ -27,18 +27,33 @@ class Told:
     """Of those that obeyed: were refused again."""
 
 
+@dataclass(slots=True)
+class Newcomers:
+    """First tries of one tier."""
+
+    admitted: int = 0
+    """Answered; those neither admitted nor refused met an error or a timeout."""
+    refused: int = 0
+
+
 class Again:
     """Counts tries of requests that are due from `from_s` on."""
 
     def __init__(self, from_s: float) -> None:
         self.tiers: dict[str, dict[str, Told]] = {}
         """By tier and reason."""
+        self.newcomers: dict[str, Newcomers] = {}
+        """By tier."""
         self._from_s = from_s
         self._waiting: dict[int, tuple[float, Told]] = {}
         """When those who will come again were told to, by number."""
 
     def tried(self, request: Request, comes_again: bool) -> None:
         """A try is over: it was sent at `tried_s` and ended at `ended_s`."""
+        if request.tries == 1 and request.arrival.at >= self._from_s:
+            new = self.newcomers.setdefault(request.arrival.tier, Newcomers())
+            new.refused += request.outcome in REFUSED
+            new.admitted += request.status == 200
         told_s, before = self._waiting.pop(request.number, (math.inf, None))
         if before is not None and request.tried_s >= told_s - EARLY_S:
             before.obeyed += 1

@@ -17,7 +17,7 @@ from typing import Protocol
 from gateway.observe.metrics.lag import LoopLag
 from gateway.sim.workload.arrivals import Arrival
 from loadtests.processes import raise_file_limit
-from loadtests.replay.again import Again, Told
+from loadtests.replay.again import Again, Newcomers, Told
 from loadtests.replay.clients import Clients
 from loadtests.replay.pace import pace, rests_s
 from loadtests.replay.prompts import Prompts, Sizes
@@ -119,6 +119,8 @@ class Played:
     """Of the trace, left out: requests of 0 tokens."""
     told: dict[str, dict[str, Told]] = field(default_factory=dict)
     """Outcomes of clients that were told to come again, by tier and reason."""
+    newcomers: dict[str, Newcomers] = field(default_factory=dict)
+    """Outcomes of first tries, by tier."""
     lag: list[float] = field(default_factory=list)
     """Waits on the event loop of the generator after the warm-up, by bucket of gateway.observe.metrics.lag.EDGES."""
 
@@ -272,7 +274,7 @@ class Player:
         request.tries += 1
         request.status, request.retry_after_s = 0, None  # were those of the try before
         request.tried_s = self.clock()
-        self._clients.send(request, self._writer.request(request.number, request.arrival))
+        self._clients.send(request, self._writer.request(request.number, request.arrival, request.tries))
 
     def _ended(self, request: Request) -> None:
         self.played.ended += 1
@@ -301,7 +303,7 @@ class Player:
         self._resting.clear()
         self._clients.close(Outcome.INTERRUPTED if self.played.interrupted else Outcome.UNFINISHED)
         self.played.seconds = self.clock()
-        self.played.told = self._counted.tiers
+        self.played.told, self.played.newcomers = self._counted.tiers, self._counted.newcomers
         counted = zip(self._lag.waits.counts, self._warm_lag, strict=True)
         self.played.lag = [now - before for now, before in counted]
 

@@ -11,6 +11,7 @@ import orjson
 
 from gateway.core.request import Endpoint
 from gateway.sim.workload.arrivals import Arrival
+from gateway.wire.http.headers import RETRY_COUNT
 from loadtests.replay.keys import ALL, assigned
 from loadtests.replay.prompts import Prompts
 
@@ -77,13 +78,13 @@ class Writer:
         self._heads: dict[str, bytes] = {}
         """By key."""
 
-    def request(self, number: int, arrival: Arrival) -> bytes:
-        """Head and body of a chat request."""
+    def request(self, number: int, arrival: Arrival, tries: int = 1) -> bytes:
+        """Head and body of a chat request. As SDKs do, later tries say how many were before."""
         prompt = self._prompts.text(number, arrival.prompt_tokens, arrival.prefix)
-        return self.chat(arrival, prompt)
+        return self.chat(arrival, prompt, b"\r\n%b: %d" % (RETRY_COUNT, tries - 1) if tries > 1 else b"")
 
-    def chat(self, arrival: Arrival, prompt: str) -> bytes:
-        """The same with a prompt of one's own."""
+    def chat(self, arrival: Arrival, prompt: str, more: bytes = b"") -> bytes:
+        """The same with a prompt of one's own, and `more` lines of the head."""
         target = self._target
         body: dict[str, object] = {
             "model": target.model or arrival.model,
@@ -102,7 +103,7 @@ class Writer:
                 if arrival.max_tokens is not None:
                     body["max_tokens"] = arrival.max_tokens
         raw = orjson.dumps({**body, **target.extra} if target.extra else body)
-        return b"%b%d\r\n\r\n%b" % (self._head(arrival.tier, arrival.tenant), len(raw), raw)
+        return b"%b%d%b\r\n\r\n%b" % (self._head(arrival.tier, arrival.tenant), len(raw), more, raw)
 
     def _head(self, tier: str, tenant: str) -> bytes:
         key = self._target.key_of(tier, tenant)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gateway.core.policy import Metric, Objective, Slo, Value
+from loadtests.replay.again import Newcomers
 from loadtests.replay.columns import FILE, Rows, percentiles
 from loadtests.replay.gaps import middle_s
 from loadtests.replay.request import Outcome
@@ -196,6 +197,7 @@ def _tier(name: str, judged: Judged, run: RunFile, policy: Held | None) -> Repor
             for number in np.unique(rows["served_tier"])
             if number
         },
+        "newcomers": asdict(run.played.newcomers.get(name, Newcomers())),
         "retry_after": {reason: asdict(of) for reason, of in run.played.told.get(name, {}).items()},
     }
 

@@ -159,6 +159,11 @@ def _retry_after(report: Report) -> str:
         for reason, of in tiers["retry_after"].items()
         if report["about"]["retries"]
     ]
+    rows += [
+        [f"{tier}: newcomers", "", "", *(f"{of['newcomers'][column]:,}" for column in columns[2:])]
+        for tier, of in report["tiers"].items()
+        if of["retry_after"] and rows
+    ]
     return table(["refused, all tries", "told when", "came then", "answered", "refused again"], rows, "Retry-After")
 
 

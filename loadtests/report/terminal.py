@@ -52,6 +52,14 @@ def _retry_after(report: Report) -> Iterator[str]:
                 f"{name}: {reason}: {told['told']:,} told when to come again, {told['obeyed']:,} did, of which "
                 f"{told['admitted']:,} were answered and {told['refused']:,} refused again"
             )
+        if of["retry_after"]:
+            back = [sum(told[column] for told in of["retry_after"].values()) for column in ("admitted", "refused")]
+            yield f"{name}: answered: {_answered(*back)} of those, {_answered(**of['newcomers'])} of newcomers"
+
+
+def _answered(admitted: int, refused: int) -> str:
+    """Of those answered or refused."""
+    return share(admitted / (admitted + refused) if admitted + refused else None)
 
 
 def _tiers(report: Report) -> Table:

@@ -93,6 +93,8 @@ def test_they_give_up_in_the_end() -> None:
     spy, found = run(2, REFUSES)
     assert len(spy.records()) == 3
     assert (found.offered, found.finished) == (1, 0)
+    default = found.tiers["default"]
+    assert (default.newcomers.tries, default.comebacks.tries) == (1, 2)
 
 
 def test_who_lost_patience_has_as_much_again() -> None:

@@ -103,3 +103,20 @@ def test_bytes_after_the_blank_line_are_no_header() -> None:
 
 def test_no_header_that_the_gateway_reads_for_itself_can_name_a_session() -> None:
     assert {name.decode() for name in WANTED} - {"x-session-id"} <= UNFIT_HEADERS.keys()
+
+
+@pytest.mark.parametrize(
+    ("lines", "comes_back"),
+    [
+        (b"", False),
+        (b"x-stainless-retry-count: 0\r\n", False),
+        (b"X-Stainless-Retry-Count: 2\r\n", True),
+        (b"x-stainless-retry-count: -1\r\n", False),
+        (b"x-stainless-retry-count: soon\r\n", False),
+        (b"x-stainless-retry-count: \r\n", False),
+        (b"x-stainless-retry-count: 1\r\nx-stainless-retry-count: 1\r\n", False),
+    ],
+)
+def test_a_client_comes_back_if_its_sdk_counts_a_retry(lines: bytes, comes_back: bool) -> None:
+    head = read_head(b"POST / HTTP/1.1\r\nhost: a\r\n" + lines + b"\r\n")
+    assert (head.comes_back, head.repeated) == (comes_back, None)

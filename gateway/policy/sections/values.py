@@ -28,7 +28,7 @@ _TAKEN_HEADERS = (
 )
 UNFIT_HEADERS = {
     **dict.fromkeys(("authorization", "proxy-authorization", "x-api-key", "cookie"), _SECRET),
-    **dict.fromkeys(("x-request-id", "traceparent", "tracestate"), _CHANGING),
+    **dict.fromkeys(("x-request-id", "traceparent", "tracestate", "x-stainless-retry-count"), _CHANGING),
     **dict.fromkeys(_TAKEN_HEADERS, _TAKEN),
 }
 """Headers that name no session, with the reason."""

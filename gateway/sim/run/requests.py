@@ -48,6 +48,7 @@ class SimulatedRequest:
 
     def again(self, request: Request) -> None:
         """Its client tries once more."""
+        request.comeback = True
         self.request = request
         self.tries += 1
         self.dispatched = self.seen = self.cut = False

@@ -10,7 +10,7 @@ from typing import Final
 
 from gateway.core.policy import ReplicaSpec, Slo
 from gateway.core.queueing.limits import Left, Rate
-from gateway.wire.http.lines import Names, trimmed, written
+from gateway.wire.http.lines import Names, number, trimmed, written
 
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:\-]{1,128}")
 _TRACEPARENT: Final = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -94,6 +94,11 @@ class RequestHead:
         return name in [option.strip() for option in options]
 
     @property
+    def comes_back(self) -> bool:
+        """Whether its client says that it tried before. A count that is no number is none."""
+        return number(self.fields.get(RETRY_COUNT, b"0")) > 0
+
+    @property
     def anthropic(self) -> bool:
         """Whether the caller speaks as Anthropic's SDK does."""
         return b"anthropic-version" in self.fields or b"x-api-key" in self.fields
@@ -103,6 +108,8 @@ class RequestHead:
 _TTFT: Final = (b"x-slo-ttft-ms", b"x-llm-d-slo-ttft-ms")
 _TPOT: Final = (b"x-slo-tpot-ms", b"x-llm-d-slo-tpot-ms")
 SLO_HEADERS: Final = frozenset(_TTFT + _TPOT)
+RETRY_COUNT: Final = b"x-stainless-retry-count"
+"""Tries before this one, as SDKs of OpenAI and Anthropic say with each request."""
 MAX_SLO_MS: Final = 86_400_000.0
 _MILLISECONDS: Final = re.compile(rb"\d{1,9}(\.\d{1,6})?")
 
@@ -121,6 +128,7 @@ WANTED: Final = UNUSUAL | {
     b"anthropic-version",
     b"content-length",
     ORIGIN,
+    RETRY_COUNT,
     *SLO_HEADERS,
 }
 
@@ -129,8 +137,8 @@ _NOTED: Final = UNUSUAL | SLO_HEADERS | {ORIGIN}
 
 # Headers whose value is a list, which a client may cut into several lines.
 LISTS: Final = frozenset({b"connection", b"tracestate"})
-# Headers that do not count if they stand twice: nothing but a log depends on them. A new request id begins then.
-TRACING: Final = frozenset({b"traceparent", b"x-request-id"})
+# Headers that do not count if they stand twice: nothing but logs and metrics depend on them.
+TRACING: Final = frozenset({b"traceparent", b"x-request-id", RETRY_COUNT})
 
 
 def wanted(more: Iterable[str]) -> Names:

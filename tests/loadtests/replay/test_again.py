@@ -8,7 +8,7 @@ from email.utils import formatdate
 import pytest
 
 from gateway.sim.workload.arrivals import Arrival
-from loadtests.replay.again import MAX_REASONS, OTHERS, Again, Told
+from loadtests.replay.again import MAX_REASONS, OTHERS, Again, Newcomers, Told
 from loadtests.replay.request import Outcome, Request
 from tests.loadtests.replay.test_answer import read
 
@@ -29,6 +29,7 @@ def tried(
     request.ended_s = request.tried_s + 0.1
     again.tried(request, comes_again=rest_s is not None)
     request.tried_s = request.ended_s + (rest_s or 0.0)
+    request.tries += 1
 
 
 def request(number: int = 0, at: float = 5.0) -> Request:
@@ -50,6 +51,7 @@ def test_every_try_is_counted_under_the_reason_that_sent_it_away() -> None:
             "limit-tokens": Told(told=1),
         }
     }
+    assert again.newcomers == {"free": Newcomers(admitted=0, refused=3)}
 
 
 def test_who_comes_early_has_not_obeyed_and_who_was_not_told_cannot() -> None:

@@ -109,3 +109,9 @@ def test_an_ipv6_address_stands_in_brackets() -> None:
 def test_bad_target_url_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"http://127.0.0.1:8080|leave out"):
         Target(url)
+
+
+def test_a_later_try_says_how_many_were_before() -> None:
+    writer = Writer(Target("http://127.0.0.1:8080"), PROMPTS)
+    assert b"x-stainless-retry-count" not in writer.request(1, arrival())
+    assert b"\r\nx-stainless-retry-count: 2\r\n\r\n" in writer.request(1, arrival(), tries=3)

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 from rich.console import Console
 
-from loadtests.replay.again import Told
+from loadtests.replay.again import Newcomers, Told
 from loadtests.replay.columns import read_rows
 from loadtests.report.figures import report
 from loadtests.report.page import page
@@ -24,6 +24,7 @@ from tests.loadtests.report.test_figures import MIXED, SCHEMA
 def test_who_was_told_who_obeyed_and_what_became_of_them(tmp_path: Path, retries: int) -> None:
     run = read_run(written(tmp_path, MIXED, retries=retries))
     run.played.told = {"free": {"queue-full": Told(told=1234, obeyed=1100, admitted=900, refused=150)}}
+    run.played.newcomers = {"free": Newcomers(admitted=750, refused=250)}
     found = report(run, read_rows(tmp_path), policy())
     jsonschema.validate(json.loads(json.dumps(found)), SCHEMA)
     counts = {"told": 1234, "obeyed": 1100, "admitted": 900, "refused": 150}
@@ -33,5 +34,7 @@ def test_who_was_told_who_obeyed_and_what_became_of_them(tmp_path: Path, retries
     told = (
         "free: queue-full: 1,234 told when to come again, 1,100 did, of which 900 were answered and 150 refused again"
     )
-    assert (told in out.export_text()) == (retries > 0)
+    assert (told in out.export_text(clear=False)) == (retries > 0)
+    share = "free: answered: 85.7% of those, 75.0% of newcomers"
+    assert (share in out.export_text(clear=False)) == (retries > 0)
     assert ("1,100" in page(found)) == (retries > 0)
