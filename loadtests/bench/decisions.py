@@ -13,9 +13,8 @@ import time
 from collections import deque
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 
-from gateway.core.commands import Command, Dispatch, Ended
+from gateway.core.commands import Command, Commit, Dispatch, Ended
 from gateway.core.controller import Controller
 from gateway.core.policy import Policy
 from gateway.core.request import NO_PREFIX, AttemptOutcome, AttemptResult, Endpoint, Prefix, Request, Sample
@@ -27,13 +26,14 @@ from loadtests.bench.policy import policy
 IN_FLIGHT = 8
 SERVICE_S = 0.5
 PREFILL_SHARE = 0.2
-"""Of its time, what a request spends before its first token."""
+"""Of its time, what a request spends before its first token,"""
+WARM_PREFILL_SHARE = 0.05
+"""and a warm one. All prompts of a replica together must leave its engine time for answers."""
 TALKS = 2 * IN_FLIGHT
 """Conversations for each replica: a turn is over before the next one of the same begins."""
 PROMPT_TOKENS, PROMPT_BYTES = 4000, 16_000
 ENDS = (*range(512, 4097, 512), *range(6144, PROMPT_BYTES, 2048))
 """Ends of the blocks of such a prompt (`gateway.wire.prefix`)."""
-T = TypeVar("T", Dispatch, Ended)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,7 @@ class Fleet:
         self._scrapes_per_step = replicas * self._step_s
         self._owed_scrapes, self._next_scrape = 0.0, 0
         self._prefixes = [_prefix(talk) for talk in range(TALKS * replicas if warm else 0)]
+        self._prefill_share = WARM_PREFILL_SHARE if warm else PREFILL_SHARE
         prompt_tokens = PROMPT_TOKENS if warm else 270
         self._finish = AttemptResult(AttemptOutcome.COMPLETE, prompt_tokens, output_tokens=48, status=200)
         self._sample = Sample(healthy=True, waiting=0, running=IN_FLIGHT, kv_fraction=0.3)
@@ -83,12 +84,12 @@ class Fleet:
         self._warm_up()
 
     def serve(self, requests: int) -> None:
-        """One request arrives and the oldest ends, `requests` times. Raises ValueError for any other answer."""
+        """One request arrives and the oldest ends, `requests` times. Raises ValueError if one is refused or late."""
         for _ in range(requests):
             self._now += self._step_s
             self._scrape()
             self._begin()
-            if len(self._prefilling) > self._most * PREFILL_SHARE:
+            if len(self._prefilling) > self._most * self._prefill_share:
                 self._decode(self._prefilling.popleft())
             if len(self._prefilling) + len(self._decoding) > self._most:
                 self._end(self._decoding.popleft())
@@ -116,13 +117,9 @@ class Fleet:
 
     def _begin(self) -> None:
         self._request_ids += 1
-        controller, now = self._controller, self._now
-        commands = controller.arrive(self._ask(self._request_ids, now), now)
+        commands = self._controller.arrive(self._ask(self._request_ids, self._now), self._now)
         self._alarm()
-        attempt = _only(commands, Dispatch).attempt
-        controller.sent(attempt, now)
-        self._alarm()
-        self._prefilling.append(attempt)
+        self.hear(commands)
 
     def _decode(self, attempt: int) -> None:
         self._controller.first_token(attempt, self._now)
@@ -134,13 +131,22 @@ class Fleet:
     def _end(self, attempt: int) -> None:
         commands = self._controller.finish(attempt, self._finish, self._now)
         self._alarm()
-        if not _only(commands, Ended).record.good:
-            raise ValueError("a request missed its objective: the fleet is not the steady one that was meant")
+        self.hear(commands)
 
     def _alarm(self) -> None:
         """As the driver does after every call: is there something to wake for?"""
         if self._controller.wake_at() <= self._now:
-            self._controller.wake(self._now)
+            self.hear(self._controller.wake(self._now))
+
+    def hear(self, commands: list[Command]) -> None:
+        """Do as the controller says. A request may have waited for its own replica. Raises ValueError if one fails."""
+        for command in commands:
+            if isinstance(command, Dispatch):
+                self._controller.sent(command.attempt, self._now)
+                self._alarm()
+                self._prefilling.append(command.attempt)
+            elif not isinstance(command, Commit | Ended) or (isinstance(command, Ended) and not command.record.good):
+                raise ValueError(f"{command}: the fleet is not the steady one that was meant")
 
     def _ask(self, number: int, now: float) -> Request:
         prefixes = self._prefixes
@@ -174,14 +180,6 @@ def fleet_policy(replicas: int) -> Policy:
         path = Path(folder) / "policy.yaml"
         path.write_text(policy(range(10_000, 10_000 + replicas), SERVICE_S))
         return load_policy(path)
-
-
-def _only(commands: list[Command], kind: type[T]) -> T:
-    """The one command of this kind. Raises ValueError if there is none."""
-    found = [command for command in commands if isinstance(command, kind)]
-    if len(found) != 1:
-        raise ValueError(f"{commands} instead of one {kind.__name__}")
-    return found[0]
 
 
 def run_decisions(spec: Decisions) -> DecisionsResult:

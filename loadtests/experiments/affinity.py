@@ -10,12 +10,15 @@ trace in Mooncake's format whose conversations an engine's KV cache does not hol
 
 Several gateways know nothing of each other. A request comes to one of them by chance, or its conversation does: the
 client keeps its connection. With keys, each request names its conversation in `x-session-id`.
+
+The same servers get the workload `conversations` at 170 requests/s, about what the fleet carries without affinity, and
+at 1.5 times that. Of the last traffic 60% begins with one system prompt of 4,096 tokens.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -28,28 +31,33 @@ from gateway.core.sessions import Session, key_of
 from gateway.policy.builtin import builtin
 from gateway.sim.analysis.compare import Contender, OfModel
 from gateway.sim.analysis.report import Interval, mean, ratio, summary
-from gateway.sim.analysis.results import Result, Window, result
-from gateway.sim.analysis.tally import Tally
+from gateway.sim.analysis.results import Result
 from gateway.sim.run.decider import Decider
 from gateway.sim.run.fleet import FleetSpec
 from gateway.sim.run.profiles import ENGINES, Profile
-from gateway.sim.run.simulation import Options, Simulation
+from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrivals import Arrival
+from gateway.sim.workload.load import load_workload
 from gateway.sim.workload.synthetic import Synthetic
 from gateway.sim.workload.traces import Mix, open_trace
 from loadtests.experiments.findings import Chart, Findings, Grid, line, written
-from loadtests.experiments.gateways import Gateways, SeesCaches
-from loadtests.experiments.lab import Lab
+from loadtests.experiments.gateways import Gateways, SeesCaches, played
+from loadtests.experiments.lab import Effort, Lab
+from loadtests.experiments.shared_prompt import shared
 
 REPLICAS = 8
-RATES = (8.0, 18.0, 27.0)
+RATES = (18.0, 27.0)
 ENGINE = replace(ENGINES["llama3-8b-a100"], max_model_len=32_768)
 SERVERS = ("affinity", "no affinity", "cache-aware", "round-robin")
-SEEDS = 5
+SEEDS = 3
 WARMUP_S = 90.0
 """Conversations take 80 s in the mean: before that there are fewer turns than later."""
 LOADED = 18.0
 OVERLOADED = 27.0
+TALK_RATES = (170.0, 255.0)
+TALKS = Effort(seeds=SEEDS, seconds=30.0, warmup_s=45.0)
+SHARED_RATES = (60.0, 120.0)
+SHARED = Effort(seeds=SEEDS, seconds=40.0, warmup_s=20.0)
 SMALL_CACHE_TOKENS = 60_000
 """KV cache of an engine before which the trace is played: less than the conversations of a replica."""
 
@@ -87,35 +95,80 @@ def affinity(lab: Lab) -> Findings:
         lab = replace(lab, effort=replace(lab.effort, seeds=SEEDS, warmup_s=WARMUP_S))
     findings = Findings(lab.seeds)
     findings.how = f"{len(lab.seeds)} seeds, {lab.effort.seconds:g} s of arrivals after {lab.effort.warmup_s:g} s."
-    policy, workload = _policy(), lab.workload("agents")
-    fleet = FleetSpec({"default": ENGINE})
-    apart = replace(policy, pools={name: replace(pool, affinity=False) for name, pool in policy.pools.items()})
+    rates = (LOADED,) if lab.effort.quick else RATES
+    found = _compared(findings, lab, lab.workload("agents"), rates)
+    columns = ["requests/s", "server", "cached", "goodput", "by tokens", "p50 TTFT, s", "p99 TTFT, s"]
+    title = "Prompt tokens found in prefix caches"
+    lines = [line(name, rates, [_cached(found[rate][name]) for rate in rates]) for name in SERVERS]
+    findings.charts.append(Chart("affinity", title, "requests/s", "share", lines, most_y=1.0))
+    findings.grids.append(Grid(f"{title}, and what comes of it", columns, _rows(found)))
+    _add_gateways(findings, lab, lab.workload("agents").at_rate(LOADED))
+    of_talks = lab if lab.effort.quick else replace(lab, effort=TALKS)
+    talks = load_workload("conversations", duration_s=of_talks.options.duration_s)
+    assert isinstance(talks, Synthetic)
+    found = _compared(findings, of_talks, talks, TALK_RATES[:1] if lab.effort.quick else TALK_RATES, "conversations_")
+    title = f"The workload `conversations`, {len(of_talks.seeds)} seeds, {of_talks.effort.seconds:g} s"
+    findings.grids.append(Grid(title, columns, _rows(found)))
+    _add_shared(findings, lab if lab.effort.quick else replace(lab, effort=SHARED))
+    return findings
+
+
+def _compared(
+    findings: Findings, lab: Lab, workload: Synthetic, rates: Sequence[float], prefix: str = ""
+) -> dict[float, dict[str, list[Result]]]:
+    """All servers at all rates; names of the figures begin with `prefix`."""
+    policy, fleet = _policy(), FleetSpec({"default": ENGINE})
+    apart = _apart(policy)
     contenders = [Contender("affinity", policy, fleet), Contender("no affinity", apart, fleet)]
     contenders += [Contender(name, apart, fleet, name) for name in SERVERS[2:]]
-    rates = (LOADED,) if lab.effort.quick else RATES
     found = {rate: lab.compare(contenders, OfModel(workload.at_rate(rate), "any")) for rate in rates}
     for rate, runs in found.items():
         ours, theirs = runs["affinity"], runs["no affinity"]
         findings.figures |= {
-            f"cached_{rate:g}": _cached(ours),
-            f"cached_above_cache_aware_{rate:g}": mean(_less(ours, runs["cache-aware"])),
-            f"goodput_{rate:g}": mean([run.goodput for run in ours]),
+            f"{prefix}cached_{rate:g}": _cached(ours),
+            f"{prefix}cached_above_cache_aware_{rate:g}": mean(_less(ours, runs["cache-aware"])),
+            f"{prefix}goodput_{rate:g}": mean([run.goodput for run in ours]),
         }
         ratios = {
-            f"goodput_to_no_affinity_{rate:g}": ratio([r.goodput for r in ours], [r.goodput for r in theirs]),
-            f"p50_ttft_to_no_affinity_{rate:g}": ratio([_ttft(r)[0] for r in ours], [_ttft(r)[0] for r in theirs]),
-            f"p99_ttft_to_no_affinity_{rate:g}": ratio([_ttft(r)[1] for r in ours], [_ttft(r)[1] for r in theirs]),
+            "goodput": ratio([r.goodput for r in ours], [r.goodput for r in theirs]),
+            "p50_ttft": ratio([_ttft(r)[0] for r in ours], [_ttft(r)[0] for r in theirs]),
+            "p99_ttft": ratio([_ttft(r)[1] for r in ours], [_ttft(r)[1] for r in theirs]),
         }
-        findings.figures |= {name: value for name, value in ratios.items() if value is not None}
-        findings.raw |= {f"{name}, {rate:g}/s": summary(of) for name, of in runs.items()}
-    columns = ["requests/s", "server", "cached", "goodput", "by tokens", "p50 TTFT, s", "p99 TTFT, s"]
-    rows = [[f"{rate:g}", name, *_row(runs[name])] for rate, runs in found.items() for name in SERVERS]
-    findings.grids.append(Grid("Prompt tokens found in prefix caches, and what comes of it", columns, rows))
-    title = "Prompt tokens found in prefix caches"
-    lines = [line(name, rates, [_cached(found[rate][name]) for rate in rates]) for name in SERVERS]
-    findings.charts.append(Chart("affinity", title, "requests/s", "share", lines, most_y=1.0))
-    _add_gateways(findings, lab, workload.at_rate(LOADED))
-    return findings
+        findings.figures |= {
+            f"{prefix}{name}_to_no_affinity_{rate:g}": value for name, value in ratios.items() if value is not None
+        }
+        findings.raw |= {f"{prefix}{name}, {rate:g}/s": summary(of) for name, of in runs.items()}
+    return found
+
+
+def _rows(found: dict[float, dict[str, list[Result]]]) -> list[list[str]]:
+    return [[f"{rate:g}", name, *_row(runs[name])] for rate, runs in found.items() for name in SERVERS]
+
+
+def _apart(policy: Policy) -> Policy:
+    """The same without affinity."""
+    return replace(policy, pools={name: replace(pool, affinity=False) for name, pool in policy.pools.items()})
+
+
+def _add_shared(findings: Findings, lab: Lab) -> None:
+    """One system prompt in most of the traffic, with and without affinity."""
+    policy, fleet, workload = _policy(), FleetSpec({"default": ENGINE}), lab.workload("shared-prompt")
+    rows = []
+    for rate in SHARED_RATES[:1] if lab.effort.quick else SHARED_RATES:
+        goodput = {}
+        for name, rules in (("affinity", policy), ("no affinity", _apart(policy))):
+            runs = lab.map(shared, [(rules, fleet, workload.at_rate(rate), seed, lab.options) for seed in lab.seeds])
+            busiest = mean([load for _, load in runs])
+            goodput[name] = [run.goodput for run, _ in runs]
+            rows.append([f"{rate:g}", name, written(busiest), *_row([run for run, _ in runs])])
+            if name == "affinity":
+                findings.figures[f"shared_busiest_{rate:g}"] = busiest
+        to = ratio(goodput["affinity"], goodput["no affinity"])
+        if to is not None:
+            findings.figures[f"shared_goodput_to_no_affinity_{rate:g}"] = to
+    columns = ["requests/s", "router", "busiest", "cached", "goodput", "by tokens", "p50 TTFT, s", "p99 TTFT, s"]
+    title = "One system prompt in 60% of the traffic, and requests at the busiest replica by those at the mean one"
+    findings.grids.append(Grid(title, columns, rows))
 
 
 def _add_gateways(findings: Findings, lab: Lab, traffic: Synthetic) -> None:
@@ -157,13 +210,8 @@ def served(of: tuple[Case, Synthetic, int, Options]) -> Result:
         return key % case.gateways if case.by_connection else int(balancer.random() * case.gateways)
 
     decider: Decider = SeesCaches(controllers[0], hosts) if case.oracle else Gateways(controllers, chosen)
-    tally = Tally(policy.tiers.values(), options.warmup_s)
-    engine = Simulation(decider, policy, hosts, options, tally, seed)
-    engine.run(_traced(traffic, seed) if case.trace else _conversations(traffic, seed))
-    opened, closed = engine.watch.opened, engine.watch.closed
-    assert opened is not None
-    assert closed is not None
-    return result(engine, Window(opened, closed), seed, 0.0)
+    arrivals = _traced(traffic, seed) if case.trace else _conversations(traffic, seed)
+    return played(decider, policy, hosts, arrivals, seed, options)
 
 
 def _engine(case: Case) -> Profile:
@@ -172,7 +220,7 @@ def _engine(case: Case) -> Profile:
 
 def _conversations(traffic: Synthetic, seed: int) -> Iterator[Arrival]:
     for arrival in traffic.arrivals(seed):
-        yield replace(arrival, model="any", tenant=f"conversation {arrival.session}")
+        yield replace(arrival, tenant=f"conversation {arrival.session}")
 
 
 def _traced(traffic: Synthetic, seed: int) -> Iterator[Arrival]:
@@ -188,7 +236,7 @@ def _traced(traffic: Synthetic, seed: int) -> Iterator[Arrival]:
                     "hash_ids": arrival.prefix,
                 }
                 file.write(json.dumps(row) + "\n")
-        yield from open_trace(path, Mix(model="any")).arrivals(seed)
+        yield from open_trace(path, Mix()).arrivals(seed)
 
 
 def _policy() -> Policy:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from gateway.core.commands import Cancel, Command, Commit, Dispatch, Ended, Refuse
 from gateway.core.controller import Controller
+from gateway.core.policy import Policy
 from gateway.core.request import AttemptResult, Prefix, Request, Sample
+from gateway.sim.analysis.results import Result, Window, result
+from gateway.sim.analysis.tally import Tally
+from gateway.sim.run.decider import Decider
 from gateway.sim.run.fleet import Host
+from gateway.sim.run.simulation import Options, Simulation
+from gateway.sim.workload.arrivals import Arrival
 
 
 class Gateways:
@@ -151,3 +158,15 @@ class SeesCaches:
                 case Refuse(request_id=number):
                     self._waiting.pop(number, None)
         return commands
+
+
+def played(
+    decider: Decider, policy: Policy, hosts: dict[str, Host], arrivals: Iterator[Arrival], seed: int, options: Options
+) -> Result:
+    """One run of a decider before replicas. All arrivals ask for the model `any`."""
+    engine = Simulation(decider, policy, hosts, options, Tally(policy.tiers.values(), options.warmup_s), seed)
+    engine.run(replace(arrival, model="any") for arrival in arrivals)
+    opened, closed = engine.watch.opened, engine.watch.closed
+    assert opened is not None
+    assert closed is not None
+    return result(engine, Window(opened, closed), seed, 0.0)

@@ -148,6 +148,15 @@ TARGETS: dict[str, dict[str, Target]] = {
         "cached_4_gateways_by_connection_keys": at_least(0.9),
         "cached_4_gateways_by_request": at_least(0.9),
         "cached_4_gateways_by_request_keys": at_least(0.9),
+        "conversations_cached_above_cache_aware_170": at_least(0.03),
+        "conversations_goodput_to_no_affinity_255": at_least(1.25),
+        "conversations_p50_ttft_to_no_affinity_255": at_most(0.5),
+        "conversations_p99_ttft_to_no_affinity_255": at_most(1.0),
+        # Requests at the busiest replica, by those at the mean one, and against least-prefill.
+        "shared_busiest_60": at_most(1.2),
+        "shared_busiest_120": at_most(1.2),
+        "shared_goodput_to_no_affinity_60": at_least(1.0),
+        "shared_goodput_to_no_affinity_120": at_least(1.0),
     },
     # Verdicts on a tenth of the traffic, looked at after every fifty requests of 3,000.
     "canary": {

@@ -6,7 +6,8 @@ import hashlib
 
 import pytest
 
-from gateway.core.commands import Command, Commit, Dispatch
+from gateway.core.commands import Commit, Refuse
+from gateway.core.request import Reason
 from loadtests.bench import canned
 from loadtests.bench.decisions import (
     ENDS,
@@ -15,7 +16,6 @@ from loadtests.bench.decisions import (
     PROMPT_TOKENS,
     Decisions,
     Fleet,
-    _only,
     fleet_policy,
     run_decisions,
 )
@@ -57,9 +57,6 @@ def test_the_cost_of_decisions_is_cpu_time_of_what_was_asked_for() -> None:
     assert result.cpu_s > 0
 
 
-def test_any_other_answer_than_the_one_command_is_a_fault() -> None:
-    dispatch = Dispatch(1, 1, "r", 1)
-    other: list[Command] = [Commit(1, 1)]
-    assert _only([dispatch, *other], Dispatch) is dispatch
-    with pytest.raises(ValueError, match="instead of one Dispatch"):
-        _only(other, Dispatch)
+def test_a_request_that_is_refused_is_a_fault() -> None:
+    with pytest.raises(ValueError, match="not the steady one"):
+        Fleet(4).hear([Commit(1, 1), Refuse(1, Reason.QUEUE_FULL)])

@@ -1,0 +1,42 @@
+"""Skew, for the experiment `affinity`: 60% of the prompts begin alike, and should not make one replica the busiest."""
+
+from __future__ import annotations
+
+from random import Random
+
+from gateway.core.commands import Command
+from gateway.core.controller import Controller
+from gateway.core.policy import Policy
+from gateway.core.request import Sample
+from gateway.sim.analysis.results import Result
+from gateway.sim.run.fleet import FleetSpec
+from gateway.sim.run.simulation import Options
+from gateway.sim.workload.synthetic import Synthetic
+from loadtests.experiments.gateways import Gateways, played
+
+
+class Watched(Gateways):
+    """One controller, and the requests that scrapes find at each replica from `begins_at` on."""
+
+    def __init__(self, controller: Controller, begins_at: float) -> None:
+        super().__init__([controller], lambda _: 0)
+        self._begins_at = begins_at
+        self._found: dict[str, list[int]] = {}
+
+    def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]:
+        if sample.running is not None and sample.waiting is not None and now >= self._begins_at:
+            self._found.setdefault(replica_name, []).append(sample.running + sample.waiting)
+        return super().observe(replica_name, sample, now)
+
+    @property
+    def busiest(self) -> float:
+        """Requests at the busiest replica, in the mean over time, as a multiple of those at the mean replica."""
+        means = [sum(found) / len(found) for found in self._found.values()]
+        return max(means) * len(means) / sum(means)
+
+
+def shared(of: tuple[Policy, FleetSpec, Synthetic, int, Options]) -> tuple[Result, float]:
+    """Policy, fleet, traffic, seed and options -> one run, and the load of its busiest replica against the mean."""
+    policy, fleet, traffic, seed, options = of
+    decider = Watched(Controller(policy, Random(f"{seed} controller")), options.warmup_s)
+    return played(decider, policy, fleet.hosts(policy), traffic.arrivals(seed), seed, options), decider.busiest
