@@ -101,3 +101,12 @@ def quantile(edges: Sequence[float], counts: Sequence[float], q: float) -> float
     if index == len(edges):
         return edges[-1]
     return math.sqrt(edges[index - 1] * edges[index])
+
+
+def most_by_chance(n: int, p: float) -> int:
+    """The most misses of `n` that are not significant (one-sided 5%) where each is one with probability `p` (0-1)."""
+    k, log_term, below = 0, n * math.log1p(-p), 0.0
+    while (below := below + math.exp(log_term)) < 0.95 and k < n:  # the first terms may be too small for a float
+        log_term += math.log((n - k) / (k + 1) * p / (1.0 - p))
+        k += 1
+    return k

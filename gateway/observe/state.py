@@ -12,6 +12,7 @@ from gateway.core.stats import quantile
 from gateway.observe.build_info import kind
 from gateway.observe.metrics.arms import ArmFacts, ArmVerdict, largest_arm
 from gateway.observe.metrics.facts import Attainment, TierFacts, percentile
+from gateway.observe.metrics.kept import binds
 from gateway.observe.metrics.metrics import WHYS, Metrics
 from gateway.observe.metrics.window import SPAN_S, Quantiles
 from gateway.observe.sources import Sources
@@ -47,7 +48,7 @@ def state(metrics: Metrics, sources: Sources, started: float) -> dict[str, objec
         "loop_lag_s": sources.loop_lag_s(),
         "window_s": SPAN_S,
         "tiers": [
-            _tier(metrics, tier, now)
+            {**_tier(metrics, tier, now), "binds": binds(metrics, snapshot, tier.name)}
             for tier in sorted(policy.tiers.values(), key=lambda tier: (tier.priority, tier.name))
         ],
         "splits": [
@@ -163,11 +164,12 @@ def _quantiles(parts: Sequence[Quantiles], now: float) -> dict[str, object]:
 
 
 def _objectives(facts: TierFacts, tier: Tier, now: float) -> list[dict[str, object]]:
-    """Each objective and whether it holds: by counts of requests, refusals included, not by interpolation."""
+    """Each objective by counts of requests: over all of them, refusals included, and whether its answers keep it."""
     rows: list[dict[str, object]] = []
     for metric, objective in tier.slo.objectives():
-        attainment = facts.slo.get((metric, percentile(objective.quantile))) or Attainment()
-        good, total = attainment.recent.read(now)
+        attainment = facts.slo.get((metric, percentile(objective.quantile))) or Attainment(objective.quantile)
+        good, total, answered = attainment.recent.read(now)
+        kept = attainment.kept(now)
         rows.append(
             {
                 "metric": metric,
@@ -176,7 +178,9 @@ def _objectives(facts: TierFacts, tier: Tier, now: float) -> list[dict[str, obje
                 "threshold_s": objective.threshold_s,
                 "window": {"good": good, "total": total, "attainment": good / total if total else None},
                 "total": {"good": attainment.counts[Attainment.GOOD], "total": attainment.counts[Attainment.TOTAL]},
-                "holds": good / total >= objective.quantile if total else None,
+                "answered": {"total": answered, "attainment": good / answered if answered else None},
+                "kept": kept,
+                "broken_s": attainment.broken_s(now) if kept is False else None,
             }
         )
     return rows

@@ -30,6 +30,7 @@ from gateway.core.commands import Command, Ended
 from gateway.core.forecast.reliability import reliability
 from gateway.core.policy import AdmissionMode, AdmissionSpec, Limits, Metric, Objective, Policy, Slo, Tier
 from gateway.core.request import Outcome, Record
+from gateway.core.stats import most_by_chance
 from gateway.policy import load
 from gateway.policy.builtin import builtin
 from gateway.sim.run import baselines
@@ -361,15 +362,6 @@ def _windows_kept(served: Sequence[Record], metric: Metric, objective: Objective
         for late in windows.values()
         if len(late) >= WINDOW_ANSWERS
     ]
-
-
-def most_by_chance(n: int, p: float) -> int:
-    """The most misses of `n` that are not significant (one-sided 5%) where each is one with probability `p` (0-1)."""
-    k, log_term, below = 0, n * math.log1p(-p), 0.0
-    while (below := below + math.exp(log_term)) < 0.95:  # the first terms may be too small for a float
-        log_term += math.log((n - k) / (k + 1) * p / (1.0 - p))
-        k += 1
-    return k
 
 
 def _calibration(served: Sequence[Record]) -> float:

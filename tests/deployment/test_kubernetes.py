@@ -224,4 +224,4 @@ def test_both_autoscalers_scale_the_same_thing_alike_by_a_metric_that_is_exporte
     name = metric["external"]["metric"]["name"]
     assert name in scaled["triggers"][0]["metadata"]["query"]
     assert metric["external"]["target"]["averageValue"] == scaled["triggers"][0]["metadata"]["threshold"] == "1"
-    assert name in {family.name for family in ProcessFamilies(SOURCES).collect()}
+    assert name in {family.name for family in ProcessFamilies(SOURCES, Metrics(POLICY)).collect()}

@@ -33,7 +33,8 @@ SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), 
 
 def exported() -> dict[str, set[str]]:
     """Every series name on the metrics page, with its labels."""
-    families = [*RequestFamilies(Metrics(POLICY)).collect(), *ProcessFamilies(SOURCES).collect()]
+    metrics = Metrics(POLICY)
+    families = [*RequestFamilies(metrics).collect(), *ProcessFamilies(SOURCES, metrics).collect()]
     return {
         family.name + suffix: set(vars(family)["_labelnames"]) | {key for s in family.samples for key in s.labels}
         for family in families
@@ -135,6 +136,17 @@ def test_every_alert_says_how_bad_it_is_and_what_it_is() -> None:
 def test_alerts_cover_stale_scrapes_dead_replicas_and_failed_reloads() -> None:
     alerts = {rule.get("alert") for rule in RULES}
     assert {"TailgateScrapeStale", "TailgateReplicaDown", "TailgatePoolDown", "TailgateReloadFailed"} <= alerts
+
+
+def test_each_alert_has_a_case_in_which_it_fires() -> None:
+    cases = [
+        case
+        for test in read_yaml(Path(__file__).parent / "alerts_test.yaml")["tests"]
+        for case in test["alert_rule_test"]
+    ]
+    assert {rule["alert"] for rule in RULES if "alert" in rule} == {
+        case["alertname"] for case in cases if case["exp_alerts"]
+    }
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool evaluates rules")

@@ -138,17 +138,18 @@ async def test_the_state_has_quantiles_of_every_latency(process: Process) -> Non
     assert free["latencies"]["itl"] == {"count": 0, "p50_s": None, "p95_s": None, "p99_s": None}
 
 
-@pytest.mark.parametrize(("misses", "holds"), [(1, True), (2, False)])
-async def test_an_objective_holds_by_counts_with_refusals_among_them(
-    process: Process, misses: int, holds: bool
-) -> None:
+@pytest.mark.parametrize(("late", "kept"), [(0, True), (3, True), (4, False)])
+async def test_an_objective_is_kept_or_not_among_the_answers_alone(process: Process, late: int, kept: bool) -> None:
+    for _ in range(100):
+        process.metrics.ended(REFUSED)
     for number in range(100):
-        process.metrics.ended(REFUSED if number < misses else OK)
+        process.metrics.ended(replace(OK, ttft_s=3.0) if number < late else OK)
     premium, free = (await state(process))["tiers"]
     p99 = next(o for o in premium["objectives"] if (o["metric"], o["percentile"]) == ("ttft", "p99"))
-    assert p99["window"] == {"good": 100 - misses, "total": 100, "attainment": pytest.approx(1 - misses / 100)}
-    assert (p99["threshold_s"], p99["target"], p99["holds"]) == (2.2, 0.99, holds)
-    assert [o["holds"] for o in free["objectives"]] == [None]
+    assert p99["window"] == {"good": 100 - late, "total": 200, "attainment": pytest.approx((100 - late) / 200)}
+    assert p99["answered"] == {"total": 100, "attainment": pytest.approx(1 - late / 100)}
+    assert (p99["threshold_s"], p99["target"], p99["kept"]) == (2.2, 0.99, kept)
+    assert [o["kept"] for o in free["objectives"]] == [None]
 
 
 async def test_the_state_shows_pools_replicas_tenants_and_reasons(process: Process) -> None:

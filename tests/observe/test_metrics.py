@@ -146,7 +146,7 @@ def test_a_refused_streamed_request_misses_every_objective() -> None:
     metrics = Metrics(POLICY)
     metrics.ended(REFUSED)
     slo = metrics.tiers["premium"].slo
-    assert [a.counts for a in slo.values()] == [[0, 1]] * 4
+    assert [a.counts for a in slo.values()] == [[0, 1, 0]] * 4
 
 
 def test_a_finished_request_that_was_not_streamed_speaks_only_for_e2e() -> None:
@@ -222,7 +222,7 @@ def test_each_request_is_judged_by_the_tier_it_arrived_under() -> None:
     metrics.ended(OK)
     metrics.ended(replace(OK, request=a_request(stricter)))
     metrics.ended(OK)
-    assert metrics.tiers["premium"].slo[Metric.TTFT, "p50"].counts == [2, 3]
+    assert metrics.tiers["premium"].slo[Metric.TTFT, "p50"].counts == [2, 3, 3]
 
 
 def test_ten_thousand_junk_names_add_at_most_one_series_each_family() -> None:

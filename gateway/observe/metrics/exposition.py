@@ -24,7 +24,7 @@ def registry(metrics: Metrics, sources: Sources) -> CollectorRegistry:
     """Everything that the page shows; nothing of it is global."""
     own = CollectorRegistry()
     own.register(RequestFamilies(metrics))
-    own.register(ProcessFamilies(sources))
+    own.register(ProcessFamilies(sources, metrics))
     ProcessCollector(registry=own)
     PlatformCollector(registry=own)
     GCCollector(registry=own)

@@ -9,7 +9,7 @@ from typing import Final
 
 from gateway.core.policy import Metric, Policy, Tier
 from gateway.core.request import Outcome, Reason, Record
-from gateway.core.stats import LogHistogram
+from gateway.core.stats import LogHistogram, most_by_chance
 from gateway.observe.metrics.window import Quantiles, Sliding
 
 # Buckets of the OpenTelemetry GenAI conventions, continued upwards for long queues and long answers.
@@ -50,16 +50,44 @@ class Edges:
 
 
 class Attainment:
-    """Requests that met an objective, and all that it applied to; since the start and over the window."""
+    """Requests that met an objective, all that it applied to, and the answered ones among these.
+
+    Counted since the start and over the window. An objective is a promise about answers: it is kept unless more of
+    those of the window missed it than chance explains (one-sided 5%).
+    """
 
     GOOD: Final = 0
     TOTAL: Final = 1
+    ANSWERED: Final = 2
 
-    __slots__ = ("counts", "recent")
+    __slots__ = ("broken_since", "counts", "quantile", "recent")
 
-    def __init__(self) -> None:
-        self.counts: list[float] = [0, 0]
+    def __init__(self, quantile: float) -> None:
+        self.counts: list[float] = [0, 0, 0]
         self.recent = Sliding(self.counts)
+        self.quantile = quantile
+        """Share (0-1) of the answers that shall meet it."""
+        self.broken_since: float | None = None
+        """From when on each look found it broken; None if the last one did not."""
+
+    def kept(self, now: float) -> bool | None:
+        """Whether the answers of the window that ends `now` keep the objective; None without an answer."""
+        good, _, answered = self.recent.read(now)
+        if not answered:
+            return None
+        return answered - good <= most_by_chance(int(answered), 1.0 - self.quantile)
+
+    def broken_s(self, now: float) -> float:
+        """Seconds for which it has been broken; 0 if it is kept."""
+        return 0.0 if self.broken_since is None else now - self.broken_since
+
+    def roll(self, now: float) -> None:
+        """Let time pass for the window, and look whether it is kept."""
+        self.recent.roll(now)
+        if self.kept(now) is not False:
+            self.broken_since = None
+        elif self.broken_since is None:
+            self.broken_since = now
 
 
 class Decided(StrEnum):
@@ -129,9 +157,17 @@ class TierFacts:
         """Count by the objectives of `tier` from now on."""
         self.tier = tier
         self.objectives = tuple(
-            (metric, objective.threshold_s, self.slo.setdefault((metric, percentile(objective.quantile)), Attainment()))
+            (metric, objective.threshold_s, self.attainment(metric, objective.quantile))
             for metric, objective in tier.slo.objectives()
         )
+
+    def attainment(self, metric: Metric, quantile: float) -> Attainment:
+        """The counts of an objective."""
+        key = metric, percentile(quantile)
+        found = self.slo.get(key)
+        if found is None:
+            found = self.slo[key] = Attainment(quantile)
+        return found
 
     def judge(self, record: Record) -> None:
         """Count `record` as kept or missed for every objective that applies to it.
@@ -153,6 +189,7 @@ class TierFacts:
                 attainment.counts[Attainment.TOTAL] += 1
             elif value_s is not None:
                 attainment.counts[Attainment.TOTAL] += 1
+                attainment.counts[Attainment.ANSWERED] += 1
                 attainment.counts[Attainment.GOOD] += value_s <= threshold_s
 
     def roll(self, now: float) -> None:
@@ -160,7 +197,7 @@ class TierFacts:
         for sliding in (self.recent, self.recent_admissions, self.ttft, self.tpot, self.e2e, self.queue):
             sliding.roll(now)
         for attainment in self.slo.values():
-            attainment.recent.roll(now)
+            attainment.roll(now)
 
 
 @dataclass(slots=True)

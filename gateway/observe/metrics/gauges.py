@@ -15,6 +15,8 @@ from gateway.core.snapshot import PoolView, ReplicaState, ReplicaView, Snapshot
 from gateway.observe.metrics.families import counter, gauge, histogram
 from gateway.observe.metrics.forecasts import admission_families
 from gateway.observe.metrics.hedging import hedging_families
+from gateway.observe.metrics.kept import kept_families
+from gateway.observe.metrics.metrics import Metrics
 from gateway.observe.metrics.planning import planning_families
 from gateway.observe.sources import Sources
 
@@ -115,8 +117,9 @@ REPLICA_GAUGES: tuple[tuple[str, str, str, Callable[[ReplicaView], float | None]
 class ProcessFamilies:
     """A prometheus-client collector over the process's `Sources`."""
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: Sources, metrics: Metrics) -> None:
         self._sources = sources
+        self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
         """Every family, at this moment."""
@@ -125,6 +128,7 @@ class ProcessFamilies:
         yield from planning_families(snapshot, self._sources.little(snapshot))
         yield from _replicas(snapshot)
         yield from admission_families(snapshot)
+        yield from kept_families(self._metrics, snapshot, self._sources.now())
         yield from hedging_families(snapshot)
         yield from self._policy()
         yield counter(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.core.stats import most_by_chance
 from gateway.sim.run.profiles import ENGINES
 from loadtests.experiments.engines_cell import (
     COLD_S,
@@ -15,7 +16,6 @@ from loadtests.experiments.engines_cell import (
     Cell,
     best_cap,
     figures,
-    most_by_chance,
     parts,
     run,
     weighted,

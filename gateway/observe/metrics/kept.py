@@ -1,0 +1,49 @@
+"""Promises that the answers of a tier break, and the bound that its replicas are at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import Metric
+
+from gateway.core.snapshot import Snapshot
+from gateway.observe.metrics.facts import percentile
+from gateway.observe.metrics.families import gauge
+from gateway.observe.metrics.metrics import Metrics
+
+ENGINE = "engine"
+"""No bound of ours is reached: engines are slower than the objective, or than forecast."""
+
+
+def binds(metrics: Metrics, snapshot: Snapshot, tier: str) -> str:
+    """The bound that most replicas of a tier's pools are at: slots, unread prompts, KV cache, TPOT; empty without one.
+
+    Unread prompts are bounded by TTFT.
+    """
+    used = {pool for name, pool in metrics.lanes if name == tier}
+    bounds = [
+        replica.bound.value
+        for pool in snapshot.pools
+        if pool.name in used
+        for replica in pool.replicas
+        if replica.bound is not None and replica.slots
+    ]
+    return max(bounds, key=bounds.count, default="")
+
+
+def kept_families(metrics: Metrics, snapshot: Snapshot, now: float) -> Iterator[Metric]:
+    """How long each objective of the current policy has been broken."""
+    rows = []
+    for tier in metrics.policy.tiers.values():
+        bound = binds(metrics, snapshot, tier.name) or ENGINE
+        for metric, objective in tier.slo.objectives():
+            name = percentile(objective.quantile)
+            broken_s = metrics.tiers[tier.name].slo[metric, name].broken_s(now)
+            rows.append(((tier.name, metric.value, name, bound if broken_s else ""), broken_s))
+    yield gauge(
+        "tailgate_slo_broken_seconds",
+        "Time for which answers have missed an objective more often than it allows, beyond chance; 0 if it is kept.",
+        ("tier", "metric", "percentile", "binds"),
+        rows,
+        "seconds",
+    )
