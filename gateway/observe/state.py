@@ -11,13 +11,14 @@ from gateway.core.policy import Model, Tier
 from gateway.core.stats import quantile
 from gateway.observe.build_info import kind
 from gateway.observe.metrics.arms import ArmFacts, ArmVerdict, largest_arm
-from gateway.observe.metrics.facts import Attainment, TierFacts, percentile
+from gateway.observe.metrics.facts import Attainment, RefusalFamily, TierFacts, percentile
 from gateway.observe.metrics.kept import binds
 from gateway.observe.metrics.metrics import WHYS, Metrics
 from gateway.observe.metrics.window import SPAN_S, Quantiles
 from gateway.observe.sources import Sources
 
 TENANTS_SHOWN = 100
+TOLD = (RefusalFamily.AT_ONCE, RefusalFamily.WAITED)
 
 
 def document(value: object) -> bytes:
@@ -94,6 +95,10 @@ def _tier(metrics: Metrics, tier: Tier, now: float) -> dict[str, object]:
             "itl": _quantiles([found for (name, _), found in metrics.itl.items() if name == tier.name], now),
             "e2e": _quantiles([facts.e2e], now),
             "queue": _quantiles([facts.queue], now),
+        },
+        "refusals": {
+            **{family.value: _quantiles([told], now) for family, told in facts.refusals.items()},
+            "all-but-failures": _quantiles([facts.refusals[family] for family in TOLD], now),
         },
         "objectives": _objectives(facts, tier, now),
     }

@@ -267,10 +267,12 @@ def _sheds(rows: Rows, reasons: list[str]) -> Report:
     found = {}
     for number in np.unique(shed["reason"]):
         own = shed[shed["reason"] == number]
+        after_p50_s, after_p95_s = percentiles(own["e2e_s"], (0.5, 0.95))
         found[reasons[number]] = {
             "count": len(own),
             "with_retry_after": _count(~np.isnan(own["retry_after_s"])),
-            "after_p50_s": percentiles(own["e2e_s"], (0.5,))[0],
+            "after_p50_s": after_p50_s,
+            "after_p95_s": after_p95_s,
         }
     return dict(sorted(found.items(), key=lambda item: -int(item[1]["count"] or 0)))
 

@@ -143,11 +143,17 @@ def _objectives(report: Report) -> str:
 
 def _sheds(report: Report) -> str:
     rows = [
-        [f"{tier}: {reason}", f"{of['count']:,}", f"{of['with_retry_after']:,}", time(of["after_p50_s"])]
+        [
+            f"{tier}: {reason}",
+            f"{of['count']:,}",
+            f"{of['with_retry_after']:,}",
+            time(of["after_p50_s"]),
+            time(of["after_p95_s"]),
+        ]
         for tier, tiers in report["tiers"].items()
         for reason, of in tiers["sheds"].items()
     ]
-    return table(["shed", "requests", "with Retry-After", "told after (p50)"], rows, "Refusals")
+    return table(["shed", "requests", "with Retry-After", "told after (p50)", "(p95)"], rows, "Refusals")
 
 
 def _retry_after(report: Report) -> str:

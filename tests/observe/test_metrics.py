@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from gateway.core.policy import Metric, Model, Objective, Slo, Tier
 from gateway.core.request import AttemptOutcome, Outcome, Reason, Record
-from gateway.observe.metrics.facts import Attainment, percentile
+from gateway.observe.metrics.facts import REFUSAL_EDGES, Attainment, percentile
 from gateway.observe.metrics.families import RequestFamilies
 from gateway.observe.metrics.metrics import (
     ADAPTER_LABEL_LIMIT,
@@ -138,6 +138,14 @@ def test_histograms_agree_with_a_recount(past: list[Record]) -> None:
             for edge in edges:
                 expected[f"tailgate_{name}_seconds_bucket", (str(edge), *place)] += value <= edge
             expected[f"tailgate_{name}_seconds_bucket", ("+Inf", *place)] += 1
+        if r.outcome in (Outcome.REFUSED, Outcome.TIMEOUT, Outcome.ERROR):
+            for_want = r.outcome is not Outcome.ERROR and r.why not in (Reason.NO_REPLICAS, Reason.SHUTTING_DOWN)
+            family = "failure" if r.attempts or not for_want else "waited" if r.waited else "at-once"
+            expected["tailgate_refusal_seconds_count", (family, r.request.tier.name)] += 1
+            expected["tailgate_refusal_seconds_sum", (family, r.request.tier.name)] += r.e2e_s
+            for bucket in (*map(str, REFUSAL_EDGES), "+Inf"):
+                within = r.e2e_s <= float(bucket)
+                expected["tailgate_refusal_seconds_bucket", (family, bucket, r.request.tier.name)] += within
     seconds = {key: value for key, value in found.items() if "_seconds_" in key[0] and "slo" not in key[0] and value}
     assert seconds == pytest.approx({key: value for key, value in expected.items() if value})
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from gateway.core.admission.promises import is_lost
 from gateway.core.policy import Metric, Policy, Tier
 from gateway.core.request import Outcome, Reason, Record
 from gateway.core.stats import LogHistogram, most_by_chance
@@ -16,6 +17,7 @@ from gateway.observe.metrics.window import Quantiles, Sliding
 TTFT_EDGES = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
 TPOT_EDGES = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5)
 ITL_EDGES = (*TPOT_EDGES, 5, 7.5, 10)
+REFUSAL_EDGES = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 E2E_EDGES = tuple(0.01 * 2**step for step in range(17))
 
 
@@ -114,6 +116,27 @@ ADMISSIONS: Final = (("no", "refused"), ("no", "admitted"), ("yes", "refused"), 
 """Whether the client came back, and the decision: an index of two bits."""
 
 
+class RefusalFamily(StrEnum):
+    """When a refusal was told, or that a failure caused it."""
+
+    __hash__ = str.__hash__  # Enum's own is a function in Python
+
+    AT_ONCE = "at-once"
+    """On arrival."""
+    WAITED = "waited"
+    FAILURE = "failure"
+    """A replica failed, or none could be sent to, or the process stopped."""
+
+
+def family_of(record: Record) -> RefusalFamily | None:
+    """The family of a request without an answer; None if it is not the gateway or a replica that refused it."""
+    if record.outcome not in (Outcome.REFUSED, Outcome.TIMEOUT, Outcome.ERROR):
+        return None
+    if not is_lost(record) or record.attempts:
+        return RefusalFamily.FAILURE
+    return RefusalFamily.WAITED if record.waited else RefusalFamily.AT_ONCE
+
+
 class TierFacts:
     """Counters of one tier, since the start and over the window."""
 
@@ -130,6 +153,7 @@ class TierFacts:
         "queue",
         "recent",
         "recent_admissions",
+        "refusals",
         "slo",
         "tier",
         "tpot",
@@ -147,6 +171,8 @@ class TierFacts:
         self.waits: dict[Reason | None, int] = {}
         """Requests that waited, by why they were not sent; None: they were."""
         self.ttft, self.tpot, self.e2e, self.queue = Quantiles(), Quantiles(), Quantiles(), Quantiles()
+        self.refusals = {family: Quantiles(REFUSAL_EDGES) for family in RefusalFamily}
+        """Seconds from the complete body to the refusal."""
         self.forecasts: dict[tuple[Decided, bool], int] = {}
         """Requests let in, by decision and whether they turned out good."""
         self.slo: dict[tuple[Metric, str], Attainment] = {}
@@ -196,6 +222,8 @@ class TierFacts:
         """Let time pass for the window."""
         for sliding in (self.recent, self.recent_admissions, self.ttft, self.tpot, self.e2e, self.queue):
             sliding.roll(now)
+        for told in self.refusals.values():
+            told.roll(now)
         for attainment in self.slo.values():
             attainment.roll(now)
 

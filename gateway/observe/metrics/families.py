@@ -67,6 +67,16 @@ class RequestFamilies:
             ("tier", "model", "fallback", "outcome"),
             (((*names, outcome.value), n) for (*names, outcome), n in metrics.fallbacks.items()),
         )
+        yield histogram(
+            "tailgate_refusal_seconds",
+            "Time from the complete request body to a refusal: told at once, after a wait, or caused by a failure.",
+            ("tier", "family"),
+            (
+                ((tier, family.value), told.histogram)
+                for tier, facts in metrics.tiers.items()
+                for family, told in facts.refusals.items()
+            ),
+        )
         yield from _goodput(metrics)
         yield from _objectives(metrics)
         yield from _arms(metrics)

@@ -14,7 +14,7 @@ from gateway.core.policy import Policy
 from gateway.core.request import AttemptOutcome, Callback, CountSource, MirrorResult, Outcome, Reason, Record
 from gateway.core.stats import LogHistogram
 from gateway.observe.metrics.arms import Arms
-from gateway.observe.metrics.facts import Edges, Lane, LatencyCell, TierFacts, decided
+from gateway.observe.metrics.facts import Edges, Lane, LatencyCell, TierFacts, decided, family_of
 from gateway.observe.metrics.window import EDGES, NEVER, Quantiles, Sliding
 from gateway.wire.answers.oddity import Oddity
 
@@ -150,6 +150,9 @@ class Metrics:
             if facts.tier is not request.tier:
                 facts.follow(request.tier)
             facts.judge(record)
+            family = family_of(record)
+            if family is not None:
+                facts.refusals[family].histogram.add(record.e2e_s)
             if record.breach is not None and (record.attempts or record.waited):
                 said = decided(record), record.good
                 facts.forecasts[said] = facts.forecasts.get(said, 0) + 1
