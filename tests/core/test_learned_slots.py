@@ -19,7 +19,7 @@ def learned(slots: int, seconds: int, *, pressed: bool = True) -> ConcurrencyLim
     return limit
 
 
-@pytest.mark.parametrize("slots", [4, 16, 64, 256, 512])
+@pytest.mark.parametrize("slots", [1, 4, 16, 64, 256, 512, 2048])
 def test_the_slots_of_an_engine_are_found_within_a_minute(slots: int) -> None:
     found = [learned(slots, seconds).slots for seconds in range(60, 90)]
     assert all(0.85 * slots - 1 <= limit <= 1.15 * slots + 1 for limit in found)
@@ -44,7 +44,7 @@ def test_an_engine_that_read_nothing_says_nothing() -> None:
     assert limit.limit == START
 
 
-@pytest.mark.parametrize("slots", [64, 256, 1024])
+@pytest.mark.parametrize("slots", [64, 256, 1024, 2048])
 def test_a_cold_engine_that_catches_up_gets_all_its_slots_within_six_seconds(slots: int) -> None:
     assert learned(slots, 6).slots >= slots
 

@@ -53,7 +53,10 @@ MAX_TIGHTEST_S: Final = 5.0
 MIN_STEPS: Final = 5.0
 """Unread prompts are at least as long as an idle engine's step times this. With less it would read short batches."""
 UNKNOWN_WINDOW_TOKENS: Final = 16384.0
-"""Unread prompt tokens that are sent to an engine before its reading speed is known."""
+"""Unread prompt tokens that are sent to an engine before its reading speed is known. A longer prompt is sent alone.
+
+The six engines of the simulator read them in .3 to 8 s, 1.4 s in the geometric mean.
+"""
 
 
 class Verdict(Enum):
