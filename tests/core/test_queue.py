@@ -77,7 +77,9 @@ def check(room: PoolQueue, plain: list[RequestState]) -> None:
         newcomer = tier("newcomer", priority)
         assert room.ahead_of(newcomer, 0.0) == sum(live.request.tier.priority <= priority for live in plain)
         below = [live for live in plain if live.request.tier.priority > priority and live.request.tier.name != "shadow"]
-        assert room.last_below(newcomer) == (below[-1] if below else None)
+        lowest = max((live.request.tier.priority for live in below), default=0)
+        victims = [live for live in below if live.request.tier.priority == lowest]
+        assert room.last_below(newcomer) == (victims[0] if victims else None)
 
 
 # ---- the rate at which requests leave

@@ -139,11 +139,11 @@ def test_without_a_waiting_room_a_busy_pool_sheds() -> None:
     story.arrives("b").expect(refuse(Reason.QUEUE_FULL), ended(Outcome.REFUSED))
 
 
-def test_a_more_urgent_request_takes_the_place_of_the_newest_of_the_least_urgent() -> None:
+def test_a_more_urgent_request_takes_the_place_of_the_least_urgent_with_the_least_time_left() -> None:
     story = play(policy(pool("p", "r1", queue_limit=3), *TIERS)).arrives("running").whatever()
     story.arrives("f1", tier="free").arrives("f2", tier="free").arrives("s1", tier="standard").expect()
-    story.arrives("p1", tier="premium").expect(refuse(Reason.EVICTED, of="f2"), ended(Outcome.REFUSED, of="f2"))
-    story.arrives("s2", tier="standard").expect(refuse(Reason.EVICTED, of="f1"), ended(Outcome.REFUSED, of="f1"))
+    story.arrives("p1", tier="premium").expect(refuse(Reason.EVICTED, of="f1"), ended(Outcome.REFUSED, of="f1"))
+    story.arrives("s2", tier="standard").expect(refuse(Reason.EVICTED, of="f2"), ended(Outcome.REFUSED, of="f2"))
     story.arrives("s3", tier="standard").expect(refuse(Reason.QUEUE_FULL), ended(Outcome.REFUSED))
     story.arrives("f3", tier="free").expect(refuse(Reason.QUEUE_FULL), ended(Outcome.REFUSED))
     story.finishes("running").expect(commit(), ended(Outcome.OK), dispatch("r1", of="p1"))
@@ -151,7 +151,7 @@ def test_a_more_urgent_request_takes_the_place_of_the_newest_of_the_least_urgent
 
 def test_one_place_is_taken_only_if_its_bytes_suffice() -> None:
     story = play(policy(pool("p", "r1", queue_bytes=3000), PREMIUM, FREE)).arrives("running").whatever()
-    story.arrives("small", tier="free", body_bytes=500).arrives("big", tier="free", body_bytes=2500).expect()
+    story.arrives("big", tier="free", body_bytes=2500).arrives("small", tier="free", body_bytes=500).expect()
     story.arrives("bigger", tier="premium", body_bytes=2600).expect(refuse(Reason.QUEUE_FULL), ended(Outcome.REFUSED))
     story.arrives("fits", tier="premium", body_bytes=2500).expect(
         refuse(Reason.EVICTED, of="big"), ended(Outcome.REFUSED, of="big")

@@ -60,7 +60,7 @@ def test_a_heavier_newcomer_takes_the_place_of_a_lighter_request_in_a_full_queue
     for name in ("a", "b", "c"):
         story.after(0.1).arrives(name, tier="light")
     story.arrives("heavy", tier="heavy").expect(
-        refuse(Reason.EVICTED, "c"), ended(Outcome.REFUSED, "c", why=Reason.EVICTED)
+        refuse(Reason.EVICTED, "a"), ended(Outcome.REFUSED, "a", why=Reason.EVICTED)
     )
     story.served("running").expect(commit("running"), ended(Outcome.OK, "running"), dispatch("r1", "heavy"))
 

@@ -66,7 +66,6 @@ class TierQueue:
     __slots__ = (
         "_earliest",
         "_flows",
-        "_latest",
         "_turns",
         "adapted",
         "admitted_at",
@@ -96,7 +95,6 @@ class TierQueue:
         self._flows: dict[str, TenantQueue] = {}
         self._turns: list[tuple[float, float, int, TenantQueue]] = []
         self._earliest: list[Entry] = []
-        self._latest: list[Entry] = []
 
     def __iter__(self) -> Iterator[QueuedRequest]:
         """All queued requests, in arbitrary order."""
@@ -123,9 +121,7 @@ class TierQueue:
         heappush(self._earliest, entry)
         flow.count += 1
         flow.bytes += live.request.body_bytes
-        if _may_be_shed(live.request.tier):
-            heappush(self._latest, (-live.start_by, -live.request.id, ticket, live))
-        else:
+        if not _may_be_shed(live.request.tier):
             self.fixed += 1
             self.fixed_bytes += live.request.body_bytes
         self.count += 1
@@ -142,7 +138,6 @@ class TierQueue:
             self._flows.clear()
             self._turns.clear()
             self._earliest.clear()
-            self._latest.clear()
             return
         flow = self._flows[live.request.tenant]
         flow.count -= 1
@@ -154,7 +149,6 @@ class TierQueue:
                 heapify(self._turns)
         flow.heap = _compacted(flow.heap, flow.count)
         self._earliest = _compacted(self._earliest, self.count)
-        self._latest = _compacted(self._latest, self.count)
 
     def head(self, now: float) -> QueuedRequest | None:
         """The request to serve next."""
@@ -199,9 +193,12 @@ class TierQueue:
         top = sorted(entry for entry in self._earliest[: 2 * LOOKED_AHEAD] if entry[3].ticket == entry[2])
         return [live for _, _, _, live in top[:LOOKED_AHEAD]]
 
-    def last(self) -> QueuedRequest | None:
-        """The request with the last latest start among those that may be shed."""
-        return _first(self._latest)
+    def least_savable(self) -> QueuedRequest | None:
+        """The request with the least time left among those that may be shed: it is the likeliest to be late."""
+        first = self.first()
+        if first is None or _may_be_shed(first.request.tier):
+            return first
+        return min((live for live in self if _may_be_shed(live.request.tier)), key=_turn, default=None)
 
     def yield_to(self, tenant: str, body_bytes: int, by_count: bool, spare_bytes: int) -> list[QueuedRequest]:
         """The requests that make way for a newcomer of `tenant` in a full queue; none if it has its share already.
@@ -371,9 +368,9 @@ class PoolQueue:
         found: QueuedRequest | None = None
         for tier_queue in self._tiers.values():
             if tier_queue.count and _is_below(tier_queue, tier):
-                last = tier_queue.last()
-                if last is not None and (found is None or _loss(last) > _loss(found)):
-                    found = last
+                least = tier_queue.least_savable()
+                if least is not None and (found is None or _loss(least) > _loss(found)):
+                    found = least
         return found
 
     def shared_with(self, tier: Tier) -> tuple[int, int]:
@@ -437,7 +434,7 @@ def _tenant_turn(live: QueuedRequest) -> tuple[float, float, int]:
 
 def _loss(live: QueuedRequest) -> tuple[int, float, float, int]:
     """The largest is lost first."""
-    return live.request.tier.priority, -live.request.tier.weight, live.start_by, live.request.id
+    return live.request.tier.priority, -live.request.tier.weight, -live.start_by, -live.request.id
 
 
 def _is_below(tier_queue: TierQueue, tier: Tier) -> bool:
