@@ -22,7 +22,7 @@ BEYOND: Final = 0.32
 MIN_SPREAD: Final = 0.03
 PRIOR_SLOPE: Final = 4.0
 """Prior weight of the first feature, which is logit / 4: the raw probability stands until labels change it."""
-VAIN_PRIOR: Final = (-2.0, PRIOR_SLOPE / 2.0, 0.0, 0.0, 0.0)
+VAIN_PRIOR = (-2.0, PRIOR_SLOPE / 2.0, 0.0, 0.0, 0.0)  # Final, mypyc takes it for one that was never set
 """The same for P(refused after waiting): forecast waits are those of requests let in, which few of them fail. Measured
 on four engines: with the raw probability as prior the error is twice as large."""
 HIGHER_SHARE: Final = 3
