@@ -10,6 +10,7 @@ from gateway.core.admission.percentiles import IN_VAIN, ShareGuard, ttft_guards,
 from gateway.core.policy import Objective, Slo
 from gateway.core.request import Outcome, Record
 from gateway.policy import load
+from gateway.policy import load_text as read
 from gateway.sim.analysis.tally import Tally
 from gateway.sim.run.run import simulate
 from gateway.sim.run.simulation import Options
@@ -89,6 +90,58 @@ def test_those_that_wait_in_vain_are_few() -> None:
 @pytest.mark.parametrize("quantile", [0.5, 0.9, 0.99])
 def test_a_guard_that_nothing_is_known_of_admits(quantile: float) -> None:
     assert guarding(Objective(quantile, 1.0)).admits(0.0, 0.0)
+
+
+def test_an_objective_beyond_idle_replicas_keeps_nobody_out() -> None:
+    guard = guarding(MEDIAN)
+    answered(guard, [0.9] * 50, late=1.0)
+    assert not guard.admits(1.0, 0.0)
+    for _ in range(50):
+        guard.offered(0.8, 0.0)
+    assert guard.is_beyond()
+    assert guard.admits(1.0, 0.0)
+
+
+def test_an_objective_that_load_breaks_is_not_beyond_idle_replicas() -> None:
+    guard = guarding(MEDIAN)
+    answered(guard, [0.9] * 50, late=1.0)
+    for _ in range(50):
+        guard.offered(0.3, 0.0)
+    assert not guard.admits(1.0, 0.0)
+
+
+def test_replicas_that_became_fast_enough_make_an_objective_bind_again() -> None:
+    guard = guarding(MEDIAN)
+    for _ in range(50):
+        guard.offered(0.8, 0.0)
+    for second in range(120):
+        guard.offered(0.1, float(second))
+    assert not guard.is_beyond()
+
+
+UNKEEPABLE = """\
+apiVersion: tailgate/v1
+models: {default: {pools: [p]}}
+pools: {p: {replicas: [http://a:1, http://b:1]}}
+tiers: {t: {slo: {ttft: {p50: 5ms, p99: 2s}}}}
+defaults: {tier: t}
+"""
+HALF_LOAD = """\
+apiVersion: tailgate/v1
+kind: Workload
+rate: 10/s
+duration: 40s
+prompt_tokens: azure-conversation-prompt
+output_tokens: azure-conversation-answer
+tiers:
+  t: {share: 100%}
+"""
+
+
+def test_a_median_that_no_engine_can_keep_refuses_nobody_at_half_load() -> None:
+    rules = read(UNKEEPABLE, "policy.yaml")
+    result = simulate(rules, load_text(HALF_LOAD, "half.yaml").arrivals(1), seed=1, options=Options(duration_s=40.0))
+    assert result.goodput > 0.99
 
 
 def test_a_request_that_goes_to_another_pool_is_expected_once() -> None:

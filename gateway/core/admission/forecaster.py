@@ -133,6 +133,13 @@ class Forecaster(Learner):
         elapsed_s = forecast.at - live.request.body_at
         return spread.over(forecast.kind, forecast.ttft_s - elapsed_s, bound_s - elapsed_s)
 
+    def is_late_alone(self, live: RequestState, pool: Pool, bound_s: float) -> float:
+        """P(an idle replica takes longer than `bound_s` to its first token), 0-1. The pool must have costs."""
+        learned = self._pools[pool.spec.name]
+        unread = pool.least_unread(live.prompt_tokens, live.request)
+        alone_s = learned.costs.ttft_s(0.0, unread, learned.costs.step.coefficients[0])
+        return learned.labels.spread.over(DIRECT, alone_s, bound_s)
+
     def expected_output(self, live: RequestState) -> float:
         """Median of the output tokens, for all choices together."""
         return min(self._bucket(live).median, float(live.max_tokens)) * live.request.choices

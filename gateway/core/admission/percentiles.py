@@ -12,6 +12,10 @@ overload the queue stays as short as the tightest percentile needs it.
 A request that waits and is refused has waited in vain, and to be refused at once is better. So only `IN_VAIN` of the
 admitted may, by the same sum over requests that left the queue and those in it. Here p is the forecast's `in_vain`.
 
+An objective below the highest percentile may be beyond what idle replicas can do: a new model is slower, or prompts
+grew. To refuse for it would leave the fleet idle. So its guard counts, for all that arrive, the probability to be late
+at an idle replica. While that exceeds what the objective allows, it bounds nothing: the highest percentile decides.
+
 Forecasts over- or underestimate the tails. So p is multiplied by the events of the last minute over those forecast.
 """
 
@@ -41,11 +45,14 @@ class ShareGuard:
 
     __slots__ = (
         "_admitted",
+        "_alone",
         "_at",
         "_events",
         "_expected",
         "_foreseen",
         "_judged",
+        "_offered",
+        "_offered_at",
         "_prior",
         "_seen",
         "allowed",
@@ -63,6 +70,7 @@ class ShareGuard:
         self._at = 0.0
         self._admitted = 0
         self._expected = 0.0
+        self._offered = self._alone = self._offered_at = 0.0
 
     @property
     def open(self) -> int:
@@ -77,11 +85,22 @@ class ShareGuard:
     def admits(self, p: float, now: float) -> bool:
         """Whether the share is kept with one more request, for which an event is forecast with probability `p`."""
         bias = min(MAX_BIAS, self._seen / self._foreseen)
-        if bias * p <= self.allowed:
+        if bias * p <= self.allowed or self.is_beyond(bias):
             return True
         kept = math.exp((self._at - now) / MEMORY_S)
         count = kept * self._judged + self._admitted + 1.0
         return kept * self._events + bias * (self._expected + p) <= self.allowed * count
+
+    def offered(self, alone: float, now: float) -> None:
+        """A request arrived. An idle replica would be late with probability `alone` (0-1)."""
+        kept = math.exp((self._offered_at - now) / BIAS_MEMORY_S)
+        self._offered = kept * self._offered + 1.0
+        self._alone = kept * self._alone + alone
+        self._offered_at = now
+
+    def is_beyond(self, bias: float = 1.0) -> bool:
+        """Whether idle replicas would break the objective with what was offered. `bias` corrects their forecasts."""
+        return SAFETY * bias * self._alone > self.allowed * self._offered
 
     def admitted(self, p: float) -> None:
         """A request with forecast `p` was admitted."""

@@ -108,6 +108,16 @@ class Promises:
         """A copy for people."""
         return tuple(TierView(name, self.threshold(tier), self.budget_left(tier)) for name, tier in self._tiers.items())
 
+    def offered(self, live: RequestState, pool: Pool, now: float) -> None:
+        """A request arrived for this pool."""
+        guards = self._guards.get(live.request.tier.name, ())
+        if len(guards) < 2 or not live.request.stream or not self._forecaster.has_costs(pool.spec.name):
+            return
+        highest = max(_quantile(guard) for guard in guards)
+        for guard in guards:
+            if guard.objective is not None and guard.objective.quantile < highest:
+                guard.offered(self._forecaster.is_late_alone(live, pool, guard.objective.threshold_s), now)
+
     def broken(self, live: RequestState, pool: Pool, forecast: Forecast) -> ShareGuard | None:
         """The constraint of its tier that would break with this request; None if all hold."""
         forecast.late = []
@@ -264,3 +274,7 @@ def is_lost(record: Record) -> bool:
     """Whether a request was refused, or its time ran out, for want of capacity."""
     outcome = record.outcome
     return (outcome is Outcome.REFUSED or outcome is Outcome.TIMEOUT) and record.why not in NOT_LATE
+
+
+def _quantile(guard: ShareGuard) -> float:
+    return 0.0 if guard.objective is None else guard.objective.quantile
