@@ -77,8 +77,10 @@ def test_the_verdict_is_that_of_the_controller(
     assert isinstance(first, Dispatch if verdict == "sent" else Refuse)
 
 
-def test_a_request_that_would_probably_wait_in_vain_is_refused_and_explained_so() -> None:
-    story, oracle = story_of(pool("p", "r1"), STRICT)
+def test_where_no_ttft_is_promised_a_probable_wait_in_vain_is_refused_and_explained_so() -> None:
+    story, oracle = story_of(
+        pool("p", "r1"), tier("std", slo=Slo(e2e=(Objective(0.99, 10.0),)), admission=STRICT.admission)
+    )
     story.arrives("a").expect(dispatch("r1"))
     oracle.in_vain = 0.9
     found = explained(story)

@@ -9,8 +9,10 @@ A newcomer that is late with probability p adds p to the left side. It is admitt
 admitted if p is no more than the objective allows: that mends a broken promise, and refusing it would not. So under
 overload the queue stays as short as the tightest percentile needs it.
 
-A request that waits and is refused has waited in vain, and to be refused at once is better. So only `IN_VAIN` of the
-admitted may, by the same sum over requests that left the queue and those in it. Here p is the forecast's `in_vain`.
+A request that waits and is refused has waited in vain, and to be refused at once is better. So the guard of the highest
+percentile counts one that waited for `LONG_WAIT` of its bound as late, and allows `VAIN_AND_LATE` of the admitted.
+Where no TTFT objective does that, `IN_VAIN` of the admitted may wait in vain, by the same sum over requests that left
+the queue and those in it. Here p is the forecast's `in_vain`.
 
 An objective below the highest percentile may be beyond what idle replicas can do: a new model is slower, or prompts
 grew. To refuse for it would leave the fleet idle. So its guard counts, for all that arrive, the probability to be late
@@ -32,7 +34,11 @@ BIAS_MEMORY_S: Final = 60.0
 SAFETY: Final = 0.9
 """Share of the allowed late answers that is planned for. The rest is left to chance."""
 IN_VAIN: Final = 0.02
-"""Share of the admitted that may wait in vain."""
+"""Share of the admitted that may wait in vain, in tiers without a TTFT objective."""
+LONG_WAIT: Final = 0.5
+"""Part of the bound of the highest percentile, after which a refusal counts as late."""
+VAIN_AND_LATE: Final = 0.01
+"""Share of the admitted that the highest percentile allows to be late or to wait in vain, unless it allows more."""
 PRIOR: Final = 1.0
 """Prior count of events that were forecast: the forecast is believed until events show otherwise."""
 DOUBTED: Final = 0.1
@@ -56,12 +62,15 @@ class ShareGuard:
         "_prior",
         "_seen",
         "allowed",
+        "highest",
         "objective",
     )
 
-    def __init__(self, allowed: float, prior: float, objective: Objective | None = None) -> None:
+    def __init__(self, allowed: float, prior: float, objective: Objective | None = None, highest: bool = False) -> None:
         self.allowed = allowed
         """Share (0-1)."""
+        self.highest = highest
+        """Whether its objective is the highest TTFT percentile of the tier."""
         self.objective = objective
         """The TTFT objective that an event misses; None: an event is a wait in vain."""
         self._prior = prior
@@ -81,6 +90,10 @@ class ShareGuard:
     def constraint(self) -> str:
         """The name of what it keeps, for people."""
         return "waits in vain" if self.objective is None else f"TTFT p{self.objective.quantile * 100:g}"
+
+    def counts_wait(self, waited_s: float) -> bool:
+        """Whether a refusal after this wait is late."""
+        return self.highest and self.objective is not None and waited_s >= LONG_WAIT * self.objective.threshold_s
 
     def admits(self, p: float, now: float) -> bool:
         """Whether the share is kept with one more request, for which an event is forecast with probability `p`."""
@@ -132,10 +145,15 @@ def vain_guard() -> ShareGuard:
 
 def ttft_guards(before: tuple[ShareGuard, ...], objectives: tuple[Objective, ...]) -> tuple[ShareGuard, ...]:
     """One guard for each TTFT objective of a tier. Guards of unchanged objectives keep their counts."""
-    kept = {guard.objective: guard for guard in before}
+    kept = {(guard.objective, guard.highest): guard for guard in before}
     last = max(objectives, key=lambda objective: objective.quantile)
     return tuple(
-        kept.get(objective)
-        or ShareGuard(SAFETY * (1.0 - objective.quantile), DOUBTED * PRIOR if objective is last else PRIOR, objective)
-        for objective in objectives
+        kept.get((objective, objective is last)) or _guard(objective, objective is last) for objective in objectives
     )
+
+
+def _guard(objective: Objective, highest: bool) -> ShareGuard:
+    allowed = SAFETY * (1.0 - objective.quantile)
+    if highest:
+        return ShareGuard(max(allowed, VAIN_AND_LATE), DOUBTED * PRIOR, objective, highest)
+    return ShareGuard(allowed, PRIOR, objective)

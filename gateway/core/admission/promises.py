@@ -113,20 +113,21 @@ class Promises:
         guards = self._guards.get(live.request.tier.name, ())
         if len(guards) < 2 or not live.request.stream or not self._forecaster.has_costs(pool.spec.name):
             return
-        highest = max(_quantile(guard) for guard in guards)
         for guard in guards:
-            if guard.objective is not None and guard.objective.quantile < highest:
+            if guard.objective is not None and not guard.highest:
                 guard.offered(self._forecaster.is_late_alone(live, pool, guard.objective.threshold_s), now)
 
     def broken(self, live: RequestState, pool: Pool, forecast: Forecast) -> ShareGuard | None:
         """The constraint of its tier that would break with this request; None if all hold."""
         forecast.late = []
-        if live.request.stream:
-            for guard in self._guards.get(live.request.tier.name, ()):
+        guards = self._guards.get(live.request.tier.name) if live.request.stream else None
+        if guards:
+            for guard in guards:
                 late = self._late(live, pool, forecast, guard.objective)
                 forecast.late.append(late)
                 if not guard.admits(late, forecast.at):
                     return guard
+            return None
         vain = self._vain.get(live.request.tier.name)
         return None if vain is None or vain.admits(forecast.in_vain, forecast.at) else vain
 
@@ -247,11 +248,14 @@ class Promises:
                 fairness.lost(live.prompt_likely, now)
             else:
                 fairness.decided(live.prompt_likely, False, now)
-        if lost and record.attempts:
+        if lost:
             for guard, late in self._promised.pop(live.request.id, ()):
-                guard.judged(late, True, now)
-        elif lost and live.request.id in self._unsent:
-            self._judge(live, True, now)
+                if guard.counts_wait(record.e2e_s):
+                    guard.judged(late, True, now)
+                else:
+                    guard.dropped(late)
+            if live.request.id in self._unsent:
+                self._judge(live, True, now)
         self._drop(live.request.id)
         tier = live.request.tier
         budget = self._budgets.get(tier.name)
@@ -274,7 +278,3 @@ def is_lost(record: Record) -> bool:
     """Whether a request was refused, or its time ran out, for want of capacity."""
     outcome = record.outcome
     return (outcome is Outcome.REFUSED or outcome is Outcome.TIMEOUT) and record.why not in NOT_LATE
-
-
-def _quantile(guard: ShareGuard) -> float:
-    return 0.0 if guard.objective is None else guard.objective.quantile
