@@ -1,8 +1,8 @@
 """A connection to the admin port: uvicorn's own protocol, with the bounds that it lacks.
 
-uvicorn keeps what is silent or half a request for ever, a head of any length, and every pipelined request at once
-(docs/internals/adr/0001-data-plane.md). The API port has a protocol of its own; this one serves FastAPI, and takes
-over the deadlines of that one.
+uvicorn keeps silent connections and half-sent requests for ever, accepts a head of any length, and starts all pipelined
+requests at once (docs/internals/adr/0001-data-plane.md). The API port has a protocol of its own; this one serves
+FastAPI, with the same deadlines.
 """
 
 from __future__ import annotations
@@ -27,9 +27,12 @@ from gateway.proxy.limits import ConnectionLimits
 from gateway.proxy.outgoing import WRITE_HIGH_WATER_BYTES
 
 MAX_CONNECTIONS: Final = 64
-"""Scrapers, probes, and a few people with the console open. A newcomer is let in all the same, in place of another."""
+"""For scrapers, probes, and a few people with the console open.
+
+A newcomer is accepted all the same, and replaces another.
+"""
 BACKLOG: Final = 32
-"""As many connections may take a descriptor in one turn of the loop before any can be closed."""
+"""This many connections may take a descriptor in one turn of the loop before any can be closed."""
 UDS_MODE: Final = 0o660
 _TOO_SLOW: Final = 408, b"Request Timeout", b"the request was not whole in time"
 _TOO_LARGE: Final = 431, b"Request Header Fields Too Large", b"the head of the request is too large"
@@ -63,7 +66,7 @@ class AdminConnection(HttpToolsProtocol):
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """A bug costs this connection: the loop and httptools would drop what is raised, or end the process."""
+        """A bug costs only this connection: the loop and httptools would drop the exception, or end the process."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - of any kind
@@ -94,7 +97,7 @@ class AdminConnection(HttpToolsProtocol):
             self._received(data)
 
     def send_400_response(self, msg: str) -> None:
-        """uvicorn: httptools raised, which also makes an error of its own of whatever a callback raises."""
+        """uvicorn: httptools raised, and it also wraps any exception of a callback in its own."""
         callback = sys.exception()
         raised = callback.__context__ if isinstance(callback, httptools.HttpParserCallbackError) else None
         if isinstance(raised, Exception):
@@ -106,7 +109,7 @@ class AdminConnection(HttpToolsProtocol):
         if self._lingers or self.transport.is_closing():
             return
         if self._whole:
-            # Answers of requests that nobody waits for would pile up; and a disconnect behind them would go unseen.
+            # Answers to abandoned requests would pile up, and a disconnect behind them would go unseen.
             if data.strip(b"\r\n"):
                 self.abort()
             return
@@ -187,7 +190,7 @@ class AdminConnection(HttpToolsProtocol):
         self._linger()
 
     def _linger(self) -> None:
-        """Close without resetting what is on its way to the client: that would destroy the answer."""
+        """Close without a reset, which would destroy an answer on its way to the client."""
         self._lingers = True
         self._limits.receiving.stop(self)
         self.flow.resume_reading()
@@ -198,14 +201,14 @@ class AdminConnection(HttpToolsProtocol):
     # ---- ends
 
     def too_slow(self) -> None:
-        """The request is not whole in time; a connection that sent nothing is closed without a word."""
+        """The request did not arrive in time; a connection that sent nothing is closed silently."""
         if self._received_bytes:
             self._refuse(*_TOO_SLOW)
         else:
             self.close()
 
     def stalled(self) -> None:
-        """The client takes nothing any more."""
+        """The client reads nothing any more."""
         self.abort()
 
     def close(self) -> None:
@@ -214,7 +217,7 @@ class AdminConnection(HttpToolsProtocol):
         self._limits.stalled.start(self, self._clock())
 
     def broke(self, callback: Callback, error: Exception) -> None:
-        """Something raised while it worked on this connection: close it."""
+        """An exception was raised while this connection was handled: close it."""
         self._supervisor.caught(callback, error)
         self.transport.abort()
 
@@ -223,7 +226,7 @@ class AdminConnection(HttpToolsProtocol):
         self.transport.abort()
 
     def _make_room(self) -> bool:
-        """Close the connection that has been of no use for longest; False if all are being answered."""
+        """Close the connection that has been idle longest; False if all are being answered."""
         limits = self._limits
         for deadline in (limits.receiving, limits.idle, limits.lingering, limits.stalled):
             oldest = deadline.oldest()
@@ -235,7 +238,7 @@ class AdminConnection(HttpToolsProtocol):
 
 
 def bound_socket(path: Path) -> socket.socket:
-    """A unix socket that the owner and the group of the process may open, and nobody else at any moment.
+    """A unix socket that only the owner and the group of the process can open, at every moment.
 
     A socket left by an earlier process is removed. Any other file there raises OSError.
     """
@@ -243,7 +246,7 @@ def bound_socket(path: Path) -> socket.socket:
         path.unlink()
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # Between `bind` and `listen` nobody can connect, so that its mode is right before anybody could.
+        # Between `bind` and `listen` nobody can connect, so the mode is set in time.
         bound.bind(str(path))
         path.chmod(UDS_MODE)
     except OSError:

@@ -25,7 +25,7 @@ from gateway.sweeper import Sweeper
 
 @dataclass(frozen=True, slots=True)
 class AdminPort:
-    """Parts of the process as its operators see them."""
+    """The parts of the process, as its operators see them."""
 
     controller: Controller
     driver: Driver

@@ -1,4 +1,4 @@
-"""Builds every part of the gateway and joins them; nothing but the sockets and this reads the real clock."""
+"""Builds every part of the gateway and joins them; only this file and the sockets read the real clock."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ log = logging.getLogger("tailgate")
 SPARE_DESCRIPTORS = 128
 WATCHES = 3
 """Connections that read one replica: health, metrics, models."""
-# After the drain deadline, error events have been written; clients that do not take them are cut off after this.
+# Seconds from the drain deadline, when error events are written, until clients that do not read them are cut off.
 CLOSE_GRACE_S = 2.0
 
 
@@ -127,7 +127,7 @@ class Gateway:
         self.stop = asyncio.Event()
         """Set when somebody wants it to drain and end."""
         self.broken = asyncio.Event()
-        """Set when a part has stopped that must not."""
+        """Set when a part that must run has stopped."""
         admin = AdminPort(
             controller=self.controller,
             driver=self.driver,
@@ -200,7 +200,7 @@ class Gateway:
         await self.drain()
 
     async def drain(self) -> None:
-        """Say so, stop accepting, let requests finish until the deadline, then end them with an error; then close."""
+        """Announce it, stop accepting, let requests finish until the deadline, end the rest with an error, and close."""
         self.handler.leaving = True
         if self.settings.drain_notice_s and not self.broken.is_set():
             log.info("not ready: requests are still accepted for %.0f s", self.settings.drain_notice_s)
@@ -219,7 +219,10 @@ class Gateway:
         await self._close()
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
-        """A part that runs for ever has stopped: without it the gateway would go wrong slowly, so it goes at once."""
+        """A part that must run for ever has stopped.
+
+        Without it the gateway would fail slowly, so the process ends at once.
+        """
         if not task.cancelled() and not self.handler.draining:
             error = task.exception()
             log.critical(
@@ -267,7 +270,7 @@ class Gateway:
 
 
 def _journal(settings: Settings, policy: Policy, seed: int) -> Journal | None:
-    """The journal, if one is wanted. Raises `JournalError` if it cannot be written."""
+    """The journal, if one is configured. Raises `JournalError` if it cannot be written."""
     if settings.journal is None:
         return None
     return Journal(
@@ -282,9 +285,9 @@ def _journal(settings: Settings, policy: Policy, seed: int) -> Journal | None:
 
 
 def _connections_that_fit(policy: Policy) -> int:
-    """Each client may need one connection to a replica; the rest of the descriptors is for everything else.
+    """Each client may need one connection to a replica; the remaining descriptors serve everything else.
 
-    That is the admin port, and files (`SPARE_DESCRIPTORS`), and the watch of each replica.
+    These are the admin port, files (`SPARE_DESCRIPTORS`), and the watch of each replica.
     """
     spare = SPARE_DESCRIPTORS + WATCHES * len({spec.url for pool in policy.pools.values() for spec in pool.replicas})
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)

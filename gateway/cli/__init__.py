@@ -1,1 +1,1 @@
-"""The `tailgate` command, a module for each of its own."""
+"""The `tailgate` command, with one module for each of its commands."""

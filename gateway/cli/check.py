@@ -20,8 +20,8 @@ def check(
 ) -> None:
     """Check policy files and list every error at once.
 
-    Each error is one line, `file:line: field: what is wrong, what would be right`. The exit status is 1 if
-    any file has an error. Variables such as ${VLLM_API_KEY} must be set, as they must be for serving.
+    Each error is one line, `file:line: field: what is wrong, what would be right`. The exit status is 1 if any file has
+    an error. Variables such as ${VLLM_API_KEY} must be set, as for serving.
     """
     results = [(file, _checked(file)) for file in files]
     if as_json:

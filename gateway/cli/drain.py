@@ -35,11 +35,11 @@ def drain_command(
         typer.Option(parser=seconds(0.0), metavar="S", help="Seconds to wait at most for requests there to finish."),
     ] = 0.0,
 ) -> None:
-    """Send a replica nothing new: what runs there finishes, what waits goes elsewhere.
+    """Send a replica nothing new: its running requests finish, waiting ones go elsewhere.
 
     The name of a server means all its data-parallel ranks. It stays drained, over reloads of the policy, until
-    `tailgate undrain` or a restart of the gateway. Every gateway in front of the replica has to be told. The exit
-    status is 1 if requests are still under way there after --wait.
+    `tailgate undrain` or a restart of the gateway. Tell every gateway in front of the replica. The exit status is 1 if
+    requests are still under way there after --wait.
 
     `tailgate drain gpu-1 --wait 600 && systemctl restart vllm@1 && tailgate undrain gpu-1`
     """
@@ -53,7 +53,7 @@ def drain_command(
 
 
 def undrain_command(replica: Replica, admin: Admin = ADMIN, token: Token = "") -> None:
-    """Let a replica serve again that was drained, by slow start."""
+    """Let a drained replica serve again, by slow start."""
     _tell("undrain", replica, admin, token)
 
 

@@ -66,8 +66,9 @@ def explain_command(
 
     `tailgate explain --policy policy.yaml < request.json`
 
-    Nothing is sent anywhere. The answer is that of an idle gateway whose replicas are all up. How long a prompt is in
-    tokens is estimated as on the first day. The exit status is 1 if the request would be refused.
+    Nothing is sent anywhere. The answer assumes an idle gateway whose replicas are all up. The prompt's length in
+    tokens is estimated as by a gateway that has learned nothing yet. The exit status is 1 if the request would be
+    refused.
 
     With --live the running gateway says how it would treat a request of this tier and size now. It shows the forecast
     at the best replica and the runner-up, the threshold and the verdict. Nothing changes there:

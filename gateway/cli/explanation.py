@@ -81,14 +81,14 @@ class Explanation:
     timeouts: Timeouts | None = None
     limits: Limits | None = None
     reserved_tokens: int | None = None
-    """Tokens taken from the limit on arrival. Unused ones are returned at the end."""
+    """Tokens taken from the limit on arrival; unused ones are returned at the end."""
     slo: Slo | None = None
 
 
 def explain(policy: Policy, endpoint: Endpoint, key: str | None, body: bytes) -> Explanation:
     """The answer of an idle gateway to this request: all replicas are up, nothing is learned yet.
 
-    Raises TokenizerError where the model's tokenizer cannot be used.
+    Raises TokenizerError if the model's tokenizer cannot be used.
     """
     found = _caller(policy, key)
     if isinstance(found, Refusal):
@@ -111,7 +111,7 @@ def explain(policy: Policy, endpoint: Endpoint, key: str | None, body: bytes) ->
             caller,
         )
     if model.split:
-        # As without a session: a tenant keeps its arm, and where there are no keys a request has one of its own.
+        # As without a session: a tenant keeps its arm; without keys each request gets one of its own.
         model = arm_of(policy, model, tier, f"tenant\0{caller.tenant}")
     return _decided(policy, caller, tier, model, parsed, len(body))
 
@@ -154,7 +154,7 @@ def _decided(
         head_at=0.0,
         body_at=0.0,
     )
-    # A pool takes the prompts of a batch one by one, the limit of tokens counts them together.
+    # A pool must fit each prompt of a batch; the token limit counts them together.
     batch = parsed.batch
     low, high = controller.prompts.estimate(model.name, parsed.prompt_bytes // batch)
     if exact is not None:

@@ -39,7 +39,7 @@ def new(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of lines.")] = False,
 ) -> None:
-    """Make a key of 256 random bits, and the line that lets it in.
+    """Make a key of 256 random bits, and the policy line that admits it.
 
     The key is printed once, on standard output, and kept nowhere: hand it to the client. The policy file holds its
     SHA-256 only, so nobody who reads the policy can use it.

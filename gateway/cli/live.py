@@ -1,4 +1,4 @@
-"""`tailgate explain --live`: what a gateway that runs would do with a request now, and from which forecast."""
+"""`tailgate explain --live`: what a running gateway would do with a request now, and on which forecast."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _HINT = ": is this the admin port of a gateway that runs?"
 
 
 class Unanswered(Exception):
-    """The gateway could not be asked, or did not like the question; the message says which."""
+    """The gateway could not be reached, or rejected the question; the message says which."""
 
 
 def ask_gateway(url: str, question: dict[str, Any]) -> dict[str, Any]:
-    """The explanation of a request by the admin port at `url`. Raises Unanswered."""
+    """The admin port's explanation of a request, from `url`. Raises Unanswered."""
     return ask_admin(url, "explain", {name: value for name, value in question.items() if value is not None})
 
 
 def ask_admin(url: str, what: str, question: dict[str, Any] | None, token: str = "") -> dict[str, Any]:
-    """The answer of the admin port at `url`; no question: a GET. Raises Unanswered."""
+    """The answer of the admin port at `url`; without a question it is a GET. Raises Unanswered."""
     address = f"{url.rstrip('/')}/admin/{what}"
     if not address.startswith(("http://", "https://")):
         raise Unanswered(f"{url} is no URL of an admin port, such as http://127.0.0.1:9090")

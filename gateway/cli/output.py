@@ -14,7 +14,7 @@ from gateway.policy import PolicyError
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Nothing is wrapped or guessed at: a line of output is a line, whatever is in it."""
+    """Lines are never wrapped or marked up, whatever they contain."""
     return Console(stderr=stderr, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 
@@ -24,7 +24,7 @@ def print_json(value: object) -> None:
 
 
 def error_line(error: PolicyError) -> Text:
-    """A policy error as `file:line: field: message`, its parts told apart by colour where there is any."""
+    """A policy error as `file:line: field: message`, its parts coloured where the terminal has colours."""
     place = f"{error.file}:{error.line}" if error.line else error.file
     line = Text(f"{place}: ", style="bold")
     if error.path:
@@ -52,7 +52,7 @@ def finite(value: object) -> object:
 
 
 def refuse_unused(context: typer.Context, names: Iterable[str], problem: str) -> None:
-    """An ignored option of the command line is an error. The environment may hold more."""
+    """An ignored command-line option is an error. The environment may hold more."""
     for name in names:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":

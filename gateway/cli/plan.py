@@ -108,18 +108,18 @@ def plan_command(
     jobs: JobsOption = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
 ) -> None:
-    """Work out how many replicas a load needs, what requests wait, and what it costs.
+    """Work out how many replicas a load needs, how long requests wait, and what it costs.
 
     By Little's law, in flight = rate x latency, and each replica has so many slots:
 
     `tailgate plan --rate 9000 --latency 0.12 --slots 40 --utilization 0.7 --spare 1 --price 3`
 
-    Or by the rate that one replica was measured to carry:
+    Or by the measured rate of one replica:
 
     `tailgate plan --rate 9000 --per-replica 450`
 
-    Or simulated: the fewest replicas with which this policy has the goodput wanted on this traffic, with and without
-    one of them lost, and the rate at which that ends:
+    Or simulated: the fewest replicas with which this policy reaches the wanted goodput on this traffic, with all up and
+    with one lost. It also finds the rate at which they no longer do.
 
     `tailgate plan --policy policies/chat-with-tiers.yaml --workload chat --rate 40 --target 0.99`
     """
@@ -165,7 +165,7 @@ def plan_command(
 
 
 def _by_pool(fleet: str, policy: Policy) -> dict[str, Profile]:
-    """The profiles of --fleet. Raises ValueError if it names a replica, whose number is searched for."""
+    """The profiles of --fleet. Raises ValueError if it names anything but pools."""
     profiles = fleet_of(fleet, policy)
     if strangers := [name for name in profiles if name not in policy.pools]:
         raise ValueError(f"--fleet names {', '.join(strangers)}: here it is by pool, since their replicas are counted")

@@ -1,4 +1,4 @@
-"""A plan, for people: its figures one by one, and how long requests wait with fewer and with more replicas."""
+"""A plan, for people: its figures, and how long requests wait with fewer and with more replicas."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gateway.policy.sections.units import write_share
 BAR = 24
 FOR_EVER = "for ever"
 SIX_NINES = 0.999999
-"""Half a minute a year: beyond that it is not single replicas that fail."""
+"""Half a minute a year: beyond that, outages are not those of single replicas."""
 TITLE = "Waits by Erlang C in one queue for all (█), and apart: with a queue at each replica (░)"
 
 
@@ -50,7 +50,7 @@ def _tries_title(found: Knee) -> str:
 
 
 def _foot(found: Knee) -> float:
-    """Where bars begin: so low that the target is nine tenths of them."""
+    """Where bars begin: low enough that the target is at nine tenths of them."""
     return max(0.0, 1.0 - 10.0 * (1.0 - found.target))
 
 
@@ -189,7 +189,7 @@ def _p_wait(waits: Waits | None) -> float:
 
 
 def _bar(one: float, apart: float) -> str:
-    """Shares that have to wait: dark in one queue, light, which is never less, with queues apart."""
+    """Shares that have to wait: dark with one queue; light with separate queues, which is never less."""
     dark = round(one * BAR)
     return "█" * dark + "░" * (round(apart * BAR) - dark)
 
@@ -214,7 +214,7 @@ def time_of(seconds: float) -> str:
 
 
 def _nines(share: float) -> str:
-    """A share with as many digits as it takes to tell it from 100%, where that is known of anything."""
+    """A share with enough digits to differ from 100%."""
     if share == 1.0:
         return "100%"
     if share > SIX_NINES:

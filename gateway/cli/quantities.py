@@ -14,21 +14,24 @@ from gateway.policy.sections import units
 
 
 def seconds(least: float | None = None) -> Callable[[str], float]:
-    """Reads `90`, `1m30s` and `250ms`; raises typer.BadParameter, as for less than `least` seconds."""
+    """Reads `90`, `1m30s` and `250ms`; raises typer.BadParameter, also below `least` seconds."""
     return partial(
         _read, _seconds, "duration", "seconds, such as 90, or a time with its unit, such as 250ms or 1m30s", least
     )
 
 
 def per_s(least: float | None = None) -> Callable[[str], float]:
-    """Reads `40`, `40/s` and `2400/min`; raises typer.BadParameter, as for less than `least` in a second."""
+    """Reads `40`, `40/s` and `2400/min`; raises typer.BadParameter, also below `least` per second."""
     return partial(
         _read, _rate, "rate", "a number per second, such as 40, or a rate with its unit, such as 2400/min", least
     )
 
 
 def finite(value: float | None) -> float | None:
-    """A callback for plain numbers: `min` and `max` let nan through, and `min` infinity. Raises typer.BadParameter."""
+    """A callback for plain numbers, since `min` and `max` let nan through, and `min` infinity.
+
+    Raises typer.BadParameter.
+    """
     if value is not None and not math.isfinite(value):
         raise typer.BadParameter(f"{value} is not a finite number")
     return value
@@ -50,7 +53,7 @@ def _read(with_unit: Callable[[str], float], what: str, such_as: str, least: flo
 
 
 def _seconds(text: str) -> float:
-    """Of no time at all, too, which no policy asks for."""
+    """Also refused: a time of zero, which no policy asks for."""
     return 0.0 if re.fullmatch(r"0+(\.0+)?(ms|[smh])", text, re.ASCII) else units.seconds(text)
 
 

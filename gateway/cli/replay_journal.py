@@ -23,7 +23,7 @@ def replay_journal(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of lines.")] = False,
 ) -> None:
-    """Replay a journal: tell a fresh controller every recorded call, and compare its answers bit for bit.
+    """Replay a journal: pass every recorded call to a fresh controller, and compare its answers bit for bit.
 
     `tailgate serve --policy policy.yaml --journal calls.jsonl`, and later
 

@@ -82,8 +82,8 @@ def serve(
 
     `tailgate serve --replica http://10.0.0.1:8000 --replica http://10.0.0.2:8000`
 
-    With --replica alone a built-in policy holds. It has one pool, the models that the replicas name, no limit on slots,
-    and no request refused because the replicas are busy.
+    With --replica alone a built-in policy applies. It has one pool, the models that the replicas list, no limit on
+    slots, and refuses no request because replicas are busy.
 
     Options win over the environment. The token of the admin API comes from TAILGATE_ADMIN_TOKEN only. SIGTERM stops
     accepting, lets running requests finish until the drain deadline, and exits with 0.

@@ -1,4 +1,4 @@
-"""`tailgate simulate`: what would these policies make of this traffic?"""
+"""`tailgate simulate`: how would these policies handle this traffic?"""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ def simulate_command(
 ) -> None:
     """Try policies on traffic, in virtual time.
 
-    The decisions are those of the gateway itself; the replicas are models of engines. Every policy gets the same
-    arrivals, and intervals are 95%, over seeds:
+    The gateway's own code decides; the replicas are models of engines. Every policy gets the same arrivals, and
+    intervals are 95%, over seeds:
 
     `tailgate simulate --policy a.yaml --policy b.yaml --workload chat --baseline static-cap`
     """
@@ -144,7 +144,7 @@ def simulate_command(
 def _candidates(
     files: Sequence[Path], policies: Sequence[Policy], baselines: Sequence[str], fleet: str, faults: Sequence[str]
 ) -> tuple[Contender, ...]:
-    """Every row of the comparison. Raises ValueError where names, fleet or faults do not fit."""
+    """Every row of the comparison. Raises ValueError if names, fleet or faults do not fit together."""
     stems = [file.stem for file in files]
     names = [file.stem if stems.count(file.stem) == 1 else str(file) for file in files]
     planned = tuple(fault_of(text) for text in faults)

@@ -17,7 +17,7 @@ LATENCIES = ("queue", "ttft", "tpot", "e2e")
 
 
 def print_tables(rows: Sequence[Summary], differences: Sequence[Difference], out: Console) -> None:
-    """All that a comparison says: goodput, tiers, latencies, why requests were not good, and what differs."""
+    """A whole comparison: goodput, tiers, latencies, why requests were not good, and the differences."""
     seeds = len(rows[0].seeds)
     known = "95% intervals over seeds in brackets" if seeds > 1 else "one seed: no intervals"
     show(out, _goodput(rows), f"Goodput ({seeds} seed{'s' * (seeds > 1)}; {known})")
@@ -114,7 +114,7 @@ def _differences(rows: Iterable[Difference]) -> Table:
 
 
 def new_table(*columns: str) -> Table:
-    """An empty one: names to the left, figures to the right."""
+    """An empty table: names to the left, figures to the right."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index < 1 or column == "tier" else "right", no_wrap=True)
@@ -122,7 +122,7 @@ def new_table(*columns: str) -> Table:
 
 
 def show(out: Console, table: Table, title: str) -> None:
-    """In full: a line that is longer than the terminal is better than one that is cut."""
+    """In full: a line longer than the terminal is better than a truncated one."""
     out.print(title, style="bold")
     out.width = Measurement.get(out, out.options.update(width=WIDEST), table).maximum
     out.print(table)
@@ -130,7 +130,7 @@ def show(out: Console, table: Table, title: str) -> None:
 
 
 def interval(value: Interval | None, form: str = ".3f") -> str:
-    """A mean, and in brackets its interval where there is one."""
+    """A mean, with its interval in brackets if there is one."""
     if value is None:
         return "-"
     if value.low is None or value.high is None:

@@ -59,7 +59,7 @@ JobsOption = Annotated[int, typer.Option(min=1, help="Processes that simulate at
 
 
 def loaded_policy(file: Path) -> Policy:
-    """The policy in a file; where it is wrong, that is told and the command ends."""
+    """The policy in a file; if it is wrong, prints the errors and ends the command."""
     try:
         return load(file)
     except PolicyErrors as errors:
@@ -89,7 +89,7 @@ def workload_of(
 
 
 def _say_left_out(trace: Trace) -> None:
-    """Once, and not in each of the runs, which may be in other processes."""
+    """Read once here, and not in each run, which may be in another process."""
     left_out = EmptyRows()
     for _ in replace(trace, on_empty=left_out.add).arrivals(seed=0):
         pass
@@ -99,7 +99,10 @@ def _say_left_out(trace: Trace) -> None:
 
 @contextmanager
 def progress(total: int | None) -> Iterator[Callable[[Result], None]]:
-    """A bar on the terminal while simulations run; what it gives hears of each that is done. None: nobody knows."""
+    """A progress bar on the terminal while simulations run; yields a function to call after each run.
+
+    None: nobody knows.
+    """
     terminal = console(stderr=True)
     columns = (TextColumn("simulating"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
     clock = TimeElapsedColumn() if total is None else TimeRemainingColumn()
