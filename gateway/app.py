@@ -200,7 +200,7 @@ class Gateway:
         await self.drain()
 
     async def drain(self) -> None:
-        """Announce it, stop accepting, let requests finish until the deadline, end the rest with an error, and close."""
+        """Announce it, stop accepting, let requests finish until the deadline, end the others with an error, close."""
         self.handler.leaving = True
         if self.settings.drain_notice_s and not self.broken.is_set():
             log.info("not ready: requests are still accepted for %.0f s", self.settings.drain_notice_s)

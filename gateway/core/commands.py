@@ -1,4 +1,4 @@
-"""Answers of the controller: addressed commands, carried out by the caller after the call has returned."""
+"""Answers of the controller: commands, each for one request, carried out by the caller after the call has returned."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Dispatch:
     degraded: bool = False
     """Whether the cap is lower than the client asked for, so that the answer is in time."""
     model: str = ""
-    """The fallback that serves it; empty: its own model."""
+    """The fallback model that serves it; empty: its own model."""
 
     def __init__(
         self, request_id: int, attempt: int, replica: str, max_tokens: int, degraded: bool = False, model: str = ""
@@ -58,7 +58,7 @@ class Cancel:
 class Refuse:
     """End the request with an error: a status before a commit, an error event after it.
 
-    `retry_after_s` inf: trying again never makes sense; None: nothing is known.
+    `retry_after_s` inf: a retry never makes sense; None: unknown.
     """
 
     request_id: int
@@ -69,7 +69,8 @@ class Refuse:
 
 @dataclass(slots=True)
 class Cut:
-    """End the answer that the client has so far as an incomplete one, without an error. Its attempt is cancelled next.
+    """End the part of the answer that the client already has as an incomplete answer, without an error. Its attempt is
+    cancelled next.
 
     `prompt_tokens` is an estimate for the usage, which the engine will not send.
     """

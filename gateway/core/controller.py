@@ -3,15 +3,15 @@
 Rules
 
 1. A request (`RequestState`) is waiting, running, or over. It is over when it has an outcome and no open attempt.
-   `Ended` is returned for it then, once.
+   `Ended` is then returned for it, exactly once.
 2. An attempt is opened by `Dispatch` and closed by exactly one `finish`. In between it holds a slot of its replica,
    whatever happens to the request. `Cancel` asks the caller to close it; `finish` frees the slot.
 3. Before `Commit` the client has seen nothing, so another attempt may still be made. After `Commit` nothing is
    retried: a failure is a `Refuse`, which the caller turns into an error event.
-4. A client gets at most one answer. It begins with a `Commit`, or is one `Refuse`. After a `Commit` there may be one
-   `Refuse` or one `Cut`. A `Cut` ends a visible answer as an incomplete one.
-5. Each freed slot and each prompt read is offered to the queue before the call returns. The most urgent tier is first,
-   but for floors. A request whose turn comes too late for its objective is refused then, and never sent.
+4. A client gets at most one answer. Its answer begins with a `Commit`, or is one `Refuse`. After a `Commit` there may
+   be one `Refuse` or one `Cut`. A `Cut` ends a visible answer as an incomplete one.
+5. Each freed slot and each read prompt is offered to the queue before the call returns. The most urgent tier goes
+   first, except for floors. A request whose turn comes too late for its objective is then refused, never sent.
 6. Four deadlines hold. `queue` counts from body complete while the request waits. `total` counts from head received,
    always. `ttft` counts from sent until the first content token, where that can be seen. `idle` counts from the last
    progress after that, except while `paused`.
@@ -40,9 +40,9 @@ from gateway.core.state import State
 
 
 class Controller(Inspector):
-    """All decisions about one gateway's requests: the calls. `Inspector` holds the reads.
+    """All decisions about one gateway's requests: its methods are the calls. `Inspector` holds the reads.
 
-    `share` (0-1] of every tenant limit is this process's own.
+    `share` (0-1] of each tenant limit belongs to this process.
     """
 
     def __init__(self, policy: Policy, random: Random, share: float = 1.0) -> None:
@@ -56,7 +56,7 @@ class Controller(Inspector):
     # ---- what happens to requests
 
     def arrive(self, request: Request, now: float) -> list[Command]:
-        """A request is complete and wants a replica."""
+        """A complete request needs a replica."""
         commands = self._turn.begin(now)
         live = RequestState(request)
         self._requests[request.id] = live
@@ -94,7 +94,10 @@ class Controller(Inspector):
         return commands
 
     def full(self, attempt_id: int, now: float) -> list[Command]:
-        """More bytes came before the first token than can be held back. The answer is shown, and teaches no TTFT."""
+        """Before the first token, more bytes came than can be held back.
+
+        The answer so far is shown, and its TTFT is not learned.
+        """
         commands = self._turn.begin(now)
         attempt = self._attempts[attempt_id]
         live = attempt.live
@@ -124,7 +127,7 @@ class Controller(Inspector):
         return commands
 
     def paused(self, attempt_id: int, now: float) -> list[Command]:
-        """The client does not keep up and this attempt is not read: its silence is not the replica's."""
+        """The client is too slow, so this attempt is not read: its silence is not the replica's."""
         commands = self._turn.begin(now)
         self._attempts[attempt_id].slot.pause(now)
         return commands
@@ -167,9 +170,9 @@ class Controller(Inspector):
         return commands
 
     def fail(self, request_id: int, now: float) -> list[Command]:
-        """End this request with an internal error, whatever its state is: a bug raised while it was worked on.
+        """A bug was raised while this request was handled: end it with an internal error, whatever its state.
 
-        The caller ignores the `Refuse` if the client has its answer already.
+        The caller ignores the `Refuse` if the client already has its answer.
         """
         commands = self._turn.begin(now)
         live = self._requests.get(request_id)
@@ -182,7 +185,7 @@ class Controller(Inspector):
     # ---- what happens to replicas and to the policy
 
     def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]:
-        """A health check, a scrape or a model list of a replica was answered, or failed."""
+        """A health check, scrape or model list of a replica was answered, or failed."""
         commands = self._turn.begin(now)
         replica = self.state.fleet.replica(replica_name)
         if replica is not None:
@@ -213,7 +216,7 @@ class Controller(Inspector):
     # ---- time
 
     def wake_at(self) -> float:
-        """When `wake` wants to be called next; inf if never."""
+        """When `wake` must be called next; inf if never."""
         if self.state.due:
             return -math.inf
         return min(self._timers.next_at(), self._hedges.next_at()) if self._hedges.on else self._timers.next_at()

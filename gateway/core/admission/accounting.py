@@ -17,7 +17,7 @@ from gateway.core.request_state import Attempt, RequestState
 from gateway.core.snapshot import LimitView
 
 OUTPUT_WEIGHT: Final = 2.0
-"""Cost of a token of output, against one of a prompt, where tenants take turns (llm-d's default)."""
+"""Cost of an output token relative to a prompt token, where tenants take turns (llm-d's default)."""
 
 
 class Accounting:
@@ -64,14 +64,14 @@ class Accounting:
         return exceeded
 
     def dispatched(self, live: RequestState, now: float) -> float:
-        """Charge the tenant at the first dispatch for the output tokens that are expected, and return these."""
+        """Charge the tenant at the first dispatch for the expected output tokens, and return their number."""
         self._promises.sent(live, now)
         expected = self._forecaster.expected_output(live)
         self._charge(live, expected, now)
         return expected
 
     def first_token(self, live: RequestState, now: float) -> None:
-        """Label the forecast if the first token decides it: a missed TTFT, or a kept one that is the only objective."""
+        """Label the forecast if the first token decides it: TTFT was missed, or was the only objective and was kept."""
         self._promises.first_token(live, now)
         slo = live.slo
         if now - live.request.body_at > slo.ttft_bound_s:
@@ -80,7 +80,7 @@ class Accounting:
             self._forecaster.judged(live, False, now)
 
     def attempted(self, live: RequestState, attempt: Attempt, finish: AttemptResult) -> None:
-        """Take the engine's own token counts where it gave them, else the tokens that were seen to pass."""
+        """Take the engine's own token counts if it gave them, else the number of tokens that passed."""
         if live.committed is not None and live.committed is not attempt:
             return
         request = live.request
@@ -99,7 +99,7 @@ class Accounting:
                 self._prompts.learn(model, request.prompt_bytes // request.batch, finish.prompt_tokens // request.batch)
 
     def close(self, live: RequestState, now: float) -> Record:
-        """Settle a request that is over with its tenant, and let forecaster and promises learn from its end."""
+        """Settle the tenant's limits for an ended request, and let forecaster and promises learn from its end."""
         if live.use is not None:
             worked = live.settle(now)
             if live.charged:
@@ -114,7 +114,7 @@ class Accounting:
 
     @staticmethod
     def _charge(live: RequestState, output_tokens: float, now: float) -> None:
-        """Charge its tenant's turns with the cost of this request, as far as it is known now."""
+        """Charge the cost of this request, as far as it is known now, to its tenant's turns."""
         if live.use is not None:
             cost = live.prompt_tokens + OUTPUT_WEIGHT * output_tokens
             live.use.serve(cost - live.charged, now)

@@ -1,7 +1,7 @@
-"""Requests whose LoRA adapter has no room anywhere: others pass them, but not for ever.
+"""Requests whose LoRA adapter has no room anywhere: others overtake them, but not for ever.
 
-Such a request keeps its place in the queue. If the adapters that have the places never ran out of requests, it would
-wait for ever. So when it has waited for its turn (`due_at`), one of them gets no more requests at one replica.
+Such a request keeps its place in the queue. It would wait for ever if the loaded adapters never ran out of requests. So
+once its turn is due (`due_at`), one loaded adapter gets no more requests at one replica.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from gateway.core.request import Request
 
 
 def is_blocked(request: Request, pool: Pool) -> bool:
-    """Whether replicas have room for the tier of a request, but none of them for its adapter."""
+    """Whether some replica has room for the request's tier, but none has room for its adapter."""
     if not request.adapter:
         return False
     free = pool.candidates(request.tier)
@@ -20,7 +20,7 @@ def is_blocked(request: Request, pool: Pool) -> bool:
 
 
 def goes_first(tier: Tier, pool: Pool) -> bool:
-    """Whether a newcomer of `tier` is before all that wait: each of them is blocked."""
+    """Whether a newcomer of `tier` overtakes all waiting requests, since each of them is blocked."""
     queue = pool.queue.of_tier(tier)
     if queue.adapted < queue.count:
         return False
@@ -28,7 +28,9 @@ def goes_first(tier: Tier, pool: Pool) -> bool:
 
 
 def make_way(adapter: str, pool: Pool) -> None:
-    """Let the adapter with the fewest requests at one replica end there, unless one is ending for `adapter` already."""
+    """Stop new requests of the adapter with the fewest requests at one replica, unless one is ending for `adapter`
+    already.
+    """
     serving = [replica for replica in pool.replicas.values() if replica.slots and adapter in replica.adapters.listed]
     if any(replica.adapters.leaving or replica.adapters.takes(adapter) for replica in serving):
         return

@@ -1,12 +1,12 @@
-"""Whether a request is sent, waits, or is shed: the order of the decision, and the probability it is taken on.
+"""Decides whether a request is sent, waits, or is shed, and computes the probability behind the decision.
 
     fits now -> waits, with a deadline -> spills into a longer pool -> gets a shorter answer -> is shed
 
 A request is doubtful if its forecast probability of missing an objective is above its tier's threshold. A request that
 is not doubtful takes a slot, or waits for one. A small share of the doubtful is admitted as exploration: only admitted
-requests show whether the forecast was right. Others are admitted since too few of their length were (fairness.py).
-While the forecast is untrusted no request is doubtful. The bounds of slots and queue decide then, and when a turn
-comes, whether there is time left for a first token.
+requests show whether the forecast was right. Others are admitted because too few prompts of their length were
+(fairness.py). While the forecast is untrusted no request is doubtful. Then only the bounds of slots and queue decide,
+and, at a request's turn, whether time is left for a first token.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ PROBE_EVERY_S: Final = 1.0
 """A tier without an admission for so long gets its next doubtful request admitted."""
 MAX_HIGHER_SHARE: Final = 0.9
 SPILL_HEADROOM: Final = 0.3
-"""Share of its slots that a pool must have free to take requests that another one sheds."""
+"""Share of its slots that must be free in a pool that takes another pool's shed requests."""
 SPILL_BREACH: Final = 0.05
 """Largest P(breach) of a spilled request in the pool that takes it."""
 CONTESTED_BREACH: Final = 0.1
-"""Largest P(breach) at the head of a queue: the requests behind are fresher, so the slot is worth more to them."""
+"""Largest P(breach) at the head of a queue: requests behind it have more time left, so the slot is worth more to them.
+"""
 RECHECK_FROM: Final = 4.0
 """A queued request is forecast again if the time left is below this multiple of its predicted engine TTFT."""
 DEGRADE_MARGIN: Final = 0.8
@@ -49,9 +50,12 @@ MIN_DEGRADED_TOKENS: Final = 16
 HOLD_SHARE: Final = 0.2
 """Share of the tightest TTFT objective that prompts may wait unread inside an engine."""
 MAX_TIGHTEST_S: Final = 5.0
-"""Looser TTFT objectives count as this one there."""
+"""There, looser TTFT objectives are treated as this one."""
 MIN_STEPS: Final = 5.0
-"""Unread prompts are at least as long as an idle engine's step times this. With less it would read short batches."""
+"""Lower bound on the unread prompts allowed, in steps of an idle engine.
+
+With less the engine would read in short batches.
+"""
 UNKNOWN_WINDOW_TOKENS: Final = 16384.0
 """Unread prompt tokens that are sent to an engine before its reading speed is known. A longer prompt is sent alone.
 
@@ -70,8 +74,8 @@ class Verdict(Enum):
 class Decision:
     """The verdict, with the queued requests to displace, or the reason to shed.
 
-    `replica`: where it is sent, or would have been if it were not shed.
-    `detail`: the text for clients that are shed or displaced.
+    `replica`: where it is sent, or would have been sent if it were not shed. `detail`: the text for clients that are
+    shed or displaced.
     """
 
     __slots__ = ("detail", "replica", "verdict", "victims", "why")
@@ -112,7 +116,8 @@ class Admission:
     # ---- decisions
 
     def arrives(self, live: RequestState, pool: Pool, random: Random, now: float) -> Decision:
-        """Decide about a newcomer of `pool`. It overtakes requests of its tier only if none of them takes the room.
+        """Decide about a newcomer of `pool`. It overtakes waiting requests of its tier only if none of them can take
+        the room.
 
         Changes `live`, and the turn of a round robin.
         """
@@ -143,11 +148,11 @@ class Admission:
         return waits(live, pool)
 
     def waits_behind(self, tier: Tier, pool: Pool) -> bool:
-        """Whether a newcomer of `tier` waits because others of its tier do."""
+        """Whether a newcomer of `tier` must wait behind others of its tier."""
         return pool.queue.holds(tier) and not goes_first(tier, pool) and not self.patience.passes(tier, pool)
 
     def _waits_for_own(self, live: RequestState, replica: Replica, now: float) -> bool:
-        """Whether a newcomer waits for the replica that has its prompt cached, and is expected to be in time there."""
+        """Whether a newcomer waits for the replica that has its prompt cached, where it is expected to be in time."""
         pool = replica.pool
         if not self.patience.waits_for_own(live, replica, now):
             return False
@@ -190,12 +195,12 @@ class Admission:
     # ---- inputs of decisions
 
     def forecast(self, live: RequestState, pool: Pool, replica: Replica | None, now: float) -> Forecast:
-        """The forecast for a newcomer that is sent to `replica`; None: it is queued."""
+        """The forecast for a newcomer sent to `replica`; with None, for a queued one."""
         ahead = NOTHING_AHEAD if replica is not None else self.ahead(live, pool, now)
         return self._forecaster.forecast(live, pool, replica, ahead, now)
 
     def trust(self, pool: Pool) -> Trust:
-        """Whether forecasts for this pool may be acted upon, or why not."""
+        """Whether forecasts for this pool are trusted, or why not."""
         return self._forecaster.trust(pool.spec.name)
 
     def trusted(self, pool: Pool) -> bool:
@@ -219,7 +224,7 @@ class Admission:
         return Ahead(above + own, own, share, request.tier.floor)
 
     def prefill_limit(self, pool: Pool) -> float:
-        """Unread prompt tokens beyond which an engine of `pool` is sent no more.
+        """Unread prompt tokens beyond which an engine of `pool` is sent nothing more.
 
         An engine serves its own queue in order of arrival, whatever the tier. So it is sent only as much as it reads
         in `HOLD_SHARE` of the tightest TTFT objective, but enough to keep it busy. Slots alone do not bound this where
@@ -265,9 +270,9 @@ class Admission:
     # ---- doubtful requests
 
     def _is_owed(self, live: RequestState, pool: Pool, doubtful: Forecast, now: float) -> bool:
-        """Whether a doubtful request is admitted since too few of its length were.
+        """Whether a doubtful request is admitted because too few of its length were.
 
-        If it is queued it goes before all that have more time, so its forecast counts only the others.
+        If it is queued, it goes before requests that have more time, so its forecast counts only the others.
         """
         if not self.promises.is_owed(live, now):
             return False
@@ -290,7 +295,7 @@ class Admission:
         return live.explored
 
     def _faster(self, live: RequestState, pool: Pool, doubtful: Replica, now: float) -> Replica | None:
-        """The next replica in line on which it is not doubtful, since the router ignores how fast replicas are."""
+        """The next replica in line where it is not doubtful, since the router ignores how fast replicas are."""
         for replica in pool.candidates(live.request.tier)[:LOOKED_AT]:
             if replica is doubtful:
                 continue
@@ -325,7 +330,7 @@ class Admission:
         """Cap the answer so that it is complete in time, if the tier allows that and it helps."""
         bound_s = live.slo.e2e_bound_s
         if not live.request.tier.caps.degrade or bound_s == math.inf or live.request.choices > 1:
-            return False  # with several choices a client could not tell whether one of them was cut
+            return False  # with several choices a client could not tell whether one of them was cut short
         asked = live.max_tokens
         live.max_tokens = min(asked, int(DEGRADE_MARGIN * (bound_s - forecast.ttft_s) / max(forecast.tpot_s, 1e-6)))
         if MIN_DEGRADED_TOKENS <= live.max_tokens < asked:
@@ -338,11 +343,11 @@ class Admission:
 
 
 def waits(live: RequestState, pool: Pool) -> Decision:
-    """Queue a newcomer, displacing others if it must, or shed it. The queue is bounded by requests and body bytes.
+    """Queue a newcomer, displacing others if necessary, or shed it. The queue is bounded by requests and body bytes.
 
     A more urgent tier displaces a less urgent one, and a heavier tier a lighter one of its priority. Within a tier, a
-    tenant with less than its share displaces one with more. Tiers whose admission is not enforced are always queued:
-    only their deadline ends the wait.
+    tenant with less than its share displaces one with more. Tiers without enforced admission are always queued: only
+    their deadline ends the wait.
     """
     request, queue, spec = live.request, pool.queue, pool.spec
     count, held = queue.shared_with(request.tier)

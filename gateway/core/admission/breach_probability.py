@@ -1,4 +1,4 @@
-"""How long a request waits, and how probable it is that it misses an objective, by the learned costs of engines."""
+"""Forecasts how long a request waits, and how probably it misses an objective, from the learned costs of engines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from gateway.core.policy import AdmissionMode, Tier
 from gateway.core.request_state import RequestState
 
 BURST_S: Final = 10.0
-"""Higher tiers are expected to take their latest share for so long, then their share of the last minute."""
+"""Seconds for which higher tiers are expected to take their latest share; after that, their share of the last minute.
+"""
 SLOW_TAU_S: Final = 60.0
 
 
@@ -28,15 +29,16 @@ class HigherTierShare:
         self.at = now
 
     def add(self, share: float, now: float) -> None:
-        """The share is `share` at `now`."""
+        """`share` is its value at `now`."""
         self.share += (share - self.share) * (1.0 - math.exp((self.at - now) / SLOW_TAU_S))
         self.at = now
 
 
 def wait_in_gateway_s(costs: LatencyModel, pool: Pool, ahead: Ahead, slow_share: float) -> float:
-    """Requests ahead over the drain rate of the pool, less the share that later requests of higher tiers will take.
+    """The requests ahead divided by the pool's drain rate, less the share that later requests of higher tiers will
+    take.
 
-    Before there ever was a backlog the rate is that of Little's law: requests in flight over the mean time each stays.
+    Before the first backlog the rate follows from Little's law: requests in flight over the mean time each stays.
     """
     rate = pool.drain.per_s
     if rate is None:
@@ -64,7 +66,7 @@ def raw_breach(
     if wait_s > 0.0 and live.timeouts.queue_s < math.inf:
         good = 1.0 - spread.over(kind, wait_s, live.timeouts.queue_s - elapsed_s)
     if has_first:
-        # Not a product: the same wait causes both misses.
+        # Not a product of probabilities: the same wait causes both misses.
         good = min(good, 1.0 - spread.over(kind, more_s, slo.ttft_bound_s - elapsed_s))
     if slo.e2e_bound_s < math.inf:
         left_s = slo.e2e_bound_s - elapsed_s

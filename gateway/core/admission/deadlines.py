@@ -9,15 +9,15 @@ from gateway.core.policy import AdmissionMode
 from gateway.core.request import Reason
 from gateway.core.request_state import RequestState
 
-# The caller reports progress at most this often, so the idle deadline passes this much later: late, never early.
+# The caller reports progress at most this often, so the idle deadline is set later by as much: late, never early.
 PROGRESS_EVERY_S: Final = 0.25
 
 
 def next_deadline(live: RequestState) -> tuple[float, Reason]:
     """The earliest deadline of a request in its present state, and the reason to give when it passes.
 
-    `queue` counts from body complete while the request waits. An enforced objective that is missed earlier ends the
-    wait earlier. `ttft` counts from sent until the first content token, if `Request.visible`. `idle` counts from the
+    `queue` counts from body complete while the request waits. An enforced objective that is missed earlier than this
+    ends the wait. `ttft` counts from sent until the first content token, if `Request.visible`. `idle` counts from the
     last progress after that, except while the attempt is paused. `total` counts from head received, always.
     """
     request, timeouts = live.request, live.timeouts
@@ -48,7 +48,7 @@ def next_deadline(live: RequestState) -> tuple[float, Reason]:
 def slo_deadline(live: RequestState) -> float:
     """Time at which a queued request has certainly missed its objective. A tier's queue is served in this order.
 
-    A streamed answer needs its first token by then, any other its end. Without an objective it is the queue timeout.
+    A streamed answer needs its first token by then, any other answer its end. Without an objective, the queue timeout.
     """
     request, slo = live.request, live.slo
     bound_s = min(slo.ttft_bound_s, slo.e2e_bound_s) if request.stream else slo.e2e_bound_s

@@ -1,12 +1,12 @@
 """Error budget of a tier: the misses that its percentiles still allow, which set how much risk it takes.
 
-An objective `p99: 1s` allows one request in a hundred to be slower. The objective of the tier with the least budget
-left decides:
+An objective `p99: 1s` allows one request in a hundred to be slower. The tier's objective with the least budget left
+decides:
 
     left = 1 - (share of answers that missed it lately) / (1 - quantile)        1: nothing missed, 0: all used up
 
-The tier's threshold for P(breach) is multiplied by 1 + SWING x left, left within -1 and 1. Only answers count. Were
-refusals to count, a tier that sheds would look worse, take less risk and shed more.
+The tier's threshold for P(breach) is multiplied by 1 + SWING x left, left within -1 and 1. Only answers count. Counting
+refusals would make a tier that sheds look worse, take less risk and shed more.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MEMORY_S: Final = 300.0
 EVERY_S: Final = 0.005
 SWING: Final = 0.5
 MIN_ANSWERS: Final = 50.0
-"""With fewer answers the threshold of the policy applies unchanged."""
+"""Below this many answers the policy's threshold applies unchanged."""
 MAX: Final = 0.95
 
 
@@ -51,11 +51,11 @@ class ErrorBudget:
         """Budget left, -1 to 1; 0 until there are enough answers."""
 
     def threshold(self, written: float) -> float:
-        """Largest P(breach) to admit, where the policy says `written`."""
+        """Largest P(breach) to admit, where the policy's value is `written`."""
         return written if written >= MAX else min(MAX, written * (1.0 + SWING * self.left))
 
     def count(self, slo: Slo, record: Record, now: float) -> None:
-        """Count an answer of the tier that had the objectives `slo`. Objectives of before a reload are ignored.
+        """Count an answer of the tier that had the objectives `slo`. Objectives that a reload removed are ignored.
 
         At most one answer in `EVERY_S` is counted.
         """

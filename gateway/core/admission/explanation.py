@@ -60,7 +60,7 @@ class ExplainedVerdict:
     verdict: str
     """sent, waits, refused."""
     constraint: str
-    """The objective, bound, limit or rule that decided; empty if none stood in the way."""
+    """The objective, bound, limit or rule that decided; empty if nothing prevented sending."""
     why: str
 
 
@@ -95,7 +95,7 @@ class PlacementExplanation:
 
 
 class MiddleDraw:
-    """Draws for a decision that nobody takes: a request explores if more than half of its kind do."""
+    """Random draws for a hypothetical decision: a request explores if more than half of its kind do."""
 
     def random(self) -> float:
         """The middle of [0, 1)."""
@@ -198,7 +198,7 @@ def _admitted(admission: Admission, live: RequestState, pool: Pool, decision: De
 
 
 def _missed(admission: Admission, live: RequestState, pool: Pool, replica: Replica | None, now: float) -> str:
-    """The objective for which a doubtful request is refused: the one that would break, or that it is likeliest to miss.
+    """The objective behind the refusal of a doubtful request: the one that would break, or its likeliest miss.
 
     The likeliest miss is found by forecasts for each metric alone.
     """
@@ -225,7 +225,7 @@ def _missed(admission: Admission, live: RequestState, pool: Pool, replica: Repli
 
 
 def _awaited(admission: Admission, live: RequestState, pool: Pool) -> tuple[str, str]:
-    """The bound that keeps a waiting request from being sent, and the same in words."""
+    """The bound that keeps a waiting request from being sent, and a text that says so."""
     tier, adapter = live.request.tier, live.request.adapter
     free = pool.candidates(tier)
     if free and adapter and not with_adapter(free, adapter):
@@ -300,7 +300,7 @@ def _option(pool: Pool, replica: Replica | None, forecast: Forecast) -> Placemen
 
 
 def _budget(tier: Tier, left: float) -> str:
-    """An unmeasured budget is exactly 0; a measured one is so only by chance."""
+    """An unmeasured budget is exactly 0; a measured one would be so only by chance."""
     if not tier.slo.objectives():
         return "no objective"
     return MEASURED if left else "too few answers"

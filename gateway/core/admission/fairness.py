@@ -1,13 +1,13 @@
-"""No length of prompts is refused much more often than its tier.
+"""Prevents that prompts of one length are refused much more often than their tier.
 
-Under overload a long prompt is doubtful sooner than a short one, because its engine needs more of the time that it has.
-Left alone, admission would refuse nearly all long prompts. So prompts of each length have a share of their tier's
-admissions. Lengths are told apart by powers of two. A doubtful newcomer of a length is admitted if with it
+Under overload a long prompt becomes doubtful sooner than a short one, because reading it takes more of its time. Left
+alone, admission would refuse nearly all long prompts. So prompts of each length have a share of their tier's
+admissions. Two lengths are distinguished by powers of two. A doubtful newcomer of a length is admitted if with it
 
     admitted of the length <= (admitted / offered of the tier - `fairness`) x offered of the length
 
-over the last minute. Where a request is worth its tokens, a prompt that is longer than the mean is not to be behind at
-all. It waits for its turn as others do: by latest start, a long prompt goes before most short ones.
+over the last minute. If requests are valued by tokens, a prompt longer than the mean may not be refused more often at
+all. An admitted long prompt waits for its turn like others: by latest start, it goes before most short ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 MEMORY_S: Final = 60.0
 """Requests are forgotten exponentially over so long."""
 MARGIN: Final = 0.03
-"""Acceptances are planned to be so much closer (0-1): some requests are admitted and late."""
+"""Margin (0-1) by which acceptances are planned closer: some requests are admitted and late."""
 LENGTHS: Final = 24
 
 
@@ -89,5 +89,5 @@ class LengthFairness:
 
 
 def length_of(prompt_tokens: int) -> int:
-    """Lengths between two powers of two are one."""
+    """All lengths between two powers of two count as one."""
     return min(LENGTHS - 1, prompt_tokens.bit_length())

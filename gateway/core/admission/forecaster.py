@@ -3,7 +3,7 @@
     TTFT = elapsed + wait in the gateway + engine TTFT       engine TTFT and TPOT: forecast/latency_model.py
     e2e  = TTFT + TPOT x (output tokens - 1)                 output tokens: forecast/output_length.py
 
-The raw breach probability of a metric is that of a log-normal around the forecast, whose width is learned. For e2e it
+The raw breach probability of a metric comes from a log-normal around the forecast, whose width is learned. For e2e it
 is the probability that the answer is too long for the time left. A logistic regression on the outcomes of earlier
 requests calibrates them together (forecast/calibrator.py).
 """
@@ -32,13 +32,13 @@ from gateway.core.request import WEIGHTLESS, AttemptOutcome, AttemptResult
 from gateway.core.request_state import Attempt, RequestState
 
 EARLY_STEPS: Final = 31
-"""Steps of an open answer after which its time is compared with the expected time."""
+"""Steps of an open answer after which its time is compared with the forecast."""
 MERGED: Final = 1.5
-"""Tokens to an event, from which events say nothing of steps."""
+"""Tokens per event, from which on events say nothing about steps."""
 MAX_MERGED: Final = 0.1
-"""Share of answers with such events, above which none teaches before its end."""
+"""Share of answers with such events, above which answers teach only at their end."""
 EXPECT_EVERY: Final = 1.25
-"""The expected rest of an answer is updated when the answer has grown by this factor."""
+"""The expected rest of an answer is updated each time the answer has grown by this factor."""
 IDLE: Final = ReplicaModel(LatencyModel(), 0.0)
 """Model of a replica that was never sent a request."""
 
@@ -154,7 +154,7 @@ class Forecaster(Learner):
         return learned is not None and learned.labels.gate.has_costs
 
     def step_prices(self, replica: Replica, now: float) -> StepPrices | None:
-        """The costs that requests add to a step of `replica`; None until answers have shown them."""
+        """The costs that one request adds to a step of `replica`; None until answers have shown them."""
         learned = self._pools.get(replica.pool.spec.name)
         engine = self._engines.get(replica.spec.name)
         if learned is None or engine is None or learned.costs.step.samples < FIRST:
@@ -224,7 +224,7 @@ class Forecaster(Learner):
             labels.spread.add(forecast.kind, math.log((now - forecast.at) / expected_s))
 
     def observed(self, replica: Replica, now: float) -> None:
-        """A scrape of the replica was read."""
+        """A scrape of the replica arrived."""
         sample = replica.sample
         if sample is not None and sample.waiting is not None and sample.running is not None:
             self._engine(replica, now).scraped(sample.waiting, sample.running, replica.in_flight, now)
@@ -318,7 +318,7 @@ class Forecaster(Learner):
             learned.labels.spread.add(forecast.tpot_kind, error)
 
     def _sampled(self, learned: PoolLearned, error: float) -> None:
-        """A latency was exp(error) times the one expected at dispatch."""
+        """A latency turned out exp(error) times the one expected at dispatch."""
         labels = learned.labels
         alarm = labels.gate.has_costs and labels.drift.add(error)
         if alarm:
@@ -351,7 +351,7 @@ class Forecaster(Learner):
             due.append((live.request.body_at + bound_s, live, forecast))
 
     def judged(self, live: RequestState, breached: bool, now: float) -> None:
-        """Whether an admitted request missed an objective. The first judgement of a forecast stands."""
+        """Whether an admitted request missed an objective. The first label of a forecast stands."""
         forecast = live.forecast
         if forecast is None or forecast.judged:
             return
@@ -376,12 +376,12 @@ class Forecaster(Learner):
             labels.learn(forecast.vain_features, live.request.tier.name, in_vain, forecast.weight)
 
     def dropped(self, live: RequestState) -> None:
-        """The forecast gets no label: the client left, or a replica failed."""
+        """The forecast gets no label, since the client left or a replica failed."""
         if live.forecast is not None:
             live.forecast.judged = True
 
     def _mature(self, now: float) -> None:
-        """Label as breaches the requests whose bound passed before their first token or end."""
+        """Label as missed all requests whose bound passed before their first token or end."""
         for due in self._due.values():
             while due:
                 at, live, forecast = due[0]

@@ -1,11 +1,12 @@
-"""A free replica takes the queued request that it has cached, and some requests wait for the replica of their prompt.
+"""A free replica takes the queued request whose prompt it has cached, and some requests wait for the replica of their
+prompt.
 
-A prompt that goes to a replica without its beginning costs more than its own time. All that runs there waits while the
-tokens are read again, and they take the place of other prompts in the cache. Under load that feeds on itself: fewer
-prompts are found in caches, so more tokens are read, longer queues form, and more requests go where they are unknown.
-So a request waits for its own replica for as long as it takes to read the tokens that it would save there.
+A prompt sent to a replica that has not cached it costs others time, too. All requests there wait while the tokens are
+read again, and the tokens displace other prompts from the cache. Under load this reinforces itself: fewer prompts are
+found in caches, more tokens are read, queues grow, and more requests go to replicas without their prompt. So a request
+waits for its own replica for as long as reading the saved tokens elsewhere would take.
 
-A request that has waited for its turn takes any replica (`due_at`). So nobody waits long for a cache.
+Once its turn is due (`due_at`), a request takes any replica. So no request waits long for a cache.
 """
 
 from __future__ import annotations
@@ -18,24 +19,28 @@ from gateway.core.request_state import RequestState
 
 
 class Patience:
-    """Compares queued requests by their cached prompts. Only pools whose router knows caches have any patience."""
+    """Compares queued requests by their cached prompts.
+
+    Only pools whose router knows prefix caches have any patience.
+    """
 
     def __init__(self, forecaster: Forecaster) -> None:
         self._forecaster = forecaster
 
     def arrives(self, live: RequestState, pool: Pool) -> None:
-        """Remember how much of its prompt a newcomer would have to have read at best."""
+        """Remember how many tokens of a newcomer's prompt would have to be read at the best replica."""
         live.least_unread = pool.least_unread(live.prompt_tokens, live.request)
 
     def passes(self, tier: Tier, pool: Pool) -> bool:
-        """Whether a newcomer of `tier` passes those that wait: all that would be compared with it leave the room open.
+        """Whether a newcomer of `tier` overtakes the waiting ones: all that would be compared with it leave the room
+        unused.
 
-        Without this many requests that wait for busy replicas of their own would keep the others from all free ones.
+        Without this, requests that wait for busy replicas of their own would keep the others from all free ones.
         """
         return pool.knows_caches and bool(pool.open) and pool.queue.of_tier(tier).count >= LOOKED_AHEAD
 
     def waits_for_own(self, live: RequestState, replica: Replica, now: float) -> bool:
-        """Whether a request that `replica` could take rather waits for one that has more of its prompt."""
+        """Whether a request that `replica` could take waits for another that has more of its prompt."""
         saved = replica.unread_of(live.prompt_tokens, live.request) - live.least_unread
         return saved > 0 and now < due_at(live) and now < self._until(live, replica.pool, saved)
 
@@ -54,8 +59,8 @@ class Patience:
     ) -> tuple[RequestState, Replica] | None:
         """Which of these requests to send, and where; None if each of them waits. The first is the head of its queue.
 
-        The head goes before all if its turn cannot wait. Else a request with a part of its prompt cached goes before
-        those that have more to be read.
+        The head goes first if its turn cannot wait. Else a request with a cached part of its prompt goes before those
+        with more tokens to read.
         """
         best: tuple[RequestState, Replica] | None = None
         least = 0

@@ -5,9 +5,9 @@ constraint covers the answers of the last seconds, and the admitted requests wit
 
     late answers + expected late answers <= (1 - quantile) x (answers + admitted)
 
-A newcomer that is late with probability p adds p to the left side. It is admitted if the sum still holds. It is also
-admitted if p is no more than the objective allows: that mends a broken promise, and refusing it would not. So under
-overload the queue stays as short as the tightest percentile needs it.
+A newcomer that is late with probability p adds p to the left side. The newcomer is admitted if the inequality still
+holds. It is also admitted if p is within the allowance: such requests mend a broken promise, and refusing them would
+not. So under overload the queue stays as short as the tightest percentile needs.
 
 A request that waits and is refused has waited in vain, and to be refused at once is better. So the guard of the highest
 percentile counts one that waited for `LONG_WAIT` of its bound as late, and allows `VAIN_AND_LATE` of the admitted.
@@ -32,7 +32,7 @@ MEMORY_S: Final = 10.0
 """Events are forgotten exponentially over so long. A promise holds over any window with enough answers."""
 BIAS_MEMORY_S: Final = 60.0
 SAFETY: Final = 0.9
-"""Share of the allowed late answers that is planned for. The rest is left to chance."""
+"""Share of the allowed late answers that is planned for. The rest is a margin for chance."""
 IN_VAIN: Final = 0.02
 """Share of the admitted that may wait in vain, in tiers without a TTFT objective."""
 LONG_WAIT: Final = 0.5

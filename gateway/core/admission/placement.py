@@ -1,4 +1,4 @@
-"""Which pool serves a request, and whether any could."""
+"""Which pool serves a request, and whether any pool can."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gateway.core.request import Outcome, Reason, Request
 from gateway.core.request_state import RequestState
 
 MAX_NAME: Final = 64
-"""Characters of a session's name that a client is shown."""
+"""Characters of a session's name that are shown to a client."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unplaceable:
-    """No pool takes the request, whatever the load; or all that could are down, for about `retry_after_s`."""
+    """No pool takes the request at any load; or all suitable ones are down, for about `retry_after_s`."""
 
     outcome: Outcome
     why: Reason
@@ -36,7 +36,7 @@ class Placement:
     def find(self, live: RequestState, now: float) -> Pool | Unplaceable:
         """The pool for a request. Sets the prompt lengths in `live`."""
         request, batch = live.request, live.request.batch
-        # An engine reads the prompts of a batch one by one, so their mean length has to fit.
+        # An engine reads the prompts of a batch one by one, so their mean length must fit.
         if request.prompt_exact is not None:
             low, high = request.prompt_exact // batch, -(-request.prompt_exact // batch)
             live.prompt_tokens = request.prompt_exact
@@ -50,8 +50,8 @@ class Placement:
 def place(request: Request, low: int, high: int, fleet: Fleet, now: float) -> Pool | Unplaceable:
     """The first pool of the route that takes a prompt of `high` tokens and has a usable replica.
 
-    `high` overcounts most prompts. A prompt that fits nowhere by `high` still goes to the pool of the longest prompts,
-    whose engine counts exactly. It is refused only if it does not fit by `low` either.
+    `high` overcounts most prompts. A prompt whose `high` fits no pool still goes to the pool of the longest prompts,
+    whose engine counts exactly. It is refused only if its `low` does not fit either.
     """
     route = request.policy.route(request.model, request.tier)
     if not route:

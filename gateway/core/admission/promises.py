@@ -1,4 +1,4 @@
-"""The objectives of all tiers: whether a request would break one, and how long a step they allow.
+"""The objectives of all tiers: whether a request would break one, and the longest step they allow.
 
 TTFT percentiles are constraints on admissions (percentiles.py). TPOT and e2e objectives bound the step of replicas
 (step_margin.py). The error budget sets how much risk a tier takes (error_budget.py).
@@ -26,7 +26,7 @@ from gateway.core.snapshot import TierView
 NOT_LATE: Final = (Reason.SHUTTING_DOWN, Reason.NO_REPLICAS)
 """Refusals for reasons other than latency."""
 LATELY_S: Final = 5.0
-"""Seconds that a tier's objectives bind after its last request, or the mean stay of a request if longer."""
+"""Seconds for which a tier's objectives still bind after its last request, or a request's mean stay if longer."""
 
 
 class TierMargins:
@@ -41,7 +41,7 @@ class TierMargins:
 
 
 class Promises:
-    """Counts of answers that kept an objective, and that broke it. Those of unchanged objectives outlive a reload."""
+    """Counts of answers that kept an objective, and that broke it. Counts for unchanged objectives outlive a reload."""
 
     def __init__(self, policy: Policy, forecaster: Forecaster) -> None:
         self._forecaster = forecaster
@@ -49,7 +49,7 @@ class Promises:
         self._guards: dict[str, tuple[ShareGuard, ...]] = {}
         """The TTFT objectives of each tier."""
         self._promised: dict[int, list[tuple[ShareGuard, float]]] = {}
-        """By request without a first token: each promised objective, and P(late) for it."""
+        """By request without a first token: each promised objective, and its forecast P(late)."""
         self._vain: dict[str, ShareGuard] = {}
         """By tier."""
         self._unsent: dict[int, tuple[ShareGuard, Forecast]] = {}
@@ -94,7 +94,7 @@ class Promises:
     # ---- decisions
 
     def threshold(self, tier: Tier) -> float:
-        """The largest P(breach) that is admitted: that of the tier, scaled by its error budget."""
+        """The largest P(breach) that is admitted: the tier's own, scaled by its error budget."""
         written = tier.admission.max_breach_probability
         budget = self._budgets.get(tier.name)
         return written if budget is None else budget.threshold(written)
@@ -132,7 +132,7 @@ class Promises:
         return None if vain is None or vain.admits(forecast.in_vain, forecast.at) else vain
 
     def is_owed(self, live: RequestState, now: float) -> bool:
-        """Whether it is to be admitted though it is doubtful: too few of its length were."""
+        """Whether it is admitted though doubtful, because too few prompts of its length were."""
         tier = live.request.tier
         fairness = self._fairness.get(tier.name)
         if fairness is None or tier.admission.mode is not AdmissionMode.ENFORCE:
@@ -148,9 +148,9 @@ class Promises:
         return 1.0 if head_waited_s(pool, live.request.tier, forecast.at) > objective.threshold_s else 0.0
 
     def step_limit_s(self, replica: Replica, prices: StepPrices | None, now: float) -> float:
-        """The longest mean step of `replica` that keeps the TPOT and e2e objectives of all tiers in use; inf: none.
+        """The longest mean step of `replica` that keeps all TPOT and e2e objectives in use; inf without any.
 
-        An objective that an idle replica cannot keep bounds nothing: nobody could keep it.
+        An objective that even an idle replica would break sets no bound.
         """
         if prices is None:
             return math.inf
@@ -176,7 +176,7 @@ class Promises:
         return limit_s
 
     def _margins_of(self, pool: str, tier: Tier) -> TierMargins:
-        """The margins of a tier in a pool. Those of TPOT are shared by all tiers with the same objective."""
+        """The margins of a tier in a pool. Margins of TPOT are shared by all tiers with the same objective."""
         found = self._margins.get((pool, tier.name))
         if found is None or (found.slo is not tier.slo and found.slo != tier.slo):
             tpot, e2e = self._tpot, self._e2e
@@ -216,7 +216,7 @@ class Promises:
                 promised.append((guard, late))
 
     def _drop(self, request: int) -> None:
-        """Take a request out of the guards that expect it."""
+        """Remove a request from the guards that expect it."""
         for guard, late in self._promised.pop(request, ()):
             guard.dropped(late)
         unsent = self._unsent.pop(request, None)
@@ -275,6 +275,6 @@ class Promises:
 
 
 def is_lost(record: Record) -> bool:
-    """Whether a request was refused, or its time ran out, for want of capacity."""
+    """Whether lack of capacity made a request be refused or time out."""
     outcome = record.outcome
     return (outcome is Outcome.REFUSED or outcome is Outcome.TIMEOUT) and record.why not in NOT_LATE

@@ -1,16 +1,17 @@
-"""Margin between the step that an objective allows and the longest mean step of a replica that still keeps it.
+"""Margin between the step that an objective allows and the mean step of a replica that still keeps it.
 
-A budget can bound the mean step (fleet/step_budget.py). An objective is about single answers, which scatter around the
-mean. How far depends on the sizes of prompts and the lengths of answers. So the margin is measured, as in adaptive
-conformal inference (Gibbs and Candes, NeurIPS 2021). Each answer made near the limit moves it:
+A budget can bound the mean step (fleet/step_budget.py). An objective is about single answers, which vary around that
+mean. How much they vary depends on the sizes of prompts and the lengths of answers. So the margin is measured, as in
+adaptive conformal inference (Gibbs and Candes, NeurIPS 2021). Each answer made near the limit moves it:
 
     in time:  log margin += STEP x planned        late:  log margin -= STEP x (1 - planned)
 
-It rests where the share of late answers is the one planned: SAFETY of what the objective allows. At the whole of it
-every other window would have too many by chance.
+It settles where the planned share of answers is late: SAFETY times the share that the objective allows. At the full
+share, every other window would by chance have too many late answers.
 
-A TPOT objective allows a step as long as its threshold. An e2e objective allows one in which nearly all answers end in
-time. It is the threshold less the usual TTFT, over the tokens that only a share 1 - quantile of the answers exceeds.
+For a TPOT objective, the allowed step equals its threshold. For an e2e objective, it is the step in which nearly all
+answers end in time. It is (threshold - usual TTFT) / tokens, with the tokens that only a share 1 - quantile of the
+answers exceeds.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from gateway.core.policy import Objective
 START: Final = 0.85
 """On six engines the p99 of TPOT of a full replica is 1.05 to 1.2 times its mean."""
 LONG_START: Final = 1.0
-"""The same for e2e, which only long answers miss: their TPOT is a mean over many steps."""
+"""The same for e2e, which only long answers miss: their TPOT averages many steps."""
 STEP: Final = 0.02
 """For a p99, a hundred answers in time undo one late answer."""
 MIN_MARGIN: Final = 0.5
 """Misses that load does not explain must not empty a replica."""
 MAX_MARGIN: Final = 1.25
-"""Above 1, since the model may overestimate, and a p50 has to be met by only half of the answers."""
+"""Above 1, since the model may overestimate, and a p50 must be met by only half of the answers."""
 NEAR: Final = 0.7
-"""Only answers forecast above this share of the limit count: the others were not made by a full replica."""
+"""Only answers forecast above this share of the limit count: the others did not come from a full replica."""
 FOLLOW: Final = 0.05
 
 
@@ -54,11 +55,11 @@ class StepMargin:
         return math.exp(self._log) * self._allowed_s
 
     def fit(self, tokens: float) -> None:
-        """An e2e objective: all but the allowed share of the answers have at most `tokens` (>= 1)."""
+        """For an e2e objective: all but the allowed share of the answers have at most `tokens` (>= 1)."""
         self._allowed_s = max(0.0, self.objective.threshold_s - self.ttft_s) / tokens
 
     def learn(self, forecast_s: float, late: bool) -> None:
-        """An answer was in time or late, for which `forecast_s` per token was expected."""
+        """An answer was in time or late; its forecast was `forecast_s` per token."""
         if forecast_s < NEAR * self.limit_s:
             return
         planned = SAFETY * (1.0 - self.objective.quantile)

@@ -1,7 +1,7 @@
-"""Upper bounds on an engine's own token counts: as many as the request allowed, or as the bytes can hold.
+"""Upper bounds on an engine's own token counts: the tokens that the request allowed, or that the bytes can hold.
 
 A count that is too high would use up a tenant's tokens for hours, and mislead whatever learns from it. A count beyond
-these bounds is replaced by an estimate. The bounds are generous: a bound that is too low would drop honest counts.
+these bounds is replaced by an estimate. The bounds are generous: tighter ones would drop true counts.
 
     output    the tokens granted to each choice, which its tenant has reserved
               where the engine was told no cap: as much, or `TOKENS_PER_EVENT` for each event that came
@@ -26,7 +26,7 @@ TEMPLATE_TOKENS: Final = 16_384
 
 
 BYTES_PER_TOKEN: Final = 4
-"""Estimate for answers without a usage whose content cannot be read."""
+"""Estimate for answers without usage whose content cannot be read."""
 
 
 def tokens_in(body_bytes: int) -> int:
@@ -35,12 +35,12 @@ def tokens_in(body_bytes: int) -> int:
 
 
 def told_output(output_tokens: int | None, content_came: bool) -> int | None:
-    """The output count of an engine; None if it is 0 although content came, since some fill their usage with zeros."""
+    """An engine's output count; None if 0 although content came, since some engines fill their usage with zeros."""
     return None if output_tokens == 0 and content_came else output_tokens
 
 
 def believed(attempt: Attempt, finish: AttemptResult) -> AttemptResult:
-    """`finish` without impossible counts; the same object if all are possible."""
+    """`finish` without impossible counts; the same object if none is impossible."""
     output, prompt = finish.output_tokens, finish.prompt_tokens
     live = attempt.live
     if output is not None and output > _max_output(live, max(attempt.tokens, finish.tokens_seen)):

@@ -1,15 +1,16 @@
-"""Autoscaling signal: replicas that a pool wants, by its predicted demand and the knee of a replica, not by use.
+"""Autoscaling signal: the replicas that a pool wants, from its predicted demand and a replica's knee, not from
+utilisation.
 
     work    = prompt tokens x c3 + output tokens x (c1 + c2 context + c0 / slots)    seconds of a full replica: costs
     demand  = work that arrives per second, that of refused requests included        replicas' worth
     wanted  = ceil(demand in `LEAD_S`, by its level and trend / knee)
 
 The knee is the demand per replica up to which objectives are met. It begins at `KNEE` and is learned in windows of
-`WINDOW_S`. If too many requests were missed at a demand near the knee or above, it falls below that demand. If few
-were, it rises. Misses far below the knee are not for want of replicas and teach nothing.
+`WINDOW_S`. If too many requests missed at a demand near the knee or above, it falls below that demand. If few were, it
+rises. Misses far below the knee do not come from a lack of replicas and are ignored.
 
-The number rises at once and falls slowly: once in `HOLD_S`, to the largest number that was wanted meanwhile, with a
-margin. So neither noise nor a short lull moves it. It never exceeds twice the replicas that serve.
+The number rises at once and falls slowly: once in `HOLD_S`, to the largest number wanted in that time, with a margin.
+So neither noise nor a short lull moves it. It never exceeds twice the replicas in service.
 
 The signal belongs to the core because demand and misses are decided here. So the simulator, which has no metrics, has
 the same signal, and a journal replays it. Only calls of the controller move it: arrivals, ends, looks at replicas.
@@ -35,9 +36,9 @@ WINDOW_S: Final = 30.0
 MIN_ENDED: Final = 50
 """Fewest requests of a window. It lasts until it has them."""
 MISSES: Final = 0.02
-"""Misses above this share of a window's requests are too many; below half of it they are few."""
+"""Above this share of a window's requests, misses are too many; below half of it they are few."""
 BEYOND: Final = 1.25
-"""The knee is at most this multiple of the demand that was seen to be carried."""
+"""The knee is at most this multiple of the demand that was carried without many misses."""
 FAR: Final = 0.6
 """Misses at a demand below this share of the knee are ignored."""
 FIRST_RISE: Final = 0.05
@@ -82,7 +83,7 @@ class KneeEstimate:
     def _learn(self, demand: float, now: float) -> None:
         knee, expected = self.value, MISSES * self.ended
         if self.missed > expected + 2.0 * math.sqrt(expected):
-            # New replicas take LEAD_S to serve: until then the same misses would lower it again and again.
+            # New replicas take LEAD_S to serve: until then the same misses would lower the knee again and again.
             if demand >= FAR * knee and now - self._fell_at >= LEAD_S:
                 knee = min(knee, demand) * (1.0 - FALL)
                 self.rise, self._fell_at = RISE, now
@@ -121,7 +122,7 @@ class Trend:
 
 
 class Demand:
-    """Demand of one pool, and the replicas that it wants for that."""
+    """Demand of one pool, and the replicas wanted for it."""
 
     __slots__ = (
         "_at",
@@ -160,12 +161,12 @@ class Demand:
         self._highest = 0
 
     def arrived(self, prompt_tokens: int) -> None:
-        """A request came, served later or refused."""
+        """A request came, whether served or refused."""
         self.requests += 1
         self.prompt_tokens += prompt_tokens
 
     def ended(self, counts: bool, good: bool, output_tokens: int) -> None:
-        """A request is over. `counts`: it is in the denominator of goodput; `output_tokens` 0: no answer."""
+        """A request is over. `counts`: whether goodput's denominator includes it; `output_tokens` 0: no answer."""
         if counts:
             self._seen = True
             self.knee.ended += 1
@@ -178,7 +179,7 @@ class Demand:
         return now - self._at >= TICK_S
 
     def tick(self, costs: LatencyModel, serving: float, slots: int, now: float) -> None:
-        """Take the counts since the last tick, if `serving` replicas get requests and have `slots` together."""
+        """Take the counts since the last tick; `serving` replicas get requests and have `slots` together."""
         step_s = now - self._at
         self._at = now
         if step_s == math.inf:
@@ -194,7 +195,7 @@ class Demand:
         self._decide(now)
 
     def _seconds(self, costs: LatencyModel, requests: int, prompt_tokens: int, slots: float) -> float:
-        """Seconds of a full replica that these requests take."""
+        """Seconds that a full replica needs for these requests."""
         if not requests:
             return 0.0
         c0, c1, c2, c3 = costs.step.coefficients
@@ -206,7 +207,7 @@ class Demand:
         if self._work.steps * TICK_S < LEVEL_TAU_S or not self._seen:
             return
         worth = self._work.ahead(LEAD_S) / self.knee.value
-        # Only a step up is bounded by the replicas that serve: if some die, as many are wanted as before.
+        # Only an increase is bounded by the serving replicas: if some die, the number wanted stays.
         most = max(1, self.wanted, math.ceil(2.0 * self._serving))
         up = min(most, max(1, math.ceil(worth)))
         down = min(most, max(1, math.ceil(worth * (1.0 + MARGIN))))

@@ -6,9 +6,9 @@
     half-open     closed      open        open            half-open      half-open
 
 A success resets the count of failures, and so does a check that passes while closed. Half-open allows one request at a
-time. A check that was begun before the latest failure is ignored: the replica may have died since it answered. A late
-check is no failure while tokens come (fleet.py). 4xx is never a replica's fault. 429 and 503 are its own admission:
-no failure, but a backoff (redundancy/retries.py). Slow or silent replicas are ejected instead (outliers.py).
+time. A check begun before the latest failure is ignored: the replica may have died since it answered. A late check is
+no failure while tokens come (fleet.py). 4xx is never a replica's fault. 429 and 503 come from the engine's own
+admission: no failure, but a backoff (redundancy/retries.py). Slow or silent replicas are ejected instead (outliers.py).
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Breaker:
                 pass
 
     def checked(self, healthy: bool, health: Health, now: float, asked_at: float | None = None) -> None:
-        """An active check passed or failed. It was begun at `asked_at`; None: just now."""
+        """An active check passed or failed. `asked_at`: when it was begun; None: just now."""
         if not healthy:
             self._failed(health, now)
         elif asked_at is None or asked_at >= self._failed_at:

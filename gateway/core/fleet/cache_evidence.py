@@ -1,4 +1,4 @@
-"""How much of a prefix cache is there in fact: the index says what was sent, engines say what they found.
+"""Evidence of what a prefix cache really holds: the index knows what was sent, engines report what they found.
 
 Evidence is either of two:
 
@@ -6,8 +6,8 @@ Evidence is either of two:
     counters   tokens queried and found since the last scrape, against the prompts sent meanwhile. They count only while
                answers say nothing, since requests of other gateways are in them.
 
-Both count more of a prompt as cached than the index has where others sent it, or the engine generated it. That does not
-make up for blocks that are gone: no evidence counts for more than the index has.
+Either can exceed the index for a prompt, since others may have sent it, or the engine may have generated it. Such an
+excess does not make up for evicted blocks, so evidence never counts for more than the index holds.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from __future__ import annotations
 from typing import Final
 
 MEMORY_TOKENS: Final = 65_536.0
-"""Indexed tokens that evidence is kept of: some tens of turns of a conversation. Older evidence fades."""
+"""Indexed tokens over which evidence is kept: some tens of turns of a conversation. Older evidence fades."""
 PRIOR_TOKENS: Final = 4096.0
 """Weight of the belief before any evidence: that the index is right."""
 BYTES_PER_TOKEN: Final = 4.0
-"""Of a typical prompt, as long as no answer has told."""
+"""Bytes per token of a typical prompt, until an answer shows them."""
 BYTES_SHARE: Final = 1 / 16
 """Share of the latest prompt in the learned size of a token."""
 OTHERS_TOKENS: Final = 2**20
-"""Tokens queried that the share of other gateways is kept of: under load about a minute."""
+"""Queried tokens over which the share of other gateways is kept: under load about a minute."""
 MIN_OTHERS: Final = 1 / 64
-"""Where all is equal, a session still goes home: another gateway may come."""
+"""On a tie a session still goes home: another gateway may come."""
 MIN_QUERIES: Final = 2048
-"""Tokens queried between two readings of the counters: of fewer, a request under way would be too large a part."""
+"""Queried tokens between two readings of the counters: with fewer, a running request would weigh too much."""
 
 
 class CacheEvidence:
@@ -56,11 +56,11 @@ class CacheEvidence:
         self.kept = 1.0
         """Share (0-1) of the indexed tokens that the engine finds in its cache."""
         self.bytes_per_token = BYTES_PER_TOKEN
-        """Bytes of prompts, as they are hashed, by the tokens that the engine counts."""
+        """Bytes of hashed prompts per token that the engine counts."""
         self.others = 1.0
         """Share (0-1) of the engine's prompt tokens that other gateways sent; 1 while its counters are unknown."""
         self.predicted_tokens = 0
-        """Prompt tokens of complete answers that were taken for cached when they were sent, since the start,"""
+        """Prompt tokens of complete answers that were assumed to be cached when sent, since the start,"""
         self.reported_tokens = 0
         """and those that the answers report."""
         self._indexed = PRIOR_TOKENS
@@ -71,7 +71,7 @@ class CacheEvidence:
         self._asked = 0
         self._indexed_lately = 0
         self._told = False
-        """Whether any answer told of its cached tokens."""
+        """Whether any answer reported its cached tokens."""
         self._queries: int | None = None
         self._hits = 0
         # For people: the hit rate of the last hundred thousand tokens or so.
@@ -80,7 +80,7 @@ class CacheEvidence:
 
     @property
     def hit_rate(self) -> float | None:
-        """Share (0-1) of the prompt tokens of late that the engine found in its cache; None if it does not say."""
+        """Share (0-1) of recent prompt tokens that the engine found in its cache; None if it does not report it."""
         return self._recent_hits / self._recent_queries if self._recent_queries else None
 
     def sent(self, prompt_tokens: int, indexed_tokens: int) -> None:
@@ -101,7 +101,10 @@ class CacheEvidence:
         self.bytes_per_token += BYTES_SHARE * (prompt_bytes / prompt_tokens - self.bytes_per_token)
 
     def counted(self, queries: int, hits: int) -> bool:
-        """The engine's counters were read. True if they began anew: it was started again, and its cache is empty."""
+        """The engine's counters were read.
+
+        True if they restarted from zero: the engine was restarted, and its cache is empty.
+        """
         known, before = self._queries, self._hits
         if known is None or queries < known or hits < before:
             if known is None:
@@ -120,7 +123,7 @@ class CacheEvidence:
         return False
 
     def _share(self, queried: int) -> None:
-        """The engine was asked for so many tokens (> 0), `_asked` of them by this gateway."""
+        """The engine was asked for this many tokens (> 0), `_asked` of them by this gateway."""
         self._own += self._asked
         self._total += queried
         if self._total > OTHERS_TOKENS:

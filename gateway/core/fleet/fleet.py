@@ -26,7 +26,7 @@ class Fleet:
     def configure(self, policy: Policy, now: float = -math.inf) -> list[Pool]:
         """Take on the pools of a policy, and return the removed ones, which finish their requests.
 
-        Replicas that come at `now` have a slow start. Those of the first policy do not.
+        Replicas added at `now` have a slow start. Replicas of the first policy do not.
         """
         old, self._pools = self._pools, {}
         for name, spec in policy.pools.items():
@@ -66,7 +66,7 @@ class Fleet:
     def ended(self, replica: Replica, end: AttemptOutcome, now: float) -> list[Replica]:
         """An attempt at `replica` ended. Returns the replicas whose breakers moved.
 
-        Without a connection, it is a failure of every rank of that server.
+        A failure to connect counts for every rank of that server.
         """
         judged = [replica]
         if end in NO_CONNECTION and replica.spec.dp_rank is not None:
@@ -80,14 +80,14 @@ class Fleet:
         return moved
 
     def observe(self, replica: Replica, sample: Sample, now: float) -> bool:
-        """A check, a scrape or a model list of `replica` was read; True if its breaker moved."""
+        """A check, scrape or model list of `replica` arrived; True if its breaker moved."""
         if sample.context_tokens not in (None, replica.context_tokens):
             replica.context_tokens = sample.context_tokens
             replica.pool.refresh(now)
         replica.adapters.observe(sample)
         if sample.waiting is not None or sample.running is not None:
             replica.sample, replica.sample_at = sample, now
-            # An engine may have finished an answer, and freed its context, long before a slow client has read it.
+            # An engine may have finished an answer and freed its context long before a slow client has read it.
             unsure = replica.held_tokens if replica.paused else replica.unprefilled_tokens
             replica.kv.scraped(sample, replica.held_tokens, unsure, now)
             replica.cache.resize(replica.kv.capacity_tokens)
@@ -147,11 +147,11 @@ class Fleet:
 
 
 def _is_alive(replica: Replica, sample: Sample) -> bool:
-    """Whether a late check is ignored, since tokens came from the replica after the check was begun.
+    """Whether a late check is ignored because the replica sent tokens after the check was begun.
 
-    A busy engine answers /health behind its tokens. A check answered with an error always counts: servers that are
-    going down say so in this way, and want no new requests. A check without a connection always counts too: tokens on
-    open connections do not show that new connections are accepted.
+    A busy engine answers /health only after its tokens. A check answered with an error always counts: servers that shut
+    down answer so, and want no new requests. A check without a connection always counts too: tokens on open connections
+    do not show that new connections are accepted.
     """
     return sample.late and sample.asked_at is not None and replica.outlier_score.said_at >= sample.asked_at
 

@@ -1,4 +1,4 @@
-"""The load that useless answers leave behind."""
+"""Counts useless answers as load of their replica."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from gateway.core.fleet.replica import BaseReplica
 from gateway.core.fleet.slot import R, Slot
 
 MAX_IMPUTED_S: Final = 60.0
-"""Longest time that an answer that ended too soon counts as load."""
+"""Longest time for which a useless answer counts as load."""
 
 
 class ImputedLoad:
-    """Counts failed attempts as load of their replica for as long as a useful one takes.
+    """Counts each failed attempt as load of its replica for as long as a useful one takes.
 
     Otherwise a replica that fails at once would look idle, and get every request.
     """
@@ -26,7 +26,7 @@ class ImputedLoad:
         return len(self._heap)
 
     def add(self, slot: Slot[R], stay_s: float, now: float) -> None:
-        """A slot was released without a useful answer. A useful one takes `stay_s` in the mean."""
+        """A slot was released without a useful answer. A useful answer takes `stay_s` in the mean."""
         replica: BaseReplica = slot.replica
         prediction = slot.prediction
         read_s = 0.0 if prediction is None else prediction.expected_s

@@ -8,24 +8,25 @@ from typing import Final
 from gateway.core.request import Sample
 
 MIN_FRACTION: Final = 0.05
-"""The size is not inferred from a cache that is emptier than this."""
+"""Below this fill of the cache its size is not inferred."""
 FOLLOW: Final = 0.2
 PREEMPTIONS_TAU_S: Final = 60.0
 MIN_SENT: Final = 0.01
-"""Least count of sent requests for a ratio: that of one request after five minutes of forgetting."""
+"""Smallest count of sent requests in a ratio: one request after five minutes of forgetting."""
 SPREAD: Final = 0.5
-"""Standard deviations of the total context for which the cache keeps room: sqrt(n) mean contexts of n requests each.
+"""Room kept in the cache, in standard deviations of the total context: sqrt(n) mean contexts of n requests each.
 
-Half a deviation is enough, since requests that end soon free an excess. Engines then preempt one request in 1,000.
+Half a deviation is enough, since requests that end soon make up for an excess. With it, engines preempt one request in
+1,000.
 """
 
 
 def peak_tokens(held_tokens: float, growth_tokens: float) -> float:
-    """Largest mean context that the present requests will hold together, in tokens.
+    """Highest expected total context of the present requests, in tokens.
 
-    n requests hold c tokens each, and end after m more, exponentially. After t tokens n exp(-t/m) (c + t) are held.
-    Where m <= c that only falls, as ends free more than the others grow by. Otherwise its maximum, at t = m - c, is
-    n m exp(c/m - 1).
+    n requests hold c tokens each, and end after m more, exponentially. After t tokens n exp(-t/m) (c + t) are held. If
+    m <= c that only falls, since ends free more than the others grow by. Otherwise its maximum, at t = m - c, is n m
+    exp(c/m - 1).
     """
     if growth_tokens <= held_tokens:
         return held_tokens
@@ -33,7 +34,7 @@ def peak_tokens(held_tokens: float, growth_tokens: float) -> float:
 
 
 class KvCache:
-    """Size of one replica's cache, by the context it was sent and the fill that scrapes report; and preemptions."""
+    """Cache size of one replica, from the context sent to it and the fill that scrapes report; and its preemptions."""
 
     __slots__ = ("_at", "_preempted", "_sent", "_total", "capacity_tokens")
 
@@ -53,9 +54,9 @@ class KvCache:
     def scraped(self, sample: Sample, held_tokens: int, unsure_tokens: int, now: float) -> None:
         """The replica was scraped while it held `held_tokens` for this gateway; `unsure_tokens` may not be cached.
 
-        Context of others in a shared engine makes the cache look smaller. Once they are gone, a nearly empty cache
-        still gives a lower bound: its context at a fill of `MIN_FRACTION`. Without this, a size that is far too low
-        would keep the cache so empty that the size is never corrected.
+        The context of other users of a shared engine makes the cache look smaller. Once they are gone, a nearly empty
+        cache still gives a lower bound: its context at a fill of `MIN_FRACTION`. Without this bound, a size that is far
+        too low would keep the cache too empty ever to be corrected.
         """
         fraction, known = sample.kv_fraction, self.capacity_tokens
         if fraction is not None and fraction >= MIN_FRACTION and held_tokens > 0:
@@ -79,13 +80,13 @@ class KvCache:
         return self._left_tokens(requests, held_tokens, growth_tokens, headroom) > 0.0
 
     def places(self, requests: int, held_tokens: int, growth_tokens: float, headroom: float | None) -> float:
-        """How many more requests like the present ones it holds; inf where that is not known."""
+        """How many more requests like the present ones fit; inf if unknown."""
         total = held_tokens + growth_tokens
         left = self._left_tokens(requests, held_tokens, growth_tokens, headroom)
         return left * requests / total if total > 0.0 else math.inf
 
     def _left_tokens(self, requests: int, held_tokens: int, growth_tokens: float, headroom: float | None) -> float:
-        """Context that fits beside the present requests; inf where the size is unknown, or none is present."""
+        """Context that fits beside the present requests; inf if the size is unknown or no request is present."""
         capacity = self.capacity_tokens
         if capacity is None or not requests:
             return math.inf

@@ -1,8 +1,8 @@
 """Detection of replicas with odd answers: refusals, empty and unreadable answers that no client caused.
 
-Odd answers that clients cause are spread over all replicas. A broken replica has them alone. A replica without the
-model refuses every request at once with 404, and so looks idle. So the share of odd answers of a replica (4xx, empty
-or unreadable) is compared with that of the others in its pool:
+Odd answers that clients cause are spread over all replicas. A broken replica alone has many of its own. A replica
+without the model refuses every request at once with 404, and so looks idle. So the share of odd answers of a replica
+(4xx, empty or unreadable) is compared with that of the others in its pool:
 
     z = (share - rest's) / sqrt(p (1 - p) (1 / answers + 1 / rest's answers))        p: share of all
 
@@ -11,8 +11,8 @@ or unreadable) is compared with that of the others in its pool:
     its probes no longer differ when its time is up       back, by slow start
     four useful ones in a row for each ejection             the same, before it is up
 
-A 403 or 404 of a replica that refuses more than the others is tried elsewhere (redundancy/retries.py). A window is two
-seconds, and longer until it has five answers. If all replicas answer like this, or there is only one, none is ejected.
+A 403 or 404 of a replica that refuses more than the others is tried elsewhere (redundancy/retries.py). A window lasts
+two seconds, or until it has five answers. If all replicas behave like this, or there is only one, none is ejected.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gateway.core.policy import Ejection
 from gateway.core.request import AttemptOutcome, AttemptResult
 
 MIN_EXCESS: Final = 0.3
-"""A replica differs if its share of odd answers exceeds that of the others by this."""
+"""A replica differs if its share of odd answers exceeds the others' by this."""
 STRIKES: Final = 3
 PROBES: Final = 2
 PROOF: Final = 4
@@ -48,7 +48,7 @@ class AnswerWatch:
         self._odd = 0.0
         """Odd answers among them."""
         self.suspects = False
-        """Whether any replica may be suspected. Exact after each look, and never wrongly False."""
+        """Whether any replica may be suspected. It is exact after each look, and never wrongly False."""
 
     def add(self, replica: BaseReplica, odd: bool) -> None:
         """Count an answer of `replica`."""
@@ -60,13 +60,13 @@ class AnswerWatch:
                 self._suspect(replica)
 
     def differs(self, replica: BaseReplica) -> bool:
-        """Whether `replica` may have caused its odd answers: the others have fewer, or are not known yet."""
+        """Whether `replica` may have caused its own odd answers: the others have fewer, or are unknown yet."""
         answers = replica.outlier_score.answers
         seen, odd = self._rest(replica)
         return answers.share > MIN_EXCESS + (odd / seen if seen >= 1.0 else 0.0)
 
     def fade(self, replicas: Sequence[BaseReplica]) -> None:
-        """Forget part of the counts; called with all replicas at each look."""
+        """Forget part of the counts; called at each look, with all replicas."""
         self._seen = self._odd = 0.0
         self.suspects = any(replica.outlier_score.suspected for replica in replicas)
         for replica in replicas:
@@ -77,7 +77,10 @@ class AnswerWatch:
                 self._odd += answers.odd
 
     def look(self, replicas: Sequence[BaseReplica], ejection: Ejection, places: int, now: float) -> list[BaseReplica]:
-        """Suspect replicas, and eject up to `places`. Returns the ejected ones that no longer differ."""
+        """Suspect replicas, and eject up to `places`.
+
+        Returns the ejected replicas whose answers are like the others' again.
+        """
         back: list[BaseReplica] = []
         found: list[BaseReplica] = []
         for replica in replicas:
@@ -119,7 +122,7 @@ class AnswerWatch:
 
 
 def _has_mended(replica: BaseReplica, rest: float, ejection: Ejection, now: float) -> bool:
-    """Whether the probes of an ejected replica answer like the others, whose share of odd answers is `rest`."""
+    """Whether an ejected replica's probes answer like the others, whose share of odd answers is `rest`."""
     outlier_score = replica.outlier_score
     answers = outlier_score.answers
     outlier_score.proven = float(answers.useful)

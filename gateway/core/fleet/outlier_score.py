@@ -1,4 +1,4 @@
-"""Outlier state of one replica: its pace beside its pool, its odd answers, its silence, and its ejection."""
+"""Outlier state of one replica: its pace relative to its pool, its odd answers, its silence, and its ejection."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class EjectionReason(StrEnum):
 
 
 CAPPED: Final = (EjectionReason.SLOW_TTFT, EjectionReason.SLOW_ITL, EjectionReason.ODD_ANSWERS)
-"""Reasons for which only a share of the pool may be ejected at a time."""
+"""Reasons whose ejections together are bounded by a share of the pool."""
 
 
 class OddAnswers:
@@ -107,7 +107,7 @@ class OutlierScore:
         self.itl = Severity()
         self.answers = OddAnswers()
         self.suspected = False
-        """Whether more of its answers are odd than those of the others in its pool."""
+        """Whether its share of odd answers exceeds that of the others in its pool."""
         self.said_at = 0.0
         """Time of its last sign of life."""
         self.heard_at = 0.0
@@ -126,13 +126,13 @@ class OutlierScore:
         self.doubted = 0.0
         """Weight of the probes up to the last one that was slow or odd."""
         self.proven = 0.0
-        """Weight of the probes since then, all of them like the others."""
+        """Weight of the probes since then, all of them as good as the others."""
         self.lately = 0.0
         """Mean excess of the latest probes."""
         self.weighed = 0.0
-        """Weight of all probes that are in that mean."""
+        """Weight of all probes in that mean."""
         self.count = 0
-        """Ejections less those forgiven since. The time of an ejection grows with it."""
+        """Ejections less those forgiven since. The duration of an ejection grows with this count."""
         self.well_at = 0.0
         """When it came back, or an ejection was last forgiven."""
         self.ejections: dict[EjectionReason, int] = {}
@@ -156,7 +156,7 @@ class OutlierScore:
         self.heard_at = now - self.silent_s
 
     def has_no_work(self, now: float) -> None:
-        """It has no work left. A silence in which its work was cancelled goes on with the next work."""
+        """It has no work left. If its work was cancelled during a silence, the silence continues with the next work."""
         self.silent_s = now - self.heard_at
 
     def put_out(self, out: EjectionReason, why: str, ejection: Ejection, now: float) -> None:
@@ -183,7 +183,7 @@ class OutlierScore:
         self.answers, self.suspected = OddAnswers(now), False
 
     def may_be_tried(self, in_flight: int, now: float) -> bool:
-        """Whether a probe is due and the last one has been heard. After a good probe the next one is due at once."""
+        """Whether a probe is due and the last one has been answered. After a good probe the next one is due at once."""
         is_due = now >= self.probe_at or self.proven > 0.0
         return self.out is not None and is_due and (not in_flight or self.said_at > self.tried_at)
 

@@ -1,9 +1,9 @@
 """Outlier detection: replicas that are slower than their pool, or silent, are ejected and tried with probes.
 
-A replica has two scores, one of TTFT and one of the time between tokens. Each is the mean logarithm of a seen latency
-over that of a typical replica of its pool, for the same request and load. Its own learned speed is left out: it
-would explain the straggler away. A cancelled request counts once it was overdue. An open overdue request counts as if
-its token came now. Otherwise requests rescued by a hedge or a timeout would hide the slow replica.
+A replica has two scores, one of TTFT and one of the time between tokens. Each is the mean logarithm of a ratio: the
+seen latency over that of a typical replica of its pool, for the same request and load. The forecast leaves out its own
+learned speed, which would hide that it is slow. A cancelled request counts if it was overdue. An open overdue request
+counts as if its token came now. Otherwise requests rescued by a hedge or a timeout would hide the slow replica.
 
     excess = score - median of the pool        z = excess / (1.4826 MAD + .05)
 
@@ -15,10 +15,10 @@ its token came now. Otherwise requests rescued by a hedge or a timeout would hid
     four in a row like the others, before it is up   the same; eight after the second ejection, and so on
     its breaker opens                                forgotten: it is judged anew when it comes back
 
-A window is two seconds, and longer until it has five samples, overdue ones included. In a pool of two none is judged:
-either may be the odd one. Only a share of the pool may be ejected for slowness or odd answers (odd_answers.py). Silent
-replicas and open breakers do not count towards it. If less than half of a pool is healthy, its slow replicas are used
-as well (pool.py).
+A window lasts two seconds, or until it has five samples, overdue ones included. In a pool of two neither is judged,
+since either may be the outlier. Only a share of the pool may be ejected for slowness or odd answers (odd_answers.py).
+Replicas that are silent or have open breakers do not count towards it. If less than half of a pool is healthy, its slow
+replicas serve as well (pool.py).
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ MIN_PEERS: Final = 3
 PROBES: Final = 2.0
 """Weight of the probes that decide whether a replica is still slow."""
 ITL_SHARE: Final = 0.5
-"""Share of that weight that their tokens need for ITL, since short answers have next to none."""
+"""Part of that weight that must come from tokens for ITL, since short answers have hardly any."""
 PROOF: Final = 2.0
-"""A replica comes back early after so many times `PROBES` good probes in a row, for each of its ejections."""
+"""For each of its ejections a replica needs this many times `PROBES` good probes in a row to come back early."""
 SMALL_SHARE: Final = 0.25
 """Share of a pool of up to eight that may be ejected for slowness. A larger pool may have two ejected."""
 GAP_QUANTILE: Final = 0.99
@@ -64,7 +64,10 @@ class OutlierDetector:
         self.answers = AnswerWatch()
 
     def look(self, replicas: Sequence[BaseReplica], ejection: Ejection, now: float) -> list[BaseReplica]:
-        """Eject replicas, and return those that come back. `replicas`: all of the pool that are not drained."""
+        """Eject replicas, and return those that come back.
+
+        `replicas`: all replicas of the pool that are not drained.
+        """
         limit_s = self._patience_s(replicas, ejection, now)
         back = []
         for replica in replicas:
@@ -101,7 +104,7 @@ class OutlierDetector:
     def _judge(
         self, kind: EjectionReason, replicas: Sequence[BaseReplica], ejection: Ejection, now: float
     ) -> list[BaseReplica]:
-        """Compare the replicas by `kind` and eject the slow ones. Returns the ejected ones that have recovered."""
+        """Compare the replicas by `kind` and eject the slow ones. Returns the ejected replicas that have recovered."""
         found = [_Found(replica, kind, now) for replica in replicas]
         peers = [f for f in found if f.is_peer]
         middle = median([peer.value for peer in peers]) if peers else 0.0
@@ -127,11 +130,11 @@ class OutlierDetector:
         return back
 
     def _has_mended(self, one: _Found, middle: float | None, bound: float, ejection: Ejection, now: float) -> bool:
-        """Whether a replica ejected for slowness has recovered, by its probes. If not in time, it stays out.
+        """Whether a replica ejected for slowness has recovered, by its probes. If its probes were not in time, it stays
+        out.
 
-        `middle`: the median of its peers, if there are any. A replica that is three times as slow sometimes has a
-        probe that is not even twice as slow. So the mean of the last few TTFTs decides as well. An ITL is a mean
-        already.
+        `middle`: the median of its peers, if there are any. A replica that is three times as slow sometimes has a probe
+        that is less than twice as slow. So the mean of the last few TTFTs decides, too. An ITL is a mean already.
         """
         outlier_score, score = one.replica.outlier_score, one.score
         probes = PROBES if one.kind is EjectionReason.SLOW_TTFT else PROBES * ITL_SHARE
@@ -146,7 +149,7 @@ class OutlierDetector:
         if score.excess > bound or (was_slow and score.excess > TYPICAL):
             outlier_score.put_out(one.kind, one.why(max(score.excess, outlier_score.lately)), ejection, now)
             return False
-        # After a good probe the next one follows at once, so good ones soon outweigh those before.
+        # After a good probe the next one follows at once, so good probes soon outweigh earlier ones.
         return not was_slow
 
 
@@ -175,7 +178,7 @@ class _Found:
         """Weight of this window so far."""
         if kind is EjectionReason.SLOW_TTFT:
             self._count_overdue(now)
-        # In slow start a replica has a lower load than any from which token times were learned.
+        # In slow start a replica's load is lower than any from which token times were learned.
         fills_up = kind is EjectionReason.SLOW_ITL and replica.share < 1.0
         self.is_peer = (
             outlier_score.out is None
@@ -185,7 +188,10 @@ class _Found:
         )
 
     def _count_overdue(self, now: float) -> None:
-        """Count overdue first tokens as if they came now. They come later still, so they never improve the score."""
+        """Count overdue first tokens as if they came now.
+
+        They will come even later, so this never improves the score.
+        """
         for prompt in self.replica.reading.values():
             prediction = prompt.prediction
             if prediction is None or prediction.ttft is not self.score or not prompt.visible:

@@ -1,8 +1,8 @@
-"""The replicas of a pool: which of them may be used, how many slots each has, and which one is picked.
+"""The replicas of a pool: which may be used, how many slots each has, and which is picked.
 
-Two kinds of bounds keep a request from a replica. Written bounds (`slots`, breaker, drain) hold for every tier. Learned
-bounds (learned slots, slow start, unread prompts, KV cache) hold only for tiers whose admission is enforced. In shadow
-no request waits because of a learned bound, which may be wrong.
+Two kinds of bounds keep a request from a replica. Configured bounds (`slots`, breaker, drain) hold for every tier.
+Learned bounds (learned slots, slow start, unread prompts, KV cache) hold only for tiers whose admission is enforced. In
+shadow no request waits because of a learned bound, which may be wrong.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from gateway.core.sessions import Session, draw, most_in_flight
 from gateway.core.snapshot import CapacityBound, PoolView, ReplicaState
 
 MIN_START: Final = 0.1
-"""Share of its slots that slow start begins with."""
+"""Share of its slots with which a slow start begins."""
 MENDED_START: Final = 0.5
-"""The same for a replica that came back by good probes: its caches are warm."""
+"""The same after good probes: the replica's caches are warm."""
 PROBE_EVERY: Final = 200
-"""One request of so many may be a probe, so that probes do not make up the p99 of a pool."""
+"""At most one request in this many is a probe, so that probes do not decide a pool's p99."""
 PROBE_LATEST_S: Final = 60.0
-"""After so long the next probe may go anyway."""
+"""After this time the next probe may go anyway."""
 MAX_URGENT: Final = -(2**31)
 TRIED_NEXT: Final = 0.0
-"""End of a backoff that is over, before the replica has taken a request."""
+"""End of an expired backoff, before the replica has taken a request."""
 WINDOW_STEP: Final = 0.1
-"""The bound on unread prompts moves by at least this share: each move looks at all replicas."""
+"""The bound on unread prompts changes by at least this share, since each change looks at all replicas."""
 NO_MAX: Final = 2**31
-"""Slots of a replica whose pool has none written."""
+"""Slots of a replica whose pool has none configured."""
 SUSPECT_EVERY: Final = 10
-"""One request of so many may go to replicas suspected of odd answers: as many as retries make up for."""
+"""One request in this many may go to replicas suspected of odd answers: retries can make up for that many."""
 REQUEST_TOKENS: Final = 200.0
 """Price of a request in flight, in prompt tokens, before costs are learned,"""
 PRICE_SHARE: Final = 0.1
@@ -76,7 +76,7 @@ class Pool(Slots[Replica]):
         self.asked = AskedTiers()
         self.router: Router = ROUTERS[spec.router]()
         self.knows_caches = False
-        """Whether prompts are sent by what prefix caches have of them."""
+        """Whether prompts are routed by their cached part."""
         self.request_tokens = REQUEST_TOKENS
         """The price of a request in flight, in prompt tokens."""
         self._slots = 0
@@ -90,15 +90,15 @@ class Pool(Slots[Replica]):
         self._worst = 0
         """Worst severity of a replica that may still be used: 0 healthy, 1 slow, 2 silent."""
         self.probes: list[Replica] = []
-        """Ejected replicas that are due for a probe, the one tried longest ago first."""
+        """Ejected replicas that are due for a probe, the one probed longest ago first."""
         self.probe_priority = 0
-        """Only tiers of this priority or a less urgent one send probes."""
+        """Only tiers of this priority or less urgent ones send probes."""
         self._tried_acquired = -PROBE_EVERY
-        """Slots that had been acquired when the last probe was sent."""
+        """Number of slots that had been acquired when the last probe was sent."""
         self._tried_at = -math.inf
         """When it was sent."""
         self.least_urgent = 0
-        """Priority of the least urgent tier that may come here."""
+        """Priority of the least urgent tier that may use this pool."""
         self.configure(spec)
 
     def __repr__(self) -> str:
@@ -108,7 +108,7 @@ class Pool(Slots[Replica]):
     def configure(self, spec: PoolSpec, now: float = -math.inf) -> None:
         """Take on a new specification. Replicas that stay (same name, same URL) keep their state.
 
-        Replicas that come at `now` have a slow start. They are drained if one of the same name was, or its server.
+        Replicas that come at `now` have a slow start. They are drained if one of that name was, or its server.
         """
         if spec.router != self.spec.router:
             self.router = ROUTERS[spec.router]()
@@ -161,7 +161,7 @@ class Pool(Slots[Replica]):
         self.context_tokens = min(known, default=None)
 
     def _max_slots_of(self, replica: Replica) -> int:
-        """Slots by written bounds; 0 if it may not be used."""
+        """Slots by configured bounds; 0 if it may not be used."""
         if replica.drained or replica.severity > self._worst:
             return 0
         match replica.breaker.state:
@@ -173,7 +173,7 @@ class Pool(Slots[Replica]):
                 return 0
 
     def _slots_of(self, replica: Replica) -> int:
-        """Slots by written and learned bounds."""
+        """Slots by configured and learned bounds."""
         slots = replica.max_slots
         if slots == 0 or replica.breaker.state is not ReplicaState.UP:
             return slots
@@ -181,7 +181,7 @@ class Pool(Slots[Replica]):
         return slots if replica.share >= 1.0 else max(1, int(slots * replica.share))
 
     def _panic(self) -> int:
-        """Worst severity of a replica in use. Ejections never empty a pool: its last resort is silent replicas."""
+        """Worst severity of a replica in use. Ejections never empty a pool: silent replicas are its last resort."""
         meant = [replica for replica in self.replicas.values() if not replica.drained]
         up = [replica.severity for replica in meant if replica.breaker.state is ReplicaState.UP]
         ejection = self.spec.health.ejection
@@ -279,7 +279,7 @@ class Pool(Slots[Replica]):
 
     @property
     def full(self) -> bool:
-        """Whether no replica has room by its learned bounds."""
+        """Whether learned bounds leave no room at any replica."""
         return not self.open
 
     @property
@@ -296,7 +296,7 @@ class Pool(Slots[Replica]):
         """The replica that `request` should use now; None if it has to wait. `random` in [0, 1) settles ties.
 
         `avoid`: the replica of a first attempt; replicas with recent failures are avoided as well then. `by_max`: only
-        written bounds count, whatever the tier.
+        configured bounds count, whatever the tier.
         """
         tier = request.tier
         by_max = by_max or tier.admission.mode is not AdmissionMode.ENFORCE
@@ -327,8 +327,8 @@ class Pool(Slots[Replica]):
     def home(self, session: Session) -> Replica | None:
         """The replica that draws the largest number from a session; None if no replica takes requests.
 
-        A strict session is at home at one replica, in use or not. Any other is at home at a replica in use that has
-        not much more than the mean number of requests.
+        A strict session's home is one replica, in use or not. The home of any other is a replica in use with not much
+        more than the mean number of requests.
         """
         is_strict = self.spec.strict_sessions
         serving = len(self.replicas) if is_strict else sum(replica.slots > 0 for replica in self.replicas.values())
@@ -349,9 +349,9 @@ class Pool(Slots[Replica]):
         return any(adapter in replica.adapters.listed for replica in self.replicas.values())
 
     def _warm(self, request: Request) -> list[Replica]:
-        """Replicas closed by unread prompts alone that have as much of this one cached as they are over the limit.
+        """Replicas closed only by unread prompts that have cached as much of this one as they exceed the limit by.
 
-        Before its first token their engines have no more to read than one that is just open and has nothing of it.
+        For its first token their engines read no more than one that is just open and has cached nothing of the prompt.
         """
         most = self.prefill_limit
         return [
@@ -363,7 +363,7 @@ class Pool(Slots[Replica]):
         ]
 
     def _ready(self, by_max: bool) -> list[Replica]:
-        """Replicas with a free slot. Those in backoff are left out while any other replica is in use, busy or not."""
+        """Replicas with a free slot; without those in backoff while any other replica is in use, busy or not."""
         free = self.below_max if by_max else self.open
         if self.backoffs:
             ready = [replica for replica in free if not self.is_backing_off(replica)]
@@ -375,12 +375,12 @@ class Pool(Slots[Replica]):
         return any(replica.slots > 0 and not self.is_backing_off(replica) for replica in self.replicas.values())
 
     def is_backing_off(self, replica: Replica) -> bool:
-        """Whether it is in backoff. When the time is up, one request tries it before others may."""
+        """Whether it is in backoff. When the backoff is over, one request tries the replica before others may."""
         until = self.backoffs.get(replica)
         return until is not None and (until > TRIED_NEXT or replica.in_flight > 0)
 
     def least_unread(self, prompt_tokens: int, request: Request) -> int:
-        """Tokens of a prompt that the replica with the longest part of it in its cache would have to compute."""
+        """Tokens of a prompt that remain to compute at the replica with the longest cached part."""
         if not request.prefix.blocks:
             return prompt_tokens
         return min(
@@ -388,7 +388,7 @@ class Pool(Slots[Replica]):
         )
 
     def candidates(self, tier: Tier) -> list[Replica]:
-        """Replicas that `tier` may use now, by unread prompt tokens and requests, whatever the router."""
+        """Replicas that `tier` may use now, ordered by unread prompt tokens and requests, whatever the router."""
         by_max = tier.admission.mode is not AdmissionMode.ENFORCE
         return sorted(self._ready(by_max), key=_load) if self._may_take(tier, by_max) else []
 
@@ -413,7 +413,7 @@ class Pool(Slots[Replica]):
         return spare > 0
 
     def back_off(self, replica: Replica, until: float) -> None:
-        """Begin a backoff of a busy replica. A removed one gets no requests anyway."""
+        """Begin a backoff of a busy replica. A removed replica gets no requests anyway."""
         if self._has(replica):
             self.backoffs[replica] = until
 
@@ -447,7 +447,7 @@ class Pool(Slots[Replica]):
 
     @property
     def serving(self) -> float:
-        """Number of replicas that get requests. One in slow start counts in part."""
+        """Number of replicas that get requests. A replica in slow start counts in part."""
         return math.fsum(replica.share for replica in self.replicas.values() if replica.slots)
 
     def view(self, now: float, held: int, held_s: float) -> PoolView:
@@ -483,7 +483,7 @@ def with_adapter(free: list[Replica], adapter: str) -> list[Replica]:
 
 
 def _eased_in(free: list[Replica]) -> list[Replica]:
-    """`free` without the replicas that have reached their slow-start share of the others' mean load."""
+    """`free` without replicas that have reached their slow-start share of the others' mean load."""
     others = [replica.in_flight for replica in free if replica.share >= 1.0]
     if not others:
         return free

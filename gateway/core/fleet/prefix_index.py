@@ -1,4 +1,4 @@
-"""An estimate of the prefix cache of one engine, from the prompts that it was sent."""
+"""An estimate of one engine's prefix cache, from the prompts that it was sent."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from gateway.core.fleet.cache_evidence import CacheEvidence
 from gateway.core.request import Prefix
 
 CAPACITY_BYTES: Final = 2**20
-"""While the size of the KV cache is unknown: 262,144 tokens."""
+"""Assumed while the size of the KV cache is unknown: 262,144 tokens."""
 MAX_CAPACITY_BYTES: Final = 2**25
 """Bound on the prompts indexed. At 2 KiB a block that is 16,384 blocks of some 100 bytes each."""
 EVICTED_SHARE: Final = 1 / 16
-"""Share of the index that is evicted at once. One by one, a dictionary would search ever longer for its first key."""
+"""Share of the index that is evicted at once. One by one, a dictionary would take ever longer to find its first key."""
 
 
 class PrefixIndex:
@@ -27,7 +27,7 @@ class PrefixIndex:
 
     def __init__(self) -> None:
         self.evidence = CacheEvidence()
-        """How much of the index the engine in fact has."""
+        """The share of the index that the engine really has."""
         self.capacity_bytes = CAPACITY_BYTES
         self._blocks: dict[int, int] = {}
         self._bytes = 0
@@ -75,7 +75,7 @@ class PrefixIndex:
             self._evict()
 
     def clear(self) -> None:
-        """The engine has restarted, or does not hold what this says."""
+        """The engine has restarted, or does not hold the indexed blocks."""
         self._blocks.clear()
         self._bytes = 0
 

@@ -1,9 +1,9 @@
-"""Quarantine: a request that was at two replicas when they broke off is not sent to a third.
+"""Quarantine: a request that was at two replicas when they broke off is sent to no third.
 
-A request that kills its replica would otherwise kill the fleet, one replica per retry: by us, by its client or by the
-person behind it. The guilty request cannot be told from the others at that replica, so each of them is a suspect.
-Innocent ones are served by the next replica, and forgotten. A broken connection may not be a death. It counts as one
-until health checks must have noticed a death, and after that only if the replica is down.
+Otherwise a request that kills its replica would kill the fleet, one replica per retry: by us, its client or its user.
+The guilty request cannot be told from others at that replica, so all of them are suspects. Innocent ones are served by
+the next replica, and forgotten. A broken connection need not be a death. It counts as one until health checks must have
+noticed a death, and afterwards only if the replica is down.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ REPLICAS: Final = 2
 KEEP_S: Final = 300.0
 MAX: Final = 1024
 TELL_EVERY_S: Final = 60.0
-"""Shortest time between two news about refusals of one request."""
+"""Shortest time between two reports on refusals of one request."""
 
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """Events of one request in quarantine, since its last news."""
+    """Events of one request in quarantine, since its last report."""
 
     request: int
     replicas: tuple[str, ...]
     """Replicas that broke off while they had it."""
     caught: bool
-    """Whether it was quarantined since the last news."""
+    """Whether it was quarantined since the last report."""
     refused: int
 
 
@@ -64,7 +64,7 @@ class Quarantine:
         self._broke: dict[int, _Suspect] = {}
         """By hash, the latest last."""
         self._until = 0.0
-        """When the last of them stops counting."""
+        """When the last suspect stops counting."""
 
     def __len__(self) -> int:
         return len(self._broke)
@@ -76,7 +76,7 @@ class Quarantine:
     def broke(self, request: int, replica: str, is_down: bool, doubt_s: float, now: float) -> None:
         """The connection to `replica` broke off before any of its answer to this request was forwarded.
 
-        `doubt_s`: seconds until health checks have noticed that it is down, if they have not yet.
+        `doubt_s`: seconds until health checks must have noticed that it is down.
         """
         suspect = self._broke.pop(request, None) or _Suspect({})
         suspect.breaks = {name: one for name, one in suspect.breaks.items() if one.until > now}
@@ -90,7 +90,7 @@ class Quarantine:
             del self._broke[next(iter(self._broke))]
 
     def died(self, replica: str, now: float) -> None:
-        """`replica` is down: its recently broken connections were its death."""
+        """`replica` is down: its recently broken connections count as its death."""
         for suspect in self._broke.values():
             one = suspect.breaks.get(replica)
             if one is not None and one.until > now:
@@ -112,14 +112,14 @@ class Quarantine:
         return suspect is not None and suspect.deaths(now) >= REPLICAS
 
     def refuses(self, request: int, now: float) -> bool:
-        """Whether a new request must not be sent to any replica. A yes is counted as a refusal."""
+        """Whether a new request must not be sent to any replica. If so, this counts a refusal."""
         if not self.bars(request, now):
             return False
         self._broke[request].refused += 1
         return True
 
     def news(self, now: float) -> list[News]:
-        """News of requests in quarantine, each returned once. The caller logs them, since the core writes no log."""
+        """Reports on requests in quarantine, each returned once. The caller logs them, since the core writes no log."""
         found = []
         for request, suspect in self._broke.items():
             refused = suspect.refused if now >= suspect.tell_at else 0

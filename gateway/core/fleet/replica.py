@@ -26,7 +26,7 @@ class UnreadPrompt:
         self.number = number
         """Serial number among all slots of its pool, in the order of acquisition."""
         self.unread_tokens = unread_tokens
-        """Tokens that the engine has to compute: without those in its prefix cache."""
+        """Tokens that the engine has to compute, without those in its prefix cache."""
         self.visible = visible
         """Whether a first token will show that it was read."""
         self.opened_at = now
@@ -39,8 +39,8 @@ class UnreadPrompt:
 class Adapters:
     """LoRA adapters of one replica: listed by it, and in use there.
 
-    Own requests decide whether one more adapter fits. A scrape only adds to those that are loaded, while the engine is
-    busy. The gauge of an idle vLLM still names the adapters of its last step.
+    The gateway's own requests decide whether one more adapter fits. A scrape only adds loaded adapters, while the
+    engine is busy. The gauge of an idle vLLM still names the adapters of its last step.
     """
 
     __slots__ = ("_own", "_scraped", "leaving", "limit", "listed")
@@ -50,7 +50,7 @@ class Adapters:
         self.limit: int | None = None
         """Adapters in one batch (vLLM: --max-loras); None: not known."""
         self.leaving = ""
-        """Adapter that gets no more requests here, so that another one finds a place; empty: none."""
+        """Adapter that gets no more requests here, so that another one can be loaded; empty: none."""
         self._own: dict[str, int] = {}
         """Open attempts by adapter."""
         self._scraped: frozenset[str] = frozenset()
@@ -79,11 +79,11 @@ class Adapters:
             self.leaving = "" if name == self.leaving else self.leaving
 
     def loaded(self) -> tuple[str, ...]:
-        """Adapters with requests, from here or elsewhere, sorted."""
+        """Adapters with requests, from this gateway or others, sorted."""
         return tuple(sorted(self._scraped.union(self._own)))
 
     def has_loaded(self, name: str) -> bool:
-        """Whether it has requests for this adapter, from here or elsewhere."""
+        """Whether it has requests for this adapter, from this gateway or others."""
         return name in self._own or name in self._scraped
 
     def takes(self, adapter: str) -> bool:
@@ -102,7 +102,7 @@ class Adapters:
 
 
 class BaseReplica(RoutingTarget):
-    """One engine without its pool. Own counts decide; the last scrape is kept beside them."""
+    """One engine without its pool. The gateway's own counts decide; the last scrape is kept beside them."""
 
     __slots__ = (
         "adapters",
@@ -143,17 +143,17 @@ class BaseReplica(RoutingTarget):
         self.drained = False
         """Whether an operator drained it."""
         self.began_at = -math.inf
-        """When it came, or came back: the start of its slow start."""
+        """When it was added or came back: the start of its slow start."""
         self.share = 1.0
         """Share (0-1) of its slots that slow start gives it."""
         self.slots = 0
-        """Its slots: written or learned, one while it is probed, none while it is down or removed."""
+        """Its slots: configured or learned, one while it is probed, none while it is down or removed."""
         self.max_slots = 0
-        """Slots by written bounds alone: no slow start, and unbounded if its pool has no slots written."""
+        """Slots by configured bounds alone: no slow start, and unbounded if its pool has no slots configured."""
         self.refusals = 0
         """429 and 503 in a row."""
         self.paused = 0
-        """Open attempts that are not read for now."""
+        """Open attempts that are not being read."""
         self.by_tier: dict[str, int] = {}
         self.held_tokens = 0
         """Tokens of context in use by open attempts: prompts, and answers so far."""
@@ -172,7 +172,7 @@ class BaseReplica(RoutingTarget):
         self.below_max = False
         """Whether it is in `Slots.below_max`."""
         self.places = 0
-        """How many more requests like the present ones it may be sent, when its counts last changed."""
+        """How many more requests like the present ones it could be sent when its counts last changed."""
         self.context_tokens: int | None = None
         self.sample: Sample | None = None
         self.sample_at: float | None = None
@@ -188,7 +188,7 @@ class BaseReplica(RoutingTarget):
             self.unprefilled_tokens -= prompt.unread_tokens
 
     def expire_unread(self, now: float) -> None:
-        """Count prompts of whole answers as read at their predicted TTFT, since these show no first token."""
+        """Count prompts of unstreamed answers as read at their predicted TTFT, since these show no first token."""
         due: list[UnreadPrompt] = []
         for oldest in self.reading.values():
             if oldest.visible or oldest.prediction is None or now < oldest.opened_at + oldest.prediction.ttft_s:
@@ -239,7 +239,7 @@ class BaseReplica(RoutingTarget):
 
     @property
     def state(self) -> ReplicaState:
-        """Whether it gets requests, and if not, why."""
+        """Whether it gets requests; if not, why."""
         if self.drained:
             return ReplicaState.DRAINED
         return self.breaker.state if self.outlier_score.out is None else ReplicaState.EJECTED
@@ -255,7 +255,7 @@ class BaseReplica(RoutingTarget):
         self.began_at = now
 
     def pause(self, paused: bool, now: float) -> None:
-        """One of its answers is not read for now, or is read again."""
+        """One of its answers is paused, or read again."""
         if paused:
             self.paused += 1
             if not self.is_awaited:

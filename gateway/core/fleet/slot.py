@@ -30,17 +30,17 @@ class Slots(Generic[R]):
         """Slots given out since the start."""
         self.prefill_limit = math.inf
         """Unread prompt tokens beyond which a replica is sent no more."""
-        # Of the replicas that get requests. Recounted when one comes or goes.
+        # Counts only replicas that get requests. Recounted when one comes or goes.
         self.spare = 0
         self.by_tier: dict[str, int] = {}
         self.places = 0
-        """Requests that may be sent to them, as far as is known."""
+        """Requests that may be sent to them, as far as known."""
         self.ends = Rate(ENDS_TAU_S)
         """Requests that end per second."""
         self.open: list[R] = []
         """Replicas with room by all bounds, by rank."""
         self.below_max: list[R] = []
-        """Replicas with room by written bounds alone, by rank, for tiers whose admission is not enforced."""
+        """Replicas with room by configured bounds alone, by rank, for tiers without enforced admission."""
 
     def acquire(
         self, replica: R, tier: str, prompt_tokens: int, unread_tokens: int, visible: bool, now: float
@@ -69,7 +69,7 @@ class Slots(Generic[R]):
         return slot
 
     def bound(self, replica: R, now: float) -> CapacityBound | None:
-        """The bound that keeps `replica` from one more request of unknown size; None if it has room."""
+        """The bound that keeps `replica` from taking one more request of unknown size; None if it has room."""
         if replica.in_flight >= replica.slots:
             return CapacityBound.SLOTS
         if not replica.has_kv_room:
@@ -91,7 +91,7 @@ class Slots(Generic[R]):
             del self.open[bisect_left(self.open, replica.rank, key=_rank)]
 
     def recount(self, replica: R, now: float) -> None:
-        """Update `open` and `places` after a request of `replica` came or went, or its limits moved."""
+        """Update `open` and `places` after `replica` got or lost a request, or its limits moved."""
         self.sync(replica, now)
         places = replica.places_left(now)
         self.places += places - replica.places
@@ -135,14 +135,14 @@ class Slot(UnreadPrompt, Generic[R]):
         """Sequences that it adds to the step budget of its replica; 0 before `expect`."""
         self._growth = 0.0
         self.paused = False
-        """Whether its answer is not read, because the client does not keep up."""
+        """Whether its answer is paused, because the client is too slow."""
 
     def __repr__(self) -> str:
         state = "paused" if self.paused else "answering" if self.first_token else "open"
         return f"<Slot {self.number} of {self.replica.spec.name}, {self.tier}, {state}>"
 
     def prompt_read(self, now: float) -> None:
-        """The first token came: its prompt was read, and so were those of whole answers sent there before."""
+        """The first token came: its prompt is read, and so are those of unstreamed answers sent there earlier."""
         replica = self.replica
         self.first_token = True
         read: list[UnreadPrompt] = []
@@ -194,7 +194,7 @@ class Slot(UnreadPrompt, Generic[R]):
         replica.read(self)
         replica.expire_unread(now)
         if outcome is AttemptOutcome.COMPLETE and not self.visible:
-            replica.saw_load()  # the end is the only sign of a whole answer
+            replica.saw_load()  # the end is the only sign of an unstreamed answer
         replica.held_tokens -= self.prompt_tokens + self.tokens
         if self._sequences:
             replica.budget.remove(self._sequences, self._growth)

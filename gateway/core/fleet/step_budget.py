@@ -1,11 +1,11 @@
-"""Mean step of a replica with its present requests, against the longest step that its TPOT objectives allow.
+"""Mean step of a replica with its present requests, compared with the longest step that its TPOT objectives allow.
 
     step = (base + per sequence x n + per context token x C) / (1 - u),    u = per prompt token x prompt tokens/s
 
-n sequences run, and every step gives each of them one token. C is the mean context that they read while they run: what
-they have, and half of what is still to come. Prompts of newcomers are read in the same steps. At the rate of the last
-seconds they take the share u of the engine's time. So a request has a price, which slows all requests there: its
-prompt at once, its sequence and its context until it ends.
+n sequences run, and every step gives each of them one token. C is their mean context while they run: the present one,
+and half of the output still to come. Prompts of newcomers are read in the same steps. At the rate of the last seconds,
+prompts take the share u of the engine's time. So each request slows all others there: by its prompt at once, by its
+sequence and context until it ends.
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ MAX_SHARE: Final = 0.95
 """Upper bound on the share of a step that prompts take."""
 
 DECODE_WEIGHT: Final = 1 / 32
-"""Weight of a step after the first token against one before it. At 1 (the sum of all latencies) load outweighs caches:
-8B on A100, eight replicas, 26 requests/s: .61 of the prompt tokens cached and .84 good, against .68 and .87."""
+"""Weight of a step after the first token against one before it.
+
+At 1 (the sum of all latencies) load outweighs caches: 8B on A100, eight replicas, 26 requests/s: .61 of the prompt
+tokens cached and .84 good, against .68 and .87.
+"""
 
 
 class StepPrices:
@@ -50,7 +53,7 @@ class StepBudget:
     def __init__(self) -> None:
         self.sequences = 0
         self.growth_tokens = 0.0
-        """Tokens of output that are still expected of them."""
+        """Output tokens still expected of them."""
         self._prompts = Rate(PROMPTS_TAU_S)
         self.prices: StepPrices | None = None
         """None until they are known."""
@@ -90,8 +93,8 @@ class StepBudget:
     def request_tokens(self, held_tokens: int) -> float | None:
         """Price of a request in flight for a newcomer, in prompt tokens; None before prices are known.
 
-        It adds its sequence and its context to each step: to the step and a half before the newcomer's first token, and
-        to those after it, which weigh less. In tokens that is over the cost of a prompt token.
+        It adds its sequence and context to each step: fully to the one and a half before the newcomer's first token, at
+        a lower weight to later ones. Dividing by the cost of a prompt token gives tokens.
         """
         prices, n = self.prices, self.sequences
         if prices is None or not n or prices.prompt_s <= 0.0:
@@ -114,7 +117,10 @@ class StepBudget:
         return left_s / each_s if each_s > 0.0 else math.inf
 
     def has_room(self, held_tokens: int, now: float) -> bool:
-        """Whether one more request like the present ones keeps the step within the limit. The first always does."""
+        """Whether the step stays within the limit with one more request like the present ones.
+
+        The first always does.
+        """
         if self.limit_s == math.inf or not self.sequences or self.prices is None:
             return True
         return self.decode_s(held_tokens, 1) <= self.limit_s * (1.0 - self.prompt_share(now))
