@@ -1,4 +1,4 @@
-"""The sockets that the process listens on: a uvicorn server each, and the options that connections inherit."""
+"""The listening sockets of the process: a uvicorn server for each, and the options that connections inherit."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import uvicorn
 from gateway.admin_connection import bound_socket
 
 BACKLOG: Final = 4096
-# A client that vanished without a word, on a connection where nothing is to be sent, is found out after two minutes.
+# A client that vanished, on a connection with nothing to send, is detected after two minutes.
 KEEP_ALIVE_IDLE_S: Final = 60
 KEEP_ALIVE_INTERVAL_S: Final = 15
 KEEP_ALIVE_PROBES: Final = 4
-# Linux doubles it, and would else let it grow to 4 MiB (tcp_wmem) for a reader that does not read.
+# Linux doubles this value, and would otherwise let it grow to 4 MiB (tcp_wmem) for a reader that does not read.
 SEND_BUFFER_BYTES: Final = 128 * 1024
 
-# By the names they have where they exist: Linux says KEEPIDLE, macOS KEEPALIVE.
+# By name, if the platform has the option: Linux says KEEPIDLE, macOS KEEPALIVE.
 _TCP: Final = {
     "TCP_KEEPIDLE": KEEP_ALIVE_IDLE_S,
     "TCP_KEEPALIVE": KEEP_ALIVE_IDLE_S,
@@ -32,7 +32,7 @@ _TCP: Final = {
 
 
 class Listener(uvicorn.Server):
-    """One uvicorn server among several in the process; signals are the process's own affair."""
+    """One uvicorn server among several in the process, which handles signals itself."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -88,7 +88,7 @@ async def no_app(scope: object, receive: object, send: object) -> None:
 
 
 def tune(sockets: Iterable[socket.socket]) -> None:
-    """Have connections accepted from now on probed while they are idle, and hold a bounded amount in the kernel."""
+    """Probe future connections while they are idle, and bound their bytes in the kernel."""
     for shown in sockets:
         if shown.family not in (socket.AF_INET, socket.AF_INET6):
             continue

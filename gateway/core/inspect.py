@@ -1,4 +1,4 @@
-"""Reads of the controller. They change nothing, unless they say so."""
+"""Reads of the controller. The reads change nothing, unless they say so."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Inspector:
 
     @property
     def decided(self) -> list[Command]:
-        """Commands of the latest call. If it raised, those decided before."""
+        """Commands of the latest call. If it raised, the commands decided before."""
         return self._turn.commands
 
     @property
@@ -82,7 +82,7 @@ class Inspector:
         return request_id in self._requests
 
     def is_open(self, attempt_id: int) -> bool:
-        """Whether this attempt has not finished: it holds a slot."""
+        """Whether this attempt has not finished, and so holds a slot."""
         return attempt_id in self._attempts
 
     def left(self, tenant: str, tier: str, now: float) -> Left:
@@ -157,7 +157,7 @@ class Inspector:
         )
 
     def explain(self, request: Request, now: float) -> PlacementExplanation | Unplaceable:
-        """The decision on a request that arrived now, without taking it. Changes nothing."""
+        """The decision on a request as if it arrived now, without taking it. Changes nothing."""
         found = self._explain(request, now)
         other = fallback_of(request)
         if isinstance(found, PlacementExplanation):

@@ -7,7 +7,7 @@ from gateway.core.request_state import Attempt
 
 
 class Learner:
-    """Hears of every attempt, after the counts of its pool and replica have changed. The default is to do nothing."""
+    """Told of every attempt, after the counts of its pool and replica have changed. The default is to do nothing."""
 
     def opened(self, attempt: Attempt, now: float) -> None:
         """The attempt was dispatched."""

@@ -21,7 +21,7 @@ from gateway.core.state import BREAKERS, State
 
 MAX_RETRY_AFTER_S: Final = 60.0
 SPARE: Final = 0.2
-"""An overlong answer is cut where a smaller share (0-1) than this of its pool's slots is free."""
+"""An overlong answer is cut when a smaller share (0-1) of its pool's slots is free."""
 ANSWERS: Final = (
     AttemptOutcome.COMPLETE,
     AttemptOutcome.REJECTED,
@@ -30,7 +30,7 @@ ANSWERS: Final = (
     AttemptOutcome.FAILED,
     AttemptOutcome.UNREADABLE,
 )
-"""Ends that show that the replica is alive."""
+"""Outcomes that prove that the replica is alive."""
 
 WAITED: Final = {
     Reason.PREDICTED: "no replica became free within its objective",
@@ -40,7 +40,7 @@ WAITED: Final = {
 
 
 class Lifecycle:
-    """Changes the state of requests and attempts, and says so in commands of the turn."""
+    """Changes the state of requests and attempts, and issues the commands for it."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -99,7 +99,7 @@ class Lifecycle:
 
     @staticmethod
     def _compare_cached(attempt: Attempt, finish: AttemptResult) -> None:
-        """Compare the tokens that were expected in the engine's prefix cache with those that it found."""
+        """Compare the tokens expected in the engine's prefix cache with those that it found."""
         evidence, estimate = attempt.replica.cache.evidence, attempt.prompt_tokens
         prompt = finish.prompt_tokens or estimate
         prefix = attempt.live.request.prefix
@@ -231,14 +231,17 @@ class Lifecycle:
                 self.cancel_attempt(attempt)
 
     def answered(self, live: RequestState, attempt: Attempt, end: AttemptOutcome) -> None:
-        """The engine answered in full, or rejected the request. The client gets that answer."""
+        """The engine answered in full, or rejected the request: the client gets that answer.
+
+        The client gets that answer.
+        """
         if live.committed is None:
             self.commit(attempt)
         ok = end is AttemptOutcome.COMPLETE
         live.decide(Outcome.OK if ok else Outcome.INVALID, None if ok else Reason.UPSTREAM_REJECTED, self._turn.now)
 
     def suspect(self, live: RequestState, replica: Replica, body_hash: int) -> None:
-        """A replica broke off with this request. After a second one, queued requests with the same body are refused."""
+        """A replica broke off with this request; after a second one, queued requests with the same body are refused."""
         now = self._turn.now
         live.body_hash = body_hash
         is_down = replica.breaker.state is ReplicaState.DOWN
@@ -287,7 +290,7 @@ class Lifecycle:
         self.settle(live)
 
     def cut(self, live: RequestState, why: Reason) -> None:
-        """End an answer that the client has a part of, as an incomplete one."""
+        """End an answer, part of which the client already has, as an incomplete one."""
         live.decide(Outcome.CUT, why, self._turn.now)
         self._turn.commands.append(Cut(live.request.id, why, live.prompt_likely * live.request.batch))
         self.cancel(live)
@@ -298,7 +301,7 @@ class Lifecycle:
         self.abandon(live, Outcome.REFUSED if why is Reason.PREDICTED else Outcome.TIMEOUT, why)
 
     def has_expired(self, live: RequestState) -> bool:
-        """Expire a request without open attempts if its deadline has passed, and say whether it had."""
+        """Expire a request without open attempts if its deadline has passed, and return whether it did."""
         at, why = next_deadline(live)
         if at <= self._turn.now:
             self.expire(live, why)
@@ -319,7 +322,7 @@ class Lifecycle:
             if is_lost(record):
                 live.pool.queue.lost(live.request.tier, self._turn.now)
         self._turn.commands.append(Ended(record))
-        live.committed = None  # breaks a cycle with the attempt: its garbage collection would dominate the cost
+        live.committed = None  # breaks the cycle with the attempt: collecting it as garbage would dominate the cost
 
     def unqueue(self, live: RequestState) -> None:
         """Take a request out of its queue, if it waits."""
@@ -336,7 +339,7 @@ class Lifecycle:
         self._timers.advance(live.request.id, at)
 
     def look_by(self, at: float) -> None:
-        """Have all replicas and their breakers looked at by `at`."""
+        """Have all replicas and their breakers checked by `at`."""
         self._timers.advance(BREAKERS, at)
 
     # ---- when to come back
@@ -346,9 +349,9 @@ class Lifecycle:
         rate = pool.drain.per_s
         wait_s = (pool.queue.ahead_of(live.request.tier, self._turn.now) + 1) / rate if rate else DEFAULT_RETRY_AFTER_S
         if pool.queue.at_stake(live.request.tier.priority, self._turn.now):
-            wait_s = max(wait_s, AT_STAKE_S)  # who comes back into the same overload is refused again
+            wait_s = max(wait_s, AT_STAKE_S)  # a client that comes back into the same overload is refused again
         return self.jittered(wait_s)
 
     def jittered(self, wait_s: float) -> float:
-        """Spread over half to one and a half times, lest all refused clients return at once. At most 90 s."""
+        """Spread over half to one and a half times, so that refused clients do not all return at once. At most 90 s."""
         return min(MAX_RETRY_AFTER_S, wait_s) * (0.5 + self._random.random())

@@ -22,7 +22,7 @@ class Metric(StrEnum):
 
 
 class EngineKind(StrEnum):
-    """Engine of a replica: decides metric names and which extras it understands."""
+    """Engine of a replica: decides metric names and the extra features it understands."""
 
     VLLM = "vllm"
     SGLANG = "sglang"
@@ -46,7 +46,7 @@ class EjectionMode(StrEnum):
 
 
 class OnTotal(StrEnum):
-    """Treatment of an answer that has begun when its time is up."""
+    """Treatment of an answer that is under way when its time is up."""
 
     CUT = "cut"
     """It ends as if it had reached its length limit, and names the reason."""
@@ -73,7 +73,7 @@ class Report(StrEnum):
 
 
 ASKED_QUANTILE: Final = 0.99
-"""Quantile of an objective that a request asks for where its tier has none."""
+"""Quantile of an objective set by a request where its tier has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Slo:
         )
 
     def tightened(self, ttft_s: float | None, tpot_s: float | None) -> Slo:
-        """The same, tightened to the bounds that a request asks for. Looser bounds are ignored."""
+        """The same, tightened to the bounds that a request sets. Looser bounds are ignored."""
         return replace(self, ttft=_tightened(self.ttft, ttft_s), tpot=_tightened(self.tpot, tpot_s))
 
     def covers(self, output_tokens: int) -> bool:
@@ -142,9 +142,9 @@ class Caps:
     """Upper bounds on what one request may cost. All counts are >= 1 unless said otherwise."""
 
     max_tokens_default: int = 0
-    """Cap of a request that names none; 0: the engine is told none either."""
+    """Cap for requests without one; 0: the engine gets none either."""
     max_tokens_limit: int = 32768
-    """Largest cap that a request may name: about the longest answers of reasoning models."""
+    """Largest cap that a request may set: about the longest answers of reasoning models."""
     degrade: bool = False
     watch: bool = False
     """Whether an overlong answer is cut where others need its slot."""
@@ -166,7 +166,7 @@ class Caps:
     """Whether unstreamed answers are requested from engines as streams, and assembled."""
 
     def granted(self, asked: int | None) -> int:
-        """Output tokens granted to a request that asks for so many; None: it names no cap."""
+        """Output tokens granted to a request that asks for this many; None: it sets no cap."""
         wanted = self.max_tokens_default if asked is None else asked
         return min(wanted or self.max_tokens_limit, self.max_tokens_limit)
 
@@ -241,7 +241,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class RepetitionSpec:
-    """An answer is cut short once at least `characters` of it are one piece, at least `repeats` times over."""
+    """An answer is cut once at least `characters` of it are one piece, repeated at least `repeats` times."""
 
     characters: int = 2000
     repeats: int = 6
@@ -256,7 +256,7 @@ class Tier:
     weight: float = 1.0
     value: Value = Value.REQUEST
     fairness: float = 0.25
-    """How much less (0-1) the acceptance of one length of prompts may be than that of the tier."""
+    """How much lower (0-1) the acceptance of one prompt length may be than that of the tier."""
     floor: float = 0.0
     """Share of service (0-1) that higher tiers cannot take."""
     pools: tuple[str, ...] | None = None
@@ -275,7 +275,7 @@ class Tier:
     apis: tuple[tuple[str, bool], ...] = ()
     """(API, whether it is served) pairs, for the APIs that the policy names."""
     fallback: str = ""
-    """Model that serves requests which their own cannot serve in time; empty: none does."""
+    """Model that serves requests which their own model cannot serve in time; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,13 +308,13 @@ class Health:
     failures: int = 3
     """Consecutive failures (active checks and connections together) that open the breaker."""
     open_s: float = 5.0
-    """How long an open breaker keeps requests away before one probe."""
+    """How long an open breaker blocks requests before one probe."""
     metrics_path: str = "/metrics"
     scrape_interval_s: float = 1.0
     warmup: int = 0
     """One-token completions that a replica must answer before it serves again."""
     slow_start_s: float = 30.0
-    """Duration of the slow start of a replica that comes, or comes back; 0: none."""
+    """Duration of the slow start of a replica that is added or comes back; 0: none."""
     ejection: Ejection | None = Ejection()
 
 
@@ -328,7 +328,7 @@ class ReplicaSpec:
     name: str
     url: str
     dp_rank: int | None = None
-    """Value of `X-data-parallel-rank` (>= 0) of its requests; None: the URL has one engine."""
+    """Value of `X-data-parallel-rank` (>= 0) in its requests; None: the URL has one engine."""
 
     @property
     def server(self) -> str:
@@ -368,21 +368,21 @@ class PoolSpec:
     queue_limit: int = 256
     """Requests that may wait for a slot."""
     queue_bytes: int = 256 * 1024 * 1024
-    """Bytes of request bodies that may wait for a slot. Bodies of agents, with files and pictures, have 2 to 10 MB."""
+    """Bytes of request bodies that may wait for a slot. Bodies of agents, with files and pictures, are 2 to 10 MB."""
     connect_timeout_s: float = 2.0
     timeouts: Timeouts = NO_TIMEOUTS
     kv_headroom: float | None = None
     """Share (0-1) of the engines' KV cache kept free for growing answers; None: the forecast decides."""
     reserve: tuple[tuple[str, float], ...] = ()
-    """(tier, share 0-1) pairs: slots of the whole pool that only this tier may take."""
+    """(tier, share 0-1) pairs: slots of the whole pool reserved for this tier."""
     spill_from: tuple[str, ...] = ()
     router: str = "least-prefill"
     affinity: bool = True
-    """Whether prompts go where the engine has their beginning in its prefix cache."""
+    """Whether prompts go to engines that have cached their beginning."""
     strict_sessions: bool = False
-    """Whether a session is served by the replica that is its home alone."""
+    """Whether only a session's home may serve it."""
     sessions: SessionKeys = field(default=SessionKeys(), repr=False)
-    """For the edge, which names sessions: nothing here depends on it."""
+    """For the proxy, which names sessions: nothing here depends on it."""
     health: Health = Health()
     upstream_key: str | None = field(default=None, repr=False)
     """Bearer token that the replicas require, if any."""
@@ -390,7 +390,7 @@ class PoolSpec:
     """Secret from which the cache salt of each tenant is made; None: tenants share prefix caches."""
 
     def takes(self, prompt_tokens: int, prompts: int = 1) -> bool:
-        """Whether a batch of so many prompts with so many tokens together fits, by the mean length."""
+        """Whether a batch of this many prompts and tokens fits, by the mean length."""
         return self.max_prompt_tokens is None or prompt_tokens <= self.max_prompt_tokens * prompts
 
 
@@ -426,7 +426,7 @@ class Model:
     """Whether the LoRA adapters that its replicas list are served."""
 
     def sent_as(self, asked: str) -> str:
-        """The model name sent to replicas where a client asked for `asked`."""
+        """The model name sent to replicas when a client asked for `asked`."""
         return self.upstream or (asked if self.any_name else self.name)
 
 
@@ -451,7 +451,7 @@ class Policy:
     pools: Mapping[str, PoolSpec]
     tiers: Mapping[str, Tier]
     keys: Mapping[bytes, Key]
-    """Keys by SHA-256. If empty, no key is needed, and every request is of `default_tier`."""
+    """Keys by SHA-256. If empty, no key is needed, and every request belongs to `default_tier`."""
     default_tier: str
     generation: int = 0
     digest: str = ""
@@ -466,7 +466,7 @@ class Policy:
     _routes: dict[tuple[str, str], tuple[PoolSpec, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    """Cache of routes. Otherwise a policy is never changed."""
+    """Cache of routes. Otherwise a policy never changes."""
     _timeouts: dict[tuple[str, str], Timeouts] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def model(self, name: str) -> Model | None:
@@ -474,7 +474,7 @@ class Policy:
         return self.models.get(name) or self.models.get("*")
 
     def route(self, model: Model, tier: Tier) -> tuple[PoolSpec, ...]:
-        """The pools that serve `model` to `tier`, in the order in which they are tried."""
+        """The pools that serve `model` to `tier`, in the order of trial."""
         route = self._routes.get((model.name, tier.name))
         if route is None:
             allowed = tier.pools

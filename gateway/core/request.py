@@ -142,12 +142,12 @@ class Outcome(StrEnum):
 
     @property
     def counts(self) -> bool:
-        """Whether it stands in the denominator of goodput."""
+        """Whether goodput's denominator includes it."""
         return self in (Outcome.OK, Outcome.REFUSED, Outcome.TIMEOUT, Outcome.CUT, Outcome.ERROR)
 
 
 class CountSource(StrEnum):
-    """Where a count that `count_tokens` answers came from. A metric label."""
+    """Where the count in a `count_tokens` answer came from. A metric label."""
 
     ENGINE = "engine"
     TOKENIZER = "tokenizer"
@@ -157,11 +157,11 @@ class CountSource(StrEnum):
 
 
 class MirrorResult(StrEnum):
-    """How the copy of a request ended that was due. A metric label."""
+    """Outcome of a copy that was due. A metric label."""
 
     OK = "ok"
     FAILED = "failed"
-    """The shadow pool had no replica that is up, or did not answer with success, or in time."""
+    """The shadow pool had no replica up, answered without success, or not in time."""
     FULL = "full"
     """Too many copies, or bytes of them, were under way, so it was not sent."""
     SHEDDING = "shedding"
@@ -169,7 +169,7 @@ class MirrorResult(StrEnum):
 
 
 class Callback(StrEnum):
-    """Which callback of ours raised: a bug. A metric label."""
+    """The callback of ours that raised: a bug. A metric label."""
 
     DECISION = "decision"
     """A call of the controller."""
@@ -197,14 +197,14 @@ class HedgeResult(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """How a prompt begins: its leading blocks, each named by a hash of all that the prompt says up to its end."""
+    """The beginning of a prompt: its leading blocks, each named by a hash of the prompt up to the block's end."""
 
     blocks: tuple[int, ...] = ()
     """Hashes (64 bits), the shortest beginning first."""
     ends: tuple[int, ...] = ()
     """Bytes of the prompt up to the end of each block, ascending."""
     size: int = 0  # bytes of the whole prompt, as it was hashed
-    has_media: bool = False  # whether a part of it stands for pictures or sound, at an estimated size
+    has_media: bool = False  # whether a part of it represents pictures or sound, at an estimated size
 
 
 NO_PREFIX: Final = Prefix()
@@ -243,7 +243,7 @@ class Request:
     assembled: bool = False
     """Whether its replica streams to us, and the client gets the answer as a whole."""
     prefix: Prefix = NO_PREFIX
-    """Finds the replicas that have read the beginning of its prompt before."""
+    """Finds the replicas that have already read the beginning of its prompt."""
     split: str = ""
     """Split model that the client asked for, where `model` is an arm of it."""
     is_token_ids: bool = False
@@ -360,7 +360,7 @@ class AttemptResult:
     body_hash: int | None = None
     """64-bit hash of the body, where the connection broke off before commit."""
     empty: bool = False
-    """Whether it is complete and useless: nothing was generated, or it cannot be read."""
+    """Whether it is complete but useless: nothing was generated, or it cannot be read."""
     cached_tokens: int | None = None
     """Prompt tokens that the engine found in its prefix cache; None if it does not say."""
 
@@ -406,13 +406,13 @@ class Sample:
     max_adapters: int | None = None
     """how many of them it can have in one batch,"""
     active_adapters: tuple[str, ...] | None = None
-    """and which ones have requests there, running or waiting."""
+    """and which adapters have requests there, running or waiting."""
     cache_queries: int | None = None
     """Prompt tokens looked up in the prefix cache since the engine started,"""
     cache_hits: int | None = None
     """and those that were found."""
     asked_at: float | None = field(default=None, compare=False)
-    """Start of the health check; None: just now. Two samples with the same figures are equal whatever it is."""
+    """Start of the health check; None: just now. Two samples with equal figures are equal whatever its value."""
 
 
 @dataclass(slots=True, init=False)
@@ -425,7 +425,7 @@ class Record:
     pool: str | None
     replica: str | None
     queue_s: float
-    """From body complete to the first dispatch, or to the end if it never was dispatched."""
+    """From body complete to the first dispatch, or to the end without one."""
     ttft_s: float | None
     """From body complete to the first content token; None if there was none, or the answer was not streamed."""
     tpot_s: float | None
@@ -439,7 +439,7 @@ class Record:
     """OK and within every bound of its tier's SLO."""
     attempts: int
     breach: float | None = None
-    """P(it misses an objective), as forecast when it arrived; None without a forecast."""
+    """P(breach) as forecast on arrival; None without a forecast."""
     would_shed: bool = False
     """Whether its tier is in shadow, and enforcement would have shed it."""
     explored: bool = False

@@ -52,7 +52,7 @@ class Attempt:
         self.indexed_tokens = 0
         """Prompt tokens that the index of its replica's prefix cache had then,"""
         self.predicted_tokens = 0
-        """and those of them that were taken for cached."""
+        """and how many of them were assumed to be cached."""
         self.facts: AttemptPrediction | None = None
         """The load that it met and the latencies predicted for it; only the forecaster writes it."""
         self.sent_at: float | None = None
@@ -133,7 +133,7 @@ class RequestState(QueuedRequest):
         self.prompt_tokens = 0
         """Tokens of all prompts together. An upper estimate until an engine has counted."""
         self.cached_tokens = 0
-        """Prompt tokens that its tenant is not charged: predicted on arrival, reported by the engine at the end."""
+        """Prompt tokens not charged to its tenant: predicted on arrival, reported by the engine at the end."""
         self.prompt_likely = 0
         """Tokens of one prompt: the middle of the lower and upper estimate."""
         self.least_unread = 0
@@ -181,8 +181,8 @@ class RequestState(QueuedRequest):
     def is_capped(self) -> bool:
         """Whether its engine is told a cap on its output tokens.
 
-        It is not if client and tier name none, and the context leaves less than the tier's limit. The engine's own
-        bound is tighter then. The prompt is an estimate, and an engine may refuse a cap that does not fit.
+        It is not told one if client and tier set none and the context leaves less than the tier's limit. The engine's
+        own bound is tighter then. The prompt is an estimate, and an engine may refuse a cap that does not fit.
         """
         if self.request.max_tokens is not None or self.degraded:
             return True
@@ -192,12 +192,15 @@ class RequestState(QueuedRequest):
 
     @property
     def can_be_cut(self) -> bool:
-        """Whether the client has a part of a visible answer, which can be ended without an error."""
+        """Whether the client has part of a visible answer, which can end without an error."""
         return self.visible and self.outcome is None and self.committed in self.open
 
     @property
     def most_tokens(self) -> int:
-        """Most tokens of its prompts and answers that its tenant is charged. The tenant must have as many left."""
+        """The most tokens of its prompts and answers that its tenant may be charged.
+
+        The tenant must have as many left.
+        """
         output = self.max_tokens
         if self.request.max_tokens is None and not self.request.tier.caps.max_tokens_default:
             output = min(output, UNNAMED_TOKENS)
@@ -211,7 +214,7 @@ class RequestState(QueuedRequest):
     def settle(self, now: float) -> bool:
         """Give its tenant unused tokens back, and return whether an engine worked on it.
 
-        An engine has not worked on a request that it rejected.
+        An engine has done no work on a request that it rejected.
         """
         assert self.use is not None
         worked = self.reached and self.outcome is not Outcome.INVALID

@@ -22,9 +22,9 @@ from gateway.core.snapshot import ReplicaState
 from gateway.core.state import BREAKERS, State
 
 RESCUE_FACTOR: Final = 2.0
-"""A request is left with a silent replica for this multiple of its expected TTFT."""
+"""A request is left at a silent replica for this multiple of its expected TTFT."""
 
-# How a request that no further attempt can save is answered, by how its last attempt ended.
+# The reason for a request that no further attempt can save, by the outcome of its last attempt.
 FAILURES: Final[dict[AttemptOutcome, Reason]] = {
     AttemptOutcome.BUSY: Reason.UPSTREAM_BUSY,
     AttemptOutcome.CLOSING: Reason.UPSTREAM_ERROR,
@@ -39,7 +39,7 @@ FAILURES: Final[dict[AttemptOutcome, Reason]] = {
 
 
 class Scheduler:
-    """Gives slots to requests. Beside a free slot a request waits only for a replica that has its prompt cached."""
+    """Gives slots to requests. With a slot free, a request waits only for a replica that has its prompt cached."""
 
     def __init__(self, state: State, lifecycle: Lifecycle) -> None:
         self._state = state
@@ -142,10 +142,10 @@ class Scheduler:
             if until > now:
                 self._timers.advance(live.request.id, until)
             if pool.open:
-                self.pump(pool)  # those before it may wait for replicas of their own
+                self.pump(pool)  # earlier ones may be waiting for replicas of their own
 
     def _fall_back(self, live: RequestState, may_wait: bool = False) -> bool:
-        """Give a request that is about to be refused to the fallback of its tier, if that would be in time.
+        """Give a request that is about to be refused to its tier's fallback, if that would be in time.
 
         `may_wait`: it may be queued there. A request that has waited already is only sent at once.
         """
@@ -194,7 +194,7 @@ class Scheduler:
     def dispatch(self, live: RequestState, replica: Replica, hedge: bool = False) -> None:
         """Send the request to `replica`. Some first attempts are probes: they go to an ejected replica instead.
 
-        No request for an adapter is one: what an ejected replica has loaded is not asked.
+        A request for an adapter is never one, since an ejected replica may not have it loaded.
         """
         may_probe = not live.attempts and not live.request.adapter and not replica.pool.is_bound(live.request)
         if replica.pool.probes and may_probe:
@@ -216,7 +216,10 @@ class Scheduler:
             pool.drain.opened(saturated, self._turn.now)
 
     def pump(self, pool: Pool) -> None:
-        """Give free slots to queued requests. A tier that must leave reserved slots free does not block the others."""
+        """Give free slots to queued requests.
+
+        A tier that must leave reserved slots free does not block the other tiers.
+        """
         served = True
         while served:
             served = False
@@ -229,7 +232,10 @@ class Scheduler:
                 break
 
     def _first_of_tier(self, head: QueuedRequest, pool: Pool) -> tuple[RequestState, Replica] | None:
-        """The first request of a tier that goes now, and where. Requests with a blocked adapter are passed over."""
+        """The first request of a tier that can go now, and its replica.
+
+        Requests with a blocked adapter are passed over.
+        """
         now = self._turn.now
         blocked: set[str] = set()
         waiting: QueuedRequest | None = head
@@ -245,7 +251,7 @@ class Scheduler:
         return None
 
     def _chosen(self, head: QueuedRequest, pool: Pool, blocked: set[str]) -> tuple[RequestState, Replica] | None:
-        """The head of a queue or a request close behind it, and the replica that it takes; None if each waits."""
+        """The head of a queue or a request close behind it, and its replica; None if each of them waits."""
         first = self._requests[head.request.id]
         if not pool.knows_caches:
             replica = pool.pick(head.request, None, self._random.random())
@@ -360,7 +366,7 @@ class Scheduler:
     def breaker_moved(self, replica: Replica) -> None:
         """The breaker of `replica` opened or closed. If its pool has no replica left, its queue goes to other pools.
 
-        Without another pool the requests wait on until their deadlines: a replica may come back.
+        Without another pool the requests wait until their deadlines, since a replica may come back.
         """
         pool, now = replica.pool, self._turn.now
         health = pool.spec.health
@@ -407,9 +413,9 @@ class Scheduler:
     def _rescue(self, pool: Pool) -> None:
         """Cancel attempts that wait for a first token at silent replicas, so that they are tried elsewhere.
 
-        At most as many are cancelled as other replicas have room for: the rest may still be answered. A whole answer
-        shows nothing before it is complete, so it is cancelled only where streams are silent too. A probe stays: it
-        tests whether the silence lasts. A prompt that is expected to take that long stays too.
+        At most as many are cancelled as other replicas have room for: the rest may still be answered. An unstreamed
+        answer shows nothing until it is complete, so it is cancelled only where streams are silent too. A probe stays,
+        since it tests whether the silence lasts. So does a prompt that is expected to take that long.
         """
         silent = [r for r in pool.replicas.values() if r.outlier_score.out is EjectionReason.STALLED and not r.slots]
         if not silent or pool.queue:

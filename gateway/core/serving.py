@@ -1,7 +1,8 @@
 """Which model serves a request. Arms of a split: by weighted rendezvous hashing (Thaler and Ravishankar, 1998).
 
 Each arm gets a score from a hash of the split, the arm and the key, and the best one wins. So one key keeps its arm
-over reloads, restarts and gateways. A changed weight moves keys only to the arm that gains, or from the one that loses.
+over reloads, restarts and gateways. A changed weight moves keys only to the arm that gains, or away from the one that
+loses.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ _SPAN: Final = 2.0**64
 def arm_of(policy: Policy, split: Model, tier: Tier, key: str) -> Model:
     """The model that serves requests for `split` with this sticky key.
 
-    Arms without a pool that the tier may use are left out. If all are, it is the first, whose request is then refused.
+    Arms without a pool that the tier may use are left out. If all are left out, the first is returned, and its request
+    is then refused.
     """
     best, lowest = policy.models[split.split[0][0]], math.inf
     for name, weight in split.split:
@@ -38,7 +40,7 @@ def _uniform(split: str, arm: str, key: str) -> float:
 
 
 def fallback_of(request: Request) -> Request | None:
-    """The same request for the fallback of its tier; None if there is none, or another model's answer is no answer.
+    """The same request for its tier's fallback; None if there is none, or another model's answer would be useless.
 
     Vectors and scores of two models cannot be compared, and token ids are those of one model.
     """

@@ -1,8 +1,8 @@
 """Where a session is at home: by a hash of its key and the names of the replicas, so that all gateways agree.
 
 Rendezvous hashing (Thaler and Ravishankar, 1998): each replica draws a number from the key, and the largest wins. When
-a replica goes, only its own sessions move. Loads are bounded (Mirrokni, Thorup and
-Zadimoghaddam, 2018): a replica with more than (1 + e) times the mean number of requests is passed over.
+a replica goes, only its own sessions move. Loads are bounded (Mirrokni, Thorup and Zadimoghaddam, 2018): a replica with
+more than (1 + e) times the mean number of requests is passed over.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 LOAD_SPREAD: Final = 0.25
 """The e of bounded loads."""
 MIN_BOUND: Final = 8
-"""A replica with fewer requests is never passed over: on an idle fleet the mean says nothing of its load."""
+"""A replica with fewer requests is never passed over: on an idle fleet the mean says little."""
 _MASK: Final = 2**64 - 1
 
 
@@ -42,5 +42,5 @@ def draw(session_key: int, replica_key: int) -> int:
 
 
 def most_in_flight(in_flight: int, replicas: int) -> int:
-    """Requests that one of `replicas` (>= 1) may have where one more comes to `in_flight`."""
+    """Requests that one of `replicas` (>= 1) may have when one more joins `in_flight`."""
     return max(MIN_BOUND, math.ceil((1.0 + LOAD_SPREAD) * (in_flight + 1) / replicas))

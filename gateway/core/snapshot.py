@@ -67,11 +67,11 @@ class CacheView:
     """The prefix cache of one replica. Counts of tokens are since the start."""
 
     hit_rate: float | None = None
-    """Share (0-1) of the prompt tokens of late that its engine found there; None if it does not say."""
+    """Share (0-1) of recent prompt tokens that its engine found there; None if it does not report it."""
     kept: float = 1.0
     """Share (0-1) of the tokens expected there that the engine finds."""
     predicted_tokens: int = 0
-    """Prompt tokens that were taken for cached when they were sent."""
+    """Prompt tokens that were assumed to be cached when sent."""
     reported_tokens: int = 0
     """Prompt tokens that answers report as cached."""
 
@@ -89,7 +89,7 @@ class ReplicaView:
     state: ReplicaState
     in_flight: int
     unprefilled_tokens: int
-    """Prompt tokens sent whose request has no first token yet."""
+    """Prompt tokens sent to it, of requests without a first token yet."""
     failures: int
     """Consecutive failures counted by the breaker."""
     sample: Sample | None
@@ -172,7 +172,7 @@ class TierView:
 
 @dataclass(frozen=True, slots=True)
 class HedgeThresholdView:
-    """TTFT of one pool's prompts with up to `unread_tokens` to be read, and more than half of that."""
+    """TTFT of one pool's prompts with at most `unread_tokens` to read, and more than half of that."""
 
     unread_tokens: int
     samples: int

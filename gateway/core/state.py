@@ -41,7 +41,7 @@ class State:
         """Attempts that hold a slot, by id."""
         self.timers = Timers()
         self.due: deque[int] = deque()
-        """Requests whose timers fired and still have to be acted on. Empty between calls, unless one has raised."""
+        """Requests whose timers fired and still have to be handled. Empty between calls, unless one has raised."""
         self.woken = 0
         """The request whose deadline was acted on last."""
         self.disbelieved: dict[tuple[str, str], int] = {}
@@ -56,9 +56,9 @@ class State:
         self.extra = RetryBudget()
         self.retries = Retries(self.fleet, self.extra, random)
         self.hedges = Hedges(policy, self.admission, self.quarantine, self.extra, random)
-        # The order matters when an attempt closes. A useless answer goes on counting as load for the time that was
-        # predicted for it. The forecaster then drops that prediction, and learns how long an answer takes. Hedging
-        # comes last: it learns from what has happened, and predicts nothing.
+        # The order matters when an attempt closes. A useless answer counts as load for the time that was predicted for
+        # it. The forecaster then drops that prediction, and learns how long an answer takes. Hedging comes last: it
+        # only learns from the past, and predicts nothing.
         self.learners: tuple[Learner, ...] = (UselessAnswers(self.forecaster), self.forecaster, self.hedges)
 
     def waiting(self, pool: Pool) -> list[RequestState]:

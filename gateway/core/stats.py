@@ -9,9 +9,9 @@ from itertools import accumulate
 
 
 class Pace:
-    """Passes at most `per_s` samples a second, and all of them where they come more slowly.
+    """Passes at most `per_s` samples a second, and all samples if they come more slowly.
 
-    Time alone decides, never the value, so the selection is unbiased. Unused room is kept for one second.
+    Time alone decides, never the value, so the selection is unbiased. Unused samples are kept for one second.
     """
 
     __slots__ = ("_every_s", "_next_at")
@@ -84,14 +84,14 @@ def bucket_of(counts: Sequence[float], q: float) -> int | None:
     total = sum(counts)
     if not total > 0:
         return None
-    # A little under the rank, since sums of weights round; above 0, for q = 0.
+    # Slightly below the rank, since sums of weights round; above 0, for q = 0.
     return bisect_left(list(accumulate(counts)), max(q - 1e-9, 1e-9) * total)
 
 
 def quantile(edges: Sequence[float], counts: Sequence[float], q: float) -> float | None:
     """The nearest-rank quantile of bucket `counts`, as the geometric middle of its bucket.
 
-    Values at or below the lowest edge read as that edge, values above the highest as the highest.
+    Values at or below the lowest edge read as that edge, values above the highest edge as the highest.
     """
     index = bucket_of(counts, q)
     if index is None:

@@ -1,4 +1,4 @@
-"""Answers that were of no use to their client, as their pool counts them."""
+"""Useless answers, as their pool counts them."""
 
 from __future__ import annotations
 

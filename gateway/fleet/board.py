@@ -1,4 +1,4 @@
-"""Which models the replicas serve, and what GET /v1/models says of them."""
+"""The models that the replicas serve, and the answer to GET /v1/models."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ class Listed(TypedDict):
 
 
 class ModelBoard:
-    """Models of each replica by its last answer. A replica that has not answered yet is unknown."""
+    """Models of each replica, by its last answer. A replica that has not answered yet is unknown."""
 
     def __init__(self, created_unix_s: int) -> None:
-        """`created_unix_s` is what the API calls `created`, of every model."""
+        """`created_unix_s`: the field `created` of every model in the API."""
         self._created_unix_s = created_unix_s
         self._cards: dict[str, tuple[ModelCard, ...]] = {}
         self._adapters: set[str] = set()
         """Names that any replica lists as a LoRA adapter."""
 
     def put(self, replica: str, cards: tuple[ModelCard, ...]) -> None:
-        """`replica` serves these. They stand until it says otherwise, also while it cannot be read."""
+        """`replica` serves these. They stand until its next list, even while it cannot be read."""
         self._cards[replica] = cards
         self._count()
 
     def forget(self, replica: str) -> None:
-        """`replica` is gone, or another one has its name."""
+        """`replica` was removed, or another one took its name."""
         self._cards.pop(replica, None)
         self._count()
 
@@ -47,7 +47,7 @@ class ModelBoard:
         self._adapters = {card.id for cards in self._cards.values() for card in cards if card.parent is not None}
 
     def max_model_len(self, pool: PoolSpec, upstream_model: str) -> int | None:
-        """The least `max_model_len` (tokens) of the replicas that know the model; None if none states it."""
+        """The smallest `max_model_len` (tokens) of the replicas that know the model; None if none gives it."""
         least = None
         for card in self._pool_cards(pool):
             if card.id == upstream_model:
@@ -55,9 +55,9 @@ class ModelBoard:
         return least
 
     def known(self, pool: PoolSpec) -> frozenset[str] | None:
-        """The models of a pool; None until the list of each of its replicas could be read: any model may pass.
+        """The models of a pool; None until the lists of all its replicas have been read: until then any model may pass.
 
-        A replica whose list nobody can read may serve what the others do not.
+        A replica whose list cannot be read may serve models that the others do not.
         """
         if not pool.replicas or not all(replica.name in self._cards for replica in pool.replicas):
             return None
@@ -86,9 +86,9 @@ class ModelBoard:
         return list(listed.values())
 
     def one(self, policy: Policy, name: str, tier: Tier | None = None) -> Listed | None:
-        """GET /v1/models/{id}: a model that a request for `name` would reach; None if there is none.
+        """GET /v1/models/{id}: the model that a request for `name` would reach; None without one.
 
-        Under a catch-all any name passes while the list of one replica could not be read.
+        Under a catch-all any name passes while one replica's list could not be read.
         """
         base = self.base_of(policy, name, tier)
         if base is not None:
@@ -106,7 +106,7 @@ class ModelBoard:
         return self._listed(policy, name, model, tier)
 
     def base_of(self, policy: Policy, name: str, tier: Tier | None = None) -> Model | None:
-        """The model of which `name` is a LoRA adapter that its replicas list; None if the policy has the name."""
+        """The model of which `name` is a listed LoRA adapter; None if `name` is in the policy."""
         if name in policy.models or name not in self._adapters:
             return None
         for model in policy.models.values():
@@ -154,7 +154,7 @@ class ModelBoard:
         )
 
     def _length(self, policy: Policy, model: Model, upstream: str, tier: Tier | None) -> int | None:
-        """The longest that fits somewhere: prompts are routed to a pool that takes them."""
+        """The longest that fits some pool: prompts are routed to a pool that takes them."""
         lengths = [self.max_model_len(pool, upstream) for pool in _pools(policy, model, tier)]
         return max((length for length in lengths if length is not None), default=None)
 

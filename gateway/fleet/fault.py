@@ -1,4 +1,4 @@
-"""Why a replica could not be read: one enum, and the value that carries it."""
+"""Why a replica could not be read: an enum, and the exception that carries it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ class ReadFault(StrEnum):
     TIMEOUT = "timeout"
     """No complete answer in time."""
     BROKEN = "broken"
-    """The connection broke, or what came back was not HTTP."""
+    """The connection broke, or the bytes were not HTTP."""
     STATUS = "status"
-    """The answer was not a 2xx. Redirects are not followed: the operator named the address."""
+    """The answer was not a 2xx. Redirects are not followed: the operator gave the address."""
     TOO_LARGE = "too-large"
-    """The body exceeds what such a page can need."""
+    """The body exceeds the needs of such a page."""
     ENCODED = "encoded"
-    """A compressed body although none was asked for; unpacking it has no bound."""
+    """A compressed body although none was requested; its decoded size has no bound."""
     GARBAGE = "garbage"
-    """The body is not what was asked for, or states something impossible."""
+    """The body has another form, or states something impossible."""
     EMPTY = "empty"
-    """The page is well-formed and says none of what was asked for."""
+    """The page is well-formed, but has none of the wanted values."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""One GET to one replica, again and again: bounded in time and size, and never an exception for what a replica does."""
+"""Repeated GETs to one replica: bounded in time and size, and no answer of a replica raises another exception."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import httpx
 from gateway.fleet.fault import Failed, ReadFault
 from gateway.wire.http.headers import DP_RANK
 
-# Below vLLM's own (VLLM_HTTP_TIMEOUT_KEEP_ALIVE, 5 s), so that a reused connection is not one it is just closing.
+# Below vLLM's own timeout (VLLM_HTTP_TIMEOUT_KEEP_ALIVE, 5 s), so that vLLM is not just closing a reused connection.
 _KEEPALIVE_S = 4.0
-# Chunks of a body: each costs some 20 us of the event loop, and 4 MiB may come in as many chunks.
+# Bound on chunks of a body: each costs some 20 us of the event loop, and 4 MiB may come in as many chunks.
 _MAX_PIECES = 4096
 _PIECES_AT_ONCE = 256
 _LIMITS = httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=_KEEPALIVE_S)
 # Replicas are reached over http alone (`policy.sections.values`). Without a context of its own each transport would
-# load the system's certificates, 27 ms of CPU.
+# load the system's certificates: 27 ms of CPU.
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 class Fetcher:
-    """GETs one URL, one at a time, over a connection of its own that is kept while all goes well.
+    """GETs one URL, one request at a time, over a connection of its own that is kept until an error.
 
-    It is httpx's transport without the client around it: no redirects, cookies, proxies or netrc to switch off. It is
-    thrown away with the exchange that failed on it. httpcore loses pool slots when a request is cancelled
+    It is httpx's transport without the client around it: no redirects, cookies, proxies or netrc to switch off. The
+    transport is thrown away after a failed exchange. httpcore loses pool slots when a request is cancelled
     (encode/httpcore#1093), and a timeout is a cancellation.
     """
 
@@ -57,7 +57,7 @@ class Fetcher:
         try:
             self._request = httpx.Request("GET" if body is None else "POST", url, headers=headers, content=body)
         except (httpx.InvalidURL, UnicodeError):
-            # A host that cannot be, by the rules of IP addresses or of names in other scripts.
+            # A host name that is impossible, by the rules of IP addresses or of internationalised names.
             self._request = None
         self._timeout_s = timeout_s
         self._limit_bytes = limit_bytes
@@ -77,7 +77,7 @@ class Fetcher:
         except httpx.ConnectError:
             answer = Failed(ReadFault.UNREACHABLE, "cannot connect")
         except (httpx.TransportError, OSError) as error:
-            # Only the type: h11's messages quote the header they object to.
+            # Only the exception's type: h11's messages quote the offending header.
             answer = Failed(ReadFault.BROKEN, type(error).__name__)
         finally:
             if not clean:
@@ -89,7 +89,7 @@ class Fetcher:
             try:
                 return await self._exchange(self._transport, request)
             except (httpx.NetworkError, httpx.RemoteProtocolError):
-                await self.aclose()  # the replica may have closed it meanwhile: what is asked often can be asked anew
+                await self.aclose()  # the replica may have closed it meanwhile; a failed poll is repeated anyway
         self._transport = httpx.AsyncHTTPTransport(verify=_NO_TLS, limits=_LIMITS, trust_env=False)
         return await self._exchange(self._transport, request)
 
@@ -97,8 +97,8 @@ class Fetcher:
         try:
             response = await transport.handle_async_request(request)
         except AttributeError as error:
-            # anyio asks a new connection for its peer's address, and over uvloop one that was reset at once has no
-            # socket any more.
+            # anyio asks a new connection for its peer's address; over uvloop, one that was reset at once no longer has
+            # a socket.
             if error.obj is not None or error.name != "getpeername":
                 raise
             raise httpx.ConnectError("reset at once") from error

@@ -1,7 +1,8 @@
 """Load signals out of an engine's Prometheus page.
 
 This runs once a second per replica in the process that serves requests. It therefore finds the few wanted lines with
-`str.find` and does not parse the page (50 kB of histograms on vLLM 0.32). Series of one metric are combined thus:
+`str.find` and does not parse the page (50 kB of histograms on vLLM 0.32). Several series of one metric are combined as
+follows:
 
     waiting, running,
     preemptions,
@@ -26,7 +27,7 @@ from gateway.wire.numbers import MAX_COUNT, count, finite
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """Metric names of one engine; of `kv` the first one present counts."""
+    """Metric names of one engine; of `kv` the first one found counts."""
 
     waiting: str
     running: str
@@ -37,7 +38,7 @@ class _Names:
     cache_hits: str | None = None
     """and found there."""
     adapters: str | None = None
-    """LoRA adapters with requests, in labels; of several series the latest value counts."""
+    """LoRA adapters with requests, in labels; of several series the latest counts."""
 
     def __iter__(self) -> Iterator[str]:
         """All of them."""
@@ -67,8 +68,8 @@ _NAMES: dict[EngineKind, _Names] = {
     EngineKind.TGI: _Names("tgi_queue_size", "tgi_batch_current_size"),
 }
 
-# Text after a metric's name: labels (quoted values escape \, " and newline), a value, a timestamp.
-# Possessive throughout: no page, however odd, makes it backtrack.
+# Text after a metric's name: labels (quoted values escape \, " and newline), a value, a timestamp. Possessive
+# throughout, so that no page can make it backtrack.
 _REST = re.compile(
     r"""
     (?P<labels> \{ [ \t]*+ (?: [a-zA-Z_]\w*+ = "(?:[^"\\\n]|\\.)*+" [ \t]*+ ,? [ \t]*+ )*+ \} )?+
@@ -82,9 +83,9 @@ _PAIR = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\\n]|\\.)*)"')
 _RANK = re.compile(r'[{,][ \t]*engine="(\d{1,5})"')
 _NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_:")
 
-# Floats round: a full cache may read a hair above 1. Far above 1 it is not a fraction.
+# Floats round: a full cache may read slightly above 1. Far above 1 it is no fraction.
 _FULL = 1.001
-# Series of one metric: an engine has a few for each data-parallel rank. A page of nothing else would hold up tokens.
+# Series of one metric: an engine has a few for each data-parallel rank. A page full of these would hold up tokens.
 _MAX_SERIES = 1000
 
 
@@ -103,12 +104,12 @@ def read_page(engine: EngineKind, body: bytes, *, by_rank: bool = False) -> tupl
 
 
 def read_samples(engine: EngineKind, text: str, *, by_rank: bool = False) -> tuple[Sample, ...] | Failed:
-    """The load that `text`, a page of `engine`, states: one sample, or one of each rank in the order of the ranks.
+    """The load that `text`, a page of `engine`, states: one sample, or one per rank in their order.
 
     A value that is absent or NaN is None.
 
-    Failed(GARBAGE) names the metric whose line is malformed, infinite, negative or out of range. Out of range is KV use
-    above 1, a sum that is no 64-bit count, or more than 1000 series. Failed(EMPTY) is a page without any of the wanted
+    Failed(GARBAGE) names the metric whose line is malformed, infinite, negative or out of range. Out of range means a
+    KV use above 1, a sum beyond 64 bits, or more than 1000 series. Failed(EMPTY) is a page without any of the wanted
     metrics. An engine without metrics is an empty `Sample`.
     """
     names = _NAMES.get(engine)
@@ -122,7 +123,7 @@ def read_samples(engine: EngineKind, text: str, *, by_rank: bool = False) -> tup
         if not by_rank:
             return (_sample(names, page, limit, active),)
         # Behind a hybrid load balancer a node labels its ranks from its --data-parallel-start-rank on, while the header
-        # counts them from 0. Adapters have no such label: their limit is that of each rank, who has one is not told.
+        # counts them from 0. Adapters have no such label: their limit holds for each rank, and their ranks are unknown.
         ranks = _by_rank(names, page)
         if not ranks:
             return Failed(ReadFault.EMPTY, f"no series of {names.running} has the label engine: it tells no ranks")
@@ -132,7 +133,7 @@ def read_samples(engine: EngineKind, text: str, *, by_rank: bool = False) -> tup
 
 
 class _Garbage(Exception):
-    """A metric cannot be read; it says which and why. Never leaves this file."""
+    """A metric cannot be read; the message says which and why. Never leaves this file."""
 
 
 Lines = list[tuple[str, float]]
@@ -159,7 +160,7 @@ def _sample(
 
 
 def _by_rank(names: _Names, page: Mapping[str, Lines]) -> list[dict[str, Lines]]:
-    """The series of each rank that says how many requests it runs, in the order of the ranks."""
+    """For each rank, in order, the series with its running requests."""
     ranks: dict[int, dict[str, Lines]] = {}
     for name, lines in page.items():
         for line in lines:
@@ -194,7 +195,7 @@ def _lines(engine: EngineKind, text: str, name: str) -> Lines:
     at = text.find(name)
     while at >= 0:
         end = at + len(name)
-        # A whole name at the start of a line, not a comment, a label value or a longer name.
+        # A whole name at the start of a line: not a comment, a label value or a longer name.
         if (at == 0 or text[at - 1] == "\n") and text[end : end + 1] not in _NAME_CHARS:
             line = _REST.match(text, end)
             if line is None:
@@ -230,7 +231,7 @@ def _number(name: str, value: str) -> float:
 
 
 def _total(page: Mapping[str, Lines], name: str | None) -> int | None:
-    """The sum of what is known, a 64-bit count; None if nothing is."""
+    """The sum of the known values, a 64-bit count; None if none is known."""
     known = [] if name is None else [value for _, value in page[name] if not math.isnan(value)]
     if not known:
         return None

@@ -15,7 +15,7 @@ from gateway.fleet.fetch import Fetcher
 MAX_BYTES: Final = 32 * 1024 * 1024
 """Bytes of bodies of all copies under way."""
 SHEDDING_S: Final = 5.0
-"""Seconds without copies after the gateway has refused a request for want of capacity."""
+"""Seconds without copies after the gateway has refused a request for lack of capacity."""
 
 
 class Mirrors:
@@ -35,7 +35,7 @@ class Mirrors:
         self._told = told
         self._on_bug = on_bug
         self._due: dict[str, float] = {}
-        """By model, the share of a copy that has built up, 0-1."""
+        """By model, the accumulated share of the next copy, 0-1."""
         self._under_way: Counter[str] = Counter()
         """Copies by replica."""
         self._bytes = 0
@@ -57,13 +57,13 @@ class Mirrors:
         return dict(self._under_way)
 
     def shed(self) -> None:
-        """The gateway has refused a request for want of capacity: no copies for a while."""
+        """The gateway has refused a request for lack of capacity: no copies for a while."""
         self._shed_at = self._clock()
 
     def admits(self, model: Model, size: int) -> bool:
-        """Whether a copy is made of this request of a mirrored model, whose body has `size` bytes.
+        """Whether this request of a mirrored model, whose body has `size` bytes, is copied.
 
-        Every 1/share-th request is due. If there is no room for its copy, it is left out and counted.
+        Every 1/share-th request is due. If there is no room for its copy, the copy is skipped and counted.
         """
         mirror = model.mirror
         if mirror is None:

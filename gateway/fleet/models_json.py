@@ -34,7 +34,7 @@ _DECODER = msgspec.json.Decoder(_Page)
 
 
 def read_models(body: bytes) -> tuple[ModelCard, ...] | Failed:
-    """The models in the order given, each once. An adapter without a length of its own has its parent's."""
+    """The models in the order given, each once. An adapter without a length gets its parent's."""
     try:
         entries = _DECODER.decode(body).data
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

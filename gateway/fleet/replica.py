@@ -1,4 +1,4 @@
-"""Watches one server of replicas: is it alive, how loaded is it, which models does it serve."""
+"""Watches one server of replicas: whether it is alive, its load, and its models."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HEALTH_LIMIT_BYTES = 64 * 1024
 _METRICS_LIMIT_BYTES = 4 * 1024 * 1024
 _MODELS_LIMIT_BYTES = 1024 * 1024
 
-# Every pause is drawn from 90-110 % of its interval, so that replicas polled together drift apart.
+# Every pause is 90-110 % of its interval, so that replicas polled together drift apart.
 _JITTER = 0.1
 
 
@@ -50,7 +50,7 @@ class Target:
     """Everything that decides how one server is watched. Two equal targets are the same watch."""
 
     replicas: tuple[ReplicaSpec, ...]
-    """One, or its data-parallel ranks in their order."""
+    """One replica, or the data-parallel ranks in their order."""
     pool: str
     engine: EngineKind
     health: Health
@@ -87,14 +87,14 @@ class Tools:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReport:
-    """How the readings of one replica go, or of its server. `errors` holds no secrets."""
+    """State of the readings of one replica, or of its server. `errors` holds no secrets."""
 
     name: str
     url: str
     pool: str
     healthy: bool | None
     errors: Mapping[Reading, str]
-    """The last error of each reading that fails now."""
+    """The last error of each reading that is failing now."""
     failures: Mapping[tuple[Reading, ReadFault], int]
     """How often each reading failed since this watch began."""
 
@@ -107,21 +107,21 @@ class ReplicaWatch:
     """
 
     def __init__(self, target: Target, tools: Tools, *, is_cold: bool = False) -> None:
-        """`is_cold`: the replica is new, and nobody has asked it for anything yet."""
+        """`is_cold`: the replica is new, and has not been asked for anything yet."""
         self.target = target
         self._tools = tools
         self._is_cold = is_cold
         self._healthy: bool | None = None
         self._models_due = asyncio.Event()
         self._ranks_told: int | None = None
-        """Data-parallel ranks on its last page of metrics; None: not told."""
+        """Data-parallel ranks on its last metrics page; None: unknown."""
         self._had_adapters = False
         """Whether its last list of models had LoRA adapters."""
         self._errors: dict[Reading, Failed] = {}
         self._failures: Counter[tuple[Reading, ReadFault]] = Counter()
 
     def reports(self) -> list[ReplicaReport]:
-        """How it goes now with each replica."""
+        """The state of readings, by replica."""
         return [
             ReplicaReport(
                 spec.name,
@@ -164,18 +164,18 @@ class ReplicaWatch:
         self._judge(healthy, asked_at, isinstance(answer, Failed) and answer.fault is ReadFault.TIMEOUT)
 
     def _judge(self, healthy: bool, asked_at: float, late: bool) -> None:
-        """Tell of one verdict. The first one, and every recovery, is a reason to read the models."""
+        """Tell of one verdict. The first verdict, and every recovery, cause the models to be read."""
         before, self._healthy = self._healthy, healthy
         self._is_cold = self._is_cold and not healthy
         if before is None or (healthy and not before):
             self._models_due.set()
         for spec in self.target.replicas:
-            # An engine refuses requests to ranks that it does not have: 400, as if the client were to blame.
+            # An engine answers 400 for a rank that it does not have, as if it were the client's fault.
             there = spec.dp_rank is None or self._ranks_told is None or spec.dp_rank < self._ranks_told
             self._tools.on_sample(spec.name, Sample(healthy=healthy and there, late=late, asked_at=asked_at))
 
     async def _warm_up(self) -> None:
-        """Before it is told that the replica is well: requests then meet it warm, if its breaker was open."""
+        """Warm up before the replica is reported healthy, so that requests after an open breaker find it warm."""
         target = self.target
         ranks = [spec.dp_rank for spec in target.replicas]
         failed = await warm_up(target.url, target.upstream_key, target.health.warmup, ranks)
@@ -215,7 +215,7 @@ class ReplicaWatch:
         while True:
             await self._models_due.wait()
             self._models_due.clear()
-            # A connection kept over half a minute would only be one that the replica has closed.
+            # A connection kept over half a minute would mostly have been closed by the replica.
             fetcher = self._fetcher("/v1/models", _MODELS_LIMIT_BYTES)
             try:
                 await self._read(Reading.MODELS, self._list_models, fetcher)
@@ -241,7 +241,7 @@ class ReplicaWatch:
                     self._tools.on_sample(spec.name, Sample(context_tokens=context_tokens, adapters=told))
 
     async def _read(self, reading: Reading, look: Callable[[Fetcher], Awaitable[None]], fetcher: Fetcher) -> None:
-        """Read once. An exception of `look` is a bug: the reading has failed and tells nothing of the replica."""
+        """Read once. An exception of `look` is a bug: the reading has failed and says nothing about the replica."""
         try:
             await look(fetcher)
         except Exception as error:  # noqa: BLE001 - a task that ends would take the process with it
@@ -266,7 +266,7 @@ class ReplicaWatch:
         await self._tools.pause(interval_s * (1 + _JITTER * (2 * self._tools.random.random() - 1)))
 
     def _note(self, reading: Reading, failed: Failed | None) -> None:
-        """Keep how a reading went; warn once when it begins to fail, or fails in another way."""
+        """Keep a reading's result; warn once when it begins to fail, or fails differently."""
         name, before = self.target.name, self._errors.get(reading)
         if failed is None:
             if self._errors.pop(reading, None) is not None:

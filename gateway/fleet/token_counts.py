@@ -1,7 +1,8 @@
-"""Asks engines how many tokens a prompt has, where they tell it: `POST /v1/messages/count_tokens`.
+"""Asks engines for a prompt's number of tokens, where they support it: `POST /v1/messages/count_tokens`.
 
-vLLM has the path since February 2026 (vllm#35588), llama.cpp's server and SGLang have it, too. It takes no seat of the
-engine, but time of its API server. So one replica is asked, once, and one that cannot tell is left alone for a while.
+vLLM has the path since February 2026 (vllm#35588), llama.cpp's server and SGLang have it, too. It takes no slot of the
+engine, but time of its API server. So only one replica is asked, once, and a replica that cannot answer is skipped for
+a while.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ PATH: Final = COUNT_TOKENS.decode()
 TIMEOUT_S: Final = 5.0
 MAX_ANSWER_BYTES: Final = 64 * 1024
 REST_S: Final = 30.0
-"""How long a replica is left alone that could not be asked."""
+"""How long a replica is skipped after a failed call."""
 LONG_REST_S: Final = 600.0
-"""How long a replica is left alone that has no such path."""
+"""How long a replica without the path is skipped."""
 MAX_RESTING: Final = 10_000
 _NO_SUCH_PATH: Final = (404, 405, 501)
 
@@ -44,10 +45,10 @@ class EngineCounts:
         self._unfit = unfit
         self._random = random
         self._resting: dict[str, float] = {}
-        """Until when a replica is left alone, by its address."""
+        """End of the skipping of each replica, by its address."""
 
     async def ask(self, pools: Sequence[PoolSpec], body: bytes, rid: bytes) -> int | None:
-        """Prompt tokens of a request of Anthropic's kind; None if no replica tells. `rid` is its `x-request-id`."""
+        """Prompt tokens of a request in Anthropic's format; None if no replica answers. `rid` is its `x-request-id`."""
         now, unfit = self._clock(), self._unfit()
         candidates = [
             (spec, pool)
@@ -77,7 +78,7 @@ class EngineCounts:
         return tokens
 
     def _rest(self, spec: ReplicaSpec, failed: Failed) -> None:
-        """Leave a replica alone for what it cannot do, and not for what one request may have caused."""
+        """Skip a replica for its own failures, but not for those that one request may have caused."""
         if failed.status in _NO_SUCH_PATH:
             rest_s = LONG_REST_S
         elif failed.fault is ReadFault.TIMEOUT or 400 <= failed.status < 500:

@@ -1,4 +1,4 @@
-"""Completions of one token for a replica whose caches and kernels are cold: nobody waits for them, none is counted."""
+"""One-token completions for a replica with cold caches and kernels: no client waits for them, no metric counts them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gateway.fleet.fetch import Fetcher
 from gateway.fleet.models_json import read_models
 
 TIMEOUT_S = 60.0
-"""Of each: the first one may compile kernels."""
+"""Timeout of each completion: the first one may compile kernels."""
 LIMIT_BYTES = 1024 * 1024
 PROMPT = "The quick brown fox jumps over the lazy dog."
 
 
 async def warm_up(url: str, key: str | None, times: int, ranks: Sequence[int | None] = (None,)) -> Failed | None:
-    """Have each rank answer `times` completions, one after the other; what went wrong, with which it ends."""
+    """Have each rank answer `times` completions, one after the other; the first error ends it and is returned."""
     listed = await _ask(Fetcher(f"{url}/v1/models", key=key, timeout_s=TIMEOUT_S, limit_bytes=LIMIT_BYTES))
     cards = listed if isinstance(listed, Failed) else read_models(listed)
     if isinstance(cards, Failed):

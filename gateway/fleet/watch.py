@@ -12,7 +12,7 @@ from gateway.core.request import Random, Sample
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.replica import ReplicaReport, ReplicaWatch, Target, Tools
 
-# Replicas begin this far apart, so that a start or a reload is no burst.
+# Replicas begin this far apart, so that a start or a reload causes no burst.
 _STAGGER_S = 0.01
 
 
@@ -23,7 +23,7 @@ class _Running:
 
 
 class FleetWatcher:
-    """Follows the policy: a watch begins when a replica appears and ends when it goes or is watched otherwise.
+    """Follows the policy: a watch begins when a replica appears, and ends when it goes or its settings change.
 
     `on_sample(replica, sample)` gets one `Sample(healthy=…)` per health check, True or False, one
     `Sample(waiting=…, running=…, kv_fraction=…)` per page of metrics that could be read, and one
@@ -43,7 +43,7 @@ class FleetWatcher:
     ) -> None:
         """`clock` dates what is read (monotonic seconds); `random` draws the jitter; `pause` waits.
 
-        `on_bug` is told what a reading raised: it counts as failed, and its loop goes on.
+        `on_bug` gets an exception raised by a reading: the reading counts as failed, and its loop goes on.
         """
         self._tools = Tools(on_sample, board, clock, random, pause, models_interval_s, on_bug)
         self._running: dict[str, _Running] = {}
@@ -51,7 +51,7 @@ class FleetWatcher:
         self._stop = asyncio.Event()
 
     def configure(self, policy: Policy) -> None:
-        """Watch the replicas of `policy` from now on. Replicas that stay are watched without a break."""
+        """Watch the replicas of `policy` from now on. Replicas that stay are watched without interruption."""
         targets = {target.name: target for target in _targets(policy)}
         urls = {name: running.watch.target.url for name, running in self._running.items()}
         for name, running in list(self._running.items()):
@@ -70,7 +70,7 @@ class FleetWatcher:
         self._start()
 
     async def run(self) -> None:
-        """Watch until `aclose`. An exception out of here is a bug, in this package or in `on_sample`."""
+        """Watch until `aclose`. An exception from this method is a bug, in this package or in `on_sample`."""
         async with asyncio.TaskGroup() as group:
             self._group = group
             try:
@@ -91,7 +91,7 @@ class FleetWatcher:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def reports(self) -> tuple[ReplicaReport, ...]:
-        """How it goes with each replica, in the policy's order."""
+        """The state of readings of each replica, in the policy's order."""
         return tuple(report for running in self._running.values() for report in running.watch.reports())
 
     def _start(self) -> None:
@@ -100,7 +100,8 @@ class FleetWatcher:
             return
         waiting = [running for running in self._running.values() if running.task is None]
         for place, running in enumerate(waiting):
-            # Many share the interval between them: connecting to a thousand replicas in one turn would hold the loop.
+            # The starts share the interval between them: connecting to a thousand replicas in one turn would block the
+            # loop.
             delay_s = place * min(_STAGGER_S, running.watch.target.health.interval_s / len(waiting))
             running.task = self._group.create_task(running.watch.run(delay_s), name=running.watch.target.name)
 

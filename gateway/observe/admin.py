@@ -1,9 +1,9 @@
-"""The admin port: metrics, state, probes, the console page, and the few things that change something.
+"""The admin port: metrics, state, probes, the console page, and a few actions.
 
-Reading needs no token, so the port belongs on loopback or on a network of its own. Every change is a POST below /admin/
-with `Authorization: Bearer <token>`, or any POST there through the unix socket (`trusted`). POST /admin/explain only
-reads: it needs no token. It, the page and the state answer only to a Host that is an address, localhost or a configured
-name. A web page that points its own name at this port (DNS rebinding) gets nothing.
+Reading needs no token, so this port belongs on loopback or on a network of its own. Every change is a POST below
+/admin/ with `Authorization: Bearer <token>`, or any POST there through the unix socket (`trusted`). POST /admin/explain
+only reads: it needs no token. That path, the page and the state answer only to a Host that is an address, localhost or
+a configured name. So a web page that points its own name at this port (DNS rebinding) gets nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gateway.observe.state import document, state
 from gateway.policy.sections.hosts import is_known
 
 MAX_BODY_BYTES = 64 * 1024
-"""A question, or the name of a replica, takes a few hundred."""
+"""A question, or the name of a replica, takes a few hundred bytes."""
 NO_TOKEN = (
     "this changes something and no admin token is set: start tailgate with TAILGATE_ADMIN_TOKEN in its environment, "
     "or use its admin unix socket"
@@ -68,7 +68,7 @@ def admin_app(
 
     Each of `replica_actions` is one with the body {"replica": NAME}; one of the same name without a body is another.
 
-    FastAPI's own documentation pages are off: they load scripts from elsewhere, and say less than docs/reference.
+    FastAPI's own documentation pages are off: they load scripts from other hosts, and say less than docs/reference.
     """
     app = FastAPI(title="tailgate admin", docs_url=None, redoc_url=None, openapi_url=None)
     app.include_router(_probes(sources))
@@ -167,7 +167,7 @@ def _actions(actions: Mapping[str, Action], replica_actions: Mapping[str, Replic
 
 
 async def _body(request: Request) -> bytes:
-    """The body, of a request that is allowed: until here none of it has been read."""
+    """The body of an allowed request: nothing of it has been read earlier."""
     body = b""
     try:
         if int(request.headers.get("content-length", 0)) <= MAX_BODY_BYTES:
@@ -183,7 +183,7 @@ async def _body(request: Request) -> bytes:
 
 
 def _replica(body: bytes) -> str:
-    """The one that is named. An unknown body is refused, because a drain without a body drains the gateway."""
+    """The one that is named. An unknown body is refused, because an empty drain request drains the gateway."""
     try:
         said: object = orjson.loads(body)
     except orjson.JSONDecodeError:

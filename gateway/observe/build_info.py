@@ -20,5 +20,5 @@ def kind() -> str:
 
 
 def release() -> str:
-    """The version, without how it was built."""
+    """The version, without the build."""
     return version("tailgate")

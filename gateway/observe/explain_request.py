@@ -1,4 +1,4 @@
-"""The question of `/admin/explain`: a `Request` made from its facts that nobody sends."""
+"""The question of `/admin/explain` as a `Request` that is never sent."""
 
 from __future__ import annotations
 

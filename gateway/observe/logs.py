@@ -1,7 +1,7 @@
 """Log lines of the process: one per event, as JSON or as text for people.
 
-A line's own values travel in `extra={"fields": {...}}`; everything a client chose is escaped, so that no request can
-forge a line. Keys never get here: a `Record` knows the tenant and the tier, not the key.
+A line's own values are in `extra={"fields": {...}}`; all text from clients is escaped, so that no request can forge a
+line. Keys never reach the log: a `Record` knows the tenant and the tier, not the key.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_NEWS = 10
 def configure_logging(level: str, as_json: bool, stream: TextIO | None = None) -> None:
     """Send the log of the whole process to `stream` (stderr by default); `level` is "debug", "info" and so on.
 
-    The access log is below "info": it is written at "debug", or where the logger `tailgate.access` is set to it.
+    The access log is below "info": it is written at "debug", or if the logger `tailgate.access` is set to it.
     """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines() if as_json else TextLines())
@@ -34,13 +34,13 @@ def configure_logging(level: str, as_json: bool, stream: TextIO | None = None) -
         old.close()
     root.addHandler(handler)
     root.setLevel(level.upper())
-    # They tell of every request, connection or file change at levels where nobody asked for that.
+    # They log every request, connection or file change at levels where that is not wanted.
     for noisy in ("httpcore", "uvicorn.access", "watchfiles"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
 class AccessLog:
-    """One line per request that is over, at debug level."""
+    """One line per finished request, at debug level."""
 
     __slots__ = ("_logger",)
 
@@ -54,7 +54,7 @@ class AccessLog:
 
 
 def log_quarantine(news: Sequence[News]) -> None:
-    """Tell of requests in quarantine, of `MAX_NEWS` at a time: by the fingerprint of what they ask, never by that."""
+    """Log requests in quarantine, `MAX_NEWS` at a time, by a fingerprint and never by their content."""
     for told in news[:MAX_NEWS]:
         about: dict[str, object] = {"fingerprint": f"{told.request:016x}", "replicas": ",".join(told.replicas)}
         if told.caught:
@@ -134,7 +134,7 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def _shown(value: object) -> str:
-    """A value in a text line: quoted where it would not read as one word."""
+    """A value in a text line: quoted if it would not read as one word."""
     if value is None:
         return "-"
     text = str(value)
@@ -142,5 +142,5 @@ def _shown(value: object) -> str:
 
 
 def _plain(message: str) -> str:
-    """A message on one line; control characters are shown, not obeyed."""
+    """A message on one line; control characters are escaped."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in message)

@@ -1,4 +1,4 @@
-"""The console page, and the headers that let it do nothing but show the state."""
+"""The console page, and the headers that allow it only to show the state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Page:
 
     @classmethod
     def load(cls) -> Page:
-        """The page that lies beside this file. Its own script and style are allowed by their hash, no others."""
+        """The page that lies beside this file. Only its own script and style are allowed, by their hash."""
         html = files("gateway.observe").joinpath("console.html").read_text("utf-8")
         policy = (
             f"default-src 'none'; connect-src 'self'; script-src {_hash(html, 'script')}; "

@@ -1,4 +1,4 @@
-"""Reads of the running process for the pages of the admin port, each made at the moment of reading."""
+"""Reads of the running process for the admin port's pages, each made at the moment of reading."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gateway.observe.metrics.little import LittleView
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """How the last load of the policy went. `error` is empty if it is the one in force."""
+    """Result of the last load of the policy. `error` is empty if it is the one in force."""
 
     at_unix_s: float
     error: str = ""
@@ -24,7 +24,7 @@ class Reload:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """How reading a replica goes: the errors there are now, and how often each reading failed, by kind of fault."""
+    """State of a replica's readings: the present errors, and the failures of each reading, by kind of fault."""
 
     name: str
     pool: str
@@ -34,7 +34,7 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The process, to those who look at it."""
+    """The process, as its observers see it."""
 
     version: str
     policy: Callable[[], Policy]
@@ -52,7 +52,7 @@ class Sources:
     little: Callable[[Snapshot], Sequence[LittleView]]
     """Little's law of each pool, up to that snapshot."""
     find: Callable[[str, Tier], tuple[Model | None, str]]
-    """The model that serves a name to a tier, if there is one, and the LoRA adapter of it that the name stands for."""
+    """The model that serves a name to a tier, if any, and the LoRA adapter that the name means."""
     explain: Callable[[Request], PlacementExplanation | Unplaceable]
     """The decision on a request now."""
     now: Callable[[], float]

@@ -22,8 +22,7 @@ TOLD = (RefusalFamily.AT_ONCE, RefusalFamily.WAITED)
 
 
 def document(value: object) -> bytes:
-    """JSON of anything that holds dataclasses. orjson must not read those itself: compiled ones are not as it takes
-    them to be, and it crashes."""
+    """JSON of anything that holds dataclasses. orjson must not read them itself: it crashes on compiled dataclasses."""
     return orjson.dumps(value, default=asdict, option=orjson.OPT_PASSTHROUGH_DATACLASS)
 
 
@@ -157,7 +156,7 @@ def _admissions(counts: Sequence[float]) -> dict[str, object]:
 
 
 def _quantiles(parts: Sequence[Quantiles], now: float) -> dict[str, object]:
-    """Of several histograms with the same edges, taken together."""
+    """Several histograms with equal edges, added up."""
     counts = [sum(column) for column in zip(*(part.read(now) for part in parts), strict=True)]
     edges = parts[0].histogram.edges if parts else ()
     return {

@@ -1,8 +1,8 @@
-"""Web pages are let in by Host and Origin: without that, a keyless gateway on loopback is open to every page.
+"""Admits web pages by Host and Origin: without that, every page could use a keyless gateway on loopback.
 
-A page whose name was made to point at 127.0.0.1 (DNS rebinding) has its own name in Host. A form or a `text/plain`
-request from any page has its Origin. Where there are keys, a page needs one like everybody. Pages that are listed may
-read the answers (CORS), but never with cookies or the like, so that listing every page gives none of them a key.
+A page whose own name points at 127.0.0.1 (DNS rebinding) sends that name in Host. A form or a `text/plain` request from
+any page sends that page's Origin. With keys, a page needs one like any client. Listed pages may read the answers
+(CORS), but never with cookies or other credentials, so that even listing every page gives none of them a key.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class BrowserAccess:
         self._names = frozenset(policy.host_names)
         self._origins = frozenset(origin.encode() for origin in policy.origins)
         self._any_origin = EVERY_ORIGIN in self._origins
-        # On other addresses the name under which clients know the gateway is not known here, unless it is told.
+        # On other addresses the gateway's own name is unknown, unless it is configured.
         self._shuts_hosts = self._is_keyless and (self._loopback or bool(self._names))
         self._hosts: set[bytes] = set()
-        """Hosts that were found good, since most requests have the same one."""
+        """Accepted hosts, since most requests have the same one."""
 
     def problem(self, head: RequestHead) -> Problem | None:
         """Why a request that needs no key is not served."""
@@ -48,7 +48,7 @@ class BrowserAccess:
         return None
 
     def greet(self, head: RequestHead) -> None:
-        """Note the CORS lines of the answer to a listed page."""
+        """Add the CORS lines for the answer to a listed page."""
         origin = head.fields[ORIGIN]
         if self._any_origin:
             head.cors = cors_lines(EVERY_ORIGIN)
@@ -67,7 +67,7 @@ class BrowserAccess:
         return True
 
     def _is_own(self, origin: bytes, host: bytes | None) -> bool:
-        """Whether it is listed, or a page of the very host and port that was asked, where these are known."""
+        """Whether it is listed, or comes from the requested host and port, where these are known."""
         origin = origin.lower()
         if origin in self._origins:
             return True

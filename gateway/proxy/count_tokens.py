@@ -1,7 +1,8 @@
-"""`POST /v1/messages/count_tokens`: how long a prompt is, without running it.
+"""`POST /v1/messages/count_tokens`: the length of a prompt, without running it.
 
-Claude Code asks dozens of times when it starts. So a count takes no slot and nothing of a tenant's limits, and is never
-refused for load. Beyond a few at a time the engines are not asked, and the answer is the estimate here.
+Claude Code asks dozens of times when it starts. So a count takes no slot and nothing from a tenant's limits, and is
+never refused because of load. Beyond a few at a time the engines are not asked, and the answer is the gateway's
+estimate.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ MAX_ASKED_OF_ONE: Final = 8
 """The same for one tenant."""
 
 EngineCounter = Callable[[Sequence[PoolSpec], bytes, bytes], Awaitable[int | None]]
-"""Takes pools, body and request id, and gives the tokens; None if no replica tells."""
+"""Takes pools, body and request id, and returns the tokens; None if no replica answers."""
 
 
 async def ask_nobody(pools: Sequence[PoolSpec], body: bytes, rid: bytes) -> int | None:
@@ -44,7 +45,7 @@ class CountClient(Protocol):
         """The answer, and the id of its request."""
 
     def broke(self, callback: Callback, error: Exception) -> None:
-        """A callback of ours raised while it worked on this count."""
+        """One of our callbacks raised while it handled this count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class CountAsker:
 
 
 class CountUnderWay:
-    """A count under way. The connection has it in the place of an `Exchange`."""
+    """A count under way. The connection holds it in the place of an `Exchange`."""
 
     __slots__ = ("_task",)
 
@@ -85,7 +86,8 @@ class CountingEndpoint:
         count_exactly: Callable[[Model, Parsed], int | None],
         told: Callable[[CountSource], None],
     ) -> None:
-        """`find`: the model that serves a name, and the adapter that it is; `count_exactly`: None without a tokenizer.
+        """`find`: returns the model that serves a name, and the adapter that the name means; `count_exactly`: None
+        without a tokenizer.
 
         `told` hears of each answer.
         """
@@ -149,7 +151,7 @@ class CountingEndpoint:
         tokens = self._count_exactly(model, parsed)
         if tokens is not None:
             return CountSource.TOKENIZER, tokens
-        # The high estimate: a client that believes a prompt shorter than it is sends one that does not fit.
+        # The high estimate: a client that underestimates a prompt sends one that does not fit.
         size = parsed.prompt_bytes + Placeholders(parsed.fields, model.sent_as(parsed.model)).correction
         name = parsed.model if model.any_name else model.name
         return CountSource.ESTIMATE, self._driver.controller.prompts.estimate(name, size)[1]

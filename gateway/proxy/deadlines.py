@@ -1,4 +1,4 @@
-"""Connections that may not stay as they are for longer than a fixed time."""
+"""Connections that may stay in one state only for a fixed time."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Final, Generic, TypeVar
 
 K = TypeVar("K")
 MAX_AT_ONCE: Final = 32
-"""In one turn of the loop: to end a request takes up to .1 ms, and thousands may be due together."""
+"""At most this many in one turn of the loop: ending a request takes up to .1 ms, and thousands may be due together."""
 
 
 class Deadline(Generic[K]):
     """A set of keys that all get the same time. First in is first due, so a sweep looks only at those that are."""
 
     def __init__(self, limit_s: float, act: Callable[[K], None], broke: Callable[[K, Exception], None]) -> None:
-        """`broke` gets what `act` raised: the other keys are acted on all the same."""
+        """`broke` gets an exception raised by `act`; the other keys are handled all the same."""
         self.limit_s = limit_s
         self._act = act
         self._broke = broke
@@ -26,7 +26,7 @@ class Deadline(Generic[K]):
         self._due[key] = now + self.limit_s
 
     def stop(self, key: K) -> None:
-        """Let `key` off; it may not be in the set."""
+        """Remove `key`, which may be missing."""
         if key in self._due:
             del self._due[key]
 
@@ -35,7 +35,10 @@ class Deadline(Generic[K]):
         return next(iter(self._due), None)
 
     def sweep(self, now: float) -> bool:
-        """Act on overdue keys, at most `MAX_AT_ONCE`. Gives whether more are overdue."""
+        """Act on overdue keys, at most `MAX_AT_ONCE`; returns whether more are overdue.
+
+        Gives whether more are overdue.
+        """
         for _ in range(MAX_AT_ONCE):
             key = self.oldest()
             if key is None or self._due[key] > now:

@@ -33,7 +33,7 @@ class BodyDecoder:
         self._stopped = True
 
     def run(self) -> None:
-        """Decode a part, and go on when all others have had theirs: then whole bodies come one by one, too."""
+        """Decode one part, and continue when all others have had a turn: then whole bodies come one by one, too."""
         if self._stopped:
             return
         try:

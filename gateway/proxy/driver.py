@@ -1,4 +1,4 @@
-"""Between the controller and the event loop: carries calls in, commands out, and keeps one alarm."""
+"""Between the controller and the event loop: passes calls in, carries commands out, and keeps one alarm."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from gateway.proxy.supervisor import Supervisor
 from gateway.wire.answers.oddity import Oddity
 from gateway.wire.errors.replies import CLIENT_FAULTS
 
-# All other ends say something of the replica: they are counted as upstream errors.
+# All other ends concern the replica: they are counted as upstream errors.
 QUIET_ENDS: Final = (AttemptOutcome.COMPLETE, AttemptOutcome.CANCELLED)
 MAX_WAKES: Final = 100
-"""Deadlines in a row that may raise, each failing its request, before the alarm pauses."""
+"""Consecutive deadlines that may raise, each failing its request, before the alarm pauses."""
 PAUSE_S: Final = 0.05
-"""How long the alarm is silent then, lest a bug keep the process busy."""
+"""How long the alarm then pauses, so that a bug cannot keep the process busy."""
 
 
 def _is_failure(finish: AttemptResult) -> bool:
@@ -62,7 +62,7 @@ class CommandHandler(ABC):
     @property
     @abstractmethod
     def tokens_seen(self) -> int:
-        """Tokens that the furthest of its attempts has brought until now."""
+        """Tokens received so far by the attempt that has most."""
 
     @abstractmethod
     def dispatch(self, attempt_id: int, replica: str, max_tokens: int, degraded: bool, model: str) -> None:
@@ -70,11 +70,11 @@ class CommandHandler(ABC):
 
     @abstractmethod
     def commit(self, attempt_id: int, hedged: HedgeResult | None) -> None:
-        """Show the client the answer of this attempt so far, and all that follows."""
+        """Show the client this attempt's answer so far, and everything that follows."""
 
     @abstractmethod
     def cancel(self, attempt_id: int) -> int:
-        """Close an attempt; the tokens that it had brought."""
+        """Close an attempt; returns the tokens that it had received."""
 
     @abstractmethod
     def cut(self, why: Reason, prompt_tokens: int) -> None:
@@ -90,7 +90,7 @@ class CommandHandler(ABC):
 
     @abstractmethod
     def abort(self) -> None:
-        """Close the client's connection: no other way is left to end the request."""
+        """Close the client's connection, when no other way is left to end the request."""
 
 
 class Driver:
@@ -115,7 +115,7 @@ class Driver:
         self._waiting: deque[tuple[Callable[..., list[Command]], tuple[object, ...], int]] = deque()
         """Calls to be made: the method, its arguments but for the time, the request concerned or 0."""
         self._carried: list[Command] = []
-        """The controller's latest answer, once it is being carried out."""
+        """The controller's latest answer, once its commands are being carried out."""
         self._busy = False
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = math.inf
@@ -143,7 +143,7 @@ class Driver:
         self._carry_out(commands)
 
     def sent(self, attempt: int) -> None:
-        """An attempt was handed to its connection. Never followed by commands, so that it need not wait."""
+        """An attempt was handed to its connection. It never produces commands, so it need not wait."""
         try:
             self.controller.sent(attempt, self.clock())
         except Exception as error:  # noqa: BLE001 - a bug costs this request
@@ -156,7 +156,7 @@ class Driver:
         self._call(self.controller.first_token, (attempt,), self._request_ids.get(attempt, 0))
 
     def full(self, attempt: int) -> None:
-        """An attempt has more than can be held back, and no first token among it."""
+        """An attempt has more bytes than can be held back, and no first token among them."""
         self._call(self.controller.full, (attempt,), self._request_ids.get(attempt, 0))
 
     def progress(self, attempt: int, tokens: int) -> None:
@@ -168,7 +168,7 @@ class Driver:
         self._call(self.controller.repeats, (attempt,), self._request_ids.get(attempt, 0))
 
     def paused(self, attempt: int) -> None:
-        """An attempt is not read for now, since its client does not keep up."""
+        """An attempt is paused, since its client is too slow."""
         self._call(self.controller.paused, (attempt,), self._request_ids.get(attempt, 0))
 
     def resumed(self, attempt: int) -> None:
@@ -176,9 +176,9 @@ class Driver:
         self._call(self.controller.resumed, (attempt,), self._request_ids.get(attempt, 0))
 
     def finish(self, attempt: int, finish: AttemptResult, pool: str, replica: str) -> None:
-        """An attempt is closed. One that the controller has closed already is ignored.
+        """An attempt is closed. An attempt that the controller has already closed is ignored.
 
-        A cancel that raised leaves its call open at the replica, and that call ends like any other.
+        If a cancel raised, its call stays open at the replica, and ends like any other.
         """
         request_id = self._request_ids.pop(attempt, 0)
         if not request_id:
@@ -203,7 +203,7 @@ class Driver:
         self._call(self.controller.observe, (replica, sample))
 
     def configure(self, policy: Policy) -> None:
-        """Put a new policy in force. Raises what the controller raises, so that a reload can tell it."""
+        """Put a new policy in force. Raises the controller's exceptions, so that a reload can report them."""
         self._order(self.controller.configure, (policy,))
 
     def drain(self, replica: str, on: bool) -> None:
@@ -218,7 +218,7 @@ class Driver:
             self._call(self.controller.fail, (request_id,), request_id)
 
     def broke(self, request_id: int, callback: Callback, error: Exception) -> None:
-        """A callback that worked on this request raised: the request is ended with an error."""
+        """A callback that handled this request raised: the request is ended with an error."""
         self.supervisor.caught(callback, error)
         self._call(self.controller.fail, (request_id,), request_id)
 
@@ -266,7 +266,7 @@ class Driver:
         try:
             return self.controller.finish(attempt, finish, now)
         except Exception:
-            # The slot is freed all the same, if it is not yet; one that was closed by us teaches nothing.
+            # The slot is freed if it still is held; an attempt that we closed teaches nothing.
             self._waiting.append((self._close, (attempt,), 0))
             raise
 
@@ -282,7 +282,7 @@ class Driver:
             return self._raised(error, request_id)
 
     def _carry_out(self, commands: list[Command]) -> None:
-        """Act on commands, then make the calls that came meanwhile and act on theirs."""
+        """Carry out commands, then make the calls that came meanwhile and carry out theirs."""
         self._busy = True
         self._act_on(commands)
         while self._waiting:
@@ -300,7 +300,7 @@ class Driver:
                 self._failed(command, error)
 
     def _act(self, command: Command) -> None:
-        # The commonest first. A dictionary by type would be slower: compiled code has to look up what it holds.
+        # The commonest first. A dictionary by type would be slower: compiled code cannot know the type of its values.
         if isinstance(command, Dispatch):
             self._request_ids[command.attempt] = command.request_id
             exchange = self._exchanges[command.request_id]
@@ -349,7 +349,7 @@ class Driver:
             self._abort(self._exchanges.pop(command.record.request.id, None))
 
     def _raised(self, error: Exception, request_id: int) -> list[Command]:
-        """A call raised. Gives the commands that it had decided until then, and those that end its request."""
+        """A call raised. Returns the commands decided until then, and those that end its request."""
         self.supervisor.caught(Callback.DECISION, error)
         commands = self._undelivered()
         exchange = self._exchanges.get(request_id)
@@ -375,7 +375,7 @@ class Driver:
         return list(decided)
 
     def _abort(self, exchange: CommandHandler | None) -> None:
-        """Close the client's connection: no other way is left to tell it."""
+        """Close the client's connection, when no other way is left to tell it."""
         if exchange is not None:
             try:
                 exchange.abort()
@@ -385,7 +385,7 @@ class Driver:
     # ---- time
 
     def _arm(self) -> None:
-        """Keep one timer, for the earliest alarm. One that fires too early is set anew."""
+        """Keep one timer, for the earliest alarm. An alarm that fires too early is set again."""
         try:
             at = max(self.controller.wake_at(), self._silent_until)
         except Exception as error:  # noqa: BLE001 - deadlines must not lose their timer

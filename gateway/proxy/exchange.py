@@ -46,7 +46,7 @@ class MirrorService(Protocol):
     """Sender of copies to shadow pools."""
 
     def shed(self) -> None:
-        """A request was refused for want of capacity."""
+        """A request was refused for lack of capacity."""
 
     def admits(self, model: Model, size: int) -> bool:
         """Whether a copy is made of this request."""
@@ -127,11 +127,11 @@ class Exchange(AttemptOwner):
         self._refusal = NO_CAUSE
         self._renamed = parsed.renamed
         self._shown = False
-        """Whether the client has been sent a head that an answer follows."""
+        """Whether the client has been sent the head of an answer."""
         self._dispatched_at = 0.0
         self._extra = b""
         self._said_at = request.body_at
-        """When the client was sent something last, content aside."""
+        """When the client was last sent anything besides content."""
         if request.stream and request.tier.keep_alive_s:
             services.keep_alives.start(self, request.tier.keep_alive_s, request.body_at)
 
@@ -151,13 +151,13 @@ class Exchange(AttemptOwner):
 
     @property
     def tokens_seen(self) -> int:
-        """Tokens that the furthest of its attempts has brought until now."""
+        """Tokens received so far by the attempt that has most."""
         return max((attempt.seen for attempt in self._attempts.values()), default=0)
 
     # ---- commands
 
     def dispatch(self, attempt_id: int, replica: str, max_tokens: int, degraded: bool, model: str) -> None:
-        """Send the request to a replica, as one for the fallback `model` if there is one."""
+        """Send the request to a replica; with `model`, as a request for that fallback."""
         upstream = self._services.upstreams.get(replica)
         if upstream is None:
             self.driver.finish(attempt_id, AttemptResult(AttemptOutcome.UNREACHABLE), "", replica)
@@ -188,14 +188,14 @@ class Exchange(AttemptOwner):
         upstream.send(self._message(attempt_id, upstream, body) if request is None else request, attempt)
 
     def without_options(self, attempt_id: int, upstream: ReplicaConnections, max_tokens: int) -> bytes | None:
-        """The message of an attempt at a replica that refuses `stream_options`; None if the request has none."""
+        """The message for a replica that refuses `stream_options`; None if the request has none."""
         parsed = self._parsed
         if parsed is None or "stream_options" not in parsed.fields:
             return None
         return self._message(attempt_id, upstream, render(parsed, self._sent_as(parsed), max_tokens, False))
 
     def commit(self, attempt_id: int, hedged: HedgeResult | None) -> None:
-        """Show the client the answer of this attempt so far, and all that follows."""
+        """Show the client this attempt's answer so far, and everything that follows."""
         if hedged is not None:
             self._extra += b"x-tailgate-hedged: %b\r\n" % hedged.value.encode()
         attempt = self._committed = self._attempts[attempt_id]
@@ -214,14 +214,14 @@ class Exchange(AttemptOwner):
         elif attempt.complete and not self._shown and (attempt.reader is None or attempt.assembly is not None):
             self._show_whole(attempt, held[0])
         elif attempt.assembly is not None:
-            return  # it has won, and shows itself when it is put together
+            return  # it has won, and is shown once it is assembled
         elif attempt.reader is not None:
             self._open(STREAM_HEAD, attempt, held)
         else:
             self._open(whole_head(attempt.content_type, None, attempt.coding), attempt, held)
 
     def cancel(self, attempt_id: int) -> int:
-        """Close an attempt; the tokens that it had brought."""
+        """Close an attempt; returns the tokens that it had received."""
         attempt = self._attempts.pop(attempt_id, None)
         if attempt is None:
             return 0
@@ -229,7 +229,7 @@ class Exchange(AttemptOwner):
         return attempt.seen
 
     def cut(self, why: Reason, prompt_tokens: int) -> None:
-        """End the answer as one that is incomplete, and say so in it; `prompt_tokens` where the engine told none."""
+        """End the answer as an incomplete one that says so; `prompt_tokens` is used if the engine gave none."""
         attempt, client = self._committed, self._client
         assert attempt is not None
         end = attempt.cut_short(why, prompt_tokens)
@@ -256,14 +256,14 @@ class Exchange(AttemptOwner):
             client.write(error_response(self._dialect, problem, self.request_id, self._limit_lines()))
             self._finish()
         elif self._committed is not None and self._committed.reader is None:
-            # Inside a whole answer there is no place for an error: only its missing end can tell.
+            # An unstreamed answer has no place for an error: only its missing end can show it.
             self._client = None
             client.cut()
         else:
             self._end_in_error(problem)
 
     def abort(self) -> None:
-        """Close the client's connection, after a bug that has left no other way to end its request."""
+        """Close the client's connection, after a bug that left no other way to end its request."""
         client, self._client = self._client, None
         if client is not None:
             client.cut()
@@ -283,7 +283,7 @@ class Exchange(AttemptOwner):
     # ---- from the attempts
 
     def show(self, pieces: list[bytes]) -> None:
-        """Pass payload on, each piece a chunk."""
+        """Pass payload on, each piece as a chunk."""
         client = self._client
         if client is not None:
             if self._renamed:
@@ -291,7 +291,7 @@ class Exchange(AttemptOwner):
             client.write(b"".join([chunk(p) for p in pieces] if client.chunked else pieces))
 
     def show_raw(self, raw: bytes, pieces: list[bytes]) -> None:
-        """Pass on payload whose framing may stay as it is."""
+        """Pass on payload whose framing may be kept."""
         client = self._client
         if self._renamed:
             self.show(pieces)
@@ -299,7 +299,7 @@ class Exchange(AttemptOwner):
             client.write(raw if client.chunked else b"".join(pieces))
 
     def gaps(self, upstream: ReplicaConnections) -> LogHistogram:
-        """Where the time between two events of a stream is counted."""
+        """The counter of the times between events of a stream."""
         return self._services.meter.gaps(self.request.tier.name, upstream.pool.name)
 
     def body_hash(self) -> int | None:
@@ -307,7 +307,7 @@ class Exchange(AttemptOwner):
         return None if self._parsed is None else fingerprint(self._parsed)
 
     def attempt_ended(self, attempt_id: int) -> None:
-        """An attempt is over. If the client has been shown all of it, so is the answer."""
+        """An attempt is over. If the client has been shown all of it, the client's answer is complete, too."""
         attempt = self._committed
         if attempt is None or attempt.id != attempt_id:
             return
@@ -328,9 +328,10 @@ class Exchange(AttemptOwner):
         return self._shown
 
     def keep_alive(self, now: float) -> None:
-        """Send a comment on a stream that was silent for long, and begin the stream for it.
+        """Send a comment on a stream that was silent for long; begin the stream if necessary.
 
-        That commits to a stream, not to a replica: another may still answer, and what fails ends in an error event.
+        The comment commits to a stream, not to a replica: another may still answer, and a later failure ends in an
+        error event.
         """
         client, attempt, silence_s = self._client, self._committed, self.request.tier.keep_alive_s
         if client is None:
@@ -354,13 +355,13 @@ class Exchange(AttemptOwner):
     # ---- from the client
 
     def left(self, why: Reason) -> None:
-        """The client is gone, or takes its answer no more."""
+        """The client is gone, or no longer reads its answer."""
         if self._client is not None:
             self._client = None
             self.driver.leave(self.request.id, why)
 
     def pause(self) -> None:
-        """The client does not keep up: stop reading the answer."""
+        """The client is too slow: stop reading the answer."""
         self._paused = True
         attempt = self._committed
         if attempt is not None and attempt.line is not None:
@@ -368,11 +369,11 @@ class Exchange(AttemptOwner):
             self.driver.paused(attempt.id)
 
     def broke(self, callback: Callback, error: Exception) -> None:
-        """A callback of ours raised while it worked on this request."""
+        """One of our callbacks raised while it handled this request."""
         self.driver.broke(self.request.id, callback, error)
 
     def resume(self) -> None:
-        """The client has read all that waited for it."""
+        """The client has read all bytes that waited for it."""
         self._paused = False
         attempt = self._committed
         if attempt is not None and attempt.line is not None:
@@ -382,7 +383,7 @@ class Exchange(AttemptOwner):
     # ---- inside
 
     def _sent_as(self, parsed: Parsed) -> str:
-        """The model name for a replica: that of a LoRA adapter is its own, unless a fallback serves."""
+        """The model name for a replica: a LoRA adapter keeps its own, unless a fallback serves."""
         if self.request.adapter and self._model is self.request.model:
             return self.request.adapter
         return self._model.sent_as(parsed.model)
@@ -401,7 +402,8 @@ class Exchange(AttemptOwner):
 
     def _message(self, attempt_id: int, upstream: ReplicaConnections, body: bytes) -> bytes:
         """The whole HTTP message of an attempt."""
-        # vLLM takes the id for its own, which may be under way only once: not with a duplicate or another client's.
+        # vLLM uses the id as its own, which must be unique among running requests: not with a duplicate or another
+        # client's.
         rid = b"".join((self._rid, _OURS, written(attempt_id)))
         body = salted(body, self.request.endpoint, upstream.pool, self.request.tenant)
         return upstream_head(upstream.prefix(self.request.endpoint), self._head, rid, len(body)) + body
@@ -416,7 +418,7 @@ class Exchange(AttemptOwner):
 
     @staticmethod
     def _dropped(parsed: Parsed) -> bytes:
-        """Names the fields of the request that were dropped or mended."""
+        """Names the fields of the request that were dropped or changed."""
         return b"x-tailgate-changed: %b\r\n" % ", ".join(parsed.changed).encode() if parsed.changed else b""
 
     def _open(self, first_lines: bytes, attempt: UpstreamAttempt, held: list[bytes]) -> None:
@@ -448,8 +450,8 @@ class Exchange(AttemptOwner):
         assert client is not None
         event = error_event(self._dialect, problem)
         if attempt is not None and attempt.is_inside_event:
-            event = b"\n\n" + event  # else it would be read as the rest of the other
-        # With its last chunk: some clients throw on a missing one and never get to read the error.
+            event = b"\n\n" + event  # else it would be read as part of the unfinished event
+        # With its last chunk: some clients throw if it is missing and never read the error.
         client.write(chunk(event) + LAST_CHUNK if client.chunked else event)
         # The connection is kept: a client that has the last chunk may have sent its next request already.
         self._finish()

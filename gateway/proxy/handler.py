@@ -1,4 +1,4 @@
-"""First checks of every request: its path, its key, its form."""
+"""First checks of every request: its path, its key, its format."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ OPTIONS: Final = b"OPTIONS"
 _sha256: Final = sha256
 _same: Final = hmac.compare_digest
 Callers = dict[bytes, tuple[bytes, Caller | None]]
-"""The caller of each key, by the digest of the key; the value repeats the digest, to be compared in constant time."""
+"""The caller of each key, by the key's digest; the value repeats the digest, to be compared in constant time."""
 
 
 def callers_of(policy: Policy) -> Callers:
-    """Thousands of keys take longer than a request should wait: made outside the event loop where there is time."""
+    """With thousands of keys this would delay requests: it is done outside the event loop if there is time."""
     serves = {tier.name: served(tier) for tier in policy.tiers.values()}
     return {
         digest: (key.sha256, Caller(key.tenant, policy.tiers[key.tier], serves[key.tier]))
@@ -82,9 +82,9 @@ _NOBODY: Final[tuple[bytes, Caller | None]] = (b"", None)
 
 
 class RequestHandler(ExchangeServices):
-    """The parts with which a connection makes a `Request` of its bytes, or rejects them.
+    """The parts with which a connection turns bytes into a `Request`, or rejects them.
 
-    `policy` is replaced between two requests; a request that has passed keeps the one it met.
+    `policy` is replaced between two requests; a request that has passed keeps its own.
     """
 
     def __init__(
@@ -101,16 +101,16 @@ class RequestHandler(ExchangeServices):
         self._bound_host = bound_host
         self.configure(policy)
         self.leaving = False
-        """Whether the process will end, so that balancers should look elsewhere."""
+        """Whether the process is about to end, so that balancers should look elsewhere."""
         self.draining = False
-        """Whether no connection is accepted any more, and those open are closed after their answers."""
+        """Whether connections are refused, and open ones are closed after their answers."""
         self.counters: dict[str, TokenCounter] = {}
         """Exact prompt counters by model name, where the policy names a tokenizer."""
         self._catalog = catalog
         self.counting = CountingEndpoint(driver, self.find, self.count_exactly, meter.token_count)
 
     def configure(self, policy: Policy, callers: Callers | None = None) -> None:
-        """Take on a policy: requests from now on meet it. `callers`: what `callers_of` made of it, elsewhere."""
+        """Take on a policy for all later requests. `callers`: the result of `callers_of`, computed elsewhere."""
         self.policy = policy
         default = policy.tiers[policy.default_tier]
         self._anyone = None if policy.keys else Caller(ANONYMOUS, default, served(default))
@@ -159,7 +159,7 @@ class RequestHandler(ExchangeServices):
             return None
         digest = _sha256(given).digest()
         known, caller = self._callers.get(digest, _NOBODY)
-        # Only whole digests are ever compared, so nothing about a key can be learned from the time this takes.
+        # Only whole digests are ever compared, so the time taken reveals nothing about a key.
         return caller if _same(known, digest) else None
 
     def dialect(self, path: bytes, head: RequestHead) -> Dialect:
@@ -167,7 +167,7 @@ class RequestHandler(ExchangeServices):
         return dialect_of(path, head.anthropic)
 
     def greet(self, method: bytes, head: RequestHead, raw: bytes) -> None:
-        """Note that a web page asks: each answer and error has to say whether the page may read it."""
+        """Note that a web page asks, so that each answer and error says whether the page may read it."""
         self._browsers.greet(head)
         if method == OPTIONS and head.cors:
             head.preflight = preflight_lines(raw)
@@ -256,7 +256,7 @@ class RequestHandler(ExchangeServices):
         return None if counter is None else counter(parsed)
 
     def find(self, name: str, tier: Tier) -> tuple[Model | None, str]:
-        """The model that serves requests for `name`, if there may be one, and the LoRA adapter of it that this is."""
+        """The model that serves requests for `name`, if any, and the LoRA adapter that `name` means."""
         policy, catalog = self.policy, self._catalog
         model = policy.models.get(name)
         if model is not None and not model.any_name:

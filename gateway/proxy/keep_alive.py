@@ -1,4 +1,4 @@
-"""Comments on silent streams, so that no proxy on the way takes them for dead."""
+"""Comments on silent streams, so that proxies on the way do not close them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from gateway.proxy.deadlines import Deadline
 
 COMMENT: Final = b": keep-alive\n\n"
 LOOKS: Final = 4.0
-"""How often a stream is looked at in the time for which it may be silent."""
+"""Looks at a stream per allowed time of silence."""
 
 
 def is_due(said_at: float, silence_s: float, now: float) -> bool:
-    """Whether a stream would be silent for too long by the next look. Not earlier: a comment costs it its status."""
+    """Whether a stream would be silent for too long by the next look.
+
+    Not earlier: after a comment the status can no longer change.
+    """
     return now - said_at > silence_s - silence_s / LOOKS
 
 
@@ -24,7 +27,7 @@ class Stream(Protocol):
         """Send a comment if the stream was silent since the last look."""
 
     def broke(self, callback: Callback, error: Exception) -> None:
-        """A callback of ours raised while it worked on this stream."""
+        """One of our callbacks raised while it handled this stream."""
 
 
 def _broke(stream: Stream, error: Exception) -> None:
@@ -39,7 +42,7 @@ class KeepAlives:
         self._now = 0.0
 
     def start(self, stream: Stream, silence_s: float, now: float) -> None:
-        """Have a stream looked at `LOOKS` times sooner than `silence_s` from now."""
+        """Schedule the next look after a `LOOKS`-th of `silence_s`."""
         deadline = self._by_silence.get(silence_s)
         if deadline is None:
             deadline = self._by_silence[silence_s] = Deadline(silence_s / LOOKS, self._look, _broke)

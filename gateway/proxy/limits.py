@@ -18,10 +18,10 @@ class LimitedConnection(Protocol):
     """A client connection, as limits and deadlines know it."""
 
     def too_slow(self) -> None:
-        """The request is not whole in time."""
+        """The request did not arrive completely in time."""
 
     def stalled(self) -> None:
-        """The client reads no more of its answer."""
+        """The client has stopped reading its answer."""
 
     def close(self) -> None:
         """Close after all written bytes are sent."""
@@ -30,7 +30,7 @@ class LimitedConnection(Protocol):
         """Close at once."""
 
     def broke(self, callback: Callback, error: Exception) -> None:
-        """A callback of ours raised while it worked on this connection."""
+        """One of our callbacks raised while it handled this connection."""
 
 
 def _broke(connection: LimitedConnection, error: Exception) -> None:
@@ -96,7 +96,7 @@ class ConnectionLimits:
         return found
 
     def holds(self, connection: LimitedConnection, part_bytes: int) -> bool:
-        """A connection has so much of a body by now; False if all of them together have too much."""
+        """A connection now has this much of a body; False if all bodies together have too much."""
         self.part_bytes += part_bytes - self.parts.get(connection, 0)
         self.parts[connection] = part_bytes
         return self.part_bytes <= self._max_receiving_bytes

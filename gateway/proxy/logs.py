@@ -1,4 +1,4 @@
-"""Log lines of the proxy: a few of each kind, however often it happens, with the number left out.
+"""Log lines of the proxy: a few of each kind per second, with the number left out.
 
 No line quotes a request or an engine. The cause of a refusal is in the controller's words, or the name of a field.
 """
@@ -17,11 +17,11 @@ log = logging.getLogger("tailgate.refusals")
 
 LOG_EVERY_S: Final = 60.0
 MAX_KINDS: Final = 4096
-"""Beyond it all are forgotten, and each may be logged again."""
+"""Beyond this many kinds all are forgotten, and each may be logged again."""
 REFUSAL_LINES: Final = 3
 """Lines per second for each reason, tier and pool."""
 FAILED: Final = (Outcome.TIMEOUT, Outcome.CUT, Outcome.ERROR)
-"""Outcomes of requests that were let in and went wrong: they were not refused."""
+"""Outcomes of requests that were admitted and then failed: they were not refused."""
 MAX_FIELD_CHARS: Final = 64
 Cause = tuple[str, float | None]
 """The controller's words about a refusal, empty if it has none; seconds until a retry makes sense, None if unknown."""
@@ -38,7 +38,7 @@ class LogSampler:
         self._kinds: dict[Hashable, _Window] = {}
 
     def take(self, kind: Hashable) -> int | None:
-        """How many lines of this kind were left out since the last one; None: this one is left out, too."""
+        """How many lines of this kind were left out since the last one; None if this one is left out, too."""
         now = self._clock()
         window = self._kinds.get(kind)
         if window is None:
@@ -88,7 +88,7 @@ class RefusalLog:
             log.info("request %s refused: %s%s", request_id, about, more(left_out))
 
     def ended(self, request_id: str, record: Record, cause: Cause) -> None:
-        """A request is over. One that was answered, or whose client left, is passed over."""
+        """A request is over. A request that was answered, or whose client left, is not logged."""
         why = record.why
         if why is None or record.outcome is Outcome.ABANDONED:
             return

@@ -1,7 +1,7 @@
-"""How many requests the server has in a pool, and the integral of that over time: the L of Little's law.
+"""The number of requests that the server has in a pool, and its integral over time: the L of Little's law.
 
-The server's side of connections alone reports here, from the first dispatch to the last byte of the answer, or until
-the client is gone. The controller has no part in it, so that the one can be checked against the other.
+Only the client connections report here, from the first dispatch to the last byte of the answer, or until the client is
+gone. The controller takes no part, so that its figures can be checked against these.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bytes for one client: handed to the transport, or kept here while the client does not take them.
+"""Bytes for one client: given to the transport, or kept here while the client does not read.
 
 writing ──the kernel takes no more──> blocked ──more than WRITE_HIGH_WATER_BYTES wait──> full
    ^                                     │                                                │
@@ -14,8 +14,8 @@ from typing import Final
 from gateway.core.request import Callback
 
 WRITE_HIGH_WATER_BYTES: Final = 16 * 1024
-"""Bytes that may wait for a client before its replica is read no more: with a read of it, 64 KiB."""
-# uvloop keeps nearly 1 kB beside each piece that it could not write: beyond this, pieces wait here instead.
+"""Bytes that may wait for a client before its replica is no longer read: 64 KiB with one more read."""
+# uvloop keeps nearly 1 kB for each piece that it could not write: beyond this many, pieces wait here instead.
 TRANSPORT_HIGH_WATER_BYTES: Final = 4 * 1024
 
 
@@ -25,7 +25,7 @@ class Outgoing(ABC):
     def __init__(self) -> None:
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self._blocked = False
-        """Whether the kernel takes no more for the client."""
+        """Whether the kernel accepts no more for the client."""
         self._waiting: list[bytes] = []
         """Pieces that wait for the kernel, in order."""
         self._waiting_bytes = 0
@@ -34,7 +34,7 @@ class Outgoing(ABC):
         self._unsent_before = 0
         """Bytes that waited at the latest `watch_stall`."""
         self.chunked = True
-        """Whether answers without a length go out in chunks: HTTP/1.0 has none."""
+        """Whether answers without a length go out in chunks, which HTTP/1.0 lacks."""
 
     def write(self, data: bytes) -> None:
         """Send bytes, unless the connection is going away."""
@@ -58,7 +58,7 @@ class Outgoing(ABC):
 
     @property
     def has_taken_some(self) -> bool:
-        """Whether the client has taken 16 KiB since `watch_stall`: a slow reader needs long for a large piece."""
+        """Whether the client has read 16 KiB since `watch_stall`: a slow reader needs long for a large piece."""
         return self._unsent_before - self.unsent_bytes >= WRITE_HIGH_WATER_BYTES
 
     # ---- asyncio.Protocol
@@ -81,7 +81,7 @@ class Outgoing(ABC):
     # ---- for the subclass
 
     def watch_stall(self) -> None:
-        """From now on the client has `write_stall_s` to take something."""
+        """From now on the client has `write_stall_s` to read something."""
         self._unsent_before = self.unsent_bytes
 
     @abstractmethod
@@ -94,12 +94,12 @@ class Outgoing(ABC):
 
     @abstractmethod
     def broke(self, callback: Callback, error: Exception) -> None:
-        """Something raised while it worked on this connection."""
+        """An exception was raised while this connection was handled."""
 
     # ---- inside
 
     def _wait(self, data: bytes) -> None:
-        """Keep a piece until the client has taken what is before it."""
+        """Keep a piece until the client has read those before it."""
         if not self.transport.is_closing():
             self._waiting.append(data)
             self._waiting_bytes += len(data)
@@ -115,7 +115,7 @@ class Outgoing(ABC):
         """The transport takes more."""
         if self.transport.is_closing():
             self.full = False
-            # Little is left to send. It has a deadline, too, or the connection could stay for ever.
+            # Little is left to send. The rest has a deadline, too, or the connection could stay open for ever.
             self.watch_stall()
             return
         self.hand_on()

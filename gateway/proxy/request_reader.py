@@ -15,14 +15,17 @@ from gateway.wire.http.lines import number
 from gateway.wire.malformed import malformed
 from gateway.wire.target import POSTS, read_target
 
-# Bytes on the wire for each byte of a body; chunks of one byte need six.
+# Bytes on the wire per byte of a body; chunks of one byte need six.
 MAX_FRAMING: Final = 8
 QUESTION_MARK: Final = 0x3F
 _NO_HEAD: Final = RequestHead()
 
 
 class RequestReader:
-    """One request at a time; httptools calls it. Rules that need the head alone are asked as soon as it is there."""
+    """One request at a time; httptools calls it.
+
+    Rules that need only the head are checked as soon as it is complete.
+    """
 
     __slots__ = (
         "_body_bytes",
@@ -85,7 +88,7 @@ class RequestReader:
 
     @property
     def method(self) -> bytes:
-        """Of the request that was read last."""
+        """Refers to the request that was read last."""
         method: bytes = self._parser.get_method()
         return method
 
@@ -103,14 +106,17 @@ class RequestReader:
         return body
 
     def give_up(self) -> None:
-        """Drop the body and read the head as it has come, since an answer depends on it."""
+        """Drop the body and read the head received so far, since an answer depends on it."""
         self.body = b""
         if not self._head_done:
             self._raw_head = bytes(self._raw_head) + b"\r\n\r\n"
             self._read_head()
 
     def close(self) -> None:
-        """The connection is gone. Breaks the cycle with the parser, else left to the garbage collector."""
+        """The connection is gone.
+
+        Breaks the cycle with the parser, which would otherwise wait for the garbage collector.
+        """
         self._parser = None
 
     def _feed(self, data: bytes) -> Problem | None:
@@ -119,7 +125,8 @@ class RequestReader:
         except httptools.HttpParserUpgrade:
             return self._ignore_upgrade()
         except httptools.HttpParserCallbackError as callback:
-            # httptools makes a parser error of whatever a callback raises: that is a bug, and no fault of the client.
+            # httptools turns any exception of a callback into a parser error: here that is a bug, and not the client's
+            # fault.
             raised, supervisor = callback.__context__, self._handler.driver.supervisor
             supervisor.caught(Callback.CLIENT, raised if isinstance(raised, Exception) else callback)
             return Problem(Reason.INTERNAL)
@@ -139,8 +146,8 @@ class RequestReader:
     def _ignore_upgrade(self) -> Problem | None:
         """Read a head again without its Upgrade, which a server may ignore (RFC 9110, 7.8); Java's client asks for h2c.
 
-        llhttp takes what comes behind such a head for another protocol, and not for the body. A client that opens a
-        WebSocket (Codex does, on /v1/responses) hears at once that it has to go on without.
+        llhttp takes bytes after such a head as another protocol, not as the body. A client that opens a WebSocket
+        (Codex does, on /v1/responses) is told at once to go on without it.
         """
         raw = bytes(self._raw_head)
         if self._parser.get_method() == b"GET" and asks_websocket(raw):
@@ -153,7 +160,7 @@ class RequestReader:
         return self._feed(plain)
 
     def _is_head_too_large(self, data: bytes) -> bool:
-        """Look at the bytes of a head before they are parsed: httptools would collect them without limit."""
+        """Check the bytes of a head before they are parsed: httptools would collect them without limit."""
         raw: bytes | bytearray = data
         if self._raw_head:
             # Grown in place, since a client may send its head byte by byte.
@@ -173,7 +180,7 @@ class RequestReader:
         self._url += url
 
     # There is no `on_header`: the wanted headers are read from the raw head, which llhttp has found well formed by
-    # then. That saves a third of the parsing, and keeps trailers, which it reports as headers, out of the way.
+    # then. That saves a third of the parsing, and excludes trailers, which it reports as headers.
 
     def on_headers_complete(self) -> None:
         if self.is_pipelined or self._parser.should_upgrade():
@@ -198,14 +205,14 @@ class RequestReader:
             self.problem = self.problem or self._limits.too_large()
             self._is_urgent = True
         elif b"expect" in head.fields and self.is_http_11:
-            # A client that asks first must not be made to send what is refused anyway.
+            # A client that asks first must not be made to send a body that is refused anyway.
             if self.problem is None:
                 self.wants_continue = True
             else:
                 self._is_urgent = True
 
     def _read_head(self) -> RequestHead:
-        """Read the head, whole or not: an answer needs its path, its key and its error format."""
+        """Read the head, complete or not: an answer needs its path, its key and its error format."""
         raw = self._raw_head if isinstance(self._raw_head, bytes) else bytes(self._raw_head)
         head = self.head = read_head(raw, self._handler.names)
         path = self._url.partition(b"?")[0] if QUESTION_MARK in self._url else self._url

@@ -1,8 +1,8 @@
 """The connection of one client: a protocol that uvicorn runs, joined to the request handler without a framework.
 
-This protocol closes gaps of uvicorn 0.54, which were measured (docs/internals/adr/0001-data-plane.md). uvicorn waits
-for ever for the rest of a request, and for a reader that has stalled. It takes headers without limit, and trailers for
-headers. It does not see that a client has left if another request was pipelined before.
+This protocol closes measured gaps of uvicorn 0.54 (docs/internals/adr/0001-data-plane.md). uvicorn waits for ever for
+the rest of a request, and for a stalled reader. It accepts headers without limit, and takes trailers for headers. It
+does not notice that a client has left if another request was pipelined before.
 
     IDLE ──bytes──> RECEIVING ──whole request──> ANSWERING ──answer complete──> IDLE
                         └── refused with the body unread ──> LINGERING ──> closed
@@ -96,8 +96,8 @@ class ClientConnection(Client):
         self.eof_received()
 
     def eof_received(self) -> None:
-        """A client that closes its sending side has hung up: there is no way to tell it from one that is gone."""
-        # Said here and not left to connection_lost, which waits until everything written has been taken.
+        """A client that closes its sending side counts as gone: the two cannot be told apart."""
+        # Reported here and not in connection_lost, which waits until everything written has been read.
         exchange = self._exchange
         try:
             self._leave(Reason.CLIENT_GONE)
@@ -116,13 +116,13 @@ class ClientConnection(Client):
         if phase is _LINGERING:
             return
         if phase is _ANSWERING:
-            # Were it parsed, a disconnect behind it would go unseen for as long as the answer takes.
+            # If it were parsed, a disconnect behind it would go unseen for as long as the answer takes.
             if data.strip(b"\r\n"):
                 self.abort()
             return
         is_new = phase is _IDLE
         if is_new:
-            # Line ends between requests are no request (RFC 9112, 2.2), and no part of the next one's head.
+            # Line ends between requests are no request (RFC 9112, 2.2), and no part of the next head.
             data = data.lstrip(b"\r\n")
             if not data:
                 return
@@ -208,7 +208,7 @@ class ClientConnection(Client):
             self._enter(body)
 
     def _refuse(self, problem: Problem) -> None:
-        """Reject a request that has come whole."""
+        """Reject a request that is complete."""
         self._write_rejection(problem, close=not self._keep_alive)
         self.done()
 
@@ -225,12 +225,12 @@ class ClientConnection(Client):
         reader = self._reader
         answer = self._handler.rejection(reader.dialect, problem, reader.head, reader.caller, close=close)
         if reader.method == b"HEAD":
-            # Bytes after the head would be taken for the beginning of the next answer.
+            # Bytes after the head would be read as the beginning of the next answer.
             answer = answer[: answer.index(b"\r\n\r\n") + 4]
         self.write(answer)
 
     def _reject(self, problem: Problem) -> None:
-        """Answer before the request is whole, and close without a reset, which could destroy the answer on its way."""
+        """Answer before the request is complete, and close without a reset, which could destroy the answer."""
         limits = self._limits
         limits.receiving.stop(self)
         limits.let_go(self)
@@ -246,7 +246,7 @@ class ClientConnection(Client):
     # ---- Client
 
     def placed(self, pool: str, since: float) -> None:
-        """The request is in that pool, since it was first dispatched."""
+        """The request is in that pool from its first dispatch on."""
         occupancy, before = self._limits.occupancy(pool), self._occupancy
         if occupancy is before:
             return
@@ -278,7 +278,7 @@ class ClientConnection(Client):
             self._phase = _IDLE
             self._limits.idle.start(self, self._clock())
             if self.full:
-                # A client that asks on without reading would pile up answers.
+                # A client that keeps asking without reading would pile up answers.
                 self.transport.pause_reading()
         else:
             self.close()
@@ -311,14 +311,14 @@ class ClientConnection(Client):
     # ---- ends
 
     def too_slow(self) -> None:
-        """The request is not whole in time; a connection that sent nothing is closed without a word."""
+        """The request did not arrive in time; a connection that sent nothing is closed silently."""
         if self._phase is _RECEIVING:
             self._reject(Problem(Reason.RECEIVE_TIMEOUT))
         else:
             self.close()
 
     def stalled(self) -> None:
-        """The client reads no more of its answer, or next to none."""
+        """The client reads nothing of its answer, or next to nothing."""
         if self.has_taken_some:
             self.watch_stall()
             return
@@ -337,9 +337,9 @@ class ClientConnection(Client):
         self.transport.abort()
 
     def broke(self, callback: Callback, error: Exception) -> None:
-        """Something raised while it worked on this connection: say that this was a bug, if that can be, and close it.
+        """An exception was raised while this connection was handled: say that this was a bug if possible, and close it.
 
-        A request that is under way is ended by the driver, which frees what it holds.
+        The driver ends a running request, and frees its resources.
         """
         exchange = self._exchange
         if isinstance(exchange, CountUnderWay):
@@ -363,7 +363,7 @@ class ClientConnection(Client):
             self.transport.abort()
 
     def shutdown(self) -> None:
-        """uvicorn: the server is going down. Answers under way are finished, and the connection then closed."""
+        """uvicorn: the server is going down. Running answers are finished, and the connection is then closed."""
         if self._phase is _IDLE:
             self.close()
 

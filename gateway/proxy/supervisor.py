@@ -1,7 +1,7 @@
-"""The supervisor of callbacks. A bug costs one request: it is logged once, counted, and the rest goes on.
+"""The supervisor of callbacks. A bug costs one request: it is logged once and counted, and everything else goes on.
 
 Our callers (the event loop, httptools, timers) drop an exception, or end the process with it. So every entry point
-hands each exception to the one supervisor of the process, and fails the request that it worked on.
+passes each exception to the one supervisor of the process, and fails the request it handled.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Supervisor:
         self._sampler = LogSampler(clock)
 
     def caught(self, callback: Callback, error: Exception) -> None:
-        """A callback of ours raised this."""
+        """One of our callbacks raised this exception."""
         self._count(callback)
         kind = f"{callback.value} {type(error).__name__} {_place(error)}"
         left_out = self._sampler.take(kind)
@@ -39,7 +39,7 @@ class Supervisor:
 
 
 def _place(error: Exception) -> str:
-    """Where it was raised: the innermost file and line. Compiled code has no more than its name."""
+    """Where it was raised: the innermost file and line. Compiled code shows only its name."""
     trace = error.__traceback__
     if trace is None:
         return ""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 Part: TypeAlias = Callable[[], None]
-"""Does a little, and adds itself again if there is more to do; never raises."""
+"""Does a little work, and adds itself again if more is left; never raises."""
 
 
 class Turns:
@@ -20,7 +20,7 @@ class Turns:
         self._parts: deque[Part] = deque()
 
     def add(self, part: Part) -> None:
-        """Have a part done, after the owners that wait already."""
+        """Queue a part of work, behind the owners that already wait."""
         self._parts.append(part)
         if len(self._parts) == 1:
             asyncio.get_running_loop().call_soon(self._run)

@@ -1,4 +1,4 @@
-"""Work before a request, and the forecast of the request."""
+"""The work before a request, and the request's forecast."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ NO_FEATURES = (0.0, 0.0, 0.0, 0.0)  # Final, mypyc takes it for one that was nev
 class Ahead:
     """Requests ahead of one that would have to wait.
 
-    `requests`: those of its own tier and above; `own`: those of its own tier. `higher_share`: arrivals per second of
-    higher tiers over the drain rate of the pool (0-1). `floor`: share (0-1) of service guaranteed to its tier.
+    `requests`: those of its own tier and above; `own`: those of its own tier alone. `higher_share`: arrivals per second
+    of higher tiers over the drain rate of the pool (0-1). `floor`: share (0-1) of service guaranteed to its tier.
     """
 
     __slots__ = ("floor", "higher_share", "own", "requests")
@@ -85,10 +85,10 @@ class Forecast:
         """P(late) for each TTFT objective of its tier that was checked, in their order."""
         self.load = 0.0
         self.weight = 0.0
-        """Number of requests that its label stands for; 0: calibration does not learn from it."""
+        """Number of requests that its label represents; 0: calibration does not learn from it."""
         self.judged = False
-        """Whether it has its label, or will never have one."""
+        """Whether it has its label, or will never get one."""
 
     def engine_s(self, body_at: float) -> float:
-        """Seconds from slot to first token, of a request with body complete at `body_at`."""
+        """Seconds from slot to first token, for a request with body complete at `body_at`."""
         return self.ttft_s - self.wait_s - (self.at - body_at)

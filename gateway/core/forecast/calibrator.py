@@ -13,12 +13,12 @@ from gateway.core.stats import Pace
 PROBIT: Final = 1.702
 """The normal distribution function is about logistic(1.702 z)."""
 LABELS_PER_S: Final = 50.0
-"""Labels learned per second at most: more would teach nothing, at the same cost each."""
+"""Labels learned per second at most: more would add cost and no knowledge."""
 MAX_SKIPPED: Final = 20
 PRIOR_DEVIATION: Final = 0.3
 QUANTILE_STEP: Final = 0.05
 BEYOND: Final = 0.32
-"""Share of a normal distribution that is more than one deviation from the median, on either side."""
+"""Share of a normal distribution beyond one deviation from the median, on either side."""
 MIN_SPREAD: Final = 0.03
 PRIOR_SLOPE: Final = 4.0
 """Prior weight of the first feature, which is logit / 4: the raw probability stands until labels change it."""
@@ -28,7 +28,7 @@ on four engines: with the raw probability as prior the error is twice as large."
 HIGHER_SHARE: Final = 3
 """Index of the share of higher tiers among the features."""
 NEAR_BOUND: Final = 0.6
-"""TPOT above this share of its bound: that of a full replica. Elsewhere the load may still grow by much."""
+"""A TPOT above this share of its bound comes from a full replica. Below it the load may still grow much."""
 LENGTHS: Final = 3
 DIRECT: Final = 2 * LENGTHS
 QUEUED: Final = DIRECT + 1
@@ -36,7 +36,7 @@ KINDS: Final = QUEUED + 12
 
 
 def tpot_kind(output_tokens: float, tpot_s: float, bound_s: float) -> int:
-    """Kind of a TPOT, by the expected length of the answer and the bound: short answers scatter more."""
+    """Kind of a TPOT, by expected answer length and bound: short answers vary more."""
     length = 0 if output_tokens < 32.0 else 1 if output_tokens < 128.0 else 2
     return length + LENGTHS if tpot_s > NEAR_BOUND * bound_s else length
 
@@ -49,9 +49,9 @@ def queued_kind(requests_ahead: int) -> int:
 class Spread:
     """Logarithms of latencies over their forecasts, by kind: the median, and the deviation on each side of it.
 
-    Both are quantiles that are followed by steps of a fixed size (Robbins and Monro, 1951). So the first forecasts of a
-    cold pool, which may be wrong by a factor of three, count no more than others. Sides are apart, since the lower one
-    may be wide: a short answer may end before a prompt slows its steps.
+    Both are quantiles, followed by steps of a fixed size (Robbins and Monro, 1951). So the first forecasts of a cold
+    pool, which may be wrong by a factor of three, weigh no more than others. The sides are separate, since the lower
+    one may be wide: a short answer may end before a prompt slows its steps.
     """
 
     __slots__ = ("_deviations", "_medians")
@@ -62,7 +62,7 @@ class Spread:
         """Below the median of each kind, then above."""
 
     def add(self, kind: int, error: float) -> None:
-        """A latency was exp(error) times its forecast."""
+        """A latency turned out exp(error) times its forecast."""
         off = error - self._medians[kind]
         side = KINDS + kind if off > 0.0 else kind
         deviation = self._deviations[side]
@@ -83,7 +83,7 @@ class Calibration:
     """One kind of probability in one pool: its calibration, and how well it agreed with labels.
 
     Each tier has a calibration of its own. Forecasts of the most urgent tier come true most often. Requests of the
-    least urgent tier are overtaken by later arrivals, so the same raw probability means more there.
+    least urgent tier are overtaken by later arrivals, so there the same raw probability means more risk.
     """
 
     __slots__ = ("_prior", "_tiers", "scores")
@@ -128,9 +128,9 @@ class Calibrator:
         return x, max(0.0, x), 0.0, 0.0
 
     def weigh(self, now: float) -> float:
-        """Number of requests that the label of one admitted now stands for; 0 if it is not learned from.
+        """Number of requests that the label of one admitted now represents; 0 if it is not learned from.
 
-        The choice is made at admission and not when the label comes: the misses of a burst come all at once.
+        The choice is made at admission, not at the label: the misses of a burst come all at once.
         """
         if not self._pace.due(now):
             self._skipped += 1

@@ -33,8 +33,9 @@ SAMPLES_PER_S: Final = 50.0
 """Samples learned per second at most: more would teach nothing, at the same cost each."""
 LOWER: Final = 0.1
 HIGHER: Final = 0.0125
-"""Weights of a load below (`LOWER`) and above the low end: its expectile of 1/9, which about one load in four is
-below."""
+"""Weights of a load below (`LOWER`) and above the low end: the low end is the 1/9 expectile, with about one load in
+four below it.
+"""
 
 
 class LatencyModel:
@@ -63,7 +64,7 @@ class LatencyModel:
         """Low end of the loads from which steps were learned."""
         self.ttft = NonNegative(TTFT_PRIOR)
         self.residual = 0.0
-        """Mean logarithm of time per token over expected: the speeds of replicas are relative to it."""
+        """Mean log-ratio of time per token to its forecast: the speeds of replicas are relative to it."""
         self.stay_s = 0.0
         """Mean time from dispatch to end; 0: not known."""
         self.decode_s = 0.0
@@ -72,11 +73,14 @@ class LatencyModel:
         """Share (0-1) of recent answers with several tokens to an event."""
         self.pace = Pace(SAMPLES_PER_S)
         self.queued_backlog = self.queued_decodes = self.queued_context = self.queued_slot_s = 0.0
-        """Mean load that queued requests met at their replica."""
+        """Mean load at their replica when queued requests were sent."""
         self._rate = self._rate_at = 0.0
 
     def step_s(self, decodes: float, context: float) -> float:
-        """Seconds of a step without prompts. If the fit puts all on prompts, that of the lightest load learned."""
+        """Seconds of a step without prompts.
+
+        If the fit gives all time to prompts, the step of the lightest load learned.
+        """
         c0, c1, c2, _ = self.step.coefficients
         low = self._low
         step_s = c0 + c1 * max(low[0], decodes * DECODES) + c2 * max(low[1], context * CONTEXT)
@@ -91,14 +95,14 @@ class LatencyModel:
     def typical_step_s(self, decodes: float, context: float, prefill: float) -> float:
         """Seconds of a step under this load, which is raised to the low end of the loads learned from.
 
-        Below that end the coefficients are not identified. If all replicas are full, chance decides which coefficient
-        gets the time, and the step of a nearly idle replica would be predicted as 0.
+        Below that end the coefficients cannot be told apart. If all replicas are full, chance decides which coefficient
+        gets the time, and a nearly idle replica's step would be predicted as 0.
         """
         a, b, c = self._low
         return max(self.step.predict(max(a, decodes), max(b, context), max(c, prefill)), 1e-9)
 
     def tpot_s(self, step_s: float, replicas: int, now: float) -> float:
-        """Time per token, beside the prompts that arrive at the rate of the last seconds."""
+        """Time per token, with the prompts that arrive at the rate of the last seconds."""
         rate = self._rate * math.exp((self._rate_at - now) / RATE_TAU_S) / RATE_TAU_S
         return step_s / (1.0 - min(MAX_BUSY, self.step.coefficients[3] * TOKENS * rate / max(1, replicas)))
 
@@ -109,11 +113,11 @@ class LatencyModel:
         return self.ttft.predict(backlog * TOKENS, prompt_tokens * TOKENS, step_s)
 
     def prompt_token_s(self) -> float:
-        """Seconds to read one prompt token: the larger of the costs of an own and of an earlier token in TTFT."""
+        """Seconds to read one prompt token: the larger of the TTFT's costs per own token and per earlier token."""
         if self.ttft.samples < FIRST:
             return max(self.step.coefficients[3], 1e-3) * TOKENS
         _, before, own, _ = self.ttft.coefficients
-        return max(max(before, own), 1e-3) * TOKENS  # of three, `max` would make objects of them
+        return max(max(before, own), 1e-3) * TOKENS  # with three arguments, `max` would make objects of them
 
     def sent(self, prompt_tokens: int, now: float) -> None:
         """Prompt tokens went to a replica of the pool."""

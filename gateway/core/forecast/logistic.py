@@ -1,4 +1,4 @@
-"""An online logistic regression, by which probabilities are calibrated."""
+"""An online logistic regression that calibrates probabilities."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FORGET: Final = 0.9998
 BATCH: Final = 32
 """Labels per Newton step."""
 PRIOR_INFORMATION: Final = 20.0
-"""Permanent weight of the prior: that of about 200 labels, each of which adds p(1 - p) x feature^2."""
+"""Permanent weight of the prior, equal to about 200 labels, each of which adds p(1 - p) x feature^2."""
 MAX_LOGIT: Final = 8.0
 SIZE: Final = 5
 Weights = tuple[float, float, float, float, float]
@@ -44,7 +44,7 @@ class Logistic:
         L' = f L + (1 - f) R + sum p (1 - p) x x'
         w' = w + L'^-1 [(1 - f) R (w0 - w) + sum (y - p) x]        f: FORGET to the number of labels
 
-    so that a weight that no label tests returns to the prior w0 instead of drifting (stabilised forgetting, Kulhavy).
+    so that a weight without new labels returns to the prior w0 instead of drifting (stabilised forgetting, Kulhavy).
     """
 
     __slots__ = ("_batch", "_information", "_prior", "labels", "weights")

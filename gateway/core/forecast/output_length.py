@@ -1,9 +1,9 @@
 """Output length: quantiles of output tokens per route, learned as tokens stream.
 
-An answer that is open, was cut, or reached its cap is censored: its own length is only a lower bound. So the
-product-limit estimator is used: of all answers with so many tokens, so many ended there (Kaplan and Meier 1958). If
-only ended answers counted, a model that begins to ramble would be noticed too late. Cutting long answers would make
-the rest look short.
+An answer that is open, was cut, or reached its cap is censored: its length is only a lower bound. So the product-limit
+estimator is used: the share of the answers with so many tokens that ended there (Kaplan and Meier 1958). If only ended
+answers counted, a model that begins to ramble would be noticed too late. Cut answers that counted as complete would
+make the rest look short.
 
 Tokens are counted by edges. An answer censored between two edges counts half at risk there, as in life tables (Cutler
 and Ederer 1958).
@@ -20,16 +20,16 @@ EDGES: Final = log_edges(1.0, 65536.0, 0.12)
 SHRINK: Final = 20.0
 """Weight of a bucket's parent, in answers."""
 OWN: Final = 10.0 * SHRINK
-"""With so many answers of its own a bucket no longer follows each update of its parent."""
+"""With this many answers of its own a bucket no longer follows each update of its parent."""
 REFRESH: Final = 256
-"""A bucket counts its events after so many at the latest, before that after an eighth of its answers."""
+"""A bucket counts its events after this many at the latest, earlier after an eighth of its answers."""
 PASSING: Final = 0.1
-"""Weight there of an answer that has gone on, against one that has ended."""
+"""There, weight of an answer that goes on relative to one that has ended."""
 KEEP: Final = 2000.0
 """Approximate memory in answers: counts are halved when there are twice as many."""
 LONG: Final = 0.99
 MIN_KNOWN: Final = 500.0
-"""Answers of a model and tier before a length can be overlong."""
+"""Answers that a model and tier need before a length can be overlong."""
 PRIOR_TOKENS = (16.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 """Lengths that are equally likely before any answer."""
 
@@ -62,15 +62,15 @@ class Bucket:
         self._as_of = -1
         """Updates of the root that the table includes."""
         self._ended = [0.0] * (len(EDGES) + 1)
-        """Answers that ended between edge i - 1 and edge i."""
+        """Number of answers that ended between edge i - 1 and edge i."""
         self._passed = [0.0] * (len(EDGES) + 1)
-        """Answers that passed edge i, less those that passed edge i - 1."""
+        """Answers that passed edge i, minus those that passed edge i - 1."""
         self._fresh: list[tuple[int, int, bool]] = []
         self._due = 0.0
         self._above: list[float] = []
         """The table: P(output > edge i)."""
         self._longest = 0
-        """The last bin that any answer has reached, here or above."""
+        """The last bin that any answer has reached, in this bucket or above."""
         self.seen = 0.0
         """Answers counted so far, open ones included."""
         self._median = self._mean = 1.0
@@ -82,13 +82,13 @@ class Bucket:
 
     @property
     def median(self) -> float:
-        """Output tokens that half of the answers stay within."""
+        """Output tokens that half of the answers do not exceed."""
         self._look()
         return self._median
 
     @property
     def mean(self) -> float:
-        """Output tokens of an answer in the mean, at least 1."""
+        """Mean output tokens of an answer, at least 1."""
         self._look()
         return self._mean
 
@@ -101,7 +101,7 @@ class Bucket:
         return (EDGES[i] - tokens) + self._rest[i] / self._above[i]
 
     def add(self, tokens: int, told: int = 0) -> None:
-        """An answer ended by itself after `tokens` (>= 1). `told`: edges already counted for it by `passes`."""
+        """An answer ended by itself after `tokens` (>= 1). `told`: edges that `passes` already counted for it."""
         self._see(told, _bin(tokens), True)
 
     def passes(self, tokens: int, told: int) -> int:
@@ -114,7 +114,7 @@ class Bucket:
         return index
 
     def is_long(self, tokens: int) -> bool:
-        """Whether all but one answer in a hundred are shorter; False before enough answers."""
+        """Whether 99% of the answers are shorter; False before there are enough answers."""
         known = self if self._parent is None else self._parent
         return known.seen >= MIN_KNOWN and tokens > self.quantile(LONG)
 
@@ -150,7 +150,7 @@ class Bucket:
             self._longest = index
 
     def _look(self) -> None:
-        """Rebuild the table if any bucket was updated, since all buckets lean on the root.
+        """Rebuild the table if any bucket was updated, since all buckets borrow from the root.
 
         The table depends on the counts alone, not on when it is read: a read must not change later results.
         """
@@ -176,7 +176,7 @@ class Bucket:
             risk = max(known, 0.5 * (came + known))
             came = max(0.0, passed)
             if broader:
-                # The bucket above adds the weight of SHRINK answers, also in bins that no answer here has reached.
+                # The bucket above adds the weight of SHRINK answers, even in bins that no answer here has reached.
                 after = SHRINK * broader[i]
                 risk += before
                 ended += before - after
@@ -204,7 +204,7 @@ class Bucket:
         return high_p + (low_p - high_p) * (tokens - low) / (EDGES[i] - low)
 
     def quantile(self, q: float) -> float:
-        """Output tokens that a share `q` (0-1) of answers stays within, at most the longest seen."""
+        """Output tokens that a share `q` (0-1) of answers does not exceed, at most the longest seen."""
         self._look()
         low, high = 0, self._longest
         above = self._above
@@ -220,10 +220,10 @@ class Bucket:
         return max(1.0, lowest + (EDGES[low] - lowest) * min(1.0, max(0.0, share)))
 
     def longest(self, quantile: float, up_to: int | None) -> float:
-        """Tokens that certainly more than 1 - `quantile` of the answers exceed, of those with at most `up_to` tokens.
+        """Tokens that certainly more than 1 - `quantile` of the answers with at most `up_to` tokens exceed.
 
-        It is below the true quantile by two standard errors. A tail that few answers have shown would leave replicas
-        empty.
+        It is below the true quantile by two standard errors. An overestimated tail, seen in few answers, would leave
+        replicas empty.
         """
         spread = 2.0 * math.sqrt(quantile * (1.0 - quantile) / max(1.0, self.seen))
         low = max(0.5, quantile - spread)
@@ -239,7 +239,7 @@ def _bin(tokens: int) -> int:
 class OutputLengths:
     """Buckets by (model, tier, power of two of the prompt's length), below (model, tier), below the model, below all.
 
-    A bucket that has seen little leans on the one above it.
+    A bucket with few answers borrows from the one above it.
     """
 
     def __init__(self) -> None:
@@ -268,7 +268,7 @@ class OutputLengths:
         return found if found is not None else group[-1]
 
     def longest(self, tier: str, quantile: float, up_to: int | None) -> float | None:
-        """The most of `Bucket.longest` for this tier and any model; None before there are answers."""
+        """The largest `Bucket.longest` of this tier over all models; None before there are answers."""
         found = [bucket.longest(quantile, up_to) for bucket in self._of_tier.get(tier, ()) if bucket.seen]
         return max(found, default=None)
 

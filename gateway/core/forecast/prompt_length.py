@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
-# Before anything is learned: English text is about 4 bytes per token, code about 3. CJK text has about one token
-# per character of 3 bytes. The prior errs on the long side for the high estimate, on the short side for the low.
+# Before anything is learned: English text is about 4 bytes per token, code about 3. CJK text has about one token per
+# character of 3 bytes. The prior errs high for the high estimate, and low for the low one.
 PRIOR_HIGH: Final = 0.40
 PRIOR_LOW: Final = 0.12
 HIGH_QUANTILE: Final = 0.98
@@ -36,7 +36,7 @@ class QuantileTracker:
         if self._n * MIN_STEP < 1.0:
             self._n += 1
             step = max(1.0 / (self._n + 1), MIN_STEP)
-            # A step on the logarithm is a factor on the value; from here on it stays the same.
+            # A step on the logarithm is a factor on the value; once small enough, it stays the same.
             self._up = math.exp(step * self._quantile)
             self._down = math.exp(-step * (1.0 - self._quantile))
         self.value *= self._up if sample > self.value else self._down
@@ -60,8 +60,8 @@ class PromptEstimator:
     """Low and high estimates of prompt tokens from prompt bytes, per model and power-of-two length bucket.
 
     Buckets are needed because the chat template is a fixed cost that dominates short prompts. A ratio learned from
-    those would overcount long prompts into the wrong pool. A bucket without samples uses its nearest shorter neighbour
-    that has some, else the prior. Under a catch-all clients may invent model names: beyond `MAX` ratios the oldest is
+    short prompts would send long ones to the wrong pool. A bucket without samples uses its nearest shorter neighbour
+    that has some, else the prior. Under a catch-all, clients may invent model names: beyond `MAX` ratios the oldest is
     forgotten.
     """
 

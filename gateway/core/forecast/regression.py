@@ -11,7 +11,7 @@ BLOCKS: Final = 10
 FIRST: Final = 10
 """Samples before the first fit."""
 NOISE: Final = 0.3
-"""Relative error of one sample, against 1 for the prior. It sets how soon samples outweigh the prior."""
+"""Relative error of one sample, compared with 1 for the prior. It sets how soon samples outweigh the prior."""
 
 Coefficients = tuple[float, float, float, float]
 Sums = list[float]
@@ -22,7 +22,7 @@ class NonNegative:
     """y = c0 + c1 a + c2 b + c3 c, fitted so that the *relative* error is small, with every coefficient >= 0.
 
     Each sample weighs one over the square of its expected value. Each coefficient is shrunk towards its prior (ridge).
-    Samples are summed by block: nothing is ever subtracted, so rounding errors do not add up.
+    Samples are summed by block and never subtracted, so rounding errors do not add up.
     """
 
     __slots__ = ("_blocks", "_new", "_priors", "coefficients", "samples")
@@ -72,7 +72,7 @@ class NonNegative:
         self.coefficients = (c0, c1, c2, c3)
 
     def _sum_up(self) -> Sums:
-        """Sums of the samples since the last full block. Written out, since it is the one loop over all samples."""
+        """Sums of the samples since the last full block. Written out, since this is the only loop over all samples."""
         s11 = s1a = s1b = s1c = s1y = saa = sab = sac = say = sbb = sbc = sby = scc = scy = 0.0
         for a, b, c, y, weight in self._new:
             # A weight by y itself would favour samples that happen to be short.

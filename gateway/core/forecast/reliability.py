@@ -1,4 +1,4 @@
-"""Reliability of forecast probabilities: how well they agreed with what happened."""
+"""Reliability of forecast probabilities: how well they agreed with the outcomes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Reliability:
     """Mean |probability - share| over bins of equal mass."""
     brier: float
     skill: float
-    """1 - Brier score / Brier score of always saying the base rate; 0 where that is 0."""
+    """1 - Brier score / Brier score of always forecasting the base rate; 0 if the latter is 0."""
     bins: tuple[tuple[int, float, float], ...]
 
 
@@ -64,5 +64,5 @@ class Scores:
         self._pairs.append((probability, label))
 
     def read(self) -> Reliability:
-        """Reliability over the window. It sorts the window, so it is not for the request path."""
+        """Reliability over the window. It sorts the window, so it is too slow for the request path."""
         return reliability(list(self._pairs))

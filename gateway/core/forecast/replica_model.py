@@ -14,7 +14,7 @@ from gateway.core.forecast.severity import Severity
 from gateway.core.stats import Pace
 
 FIRST_STEPS: Final = 8
-"""Steps of an answer from which costs are learned first: whole answers may take minutes."""
+"""Steps of an answer before the first lesson on costs: waiting for its end may take minutes."""
 SPEED_BOUND: Final = math.log(2.0)
 SCRAPE_TAU_S: Final = 5.0
 REPLICA_SAMPLES_PER_S: Final = 5.0
@@ -60,20 +60,22 @@ class ReplicaModel:
         self.prefilled = 0.0
         """Prompt tokens of all prompts read so far."""
         self._reading: dict[int, tuple[int, float]] = {}
-        """Unread prompts by attempt, oldest first: tokens, and the time after which they count as read."""
+        """Unread prompts by attempt, oldest first: tokens, and the time at which they count as read."""
         self.unread = 0
         """Tokens of these prompts."""
         self._head_at = now
         """When the engine began to read the oldest of these."""
         self._foreign = 0.0
-        """Requests that a scrape saw beyond our own: other gateways use the replica too."""
+        """Requests in a scrape beyond our own, from other gateways."""
         self._foreign_at = now
         self._most = self._full = 0
-        """Seats of the engine: the same number ran in two scrapes in a row while others waited in it. After a single
-        scrape a request may just have waited for the next step. 0: not known."""
+        """Seats of the engine: the same number ran in two scrapes in a row while others waited in it.
+
+        After a single scrape, a waiting request may just have been waiting for the next step. 0: not known.
+        """
 
     def advance(self, in_flight: int, held_tokens: int, now: float) -> None:
-        """Integrate the load since it last changed, and take on the present load, by our own counts."""
+        """Integrate the load since its last change, and take on the present load, by our own counts."""
         passed = now - self._at
         if passed > 0.0:
             self.decodes_s += self.decodes * passed
@@ -83,7 +85,7 @@ class ReplicaModel:
         self.context = max(0, held_tokens - self.unread)
 
     def scraped(self, waiting: int, running: int, in_flight: int, now: float) -> None:
-        """A scrape gave the requests that wait and run in the engine, while `in_flight` were ours."""
+        """A scrape gave the requests that wait and run in the engine, of which `in_flight` were ours."""
         self._foreign += 0.5 * (waiting + running - in_flight - self._foreign)
         self._foreign_at = now
         if running > self._most:
@@ -131,7 +133,7 @@ class ReplicaModel:
         self.unread += prompt_tokens
 
     def read(self, attempt_id: int, now: float) -> None:
-        """The prompt of an attempt is read, hence those of all before it: engines read in order of arrival."""
+        """The prompt of an attempt is read, and so are all earlier ones: engines read in order of arrival."""
         if attempt_id in self._reading:
             while self._pop(now) != attempt_id:
                 pass
@@ -206,11 +208,11 @@ class AttemptPrediction:
         self.ttft, self.itl = scores
         """The scores that it counts for. An ejection replaces them, and later samples of earlier attempts are lost."""
         self.teaches = costs.pace.due(now)
-        """Whether its pool learns from it. It is decided in advance, so the selection is unbiased."""
+        """Whether its pool learns from it, which is decided in advance, so the selection is unbiased."""
         self.expects_at = 1
-        """Length of its answer at which the expected rest is next updated."""
+        """Length of its answer at which the expected rest is updated next."""
         self.edges = 0
-        """Edges of lengths that its bucket has counted as passed."""
+        """Edges of lengths that its bucket has already counted as passed."""
         self.backlog = engine.backlog(now)
         self.decodes = engine.decodes
         self.context = engine.context
@@ -226,7 +228,7 @@ class AttemptPrediction:
         self.lesson_at = FIRST_STEPS
         """Steps of its answer from which its pool learns next."""
         self.lesson_steps = 0
-        """Steps of its answer from which its pool has learned."""
+        """Steps of its answer that its pool has learned from."""
         self.begin(now)  # without a visible first token, the answer counts as begun now
 
     def begin(self, now: float) -> None:
@@ -255,13 +257,13 @@ class AttemptPrediction:
         engine.factor = math.exp(max(-SPEED_BOUND, min(SPEED_BOUND, engine.residual - costs.residual)))
 
     def begin_anew(self) -> None:
-        """Its next lesson is of the whole answer: those under way took events for steps."""
+        """Its next lesson covers the whole answer: lessons under way took events for steps."""
         self.lesson, self.lesson_steps = self.began, 0
 
     def teach(self, costs: LatencyModel, steps: int, now: float) -> None:
         """Its pool learns from the steps since the last lesson, of `steps` so far.
 
-        Lessons double in length. So the costs of a load are known long before the answers that met it end.
+        Lessons double in length. So a load's costs are known long before the answers under that load end.
         """
         fresh, span_s = steps - self.lesson_steps, now - self.lesson.at
         if fresh > 0 and span_s > 0.0:
@@ -270,7 +272,7 @@ class AttemptPrediction:
         self.lesson, self.lesson_steps, self.lesson_at = LoadMark(self.engine, now), steps, 2 * steps
 
     def show(self, costs: LatencyModel, steps: int, now: float) -> None:
-        """Score the replica by the first `steps` of an open answer, long before a long answer ends."""
+        """Score the replica by the first `steps` of an open answer, since a long answer ends much later."""
         self.shown = True
         span_s = now - self.began.at
         if span_s > 0.0:
@@ -288,5 +290,5 @@ class AttemptPrediction:
 
 
 def _weight(steps: int) -> float:
-    """Weight of a sample of so many steps. In a short answer one chunk of another prompt matters much."""
+    """Weight of a sample with this many steps. In a short answer one chunk of another prompt has a large effect."""
     return steps / (steps + 32.0)

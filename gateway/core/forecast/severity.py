@@ -12,10 +12,13 @@ WINDOW_S: Final = 1.9
 """Two looks."""
 MIN_SAMPLES: Final = 5.0
 MAX_Z: Final = 3.0
-"""Excess over the spread of the pool beyond which a replica stands out."""
+"""Excess, in spreads of the pool, beyond which a replica stands out."""
 TYPICAL: Final = 0.35
-"""Largest excess of a replica that is like the others. Its pool learns only from such a replica, and a probe within
-it is good. Otherwise a slow pace would become the expected one."""
+"""Largest excess of a replica that is like the others.
+
+Its pool learns only from such replicas, and a probe within this excess is good. Otherwise a slow pace would become the
+expected one.
+"""
 
 
 class Severity:
@@ -61,7 +64,7 @@ class Severity:
         return self.excess > TYPICAL and self.z > MAX_Z
 
     def ends(self, samples: float, now: float) -> bool:
-        """Whether a window with `samples` (overdue ones included) ends now. If so, the next one begins."""
+        """Whether a window with `samples` (overdue ones included) ends now; if so, the next one begins."""
         if samples < MIN_SAMPLES or now - self.began_at < WINDOW_S:
             return False
         self.window, self.began_at = 0.0, now

@@ -17,14 +17,18 @@ DRIFTED_OFFSET: Final = 0.1
 SCORE_WEIGHT: Final = 0.0005
 """Weight of one label in the running Brier scores: about the last 2,000 count."""
 DOUBTED_WEIGHT: Final = 0.003
-"""The same while untrusted: about the last 330 count. Otherwise early bad forecasts would keep it untrusted for
-minutes. Outcomes are unpredictable in that time, since requests wait until their deadlines."""
+"""The same while untrusted: about the last 330 count. Without it, early bad forecasts would keep it untrusted for
+minutes. Outcomes are unpredictable while it is untrusted, since requests wait until their deadlines.
+"""
 BASE_WEIGHT: Final = 0.0001
-"""Weight of one label in the base rate. It is smaller, since a base rate that follows bursts is a good forecast."""
+"""Weight of one label in the base rate.
+
+It is smaller, since a base rate that follows bursts is itself a good forecast.
+"""
 MAX_EXCESS: Final = 0.02
-"""Excess of the Brier score over that of the base rate beyond which probabilities are untrusted."""
+"""Excess of the Brier score over the base rate's, beyond which probabilities are untrusted."""
 UNLABELLED: Final = 200
-"""Forecasts in a row without a label, or beyond the labelled load, after which forecasts are uncovered."""
+"""Consecutive forecasts without a label, or beyond the labelled load, after which forecasts count as uncovered."""
 
 
 class Trust(StrEnum):
@@ -42,8 +46,8 @@ class Trust(StrEnum):
 class PageHinkley:
     """Detects a change of the mean of a series, up or down, by a cumulative test (Page 1954, Hinkley 1971).
 
-    `slack` per sample is tolerated. The alarm comes when the sum beyond it exceeds `threshold`. The series is taken
-    relative to its own slow mean. After an alarm the test begins anew.
+    `slack` per sample is tolerated. The alarm is raised when the sum of the excess is above `threshold`. The series is
+    taken relative to its own slow mean. After an alarm the test begins anew.
     """
 
     __slots__ = ("_down", "_mean", "_n", "_up", "alarms", "slack", "threshold")
@@ -73,8 +77,8 @@ class PageHinkley:
 class TrustMonitor:
     """Decides whether forecasts are trusted, in O(1) per event.
 
-    Trust is lost at an outer bound and regained at an inner one, so that it does not flutter. It is regained faster
-    than it is lost (`DOUBTED_WEIGHT`).
+    Trust is lost at an outer bound and regained at an inner one, so that it does not flap. It is regained faster than
+    it is lost (`DOUBTED_WEIGHT`).
     """
 
     __slots__ = (
@@ -118,7 +122,7 @@ class TrustMonitor:
         self._judge()
 
     def forecast(self, load: float) -> None:
-        """A forecast was made under `load` (any measure that grows with it)."""
+        """A forecast was made under `load` (any measure that grows with the load)."""
         if load > 1.5 * self._highest or self._unlabelled > 0:
             self._unlabelled += 1
         if self._unlabelled == UNLABELLED:

@@ -40,19 +40,19 @@ class ScaleView:
 
     wanted: int
     serving: float
-    """Replicas that get requests; one that is starting slowly counts in part."""
+    """Replicas that get requests; one in slow start counts in part."""
     requests_per_s: float
     prompt_tokens_per_s: float
     output_tokens_per_s: float
-    """Over the last minute or so, with the mean length of recent answers."""
+    """Over about the last minute, with the mean length of recent answers."""
     demand: float
-    """Replicas' worth of work that arrives."""
+    """Work that arrives, in replicas."""
     predicted: float
-    """The same, at the time when a replica that is started now would serve."""
+    """The same, forecast for the time when a replica started now would serve."""
     worth: float
     """Replicas for the predicted work, before rounding and holding."""
     knee: float
-    """Replicas' worth of work that one replica carries inside the objectives."""
+    """Work that one replica carries inside the objectives, in replicas."""
     windows: int
     """Windows that have moved the knee."""
     held_s: float

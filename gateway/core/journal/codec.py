@@ -9,7 +9,7 @@
     [1, 2]                            a tuple
     {"map": {"a": 1}}                 a mapping
 
-Types are found by their values and not by annotations, of which a compiled core keeps only some. Secrets are left out:
+Types are found from values and not from annotations, of which a compiled core keeps only some. Secrets are left out:
 fields with `repr=False`, and the keys of a policy.
 """
 
@@ -31,9 +31,9 @@ from gateway.core.journal.aliases import FIELDS
 Code = Callable[[object], object]
 
 WITHHELD: Final[dict[tuple[str, str], object]] = {("Policy", "keys"): {}}
-"""Fields that are not written though they are shown elsewhere, with their values when read."""
+"""Fields that are not written, though shown elsewhere, with the values they get when read."""
 DROPPED: Final = frozenset({("PoolSpec", "user_sessions")})
-"""Fields of earlier versions that decided nothing: they are passed over when read."""
+"""Fields of earlier versions that decided nothing: they are skipped when read."""
 PLAIN: Final = frozenset({NoneType, bool, int, str})
 NO_NUMBERS: Final = ("inf", "-inf", "nan")
 
@@ -71,7 +71,7 @@ def is_frozen(kind: type) -> bool:
 
 
 class Writer:
-    """Writes values. A value of a type in `references` is written by the function given for it."""
+    """Writes values. A value of a type in `references` is written by the function registered for it."""
 
     def __init__(self, references: Mapping[type, Code]) -> None:
         self._codes: dict[type, Code] = {float: _number, tuple: self._items, list: self._items, dict: self._mapping}
@@ -92,7 +92,7 @@ class Writer:
         return code(value)
 
     def whole(self, kind: type) -> Code:
-        """The function that writes a dataclass in full, even if references stand for it elsewhere."""
+        """The function that writes a dataclass in full, even if `references` has its type."""
         name, frozen, names = kind.__name__, is_frozen(kind), names_of(kind)
         get = _getter(names)
 
@@ -169,7 +169,7 @@ class Reader:
 
 
 def _getter(names: Sequence[str]) -> Callable[[object], Sequence[object]]:
-    """A function that gets all fields at once. For a single one attrgetter makes no tuple."""
+    """A function that gets all fields at once. For a single field attrgetter makes no tuple."""
     get: Callable[[object], Sequence[object]] = attrgetter(*names)
     return get if len(names) > 1 else lambda value: (getattr(value, names[0]),)
 

@@ -122,7 +122,7 @@ class Encoder:
         self._first = policy
         self._news: list[Mapping[str, object]] = []
         self._kept: list[object] = []
-        """Values that have a name. They are kept so that no other object ever gets their id()."""
+        """Values that have a name. They are kept alive, so that no other object ever gets their id()."""
         self._names: dict[int, Mapping[str, str]] = {}
         self._value = Writer(dict.fromkeys((Policy, Tier, Model), self._name)).value
         self._add(policy)
@@ -150,7 +150,7 @@ class Encoder:
         return {"raised": answer.error} if isinstance(answer, Raised) else self.answers(answer)
 
     def answers(self, commands: list[Command]) -> list[object]:
-        """The commands that a call was answered by."""
+        """The commands with which a call was answered."""
         return [self._command(command) for command in commands]
 
     def _argument(self, value: object) -> object:
@@ -231,7 +231,7 @@ class Decoder:
         return name, tuple(args)
 
     def answer(self, row: Sequence[object]) -> list[object] | Raised:
-        """The answer of the controller; to be called after `call` of the same row."""
+        """The controller's answer; to be called after `call` for the same row."""
         written = row[3]
         if isinstance(written, dict) and "raised" in written:
             return Raised(str(written["raised"]))

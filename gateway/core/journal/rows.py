@@ -1,6 +1,6 @@
-"""Fast writers for the values that every request has: `codec` writes any value, in eight times the time.
+"""Fast writers for values that every request has: `codec` writes any value, but takes eight times as long.
 
-The form is that of `codec`, and the order of fields is that of their class, by which journals are read.
+The form is that of `codec`, and fields stand in the order of their class, in which journals are read.
 """
 
 from __future__ import annotations

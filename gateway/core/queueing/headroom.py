@@ -6,9 +6,10 @@ birth-death chain). A request that finds none waits for an end, or for several (
 
     P(wait > t) = r^k exp(-(ends - arrivals) t)
 
-k is the smallest for which that is no more than an objective allows. It is a handful: trunk reservation, as telephone
-networks have it (Key, "Optimal control and trunk reservation in loss networks", 1990). If urgent tiers take nearly all,
-it is bounded by the square root of their requests in flight, which is how much these vary. More would stand empty.
+k is the smallest number for which that probability is within an objective's allowance. It is small: trunk reservation,
+as in telephone networks (Key, "Optimal control and trunk reservation in loss networks", 1990). If urgent tiers take
+nearly all places, k is bounded by the square root of their requests in flight, their usual variation. More would stand
+empty.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from gateway.core.queueing.rates import Rate
 
 MIN_LOAD: Final = 1e-3
 MAX_LOAD: Final = 0.9
-"""Urgent tiers that take more of the ends than this are treated as if they took this."""
+"""Urgent tiers that take a larger share of the ends are treated as taking this share."""
 WAIT_SHARE: Final = 0.2
 """Part of a TTFT objective that may be spent on waiting for a place."""
 
 DEMAND_TAU_S: Final = 5.0
 STOPPED_S: Final = 15.0
-"""No place is kept for a tier that has not asked for so long."""
+"""No place is kept for a tier that has sent no request for this long."""
 
 
 class AskedTier:
@@ -89,7 +90,7 @@ class AskedTiers:
 def places_kept(objectives: Iterable[Objective], arrivals_per_s: float, ends_per_s: float, in_flight: int) -> int:
     """Places to leave free for tiers with these TTFT objectives.
 
-    `arrivals_per_s` and `in_flight` are those of the tiers themselves and of more urgent ones, `ends_per_s` of all.
+    `arrivals_per_s` and `in_flight` count the tiers themselves and more urgent ones, `ends_per_s` all tiers.
     """
     if arrivals_per_s <= 0.0 or ends_per_s <= 0.0:
         return 0

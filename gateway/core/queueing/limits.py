@@ -16,7 +16,7 @@ FAIRNESS_HALF_LIFE_S: Final = 60.0
 """Half-life of the served tokens by which tenants take turns (llm-d's default)."""
 
 Rate = tuple[float, float, float]
-"""(limit, the rest of it, seconds until it is full again)"""
+"""(limit, what is left of it, seconds until it is full again)"""
 Left = tuple[Rate | None, Rate | None]
 """Rates of requests and of tokens; None where the tier sets no limit."""
 

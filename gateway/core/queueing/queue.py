@@ -18,13 +18,14 @@ TURN_SHARE: Final = 0.5
 MAX_TURN_S: Final = 1.0
 """The same in seconds, if that is less."""
 FLOOR_MARGIN: Final = 1.25
-"""Factor on a floor: a share of each ten seconds, served in whole requests, would often be missed without it."""
+"""Factor on a floor: without it, requests are too coarse for a share of each ten seconds, which would often be missed.
+"""
 AT_STAKE_S: Final = 5.0
 """Seconds after a loss in which tiers of one priority are served by weight."""
 LOOKED_AHEAD: Final = 8
 """Queued requests that are compared by their cached prompts when a replica has room."""
 STALE: Final = 32
-"""Stale entries that a heap may hold, beyond as many as there are requests."""
+"""Stale entries that a heap may hold, beyond the number of requests."""
 
 Entry = tuple[float, int, int, QueuedRequest]
 """(start by, id, ticket, request). An entry is stale if its request has another ticket."""
@@ -52,15 +53,15 @@ class TenantQueue:
 class TierQueue:
     """Requests of one tier, by latest start. The tenant served least goes first once it has waited for a while.
 
-    If that tenant were always next, a short burst of it would make the queued requests of others late, though there is
-    time for all. Its first request is next after a wait of `TURN_SHARE` of its allowed time, or `MAX_TURN_S`. So under
-    overload tenants take turns, and tenants with a small demand are in time.
+    If that tenant always went next, its short bursts would make the queued requests of others late for no reason. Its
+    first request goes next after a wait of `TURN_SHARE` of its allowed time, or `MAX_TURN_S`. So under overload tenants
+    take turns, and tenants with a small demand are in time.
 
-    The latest start of a request is its deadline less its predicted engine TTFT. By deadlines alone, long prompts would
-    be sent too late.
+    The latest start of a request is its deadline minus its predicted engine TTFT. Ordered by deadline alone, long
+    prompts would be sent too late.
 
-    Tokens served to a tenant are counted with a half-life (`TenantUse.serve`). The heap of tenants holds the count of
-    when a tenant was added. Only the top matters, and it is updated when it is read.
+    Tokens served to a tenant are counted with a half-life (`TenantUse.serve`). A tenant's heap entry holds the served
+    count from when the tenant was added. Only the top matters, and it is updated when it is read.
     """
 
     __slots__ = (
@@ -186,7 +187,7 @@ class TierQueue:
     def earliest(self, blocked: set[str]) -> list[QueuedRequest]:
         """Up to `LOOKED_AHEAD` requests with early latest starts, in order: the top of the heap.
 
-        With adapters `blocked`, the earliest of the others, in O(n log n).
+        With adapters `blocked`, the earliest of the other requests, in O(n log n).
         """
         if blocked:
             return sorted((live for live in self if live.request.adapter not in blocked), key=_turn)[:LOOKED_AHEAD]
@@ -201,10 +202,10 @@ class TierQueue:
         return min((live for live in self if _may_be_shed(live.request.tier)), key=_turn, default=None)
 
     def yield_to(self, tenant: str, body_bytes: int, by_count: bool, spare_bytes: int) -> list[QueuedRequest]:
-        """The requests that make way for a newcomer of `tenant` in a full queue; none if it has its share already.
+        """The requests that make way for a newcomer of `tenant` in a full queue; none if it already has its share.
 
-        Every tenant of the tier has an equal share of the requests and of the bytes that the tier holds. A tenant that
-        stays within its share with the newcomer takes the place from tenants above theirs, which keep their share.
+        Every tenant of the tier has an equal share of the requests and of the bytes that the tier holds. A tenant
+        within its share, newcomer included, takes the place from tenants above theirs, which keep their share.
         `by_count`: the queue is full in requests, too. `spare_bytes`: bytes left in it.
         """
         own = self._flows.get(tenant)
@@ -238,8 +239,8 @@ class TierQueue:
     def ahead_of(self, tenant: str, start_by: float = math.inf) -> int:
         """Number of requests of this tier ahead of a newcomer of `tenant`, since tenants take turns.
 
-        `start_by`: only requests with an earlier latest start count, in O(n). Without it all count: later newcomers may
-        overtake this one.
+        `start_by`: only requests with an earlier latest start count, in O(n). Without it all count, since later
+        newcomers may overtake this one.
         """
         flow = self._flows.get(tenant)
         mine = 0 if flow is None else flow.count
@@ -254,7 +255,7 @@ class TierQueue:
 
 
 def due_at(live: QueuedRequest) -> float:
-    """When its turn goes before earlier deadlines of others."""
+    """When its turn goes before others' earlier deadlines."""
     at = live.request.body_at
     return at + min(MAX_TURN_S, TURN_SHARE * (live.deadline - at))
 
@@ -278,9 +279,9 @@ def _compacted(heap: list[Entry], count: int) -> list[Entry]:
 class PoolQueue:
     """A `TierQueue` for each tier. Priorities are strict, except that a tier owed some of its floor is first.
 
-    Tiers of one priority are ordered by the latest starts of their heads. While requests of that priority are lost, the
-    order cannot save them all. Then higher weights go first, and each of these tiers counts as above the lighter ones.
-    It stays so for `AT_STAKE_S` after the last loss.
+    Tiers of one priority are ordered by the latest starts of their heads. While requests of that priority are lost, no
+    order can save them all. Then higher weights go first, and a tier counts as above lighter tiers. It stays so for
+    `AT_STAKE_S` after the last loss.
 
     The caller bounds the queue, in requests and in bytes of bodies. Every operation is O(log n) in the queued requests,
     times the number of tiers at most.
@@ -363,7 +364,8 @@ class PoolQueue:
     def last_below(self, tier: Tier) -> QueuedRequest | None:
         """The request to lose first among those that may be shed and are worth less than one of `tier`.
 
-        That is one of a less urgent tier, or of a lighter one of the same priority: a full queue loses one of the two.
+        Such a request is from a less urgent tier, or from a lighter one of the same priority: a full queue loses one of
+        the two.
         """
         found: QueuedRequest | None = None
         for tier_queue in self._tiers.values():
@@ -374,7 +376,7 @@ class PoolQueue:
         return found
 
     def shared_with(self, tier: Tier) -> tuple[int, int]:
-        """Number of queued requests that share the bounds with a newcomer of `tier`, and bytes of their bodies.
+        """Number of queued requests that share the bounds with a newcomer of `tier`, and the bytes of their bodies.
 
         Requests below it that may not be shed do not count, since they cannot make way.
         """

@@ -9,7 +9,7 @@ DRAIN_TAU_S: Final = 5.0
 DRAIN_WINDOW_S: Final = 1.0
 ENOUGH_S: Final = 2.0
 ENOUGH_ENDS: Final = 20.0
-"""Recent ends, while slots were short, before the drain rate is that of ends alone."""
+"""Recent ends, while slots were short, before the drain rate uses ends alone."""
 
 
 class Rate:
@@ -35,10 +35,10 @@ class Rate:
 class OpeningRate:
     """Events per second of the time in which a newcomer would have to wait ("saturated").
 
-    At any other time the rate would be that of arrivals. Measured only while a request waits, it would hardly ever be
-    measured where most newcomers are shed. Counts and saturated time are forgotten alike, exponentially over
+    At any other time the rate would equal that of arrivals. Measured only with a waiting request, it would hardly ever
+    be measured while most newcomers are shed. Counts and saturated time are both forgotten exponentially over
     `DRAIN_TAU_S`. After little saturated time the rate over all time is a better lower bound, since few events in a
-    short moment are mostly chance.
+    short time are mostly chance.
     """
 
     __slots__ = ("_all", "_all_at", "_last_at", "_seconds", "count")
@@ -75,8 +75,8 @@ class OpeningRate:
 class DrainRate:
     """Rate at which a pool gets room for one more request.
 
-    If slots are short, room is made by requests that end, and their rate is the steadier one. While slots fill up no
-    request ends, but each prompt that is read makes room. So until `ENOUGH_ENDS` every event that makes room counts.
+    If slots are short, ending requests make room, and their rate is steadier. While slots fill up no request ends, but
+    each prompt that is read makes room. So until there are `ENOUGH_ENDS`, every event that makes room counts.
     """
 
     __slots__ = ("_ends", "_openings")

@@ -18,7 +18,7 @@ class QueuedRequest:
         self.request = request
         self.use: TenantUse | None = None
         self.deadline = math.inf
-        """When its first token, or the whole of an unstreamed answer, would come too late."""
+        """When its first token, or the end of an unstreamed answer, would come too late."""
         self.start_by = math.inf
         """Latest start: when it has to be sent to be in time, by its forecast. Set when it is queued."""
         self.forecast: Forecast | None = None

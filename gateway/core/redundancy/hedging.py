@@ -8,8 +8,8 @@ most one duplicate is sent. Retried requests and those without a visible first t
 A random share of the requests that could be hedged never is: the holdout. An attempt and its duplicate tend to be slow
 together, so only the holdout shows the tail without hedging.
 
-Duplicates are paid for out of two buckets per tier, a share of its requests and the same share of its prompt tokens.
-They also draw on the budget that they share with retries (`core.redundancy.retry_budget`).
+Duplicates are paid from two buckets per tier: a share of its requests, and the same share of its prompt tokens. They
+also draw on the budget that they share with retries (`core.redundancy.retry_budget`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gateway.core.snapshot import HedgePoolView, HedgeTierView
 from gateway.core.timers import Timers
 
 FLOOR_FACTOR: Final = 1.5
-"""No duplicate before this multiple of the predicted TTFT: a long prompt is not late."""
+"""No duplicate before this multiple of the predicted TTFT: a long prompt alone is not late."""
 BURST: Final = 20.0
 """Duplicates that a tier may save up."""
 BUSY: Final = 0.8
@@ -78,7 +78,7 @@ class TierHedges:
         self.requests = 0.0
         """Duplicates that it may send."""
         self.tokens = 0.0
-        """Prompt tokens that engines may have to read for duplicates: those that are in no cache of theirs."""
+        """Prompt tokens that engines may have to read for duplicates, cached ones left out."""
         self.mean_tokens = 0.0
         self.held = 0
         """Requests of the holdout."""
@@ -96,7 +96,8 @@ class TierHedges:
     def denies(self) -> HedgeDenied | None:
         """Why it cannot pay for one more duplicate; None if it can.
 
-        Tokens may be overdrawn: a late long prompt may be hedged too, and its tokens are earned before the next hedge.
+        Tokens may be overdrawn: a late long prompt may be hedged too, and the next hedge waits until the tokens are
+        earned.
         """
         if self.requests < 1.0:
             return HedgeDenied.BUDGET
@@ -223,7 +224,10 @@ class Hedges(Learner):
             self.of_tier(live.request.tier).outcomes[live.hedged] += 1
 
     def _learn(self, attempt: Attempt, censored: bool, now: float) -> None:
-        """Learn the TTFT of a first attempt. Second attempts are not typical: they are made when replicas are slow."""
+        """Learn the TTFT of a first attempt.
+
+        Second attempts are not typical, since they are made when replicas are slow.
+        """
         if attempt.first and attempt.sent_at is not None:
             first_tokens = self.of_pool(attempt.replica.pool).first_tokens
             first_tokens.add(bucket_of(attempt.slot.unread_tokens), now - attempt.sent_at, censored, now)

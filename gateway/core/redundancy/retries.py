@@ -24,7 +24,7 @@ RETRYABLE: Final = (
 # From an intermediary that could not reach the engine.
 BAD_GATEWAY: Final = 502
 
-# Refusals that the replica may cause itself: it lacks the model, or may not serve it. Another replica is tried if it
+# Refusals that may be the replica's fault: it lacks the model, or may not serve it. Another replica is tried if it
 # refuses less often (fleet/odd_answers.py).
 OWN_REFUSALS: Final = (403, 404)
 
@@ -36,13 +36,13 @@ MAX_TOLD_BACKOFF_S: Final = 60.0
 
 
 def rest_s(refusals: int, retry_after_s: float | None) -> float:
-    """Seconds of backoff for a replica that has refused so many requests (>= 1) in a row."""
+    """Seconds of backoff for a replica that has refused this many requests (>= 1) in a row."""
     own_s = min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** min(refusals - 1, 10))
     return max(own_s, min(retry_after_s or 0.0, MAX_TOLD_BACKOFF_S))
 
 
 def is_retried(end: AttemptOutcome, status: int | None) -> bool:
-    """Whether an attempt that ended like this, before its answer began, may be retried."""
+    """Whether an attempt with this outcome, before its answer began, may be retried."""
     return end in RETRYABLE or status == BAD_GATEWAY
 
 
@@ -55,7 +55,8 @@ class Retries:
         self._random = random
 
     def elsewhere(self, live: RequestState, failed: Attempt, in_pool: bool = False) -> Replica | None:
-        """The replica to retry `failed` at: another of its pool, or else of the request's route; None without one.
+        """The replica that retries a request after `failed`: another of its pool, or of the request's route; None
+        without one.
 
         `in_pool`: of its pool alone.
         """
@@ -71,7 +72,7 @@ class Retries:
         )
 
     def may_be_made(self, live: RequestState, replica: Replica, others: int) -> bool:
-        """Whether a request at `replica` could be retried in its pool, beside the retries of `others`."""
+        """Whether a request at `replica` could be retried in its pool, in addition to the retries of `others`."""
         tier = live.request.tier
         return (
             live.attempts == 1

@@ -1,10 +1,10 @@
 """One budget for retries and duplicates together, as a share of the requests sent.
 
 Each request that is sent deposits a share of one, and each second attempt takes one out. The budget never holds more
-than `BURST`. This is gRPC's throttle for retries (proposal A6), counted by retries instead of failures. So a fleet that
+than `BURST`. This is gRPC's throttle for retries (proposal A6), counting retries instead of failures. So a fleet that
 fails or slows down as a whole is not sent twice the work. An attempt without a connection was never sent, so its retry
-is free (A6's transparent retry). Duplicates leave the lower half to retries: a late request may still be answered, a
-failed one is lost.
+is free (A6's transparent retry). Duplicates may use only the upper half: a late request may still be answered, a failed
+one is lost.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import math
 from typing import Final
 
 RATIO: Final = 1.02
-"""Ratio of the upper edges of neighbouring buckets: a bucket's middle is within 1% of its values."""
+"""Ratio between the upper edges of neighbouring buckets: a bucket's middle is within 1% of its values."""
 _STEP: Final = math.log(RATIO)
 MIN_S: Final = 1e-4
 
@@ -54,7 +54,7 @@ class Survival:
         return out
 
     def quantile(self, q: float) -> float | None:
-        """The time (seconds) by which a share `q` (0-1) has ended; None if too many are censored before.
+        """The time (seconds) by which a share `q` (0-1) has ended; None if too many are censored earlier.
 
         Within a bucket ends are spread evenly over its logarithm.
         """

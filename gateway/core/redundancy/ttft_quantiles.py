@@ -18,7 +18,10 @@ REFRESH_S: Final = 3.0
 HALF_S: Final = 30.0
 HALF_SAMPLES: Final = 200
 MAX_HALF_S: Final = 300.0
-"""The window is two halves. A half ends after 30 s if it has 200 samples by then, else once it has, or after 5 min."""
+"""The window is two halves.
+
+A half ends after 30 s if it has 200 samples by then, else when it has them, or after 5 min.
+"""
 
 
 def bucket_of(unread_tokens: int) -> int:
@@ -41,7 +44,7 @@ class TtftQuantiles:
         """When quantiles are next updated."""
 
     def add(self, bucket: int, elapsed_s: float, censored: bool, now: float) -> None:
-        """A first attempt had its first token, or was cancelled before (`censored`), `elapsed_s` after it was sent."""
+        """A first attempt had its first token, or was cancelled earlier (`censored`), `elapsed_s` after it was sent."""
         if self._began is None:
             self._began = now
         age_s = now - self._began

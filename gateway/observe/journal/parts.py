@@ -1,4 +1,4 @@
-"""The files of a journal on disk: one is written, the ones before it are kept beside it, none has half a line."""
+"""The files of a journal on disk: the newest is written, older ones are kept, and none has half a line."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class JournalError(Exception):
 
 
 class Parts:
-    """Lines in `path`, up to about `max_bytes`; then that file is called `path`.1, what was .1 is .2, and so on.
+    """Lines in `path`, up to about `max_bytes`; then that file is renamed to `path`.1, the old .1 to .2, and so on.
 
-    `files` is how many there are in all. Each begins with `header` and its number in the run, from 1. A process that
-    starts keeps what one before it has left in the same way. Used by one thread at a time.
+    `files` is their total number. Each begins with `header` and its number in the run, from 1. A new process keeps the
+    files of an earlier one in the same way. Used by one thread at a time.
     """
 
     def __init__(self, path: Path, header: Mapping[str, object], max_bytes: int, files: int) -> None:
@@ -41,13 +41,13 @@ class Parts:
             raise JournalError(f"the journal {path} cannot be written: {error.strerror}") from error
 
     def write(self, lines: bytes) -> None:
-        """Append whole lines. Raises OSError, and then nothing of them is there."""
+        """Append whole lines. Raises OSError, and then none of them is written."""
         if self._size + len(lines) > self._max_bytes and not self._empty:
             self._turn()
         try:
             write_all(self._fd, lines)
         except OSError:
-            with suppress(OSError):  # the first error is the one to tell of
+            with suppress(OSError):  # the first error is the one to report
                 os.ftruncate(self._fd, self._size)
             raise
         self._size += len(lines)
@@ -58,7 +58,7 @@ class Parts:
         os.close(self._fd)
 
     def _turn(self) -> None:
-        """Begin the next file. It is made under another name first: if that fails, all stays as it was."""
+        """Begin the next file. It is created under another name first: if that fails, nothing has changed."""
         header = orjson.dumps(
             {"journal": FORMAT, "part": self._part + 1, **self._header}, option=orjson.OPT_APPEND_NEWLINE
         )

@@ -1,4 +1,4 @@
-"""Reads a journal and tells a fresh controller the same: it must give the same answers, bit for bit."""
+"""Reads a journal and repeats its calls on a fresh controller, which must give the same answers, bit for bit."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from gateway.core.journal.recorder import FORMAT, Replay
 
 
 class NotReplayable(Exception):
-    """This is no journal, or not one that can be replayed from here; the message is for the operator."""
+    """This is no journal, or cannot be replayed from here; the message is for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The first line of a file. `about` is the whole of it, in the current format."""
+    """The first line of a file. `about` is the whole first line, in the current format."""
 
     path: Path
     run: str
@@ -33,7 +33,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The first call that was answered otherwise; both answers as plain data."""
+    """The first call with a different answer; both answers as plain data."""
 
     file: str
     line: int
@@ -56,7 +56,7 @@ class Replayed:
     """`now` of the first call and of the last."""
     divergence: Divergence | None = None
     stopped: str = ""
-    """Why it went no further, though there is more."""
+    """Why it stopped, though there is more."""
     cut: bool = False
     """Whether the last line is cut off: the process was killed."""
 
@@ -92,7 +92,7 @@ def header(path: Path) -> Header:
 
 
 def is_journal(path: Path) -> bool:
-    """Whether the first line of a file says that it is one, of whatever form. Raises OSError."""
+    """Whether the first line of a file marks a journal, of any format. Raises OSError."""
     return "journal" in _first(path)
 
 
@@ -123,14 +123,17 @@ def in_order(paths: Sequence[Path]) -> list[Header]:
 
 
 def _earlier(part: Header, number: int) -> Path:
-    """The path of an earlier part of the run, beside `part`. FILE.2 was written before FILE.1, that before FILE."""
+    """The path of an earlier part of the run, beside `part`. FILE.2 was written before FILE.1, and that before FILE."""
     name, suffix = part.path.name, part.path.suffix[1:]
     base, turn = (name.removesuffix(f".{suffix}"), int(suffix)) if suffix.isdecimal() else (name, 0)
     return part.path.with_name(f"{base}.{turn + part.part - number}")
 
 
 def replay(parts: Sequence[Header], progress: Callable[[int], None]) -> Replayed:
-    """Tell a fresh controller what these files say; `progress` is told bytes. Raises `NotReplayable` or OSError."""
+    """Repeat the calls of these files on a fresh controller; `progress` gets numbers of bytes.
+
+    Raises `NotReplayable` or OSError.
+    """
     done, where = Replayed(), f"{parts[0].path}:1"
     try:
         fresh = Replay(parts[0].about, Random)
@@ -153,7 +156,7 @@ def _take(line: Line, fresh: Replay, done: Replayed) -> bool:
             done.stopped = f"{missing} calls are missing at {line.file}:{line.number}: the rest cannot be replayed"
         case [int() | float() as now, str(call), list(arguments), recorded]:
             replayed = orjson.loads(orjson.dumps(fresh.answer([now, call, arguments, recorded])))
-            # 1 and 1.0 are the same here: a compiled core makes floats of whole numbers where a float belongs.
+            # 1 and 1.0 are equal here: a compiled core makes floats of whole numbers where a float belongs.
             if replayed == recorded:
                 done.alike(call, now)
             else:

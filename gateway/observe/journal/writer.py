@@ -1,9 +1,8 @@
-"""Writes the journal of the controller while requests are served: in batches, by a thread, and never at their cost.
+"""Writes the controller's journal while requests are served: in batches, by a thread, and without delaying requests.
 
-The request path only keeps each call in a list. Every `BATCH` calls, and every `FLUSH_S`, the list is made into lines,
-and a thread writes them. Calls are dropped and counted if the disk is slow or full. The log says so once, and a line in
-the journal says so when writing works again. Definitions of names are no calls and are never dropped, because later
-lines refer to them.
+The request path only keeps each call in a list. Every `BATCH` calls, and every `FLUSH_S`, the list is encoded as lines,
+and a thread writes them. Calls are dropped and counted if the disk is slow or full. The log says so once, and the
+journal gets a line when writing works again. Definitions of names are never dropped, because later lines refer to them.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from gateway.observe.journal.parts import Parts
 log = logging.getLogger("tailgate")
 
 BATCH = 64
-"""Calls made into lines at a time: while the processor's cache still has them that costs a quarter less."""
+"""Calls encoded at a time: while they are in the processor's cache that costs a quarter less."""
 FLUSH_S = 0.05
 BUFFER_BYTES = 16 * 2**20
 """Lines that may wait for the disk."""
@@ -56,9 +55,9 @@ class Journal:
         self._calls = 0
         """Calls in `_chunks`."""
         self._gap = 0
-        """Calls dropped after those already handed over, and before `_chunks`."""
+        """Calls dropped after the last ones handed over, and before `_chunks`."""
         self._dropped = self._lost = 0
-        """Calls that never were handed over, and those that could not be written."""
+        """Calls that were never handed over, and calls that could not be written."""
         self._offered = self._taken = 0
         """Bytes: the first is counted here, the second by the thread."""
         self._buffer_bytes = buffer_bytes
@@ -69,7 +68,7 @@ class Journal:
 
     @property
     def pending(self) -> int:
-        """Calls that are kept as objects: told, and not encoded yet."""
+        """Calls kept as objects: recorded, but not encoded yet."""
         return len(self._told)
 
     @property

@@ -1,4 +1,4 @@
-"""Counters of the arms of split models, and the judgement of each against the largest."""
+"""Counters of the arms of split models, and the comparison of each with the largest arm."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from gateway.observe.metrics.facts import Edges
 from gateway.observe.metrics.window import EDGES, Quantiles, Sliding
 
 TOLERANCE: Final = 0.05
-"""Share of a latency by which an arm may differ: a small pool queues a little more than a large one."""
+"""Part of a latency by which arms may differ: a small pool queues a little more than a large one."""
 
 
 class ArmVerdict(StrEnum):
-    """How an arm does beside the largest one of its split."""
+    """Verdict on an arm, compared with the largest one of its split."""
 
     LARGEST = "largest"
     TOO_FEW = "too-few"
@@ -42,7 +42,7 @@ class ArmFacts:
 
     def __init__(self, edges: Edges) -> None:
         self.counts: list[float] = [0, 0, 0, 0]
-        """Offered, finished and good requests, and those that a replica failed."""
+        """Requests that were offered, finished and good, and requests that a replica failed."""
         self.recent = Sliding(self.counts)
         self.outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
         self.ttft = Quantiles(sorted({*EDGES, *edges.ttft}))
@@ -50,7 +50,7 @@ class ArmFacts:
         self.begin()
 
     def begin(self) -> None:
-        """Judge by the requests that end from now on."""
+        """Judge only by requests that end from now on."""
         self._before = [list(counts) for counts in (self.counts, self.ttft.histogram.counts, self.e2e.histogram.counts)]
 
     def add(self, record: Record) -> None:
@@ -87,18 +87,18 @@ class ArmFacts:
 
 @dataclass(frozen=True, slots=True)
 class ArmDifferences:
-    """An arm's figures less those of the largest arm; None where there are too few requests to say."""
+    """An arm's figures minus those of the largest arm; None if there are too few requests to say."""
 
     goodput: Estimate | None = None
     errors: Estimate | None = None
     ttft_p50_s: Estimate | None = None
     ttft_p99_s: Estimate | None = None
     tolerance_p50_s: float = 0.0
-    """Differences of a quantile that do not matter: `TOLERANCE` of the largest arm's."""
+    """Differences of a quantile that do not matter: `TOLERANCE` times the largest arm's quantile."""
     tolerance_p99_s: float = 0.0
 
     def verdict(self) -> ArmVerdict:
-        """Worse if any interval lies beyond its tolerance on the wrong side; else better if one does on the other."""
+        """Worse if any interval lies beyond its tolerance on the bad side; else better if one lies on the good side."""
         if self.goodput is None or self.errors is None:
             return ArmVerdict.TOO_FEW
         latencies = ((self.ttft_p50_s, self.tolerance_p50_s), (self.ttft_p99_s, self.tolerance_p99_s))
@@ -119,7 +119,7 @@ class Arms:
         self.facts: dict[tuple[str, str], ArmFacts] = {}
 
     def configure(self, policy: Policy) -> None:
-        """Follow a new policy. The arms of a split with other arms or weights are judged anew."""
+        """Follow a new policy. If the arms or weights of a split change, they are judged anew."""
         splits = {model.name: model.split for model in policy.models.values() if model.split}
         for name, split in splits.items():
             for arm, _ in split:
@@ -131,7 +131,7 @@ class Arms:
         self._splits = splits
 
     def ended(self, record: Record) -> None:
-        """Count one request of a split model. One that a fallback served was refused by its arm.
+        """Count one request of a split model. A request that a fallback served counts as refused by its arm.
 
         An arm that was never configured here is left out.
         """

@@ -1,7 +1,7 @@
-"""Intervals for differences between two groups of requests, that hold however often somebody looks.
+"""Intervals for differences between two groups of requests that stay valid however often they are looked at.
 
-A plain 95% interval holds for one look. A canary is looked at every minute, until the first alarm. So these are wider:
-confidence sequences (Robbins 1970), in the asymptotic form of Waudby-Smith et al. (2021).
+A plain 95% interval holds for one look. A canary is looked at every minute, until the first alarm. So these intervals
+are wider: confidence sequences (Robbins 1970), in the asymptotic form of Waudby-Smith et al. (2021).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 from gateway.core.stats import quantile
 
 MIN_REQUESTS: Final = 30
-"""Requests of each group below which nothing is said."""
+"""Fewest requests of each group for an interval."""
 _ALPHA: Final = 0.05 / 4
 """P(any look at one figure ever misleads): 5% over the four figures that are compared."""
 _RHO2: Final = 11.0 / 400
@@ -32,7 +32,7 @@ class Estimate:
     high: float
 
     def minus(self, other: Estimate) -> Estimate:
-        """The difference of two independent figures, by the squares of their margins (Newcombe 1998, method 10)."""
+        """The difference of two independent figures, from the squares of their margins (Newcombe 1998, method 10)."""
         value = self.value - other.value
         low = value - math.hypot(self.value - self.low, other.high - other.value)
         high = value + math.hypot(self.high - self.value, other.value - other.low)
@@ -40,7 +40,7 @@ class Estimate:
 
 
 def deviations(one: float, other: float) -> float:
-    """Half the width of the intervals, in standard deviations, for groups of so many requests."""
+    """Half the width of the intervals, in standard deviations, for groups of this many requests."""
     spread = _RHO2 * one * other / (one + other)
     return math.sqrt(2.0 * (1.0 + 1.0 / spread) * math.log(math.sqrt(1.0 + spread) / _ALPHA))
 
@@ -54,9 +54,9 @@ def share(hits: float, total: float, z: float) -> Estimate:
 
 
 def quantile_of(edges: Sequence[float], counts: Sequence[float], q: float, z: float) -> Estimate | None:
-    """The quantile `q` of a histogram, between the edges of the buckets that hold its extreme ranks.
+    """The quantile `q` of a histogram, between the edges of the buckets with its extreme ranks.
 
-    None where a rank lies outside of what was counted: there are too few for this quantile.
+    None if a rank lies outside of the counts: there are too few for this quantile.
     """
     total = sum(counts)
     value = quantile(edges, counts, q)

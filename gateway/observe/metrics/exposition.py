@@ -17,7 +17,7 @@ from gateway.observe.metrics.metrics import Metrics
 from gateway.observe.sources import Sources
 
 SAMPLES_AT_ONCE = 200
-"""The page is written on the thread that relays tokens: 200 samples hold it up for about 2 ms."""
+"""The page is written on the thread that relays tokens: 200 samples block it for about 2 ms."""
 
 
 def registry(metrics: Metrics, sources: Sources) -> CollectorRegistry:
@@ -78,7 +78,7 @@ def _pieces(family: Metric, form: Format) -> Iterator[bytes]:
 
 
 def _without_head(text: bytes) -> bytes:
-    """`text` less the HELP, TYPE and UNIT lines at its beginning."""
+    """`text` without the HELP, TYPE and UNIT lines at its beginning."""
     while text.startswith(b"# "):
         text = text.partition(b"\n")[2]
     return text

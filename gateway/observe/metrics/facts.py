@@ -33,7 +33,7 @@ class Edges:
 
     @classmethod
     def of(cls, policy: Policy) -> Edges:
-        """The standard edges with every SLO threshold of `policy` among them."""
+        """The standard edges, with every SLO threshold of `policy` added."""
         slos = [tier.slo for tier in policy.tiers.values()]
         ttft = {o.threshold_s for slo in slos for o in slo.ttft}
         tpot = {o.threshold_s for slo in slos for o in slo.tpot}
@@ -93,7 +93,7 @@ class Attainment:
 
 
 class Decided(StrEnum):
-    """Why a request was let in whose breach was forecast."""
+    """Why a request was admitted though its breach was forecast."""
 
     __hash__ = str.__hash__  # Enum's own is a function in Python
 
@@ -104,7 +104,7 @@ class Decided(StrEnum):
 
 
 def decided(record: Record) -> Decided:
-    """The decision on a request that was let in."""
+    """The decision on an admitted request."""
     if record.would_shed:
         return Decided.WOULD_SHED
     if record.explored:
@@ -174,7 +174,7 @@ class TierFacts:
         self.refusals = {family: Quantiles(REFUSAL_EDGES) for family in RefusalFamily}
         """Seconds from the complete body to the refusal."""
         self.forecasts: dict[tuple[Decided, bool], int] = {}
-        """Requests let in, by decision and whether they turned out good."""
+        """Admitted requests, by decision and whether they turned out good."""
         self.slo: dict[tuple[Metric, str], Attainment] = {}
         """By metric and percentile ("p99")."""
         self.follow(tier)
@@ -199,7 +199,7 @@ class TierFacts:
         """Count `record` as kept or missed for every objective that applies to it.
 
         TTFT and TPOT objectives apply to streamed requests, e2e objectives to outputs up to `e2e_up_to_tokens`. An
-        unfinished request misses all of them. A finished answer too short to have the latency is left out.
+        unfinished request misses all of them. A finished answer too short for the latency is left out.
         """
         finished = record.outcome is Outcome.OK
         for metric, threshold_s, attainment in self.objectives:
@@ -238,7 +238,7 @@ class Lane:
     dispatched: int = 0
     """Requests that were sent to a replica,"""
     held_s: float = 0.0
-    """and how long they took from then on, all of them together."""
+    """and the total time from then until their ends."""
     prompt_tokens: list[int] = field(default_factory=lambda: [0, 0])
     """Estimated, exact."""
     output_tokens: list[int] = field(default_factory=lambda: [0, 0])

@@ -1,4 +1,4 @@
-"""The counters of `Metrics` as Prometheus families; docs/reference/metrics.md says what each is for."""
+"""The counters of `Metrics` as Prometheus families; docs/reference/metrics.md explains each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How late the event loop is: how long what is ready to run has to wait, and the longest of it lately."""
+"""How late the event loop is: how long ready work has to wait, and the longest recent wait."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ from gateway.core.stats import LogHistogram
 INTERVAL_S = 0.1
 HOLD_S = 15.0
 EDGES = (0.0005, 0.001, 0.002, 0.003, 0.004, 0.005, 0.0075, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-"""Seconds. Pauses of a token stream are felt from about 5 ms."""
+"""Seconds. From about 5 ms on, pauses of a token stream are noticed."""
 
 
 class LoopLag:
     """Sleeps in short steps, counts how much it oversleeps, and keeps the largest of the last 15 to 30 seconds.
 
-    A maximum since the last scrape would be torn between two scrapers; one over a fixed time is the same for all.
+    A maximum since the last scrape would differ between two scrapers; one over a fixed time is the same for all.
     """
 
     def __init__(
         self, clock: Callable[[], float], each: Callable[[float], None], interval_s: float = INTERVAL_S
     ) -> None:
-        """`each(now)` is called at every step, for whoever wants to know that time passes."""
+        """`each(now)` is called at every step, as a clock for other parts."""
         self.waits = LogHistogram(EDGES)
-        """Seconds that the loop was late, one sample per interval since the start. A stall of one second counts a
-        sample for every interval in it, each shorter than the one before. One sample per wake-up would leave out most
-        of the stall (coordinated omission)."""
+        """Seconds that the loop was late, one sample per interval since the start.
+
+        A stall of one second counts a sample for every interval in it, each shorter than the one before. One sample per
+        wake-up would leave out most of the stall (coordinated omission).
+        """
         self._clock = clock
         self._each = each
         self._interval_s = interval_s
@@ -38,7 +40,7 @@ class LoopLag:
         """Measure until cancelled."""
         now = self._clock()
         while True:
-            # From when it woke, so that what `each` takes counts: others wait for that, too.
+            # Counted from its wake-up, so that the time in `each` is included: other work waits for that, too.
             due = now + self._interval_s
             await asyncio.sleep(max(0.0, due - self._clock()))
             now = self.woke(due)

@@ -1,13 +1,13 @@
-"""Little's law, held against the process: L = arrival rate x time, of the requests in each pool.
+"""Little's law, as a check of the process: L = arrival rate x time, for the requests in each pool.
 
-Three figures that are counted in two places. L is the integral of the requests that the server's side of connections
-has in a pool (`proxy.occupancy`), over the window. The arrival rate and the mean time are the controller's: of the
-`Record`s, and of the requests that it holds open. Requests count from their first dispatch to the end of their answer,
-clipped to the window. The law then holds for any window, not only in the long run. A gap says that the two disagree.
-One of them has lost a request or never let it go, or a clock starts or stops at the wrong moment.
+The three figures are counted in two places. L is the integral of the requests that the server's connections have in a
+pool (`proxy.occupancy`), over the window. The arrival rate and the mean time come from the controller: from its
+`Record`s and its open requests. Requests count from their first dispatch to the end of their answer, clipped to the
+window. The law then holds for any window, not only in the long run. A gap means that the two places disagree. One of
+them has lost a request or never let it go, or a clock starts or stops at the wrong moment.
 
-The gap is told for windows of at least `SOJOURNS` mean times. Then it is small against what matters, whatever way a
-request is cut by the edges.
+The gap is reported for windows of at least `SOJOURNS` mean times. Then cutting requests at the window's edges hardly
+changes it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ WINDOW_S = 60.0
 """The shortest window, where the process has run for so long."""
 SOJOURNS = 100.0
 EVERY_S = 5.0
-"""Marks are set no closer than this, however often somebody reads."""
+"""Marks are at least this far apart, however often the law is read."""
 UNREAD_S = 15.0
-"""After so long without a mark one is due, whoever reads: a window is longer than it has to be by no more."""
+"""After this long without a mark one is due, so that windows are at most this much longer than necessary."""
 MAX_MARKS = 512
 
 
@@ -39,9 +39,9 @@ class LittleView:
     rate_per_s: float
     """Requests that were dispatched to it."""
     time_s: float | None
-    """W: from the first dispatch to the end; None where none was dispatched."""
+    """W: from the first dispatch to the end; None if no request was dispatched."""
     gap: float | None
-    """(L - rate x time) / the larger of both; None where the window is too short, or nobody was there."""
+    """(L - rate x time) / the larger of both; None if the window is too short, or nobody was there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,9 @@ class _Mark:
 
 
 class Little:
-    """Reads both sides when it is asked, and keeps marks of what it has read for windows to begin at.
+    """Reads both places at once, and keeps marks of its readings at which windows can begin.
 
-    Has to be asked whenever it `is_due`: else windows begin when somebody last looked, which may be an hour ago.
+    It must be read whenever it `is_due`; otherwise a window could begin an hour ago.
     """
 
     def __init__(self, metrics: Metrics, occupancies: Callable[[float], Mapping[str, float]], now: float) -> None:
@@ -73,7 +73,7 @@ class Little:
         self._marks = [_Mark(now, {})]
 
     def is_due(self, now: float) -> bool:
-        """Whether it has to be read for the sake of its marks."""
+        """Whether it must be read to set a mark."""
         return now - self._marks[-1].at >= UNREAD_S
 
     def read(self, now: float, held: Mapping[str, tuple[int, float]]) -> tuple[LittleView, ...]:
@@ -83,7 +83,7 @@ class Little:
         if mark.at - self._marks[-1].at >= EVERY_S:
             self._marks.append(mark)
             if len(self._marks) > MAX_MARKS:
-                # The older half at half the density: windows that begin there are long.
+                # The older half of the marks at half the density: windows that begin there are long.
                 self._marks[: MAX_MARKS // 2] = self._marks[: MAX_MARKS // 2 : 2]
         return views
 
@@ -100,7 +100,7 @@ class Little:
         return _Mark(now, pools)
 
     def _view(self, pool: str, end: _Mark) -> LittleView:
-        """Over `WINDOW_S`, or over as much more as its requests take."""
+        """Over `WINDOW_S`, or longer if its requests take longer."""
         view = self._over(pool, WINDOW_S, end)
         all_s = end.at - self._marks[0].at
         while view.window_s < min(all_s, SOJOURNS * (view.time_s or 0.0)):

@@ -1,9 +1,9 @@
-"""The one sink of facts about requests: plain counters, cheap enough for the request path.
+"""The one place that counts facts about requests: plain counters, cheap enough for the request path.
 
 Nothing is formatted here: `families` turns the counters into Prometheus families when somebody asks. Edges of
-histograms are fixed at the start, include the SLO thresholds of the first policy, and cannot change on reload. The
-truth about objectives lies in the `slo` counters, which follow every reload. Nothing is ever reset. Labels come from
-policies and enums only: a name that no policy knows is counted under "".
+histograms are fixed at the start, include the SLO thresholds of the first policy, and cannot change on reload. Exact
+attainment comes from the `slo` counters, which follow every reload. Nothing is ever reset. Labels come from policies
+and enums only: a name that no policy knows is counted under "".
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gateway.observe.metrics.window import EDGES, NEVER, Quantiles, Sliding
 from gateway.wire.answers.oddity import Oddity
 
 REPLICA_LABEL_LIMIT: Final = 64
-"""More replicas than this, and histograms carry no replica label: they are the bulk of the page."""
+"""With more replicas than this, histograms carry no replica label: they are the bulk of the page."""
 
 ADAPTER_LABEL_LIMIT: Final = 64
 OTHER: Final = "other"
@@ -45,7 +45,7 @@ _EARLY: Final = {
 
 
 def early_outcome(why: Reason) -> Outcome:
-    """The outcome of a request that never became a `Request`: it was wrong in itself, unless `why` says otherwise."""
+    """The outcome of a request that never became a `Request`: invalid, unless `why` says otherwise."""
     return _EARLY.get(why, Outcome.INVALID)
 
 
@@ -66,12 +66,12 @@ class Metrics:
         self.fallbacks: dict[tuple[str, str, str, Outcome], int] = {}
         """Requests that a fallback served, by tier, their own model, the fallback and outcome."""
         self.itl: dict[tuple[str, str], Quantiles] = {}
-        """By tier and pool; fine buckets that have the exported edges among theirs."""
+        """By tier and pool; fine buckets whose edges include the exported ones."""
         self.early: dict[Reason, int] = {}
         self.upstream_errors: dict[tuple[str, str, AttemptOutcome], int] = {}
         """By pool, replica label and kind."""
         self.oddities: dict[tuple[str, str, Oddity], int] = {}
-        """Answers that were whole and odd, by pool, replica label and kind."""
+        """Answers that were complete but odd, by pool, replica label and kind."""
         self.mirrored: dict[tuple[str, str, MirrorResult], int] = {}
         """Copies that were due, by model, shadow pool and result."""
         self.token_counts: dict[CountSource, int] = dict.fromkeys(CountSource, 0)
@@ -158,7 +158,7 @@ class Metrics:
                 facts.forecasts[said] = facts.forecasts.get(said, 0) + 1
 
     def gaps(self, tier: str, pool: str) -> LogHistogram:
-        """Where an exchange counts the seconds between the chunks of a stream, with `add(gap_s)`."""
+        """The counter to which an exchange adds the seconds between the chunks of a stream: `add(gap_s)`."""
         found = self.itl.get((tier, pool))
         if found is None:
             key = (tier if tier in self.tiers else "", pool if pool in self._pools else "")
@@ -168,7 +168,7 @@ class Metrics:
         return found.histogram
 
     def refused_early(self, why: Reason) -> None:
-        """Count one request that was refused before it was understood: no tier, no model."""
+        """Count one request that was refused before it was parsed: no tier, no model."""
         self.early[why] = self.early.get(why, 0) + 1
         self.whys[_WHY_INDEX[why]] += 1
 
@@ -182,7 +182,7 @@ class Metrics:
         self.upstream_errors[key] = self.upstream_errors.get(key, 0) + 1
 
     def oddity(self, pool: str, replica: str, kind: Oddity) -> None:
-        """Count one answer, or event of one, that was whole in HTTP and odd in what it said."""
+        """Count one answer, or event of one, that was complete in HTTP but odd in content."""
         key = (*self._place(pool, replica), kind)
         self.oddities[key] = self.oddities.get(key, 0) + 1
 
@@ -196,7 +196,7 @@ class Metrics:
         self.bugs[callback] += 1
 
     def roll(self, now: float) -> None:
-        """Let time pass for the windows; wanted once a second, because `gaps` and `refused_early` tell no time."""
+        """Let time pass for the windows, once a second, because `gaps` and `refused_early` carry no time."""
         if now < self._due:
             return
         self.recent_whys.roll(now)

@@ -17,10 +17,10 @@ NEVER: Final = -math.inf
 
 
 class Sliding:
-    """The increase of `counts` during the last `span_s` seconds, in steps of `slice_s`.
+    """The increase of `counts` over the last `span_s` seconds, in steps of `slice_s`.
 
-    Copies are kept of the counts at each step, so adding costs nothing here. `roll` must be called before something is
-    added at or after `due`; the answer then covers at least `span_s` and less than `span_s + slice_s`.
+    The counts are copied at each step, so adding costs nothing here. `roll` must be called before something is added at
+    or after `due`; the answer then covers at least `span_s` and less than `span_s + slice_s`.
     """
 
     __slots__ = ("_copies", "_slice_s", "_span_s", "counts", "due")
@@ -34,11 +34,11 @@ class Sliding:
         self._copies: deque[tuple[float, list[float]]] = deque([(NEVER, [0] * len(counts))])
 
     def roll(self, now: float) -> None:
-        """Keep a copy if one is due, and forget those that no answer needs any more."""
+        """Keep a copy if one is due, and forget those that are no longer needed."""
         if now < self.due:
             return
         if self.due > NEVER:
-            # Nothing was added since `due`, so the counts of now are those of then.
+            # Nothing was added since `due`, so today's counts equal those at `due`.
             self._copies.append((self.due, self.counts.copy()))
         self.due = now + self._slice_s
         while len(self._copies) > 1 and self._copies[1][0] <= now - self._span_s:
@@ -72,7 +72,7 @@ class Quantiles:
         self.histogram.add(value_s)
 
     def roll(self, now: float) -> None:
-        """Let time pass: needed only where `histogram.add` is called directly."""
+        """Let time pass: needed only if `histogram.add` is called directly."""
         self._sliding.roll(now)
 
     def read(self, now: float) -> list[float]:

@@ -1,4 +1,4 @@
-"""The answer of one attempt, streamed or whole: the part held back, and its end, reported once to the driver."""
+"""The answer of one attempt, streamed or not: the part held back, and its end, reported once to the driver."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class HeldAnswer(AnswerReceiver):
         self.status = 0
         self.content_type: bytes | None = None
         self.coding: bytes | None = None
-        """The content encoding of an answer that cannot be read here, so that its client can."""
+        """The content encoding of an answer that the gateway cannot read but its client can."""
         self.retry_after_s: float | None = None
         self.reader: StreamReader | None = None
         """Reads the events; None until the body is known to be a stream."""
         self.assembly: Assembly | None = None
-        """Where the stream is put together, for a client that wants no stream."""
+        """Assembles the stream, for a client that wants none."""
         self.held: list[bytes] = []
         """Payload not shown yet."""
         self.complete = False
@@ -64,7 +64,7 @@ class HeldAnswer(AnswerReceiver):
         self._committed = False
         self._has_model = False
         self._model: ModelName | None = None
-        """Writes the asked name of the model; None until the engine has told another."""
+        """Writes the requested model name; None until the engine has given another."""
 
     @property
     def seen(self) -> int:
@@ -78,11 +78,11 @@ class HeldAnswer(AnswerReceiver):
             self.line.cancel()
 
     def broke(self, callback: Callback, error: Exception) -> None:
-        """A callback of ours raised while it worked on this attempt."""
+        """One of our callbacks raised while it handled this attempt."""
         self.owner.broke(callback, error)
 
     def _learn_model(self, reported: bytes, where: bytes) -> None:
-        """See to it that the client reads the name of the model that it asked for."""
+        """Make sure that the client reads the model name that it asked for."""
         asked = self.owner.asked_model
         # Not reported[1:-1]: compiled, a slice that ends before it begins raises SystemError.
         if asked is not None and reported != b'"%b"' % asked.encode("utf-8", "replace"):
@@ -92,11 +92,11 @@ class HeldAnswer(AnswerReceiver):
 
     @property
     def _generates(self) -> bool:
-        """Whether an answer without a token is of no use. The transcription of silence has none, and is good."""
+        """Whether an answer without a token is useless. The transcription of silence has none, but is good."""
         return self.owner.api.answers.whole.generates
 
     def _engine_failed(self, error: EngineError | None) -> None:
-        """The engine said inside the answer that it failed."""
+        """The engine reported inside the answer that it failed."""
         assert error is not None
         if error.end is AttemptOutcome.REJECTED:
             self.status = error.status
@@ -116,7 +116,7 @@ class HeldAnswer(AnswerReceiver):
         )
 
     def _give_up(self, end: AttemptOutcome) -> None:
-        """Close the call ourselves: the answer so far is of no use."""
+        """Close the call ourselves, since the answer so far is useless."""
         if self.line is not None:
             self.line.cancel()
             self.line = None

@@ -1,4 +1,4 @@
-"""One attempt at one replica: sent, told apart by its first bytes, and read to its end."""
+"""One attempt at one replica: sent, classified by its first bytes, and read to its end."""
 
 from __future__ import annotations
 
@@ -72,11 +72,12 @@ class UpstreamAttempt(StreamedAnswer):
             if self._bare:
                 self.upstream.takes_stream_options = False
                 log.info("replica %s takes no stream_options: its token counts are estimated", self.upstream.spec.name)
-            # Told by its body, since some servers send whole answers as text/event-stream, and streams without a type.
+            # Classified by its body, since some servers send JSON answers as text/event-stream, and streams without a
+            # type.
             self._beginning = b"" if self.owner.streams else None
 
     def on_body(self, pieces: list[bytes], raw: bytes | None) -> None:
-        """Payload as it came; `raw` is the same with its chunk framing, where that is whole chunks exactly."""
+        """Payload as received; `raw` is the same with its chunk framing, if that is exactly whole chunks."""
         if self._beginning is not None:
             if not self._beginning and looks_like_events(pieces[0]):
                 self._beginning = None
@@ -89,7 +90,7 @@ class UpstreamAttempt(StreamedAnswer):
             self._hold_whole(pieces)
 
     def _sniff(self, beginning: bytes, is_all: bool) -> list[bytes]:
-        """Find out whether a body is a stream of events; no pieces, as long as there are too few bytes to tell."""
+        """Decide whether a body is a stream of events; no pieces while there are too few bytes to tell."""
         if looks_like_events(beginning) or (
             is_all and not beginning and (self.content_type or b"").startswith(b"text/event-stream")
         ):
@@ -123,9 +124,9 @@ class UpstreamAttempt(StreamedAnswer):
             self._tell(AttemptResult(end, status=self.status, retry_after_s=self.retry_after_s))
 
     def _does_without_options(self, body: bytes) -> bool:
-        """Send it once more, if the replica refused the stream options, which are ours.
+        """Send it once more if the replica refused the stream options, which we added.
 
-        The refusal is remembered only if that helps: an error may have those words from the request.
+        The refusal is remembered only if this helps: the error's words may come from the request.
         """
         if self._bare or self.status not in (400, 422) or body.find(b"stream_options") < 0:
             return False
@@ -139,7 +140,7 @@ class UpstreamAttempt(StreamedAnswer):
         return True
 
     def on_lost(self, end: AttemptOutcome) -> None:
-        """There will be no more: never connected, broken off, or not HTTP."""
+        """Nothing more will come: never connected, broken off, or not HTTP."""
         self.line = None
         broke = end is AttemptOutcome.RESET or end is AttemptOutcome.TRUNCATED
         self._tell(AttemptResult(end, tokens_seen=self.seen, body_hash=self.owner.body_hash() if broke else None))
@@ -162,7 +163,7 @@ class UpstreamAttempt(StreamedAnswer):
             self.owner.driver.full(self.id)
 
     def _name_held(self) -> None:
-        """Put the asked name into the beginning of an answer that is passed on before it can be read."""
+        """Put the requested name into the beginning of an answer that is passed on before it can be read."""
         beginning = b"".join(self.held)
         if beginning.startswith(b"{"):
             self.coding = None
@@ -182,7 +183,7 @@ class UpstreamAttempt(StreamedAnswer):
         except AnswerError as exc:
             self.upstream.odd(Oddity.UNREADABLE_ANSWER, str(exc))
             if not self._framed:
-                # Without a length there is no telling a whole answer from one that broke off.
+                # Without a length, a complete answer cannot be told from one that broke off.
                 self._tell(AttemptResult(AttemptOutcome.UNREADABLE))
                 return
             finish.tokens_seen = tokens_in(len(body))
@@ -206,7 +207,7 @@ class UpstreamAttempt(StreamedAnswer):
                 self._learn_model(told.model, body)
                 body = body if self._model is None else self._model.apply(body)
         if self.owner.has_begun and not self._committed:
-            # A comment was sent: what follows has to be events.
+            # A comment was sent, so only events may follow.
             self.upstream.odd(Oddity.UNREADABLE_ANSWER, "a stream was asked for, and a whole answer came")
             as_events = self.owner.api.answers.as_events
             self.held = [] if as_events is None else as_events(body, self.owner.wants_usage)

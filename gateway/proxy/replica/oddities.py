@@ -26,7 +26,7 @@ class Oddities:
         self._sampler = LogSampler(clock)
 
     def tell(self, pool: str, replica: str, kind: Oddity, detail: str) -> None:
-        """Count one odd answer; `detail` says what was odd, without a word of a request or an answer."""
+        """Count one odd answer; `detail` says what was odd, without quoting a request or an answer."""
         self._counter.oddity(pool, replica, kind)
         left_out = self._sampler.take(f"{kind.value} {replica}")
         if left_out is None:

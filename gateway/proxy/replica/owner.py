@@ -1,4 +1,4 @@
-"""The request that an attempt is made for, as the attempt sees it."""
+"""The request behind an attempt, as the attempt sees it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class AttemptOwner(CommandHandler):
         self.engine_said = ""
         """Reason given by an engine that failed inside an answer."""
         self.asked_model: str | None = parsed.model if request.model.report is Report.ASKED else None
-        """The name of the model that the client is to read; None: the engine's own."""
+        """The model name that the client is to read; None: the engine's own."""
 
     @property
     @abstractmethod
@@ -38,15 +38,15 @@ class AttemptOwner(CommandHandler):
 
     @abstractmethod
     def show(self, pieces: list[bytes]) -> None:
-        """Pass payload on, each piece a chunk."""
+        """Pass payload on, each piece as a chunk."""
 
     @abstractmethod
     def show_raw(self, raw: bytes, pieces: list[bytes]) -> None:
-        """Pass on payload whose framing may stay as it is."""
+        """Pass on payload whose framing may be kept."""
 
     @abstractmethod
     def gaps(self, upstream: ReplicaConnections) -> LogHistogram:
-        """Where the time between two events of a stream is counted."""
+        """The counter of the times between events of a stream."""
 
     @abstractmethod
     def body_hash(self) -> int | None:
@@ -54,12 +54,12 @@ class AttemptOwner(CommandHandler):
 
     @abstractmethod
     def without_options(self, attempt_id: int, upstream: ReplicaConnections, max_tokens: int) -> bytes | None:
-        """The message of an attempt at a replica that refuses `stream_options`; None if the request has none."""
+        """The message for a replica that refuses `stream_options`; None if the request has none."""
 
     @abstractmethod
     def attempt_ended(self, attempt_id: int) -> None:
-        """An attempt is over. If the client has been shown all of it, so is the answer."""
+        """An attempt is over. If the client has been shown all of it, the client's answer is complete, too."""
 
     @abstractmethod
     def broke(self, callback: Callback, error: Exception) -> None:
-        """A callback of ours raised while it worked on this request."""
+        """One of our callbacks raised while it handled this request."""

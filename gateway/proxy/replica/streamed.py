@@ -1,4 +1,4 @@
-"""A streamed answer: events are read, held until there is something to commit to, then passed on."""
+"""A streamed answer: events are read, held until there is content to commit to, then passed on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gateway.wire.http.framing import chunk, payload_of_one
 # Bytes held before commit. A stream that is longer before its first token is committed early.
 HOLD_STREAM_BYTES: Final = 1024 * 1024
 
-# Plain integers and names of the module: flags and members of an enum cost ten times as much to read and combine.
+# Plain integers and module names: flags and enum members take ten times as long to read and combine.
 CONTENT: Final = int(EventKind.CONTENT)
 USAGE_ONLY: Final = int(EventKind.USAGE_ONLY)
 DONE: Final = int(EventKind.DONE)
@@ -30,11 +30,11 @@ ERROR: Final = int(EventKind.ERROR)
 COMPLETE: Final = AttemptOutcome.COMPLETE
 NO_GAPS: Final = LogHistogram(())
 NO_EVENTS: Final = EventSplitter()
-"""The splitter of an answer that is no stream: it is never fed."""
+"""The splitter for an answer that is no stream: it is never fed."""
 
 
 class StreamedAnswer(HeldAnswer):
-    """An answer that comes in events, with the short way that an ordinary token takes."""
+    """An answer that comes in events, with a fast path for ordinary tokens."""
 
     __slots__ = (
         "_client",
@@ -53,9 +53,9 @@ class StreamedAnswer(HeldAnswer):
         self._clock = owner.driver.clock
         self._splitter = NO_EVENTS
         self._end: list[bytes] = []
-        """The answer's own marks of its end: shown once the connection says that it has ended, too."""
+        """The closing events of the answer, shown only after the connection reports the end, too."""
         self._client: Outgoing | None = None
-        """Where whole chunks go as they are; None before content and where the client needs another framing."""
+        """Receiver of whole, unchanged chunks; None before content and if the client needs another framing."""
         self._client_of_content: Outgoing | None = None
         """Becomes `_client` at the first content."""
         self._gaps = NO_GAPS
@@ -79,7 +79,7 @@ class StreamedAnswer(HeldAnswer):
         return held
 
     def pass_on(self, data: bytes) -> bool:
-        """The way of nearly every token: one read, one chunk, one event, plain output; False if it is not that.
+        """The fast path of nearly every token: one read, one chunk, one event, plain output; False if it is not that.
 
         `data` begins where a chunk does.
         """
@@ -109,7 +109,7 @@ class StreamedAnswer(HeldAnswer):
 
     @property
     def is_inside_event(self) -> bool:
-        """Whether the client was shown a part of an event, which is too long to be held until it ends."""
+        """Whether the client was shown part of an event that is too long to be held to its end."""
         return self._splitter.is_long
 
     def _begin_stream(self) -> None:
@@ -174,21 +174,24 @@ class StreamedAnswer(HeldAnswer):
             self.owner.driver.repeats(self.id)
 
     def _is_for_client(self, event: bytes, kind: int) -> bool:
-        """Whether an event is passed on now. The end is kept until HTTP has ended, too; what follows it is dropped."""
+        """Whether an event is passed on now.
+
+        The end is held until HTTP has ended, too; anything after it is dropped.
+        """
         if kind & DONE:
             self._end.append(event)
             return False
         return not kind & USAGE_ONLY or self.owner.wants_usage
 
     def _odd(self, reader: StreamReader, event: bytes) -> bytes:
-        """Take note of an odd event; the same, as it may be passed on."""
+        """Note an odd event; returns it in the form in which it may be passed on."""
         if reader.oddity is not None:
             self.upstream.odd(reader.oddity, "passed on as it came")
             reader.oddity = None
         return self.upstream.without_key(event)
 
     def _show(self, out: list[bytes], raw: bytes | None, now: float, content: int) -> None:
-        """Pass whole events on, or hold them until there is something to commit to."""
+        """Pass whole events on, or hold them until there is content to commit to."""
         if self._model is not None:
             out, raw = [self._model.apply(piece) for piece in out], None
         if self.assembly is not None:
@@ -211,7 +214,7 @@ class StreamedAnswer(HeldAnswer):
                     gaps.add(0.0)
                 self._last_at = now
                 if not self._progress_at:
-                    # It was committed for want of room, and its content begins now.
+                    # It was committed for lack of room, and its content begins now.
                     self._client = self._client_of_content
                     self.owner.driver.first_token(self.id)
                 if now >= self._progress_at:
@@ -231,9 +234,9 @@ class StreamedAnswer(HeldAnswer):
     # ---- the end
 
     def cut_short(self, why: Reason, prompt_tokens: int) -> list[bytes]:
-        """Bytes that end the answer here as incomplete, or all of it where it is put together.
+        """Bytes that end the answer here as incomplete, or all of it if it is assembled.
 
-        Nothing if it is not what was asked for, or if what came has not the form for it.
+        Nothing if the answer is not of the requested kind, or the part so far lacks the form for it.
         """
         owner, reader = self.owner, self.reader
         if reader is None:
@@ -257,7 +260,7 @@ class StreamedAnswer(HeldAnswer):
         self._take_rest(reader)
         if self.over:
             return
-        # Without a length, a connection that broke off between the ends of two choices closes as one in peace does.
+        # Without a length, a connection lost between the ends of two choices looks like one closed properly.
         ok = reader.complete and (self._framed or reader.done or reader.choices_over >= self.owner.request.choices)
         if ok and self.assembly is not None:
             self.held = self._put_together(self.assembly, self._end)
@@ -270,7 +273,7 @@ class StreamedAnswer(HeldAnswer):
         elif ok:
             self.held += self._end
         elif reader.aborted or not self._framed:
-            # Without a length every end of the connection looks alike: only the answer itself can say that it is over.
+            # Without a length every end of the connection looks alike: only the answer itself can tell that it is over.
             self._warn_truncated("the engine gave it up" if reader.aborted else "the connection was closed")
             end = AttemptOutcome.TRUNCATED
         else:
@@ -295,7 +298,7 @@ class StreamedAnswer(HeldAnswer):
         )
 
     def _take_rest(self, reader: StreamReader) -> None:
-        """The last event may lack the line ends that delimit it. Half an event is dropped, as SSE has it."""
+        """The last event may lack the line ends that delimit it. Half an event is dropped, as SSE prescribes."""
         rest = self._splitter.rest().rstrip(b"\r\n")
         if not rest or self._end:
             return

@@ -19,14 +19,14 @@ from gateway.wire.http.headers import upstream_prefix
 
 log = logging.getLogger("tailgate.upstream")
 
-# Below the 5 s after which uvicorn, and so vLLM and SGLang, closes an idle connection from its side.
+# Below the 5 s after which uvicorn, and so vLLM and SGLang, closes an idle connection.
 IDLE_LIMIT_S: Final = 4.0
 
 _SERVED_BY: Final = b"x-tailgate-pool: %b\r\nx-tailgate-replica: %b\r\nx-tailgate-tier: %b\r\n"
 
 
 class ReplicaConnections(ConnectionOwner):
-    """The connections of one replica. Ranks of a server share none: each counts its own calls."""
+    """The connections of one replica. Ranks of a server share no connection: each counts its own calls."""
 
     def __init__(self, spec: ReplicaSpec, pool: PoolSpec, oddities: Oddities, clock: Callable[[], float]) -> None:
         super().__init__(spec)
@@ -54,15 +54,18 @@ class ReplicaConnections(ConnectionOwner):
             connection.send(request, receiver)
 
     def resend(self, request: bytes, receiver: AnswerReceiver) -> None:
-        """The keep-alive race: the replica closed an idle connection just as a request was put on it.
+        """The keep-alive race: the replica closed an idle connection just as a request was sent on it.
 
-        Not a byte came back, so it is sent once more, on a fresh connection. Whether the replica has seen it the
-        first time is unknown: if it cannot be reached now, that is a reset.
+        No byte came back, so the request is sent once more, on a fresh connection. The replica may have seen the first
+        one: if it cannot be reached now, that counts as a reset.
         """
         self._connect(request, receiver, AttemptOutcome.RESET)
 
     def prefix(self, endpoint: Endpoint) -> bytes:
-        """How the head of a request to `endpoint` begins. Made at the first: a reload may bring a thousand replicas."""
+        """How the head of a request to `endpoint` begins.
+
+        Created at first use: a reload may bring a thousand replicas.
+        """
         prefix = self._prefixes.get(endpoint)
         if prefix is None:
             api = API_OF[endpoint]
@@ -89,12 +92,12 @@ class ReplicaConnections(ConnectionOwner):
         return lines
 
     def without_key(self, said: bytes) -> bytes:
-        """A replica's words about an error, less the key that we sent it."""
+        """A replica's error text, without the key that we sent it."""
         key = self.pool.upstream_key
         return said if key is None else said.replace(key.encode(), b"[...]")
 
     def release(self, connection: UpstreamConnection) -> None:
-        """Take back a connection whose answer is complete; one that is not fit for another request is closed."""
+        """Take back a connection whose answer is complete; one that cannot be reused is closed."""
         if not connection.idle:
             self.odd(Oddity.NOT_IDLE, "a connection was not idle after its answer, and was closed")
             connection.transport.abort()
@@ -144,7 +147,7 @@ class ReplicaConnections(ConnectionOwner):
         oldest_fresh = self._clock() - IDLE_LIMIT_S
         while self._idle:
             connection = self._idle.pop()
-            # `release` has found it idle, and nothing but its end has happened to it since.
+            # `release` found it idle, and since then only its end can have come.
             if connection.idle_since >= oldest_fresh and not connection.transport.is_closing():
                 return connection
             connection.transport.close()
@@ -190,7 +193,7 @@ class ReplicaConnections(ConnectionOwner):
             if connection.transport.is_closing():
                 receiver.on_lost(otherwise)
             else:
-                # Counted only now: uvloop never reports the loss of a connection whose making was cancelled.
+                # Counted only now: uvloop never reports the loss of a connection that was cancelled while being made.
                 self._all.add(connection)
                 connection.send(request, receiver)
 

@@ -23,8 +23,8 @@ from gateway.wire.http.framing import ChunkReader, FramingError
 
 log = logging.getLogger("tailgate.upstream")
 
-# Of connections that stream; Linux doubles it. uvloop reads up to 256 kB at once, and of a stream whose reader is slow
-# all of that would be kept here. A stream needs less in any round trip; whole answers, which may be large, need more.
+# For connections that stream; Linux doubles it. uvloop reads up to 256 kB at once, and all of that would be kept here
+# if the stream's reader is slow. A stream needs less in any round trip; whole answers, which may be large, need more.
 STREAM_BUFFER_BYTES: Final = 32 * 1024
 
 
@@ -50,7 +50,7 @@ class Connecting:
 class AnswerReceiver(ABC):
     """Takes the answer to one request.
 
-    Of `on_end` and `on_lost` exactly one is called, once, and nothing after it; after a cancel nothing at all.
+    Exactly one of `on_end` and `on_lost` is called, once, and nothing after it; after a cancel neither is called.
     """
 
     __slots__ = ("line", "streams")
@@ -71,11 +71,11 @@ class AnswerReceiver(ABC):
 
     @abstractmethod
     def pass_on(self, data: bytes) -> bool:
-        """Take a read that begins where a chunk does, if it is one plain event; False: it goes the long way."""
+        """Take a read that begins with a chunk, if it is one plain event; False: it takes the slow path."""
 
     @abstractmethod
     def on_body(self, pieces: list[bytes], raw: bytes | None) -> None:
-        """Payload as it came; `raw` is the same with its chunk framing, where that is whole chunks exactly."""
+        """Payload as received; `raw` is the same with its chunk framing, if that is exactly whole chunks."""
 
     @abstractmethod
     def on_end(self) -> None:
@@ -83,7 +83,7 @@ class AnswerReceiver(ABC):
 
     @abstractmethod
     def on_lost(self, end: AttemptOutcome) -> None:
-        """There will be no more: never connected, broken off, or not HTTP."""
+        """Nothing more will come: never connected, broken off, or not HTTP."""
 
     @abstractmethod
     def broke(self, callback: Callback, error: Exception) -> None:
@@ -106,7 +106,7 @@ class ConnectionOwner(ABC):
 
     @abstractmethod
     def resend(self, request: bytes, receiver: AnswerReceiver) -> None:
-        """Send on a fresh connection: an idle one closed as the request was put on it, and nothing came back."""
+        """Send on a fresh connection: an idle one closed as the request was sent on it, and no byte came back."""
 
     @abstractmethod
     def odd(self, kind: Oddity, detail: str) -> None:
@@ -142,14 +142,14 @@ class UpstreamConnection(asyncio.Protocol):
         self.idle_since = 0.0
         self._paused = False
         self._narrow = False
-        """Whether the kernel takes in no more for it than a stream needs."""
+        """Whether the kernel's buffer is limited to the needs of a stream."""
         self._reset()
 
     def _reset(self) -> None:
         self._buffer = b""
         self._chunks: ChunkReader | None = None
         self._left = 0
-        """Bytes of the body to come, or how else it ends (`wire.http.answer`)."""
+        """Remaining bytes of the body, or how else it ends (`wire.http.answer`)."""
         self._in_body = False
         self._keep_alive = False
         self._started = False
@@ -228,7 +228,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _received(self, data: bytes, receiver: AnswerReceiver | None) -> None:
         if receiver is None:
-            # Bytes nobody asked for: the connection is not in the state we think it is.
+            # Unexpected bytes: the connection is not in the state we think it is.
             if not self.transport.is_closing():
                 self.upstream.odd(Oddity.NOT_IDLE, "it sent bytes that no request had asked for")
                 self.upstream.closed(self)
@@ -360,9 +360,9 @@ class UpstreamConnection(asyncio.Protocol):
         assert receiver is not None
         keep = self._keep_alive and not self.transport.is_closing()
         self._reset()
-        # A client that is slow to take the end of this answer must not keep the next one from being heard.
+        # A client that is slow to read the end of this answer must not delay the next one.
         self.resume()
-        # First back to the pool, then the news: the next request may come from within it.
+        # First return it to the pool, then report: the next request may come from within the report.
         if keep:
             self.upstream.release(self)
         else:
