@@ -100,6 +100,7 @@ class Scheduler:
         if pool.imputed:
             pool.imputed.settle(now)
         decision = self._admission.arrives(live, pool, self._random, now)
+        self._admission.promises.offered(live, pool, now)
         if decision.verdict is not Verdict.SHED:
             self._admit(live, pool, decision)
             return

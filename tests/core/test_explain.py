@@ -221,6 +221,21 @@ def test_asking_changes_nothing(router: str) -> None:
     assert answers[0] == answers[1]
 
 
+def test_asking_for_what_no_replica_can_keep_releases_no_percentile() -> None:
+    slo = Slo(ttft=(Objective(0.5, 0.3), Objective(0.99, 5.0)))
+    story, _ = story_of(pool("p", "r1", slots=9), tier("std", slo=slo, admission=ENFORCE))
+    forecaster: Any = story.controller.forecaster
+    forecaster.has_costs = lambda pool: True
+    forecaster.is_late = lambda live, forecast, bound_s: 1.0
+    forecaster.alone_s = lambda live, pool: live.prompt_tokens / 1000
+    forecaster.is_late_alone = lambda pool, alone_s, bound_s: 1.0 if alone_s > bound_s else 0.0
+    story.arrives("a").expect(refuse(Reason.PREDICTED), ended(Outcome.REFUSED))
+    for _ in range(50):
+        found = explained(story, prompt=400)
+        assert isinstance(found, PlacementExplanation)
+        assert (found.verdict, found.constraint) == ("refused", "TTFT p50")
+
+
 def test_asking_makes_no_kind_of_answer() -> None:
     rules = policy(pool("p", "r1"), tier("std", slo=SLO), tier("low", 1, slo=SLO))
     controller = Controller(rules, random.Random(3))

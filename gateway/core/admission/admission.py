@@ -129,7 +129,6 @@ class Admission:
                 return Decision(Verdict.WAIT)
         if tier.admission.mode is not AdmissionMode.OFF and live.slo.bounded:
             live.forecast = forecast = self.forecast(live, pool, replica, now)
-            self.promises.offered(live, pool, now)
             if self.is_doubtful(live, pool, forecast):
                 faster = (
                     None if replica is None or pool.is_bound(live.request) else self._faster(live, pool, replica, now)

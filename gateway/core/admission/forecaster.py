@@ -133,12 +133,16 @@ class Forecaster(Learner):
         elapsed_s = forecast.at - live.request.body_at
         return spread.over(forecast.kind, forecast.ttft_s - elapsed_s, bound_s - elapsed_s)
 
-    def is_late_alone(self, live: RequestState, pool: Pool, bound_s: float) -> float:
-        """P(an idle replica takes longer than `bound_s` to its first token), 0-1. The pool must have costs."""
-        learned = self._pools[pool.spec.name]
-        unread = pool.least_unread(live.prompt_tokens, live.request)
-        alone_s = learned.costs.ttft_s(0.0, unread, learned.costs.step.coefficients[0])
-        return learned.labels.spread.over(DIRECT, alone_s, bound_s)
+    def alone_s(self, live: RequestState, pool: Pool) -> float:
+        """Expected TTFT of a request that was decided about, at an idle replica. The pool must have costs."""
+        costs = self._pools[pool.spec.name].costs
+        known = pool.knows_caches  # asking a thousand indexes again would cost as much as the decision
+        unread = live.least_unread if known else pool.least_unread(live.prompt_tokens, live.request)
+        return costs.ttft_s(0.0, unread, costs.step.coefficients[0])
+
+    def is_late_alone(self, pool: Pool, alone_s: float, bound_s: float) -> float:
+        """P(a TTFT that is expected to be `alone_s` exceeds `bound_s`), 0-1. The pool must have costs."""
+        return self._pools[pool.spec.name].labels.spread.over(DIRECT, alone_s, bound_s)
 
     def expected_output(self, live: RequestState) -> float:
         """Median of the output tokens, for all choices together."""

@@ -109,13 +109,17 @@ class Promises:
         return tuple(TierView(name, self.threshold(tier), self.budget_left(tier)) for name, tier in self._tiers.items())
 
     def offered(self, live: RequestState, pool: Pool, now: float) -> None:
-        """A request arrived for this pool."""
-        guards = self._guards.get(live.request.tier.name, ())
-        if len(guards) < 2 or not live.request.stream or not self._forecaster.has_costs(pool.spec.name):
+        """A request arrived for this pool, and was decided about."""
+        tier = live.request.tier
+        guards = self._guards.get(tier.name, ())
+        if len(guards) < 2 or not live.request.stream or tier.admission.mode is AdmissionMode.OFF:
             return
+        if not self._forecaster.has_costs(pool.spec.name):
+            return
+        alone_s = self._forecaster.alone_s(live, pool)
         for guard in guards:
             if guard.objective is not None and not guard.highest:
-                guard.offered(self._forecaster.is_late_alone(live, pool, guard.objective.threshold_s), now)
+                guard.offered(self._forecaster.is_late_alone(pool, alone_s, guard.objective.threshold_s), now)
 
     def broken(self, live: RequestState, pool: Pool, forecast: Forecast) -> ShareGuard | None:
         """The constraint of its tier that would break with this request; None if all hold."""
