@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import struct
 from typing import Any
 
@@ -14,7 +15,7 @@ from gateway.core.policy import Caps
 from gateway.core.request import Endpoint
 from gateway.wire.body.content import MEDIA_BYTES
 from gateway.wire.body.pictures import Size, size_in, sized, tokens_of
-from gateway.wire.body.placeholders import MAX_PICTURES, Placeholders
+from gateway.wire.body.placeholders import MAX_BYTES, MAX_PICTURES, Placeholders
 
 from .bodies import CHAT, MESSAGES, RESPONSES, read
 
@@ -143,3 +144,13 @@ def test_pictures_without_a_size_and_beyond_the_first_few_keep_the_flat_estimate
     small = "data:image/gif;base64," + base64.b64encode(gif(28, 28)).decode()
     one = Placeholders(chat(small), "x").correction
     assert Placeholders(chat(*[small] * (MAX_PICTURES + 5)), "x").correction == MAX_PICTURES * one
+
+
+@pytest.mark.parametrize("url", ["data:,", "data:image/gif;base64," + base64.b64encode(gif(60_000, 60_000)).decode()])
+def test_many_small_pictures_do_not_become_a_prompt_that_fills_the_memory(url: str) -> None:
+    given = [{"type": "image_url", "image_url": f"{url}{number}"} for number in range(2000)]
+    placeholders = Placeholders({"messages": [{"role": "user", "content": given}]}, "x")
+    assert placeholders.count == 2000
+    assert len(json.dumps(placeholders.fields)) <= MAX_BYTES + 2000 * 100
+    (message,) = placeholders.fields["messages"]
+    assert len({part["image_url"] for part in message["content"]}) == 2000

@@ -14,6 +14,8 @@ from gateway.wire.body.pictures import size_in, tokens_of
 BYTES_PER_TOKEN: Final = 4
 MAX_PICTURES: Final = 256
 """Beyond it the flat estimate stands."""
+MAX_BYTES: Final = 4 * 2**20
+"""Of all placeholders together, a million tokens: a body of 1 MB can name 20,000 pictures. Later ones are short."""
 _PICTURES: Final = frozenset({"image_url", "input_image", "image"})
 _CONVERSATION: Final = ("messages", "input")
 
@@ -21,10 +23,11 @@ _CONVERSATION: Final = ("messages", "input")
 class Placeholders:
     """The placeholders of one request that has been checked, for `model` as its engine calls it."""
 
-    __slots__ = ("_model", "correction", "count", "fields")
+    __slots__ = ("_model", "_written", "correction", "count", "fields")
 
     def __init__(self, fields: dict[str, Any], model: str) -> None:
         self._model = model
+        self._written = 0
         self.count = 0
         self.correction = 0
         """Bytes of prompt to add to the flat estimate of its media, or to take away."""
@@ -73,5 +76,6 @@ class Placeholders:
         size = size_in(data) if is_picture and self.count <= MAX_PICTURES else None
         length = MEDIA_BYTES if size is None else BYTES_PER_TOKEN * tokens_of(size, self._model)
         self.correction += length - MEDIA_BYTES
+        self._written += length
         digest = f"{hash(data) & 0xFFFF_FFFF_FFFF_FFFF:016x}"
-        return (digest * (length // len(digest) + 1))[:length]
+        return digest if self._written > MAX_BYTES else (digest * (length // len(digest) + 1))[:length]
