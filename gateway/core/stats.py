@@ -105,8 +105,12 @@ def quantile(edges: Sequence[float], counts: Sequence[float], q: float) -> float
 
 def most_by_chance(n: int, p: float) -> int:
     """The most misses of `n` that are not significant (one-sided 5%) where each is one with probability `p` (0-1)."""
-    k, log_term, below = 0, n * math.log1p(-p), 0.0
-    while (below := below + math.exp(log_term)) < 0.95 and k < n:  # the first terms may be too small for a float
+    spread = math.sqrt(n * p * (1.0 - p))
+    k = max(0, int(n * p - 10.0 * spread))  # the sum of the terms before is below 1e-20
+    log_term = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) + (n - k) * math.log1p(-p)
+    log_term += k * math.log(p) if k else 0.0
+    below = 0.0
+    while (below := below + math.exp(log_term)) < 0.95 and k < n:
         log_term += math.log((n - k) / (k + 1) * p / (1.0 - p))
         k += 1
     return k

@@ -237,7 +237,7 @@ def _awaited(admission: Admission, live: RequestState, pool: Pool) -> tuple[str,
     is_enforced = tier.admission.mode is AdmissionMode.ENFORCE
     if not (pool.open if is_enforced else pool.below_max):
         bounds = [replica.bound for replica in pool.replicas.values() if is_enforced and replica.bound is not None]
-        usual = max(bounds, key=bounds.count, default=CapacityBound.SLOTS)
+        usual = max(dict.fromkeys(bounds), key=bounds.count, default=CapacityBound.SLOTS)
         return usual.value, f"no replica has room, most by their {usual.value} bound"
     if kept := pool.asked.kept_from(tier):
         return "places", f"{kept} more requests could be sent, which are left to more urgent tiers"

@@ -28,7 +28,7 @@ def binds(metrics: Metrics, snapshot: Snapshot, tier: str) -> str:
         for replica in pool.replicas
         if replica.bound is not None and replica.slots
     ]
-    return max(bounds, key=bounds.count, default="")
+    return max(dict.fromkeys(bounds), key=bounds.count, default="")
 
 
 def kept_families(metrics: Metrics, snapshot: Snapshot, now: float) -> Iterator[Metric]:

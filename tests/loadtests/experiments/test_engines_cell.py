@@ -22,7 +22,18 @@ from loadtests.experiments.engines_cell import (
 )
 
 
-@pytest.mark.parametrize(("n", "p", "most"), [(50, 0.01, 2), (100, 0.5, 58), (1000, 0.01, 15), (5000, 0.5, 2558)])
+@pytest.mark.parametrize(
+    ("n", "p", "most"),
+    [
+        (0, 0.5, 0),
+        (9, 0.0, 0),
+        (50, 0.01, 2),
+        (100, 0.5, 58),
+        (1000, 0.01, 15),
+        (5000, 0.5, 2558),
+        (10**9, 0.5, 500_026_007),
+    ],
+)
 def test_the_most_misses_that_are_chance(n: int, p: float, most: int) -> None:
     assert most_by_chance(n, p) == most
 
