@@ -11,7 +11,7 @@ from gateway.core.admission.promises import is_lost
 from gateway.core.policy import Metric, Policy, Tier
 from gateway.core.request import Outcome, Reason, Record
 from gateway.core.stats import LogHistogram, most_by_chance
-from gateway.observe.metrics.window import Quantiles, Sliding
+from gateway.observe.metrics.window import EDGES, Quantiles, Sliding
 
 # Buckets of the OpenTelemetry GenAI conventions, continued upwards for long queues and long answers.
 TTFT_EDGES = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
@@ -19,6 +19,7 @@ TPOT_EDGES = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 
 ITL_EDGES = (*TPOT_EDGES, 5, 7.5, 10)
 REFUSAL_EDGES = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 E2E_EDGES = tuple(0.01 * 2**step for step in range(17))
+_FINE_REFUSAL_EDGES: Final = tuple(sorted(set(EDGES) | set(REFUSAL_EDGES)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +172,7 @@ class TierFacts:
         self.waits: dict[Reason | None, int] = {}
         """Requests that waited, by why they were not sent; None: they were."""
         self.ttft, self.tpot, self.e2e, self.queue = Quantiles(), Quantiles(), Quantiles(), Quantiles()
-        self.refusals = {family: Quantiles(REFUSAL_EDGES) for family in RefusalFamily}
+        self.refusals = {family: Quantiles(_FINE_REFUSAL_EDGES) for family in RefusalFamily}
         """Seconds from the complete body to the refusal."""
         self.forecasts: dict[tuple[Decided, bool], int] = {}
         """Admitted requests, by decision and whether they turned out good."""

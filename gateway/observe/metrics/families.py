@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from gateway.core.stats import LogHistogram
 from gateway.observe.metrics.arms import ArmFacts
-from gateway.observe.metrics.facts import ADMISSIONS, Attainment, LatencyCell, TierFacts, percentile
+from gateway.observe.metrics.facts import ADMISSIONS, REFUSAL_EDGES, Attainment, LatencyCell, TierFacts, percentile
 from gateway.observe.metrics.metrics import Metrics, early_outcome
 
 Row = tuple[tuple[str, ...], float]
@@ -76,6 +76,7 @@ class RequestFamilies:
                 for tier, facts in metrics.tiers.items()
                 for family, told in facts.refusals.items()
             ),
+            REFUSAL_EDGES,
         )
         yield from _goodput(metrics)
         yield from _objectives(metrics)
