@@ -1,4 +1,4 @@
-"""The gateway as a process: its settings checked, its signals heard, its exit status told."""
+"""The gateway as a process: checks settings, handles signals, returns the exit status."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CANNOT_LISTEN = 3
 
 
 def _taken(settings: Settings) -> str | None:
-    """Which port somebody else listens on, in one line; whatever else is wrong with an address, listening tells."""
+    """The port that another process already listens on, as one line; listening itself reports all other errors."""
     for host, port, option in (
         (settings.host, settings.port, "port"),
         (settings.admin_host, settings.admin_port, "admin_port"),

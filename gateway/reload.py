@@ -1,4 +1,4 @@
-"""The policy in force: prepared beside the event loop, swapped between two requests, kept if the next one is bad."""
+"""The policy in force: prepared beside the event loop, swapped between two requests, kept if the next is invalid."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ log = logging.getLogger("tailgate")
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A policy, and what takes long to make of it."""
+    """A policy, with the parts that take long to build."""
 
     policy: Policy
     counters: dict[str, TokenCounter]
@@ -40,7 +40,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class PolicyUsers:
-    """The parts that are told a new policy."""
+    """The parts that get each new policy."""
 
     driver: Driver
     handler: RequestHandler
@@ -60,7 +60,7 @@ class PolicyReloads:
         self._path = path
         self._tokenizers = Tokenizers()
         self._prepared: Prepared | None = None
-        """For the next policy: made outside the event loop, before it is in force."""
+        """For the next policy: built outside the event loop, before it is in force."""
         self.latest = Reload(time.time())
         self.watcher = (
             None
@@ -84,20 +84,20 @@ class PolicyReloads:
             prepared = self._prepare(policy)
         self._prepared = None
         self._swap(prepared)
-        # In a turn of its own: a thousand watches that end, and as many that begin, take as long as the swap.
+        # In a later turn: a thousand watches that end, and as many that begin, take as long as the swap.
         asyncio.get_running_loop().call_soon(self._watch, policy)
         self.latest = Reload(time.time())
         log.info("policy generation %d is in force", policy.generation)
 
     def _watch(self, policy: Policy) -> None:
-        """Watch the replicas of a policy that is in force. Called by the loop, so that nothing is raised to anybody."""
+        """Watch the replicas of a policy that is in force. Called by the loop, so no exception may leave it."""
         try:
             self._users.fleet.configure(policy)
         except Exception as error:  # noqa: BLE001 - the policy is in force, and the next reload tries again
             self._users.driver.supervisor.caught(Callback.WATCH, error)
 
     def _prepare(self, policy: Policy) -> Prepared:
-        """Everything that can be made of a policy before it is in force. Raises `PolicyErrors`; runs in any thread."""
+        """All parts of a policy that can be built before it is in force. Raises `PolicyErrors`; runs in any thread."""
         problem = exposure_error(policy, self._settings.host)
         if problem is not None:
             raise PolicyErrors([PolicyError(str(self._path), 0, "keys", problem)])

@@ -1,4 +1,4 @@
-"""Settings of one process: from the environment (`TAILGATE_...`), overruled by what the command line says.
+"""Settings of one process: from the environment (`TAILGATE_...`), overridden by the command line.
 
 Values common to every process of a deployment belong in the policy file. Values here may differ per process.
 """
@@ -37,7 +37,7 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Settings(BaseSettings):
-    """How this process listens, and what it grants a client before the policy is asked."""
+    """Where this process listens, and its limits on clients before the policy applies."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True, hide_input_in_errors=True
@@ -128,7 +128,7 @@ class Settings(BaseSettings):
 
 
 def strangers(environment: Mapping[str, str]) -> list[tuple[str, str | None]]:
-    """Variables that look like settings and are none, each with the name that was probably meant.
+    """Variables that look like settings but are none, each with the name that was probably meant.
 
     Variables that Kubernetes sets for a service called tailgate are left out.
     """

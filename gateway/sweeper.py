@@ -1,4 +1,4 @@
-"""Work that is due again and again: deadlines of connections, idle connections, changes that are worth a log line."""
+"""Periodic work: deadlines of connections, idle connections, changes that deserve a log line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UP = ReplicaState.UP
 
 
 class Sweeper:
-    """One task, every `SWEEP_S`. A bug in one step costs that step, once."""
+    """One task, every `SWEEP_S`. A bug in one step costs only one run of that step."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Sweeper:
                 self.supervised(step, now)
 
     def supervised(self, step: Callable[[float], None], now: float) -> None:
-        """Do what is done again and again: a bug in it must not end the task, which would end the process."""
+        """Do the periodic work: a bug in it must not end the task, which would end the process."""
         try:
             step(now)
         except Exception as error:  # noqa: BLE001 - the other steps, and the next time, are no part of it

@@ -24,7 +24,7 @@ def made_of(commands: Iterable[str]) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
         help="Load tests that cannot lie: open loop, latency from when a request was due, goodput beside throughput.",
     )
-    program.callback()(lambda: None)  # else one command alone would have no name
+    program.callback()(lambda: None)  # else a single command would have no name
     for name in commands:
         program.command(name)(getattr(import_module(f"loadtests.commands.{name}"), f"{name}_command"))
     return program
@@ -32,10 +32,10 @@ def made_of(commands: Iterable[str]) -> typer.Typer:
 
 if __name__ == "__main__":
     end_by_sigterm()
-    # Imported modules stay: to look for garbage meanwhile would take a fifth of the import's time.
+    # Imported modules stay: collecting garbage meanwhile would take a fifth of the import's time.
     gc.disable()
     try:
-        # For one command only what that one needs: `report` begins in three quarters of the time.
+        # Only the imports of the wanted command: this way `report` starts in three quarters of the time.
         app = made_of([sys.argv[1]] if sys.argv[1:] and sys.argv[1] in COMMANDS else COMMANDS)
     except KeyboardInterrupt:
         sys.exit(130)  # nothing has begun

@@ -1,4 +1,4 @@
-"""Processes started together and ended together: none outlives the block, whatever happens in it."""
+"""Processes started and ended together: none outlives the block, whatever happens in it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Tell = Callable[[str, str], None]
 
 
 def end_by_sigterm() -> None:
-    """SIGTERM ends this process as Ctrl-C does, so that it takes along what it has started."""
+    """SIGTERM ends this process like Ctrl-C, so that it also ends the processes it started."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 class Child:
-    """One process, `ready` when so many of its lines have matched what was said it would print; `found` holds those."""
+    """One process, `ready` once enough of its lines have matched the expected one; `found` holds those."""
 
     def __init__(self, name: str, process: Process, says: str, times: int) -> None:
         self.name = name
@@ -75,7 +75,7 @@ class Children:
 
     def __init__(self, tell: Tell, *, grace_s: float = GRACE_S) -> None:
         self.died: asyncio.Future[Child] = asyncio.get_running_loop().create_future()
-        """The first child that ended before it was asked to."""
+        """The first child that ended without being asked to."""
         self._tell = tell
         self._grace_s = grace_s
         self._all: list[Child] = []

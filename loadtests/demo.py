@@ -41,7 +41,7 @@ ANSWER_TOKENS = 100
 
 
 class Trouble(Exception):
-    """Why the demo cannot go on, for the person who started it."""
+    """Why the demo cannot go on, for its user."""
 
 
 @dataclass(frozen=True, slots=True)

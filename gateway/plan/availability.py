@@ -1,4 +1,4 @@
-"""How often enough replicas are up, if each is up for a known share of the time and they fail apart from each other."""
+"""How often enough replicas are up, if each is up for a known share of the time and they fail independently."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ class Availability:
     replica: float
     """One replica is up."""
     all_up: float
-    """All of them are: what a request meets that needs every one."""
+    """All of them are up: the chance of a request that needs every one."""
     enough_up: float
-    """At least as many as the load needs."""
+    """At least as many are up as the load needs."""
     any_up: float
     """At least one is."""
 
 
 def availability(replica: float, replicas: int, needed: int) -> Availability:
-    """Of `replicas`, each up with the chance `replica` (above 0, at most 1), `needed` carry the load."""
+    """Of `replicas`, each up with probability `replica` (above 0, at most 1), `needed` carry the load."""
     return Availability(
         replica=replica,
         all_up=replica**replicas,
@@ -31,7 +31,7 @@ def availability(replica: float, replicas: int, needed: int) -> Availability:
 
 
 def at_least(chance: float, of: int, needed: int) -> float:
-    """P(at least `needed` of so many are up): the binomial sum, in logarithms."""
+    """P(at least `needed` of `replicas` are up): the binomial sum, in logarithms."""
     if chance >= 1.0:
         return 1.0 if needed <= of else 0.0
     up, down = math.log(chance), math.log1p(-chance)

@@ -1,11 +1,11 @@
 """How many replicas a policy needs for its traffic: searched for in the simulator, with the gateway's own decisions.
 
-The goodput knee: as few replicas as reach the target at the wanted rate. Every number tried gets the same arrivals,
-seed by seed, so that none is luckier than another. Goodput is assumed to grow with the number, which is found by
-doubling and halving. With several pools all are scaled alike first, and each is then made as small as it may be.
+The goodput knee: the fewest replicas that reach the target at the wanted rate. Every number of replicas gets identical
+arrivals, seed by seed, so none is luckier. Goodput is assumed to grow with that number, which is found by doubling and
+halving. Several pools are first scaled together, and each is then made as small as possible.
 
-A replica is lost during the warm-up: what is counted is how the others carry on, not what broke with it. Replicas of a
-pool are copies of each other; its queue grows with their number, all other limits are the policy's.
+A replica is lost during the warm-up: the count shows how the others go on, not the requests that broke with it.
+Replicas of a pool are copies of each other; its queue grows with their number, all other limits are the policy's.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ from gateway.sim.workload.arrivals import Traffic
 MAX_REPLICAS = 4096
 """Of one pool."""
 NO_GAIN = 0.002
-"""Twice as many replicas that add less goodput than this, two times over, are not what it lacks: once every request has
-a replica to itself, that is. Before, a fleet that is full may have none at all, however often it is doubled."""
+"""If doubling the replicas twice adds less goodput than this, more do not help, once every request has its own replica.
+
+Before, a fleet that is full may have none at all, however often it is doubled.
+"""
 MIN_TIMES = 1e-3
 MAX_TIMES = 16.0
-"""Of the wanted rate. Where the limits of tenants bind, those refused count nowhere, and any rate is reached."""
+"""Of the wanted rate. If limits of tenants bind, their refusals count nowhere, and any rate is reached."""
 PRECISION = 0.01
 """Of the knee's rate."""
 
@@ -52,13 +54,13 @@ class Tried:
     """Requests that arrived."""
     goodput: Interval
     busy: float
-    """Share of the time in which a replica had a step in flight."""
+    """Share of the time in which a replica had a step under way."""
     slots: float
     kv: float
     cached: float
     """Share of the prompt tokens that were found in prefix caches."""
     in_system: float
-    """L: requests in replicas and queue, in the mean."""
+    """L: mean number of requests in replicas and queue."""
     output_tokens: float
     """Of one answer, in the mean."""
     target: float
@@ -71,12 +73,12 @@ class Tried:
 
     @property
     def crowded(self) -> bool:
-        """Whether there are more requests in it than replicas of its smallest pool."""
+        """Whether it has more concurrent requests than its smallest pool has replicas."""
         return self.in_system > min(self.replicas.values())
 
     @property
     def certain(self) -> bool:
-        """Whether its interval, where there is one, is on one side of the target."""
+        """Whether its interval, if it has one, lies on one side of the target."""
         low, high = self.goodput.low, self.goodput.high
         return low is None or high is None or low >= self.target or high < self.target
 
@@ -91,7 +93,7 @@ class Knee:
     limit: Tried
     """The same at the highest rate at which they still reach the target: the goodput knee."""
     limit_is_known: bool
-    """False: that is MAX_TIMES the wanted rate or more, and no higher one was tried."""
+    """False: that rate is MAX_TIMES the wanted one or more, and no higher one was tried."""
     per_replica_per_s: float
     """That rate, divided by the replicas."""
     when_lost: list[Tried]
@@ -99,8 +101,9 @@ class Knee:
     replicas_one_lost: dict[str, int]
     """Replicas that reach the target with any one of them lost, by pool."""
     by_slots: Plan | None
-    """The arithmetic of the same load, with the time for which requests held a slot; its spares are what the knee needs
-    on top. None where there are several pools, which cannot take each other's requests, or where nothing ran."""
+    """The arithmetic of the same load, from the time for which requests held a slot; its spares are the knee's replicas
+    beyond it. None with several pools, which cannot take each other's requests, or if nothing ran.
+    """
     tried: list[Tried]
     """Results of all fleets tried, by number of replicas and rate."""
 
@@ -175,7 +178,7 @@ class Search:
         return fewest(lambda n: self._try(_with(counts, pool, n), lost=pool), least, least)
 
     def limit(self, replicas: Mapping[str, int]) -> Tried:
-        """A fleet at the highest rate at which it reaches the target. Raises ValueError where there is none."""
+        """A fleet at the highest rate at which it reaches the target. Raises ValueError if there is none."""
         counts, times = tuple(replicas.items()), 1.0
         while not self._try(counts, times=times).reached:
             times /= 2.0
@@ -210,7 +213,7 @@ class Search:
 
 
 def fewest(attempt: Callable[[int], Tried], start: int, least: int = 1) -> int:
-    """The smallest number from `least` on that reaches the target, looked for from `start` on. Raises ValueError."""
+    """The smallest number from `least` on that reaches the target; the search begins at `start`. Raises ValueError."""
     low, high = least - 1, start
     best, idle = 0.0, 0
     while not (found := attempt(high)).reached:
@@ -230,14 +233,14 @@ def fewest(attempt: Callable[[int], Tried], start: int, least: int = 1) -> int:
             )
         low, high = high, high * 2
     while high - low > 1:
-        # Downwards by halves from where the search began, between the two from then on.
+        # First downwards by halves from the start, then between the two last numbers.
         middle = max(least, high // 2) if low < least else (low + high) // 2
         low, high = (low, middle) if attempt(middle).reached else (middle, high)
     return high
 
 
 def scaled(policy: Policy, counts: Mapping[str, int]) -> Policy:
-    """The same policy with so many replicas in each pool."""
+    """The same policy with these numbers of replicas in each pool."""
     return replace(policy, pools={name: _resized(pool, counts[name]) for name, pool in policy.pools.items()})
 
 

@@ -5,9 +5,9 @@
     C = B(c) / (1 - (a/c)(1 - B(c)))                                          Erlang C: P(a request has to wait)
     P(wait > t) = C exp(-(c - a) t / service time)
 
-The recursion keeps every value between 0 and 1, so that thousands of servers lose no digits and overflow nothing;
-factorials would at 171. It forgets where it began: from far below `a`, where B(n) is 1 - n/a but for 1/a, an error
-shrinks by n/a at each step. Sources: A. K. Erlang, 1917; I. Adan and J. Resing, Queueing Systems, 2015, chapter 5.
+The recursion keeps every value between 0 and 1, so thousands of servers neither lose digits nor overflow; factorials
+would at 171. It forgets its start: far below `a`, where B(n) is 1 - n/a up to 1/a, an error shrinks by n/a at each
+step. Sources: A. K. Erlang, 1917; I. Adan and J. Resing, Queueing Systems, 2015, chapter 5.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import math
 from dataclasses import dataclass
 
 SATURATED = 1.0 - 1e-9
-"""A utilisation from here on is 1, whatever rounding made of it."""
+"""From here on a utilisation counts as 1, whatever rounding made of it."""
 FAR_BELOW = 40.0
-"""The recursion begins so many square roots of the load below it: an error has shrunk by e^-800 when it gets there."""
+"""The recursion begins this many square roots of the load below it: an error has shrunk by e^-800 when it arrives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +28,15 @@ class Waits:
     p_wait: float
     """Share of the requests that wait at all (0-1)."""
     mean_s: float
-    """Of all requests, those that do not wait included."""
+    """Over all requests, those that do not wait included."""
     p95_s: float
     p99_s: float
     queue: float
-    """Lq: requests that wait, in the mean."""
+    """Lq: mean number of waiting requests."""
 
 
 def erlang_b(load: float, servers: int) -> float:
-    """P(all servers are busy) where nobody waits: `load` (> 0) in servers, at least one server."""
+    """P(all servers are busy) if no request waits: `load` (> 0) in servers, at least one server."""
     known = min(servers, max(0, int(load - FAR_BELOW * math.sqrt(load))))
     blocked = 1.0 - known / load
     for n in range(known + 1, servers + 1):
@@ -47,7 +47,7 @@ def erlang_b(load: float, servers: int) -> float:
 
 
 def erlang_c(load: float, servers: int) -> float:
-    """P(a request has to wait) where all wait for as long as it takes: 1 from `load` = `servers` on."""
+    """P(a request has to wait) if all wait as long as necessary: 1 from `load` = `servers` on."""
     if load >= servers:
         return 1.0
     blocked = erlang_b(load, servers)
@@ -55,7 +55,7 @@ def erlang_c(load: float, servers: int) -> float:
 
 
 def waits(load: float, servers: int, service_s: float) -> Waits | None:
-    """Waits at that load; None where all servers are busy all the time, and the line grows for ever."""
+    """Waits at that load; None if all servers are always busy, and the queue grows without end."""
     if load >= servers * SATURATED:
         return None
     p_wait = erlang_c(load, servers)
@@ -70,5 +70,5 @@ def waits(load: float, servers: int, service_s: float) -> Waits | None:
 
 
 def _quantile(p_wait: float, q: float, drains_per_s: float) -> float:
-    """How long the share `q` of all requests waits at most: not at all where as many find a server free."""
+    """The wait that a share `q` of all requests does not exceed: 0 if as many find a server free."""
     return max(0.0, math.log(p_wait / (1.0 - q))) / drains_per_s if p_wait > 0.0 else 0.0

@@ -1,12 +1,12 @@
-"""How many replicas a load needs, what they wait, cost and survive: arithmetic, nothing simulated.
+"""How many replicas a load needs, and its waits, cost and outages: arithmetic, nothing simulated.
 
     in flight = rate x latency                              Little's law (J. D. C. Little, 1961)
     replicas  = ceil(in flight / (slots x utilization))     by slots
     replicas  = ceil(rate / (per replica x utilization))    by a measured rate per replica
 
-Waits are those of one queue for all slots (`queueing`), as a gateway in front keeps it. Beside them stand the waits of
-one queue per replica, each with its part of the load, as blind spreading makes them. A replica that is measured to
-carry less than slots / latency has slots that turn over so much slower.
+Waits are those of one queue for all slots (`queueing`), as a gateway in front keeps it. Next to them stand the waits
+with one queue per replica, each with its part of the load, as blind spreading makes them. If a replica is measured to
+carry less than slots / latency, its slots turn over more slowly by that factor.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from gateway.plan.queueing import Waits, waits
 from gateway.plan.terms import BARE, Cost, Terms, above_0, share
 
 FUZZ = 1e-9
-"""A quotient that exceeds a whole number by less is that number: 12000 x .04 is 480, whatever doubles make of it."""
+"""A quotient less than this above a whole number is that number: 12000 x .04 is 480, despite rounding of doubles."""
 CURVE_AT = (0.99, 0.97, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5)
 """The curve has a row for each of these utilisations."""
 MAX_REPLICAS = 100_000
 MIN_REPLICAS = 1e-12
-"""Kept busy by less than this is none: a slip in an option, and far below it doubles run out."""
+"""A smaller load counts as none: it is a mistyped option, and far below it doubles lose their precision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +33,15 @@ class Load:
 
     rate_per_s: float
     latency_s: float | None = None
-    """Mean time that a request holds a slot: its e2e without the wait."""
+    """Mean time that a request holds a slot: its e2e latency without the wait."""
     slots: int | None = None
     """Requests that one replica works on at once."""
     per_replica_per_s: float | None = None
     """Requests per second that one replica carries, as measured."""
     utilization: float = 1.0
-    """How full replicas shall be at that rate (above 0, at most 1)."""
+    """How full replicas may be at that rate (above 0, at most 1)."""
     p99_wait_s: float | None = None
-    """Enough replicas are wanted for the p99 of waits to be at most this."""
+    """The plan has enough replicas for a p99 of waits of at most this."""
     availability: float | None = None
     """Share of the time in which one replica is up."""
     terms: Terms = BARE
@@ -68,12 +68,12 @@ class Load:
 
     @property
     def in_flight(self) -> float | None:
-        """L: requests in replicas at any moment, in the mean."""
+        """L: mean number of requests in replicas."""
         return None if self.latency_s is None else self.rate_per_s * self.latency_s
 
     @property
     def full(self) -> float | None:
-        """Replicas that the load would keep wholly busy; None where neither slots nor a rate is known."""
+        """Replicas that the load would keep fully busy; None if neither slots nor a rate is known."""
         by_slots = None if self.slots is None or self.in_flight is None else self.in_flight / self.slots
         by_rate = None if self.per_replica_per_s is None else self.rate_per_s / self.per_replica_per_s
         return max((n for n in (by_slots, by_rate) if n is not None), default=None)
@@ -86,20 +86,20 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """So many replicas under the load."""
+    """This many replicas under the load."""
 
     replicas: int
     utilization: float
-    """Share of their capacity that the load takes: from 1 on it is not carried."""
+    """Share of their capacity that the load takes: from 1 on they cannot carry it."""
     waits: Waits | None
-    """In one line for all; None where it grows for ever, and where slots are not known."""
+    """With one queue for all; None if it grows without end, and if slots are unknown."""
     apart: Waits | None
-    """The same with a line at each replica."""
+    """The same with a queue at each replica."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The answer. None where what was asked does not tell."""
+    """The answer. None if the given options do not determine it."""
 
     load: Load
     in_flight: float | None
@@ -122,7 +122,7 @@ class Plan:
 
 
 def plan(load: Load) -> Plan:
-    """Work it out. Raises ValueError where more than `MAX_REPLICAS` would be needed."""
+    """Work it out. Raises ValueError if more than `MAX_REPLICAS` would be needed."""
     by_slots, by_rate, by_wait = _by_slots(load), _by_rate(load), _by_wait(load)
     needed = max((n for n in (by_slots, by_rate, by_wait) if n is not None), default=None)
     replicas = None if needed is None else needed + load.terms.spare
@@ -145,7 +145,7 @@ def plan(load: Load) -> Plan:
 
 
 def point(load: Load, replicas: int) -> Point:
-    """So many replicas (at least one) under that load. Raises ValueError where its capacity is not known."""
+    """So many replicas (at least one) under that load. Raises ValueError if its capacity is unknown."""
     full, slots = load.full, load.slots
     if full is None:
         raise ValueError("what a replica carries is not known: say --slots, or --per-replica")
@@ -174,10 +174,13 @@ def _by_rate(load: Load) -> int | None:
 
 
 def _by_wait(load: Load) -> int | None:
-    """The fewest with which p99 of waits is short enough. More replicas never wait longer: bisection."""
+    """The fewest replicas with which the p99 of waits is short enough.
+
+    More replicas never make waits longer: bisection.
+    """
     if load.p99_wait_s is None or load.full is None:
         return None
-    high = low = int(load.full * (1.0 - FUZZ))  # with so many the line grows for ever
+    high = low = int(load.full * (1.0 - FUZZ))  # with this many the queue grows without end
     while not _short_enough(load, high):
         _bounded(high + 1)
         low, high = high, min(2 * high + 1, MAX_REPLICAS)
@@ -205,14 +208,14 @@ def _bounded(replicas: float) -> int:
 
 
 def _availability(load: Load, replicas: int | None) -> Availability | None:
-    """Enough are up while those that are can carry the load at all."""
+    """Enough are up as long as the remaining ones can carry the load at all."""
     if load.availability is None or replicas is None or load.full is None:
         return None
     return availability(load.availability, replicas, _whole(load.full))
 
 
 def _curve(load: Load, needed: int, replicas: int) -> tuple[Point, ...]:
-    """From the fewest replicas that carry the load to twice as many, and those of the plan."""
+    """From the fewest replicas that carry the load to twice as many, and the plan's own number."""
     assert load.full is not None
     counts = {_whole(min(load.full / at, MAX_REPLICAS)) for at in (1.0, *CURVE_AT)} | {needed, replicas}
     return tuple(point(load, count) for count in sorted(counts))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 HOUR_S = 3600.0
 MAX_PRICE = 1e12
-"""Of a replica per hour, in any currency: beyond it a cost is no number any more."""
+"""Price of a replica per hour, in any currency: a larger one is no sensible number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,10 @@ class Terms:
             raise ValueError("--output-tokens is for the cost of a million of them: say the --price of a replica, too")
 
     def cost(self, replicas: int, rate_per_s: float, output_tokens: float | None = None) -> Cost | None:
-        """Of so many replicas that serve that rate; None without a price. Answers are so long unless the terms say."""
+        """Cost of this many replicas at that rate; None without a price.
+
+        Assumed length of answers unless the terms give one.
+        """
         if self.price_per_hour is None:
             return None
         per_hour = replicas * self.price_per_hour
@@ -50,13 +53,13 @@ class Terms:
 
 
 def above_0(option: str, value: float | None, right: str) -> None:
-    """Raises ValueError unless the value is left out, or finite and above 0."""
+    """Raises ValueError unless the value is absent, or finite and above 0."""
     if value is not None and not 0.0 < value < math.inf:
         raise ValueError(f"{option} is {value:g}: say {right}")
 
 
 def share(option: str, value: float | None, right: str) -> None:
-    """Raises ValueError unless the value is left out, or a share above 0 and at most 1."""
+    """Raises ValueError unless the value is absent, or a share above 0 and at most 1."""
     if value is not None and not 0.0 < value <= 1.0:
         raise ValueError(f"{option} is {value:g}: it is a share above 0 and at most 1, {right}")
 

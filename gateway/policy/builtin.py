@@ -1,4 +1,4 @@
-"""The policy of `tailgate serve --replica URL...`: what an operator would write for a first look."""
+"""The policy of `tailgate serve --replica URL...`: a minimal one for a first try."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def builtin(replica_urls: Sequence[str]) -> Policy:
 
 
 def written(replica_urls: Sequence[str]) -> dict[str, object]:
-    """The same as a policy file would say it."""
+    """The same policy, as a policy file would say it."""
     return {
         "apiVersion": "tailgate/v1",
         "models": {"*": {"pools": ["default"]}},
@@ -38,6 +38,6 @@ def written(replica_urls: Sequence[str]) -> dict[str, object]:
 
 
 def _of_argument(error: PolicyError) -> PolicyError:
-    """The same error, told of the option it comes from: the second `--replica` is number 2."""
+    """The same error, in terms of its option: the second `--replica` is number 2."""
     index = re.search(r"replicas\[(\d+)\]", error.path)
     return PolicyError(f"--replica (number {int(index[1]) + 1})" if index else "--replica", 0, "", error.message)

@@ -50,13 +50,13 @@ class At:
 
     @property
     def where(self) -> str:
-        """Where it stands, for an error elsewhere."""
+        """Its position, for an error elsewhere."""
         mark = self.document.mark(self.path)
         return f"on line {mark.line}" if mark else "before"
 
     @property
     def shown(self) -> str:
-        """The value as written: a variable by its name."""
+        """The value as written, with the names of variables."""
         mark = self.document.marks.get(self.path)
         return plain(mark.written if mark else str(self.data))
 
@@ -66,14 +66,14 @@ class At:
 
 
 def check(document: Document) -> None:
-    """Run every check; what is wrong is added to the document's errors."""
+    """Run every check; errors are added to the document."""
     root = At(document, (), document.data)
     for run in CHECKS:
         run(root)
 
 
 def _read(reader: Callable[[object], float | str], place: At) -> float | str | None:
-    """A value by its unit; None where it has none, which is an error of shape and told as such."""
+    """A value in its unit; None if it cannot be read, which is reported as an error of shape."""
     try:
         return reader(place.data)
     except ValueError:
@@ -174,7 +174,7 @@ def fallbacks(root: At) -> None:
 
 
 def default_tier(root: At) -> None:
-    """Which tier is the default is clear."""
+    """It is clear which tier is the default."""
     tiers = root["tiers"].data
     if isinstance(tiers, dict) and len(tiers) > 1 and root["defaults"]["tier"].data is None:
         names = ", ".join(map(plain, sorted(tiers)))
@@ -224,7 +224,7 @@ def _is_tokenizer(path: FilePath) -> bool:
 
 
 def replicas(root: At) -> None:
-    """Every pool has replicas; no replica stands twice, by URL or by name."""
+    """Every pool has replicas; no replica occurs twice, by URL or by name."""
     urls: dict[object, At] = {}
     names: dict[object, At] = {}
     for _, pool in root["pools"].items():
@@ -249,7 +249,7 @@ def replicas(root: At) -> None:
 
 
 def cache_keys(root: At) -> None:
-    """Caches of tenants are apart only with a secret, and where the engine takes a salt."""
+    """Caches of tenants are separated only with a secret, and only if the engine takes a salt."""
     for _, pool in root["pools"].items():
         isolation, key, engine = pool["cache_isolation"], pool["cache_key"], pool["engine"]
         if isolation.data != "tenant":
@@ -265,7 +265,7 @@ def cache_keys(root: At) -> None:
 
 
 def reserves(root: At) -> None:
-    """Reserved shares add up to at most everything, and go to tiers that can use them."""
+    """Reserved shares add up to at most 100%, and go to tiers that can use them."""
     for name, pool in root["pools"].items():
         total = 0.0
         for tier, place in pool["reserve"].items():
@@ -282,7 +282,7 @@ def reserves(root: At) -> None:
 
 
 def floors(root: At) -> None:
-    """The floors of all tiers add up to at most everything."""
+    """The floors of all tiers add up to at most 100%."""
     places = [tier["floor"] for _, tier in root["tiers"].items()]
     total = sum(_number(units.share, place) or 0.0 for place in places)
     if total > 1 + 1e-9:
@@ -342,7 +342,7 @@ def key_hashes(root: At) -> None:
 
 
 def origins(root: At) -> None:
-    """Every page on the web may use the API only where it needs a key to."""
+    """Every page on the web may use the API only if it needs a key."""
     for place in root["listen"]["origins"].entries():
         if place.data == "*" and not root["keys"].data:
             place.wrong("* opens the replicas to every web page, since there are no keys: add keys, or list the pages")

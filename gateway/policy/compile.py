@@ -1,4 +1,4 @@
-"""From a checked policy file to the nouns of the decision core."""
+"""From a checked policy file to the objects of the decision core."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def _objectives(section: ObjectiveSection | None) -> tuple[rules.Objective, ...]
 def _caps(section: TierSection) -> rules.Caps:
     asked, caps = section.max_tokens, section.caps
     limit = asked.limit or max(_CAPS.max_tokens_limit, asked.default or 0)
-    # Nobody passes a limit that is written by naming no length; without one the engine does as it likes.
+    # A limit also caps requests that name no length; without one the engine decides.
     unnamed = asked.limit or 0 if asked.default is None else asked.default
     return rules.Caps(
         max_tokens_default=unnamed,

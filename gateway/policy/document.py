@@ -21,7 +21,7 @@ _VARIABLE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|\$\
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Where a value stands (lines count from 1), and how it is written there: `${NAME}`, not what that stands for."""
+    """Where a value stands (lines count from 1), and its spelling there: `${NAME}`, not its content."""
 
     key_line: int
     line: int
@@ -30,7 +30,7 @@ class Mark:
 
 @dataclass(slots=True)
 class Document:
-    """Content of a file. `errors` are those found while reading; paths in `unusable` have no value because of one."""
+    """Content of a file. `errors` were found while reading; paths in `unusable` have no value because of one."""
 
     file: str
     data: object = None
@@ -50,7 +50,7 @@ class Document:
             self.errors.append(self.error(path, message, at_key=at_key))
 
     def error(self, path: Path, message: str, *, at_key: bool = False) -> PolicyError:
-        """An error at `path`, on the line of its value, or of its key where the key is what is wrong."""
+        """An error at `path`, on the line of its value, or of its key if the key is wrong."""
         mark = self.mark(path)
         line = 0 if mark is None else mark.key_line if at_key or path not in self.marks else mark.line
         return PolicyError(self.file, line, write_path(path), message)
@@ -93,7 +93,7 @@ class _Reader:
 
     def value(self, node: Node, path: Path, key: Node) -> object:
         written = node.value if isinstance(node, ScalarNode) else ""
-        # A value that is left out is marked where the next thing begins.
+        # A value that is left out is marked at the next token.
         start = key if node.start_mark.index == node.end_mark.index else node
         self._document.marks[path] = Mark(key.start_mark.line + 1, start.start_mark.line + 1, written)
         if self._too_many():
@@ -129,7 +129,7 @@ class _Reader:
             return None
 
     def _items(self, node: MappingNode, path: Path, merging: tuple[Node, ...] = ()) -> Iterator[tuple[str, Node, Node]]:
-        """Name, key and value of each entry; what `<<` merges in comes last and loses against the rest."""
+        """Name, key and value of each entry; entries merged by `<<` come last, and the others win over them."""
         first: dict[str, Node] = {}
         merged: list[MappingNode] = []
         for key, item in node.value:
@@ -205,7 +205,7 @@ class _Reader:
 
 
 def _kind(node: Node) -> str | None:
-    """The kind of a node by its tag: str, int, map...; None for a tag of somebody's own."""
+    """The kind of a node by its tag: str, int, map...; None for an application's own tag."""
     tag = node.tag or ""
     return tag.removeprefix(_TAG) if tag.startswith(_TAG) else None
 

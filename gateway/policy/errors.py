@@ -1,4 +1,4 @@
-"""All errors of a policy file, told at once.
+"""All errors of a policy file, reported together.
 
 PolicyErrors            raised by `load`; holds every error that was found
   └ PolicyError         one of them: `file:line: field.path: what is wrong, what would be right`
@@ -15,7 +15,7 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class PolicyError:
-    """One thing that is wrong, or that deserves a warning. `line` counts from 1; 0 where there is no file."""
+    """One thing that is wrong, or that deserves a warning. `line` counts from 1; 0 without a file."""
 
     file: str
     line: int
@@ -28,7 +28,7 @@ class PolicyError:
 
 
 class PolicyErrors(Exception):
-    """A policy that cannot be used, with every reason."""
+    """A policy that cannot be used, with all reasons."""
 
     def __init__(self, errors: Sequence[PolicyError]) -> None:
         super().__init__("\n".join(map(str, errors)))
@@ -44,27 +44,27 @@ def write_path(path: Path) -> str:
 
 
 def plain(text: str, most: int = 80) -> str:
-    """A value or name fit for one line: quoted where it is empty, has spaces or cannot be printed, and cut short."""
+    """A value or name on one line: quoted if it is empty, has spaces or cannot be printed, and truncated."""
     if len(text) > most:
         text = text[:most] + "…"
     return text if text.isprintable() and text and " " not in text else repr(text)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`did you mean x?`, or the names that exist where none is near."""
+    """`did you mean x?`, or all names if none is similar."""
     names = sorted(known)
     return _near(name, names) or (f"there is {_listed(names)}" if names else "there is none")
 
 
 def among(name: str, known: Iterable[str]) -> str:
-    """`did you mean x? Known: w, x, y`: all names there are, in their order, with the one that is near."""
+    """`did you mean x? Known: w, x, y`: all names in their order, with the similar one first."""
     names = list(known)
     near, listed = _near(name, sorted(names)), ", ".join(names)
     return f"{near} Known: {listed}" if near else f"known: {listed}"
 
 
 def _near(name: str, names: list[str]) -> str:
-    """`did you mean x?`; empty where none is near. `names` in order, so that the answer is always the same."""
+    """`did you mean x?`; empty if none is similar. `names` are in order, so that the answer is always the same."""
     near = get_close_matches(name, names, n=1, cutoff=0.6)
     return f"did you mean {plain(near[0])}?" if near else ""
 

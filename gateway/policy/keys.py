@@ -1,4 +1,4 @@
-"""Keys of clients: made from the system's own randomness, known to the gateway by their hash alone."""
+"""Keys of clients: made from the system's randomness; the gateway knows only their hashes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ def new_key() -> str:
 
 
 def hash_of(key: str) -> bytes:
-    """The part of a key that the policy holds. Plain SHA-256 is enough for 256 random bits: there is nothing to
-    guess."""
+    """The hash of a key, which the policy holds.
+
+    Plain SHA-256 is enough for 256 random bits, which nobody can guess.
+    """
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()

@@ -32,7 +32,7 @@ def text_of(path: Path | str) -> str:
 
 
 def load_text(text: str, file: str, environment: Mapping[str, str] = os.environ) -> Policy:
-    """The policy in a text; `file` names it in errors and is where relative paths start. Raises PolicyErrors."""
+    """The policy in a text; `file` is its name in errors, and the base of relative paths. Raises PolicyErrors."""
     document = read_text(text, file, environment)
     return load_document(document, hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest())
 

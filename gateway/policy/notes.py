@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from gateway.core.policy import Model, Policy, SessionKey, Tier
 
 MIN_TENANTS = 20
-"""Tenants that are enough for their requests to be split by the weights."""
+"""Number of tenants from which on a split by tenant comes close to the weights."""
 
 
 def notes(policy: Policy) -> tuple[str, ...]:
-    """One sentence for each thing that has no effect, or hardly the one that was meant."""
+    """One sentence for each part that has no effect, or hardly the intended one."""
     found = [*_unused(policy)]
     for tier in policy.tiers.values():
         found += _of_tier(tier)
@@ -40,7 +40,7 @@ def _unused(policy: Policy) -> Iterator[str]:
 
 
 def _equals(policy: Policy) -> Iterator[str]:
-    """The meaning of weights among tiers of one priority. Without a difference there is nothing to say."""
+    """The meaning of weights among tiers of one priority. Equal weights need no note."""
     levels: dict[int, list[Tier]] = {}
     for tier in policy.tiers.values():
         levels.setdefault(tier.priority, []).append(tier)

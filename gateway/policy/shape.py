@@ -1,4 +1,4 @@
-"""Whether a document has the shape of its kind of file: fields, kinds and ranges, with errors in plain sentences."""
+"""Checks the shape of a document: fields, kinds and ranges, with errors in plain sentences."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ File = TypeVar("File", bound=Section)
 
 _KEY = "[key]"  # pydantic's mark for an error in the key of a mapping
 
-# Never shown in an error, whatever was put there by mistake.
+# Values of these fields are never shown in an error, whatever was put there by mistake.
 _SECRET = frozenset({"sha256", "api_key", "cache_key", "url"})
 
 _SENTENCES = {
@@ -36,7 +36,7 @@ _CONTAINERS = {"dict_type": "a mapping", "model_type": "a mapping", "list_type":
 
 
 def _is_another(document: Document, file: type[Section]) -> bool:
-    """Whether a document is of another version or kind by its own words: then nothing else that is wrong matters."""
+    """Whether a document declares another version or kind: then its other errors do not matter."""
     found = document.data if isinstance(document.data, Mapping) else {}
     errors = []
     for name in ("apiVersion", "kind"):
@@ -52,7 +52,7 @@ def _is_another(document: Document, file: type[Section]) -> bool:
 def checked(document: Document, file: type[File], check: Callable[[File | None], None] = lambda _: None) -> File:
     """The sections of a document that was read as a file of that kind. Raises PolicyErrors with all that is wrong.
 
-    `check` adds to the document's errors what a shape does not tell; it hears None where there are no sections.
+    `check` adds further errors to the document; it gets None if there are no sections.
     """
     found = None
     if document.data is None and not document.errors:
@@ -67,7 +67,7 @@ def checked(document: Document, file: type[File], check: Callable[[File | None],
 
 
 def _shaped(document: Document, file: type[File]) -> File | None:
-    """None, with the errors in `document`, where its sections cannot be read."""
+    """None, with the errors in `document`, if its sections cannot be read."""
     try:
         return file.model_validate(document.data)
     except ValidationError as error:
@@ -114,7 +114,7 @@ def _sentence(document: Document, file: type[Section], path: Path, detail: Error
 
 
 def _example(document: Document, file: type[Section], path: Path, found: object) -> str:
-    """The mapping that may have been meant by a single value."""
+    """The mapping probably meant by a single value."""
     section = _section(file, path)
     if section is None:
         return "{NAME: ...}"
@@ -150,7 +150,7 @@ def _mapping(fields: list[str]) -> str:
 
 
 def _shown(document: Document, path: Path, found: object) -> str:
-    """A value as the file has it: a variable by its name, a secret not at all."""
+    """A value as the file has it: variables by name, secrets never."""
     if isinstance(found, Mapping | list):
         return _kind(found)
     if path and path[-1] in _SECRET:

@@ -15,7 +15,7 @@ from gateway.core.policy import Policy
 from gateway.policy.errors import PolicyError, PolicyErrors
 from gateway.policy.load import load
 
-# The file is looked at this often even without a notice: network file systems give none, and queues overflow.
+# The file is also checked at this interval: network file systems give no notice, and queues overflow.
 LOOK_EVERY_S = 5.0
 
 
@@ -30,13 +30,13 @@ class ReloadStatus:
 
 
 class PolicyWatcher:
-    """Reads `path` again on change or on demand; hands on what is valid, reports what is not.
+    """Reads `path` again on change or on demand; passes on a valid policy, reports an invalid one.
 
-    Any other exception of `on_policy` or `prepare` is a bug: `on_bug` hears of it, and the last good policy stays.
+    Any other exception of `on_policy` or `prepare` is a bug: `on_bug` gets it, and the last good policy stays.
 
     `on_policy` runs on the event loop, with the generation counted up. Reading and checking run in a thread, since a
-    large policy takes longer than a request should wait; so does `prepare`, of the same policy. Both may refuse it by
-    raising `PolicyErrors`.
+    large policy takes longer than a request should wait; `prepare` runs there too, with the same policy. Both may
+    refuse it by raising `PolicyErrors`.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class PolicyWatcher:
                 await self.reload()
 
     async def reload(self) -> bool:
-        """Read the file now, whether it changed or not: True if it is in force, False if the last good one stays."""
+        """Read the file now, changed or not: True if it is in force, False if the last good one stays."""
         async with self._turn:
             self._seen = await asyncio.to_thread(_digest_of, self._path)
             generation = self.status.generation + 1
@@ -111,9 +111,9 @@ class PolicyWatcher:
 
 
 def _folders(path: Path) -> Sequence[Path]:
-    """The folder of the path as it is written, and that of the file it leads to where that is elsewhere."""
+    """The folder of the path as written, and the folder of the link's target if that is another."""
     here, there = path.absolute().parent, path.resolve().parent
-    # The target below (`..data`) is swapped by changes in the folder itself, and may not outlive the next one.
+    # An intermediate target (`..data`) changes together with the folder itself, and may not outlive the next change.
     return [here] if there.is_relative_to(here.resolve()) else [here, there]
 
 

@@ -1,1 +1,1 @@
-"""Bytes in, nouns out: the formats of the APIs, without a socket."""
+"""Bytes in, objects out: the formats of the APIs, without a socket."""

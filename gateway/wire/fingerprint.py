@@ -1,4 +1,4 @@
-"""Recognises the same request again: a number for the work that it gives an engine."""
+"""Recognises repeated requests by a hash of the work that they give an engine."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _DELIVERY: Final = ("stream", "stream_options", "stream_include_usage")
 
 
 def fingerprint(parsed: Parsed) -> int:
-    """64 bits of a hash that is the same in every process; two requests share them that ask an engine for the same.
+    """64 bits of a hash that is the same in every process; requests for the same work share it.
 
     The order of fields, white space, and whether the answer is streamed make no difference.
     """
     fields = {name: value for name, value in (parsed.fields | parsed.tied).items() if name not in _DELIVERY}
     asked = (parsed.endpoint.value, parsed.model, parsed.max_tokens)
-    # The list is closed by hand: inside it the deepest body that is served would be a level too deep for orjson.
+    # The list is closed by hand: inside it the deepest accepted body would be one level too deep for orjson.
     written = orjson.dumps(asked)[:-1] + b"," + orjson.dumps(fields, default=_told, option=orjson.OPT_SORT_KEYS) + b"]"
     return int.from_bytes(hashlib.blake2b(written, digest_size=8).digest(), "big")
 

@@ -1,7 +1,8 @@
-"""Prefix caches of one tenant each, since the time to a first token tells whether others have sent the same prompt.
+"""Separate prefix caches for tenants, since the time to first token reveals whether others have sent the same prompt.
 
 vLLM hashes `cache_salt` into the first block of a prompt, so prompts with different salts share no block. A tenant must
-not guess the salt of another one: it is a keyed hash of the tenant's name. All gateways with one key agree on it.
+not guess the salt of another one: it is a keyed hash of the tenant's name. All gateways with the same key compute the
+same salt.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ def salt_of(key: str, tenant: str) -> str:
 
 
 def salted(body: bytes, endpoint: Endpoint, pool: PoolSpec, tenant: str) -> bytes:
-    """The body of a request for `pool`, with the salt of its tenant if caches are apart there."""
+    """The body of a request for `pool`, with its tenant's salt if caches are separated there."""
     if pool.cache_key is None or endpoint not in GENERATING:
         return body
     return b'{"cache_salt":"%b",' % salt_of(pool.cache_key, tenant).encode() + body[1:]

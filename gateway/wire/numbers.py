@@ -1,7 +1,7 @@
-"""Numbers that come from outside: each is read here, in the one place that knows which are possible.
+"""Numbers from outside: each is read here, in the one place that knows the possible ones.
 
 Engines write counts in every way that JSON has: `5`, `5.0`, `5e0`. A number beyond a 64-bit count, or one that is not
-finite, overflows in arithmetic that nobody expects to fail. It is None here, and its reader says so.
+finite, overflows in arithmetic that nobody expects to fail. Such a number is None here, and its reader reports it.
 """
 
 from __future__ import annotations
@@ -24,5 +24,5 @@ def finite(value: object) -> float | None:
     """`value` as a finite float; None if it is not one, or is an integer of more than 64 bits."""
     if type(value) is int:
         return float(value) if -MAX_COUNT <= value <= MAX_COUNT else None
-    # The difference of infinity, and of what is no number, to itself is no number.
+    # Infinity or NaN minus itself is NaN.
     return value if type(value) is float and value - value == 0.0 else None

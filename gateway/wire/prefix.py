@@ -1,4 +1,4 @@
-"""How a prompt begins, as hashes: by these the core finds the replicas that have read it before.
+"""The beginning of a prompt, as hashes: by these the core finds the replicas that have read it before.
 
 A prompt is written in the order in which chat templates lay it out: tools, system prompt, messages. Each block is
 hashed together with the hash before it. Prompts that begin alike have the same leading hashes, whatever other fields
@@ -25,14 +25,14 @@ SMALL_BLOCKS: Final = 8
 BLOCK_BYTES: Final = 2048
 """Blocks after the first eight. A block of vLLM is 16 tokens, some 64 bytes."""
 MAX_BLOCKS: Final = 1024
-"""2 MiB of text. Later text is taken for new."""
+"""2 MiB of text. Text beyond this counts as new."""
 
 
 def prefix_of(fields: dict[str, Any], adapter: str = "", tenant: str = "", has_media: bool = False) -> Prefix:
-    """The prefix of checked fields; none where the prompt is shorter than `MIN_BYTES`.
+    """The prefix of checked fields; none if the prompt is shorter than `MIN_BYTES`.
 
     Engines share no cached block between LoRA adapters, nor between cache salts. So `adapter` is hashed before the
-    first block, and `tenant` where caches are kept apart by it. `has_media`: placeholders stand in `fields`.
+    first block, and so is `tenant` if caches are separated by it. `has_media`: placeholders stand in `fields`.
     """
     text = b"".join([orjson.dumps(fields[name]) for name in FIRST if name in fields])
     for name in CONVERSATION:

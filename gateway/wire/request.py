@@ -1,8 +1,8 @@
 """A request's JSON: parsed once, checked against the tier's caps, and written anew for the engine.
 
 The body sent is built from the fields that `parse` checked, never from the client's bytes. Of duplicate keys the last
-one was seen and the last one is sent. A field that is not in the API's table is not sent at all. All that is known
-before the request is admitted is written then; `render` only puts the model's name and the output cap in front.
+one was seen and the last one is sent. A field that is not in the API's table is not sent at all. Everything known
+before admission is written then; `render` only adds the model's name and the output cap in front.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Parsed:
         self.model = model
         self.stream = stream
         self.assembled = assembled
-        """Whether the engine is asked for a stream though the client is not to see one."""
+        """Whether the engine is asked for a stream although the client gets none."""
         self.wants_usage = wants_usage
         """Whether the client asked for the usage chunk of a stream, so that it is passed on."""
         self.fields = fields
@@ -100,15 +100,15 @@ class Parsed:
         self.max_tokens = max_tokens
         """Tokens asked for each choice, before any clamp; None if the client gave no number."""
         self.cap_field = cap_field
-        """The name under which the output cap is sent; None where there is none."""
+        """The name under which the output cap is sent; None without one."""
         self.changed = changed
         """Names of the fields that were clamped or dropped, fit for a header."""
         self.renamed = renamed
-        """Functions that the engine knows under another name than the client does."""
+        """Functions whose names at the engine differ from the client's."""
 
 
 def parse(endpoint: Endpoint, body: bytes, caps: Caps) -> Parsed:
-    """Read and check a body; raises `BadRequest`, and nothing else whatever the bytes."""
+    """Read and check a body; raises only `BadRequest`, whatever the bytes."""
     return _parse(endpoint, API_OF[endpoint].shape, body, caps)
 
 
@@ -221,7 +221,7 @@ def _payload(shape: Shape, fields: dict[str, Any], stream: bool, caps: Caps) -> 
 def render(parsed: Parsed, upstream_model: str, max_tokens: int, with_options: bool = True) -> bytes:
     """The body for an engine that knows the model as `upstream_model`; each choice may be `max_tokens` long.
 
-    0: as long as the engine likes. Not `with_options`: without `stream_options`, which not every server takes.
+    0: as long as the engine likes. Not `with_options`: without `stream_options`, which some servers refuse.
     """
     if parsed.api.shape.is_form:
         return field("model", upstream_model) + parsed.payload
@@ -285,7 +285,7 @@ def _refuse_disguise(name: str, rules: Mapping[str, Check]) -> None:
 
 
 def _reported(names: list[str]) -> tuple[str, ...]:
-    """Names that a client chose, cut down to the characters of a header."""
+    """Names chosen by a client, reduced to the characters of a header."""
     fit = (
         name if len(name) <= 64 and name.isascii() and name.replace(".", "_").isidentifier() else "?" for name in names
     )

@@ -15,14 +15,14 @@ _HEADER: Final = SessionKey.HEADER
 _PROMPT_CACHE_KEY: Final = SessionKey.PROMPT_CACHE_KEY
 _METADATA: Final = SessionKey.METADATA
 MAX_NAME: Final = 512
-"""Characters of a name; longer ones name no session."""
+"""Longest name in characters; a longer one names no session."""
 IN_USER_ID: Final = "_session_"
 """Claude Code wrote `user_<hash>_account_<id>_session_<id>`; since March 2026 it writes JSON with a `session_id`
 (github.com/coder/aibridge/pull/241)."""
 
 
 def session_of(head: RequestHead, tenant: str, fields: Mapping[str, Any], pools: Sequence[PoolSpec]) -> Session | None:
-    """The session of a request: named by the first key that it has, in the order of its pools and of their keys."""
+    """The session of a request: named by its first key, in the order of its pools and of their keys."""
     before: SessionKeys | None = None
     for pool in pools:
         keys = pool.sessions
@@ -68,7 +68,7 @@ def _in_user_id(user_id: str) -> object:
 
 
 def sticky_key(session: Session | None, tenant: str, request_id: str) -> str:
-    """By what a request keeps its arm of a split: its session, else its tenant; without keys each is on its own."""
+    """The key of a request in a split: its session, else its tenant; without keys its own id."""
     if session is not None:
         return f"session\0{session.name}"
     return f"tenant\0{tenant}" if tenant != ANONYMOUS else f"request\0{request_id}"

@@ -1,8 +1,8 @@
 """Targets of requests: the known paths, and the likely meaning of an unknown one.
 
-Only a path that is listed here is ever served, and a replica gets it as it stands in the list. Forms that mean a listed
-path beyond doubt are read as it: a URL with the host in it, slashes that stand twice or at the end. Escapes, dots and
-semicolons are not: servers do not agree on their meaning.
+Only listed paths are ever served, and a replica gets the path as listed. Forms that clearly mean a listed path are read
+as that path: a URL with the host in it, slashes doubled or at the end. Escapes, dots and semicolons are not resolved:
+servers differ on their meaning.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def measure(plan: dict[str, list[str]], effort: Effort, cores: Cores, console: C
 
 
 def plan_of(only: Sequence[str], targets: Sequence[str], *, quick: bool) -> dict[str, list[str]]:
-    """Which measures are run with which targets; nothing named means all. Quick leaves out mere references."""
+    """Which measures are run with which targets; without names, all. Quick leaves out mere references."""
     plan = {}
     for name, one in MEASURES.items():
         chosen = [target for target in one.targets if not targets or target in targets]

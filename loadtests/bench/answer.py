@@ -1,4 +1,4 @@
-"""One answer after another on one connection, parsed as it comes and checked: nothing is taken on trust."""
+"""One answer after another on one connection, parsed as it comes and checked completely."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from loadtests.bench import canned
 
 
 class BadAnswer(Exception):
-    """An answer that is not the one that was asked for; the run it belongs to is void."""
+    """An answer other than the requested one; its run is void."""
 
 
 class Answer:
@@ -60,7 +60,7 @@ class Answer:
             self.pieces.append(data)
         seen = self._carry + data if self._carry else data
         self.events += seen.count(b"\n\n")
-        # A blank line may be split between two pieces: carry its first half, never one that was counted.
+        # A blank line may be split between two pieces: carry over its first half, but never a counted one.
         self._carry = b"\n" if seen.endswith(b"\n") and not seen.endswith(b"\n\n") else b""
         size = len(canned.STREAM_DONE)
         self.tail = data[-size:] if len(data) >= size else (self.tail + data)[-size:]
@@ -86,7 +86,7 @@ class Answer:
 
 
 def same_content(body: bytes) -> bool:
-    """Whether a body says what the upstream said. A proxy may write the same JSON in other bytes, of any length."""
+    """Whether a body has the upstream's content. A proxy may write the same JSON in other bytes, of any length."""
     try:
         return bool(json.loads(body) == json.loads(canned.ANSWER_BODY))
     except ValueError:

@@ -1,8 +1,7 @@
 """Keeps the cores of a virtual machine from sleeping while latencies are measured.
 
-An idle core is given back to the host. Its return takes as long as the host likes, often a millisecond: as long as the
-latencies to be measured. A process of the idle class takes only what nobody wants, and gives way
-at once.
+An idle virtual core is given back to the host. The host may take its time to return it, often a millisecond: as long as
+the measured latencies. A process of the idle class takes only unused CPU time, and gives way at once.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ while os.getppid() == parent:
 
 @contextmanager
 def cores_awake() -> Iterator[None]:
-    """Nothing but one spinning process per core, in the idle class; only Linux has it, elsewhere nothing is done."""
+    """One spinning process per core, in the idle class; only Linux has it, elsewhere nothing is done."""
     cores = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else []
     spinning = [subprocess.Popen([sys.executable, "-c", _SPIN, str(core)]) for core in cores]
     try:

@@ -120,7 +120,7 @@ def _frame(data: bytes) -> bytes:
 
 
 def _event(delta: dict[str, object] | None, finish: str | None = None, usage: object = None) -> bytes:
-    """One SSE event in a chunk of its own, as vLLM streams them."""
+    """One SSE event in its own chunk, as vLLM streams them."""
     choices = []
     if delta is not None:
         choices = [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish, "token_ids": None}]
@@ -213,7 +213,7 @@ _EDGES = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2
 
 
 def _metrics_page() -> bytes:
-    """A page of the size and make of vLLM's, since reading it is part of what a gateway does."""
+    """A page with the size and contents of vLLM's, since reading it is part of a gateway's work."""
     labels = f'engine="0",model_name="{MODEL}"'
     lines = []
     for name in _GAUGES:

@@ -1,4 +1,4 @@
-"""Claims of tailgate about its cost, and whether a run bears them out."""
+"""Claims of tailgate about its cost, and whether a run supports them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class State(StrEnum):
     VOID = "void"
     """There were errors, or tailgate did not run: counts as missed."""
     SKIPPED = "skipped"
-    """The peer that it is compared with is not here."""
+    """The compared peer is missing here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ CLAIMED = {(claim.section, name) for claim in CLAIMS for name in (claim.ours, cl
 
 
 def judge(claim: Claim, section: Section) -> Verdict:
-    """Whether `section` bears the claim out."""
+    """Whether `section` supports the claim."""
     named = [claim.ours] if claim.theirs is None else [claim.ours, claim.theirs]
     for name in named:
         if name in section.errors:

@@ -15,14 +15,14 @@ from loadtests.bench.patience import until
 from loadtests.processes import tree_usage
 
 MAX_ERRORS = 10
-"""Errors are quoted up to here; the run is void with the first."""
+"""Errors are quoted up to this number; the first one already makes the run void."""
 
 
 @dataclass(frozen=True, slots=True)
 class Closed:
     """`connections` clients against a port; the CPU of process `watch` (with children) is read.
 
-    Measured for `seconds`, and on for at most `patience_s` until `least` requests have been answered.
+    Measured for `seconds`, and up to `patience_s` longer until `least` requests have been answered.
     """
 
     port: int
@@ -93,7 +93,7 @@ class _Client(asyncio.Protocol):
         self._transport.write(self._run.request)
 
     def data_received(self, data: bytes) -> None:
-        """Check a complete answer, and ask again."""
+        """Check a complete answer, and send the next request."""
         answer = self._answer
         try:
             answer.feed(data)

@@ -1,4 +1,4 @@
-"""The cost of the decisions alone: the controller called in process, in virtual time, as its driver calls it.
+"""The cost of the decisions alone: the controller called in process, in virtual time, in the way its driver calls it.
 
 A steady fleet: each replica serves IN_FLIGHT streamed requests of SERVICE_S, is scraped once a second, and nothing
 is ever refused. Everything the controller does for a request is counted, alarms and scrapes included. With `warm`, the
@@ -26,11 +26,11 @@ from loadtests.bench.policy import policy
 IN_FLIGHT = 8
 SERVICE_S = 0.5
 PREFILL_SHARE = 0.2
-"""Of its time, what a request spends before its first token,"""
+"""The part of its time that a request spends before its first token,"""
 WARM_PREFILL_SHARE = 0.05
 """and a warm one. All prompts of a replica together must leave its engine time for answers."""
 TALKS = 2 * IN_FLIGHT
-"""Conversations for each replica: a turn is over before the next one of the same begins."""
+"""Conversations for each replica: enough that a turn is over before the next one of the same conversation begins."""
 PROMPT_TOKENS, PROMPT_BYTES = 4000, 16_000
 ENDS = (*range(512, 4097, 512), *range(6144, PROMPT_BYTES, 2048))
 """Ends of the blocks of such a prompt (`gateway.wire.prefix`)."""
@@ -134,7 +134,7 @@ class Fleet:
         self.hear(commands)
 
     def _alarm(self) -> None:
-        """As the driver does after every call: is there something to wake for?"""
+        """As the driver does after every call: check whether to wake."""
         if self._controller.wake_at() <= self._now:
             self.hear(self._controller.wake(self._now))
 

@@ -1,7 +1,7 @@
-"""The least that a Python proxy can cost: bytes parsed by httptools on both sides, and passed on unread.
+"""The lowest possible cost of a Python proxy: bytes parsed by httptools on both sides, and passed on unread.
 
-No decision, no check, no metric: what any target written in Python costs beyond this is what it does. It trusts
-both sides, and is good for nothing but comparing with.
+It has no decision, check or metric: the cost of a Python target beyond this one is its own work. It trusts both sides,
+and is useful only for comparison.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Side(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
 
     def connection_lost(self, error: Exception | None) -> None:
-        """One side alone is worth nothing."""
+        """One side alone is useless."""
         if self.peer is not None:
             self.peer.peer = None
             self.peer.transport.abort()

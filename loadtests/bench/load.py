@@ -1,4 +1,4 @@
-"""The load: one process that plays many clients, told what to do on stdin, telling what came of it on stdout.
+"""The load: one process that plays many clients, with an order on stdin and the results on stdout.
 
 `echo '{"kind": "closed", "port": 8080, "watch": 4711}' | python -m loadtests.bench.load`. The kinds are the
 dataclasses `Closed`, `Outside`, `Open`, `Streams`, `Hold` and `Decisions`, the fields theirs. Faults are listed in
@@ -36,7 +36,7 @@ def run(spec: Spec) -> Result:
     """Run one load to its end. Raises BadAnswer or OSError if the first contact fails."""
     if isinstance(spec, Decisions):
         return run_decisions(spec)
-    # Before any measurement: answers must be right, the proxy's pools warm, and its first contact over.
+    # Before any measurement: answers must be right, the proxy's pools warm, and its first requests done.
     length = first_answer(spec.port)
     match spec:
         case Closed():

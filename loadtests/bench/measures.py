@@ -51,7 +51,7 @@ QUICK = Effort(rounds=3, seconds=0.8, chunks=80, decisions=3000, held_streams=50
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """The setup that every measure needs. `tell` says what happens now, `step` counts loads done."""
+    """The setup that every measure needs. `tell` gets the current step in words, `step` is called after each load."""
 
     effort: Effort
     cores: Cores
@@ -111,7 +111,7 @@ def latency(bench: Bench, targets: Sequence[str]) -> Section:
     """The time that a target adds to the p99 at half the rate at which it saturates; direct and proxied in turn."""
 
     def once(target: Running, turn: int) -> Raw:
-        # Found anew in each round: half load is half of what the machine can do now.
+        # Searched again in each round: half load means half of the machine's present capacity.
         saturated = load(Closed(target.port, target.pid, seconds=bench.effort.seconds / 2), bench.cores.load)
         if errors_of(saturated):
             return saturated
@@ -171,7 +171,7 @@ def scale(bench: Bench, targets: Sequence[str]) -> Section:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Streams that are open, the seconds between two chunks of each, and how long they are watched."""
+    """Streams that are open, the seconds between two chunks of each, and the time for which they are watched."""
 
     streams: int
     interval_s: float
@@ -188,7 +188,7 @@ def _hold(bench: Bench, section: Section, name: str, target_name: str, held: Hel
         section.skipped[name] = f"{streams} streams take {wanted} open files, {allowed} are allowed"
         bench.step(1)
         return
-    # A fresh process for each: memory that an earlier load left behind would hide the growth.
+    # A fresh process for each, since memory left by an earlier load would hide the growth.
     with rig([target_name], interval_s, bench.cores, bench.tell) as built:
         if target_name in built.skipped:
             section.skipped[name] = built.skipped[target_name]
@@ -219,7 +219,7 @@ def held_kib(raw: Raw, streams: int) -> float:
 
 
 def cpu_us(count: str) -> Callable[[Raw], float]:
-    """CPU microseconds for each of what a load counts under `count`."""
+    """CPU microseconds per unit, counted by a load under `count`."""
     return lambda raw: 1e6 * number(raw, "cpu_s") / number(raw, count)
 
 

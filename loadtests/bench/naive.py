@@ -1,8 +1,8 @@
-"""The proxy one would write first: a FastAPI endpoint that forwards with httpx.
+"""The most obvious proxy: a FastAPI endpoint that forwards with httpx.
 
 `python -m loadtests.bench.naive PORT REPLICA...` serves on PORT in front of the replicas on the other ports. It parses
-nothing, counts nothing and decides nothing but whose turn it is: what it costs is what the framework and the client
-cost. docs/internals/adr/0001-data-plane.md rests on it.
+and counts nothing, and only takes replicas in turn: its cost is that of the framework and the client.
+docs/internals/adr/0001-data-plane.md rests on it.
 """
 
 from __future__ import annotations

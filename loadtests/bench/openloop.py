@@ -1,7 +1,7 @@
-"""An open loop: requests leave when they are due, whatever became of the others, and latency counts from then.
+"""An open loop: requests leave when they are due, whatever the others do, and latency counts from then.
 
-A plain loop around select(): asyncio's timers and epoll both round up to a millisecond, which is the very latency
-that is looked for.
+A plain loop around select(): asyncio's timers and epoll both round up to a millisecond, as much as the measured
+latency.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from loadtests.bench.answer import Answer, BadAnswer
 from loadtests.quantiles import rank
 
 GRACE_S = 5.0
-"""How long answers may still come when the last request is sent."""
+"""How long after the last request answers may still come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def _drive(spec: Open, length: int, connections: list[_Connection]) -> list[floa
             connection = idle.pop()
             connection.send(request, dues.popleft())
             busy[connection.sock.fileno()] = connection
-        # With no connection idle, only an answer can help.
+        # With no connection idle, only an answer can free one.
         until = dues[0] if dues and idle else give_up_at
         readable, _, _ = select.select(list(busy), [], [], max(0.0, until - time.monotonic()))
         for number in readable:

@@ -1,4 +1,4 @@
-"""A closed loop whose client is not ours: wrk sends the bench's request."""
+"""A closed loop with a foreign client: wrk sends the bench's request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from loadtests.bench import canned
 from loadtests.processes import tree_usage
 
 PATIENCE_S = 30.0
-"""The time that wrk may take beyond its own before it counts as hung."""
+"""Time beyond its own after which wrk counts as hung."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,5 +85,5 @@ end
 
 
 def _script(request: bytes) -> str:
-    """Sends these bytes, and tells the sums of the run in its last line. Each byte is written as its number."""
+    """Sends these bytes, and prints the sums of the run in its last line. Each byte is written as its number."""
     return "local bytes = '" + "".join(f"\\{byte:03d}" for byte in request) + "'\n" + SUMS

@@ -1,4 +1,4 @@
-"""Waiting for what may be late on a slow machine."""
+"""Waiting for events that may be late on a slow machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 async def until(holds: Callable[[], bool], patience_s: float, every_s: float = 0.01) -> None:
-    """Return when `holds()`, or when patience ends. Looks now and then: an event set per answer would cost more."""
+    """Return when `holds()`, or when patience ends. It polls, since an event set per answer would cost more."""
     deadline = time.monotonic() + patience_s
     while not holds() and time.monotonic() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(every_s)

@@ -1,6 +1,6 @@
 """The policy that tailgate is measured under: keys, two tiers with SLOs and limits, two pools, health and scraping.
 
-Everything is on and nothing gets in the way: limits are counted on each request and never reached.
+Everything is switched on but never binds: limits are counted on each request and never reached.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def _keys() -> list[dict[str, str]]:
 def policy(ports: Sequence[int], interval_s: float) -> str:
     """A policy file (JSON is YAML) for replicas on `ports` that stream one token per `interval_s`.
 
-    The objectives are such as this pace can meet, on a machine that is busy as well: what misses them is refused, with
-    429, and all streams begin at once.
+    The objectives can be met at this pace, even on a busy machine, although all streams begin at once; a miss is
+    refused with 429.
     """
     urls = [f"http://127.0.0.1:{port}" for port in ports]
     ttft_s, tpot_s = max(60.0, 4 * interval_s), max(5.0, 4 * interval_s)

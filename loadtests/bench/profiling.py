@@ -1,4 +1,4 @@
-"""Where tailgate's time goes: the serving process under cProfile while one load runs, its functions by own time."""
+"""Where tailgate's time goes: the serving process under cProfile during one load, its functions by own time."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def profile(name: str, console: Console, cores: Cores, rows: int = 40) -> bool:
 
 
 def _table(profile: Profile, count: float, rows: int) -> Table:
-    """The functions with the most time of their own, in microseconds for each of `count`."""
+    """The functions with most time of their own, in microseconds per `count`."""
     table = Table(title="tailgate: time per function, each divided by what was counted", title_justify="left")
     for column in ("own us", "total us", "calls"):
         table.add_column(column, justify="right")

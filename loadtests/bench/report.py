@@ -35,7 +35,7 @@ def section_table(section: Section) -> Table:
 
 
 def _ratio(section: Section, name: str, peer: str) -> str:
-    # A ratio of differences says nothing: latencies stand for themselves.
+    # A ratio of differences means nothing, so latencies stand alone.
     if peer not in section.values or peer == name or section.name == "latency":
         return ""
     return f"{median_ratio(section.values[name], section.values[peer]):.2f}"
@@ -54,7 +54,7 @@ def verdict_table(verdicts: list[Verdict]) -> Table:
 
 
 QUIET = 0.1
-"""Share of the machine that others may use before figures are called noisy."""
+"""Share of the machine used by others beyond which figures are called noisy."""
 
 
 def show(
@@ -76,7 +76,7 @@ def show(
 
 
 def machine() -> dict[str, str]:
-    """Where this was measured, and what with."""
+    """The machine and the software of the measurement."""
     return {
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cpu": _cpu_name(),
@@ -97,7 +97,7 @@ def _cpu_name() -> str:
 def as_json(
     sections: Mapping[str, Section], verdicts: list[Verdict], effort: Effort, cores: Cores, others: float | None
 ) -> dict[str, object]:
-    """All raw rounds, and what was concluded from them."""
+    """All raw rounds, and the verdicts on them."""
     return {
         "machine": machine() | {"cores": str(cores)},
         "share_of_others": others,

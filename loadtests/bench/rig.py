@@ -1,4 +1,4 @@
-"""Starts what a measurement needs, each on its cores, and sends one load after another through it."""
+"""Starts all parts of a measurement, each on its cores, and sends one load after another through it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def load(spec: Spec, cores: frozenset[int] | None) -> Raw:
 
 @dataclass(slots=True)
 class Rig:
-    """One upstream and the targets in front of it, all running; those that could not start, with the reason."""
+    """One upstream and the running targets in front of it; and the targets that could not start, with the reason."""
 
     upstream: Upstream
     targets: dict[str, Running] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Many streams at once: each is read to its end and every event is counted, or is held open and watched."""
+"""Many streams at once: each is read to its end with every event counted, or is held open and watched."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ async def run_hold(spec: Hold) -> HoldResult:
     before = tree_usage(spec.watch).rss_bytes
     readers: list[Reader] = []
     started_at = time.monotonic()
-    # More chunks than can be emitted before we leave: none may end.
+    # More chunks than can be sent before we leave, so that none ends.
     chunks = 100 + round((spec.seconds + 3 * SLACK_S) / spec.interval_s)
     while len(readers) < spec.streams:
         if len(readers) <= (time.monotonic() - started_at) * spec.opened_per_s:

@@ -53,7 +53,7 @@ def _tailgate_profiled(port: int, upstream: Upstream, folder: Path) -> list[str]
 
 
 def _serve(port: int, upstream: Upstream, folder: Path) -> list[str]:
-    # A folder of its own: tailgate watches it, and nothing else is to change there.
+    # A folder of its own: tailgate watches it, and nothing else may change there.
     (folder / "policy").mkdir(exist_ok=True)
     written = folder / "policy" / "policy.yaml"
     written.write_text(policy(upstream.ports, upstream.interval_s))
@@ -122,7 +122,7 @@ def running(name: str, upstream: Upstream, cores: frozenset[int] | None) -> Iter
 
 
 def _until_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    """Ready is who answers as the upstream would. Raises Skipped with the end of its log."""
+    """A target is ready when it answers as the upstream does. Raises Skipped with the end of its log."""
     deadline, last = time.monotonic() + READY_S, "it never listened"
     while time.monotonic() < deadline and process.poll() is None:
         try:

@@ -1,4 +1,4 @@
-"""A replica that costs next to nothing: canned answers on several ports, streams paced by one wheel.
+"""A replica that costs next to nothing: canned answers on several ports, with streams paced by one wheel.
 
 `python -m loadtests.bench.upstream --ports 4 --interval 0.02` prints its ports as JSON and serves until its
 standard input ends, so that it never outlives the bench.
@@ -34,7 +34,7 @@ PAGES = {
 
 
 class Stream:
-    """One answer on its way: what it still owes."""
+    """One answer under way, with the chunks it still has to send."""
 
     __slots__ = ("left", "tokens", "transport", "usage")
 
@@ -82,7 +82,7 @@ class Wheel:
         return sum(map(len, self._slots))
 
     def due(self, elapsed_s: float) -> None:
-        """Give every slot whose time has come its turn."""
+        """Run every slot whose time has come."""
         while self._turn * SLOT_S <= elapsed_s:
             slot = self._slots[self._turn % len(self._slots)]
             slot.difference_update([stream for stream in slot if not stream.step()])
@@ -136,7 +136,7 @@ class Replica(asyncio.Protocol):
             length = LENGTH.search(body)
             tokens = max(1, int(length[1])) if length else 16
             stream = Stream(self._transport, tokens, usage=bool(USAGE.search(body)))
-            # The first at once: to a proxy that counts what an engine has not read yet, it says that this one is read.
+            # The first chunk goes at once: for a proxy that counts unread prompts, it says that this one is read.
             if stream.step():
                 self._wheel.add(stream)
         else:

@@ -15,7 +15,7 @@ CACHE = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 
 
 async def about(target: Target) -> tuple[Target, int | None, int | None]:
-    """The target with a model, the length of its context and the tokens of its KV cache; None: it does not say.
+    """The target's model, context length and KV-cache tokens, as it reports them; None: not reported.
 
     Raises NoContact.
     """

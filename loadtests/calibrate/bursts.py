@@ -13,15 +13,15 @@ from loadtests.replay.request import Outcome, Request
 from loadtests.replay.target import Target
 
 APART_S = 0.002
-"""Between two requests of a burst."""
+"""Pause between two requests of a burst."""
 LEAD_S = 0.05
 WARMED = 16
-"""Bursts of no more requests are sent once before any is measured."""
+"""Bursts of at most this many requests are sent once before any is measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """So many requests at once, alike."""
+    """This many identical requests at once."""
 
     requests: int
     prompt_tokens: int
@@ -38,7 +38,7 @@ class Burst:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One request. Times in seconds from the beginning of its burst, tokens as the engine counted them."""
+    """One request. Times in seconds from the start of its burst, tokens as the engine counted them."""
 
     sent_s: float
     first_s: float
@@ -48,11 +48,11 @@ class Seen:
 
 
 class Failed(Exception):
-    """Why nothing can be fitted to what came."""
+    """Why nothing can be fitted to the answers."""
 
 
 def bursts(context_tokens: int, most_at_once: int) -> list[Burst]:
-    """A probe: alone and together, short and long, so that every cost shows somewhere where the others do not."""
+    """A probe: alone and together, short and long, so that each cost shows in some request without the others."""
     long = max(64, min(2048, context_tokens // 2))
     alone = [Burst(1, 32, 64), Burst(1, long // 4, 16), Burst(1, long // 2, 16), Burst(1, long, 16)]
     few = [Burst(2, 32, 64), Burst(4, 32, 64), Burst(8, 32, 64), Burst(4, long // 2, 32)]
@@ -61,7 +61,7 @@ def bursts(context_tokens: int, most_at_once: int) -> list[Burst]:
 
 
 async def warm(plan: Sequence[Burst], target: Target, sizes: Sizes, seeds: Random) -> None:
-    """Small bursts once, unmeasured: the first requests of a size have an engine compile, and find memory."""
+    """Small bursts once, unmeasured: for the first requests of a size an engine compiles, and allocates memory."""
     for burst in dict.fromkeys(plan):
         if burst.requests <= WARMED:
             await sent(burst.arrivals(), target, sizes, seeds, burst.requests)
@@ -70,7 +70,7 @@ async def warm(plan: Sequence[Burst], target: Target, sizes: Sizes, seeds: Rando
 async def send(
     plan: Sequence[Burst], target: Target, sizes: Sizes, seeds: Random, tell: Callable[[], None] = lambda: None
 ) -> list[list[Seen]]:
-    """Each burst when the one before it is over; `tell` hears of each that is. Raises Failed and OSError."""
+    """Each burst begins after the one before; `tell` is called after each. Raises Failed and OSError."""
     found = []
     for burst in plan:
         found.append(await sent(burst.arrivals(), target, sizes, seeds, burst.requests))
@@ -83,7 +83,7 @@ async def sent(
 ) -> list[Seen]:
     """Observations of requests, in the order in which they were sent. Raises Failed if one was not answered."""
     kept = Kept()
-    # Prompts of its own, lest the engine find them in its cache.
+    # Each prompt is new, so that the engine does not find it in its cache.
     plan = Plan(seed=seeds.getrandbits(32), sizes=sizes, warm_connections=connections, lead_s=LEAD_S)
     await play(arrivals, target, kept, plan)
     return [_seen(request) for request in sorted(kept.requests, key=lambda request: request.sent_s)]

@@ -1,8 +1,8 @@
-"""How far off the simulator is with a fitted profile, on traffic that it was not fitted to.
+"""The error of the simulator with a fitted profile, on traffic that it was not fitted to.
 
-Requests of mixed lengths come at random times, in an open loop. They come at two shares of the rate at which the
-profile says that the engine is full. Then the simulator gets the same requests, at the times at which they were sent.
-All of it is repeated in rounds: differences between rounds are those of the engine, and no profile can tell them.
+Requests of mixed lengths come at random times, in an open loop. They come at two shares of the profile's capacity of
+the engine. Then the simulator gets the same requests, at the times they were sent. All of it is repeated in rounds:
+differences between rounds come from the engine, and no profile can predict them.
 """
 
 from __future__ import annotations
@@ -21,15 +21,18 @@ from loadtests.calibrate.fit import served
 from loadtests.quantiles import PERCENTILES, off, overlap, rank
 
 SHARES = (0.5, 0.7)
-"""The second is what fleets are planned for (`tailgate plan --utilization .7`). Close below saturation a tenth more or
-less of a step is twice the wait or half of it: there an engine is not within a quarter of itself."""
+"""The second is what fleets are planned for (`tailgate plan --utilization .7`).
+
+Near saturation a step longer or shorter by a tenth doubles or halves the wait: there an engine differs from itself by
+more than a quarter.
+"""
 MANY = 6000
-"""Requests enough to fill an engine."""
+"""Enough requests to fill an engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A figure: the median of all rounds, of the engine and as simulated; and the engine's least and most."""
+    """One figure: the median of all rounds, measured and simulated, and the engine's lowest and highest."""
 
     live: float
     told: float
@@ -38,18 +41,18 @@ class Compared:
 
     @property
     def off(self) -> float:
-        """How far the simulator is from the engine, as a share."""
+        """Relative error of the simulator."""
         return off(self.live, self.told)
 
     @property
     def apart(self) -> float:
-        """How far the engine is from itself, as a share: its most against its least."""
+        """Relative spread of the engine's own rounds: the highest against the lowest."""
         return off(self.least, self.most)
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The same requests at the engine and in the simulator, round by round, at a share of what it can carry."""
+    """The same requests at the engine and in the simulator, round by round, at a share of its capacity."""
 
     share: float
     rate: float
@@ -71,7 +74,9 @@ class Checked:
 
     @property
     def p99_overlaps(self) -> bool | None:
-        """Whether the 95% intervals of the p99 of the time to first token meet, of all rounds; None: too few."""
+        """Whether the 95% intervals of the p99 of the time to first token, over all rounds, overlap; None: too few
+        requests.
+        """
         live, told = (sorted(map(_ttft_s, chain(*side))) for side in (self.live, self.told))
         return overlap(live, told, PERCENTILES["p99"])
 
@@ -81,8 +86,8 @@ class Checked:
 
 
 def compared(profile: Profile, rates: Sequence[float], live: Sequence[Sequence[list[list[Seen]]]]) -> list[Checked]:
-    """Checks in the simulator: `live` has for each of `SHARES`, sent at its rate of `rates`, the rounds, and of each
-    the turns, in between which the engine was empty.
+    """Checks in the simulator: for each of `SHARES`, `live` has the rounds sent at its rate in `rates`. Each round has
+    turns, between which the engine was empty.
     """
     return [
         Checked(
@@ -96,9 +101,9 @@ def compared(profile: Profile, rates: Sequence[float], live: Sequence[Sequence[l
 
 
 def full(profile: Profile, seed: int = 1) -> float:
-    """Requests per second of the mixed traffic that the engine can carry: very many at once, over the time they took.
+    """The engine's capacity of mixed traffic in requests per second: very many at once, divided by their time.
 
-    So many that it matters little how the engine empties after the last of them has got its place.
+    So many that the end, when no request takes a freed place, hardly matters.
     """
     many = mixed(profile, 1.0, seed, MANY)
     asked = [Seen(0.0, 0.0, 0.0, a.prompt_tokens, a.output_tokens) for a in many]
@@ -106,7 +111,7 @@ def full(profile: Profile, seed: int = 1) -> float:
 
 
 def mixed(profile: Profile, rate: float, seed: int, requests: int) -> list[Arrival]:
-    """Requests whose lengths vary as those of chats do, as far as the context allows, at exponential gaps."""
+    """Requests with lengths like those of chats, as far as the context allows, at exponential gaps."""
     most = profile.max_model_len // 4
     prompts = Mixture((Part(1.0, min(512.0, most / 4), 0.9),), most, 16)
     answers = Mixture((Part(1.0, 48.0, 0.7),), min(256, most), 8)

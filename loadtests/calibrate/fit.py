@@ -1,18 +1,18 @@
-"""The profile with which the simulator does what the engine did: the least error over the costs of a step.
+"""The profile that makes the simulator match the engine: the smallest error over the costs of a step.
 
-Each burst is served by `gateway.sim.run.replica.Replica`, request by request at the times at which they were sent. The
-mean and the 95th percentile of its times to first token are compared, and its mean time per token; a large burst
-`GROUP` requests at a time. They are compared as logarithms, so that a millisecond of ten counts as much as a second of
-ten thousand. Mixed traffic, which comes at a rate that only a first fit can tell, is compared in the same way, and
-counts for more. Plans are made for mixed traffic, and no engine does everything as this model does. The time that every
-request pays outside of steps is a cost of its own (`path_s`), so that it is not taken for the cost of a step.
+Each burst is replayed on `gateway.sim.run.replica.Replica`, request by request at the times they were sent. The mean
+and the 95th percentile of its times to first token are compared, and its mean time per token; a large burst `GROUP`
+requests at a time. They are compared as logarithms, so that a millisecond of ten counts as much as a second of ten
+thousand. Mixed traffic, whose rate needs a first fit, is compared in the same way, and weighs more. Plans are about
+mixed traffic, and no engine matches this model exactly. The time of each request outside of steps is a cost of its own
+(`path_s`), so that it is not attributed to steps.
 
-The least error is searched for without slopes. Steps are whole ones, so the error has a stair wherever a request just
-makes it into a step. A search that stands on a stair believes that it has arrived. Hence it begins in several places,
-and anew where it has ended until that gains nothing.
+The smallest error is searched for without gradients. Steps are discrete, so the error jumps wherever a request just
+catches a step. A search on such a plateau believes that it has arrived. Hence it begins in several places, and again
+from its end until that gains nothing.
 
-Slots are counted, not fitted: of a burst of more requests than there are slots, so many have a first token before the
-first of them ends.
+Slots are counted, not fitted: if a burst exceeds the slots, just as many requests have a first token before the first
+of them ends.
 """
 
 from __future__ import annotations
@@ -37,13 +37,15 @@ STARTS = (
     (2e-3, 2e-5, 1e-4, 1e-7, 1e-3, 5e-3),
     (1e-3, 2e-6, 2e-6, 2e-9, 1e-4, 1e-3),
 )
-"""`TIMES` to begin with: what GPUs take, what CPUs take, and faster ones."""
+"""Starting values for `TIMES`: typical for GPUs, for CPUs, and faster ones."""
 TRIED, REFINED = 120, 250
-"""How often the cost is asked for from each start, and from the best of them before it begins anew."""
+"""Evaluations of the error from each start, and from the best of them before it begins again."""
 ANEW, GAIN = 8, 0.005
-"""How often the search begins anew where it ended, at most, and what it has to gain by that to do it once more."""
+"""How often the search restarts from its end, at most, and the gain that a restart must bring to be followed by
+another.
+"""
 APART = 3.0
-"""Times as much, or as little, for the context in the starts around a profile that is known."""
+"""Factors on the cost of context in the starts around a known profile."""
 BUDGET = 2048
 NOISE = 0.05
 SIDE = 0.3
@@ -52,18 +54,20 @@ MIN = 1e-12
 MIN_TIME_S = 1e-4
 GROUP = 30
 WEIGHT = 3.0
-"""Of errors in mixed traffic: no engine does quite what the model does, and plans are made for mixed traffic."""
+"""Weight of errors in mixed traffic: no engine matches the model exactly, and plans are about mixed traffic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A profile, and how well it tells what was seen."""
+    """A profile, and how well it matches the observations."""
 
     profile: Profile
     error: float
     """Root mean square of the relative errors."""
     slots_seen: bool
-    """Whether there were more requests at once than slots; else it may have more than the profile says."""
+    """Whether more requests ran at once than there are slots; otherwise the engine may have more slots than the profile
+    says.
+    """
 
 
 def fit(
@@ -74,7 +78,7 @@ def fit(
     mixed: Sequence[Sequence[Seen]] = (),
     near: Profile | None = None,
 ) -> Fitted:
-    """`seen` are bursts, not necessarily all of a probe but of several kinds; `near` is where to begin, if it is known.
+    """`seen`: bursts of several kinds, not necessarily a whole probe; `near`: where to begin, if known.
 
     Needs scipy (the extra `sim`).
     """
@@ -97,7 +101,7 @@ def fit(
         return [math.log(a / b) for a, (_, b) in zip(expected, measured, strict=True)]
 
     def cost(x: Sequence[float], budget: int) -> float:
-        """Squares of what is as small as noise, and no more than the size of what is not: some bursts are disturbed."""
+        """Squares for errors like noise, linear for larger ones, since some bursts are disturbed."""
         pairs = zip(errors(profile(x, budget)), measured, strict=True)
         return sum(math.sqrt(1.0 + (weight * error / NOISE) ** 2) - 1.0 for error, (weight, _) in pairs)
 

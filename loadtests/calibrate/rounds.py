@@ -1,9 +1,9 @@
-"""A calibration: bursts, mixed traffic and the check of it, and all of that several times in turn.
+"""A calibration: bursts, mixed traffic and its check, repeated several times in turn.
 
-They take turns because an engine is not as fast in one minute as in the next. The fit and the check then both cover all
-of those minutes. Thus the engine's distance from itself can be told from the profile's distance from the engine. Mixed
-traffic for the fit and for the check alternate every few seconds. Else an engine that is slower by a tenth for half a
-minute, in which only one of them was sent, would show waits longer by half near saturation.
+They take turns because an engine's speed differs from minute to minute. So fit and check both cover all of those
+minutes. Thus the engine's variation can be separated from the profile's error. Mixed traffic for the fit and for the
+check alternate every few seconds. Otherwise an engine that is a tenth slower for half a minute would show waits half as
+long again near saturation, in only one of the two.
 """
 
 from __future__ import annotations
@@ -21,25 +21,27 @@ from loadtests.replay.target import Target
 
 CONNECTIONS = 32
 FIRST = 5
-"""How often bursts are sent before the first fit, which tells all rates: one time alone may be a slow or a fast one."""
+"""Bursts before the first fit, which sets all rates: a single one may be unusually slow or fast."""
 TURNS = 4
 """Of mixed traffic in a round; a turn is each of FITTED_SHARES, and the check of the same place in SHARES after it."""
 FITTED_SHARES, FITTED_REQUESTS = (0.45, 0.85), 120
-"""Of the mixed traffic of a turn: at what parts of the rate that the engine can carry, and how many at each. On both
-sides of the checks, so that what is asked of the profile lies between what it was fitted to."""
+"""Mixed traffic of a turn: the shares of the engine's capacity, and the number of requests at each.
+
+On both sides of the checks, so that the checked loads lie between the fitted ones.
+"""
 REQUESTS = 100
 """Of each check in a turn."""
 CONTEXT_TOKENS = 8192
-"""Taken for the length of the context where the engine does not say."""
+"""Assumed context length if the engine does not report it."""
 GOOD = 0.25
-"""The most that a check may be off for plans made with the profile to be trusted."""
+"""Largest error of a check with which plans can be trusted."""
 GOOD_FIT = 0.15
-"""Root mean square of what a fit may be off for that, where no check was asked for."""
+"""The same for the root mean square of the fit, if no check was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A fact that an engine reports of itself, and how to ask for it. None: it does not say."""
+    """A fact that an engine may report of itself, and the option that gives it otherwise. None: it does not say."""
 
     target: Target
     sizes: Sizes
@@ -48,13 +50,13 @@ class Engine:
 
     @property
     def context_tokens(self) -> int:
-        """As it says, or as is taken for it."""
+        """As reported, or as assumed."""
         return self.said_context_tokens or CONTEXT_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """A profile, the checks of it, and why there are none if they were wanted."""
+    """A profile, its checks, and why they are missing if they were wanted."""
 
     engine: Engine
     fitted: Fitted
@@ -63,19 +65,19 @@ class Calibrated:
 
     @property
     def most_off(self) -> float:
-        """The most that a figure of the checks that has to be right is off, as a share."""
+        """The largest relative error of a required figure in the checks."""
         return max(figure.off for figure in judged(self.checks))
 
     @property
     def engine_apart(self) -> float:
-        """The most that the engine is off itself in these, from one round to another."""
+        """The engine's own largest variation in these, from round to round."""
         return max(figure.apart for figure in judged(self.checks))
 
     @property
     def trusted(self) -> bool:
-        """Whether plans made with the profile are to be trusted; where a check was wanted and failed nobody knows.
+        """Whether plans made with the profile can be trusted; unknown if a wanted check failed.
 
-        A check judges a profile better than its fit to single bursts, which an engine's every hiccup is in.
+        A check judges a profile better than its fit to single bursts, in which every hiccup of an engine shows.
         """
         if self.checks:
             return self.most_off <= GOOD
@@ -97,7 +99,7 @@ async def calibrated(
     name: str = "fitted",
     tell: Callable[[], None] = lambda: None,
 ) -> Calibrated:
-    """So many rounds of `plan`; the first one tells at which rates the rest is sent. Raises Failed and OSError."""
+    """Rounds of `plan`; the first one determines the rates of the rest. Raises Failed and OSError."""
     seeds, sizes = Random(seed), (engine.context_tokens, engine.kv_capacity_tokens)
     bursts: list[list[Seen]] = []
     together: list[list[Seen]] = []
@@ -120,7 +122,7 @@ async def calibrated(
                 if not checked or unchecked is not None:
                     continue
                 try:
-                    # The same lengths and times each round, so that rounds can be told apart by the engine alone.
+                    # The same lengths and times each round, so that only the engine makes rounds differ.
                     seen[number].append(await traffic(share * rate, seed + turn, REQUESTS))
                 except (Failed, OSError) as error:
                     unchecked = str(error) or repr(error)  # a timeout has no words of its own

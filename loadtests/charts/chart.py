@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 NOTHING = "Nothing: there was none."
-"""Said where there would be bars."""
+"""Text in place of missing bars."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a chart; `low` and `high` are the ends of the interval around each point, where there is one.
+    """One line of a chart; `low` and `high` are the ends of the interval around each point, if there is one.
 
     A `y` that is None is a gap in the line.
     """

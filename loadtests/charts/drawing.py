@@ -1,4 +1,4 @@
-"""Pictures drawn beside other work, in a process that gets ready while there is nothing to draw yet.
+"""Pictures drawn beside other work, in a process that starts before there is anything to draw.
 
 Importing matplotlib and drawing the pictures of a report takes as long as all other work on a million requests.
 matplotlib is imported once; the process that has done so is then forked for each core.
@@ -25,12 +25,12 @@ from loadtests.charts.png import PART, draw, get_ready
 
 
 class NotDrawn(Exception):
-    """The process could not draw; it has said why on standard error."""
+    """The drawing process failed; it has said why on standard error."""
 
 
 @contextmanager
 def drawing(folder: Path) -> Iterator[Callable[[Sequence[Picture]], None]]:
-    """Gives a function, to be called once, that has pictures drawn as `folder/NAME.png`; leaving waits for them.
+    """Yields a function, to be called once, that draws pictures as `folder/NAME.png`; leaving the block waits for them.
 
     Raises NotDrawn. An error of the block itself ends the drawing.
     """
@@ -105,7 +105,10 @@ def draw_all(pictures: Sequence[Picture], folder: Path) -> None:
 
 
 def _cores() -> int:
-    """Cores that this process may use. One where that is not Linux: libraries that numpy loaded may not be forked."""
+    """Cores that this process may use.
+
+    One on other systems than Linux: libraries that numpy loaded may not be forked there.
+    """
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
 
 

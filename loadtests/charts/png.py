@@ -12,23 +12,23 @@ from loadtests.charts.scales import logarithmic, nine, nine_ticks
 
 MARKERS = "osD^vPX*<>hd"
 MAX_MARKED = 40
-"""Points of a line beyond which they have no markers."""
+"""Number of points from which on a line has no markers."""
 MARGIN = 1.05
-"""Beside what is on the edge of a logarithmic axis."""
+"""Beside values on the edge of a logarithmic axis."""
 DPI = 110
 AXES_INCHES = 7.0, 3.85
 """Across, and down."""
 ROOM_INCHES = 2.0, 3.0, 0.7, 0.5
-"""Left, right, below and above the axes for what is written there; where that is not enough, it is measured."""
+"""Room left, right, below and above the axes for texts; if it is not enough, it is measured."""
 PAD_INCHES = 0.1
 """Around a picture."""
 PART = ".png.part"
 """Instead of .png, while it is written."""
 WHITE = 255
 LETTER = 0.0088
-"""Of the width of a picture, what a letter of a note takes,"""
+"""Part of a picture's width taken by one letter of a note,"""
 ROW = 0.06
-"""and of its height, a row of notes."""
+"""and part of its height taken by a row of notes."""
 LARGEST, SMALLER = 8.0, 1.0
 """The marker of the first line, in points, and how much smaller each next one is:"""
 SMALLEST = 4.0
@@ -38,7 +38,7 @@ BEHIND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5}
 
 
 def get_ready() -> None:
-    """Have loaded what the first picture needs: libraries, fonts. Needs matplotlib, else ImportError."""
+    """Load the libraries and fonts for the first picture. Needs matplotlib, else ImportError."""
     _sheet(Chart("", "0", "1", "2", [Line("3", (1.0, 2.0), (4.0, 50.0))], log_y=True))
 
 
@@ -49,7 +49,7 @@ def draw(picture: Picture, folder: Path) -> Path:
     sheet = _sheet(picture)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{picture.name}.png"
-    part = folder / f"{picture.name}{PART}"  # drawing may be ended at any time: what has the name is whole
+    part = folder / f"{picture.name}{PART}"  # drawing may be ended at any time: a file with the final name is complete
     try:
         # No date inside: the same findings, the same file. A user's own style may have the origin below.
         nobody: Any = {"Software": None}  # leaves the name out, which its types do not know

@@ -22,7 +22,7 @@ OWN_FIELDS = {
     "min_tokens": ": give --length",
     "ignore_eos": ": give --length",
 }
-"""Of a body, and what to do instead of naming them: figures would be of something else than the report says."""
+"""Fields that a body may not set, and what to do instead: otherwise the figures would not match the report."""
 
 
 def traffic_of(

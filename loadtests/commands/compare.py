@@ -43,8 +43,8 @@ def compare_command(
 ) -> None:
     """Is B better than A? Every figure of both, the change, and its 95% interval.
 
-    A change counts if its interval does not hold "no change". Latencies are compared as B / A. Each is held against
-    the objectives that its report was made with; where these differ there is no verdict, unless --policy is given.
+    A change counts if its interval does not hold "no change". Latencies are compared as B / A. Each test is judged by
+    its own report's objectives; if these differ there is no verdict, unless --policy is given.
 
     Exit status: 0 they were compared; 2 wrong options, or nothing to compare; 3 the generator fell behind in one of
     them, whose figures are not to be trusted.

@@ -21,7 +21,7 @@ PLAIN_EVERY = 20
 
 
 class Progress:
-    """A recorder that passes on what it hears, and shows what it has heard."""
+    """A recorder that passes its calls on, and shows the figures."""
 
     def __init__(self, to: Recorder, out: Console, planned_s: float | None) -> None:
         self._to = to

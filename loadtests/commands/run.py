@@ -1,4 +1,4 @@
-"""`python -m loadtests run`: traffic to a live target, and a report of what became of it."""
+"""`python -m loadtests run`: traffic to a live target, and a report of the outcomes."""
 
 from __future__ import annotations
 
@@ -150,8 +150,8 @@ def run_command(
 ) -> None:
     """Send traffic to a live target, open loop, and report what became of it.
 
-    Every request leaves when it is due, whatever became of the others, and its latency counts from then. Ctrl-C ends
-    the test and reports what there is.
+    Every request leaves when it is due, whatever the others do, and its latency counts from then. Ctrl-C ends the test
+    and reports what there is.
 
     `python -m loadtests run --target http://127.0.0.1:8080 --workload chat --rate 5 --duration 60`
 
@@ -217,7 +217,7 @@ def run_command(
         if not made["totals"]["counted"]:
             refused = apart(made)
     except typer.Exit as left:
-        # Of a test that was stopped, that is said (below), whatever else is missing; not if it must not be believed.
+        # Exit status of a stopped test, whatever else is missing, unless the figures must not be believed.
         if left.exit_code == 3 or not (wrong or played.interrupted):
             raise
     finally:
@@ -233,7 +233,7 @@ def run_command(
 
 
 def _emptied(folder: Path) -> None:
-    """Made, and without what an earlier test has left: it would pass for the report of this one."""
+    """Created, and emptied of an earlier test's files, which would pass for this one's report."""
     with writing(folder, "--out"):
         folder.mkdir(parents=True, exist_ok=True)
         for name in OURS:
@@ -241,7 +241,7 @@ def _emptied(folder: Path) -> None:
 
 
 def _until_wrong(arrivals: Iterator[Arrival], policy: Policy | None, wrong: list[ValueError]) -> Iterator[Arrival]:
-    """Up to a row that cannot be read, or is of a tier that the policy lacks: what was sent by then is reported."""
+    """Up to a row that cannot be read, or whose tier the policy lacks: requests sent by then are reported."""
     try:
         for arrival in arrivals:
             slo_of(policy, arrival.tier)
@@ -260,7 +260,7 @@ async def _test(
     folder: Path,
     probe_first: bool,
 ) -> Played:
-    """Send everything and write rows and run.json, also if it is stopped, or what is to be sent turns out `wrong`."""
+    """Send everything and write rows and run.json, even if the test is stopped or its traffic turns out `wrong`."""
     timed = plan.clients is not None and plan.until_s is not None
     found = traffic.endless(plan.seed) if timed else traffic.arrivals(plan.seed)
     arrivals = _until_wrong(found, policy, wrong)
@@ -280,7 +280,7 @@ async def _test(
     def interrupted() -> None:
         stop.set()
         for number in ENDS:
-            loop.remove_signal_handler(number)  # whoever asks twice will not wait
+            loop.remove_signal_handler(number)  # after a second Ctrl-C the user does not want to wait
 
     for number in ENDS:
         loop.add_signal_handler(number, interrupted)

@@ -1,4 +1,4 @@
-"""`python -m loadtests scenario NAME`: something goes wrong in front of a fleet, and several who stand there."""
+"""`python -m loadtests scenario NAME`: a fault in a fleet, and several contenders in front of it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def scenario_command(
     """Play a scenario: emulated replicas, each contender in front of them in turn, and the same requests for all.
 
     It starts and ends all that it needs. It writes a page with the table and the picture, and a report of each test.
-    Contenders that this machine lacks (nginx, vllm-router, litellm) are left out, and that is said.
+    Contenders that this machine lacks (nginx, vllm-router, litellm) are left out, with a note.
 
     Exit status: 0 it was played; 1 something broke; 2 wrong options; 3 the generator fell behind in a test, so its
     figures are not valid; 130 stopped by Ctrl-C.

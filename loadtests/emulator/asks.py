@@ -1,4 +1,4 @@
-"""A request's body -> what the engine has to do: the prompts to read, and how long and what each answer will be.
+"""A request's body -> the engine's work: the prompts to read, and the length and text of each answer.
 
 Parsing follows vLLM. An integer may come as a string or a whole float (pydantic's lax mode). The last of two equal
 keys counts. max_completion_tokens wins over max_tokens, and max_tokens is cut silently to the room in the context.
@@ -44,7 +44,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One sequence: what is read, and the answer it is going to get, token by token."""
+    """One sequence: its prompt, and the answer it will get, token by token."""
 
     prompt_tokens: int
     pieces: list[bytes]
@@ -76,7 +76,7 @@ class Ask:
     continuous_usage: bool = False
     top_logprobs: int | None = None
     details: bool = False
-    """Whether its usage says where its prompt tokens came from."""
+    """Whether its usage gives the source of its prompt tokens."""
 
     @property
     def output_tokens(self) -> int:
@@ -89,14 +89,14 @@ class Prompt:
 
     tokens: int
     source: bytes
-    """It identifies the prompt: the answer is drawn from it."""
+    """It identifies the prompt, from which the answer is drawn."""
     rendered: bytes = b""
     """The prompt as the engine reads it, for its prefix cache; empty where no tokens are generated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quirk:
-    """How a fault bends the answers: run to max_tokens, and with this phrase alone if there is one."""
+    """How a fault changes the answers: up to max_tokens, and with only this phrase if there is one."""
 
     phrase: tuple[bytes, ...] = ()
 

@@ -38,8 +38,8 @@ class Host(Protocol):
 class Connection(asyncio.Protocol):
     """Splits the head off by hand, so that it is known byte for byte; httptools judges head and body.
 
-    Requests that come before the answer to the last one is over wait their turn, and reading goes on meanwhile: a
-    client that leaves is always noticed.
+    Further requests wait until the current answer is over, but reading goes on, so a client that leaves is always
+    noticed.
     """
 
     def __init__(self, host: Host) -> None:
@@ -85,7 +85,7 @@ class Connection(asyncio.Protocol):
                 return
 
     def _feed(self, data: bytes) -> bytes:
-        """Take what belongs to the current message; what is left belongs to the next."""
+        """Take the bytes of the current message; the rest belongs to the next."""
         if not self._in_body:
             end = data.find(b"\r\n\r\n")
             if end < 0:

@@ -34,8 +34,8 @@ class Sequence:
 class Engine:
     """Virtual time runs `time_scale` times as fast as real time; inf: as fast as the event loop turns.
 
-    While anybody listens to tokens, time goes on step by step; otherwise the model leaps. A call that comes late is
-    taken as made just before the next thing that the model has to do, so nothing is ever skipped.
+    While anybody listens to tokens, time goes on step by step; otherwise the model leaps. A late call counts as made
+    just before the model's next event, so nothing is ever skipped.
     """
 
     def __init__(self, profile: Profile, time_scale: float = 1.0) -> None:

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class FaultKind(StrEnum):
-    """Every fault. Those of answers are settled when requests arrive; SLOW, PAUSE, REFUSE, DEAD hold at once."""
+    """Every fault. Faults of answers take effect on new requests; SLOW, PAUSE, REFUSE, DEAD at once."""
 
     SLOW = "slow"
     """Every step takes `factor` times as long."""
@@ -35,7 +35,7 @@ class FaultKind(StrEnum):
     STALL = "stall"
     """Silence after `after_events` events or `after_bytes` bytes; the connection stays open."""
     GARBAGE = "garbage"
-    """`how` "http": bytes that are no HTTP; "json": event number `after_events` is broken JSON, the rest is well."""
+    """`how` "http": bytes that are no HTTP; "json": event number `after_events` is broken JSON, the rest is intact."""
     LONG_LINE = "long_line"
     """After `after_events` events one line of 10 MB without an end."""
     SHUTDOWN_LIKE = "shutdown_like"

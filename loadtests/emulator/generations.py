@@ -128,7 +128,8 @@ class _Generation:
         profile = self._engine.model.profile
         if not choice.prompt or not profile.prefix_caching:
             return (), ()
-        # The last token was sampled, and never computed. Nobody repeats an answer in ids: there it has but a size.
+        # The last token was sampled, and never computed. Nobody repeats an answer as token ids, so there it has only a
+        # size.
         by_id = isinstance(self._ask.fields.get("prompt"), list)
         said = choice.prompt + b"".join(rendered.token(p) if by_id else p for p in choice.pieces[:-1])
         chain = rendered.blocks(said, profile.kv_block_tokens, self._ask.fields.get("cache_salt"))

@@ -1,4 +1,4 @@
-"""One emulated replica: a port, an engine, a fault, and a memory of what was asked of it."""
+"""One emulated replica: a port, an engine, a fault, and a record of its requests."""
 
 from __future__ import annotations
 
@@ -103,14 +103,14 @@ class EmulatedReplica:
         return sum(engine.model.waiting for engine in self.engines)
 
     async def until(self, condition: Callable[[EmulatedReplica], bool], timeout_s: float = 10.0) -> None:
-        """Wait until the condition holds; it is looked at whenever something happens here. Raises TimeoutError."""
+        """Wait until the condition holds; it is checked whenever something happens here. Raises TimeoutError."""
         async with asyncio.timeout(timeout_s):
             while not condition(self):
                 self._changed.clear()
                 await self._changed.wait()
 
     def notify(self) -> None:
-        """Something happened: whoever waits in `until` looks again."""
+        """Something happened: check the conditions of `until` again."""
         self._changed.set()
 
     def fault(self, fault: Fault | FaultKind | str | None, **details: object) -> None:

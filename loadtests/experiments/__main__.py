@@ -28,13 +28,13 @@ from loadtests.terminal.written import make_folder
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 EVERY_S = 60.0
-"""Between two lines of what is done, where no terminal shows it."""
+"""Seconds between two lines of progress, where there is no terminal."""
 COLOURS = {True: "[green]met[/]", False: "[red]missed[/]", None: ""}
 
 
 @app.command("list")
 def list_command() -> None:
-    """Every experiment, and what it is about."""
+    """Every experiment, and its subject."""
     table = Table(box=None, show_header=False, pad_edge=False)
     for name in EXPERIMENTS:
         table.add_row(f"[bold]{name}[/]", about(name).partition("\n")[0])
@@ -55,7 +55,7 @@ def run_command(
         bool, typer.Option("--pure", help="Interpreted, even for a full run: slower, the same results.")
     ] = False,
 ) -> None:
-    """Run experiments, each anew, and hold what they find against the targets."""
+    """Run experiments, each anew, and compare their findings with the targets."""
     if quick and full:
         raise typer.BadParameter("--quick and --full contradict each other: say one of them")
     effort = QUICK if quick else FULL if full else Effort()

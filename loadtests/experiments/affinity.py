@@ -1,15 +1,15 @@
 """Conversations and prefix caches: hit rate, TTFT and goodput by router, on eight replicas of 8B on an A100.
 
-Coding agents share long instructions and send all that was said before with each turn. An engine has a part of that in
-its prefix cache, if it served the turn before. `cache-aware` is the default rule of vllm-router and SGLang's gateway
+Coding agents share long instructions and send all earlier turns with each new one. An engine has part of that in its
+prefix cache, if it served the turn before. `cache-aware` is the default rule of vllm-router and SGLang's gateway
 without a limit on what it remembers; it admits everything, as round robin does. The gateway runs with its default
 router, with and without `affinity`. Rates are in requests/s: without affinity the first promises break at about 18.
 
-The oracle decides alike, and sees what the caches of all engines hold and are sent. It serves the same traffic, and a
-trace in Mooncake's format whose conversations an engine's KV cache does not hold.
+The oracle decides by the same rules, but sees what all engines' caches hold and are being sent. It serves the same
+traffic, and a trace in Mooncake's format whose conversations an engine's KV cache does not hold.
 
-Several gateways know nothing of each other. A request comes to one of them by chance, or its conversation does: the
-client keeps its connection. With keys, each request names its conversation in `x-session-id`.
+Several gateways do not know of each other. Either each request goes to a random gateway, or each conversation does:
+then the client keeps its connection. With keys, each request names its conversation in `x-session-id`.
 
 The same servers get the workload `conversations` at 170 requests/s, about what the fleet carries without affinity, and
 at 1.5 times that. Of the last traffic 60% begins with one system prompt of 4,096 tokens.
@@ -51,7 +51,7 @@ ENGINE = replace(ENGINES["llama3-8b-a100"], max_model_len=32_768)
 SERVERS = ("affinity", "no affinity", "cache-aware", "round-robin")
 SEEDS = 3
 WARMUP_S = 90.0
-"""Conversations take 80 s in the mean: before that there are fewer turns than later."""
+"""Conversations take 80 s in the mean: in the first 80 s there are fewer turns than later."""
 LOADED = 18.0
 OVERLOADED = 27.0
 TALK_RATES = (170.0, 255.0)
@@ -59,7 +59,7 @@ TALKS = Effort(seeds=SEEDS, seconds=30.0, warmup_s=45.0)
 SHARED_RATES = (60.0, 120.0)
 SHARED = Effort(seeds=SEEDS, seconds=40.0, warmup_s=20.0)
 SMALL_CACHE_TOKENS = 60_000
-"""KV cache of an engine before which the trace is played: less than the conversations of a replica."""
+"""KV cache of the engines for the trace: too small for all conversations of a replica."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,13 @@
 """A day and a night, with a fleet that follows the replicas that the gateway wants: enough, and not too many.
 
-The main workload without its bursts, its rate a sine from its lowest point: a day in two hours. The scaler reads
-the wanted replicas every fifteen seconds. Missing replicas are started and serve 90 s later (a model is loaded).
-Surplus ones are drained, the youngest first. A replica is paid for from its start to its drain.
+The main workload without its bursts, its rate a sine from its lowest point: a day in two hours. The scaler reads the
+wanted replicas every fifteen seconds. Missing replicas are started and serve 90 s later (a model is loaded). Surplus
+replicas are drained, the youngest first. A replica costs from its start to its drain.
 
-The optimum knows the rate of every second of the day. It has as many replicas as it takes for 99% of the requests to be
+The optimum knows the rate of every second of the day. It has the fewest replicas with which 99% of the requests are
 good, by searches in the simulator (`tailgate plan`). Each is started in time and gone at once. Short is the part of the
-day in which fewer serve than that. A turn is a change of what is wanted into the other direction: a day has one, at
-noon. The constants of the signal (`gateway/core/fleet/autoscale.py`) were settled while this workload was looked at.
+day in which fewer replicas serve than that. A turn is a change of direction in the wanted number: a day has one, at
+noon. The constants of the signal (`gateway/core/fleet/autoscale.py`) were tuned on this workload.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""Does P(breach) mean what it says? Everything is admitted (shadow mode), and every forecast is held against what came.
+"""Tests whether P(breach) is a true probability. Everything is admitted (shadow mode), and every forecast is compared
+with the outcome.
 
-The load comes in bursts of 2.2 times the mean, ten seconds long in the mean, at 1.25x. So every tier sees good times
-and bad times. A forecast is that of the request's arrival; it came true if the request was not good in the end. Bins
-are of equal mass over all seeds together, intervals are over seeds. Within one burst the requests share one fate, so
-there is less in 20,000 labels than it seems.
+The load comes in bursts of 2.2 times the mean, ten seconds long in the mean, at 1.25x. So every tier sees quiet and
+busy times. The forecast is that of the request's arrival; it came true if the request was not good in the end. Bins are
+of equal mass over all seeds together, intervals are over seeds. Requests of one burst are correlated, so 20,000 labels
+hold less information than it seems.
 
-Three probabilities are compared. *Calibrated* is what admission acts on. *Before the regression* is the log-normal of
-learned width around the forecast, which the logistic regression starts from. *Not calibrated* learns nothing from what
-came: the same forecast with the width that is assumed before anything is known. Of the run that enforces, labels are
-those that were admitted; who is refused when its turn comes has missed. Every run is 600 s after a warm-up of 60 s.
+Three probabilities are compared. *Calibrated* is the probability that admission acts on. *Before the regression* is the
+log-normal of learned width around the forecast, which the logistic regression starts from. *Not calibrated* learns
+nothing from outcomes: the same forecast with the initially assumed width. In the enforcing run, only admitted requests
+give labels; a refusal at their turn is a miss. Every run is 600 s after a warm-up of 60 s.
 """
 
 from __future__ import annotations
@@ -156,7 +157,7 @@ class Reliability:
         return bootstrap(statistic, self.n)
 
     def skill(self) -> Interval:
-        """1 - Brier score / that of always saying the base rate."""
+        """1 - Brier score / that of always forecasting the base rate."""
 
         def statistic(seeds: Sequence[int]) -> float:
             total = sum(b.requests[s] for b in self.bins for s in seeds)
@@ -183,7 +184,7 @@ class Reliability:
 
 
 def calibration(lab: Lab) -> Findings:
-    """Bursts on the main workload, then what is said at other loads, of the other workload, and when enforcing."""
+    """Bursts on the main workload, then other loads, the other workload, and enforcement."""
     findings = Findings(lab.seeds)
     run = f"{SECONDS:g} s of arrivals each after a warm-up of {WARMUP_S:g} s"
     findings.how = f"{len(lab.seeds)} seeds, {run}; intervals are 95% bootstraps over seeds."

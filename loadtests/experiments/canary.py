@@ -1,7 +1,7 @@
-"""A canary behind a split: how soon a bad arm is seen, and that an equal one is not accused.
+"""A canary behind a split: how soon a bad arm is detected, and whether an equal one is accused.
 
-Nine replicas serve one model, a tenth one serves its successor, and a split gives that one a tenth of the sessions.
-The successor is equal, slower in every step, or fails some answers, beside 0.2% on both sides. The verdict is that of
+Nine replicas serve one model, a tenth one serves its successor, and a split gives that one a tenth of the sessions. The
+successor is equal, slower in every step, or fails some answers, beside 0.2% on both sides. The verdict is that of
 `/admin/state`, looked at after every fifty requests until it is "worse", as an operator would. Errors are drawn.
 Queues, refusals and latencies come from the simulator, at a quarter of what the fleet can serve. There a replica alone
 has a median TTFT 4% longer than nine that share their load; 5% are tolerated. One case is at 70%, where an equal engine

@@ -1,6 +1,7 @@
-"""More than 100,000 disconnects, hedges and faults against the decisions: nothing leaks, everybody is answered once.
+"""More than 100,000 disconnects, hedges and faults against the decisions: nothing leaks, and each client is answered
+once.
 
-Three tiers, two pools, eight replicas, bursts up to what these can serve. Most clients leave, at any moment. Attempts
+Three tiers, two pools, eight replicas, bursts up to the capacity of these. Most clients leave, at any moment. Attempts
 are refused, reset, cut off, silent. Every four seconds a replica dies, becomes slow or silent or is drained, or the
 policy is reloaded. Late requests are hedged, failed ones tried again, stragglers ejected, and whatever is cancelled
 goes on for some time. In the end nothing is held: no request, no attempt, no slot, no place in a queue, no alarm, no
@@ -36,7 +37,7 @@ from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare
 from loadtests.experiments.lab import Lab
 
 REQUESTS = 190_000
-"""Of all seeds together: however many there are, the same number of things has to happen."""
+"""Totals over all seeds, so that the number of events is the same for any number of seeds."""
 SECONDS = 120
 TIMEOUTS = Timeouts(queue_s=2.0, ttft_s=3.0, idle_s=2.0, total_s=12.0)
 

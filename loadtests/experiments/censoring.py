@@ -1,8 +1,7 @@
-"""The knowledge that a recorder of first tokens needs: four ways to learn the p95 from a fleet that is hedged by it.
+"""How a recorder of first tokens must count: four ways to learn the p95 from a fleet that is hedged by it.
 
-The threshold decides which times are cut short, and what was learned from those decides the next threshold. Each
-recorder keeps the same sliding window (`gateway.core.redundancy.ttft_quantiles`), and hedges the textbook's fleet by
-what it knows:
+The threshold decides which times are censored, and the times learned decide the next threshold. Each recorder keeps the
+same sliding window (`gateway.core.redundancy.ttft_quantiles`), and hedges the textbook's fleet by what it knows:
 
 - **censored** (ours): first attempts; one that lost was cut short when it was cancelled, and counts as such
 - **winners only**: first attempts that had the token; one that lost is dropped

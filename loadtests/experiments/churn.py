@@ -1,4 +1,4 @@
-"""A caller of the controller in virtual time to whom everything happens: clients that leave, replicas that fail.
+"""A caller of the controller in virtual time under constant faults: clients that leave, replicas that fail.
 
 It keeps to the controller's contract and to nothing else. An attempt that is to be cancelled goes on for up to 50 ms,
 and may have its first token, or its end, meanwhile. It counts by itself, from the commands alone.
@@ -25,7 +25,7 @@ PROGRESS_S = 0.25
 LEAVES, PATIENCE_S = 0.8, 0.5
 FAULT_EVERY_S = 4.0
 OVER_S = 300.0
-"""So long after the last arrival everything has to be over."""
+"""After this time from the last arrival everything must be over."""
 EARLY = ((AttemptOutcome.UNREACHABLE, 0.02), (AttemptOutcome.CONNECT_TIMEOUT, 0.01))
 ANSWERED = (
     (AttemptOutcome.BUSY, 0.02),
@@ -76,7 +76,7 @@ class Churn:
         self._random = Random(f"{seed} churn")
         self._now = 0.0
         self._heap: list[tuple[float, int, str, Any]] = []
-        """When, in which order, what befalls which attempt, request or replica."""
+        """Time, order and target of each event: attempt, request or replica."""
         self._planned = 0
         self.clients: dict[int, Client] = {}
         self._open: dict[int, tuple[int, str]] = {}

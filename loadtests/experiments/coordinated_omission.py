@@ -1,9 +1,9 @@
 """Coordinated omission: the same server, tested by an open loop and by a closed one.
 
 The server answers in 5 ms, whoever else is there, and stalls for one second of every ten. A tenth of all requests is
-due in a stall and waits up to a second, evenly: so a hundredth waits more than .9 s, and that is the p99. Eight
-clients that wait for their answers before they ask again have eight requests in each stall, of thousands: their p99
-is that of a server without stalls.
+due in a stall and waits up to a second, evenly. So one in a hundred waits more than .9 s, which is the p99. Eight
+clients that wait for their answers before they ask again have eight requests in each stall, of thousands: their p99 is
+that of a server without stalls.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The textbook's fleet: servers whose time per request is drawn, under the gateway's own controller, in virtual time.
+"""The textbook's fleet: servers with random times per request, under the gateway's own controller, in virtual time.
 
 There is no engine: an answer is one token, after the drawn time. So TTFT is the time of service and, with `fifo`, the
 wait for the server before it. Each attempt draws anew. The literature computes such results by hand; here the code that
@@ -82,7 +82,7 @@ def inverse(survival: Callable[[float], float], q: float) -> float:
 
 
 def policy_of(servers: int, slots: int, hedge: Hedge | None) -> Policy:
-    """One pool, one tier, admission off, whoever has the fewest requests is next."""
+    """One pool, one tier, admission off, routing to the fewest requests."""
     replicas = tuple(ReplicaSpec(f"s{n}", f"http://s{n}:8000") for n in range(servers))
     pool = PoolSpec("servers", replicas, slots=slots, router="least-requests", queue_limit=10**9, queue_bytes=10**15)
     off = AdmissionSpec(AdmissionMode.OFF, exploration=0.0)

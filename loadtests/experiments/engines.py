@@ -1,14 +1,14 @@
-"""The gateway on engines as they are in the world, beside round robin and the best static cap in hindsight.
+"""The gateway on real engines, beside round robin and the best static cap in hindsight.
 
 Two replicas, of one engine unless two are named. Loads are multiples of the knee: the highest rate at which 97% are
-good with round robin. Of unlike replicas it is half the sum of what two of each have. *auto* enforces with learned
+good with round robin. For unlike replicas it is half the sum of the rates of two of each. *auto* enforces with learned
 slots, *seats* is told the engine's own seats as `slots`, *zero-config* is `tailgate serve --replica`: shadow mode. The
 cap, and the share of its objective that a request may wait for it, are searched anew for every cell, on the same
-arrivals. It has strict tiers where there are several. Nobody could know it beforehand. Every run begins cold. Its first
-40 s and what arrives after them are told apart. *Warm* is *auto* on the arrivals of the first 40 s, after a minute at
-.8x or less. Goodput is weighted by tier; refusals are misses.
+arrivals. It has strict tiers if there are several; nobody could know the best cap beforehand. Nobody could know it
+beforehand. Every run begins cold. Its first 40 s and what arrives after them are told apart. *Warm* is *auto* on the
+arrivals of the first 40 s, after a minute at .8x or less. Goodput is weighted by tier; refusals are misses.
 
-The optimum is the clairvoyant program under the same demands ([how](README.md#the-optimum)). It knows no TPOT: where
+The optimum is the clairvoyant program under the same demands ([how](README.md#the-optimum)). It ignores TPOT: where
 that binds, nobody comes near it.
 """
 

@@ -1,6 +1,6 @@
 """Runs of one cell of `engines` on many seeds: every contender, and the best static cap searched on the same arrivals.
 
-A cell is sent to another process with the rate that its load means, and comes back as numbers of each seed.
+A cell is sent to another process with its load as a rate, and returned as numbers per seed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FEW = 2
 NEAR = (1.4, 1.2)
 FIRST_WAIT = 0.5
 AS_GOOD_AS_ALL = 0.9995
-"""Nothing is gained by looking on."""
+"""More candidates would gain nothing."""
 BOUND_SEEDS = 2
 
 

@@ -1,11 +1,11 @@
-"""Fan-out: who makes n calls is slow if any of them is, and P(slow) = 1 - (1 - p)^n.
+"""Fan-out: a client with n calls is slow if any of them is, and P(slow) = 1 - (1 - p)^n.
 
 The textbook's fleet (2% of the calls take six times as long), each call through the gateway's controller. A client
 makes n calls, one right after the other in the order of arrival, and has its answer when the last of them has begun. A
 call is slow beyond the p99 of a call that is not hedged, so that of single calls 1% are; or beyond 100 ms. Duplicates
 past the p95 (`hedge: {}`, holdout included) cannot help what is only a little late: 100 ms come 23 ms after them.
 
-The formula takes p of the very calls, and is off by what calls have to do with each other: nothing, here.
+The formula uses p of the same calls, and is off by their dependence: here there is none.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
 Twelve replicas under the main workload at .75x. A minute in, at the same moment, one takes three times as long for
 everything, one answers every request with a fast 503, and one accepts requests and answers none. Their health checks
-pass all the while. A replica is out of rotation from the second on after which no five seconds bring it more than two
+pass all the while. A replica is out of rotation from the second after which no five seconds bring it more than two
 requests (a healthy one gets thirty or more). Probes, and occasional requests to a replica that refuses, are no more
 than that.
 
-An hour without any fault, bursts included, says how often a healthy replica is ejected by mistake.
+An hour without faults, bursts included, shows how often a healthy replica is ejected by mistake.
 
 Goodput, and p99 TTFT of tier 0, are those from a quarter of a minute after the faults on. They stand beside a run
 without faults, and one with the same faults and no ejection.
@@ -49,7 +49,7 @@ HARMS = (
 HOUR_S, QUICK_HOUR_S = 3600.0, 300.0
 STAGE_S, SETTLED_S = 30, 15
 MIN_ALIVE = 4
-"""With fewer the load is more than three times what they can serve: that is the overload sweep's business."""
+"""With fewer, the load is more than three times their capacity, which the overload sweep covers."""
 
 
 class Counted:
@@ -78,7 +78,7 @@ class Drilled:
     ejections: dict[str, dict[str, int]]
     """By replica and reason."""
     p99_ttft_s: float
-    """Of tier 0, which waits for nobody: in the others it is the queue that is seen."""
+    """Of tier 0, which waits for no other tier: elsewhere the queue dominates."""
 
 
 Run = tuple[Policy, Synthetic, int, tuple[Fault, ...], float, float]

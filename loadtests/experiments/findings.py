@@ -13,7 +13,7 @@ from loadtests.charts.grid import Grid as Grid
 
 @dataclass(slots=True)
 class Findings:
-    """All that an experiment has to say. `notes` are paragraphs of plain English, computed figures filled in."""
+    """All findings of an experiment. `notes` are paragraphs of plain English, computed figures filled in."""
 
     seeds: Sequence[int]
     figures: dict[str, Interval] = field(default_factory=dict)
@@ -23,7 +23,7 @@ class Findings:
     raw: dict[str, object] = field(default_factory=dict)
     """Results by candidate, with intervals and raw percentiles; dataclasses become JSON."""
     how: str = ""
-    """How much was run, where it is not the usual number of seeds for the usual time."""
+    """The amount of runs, if it is not the usual number of seeds for the usual time."""
 
 
 def line(
@@ -51,6 +51,6 @@ def bare(value: float, n: int) -> Interval:
 
 
 def span(values: Sequence[float]) -> Interval:
-    """The mean of some runs; where there are several, with the least and the most of them."""
+    """The mean of some runs; with several, also the lowest and the highest of them."""
     mean = sum(values) / len(values)
     return Interval(mean, min(values), max(values), len(values)) if len(values) > 1 else bare(mean, 1)

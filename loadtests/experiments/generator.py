@@ -1,4 +1,4 @@
-"""Capacity of the load generator on one core: requests, pieces of streams, thousands of streams, and how late it is.
+"""Capacity of the load generator on one core: requests, pieces of streams, thousands of streams, and its lateness.
 
 The whole command, `python -m loadtests run`, against answers that cost next to nothing (those of the bench),
 generator and answers on a core each where there are two. The capacity of a core is the work done over its CPU

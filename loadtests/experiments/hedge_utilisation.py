@@ -1,9 +1,10 @@
-"""Hedging with queues: what duplicates do to a fleet that is busy, with the rules that hold them back and without.
+"""Hedging with queues: the effect of duplicates on a busy fleet, with and without the rules that hold them back.
 
 Eight servers, one request at a time each, first come first served; the gateway sends to whoever has the fewest
 requests. Times as in the textbook's fleet. "Rules off" has more slots than are ever used, so that the gateway sees
 neither a queue nor a shortage, and only the budget holds duplicates back. "Rules on" has two slots a server, and other
-requests wait in the gateway. Nothing is sent twice while one waits, or while more than .8 of the slots are in use.
+requests wait in the gateway. Nothing is sent twice while a request waits, or while more than .8 of the slots are in
+use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Parts that experiments have in common: the committed setup, how long and how often they run, 1x, and the optimum."""
+"""Parts common to experiments: the committed setup, their lengths and seeds, 1x, and the optimum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients: their keys, what holds without one, and who may reach the gateway."""
+"""Clients: their keys, the defaults without one, and who may reach the gateway."""
 
 from __future__ import annotations
 

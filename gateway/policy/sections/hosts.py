@@ -1,4 +1,4 @@
-"""Which Host headers a port is known by, so that a web page cannot reach it under a name of its own (DNS rebinding)."""
+"""The Host headers that a port accepts, so that a web page cannot reach it under a name of its own (DNS rebinding)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+)(?::[0-9]{1,5})?")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach `host`; names other than localhost are not trusted to be."""
+    """Whether only this machine can reach `host`; of names, only localhost is trusted."""
     if host.lower() == LOCALHOST:
         return True
     address = _address(host)
@@ -23,7 +23,7 @@ def is_loopback(host: str) -> bool:
 def is_known(host: str, names: Collection[str], *, any_address: bool) -> bool:
     """Whether a Host header, less its port, is localhost, one of `names` (in lower case), or an address.
 
-    Of addresses only those of loopback count, unless it is `any_address`: a page cannot point an address elsewhere.
+    Of addresses only loopback ones count, unless `any_address` is set: a page cannot point an address elsewhere.
     """
     found = _HOST.fullmatch(host)
     if found is None:

@@ -20,7 +20,7 @@ class Section(BaseModel):
 
 
 def field(default: Any, written: str, description: str) -> Any:
-    """A field whose default is held as a number and shown as people write it."""
+    """A field whose default is stored as a number and shown as people write it."""
     return Field(default=default, description=description, json_schema_extra={"default": written})
 
 

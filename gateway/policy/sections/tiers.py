@@ -58,7 +58,7 @@ class TierTimeouts(Section):
 
 
 class ObjectiveSection(Section):
-    """Percentiles of a latency; the highest one given is also the bound for a single request to count as good."""
+    """Percentiles of a latency; the highest one also decides whether a single request is good."""
 
     p50: Duration | None = optional("Half of the requests are at most this slow.")
     p90: Duration | None = optional("90% of the requests are at most this slow.")
@@ -112,7 +112,7 @@ def _api(paths: str) -> Any:
 
 
 class ApisSection(Section):
-    """Which APIs a tier has: those below /v1, unless said otherwise. vLLM asks for its key nowhere else."""
+    """The APIs of a tier: by default those below /v1. vLLM checks its key nowhere else."""
 
     chat: bool | None = _api("/v1/chat/completions")
     completions: bool | None = _api("/v1/completions")
@@ -142,7 +142,7 @@ class LimitsSection(Section):
 
 
 class AdmissionSection(Section):
-    """When a request whose objective is in doubt is let in."""
+    """When a request that may miss its objective is admitted."""
 
     mode: Mode = plain(
         _TIER.admission.mode.value, "enforce: refuse what would miss its SLO; shadow: only count it; off: do not look."
@@ -170,7 +170,7 @@ class HedgeSection(Section):
 
 
 class RepetitionSection(Section):
-    """When an answer goes round in circles, and is cut short."""
+    """When an answer that repeats itself is cut short."""
 
     characters: Annotated[Count, Field(ge=100, le=100_000)] = plain(
         _REPETITION.characters, "Length, in characters, of a repetition that is cut."

@@ -1,7 +1,7 @@
 """Durations, rates, shares and sizes as people write them.
 
-Each reader takes a YAML value and raises ValueError with a sentence that holds `{value}`. The caller fills that in, so
-that a value from the environment is never shown.
+Each reader takes a YAML value and raises ValueError with a sentence that contains `{value}`. The caller fills that in,
+so that a value from the environment is never shown.
 """
 
 from __future__ import annotations

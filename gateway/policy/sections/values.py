@@ -31,9 +31,9 @@ UNFIT_HEADERS = {
     **dict.fromkeys(("x-request-id", "traceparent", "tracestate", "x-stainless-retry-count"), _CHANGING),
     **dict.fromkeys(_TAKEN_HEADERS, _TAKEN),
 }
-"""Headers that name no session, with the reason."""
+"""Headers that may not name a session, with the reason."""
 MODEL_NAME = r"[^\s\x00-\x1f\x7f]{1,200}"
-# An editor must also accept what `${NAME}` stands for.
+# An editor must also accept `${NAME}`.
 _OR_VARIABLE = r"|.*\$\{.+\}.*"
 
 
@@ -87,7 +87,7 @@ def _origin(text: str) -> str:
     if not re.fullmatch(ORIGIN, text) or not text.isascii():
         raise ValueError("{value} is not an origin: write scheme://host or scheme://host:port, and nothing behind it")
     text = text.lower()
-    # Browsers leave out the port that a scheme has anyway.
+    # Browsers leave out a scheme's default port.
     for scheme, port in (("http://", ":80"), ("https://", ":443")):
         if text.startswith(scheme):
             return text.removesuffix(port)

@@ -1,4 +1,4 @@
-"""The clairvoyant bound: how much goodput could anybody have got, who had known everything beforehand?
+"""The clairvoyant bound: the goodput that nobody could exceed, even with full knowledge of the future.
 
 A fluid linear program. Request i is accepted to the share x_i (0-1), and y_ib is the time spent on its prompt in bin b:
 
@@ -12,17 +12,17 @@ with prefill_i = A1 p_i and decode_i = (o_i - 1) (A2 + A0 / max_num_seqs) + A3 (
 A0..A3 are the base, prefill, decode and KV costs of a step (`sim.run.profiles`). p_i and o_i are the tokens of prompt
 and answer.
 
-Why no policy beats it. Each cost is part of the charge of the engine model, and no part is charged to two requests: a
-step with n decodes takes A0 once, and n <= max_num_seqs. Free of charge are half-computed prompts, steps that are not
-full, preemptions, waiting behind others in a step, and answers that miss. Work may be split, moved and interrupted at
-will, and requests accepted in part. Requests that cannot be good even alone are left out. One thing is missing:
-decoding after the last arrival, of requests begun before. At most max_num_seqs of each replica are under way at that
-moment, and none begins after the last deadline. `ceiling` adds the greatest worth of this, at the price that the
-program itself puts on work. So: value <= ceiling, and no policy has more than ceiling.
+Why no policy beats it. Each cost is part of the engine model's charge, and no part is charged twice: a step with n
+decodes takes A0 once, and n <= max_num_seqs. Free of charge are half-computed prompts, steps that are not full,
+preemptions, waiting behind others in a step, and answers that miss. Work may be split, moved and interrupted freely,
+and requests accepted in part. Requests that cannot be good even alone are left out. The program leaves out one thing:
+decoding after the last arrival, for requests begun earlier. At most max_num_seqs of each replica are under way then,
+and none begins after the last deadline. `ceiling` adds the largest possible worth of this, at the price that the
+program itself puts on work. So value <= ceiling, and no policy exceeds ceiling.
 
-The constrained program also keeps the demands of a policy. No tier has a larger share accepted than one above it, and
-the lowest gets its floor of the tokens. The accepted share of each prompt length is within 5 points of that of its
-tier; without this, the optimum is to drop the long ones.
+The constrained program also keeps the demands of a policy. No tier has a larger accepted share than a tier above it,
+and the lowest gets its floor of the tokens. The accepted share of each prompt length is within 5 points of its tier's;
+without this, the optimum would drop long prompts.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ from gateway.sim.workload.arrivals import Arrival, Workload
 
 BIN_S = 0.5
 SPREAD = 0.05
-"""How far the share accepted of a length may lie from that of its tier."""
+"""Largest difference between the accepted share of a length and that of its tier."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The optimum. All are shares of what was offered (0-1), as goodput is."""
+    """The optimum. All figures are shares of the offered requests (0-1), like goodput."""
 
     weighted: float
     """Weighted goodput of the program."""
     ceiling: float
-    """Weighted goodput that no policy exceeds, with what may be decoded after the last arrival."""
+    """Weighted goodput that no policy exceeds, with possible decoding after the last arrival."""
     goodput: float
     token_weighted: float
     tiers: dict[str, float]
@@ -88,15 +88,15 @@ def bound(
 def replay_set(arrivals: Sequence[Arrival], found: Bound) -> list[Arrival]:
     """The arrivals that the optimum accepts, as whole requests.
 
-    Shares are carried from one request to the next of the same tier and length, so that both keep their part at any
-    time. The choice is the same in every run.
+    Shares are carried over to the next request of the same tier and length, so that both keep their part at any time.
+    The choice is the same in every run.
     """
     carried: dict[tuple[str, int], float] = {}
     chosen = []
     for arrival, share in zip(arrivals, found.accepted, strict=True):
         kind = (arrival.tier, length_of(arrival.prompt_tokens))
         carry = carried.get(kind, 0.0) + share
-        # Whole shares are accepted, and none is not: only what is in between is rounded.
+        # Shares of 0 and 1 stay; only those in between are rounded.
         if share > 1 - TINY or (share > TINY and carry >= 0.5):
             chosen.append(arrival)
             carry -= 1.0
@@ -105,7 +105,7 @@ def replay_set(arrivals: Sequence[Arrival], found: Bound) -> list[Arrival]:
 
 
 class Scalable(Protocol):
-    """A workload that can be had at another mean rate."""
+    """A workload whose mean rate can be set."""
 
     def at_rate(self, rate_per_s: float) -> Workload:
         """The same, at that rate."""
@@ -120,10 +120,10 @@ def capacity(
     accepted: float = 0.99,
     precision: float = 0.002,
 ) -> float:
-    """1x: the highest rate (requests/s) at which the constrained optimum accepts so much of the requests.
+    """1x: the highest rate (requests/s) at which the constrained optimum accepts this share of the requests.
 
-    In the mean of the seeds, found by bisection to `precision` of itself. The same seed has the same requests at every
-    rate, so acceptance falls as the rate grows. Raises ValueError where even a trickle is not accepted.
+    A mean over the seeds, found by bisection to a relative `precision`. The same seed has the same requests at every
+    rate, so acceptance falls as the rate grows. Raises ValueError if even a tiny rate is not accepted.
     """
     low, high = 0.0, 1.0
     while _accepted(workload, high, policy, fleet, seeds) >= accepted:
@@ -162,9 +162,9 @@ class _Fluid:
         worth = _worth(jobs)
         self.offered = sum(worth)
         self.shares: dict[int, int] = {}
-        """The variable x of each job that can be good."""
+        """The variable x of each request that can be good."""
         self.last_s = horizon_s
-        """When the last prompt that counts is computed at the latest."""
+        """The latest time at which a counted prompt can be computed."""
         bins: defaultdict[int, list[tuple[int, float]]] = defaultdict(list)
         work = []
         for i, job in enumerate(jobs):
@@ -181,7 +181,7 @@ class _Fluid:
         self.work = self.program.at_most(work, costs.replicas * horizon_s)
 
     def _spread(self, x: int, job: Job, deadline: float, bins: defaultdict[int, list[tuple[int, float]]]) -> None:
-        """The time on its prompt, bin by bin until the deadline."""
+        """The time spent on its prompt, bin by bin until the deadline."""
         parts = [(x, -self.costs.prefill(job))]
         for b in range(int(job.at / self.bin_s), math.ceil(deadline / self.bin_s)):
             overlap_s = min(deadline, (b + 1) * self.bin_s) - max(job.at, b * self.bin_s)
@@ -192,7 +192,7 @@ class _Fluid:
         self.program.balanced(parts)
 
     def constrain(self, policy: Policy) -> None:
-        """Tier order, floors, and lengths alike."""
+        """Constraints: order of tiers, floors, and equal lengths."""
         kinds: defaultdict[str, defaultdict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
         for i in self.shares:
             kinds[self.jobs[i].tier.name][length_of(self.jobs[i].prompt)].append(i)
@@ -209,7 +209,7 @@ class _Fluid:
             self._keep_floor(tier)
 
     def _keep_floor(self, tier: Tier) -> None:
-        """Of the tokens accepted, at least the tier's floor, or its part of what is offered if that is less."""
+        """Of the accepted tokens, at least the tier's floor, or its part of the offered tokens if that is less."""
         tokens = {i: self.jobs[i].prompt + self.jobs[i].answer for i in self.shares}
         own = sum(count for i, count in tokens.items() if self.jobs[i].tier is tier)
         floor = min(tier.floor, own / sum(tokens.values()))
@@ -221,7 +221,10 @@ class _Fluid:
         return [(self.shares[i], 1 / len(members)) for i in members]
 
     def solve(self) -> Bound:
-        """Solve it. Raises RuntimeError where HiGHS finds no optimum: it always should, since nothing is one."""
+        """Solve it.
+
+        Raises RuntimeError if HiGHS finds no optimum: there always is one, since accepting nothing is feasible.
+        """
         solution = self.program.solve()
         x = [solution.variables[self.shares[i]] if i in self.shares else 0.0 for i in range(len(self.jobs))]
         accepted = tuple(min(max(share, 0.0), 1.0) for share in x)
@@ -239,7 +242,7 @@ class _Fluid:
         return _share_of(self.jobs, accepted, lambda job: job.tier.name == name)
 
     def _later_s(self) -> float:
-        """Time of engines after the horizon that any policy can use, at most."""
+        """Upper bound on the engines' time after the horizon that a policy can use."""
         longest = nlargest(self.costs.slots, (self.costs.decode(self.jobs[i]) for i in self.shares))
         return self.costs.replicas * (self.last_s - self.horizon_s) + sum(longest)
 

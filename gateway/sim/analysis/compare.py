@@ -1,4 +1,4 @@
-"""Several policies over the same arrivals: every run of a comparison, one after the other or in several processes."""
+"""Several policies over identical arrivals: every run of a comparison, in turn or in several processes."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class OfModel:
             yield replace(arrival, model=self.model)
 
     def faster(self, times: float) -> OfModel:
-        """The same at so many times its rate."""
+        """The same at a multiple of its rate."""
         return OfModel(self.workload.faster(times), self.model)
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One row of a comparison: a policy, or the baseline of that text made of it."""
+    """One row of a comparison: a policy, or a baseline built from it by that name."""
 
     name: str
     policy: Policy
@@ -52,7 +52,7 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Candidates, what all of them are given, and which seeds."""
+    """Candidates, their common inputs, and the seeds."""
 
     candidates: tuple[Contender, ...]
     workload: Workload
@@ -60,7 +60,7 @@ class Comparison:
     options: Options
 
     def run(self, candidate: Contender, seed: int) -> Result:
-        """One run. The arrivals are those of the seed, whoever serves them. Raises ValueError as `simulate` does."""
+        """One run. Arrivals depend only on the seed, not on the candidate. Raises ValueError as `simulate` does."""
         setup = candidate.setup()
         try:
             found = simulate(

@@ -14,7 +14,7 @@ from gateway.sim.workload.arrivals import Arrival
 
 @dataclass(frozen=True, slots=True)
 class FleetCosts:
-    """A fleet's costs per unit, each the least of its replicas, and how many replicas of that speed it makes."""
+    """A fleet's costs per unit, each the lowest of its replicas, and how many replicas of that speed it equals."""
 
     base_s: float
     slot_s: float
@@ -23,18 +23,18 @@ class FleetCosts:
     decode_s: float
     kv_s: float
     prompt_s: float
-    """Of a prompt's beginning, whatever its length."""
+    """Cost of beginning a prompt, whatever its length."""
     chunk_tokens: int
     replicas: float
     slots: int
-    """Sequences under way at the same time, on all replicas together."""
+    """Concurrent sequences on all replicas together."""
 
     def prefill(self, job: Job) -> float:
-        """Least time of engines that the prompt takes."""
+        """Lower bound on the engines' time for the prompt."""
         return self.prompt_s + self.prefill_s * job.prompt
 
     def decode(self, job: Job) -> float:
-        """Least time of engines that the answer takes, after its first token."""
+        """Lower bound on the engines' time for the answer, after its first token."""
         steps = max(0, job.answer - 1)
         read = steps * job.prompt + steps * (steps - 1) / 2
         return steps * (self.decode_s + self.slot_s) + self.kv_s * read
@@ -63,7 +63,7 @@ class Job:
     stream: bool
 
     def deadline(self, costs: FleetCosts) -> float | None:
-        """By when its prompt must be computed; None if it cannot be good even alone."""
+        """When its prompt must be computed at the latest; None if it cannot be good even alone."""
         slo, timeouts = self.tier.slo, self.tier.timeouts
         e2e_s = min(slo.e2e_bound_s if slo.covers(self.answer) else math.inf, timeouts.total_s)
         ttft_s = slo.ttft_bound_s if self.stream else math.inf
@@ -75,7 +75,7 @@ class Job:
 
 
 def costs(policy: Policy, fleet: FleetSpec) -> FleetCosts:
-    """The least costs of the replicas of a policy; a replica that is k times as slow in everything counts as 1/k."""
+    """The lowest costs of the replicas of a policy; a replica that is k times as slow in everything counts as 1/k."""
     profiles = [fleet.profile(pool.name, replica.name) for pool in policy.pools.values() for replica in pool.replicas]
     least = [min(costs) for costs in zip(*map(_shared, profiles), strict=True)]
     slot_s, prompt_s, prefill_s, decode_s, kv_s = least
@@ -100,12 +100,12 @@ def _shared(profile: Profile) -> tuple[float, ...]:
 
 
 def _times_slower(profile: Profile, least: Sequence[float]) -> float:
-    """How many times as long any work takes here at least."""
+    """Lower bound on how many times as long work takes here."""
     return min(own / cost for own, cost in zip(_shared(profile), least, strict=True) if cost)
 
 
 def job_of(arrival: Arrival, policy: Policy) -> Job:
-    """A request with the answer that the client's cap and the tier's leave it."""
+    """A request with the answer length that the client's and the tier's caps leave."""
     tier = policy.tiers[arrival.tier]
     answer = min(arrival.output_tokens, tier.caps.granted(arrival.max_tokens))
     return Job(arrival.at, tier, arrival.prompt_tokens, answer, arrival.stream)

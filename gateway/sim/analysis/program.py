@@ -11,7 +11,7 @@ Terms = Sequence[tuple[int, float]]
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """The optimum, the variables, and for each row what one more unit on its right side would be worth."""
+    """The optimum, the variables, and for each row the value of one more unit on its right side."""
 
     value: float
     variables: list[float]
@@ -45,7 +45,7 @@ class Program:
     _equal: _Rows = field(default_factory=_Rows)
 
     def variable(self, most: float, gain: float = 0.0) -> int:
-        """A new variable between 0 and `most`, each unit of it worth `gain`."""
+        """A new variable between 0 and `most`, each unit worth `gain`."""
         self.gains.append(gain)
         self.most.append(most)
         return len(self.most) - 1
@@ -59,7 +59,7 @@ class Program:
         self._equal.add(terms, 0.0)
 
     def solve(self) -> Solution:
-        """Raises RuntimeError where there is no optimum, and ImportError without scipy."""
+        """Raises RuntimeError without an optimum, and ImportError without scipy."""
         if not self.most:
             return Solution(0.0, [], [0.0] * len(self._limits.right))
         import numpy as np

@@ -1,9 +1,9 @@
 """Summary of several runs: means over seeds with intervals, and paired differences between policies.
 
-Intervals are percentile bootstraps over seeds. Seeds are drawn with replacement, as many as there are, `RESAMPLES`
-times, and the middle 95% of the means are kept. Runs of two policies with the same seed had the same arrivals, so they
-are drawn together. That takes the noise of the arrivals out of a difference. The bootstrap's own draws are from a
-fixed seed. Below two seeds there is no interval, and with fewer than ten it is too narrow.
+Intervals are percentile bootstraps over seeds. As many seeds as there are are drawn with replacement, `RESAMPLES`
+times; the interval is the middle 95% of the means. Runs of two policies with the same seed had the same arrivals, so
+they are drawn together. That removes the noise of the arrivals from a difference. The bootstrap draws from a fixed
+seed. Below two seeds there is no interval, and with fewer than ten it is too narrow.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean over `n` seeds and the interval around it, from `low` to `high`; they are None below two seeds."""
+    """A mean over `n` seeds and its interval, from `low` to `high`; both are None below two seeds."""
 
     value: float
     low: float | None
@@ -41,12 +41,12 @@ class Summary:
     lengths: dict[str, dict[str, Interval | None]]
     """Attainment by tier and by tokens of the prompt."""
     misses: dict[str, dict[str, float]]
-    """By tier and reason, mean per run; outcomes that are counted apart stand in parentheses."""
+    """By tier and reason, mean per run; outcomes that are counted apart are in parentheses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`policy` less `against`, paired by seed, and the ratio of their means."""
+    """`policy` minus `against`, paired by seed, and the ratio of their means."""
 
     policy: str
     against: str
@@ -83,7 +83,7 @@ _LATENCIES: dict[str, Callable[[TierResult], Latency]] = {
 
 
 def bootstrap(statistic: Callable[[Sequence[int]], float], n: int, *, seed: int = 1) -> Interval:
-    """The interval of a statistic over `n` seeds; it is given which were drawn. Raises ValueError without any."""
+    """The interval of a statistic over `n` seeds; the statistic gets the drawn seeds. Raises ValueError without any."""
     if n < 1:
         raise ValueError("no interval of nothing")
     value = statistic(range(n))
@@ -96,18 +96,18 @@ def bootstrap(statistic: Callable[[Sequence[int]], float], n: int, *, seed: int 
 
 
 def mean(values: Sequence[float]) -> Interval:
-    """The mean of what each seed gave. Raises ValueError without any."""
+    """The mean over the seeds. Raises ValueError without any."""
     n = len(values)
     return bootstrap(lambda drawn: math.fsum(map(values.__getitem__, drawn)) / n, n)
 
 
 def difference(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
-    """Ours less theirs, seed by seed."""
+    """Ours minus theirs, seed by seed."""
     return mean([a - b for a, b in zip(ours, theirs, strict=True)])
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Interval | None:
-    """The mean of ours over the mean of theirs, drawn together; None where theirs may be zero."""
+    """The mean of ours divided by the mean of theirs, drawn together; None if theirs may be zero."""
     if len(ours) != len(theirs) or min(theirs) <= 0.0:
         return None
     return bootstrap(lambda drawn: sum(ours[i] for i in drawn) / sum(theirs[i] for i in drawn), len(theirs))

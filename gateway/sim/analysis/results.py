@@ -28,7 +28,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Of `counted` requests so many `finished`, and so many were `good`. `attainment` is good / counted."""
+    """Of `counted` requests, how many `finished`, and how many were `good`. `attainment` is good / counted."""
 
     counted: int
     finished: int
@@ -59,23 +59,23 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """A tier's share of the tokens dispatched, and the smallest in windows of 10 s in which it wanted more.
+    """A tier's share of the dispatched tokens, and its smallest share in windows of 10 s in which it wanted more.
 
-    A share is 0 where others were given tokens and the tier none, and None where nobody was given any.
+    A share is 0 if only others got tokens, and None if nobody got any.
     """
 
     windows: int
     """Whole windows of the run after the warm-up."""
     backlogged: int
-    """Those in which a request of the tier waited at any moment."""
+    """Windows in which a request of the tier waited at any moment."""
     short: int
-    """Those, and those in which a request of the tier was refused or waited too long."""
+    """The same, with windows in which a request of the tier was refused or waited too long."""
     share: float | None
     """Of all tokens dispatched in whole windows."""
     least: float | None
-    """The smallest share in a backlogged window; None where there is none."""
+    """The smallest share in a backlogged window; None without one."""
     least_short: float | None
-    """The same of the windows in which it went short."""
+    """The same over windows in which the tier got too little."""
     shares: tuple[float | None, ...]
     """Of each window."""
 
@@ -95,7 +95,7 @@ class TierResult:
 
     weight: float
     value: Value
-    """Unit in which the worth of its good requests is counted."""
+    """Unit for the worth of its good requests."""
     offered: int
     counted: int
     finished: int
@@ -131,9 +131,9 @@ class Result:
     """Its name in a comparison."""
     seed: int
     seconds: float
-    """Of virtual time in which requests arrived that are counted."""
+    """Virtual time in which counted requests arrived."""
     arrived: int
-    """All of the run, those of the warm-up included."""
+    """All requests of the run, warm-up included."""
     offered: int
     counted: int
     finished: int
@@ -142,15 +142,15 @@ class Result:
     goodput: float
     """good / counted."""
     weighted: float
-    """The same, each request worth its tier's weight; where tokens count, times its tokens over the tier's mean."""
+    """The same, with each request worth its tier's weight; if tokens count, times its tokens over the tier's mean."""
     token_weighted: float
     """Tokens (prompt and answer) of good requests / tokens of all that count."""
     good_per_s: float
     output_tokens: float
-    """Of one answer in the mean, of all requests that count: what those that were refused would have got, too."""
+    """Mean length of an answer, over all counted requests; for refused ones, the answer they would have got."""
     tiers: dict[str, TierResult]
     busy: float
-    """Share of the time in which a replica had a step in flight (mean of all)."""
+    """Share of the time in which a replica had a step under way (mean of all)."""
     slots: float
     """Share of the slots in use (mean)."""
     kv: float
@@ -180,7 +180,7 @@ def latency(values: Sequence[float]) -> Latency:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The part of a run that counts: the meter at the end of the warm-up, and at the last arrival."""
+    """The counted part of a run: the meter at the end of the warm-up, and at the last arrival."""
 
     opened: MeterReading
     closed: MeterReading
@@ -268,7 +268,7 @@ def _admitted(refused: int, admitted: int) -> Admitted:
 
 
 def _worth(tier: TierResult) -> float:
-    """Worth of the good requests of a tier, in requests of its mean worth."""
+    """Worth of a tier's good requests, in requests of its mean worth."""
     return tier.counted * _ratio(tier.good_tokens, tier.tokens) if tier.value is Value.TOKENS else tier.good
 
 

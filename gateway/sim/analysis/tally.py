@@ -1,4 +1,4 @@
-"""Counts what happens in a run: one row per request that ends, and what each tier was given over time."""
+"""Counts events of a run: one row per request that ends, and each tier's tokens over time."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from gateway.core.policy import Tier
 from gateway.core.request import Outcome, Record
 from gateway.sim.workload.arrivals import Arrival
 
-# Prompts are told apart by these lengths, in tokens: a policy must not buy goodput by dropping the long ones.
+# Prompts are classed by these lengths, in tokens: a policy must not gain goodput by dropping long ones.
 LENGTH_EDGES = (256, 1024, 4096, 16384)
 LENGTHS = ("<256", "256-1023", "1024-4095", "4096-16383", ">=16384")
 
 
 def length_of(prompt_tokens: int) -> int:
-    """Which of LENGTHS a prompt is of."""
+    """Which of LENGTHS a prompt belongs to."""
     return bisect_right(LENGTH_EDGES, prompt_tokens)
 
 
 WINDOW_S = 10.0
-"""Tokens dispatched are counted in windows of this length: the floor of a tier holds in each of them."""
+"""Dispatched tokens are counted in windows of this length: the floor of a tier holds in each of them."""
 
 
 class TallyCell:
@@ -72,7 +72,9 @@ class TierTally:
         """Of each that waited: P(refused after waiting), and whether it was."""
         self.whys: Counter[str] = Counter()
         self.tokens = 0
-        """Of prompt and answer of all that count, as far as the client's cap and the tier's let the answer be."""
+        """Tokens of prompt and answer of all counted requests, with the answer as long as the client's and the tier's
+        caps allow.
+        """
         self.output_tokens = 0
         """Of their answers alone."""
         self.finished_tokens = 0
@@ -87,7 +89,7 @@ class TierTally:
         self.waiting = 0
         self.waiting_since = 0.0
         self.spans: list[tuple[float, float]] = []
-        """From when to when at least one request of the tier waited, where that was for a whole window or longer."""
+        """Periods of a whole window or longer in which at least one request of the tier waited."""
         self.short: set[int] = set()
         """Windows in which a request of the tier was refused, or waited too long."""
 
@@ -98,22 +100,22 @@ class TierTally:
         self.waiting += 1
 
     def waits_no_more(self, now: float) -> None:
-        """One request of the tier was dispatched, or ended without."""
+        """One request of the tier was dispatched, or ended without a dispatch."""
         self.waiting -= 1
         if not self.waiting and now >= self.waiting_since + WINDOW_S:
             self.spans.append((self.waiting_since, now))
 
 
 class Tally:
-    """Everything counted in one run. Requests that arrive before `warmup_s` are not."""
+    """Everything counted in one run. Requests that arrive before `warmup_s` are left out."""
 
     def __init__(self, tiers: Iterable[Tier], warmup_s: float) -> None:
         self.tiers = {tier.name: TierTally(tier) for tier in tiers}
         self.warmup_s = warmup_s
         self.sojourn_s = 0.0
-        """Time in the system of all requests counted, refused ones included."""
+        """Time in the system of all counted requests, refused ones included."""
         self.seconds: list[list[int]] = []
-        """By the second of their arrival, warm-up included: how many were offered, dispatched, good."""
+        """By second of arrival, warm-up included: how many were offered, dispatched, good."""
         self.slots: list[float] = []
         """Share of a replica's slots in use, sampled."""
         self.kv: list[float] = []
@@ -139,7 +141,7 @@ class Tally:
                 tier.vain.append((record.in_vain, not record.attempts))
 
     def ended(self, tier: TierTally, arrival: Arrival, output_tokens: int, record: Record, cut: bool) -> None:
-        """A request is over. `output_tokens`: what it would have got; `cut`: it got less, since we said so."""
+        """A request is over. `output_tokens`: its length without our cut; `cut`: it got less because we said so."""
         second = self._second(arrival)
         second[0] += 1
         second[1] += record.attempts > 0

@@ -1,6 +1,6 @@
-"""A queue before a decider that sends everything at once: for baselines.
+"""A queue in front of a decider that sends everything at once: for baselines.
 
-Each pool has a rule that says when it is full. While it is full, requests of the class that is shed are refused and all
+Each pool has a rule that says when it is full. While it is full, requests of the class to be shed are refused, and all
 others are held. Held requests pass in order of priority, first come first served, or are refused after their tier's
 queue timeout. `Cap` is a static limit of requests in flight per replica. `Saturation` is the rule of llm-d's saturation
 detector (queue depth 5, KV cache .8, staleness 200 ms, a scrape every 50 ms by default in its inference scheduler).
@@ -43,7 +43,7 @@ class Cap:
         return least is not None and least >= self._slots
 
     def observe(self, replica_name: str, sample: Sample, now: float) -> None:
-        """Whether replicas are up the balancer sees for itself."""
+        """The balancer itself sees which replicas are up."""
 
 
 class Saturation:
@@ -79,7 +79,10 @@ class _Lane:
 
 
 class AdmissionGate:
-    """A decider that lets pass to `inner` what the rules allow. `shed` is the priority that is never held."""
+    """A decider that passes on to `inner` only the requests that the rules allow.
+
+    `shed` is the priority that is never held.
+    """
 
     def __init__(
         self, inner: Decider, policy: Policy, rule: Callable[[PoolSpec], Rule], shed: int | None = None
@@ -88,7 +91,7 @@ class AdmissionGate:
         self._shed = shed
         priorities = sorted({tier.priority for tier in policy.tiers.values()})
         self._lanes: Mapping[str, _Lane] = {p.name: _Lane(rule(p), priorities) for p in policy.pools.values()}
-        # Of these the gate has nothing to say.
+        # The gate only forwards these calls.
         self.sent = inner.sent
         self.first_token = inner.first_token
         self.progress = inner.progress
@@ -116,13 +119,13 @@ class AdmissionGate:
         return self._released(self._inner.leave(request_id, now), now)
 
     def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]:
-        """A scrape may let those pass who are held."""
+        """A scrape may release held requests."""
         for lane in self._lanes.values():
             lane.rule.observe(replica_name, sample, now)
         return self._released(self._inner.observe(replica_name, sample, now), now)
 
     def wake(self, now: float) -> list[Command]:
-        """End those who were held for longer than their tier waits."""
+        """End requests that were held for longer than their tier waits."""
         out = self._released(self._inner.wake(now), now)
         for lane in self._lanes.values():
             for held in lane.held.values():
@@ -131,18 +134,18 @@ class AdmissionGate:
         return out
 
     def wake_at(self) -> float:
-        """When to be woken: for the decider behind, or for the first who has been held too long."""
+        """When to wake: for the decider behind, or for the first request held too long."""
         return min(self._inner.wake_at(), *(lane.expires_at() for lane in self._lanes.values()))
 
     def _lane(self, request: Request) -> _Lane:
-        """That of the first pool of the route that takes the prompt, else of the last; without a route any will do."""
+        """The rule of the route's first pool that takes the prompt, else of its last; without a route any will do."""
         route = request.policy.route(request.model, request.tier) or tuple(request.policy.pools.values())
         tokens = request.prompt_exact or request.prompt_bytes // 4
         fitting = (pool for pool in route if pool.takes(tokens))
         return self._lanes[next(fitting, route[-1]).name]
 
     def _release(self, lane: _Lane, now: float) -> list[Command]:
-        """Let pass who is held, most urgent first, until the pool is full."""
+        """Release held requests, most urgent first, until the pool is full."""
         out: list[Command] = []
         for held in lane.held.values():
             while held and not lane.rule.full(now):
@@ -150,7 +153,7 @@ class AdmissionGate:
         return out
 
     def _released(self, commands: list[Command], now: float) -> list[Command]:
-        """The same commands, and those of who may pass now."""
+        """The same commands, and those for released requests."""
         for lane in self._lanes.values():
             commands += self._release(lane, now)
         return commands

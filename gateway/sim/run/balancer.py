@@ -1,8 +1,8 @@
-"""A plain load balancer, the ground that baselines stand on: it sends everything at once, and decides nothing else.
+"""A plain load balancer, the base of the baselines: it sends everything at once, and decides nothing else.
 
 It routes as the gateway's routers do, and honours tenants' limits and caps of `max_tokens`. It skips replicas known to
-be down, and tries another one where a connection is refused. It ends requests that exceed their tier's total timeout.
-It holds nothing, orders nothing and predicts nothing; a `Gate` before it may.
+be down, and tries another one if a connection is refused. It ends requests that exceed their tier's total timeout. It
+holds nothing, orders nothing and predicts nothing; a `Gate` in front may.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class Balancer:
         self._next_attempt = 0
 
     def least(self, pool: str, now: float) -> int | None:
-        """Requests in flight at the replica of a pool that has the fewest; None if none is up."""
+        """The fewest requests in flight at any replica of a pool; None if none is up."""
         return min((server.in_flight for server in self._servers[pool] if server.up(now)), default=None)
 
     def arrive(self, request: Request, now: float) -> list[Command]:
-        """Send it, or refuse what nobody could serve."""
+        """Send the request, or refuse one that no pool can serve."""
         live = RequestState(request)
         live.prompt_tokens = request.prompt_exact if request.prompt_exact is not None else request.prompt_bytes // 4
         live.max_tokens = request.tier.caps.granted(request.max_tokens)
@@ -95,7 +95,7 @@ class Balancer:
         return []
 
     def finish(self, attempt_id: int, finish: AttemptResult, now: float) -> list[Command]:
-        """It is over, or tried once more where no connection was to be had."""
+        """It is over, or tried once more if there was no connection."""
         job = self._attempts.pop(attempt_id)
         live, server, out = job.live, job.server, list[Command]()
         assert server is not None
@@ -127,7 +127,7 @@ class Balancer:
         return [] if job is None else self._abandon(job, Outcome.ABANDONED, Reason.CLIENT_GONE, now)
 
     def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]:
-        """A replica was looked at: whether it lives is all that matters here."""
+        """A replica was checked: here only whether it is alive matters."""
         for servers in self._servers.values():
             for server in servers:
                 if server.name == replica_name:
@@ -137,7 +137,7 @@ class Balancer:
         return []
 
     def wake(self, now: float) -> list[Command]:
-        """End what has taken too long."""
+        """End requests that have taken too long."""
         out: list[Command] = []
         for request_id in self._alarms.due(now):
             out += self._abandon(self._jobs[request_id], Outcome.TIMEOUT, Reason.TOTAL_TIMEOUT, now)
@@ -150,12 +150,12 @@ class Balancer:
     # ---- sending and ending
 
     def _pools(self, request: Request, prompt_tokens: int) -> list[PoolSpec]:
-        """Those of the route that take the prompt."""
+        """Pools of the route that take the prompt."""
         route = request.policy.route(request.model, request.tier)
         return [pool for pool in route if pool.takes(prompt_tokens)]
 
     def _send(self, job: _Job, why: Reason, out: list[Command], now: float) -> None:
-        """To a replica that is up and was not tried, of the first pool that has one; else refuse."""
+        """Send it to an untried replica that is up, of the first pool that has one; else refuse it."""
         live, request = job.live, job.live.request
         for pool in self._pools(request, live.prompt_tokens):
             up = [s for s in self._servers[pool.name] if s not in job.tried and s.up(now)]
@@ -179,7 +179,7 @@ class Balancer:
         out.append(Dispatch(request.id, job.attempt, server.name, live.max_tokens))
 
     def _commit(self, job: _Job) -> list[Command]:
-        """Its answer goes to the client from now on, if it does not already."""
+        """Its answer goes to the client from now on, unless it already does."""
         committed, job.committed = job.committed, True
         return [] if committed else [Commit(job.live.request.id, job.attempt)]
 

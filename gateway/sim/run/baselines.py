@@ -1,9 +1,9 @@
-"""Policies of other gateways, to compare with: a row each, named on the command line as NAME or
+"""Policies of other gateways, for comparison: one row each, named on the command line as NAME or
 NAME:KEY=VALUE,KEY=VALUE.
 
-None of them is the production controller with something switched off: it always keeps engines from being sent more than
-they keep up with. They are a plain balancer, with a gate before it where they hold or shed. All keep the operator's
-pools, models, limits, objectives, weights and caps.
+None is the production controller with a part switched off: the controller always sends engines only as much as they
+keep up with. Each is a plain balancer, with a gate in front if it holds or sheds. All keep the operator's pools,
+models, limits, objectives, weights and caps.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Numbers = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """A policy, and who acts on it."""
+    """A policy, and the decider that applies it."""
 
     policy: Policy
     decider: Callable[[Policy, Random], Decider] = Controller
@@ -34,7 +34,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """One row: what it does, the numbers that tune it with their defaults, and how it is made of a policy."""
+    """One row: its description, its tuning numbers with defaults, and how it is built from a policy."""
 
     summary: str
     make: Callable[[Policy, Numbers], Setup]
@@ -42,7 +42,7 @@ class Baseline:
 
 
 def setup(text: str, policy: Policy) -> Setup:
-    """The baseline of that name, made of `policy`. Raises ValueError that says what there is."""
+    """The baseline of that name, built from `policy`. Raises ValueError that lists the known ones."""
     name, _, rest = text.partition(":")
     row = BASELINES.get(name)
     if row is None:

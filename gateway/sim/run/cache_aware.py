@@ -1,7 +1,8 @@
-"""The router that vllm-router and SGLang's gateway use by default, to compare with.
+"""The router that vllm-router and SGLang's gateway use by default, for comparison.
 
 Their rule, as their documentation has it (vllm-router 0.1.15, `cache_aware`): a tree of past prompts for each replica,
-the longest match wins above a threshold. Here it is a set of blocks that forgets nothing. Theirs is trimmed.
+the longest match wins above a threshold. Here the tree is a set of blocks that forgets nothing; theirs is trimmed.
+Theirs is trimmed.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class CacheAware:
         return chosen
 
     def _matched(self, replica: C, prefix: Prefix) -> int:
-        """Bytes of the prompt that it has been sent before."""
+        """Bytes of the prompt that were sent to it before."""
         seen, matched = self._seen.get(replica.rank, set()), 0
         for block, end in zip(prefix.blocks, prefix.ends, strict=True):
             if block not in seen:

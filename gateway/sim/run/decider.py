@@ -10,7 +10,7 @@ from gateway.core.request import AttemptResult, Request, Sample
 
 
 class Decider(Protocol):
-    """Decides where requests go. `core.controller.Controller` is one; so is a baseline that a policy cannot express.
+    """Decides where requests go. `core.controller.Controller` is one; so is a baseline that no policy can express.
 
     Every call answers with the commands to carry out after it has returned. Times are seconds of virtual time.
     """
@@ -27,7 +27,7 @@ class Decider(Protocol):
 
 
 class Overheard:
-    """A decider, and somebody who hears what it answers, and when."""
+    """A decider, and an observer that gets its answers and their times."""
 
     def __init__(self, decider: Decider, hear: Callable[[list[Command], float], None]) -> None:
         self._decider = decider

@@ -1,4 +1,4 @@
-"""The replicas of a run: which engine each one is, and what befalls it at which time."""
+"""The replicas of a run: each one's engine, and its faults with their times."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.sim.run.profiles import DEFAULT, Profile, profile_of
 from gateway.sim.run.replica import EngineRequest, ReplicaEvent, SimulatedReplica
 
 NEVER: Final = 1e12
-"""As slow as a replica is that hangs."""
+"""Slowdown that represents a replica that hangs."""
 
 
 class Harm(StrEnum):
@@ -22,23 +22,22 @@ class Harm(StrEnum):
     SLOW = "slow"
     """Every step takes `factor` times as long."""
     DOWN = "down"
-    """New connections are refused; what runs goes on."""
+    """New connections are refused; running requests go on."""
     DEAD = "dead"
-    """The process is gone: what runs breaks off, new connections are refused."""
+    """The process is gone: running requests break off, new connections are refused."""
     HUNG = "hung"
-    """It accepts requests and answers none; what runs stands still; its health checks pass."""
+    """It accepts requests and answers none; running ones stand still; its health checks pass."""
     BUSY = "busy"
-    """Every request is refused at once with 503; what runs goes on; its health checks pass."""
+    """Every request is refused at once with 503; running ones go on; its health checks pass."""
     BALLOON = "balloon"
     """Every answer runs up to its allowed length; health checks pass."""
     RECOVER = "recover"
-    """As good as new; what runs goes on (to what it is allowed, if it ballooned), but for what had hung, which breaks
-    off."""
+    """Repaired: running requests go on (to their allowed length, if it ballooned), but requests that hung break off."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`harm` befalls `replica` at `at` seconds. `factor` (> 0) is of SLOW only."""
+    """`replica` gets the fault `harm` at `at` seconds. `factor` (> 0) applies only to SLOW."""
 
     at: float
     replica: str
@@ -52,17 +51,20 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class FleetSpec:
-    """Profiles by name of a replica or of a pool (the replica's wins; neither: `default`), and faults."""
+    """Profiles by name of a replica or of a pool (the replica's wins; without either: `default`), and faults."""
 
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
 
     def profile(self, pool: str, replica: str) -> Profile:
-        """The engine that `replica` of `pool` is."""
+        """The engine of `replica` in `pool`."""
         return self.profiles.get(replica) or self.profiles.get(pool) or DEFAULT
 
     def hosts(self, policy: Policy) -> dict[str, Host]:
-        """The replicas of a policy by name, all idle. Raises ValueError where a fault befalls none of them."""
+        """The replicas of a policy by name, all idle.
+
+        Raises ValueError if a fault names a replica that does not exist.
+        """
         hosts = {
             replica.name: Host(replica.name, self.profile(pool.name, replica.name))
             for pool in policy.pools.values()
@@ -116,7 +118,7 @@ def fault_of(text: str) -> Fault:
 
 
 class Host:
-    """One replica of a run: the model of its engine, whether it can be reached, and how long it was busy."""
+    """One replica of a run: its engine model, whether it can be reached, and how long it was busy."""
 
     __slots__ = (
         "_busy_s",
@@ -151,7 +153,7 @@ class Host:
         self.due = math.inf
         """When `advance` has something to do next; inf while idle."""
         self.noted = math.inf
-        """The time for which the engine of the run has this replica on its list; inf: none."""
+        """Time for which the run has this replica on its list; inf: none."""
         self._busy_s = 0.0
         self._busy_since = 0.0
         self._preempted = self._queried = self._hit = 0
@@ -180,13 +182,13 @@ class Host:
         return self.model.cached(now) / self.profile.kv_capacity_tokens
 
     def advance(self, now: float) -> list[ReplicaEvent]:
-        """Run to `now` and say what happened."""
+        """Run to `now` and return the events."""
         events = self.model.advance(now)
         self._look(now)
         return events
 
     def add(self, request: EngineRequest, now: float) -> None:
-        """Take one more request; everything due by `now` has been taken."""
+        """Add one request; everything due by `now` has been taken."""
         self.model.add(request, now)
         self._look(now)
 
@@ -196,7 +198,7 @@ class Host:
         self._look(now)
 
     def suffer(self, fault: Fault, now: float) -> bool:
-        """Let a fault befall it; everything due by `now` has been taken. True if what it ran breaks off."""
+        """Apply a fault; everything due by `now` has been taken. True if its running requests break off."""
         breaks_off = fault.harm is Harm.DEAD or (fault.harm is Harm.RECOVER and self.hung)
         if breaks_off:
             self._preempted += self.model.preemptions_total

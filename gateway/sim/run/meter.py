@@ -1,4 +1,4 @@
-"""Looks at replicas again and again: health checks and scrapes, progress of answers, and what the run itself wants."""
+"""Looks at replicas repeatedly: health checks and scrapes, progress of answers, and the run's own samples."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class RunMeter:
             self._engine.tell(self._engine.decider.observe, host.name, sample)
 
     def _progress(self) -> None:
-        """Every answer that can be seen, and has got further, says how far it is."""
+        """Report the progress of every visible answer that has grown."""
         engine = self._engine
         now, flights, progress = engine.now, engine.flights, engine.decider.progress
         for host in engine.hosts.values():

@@ -37,12 +37,12 @@ class ObservedRun(ABC):
 
     @abstractmethod
     def settle(self, host: Host) -> None:
-        """Take what a replica has done by now: before it is interfered with, or when it is due."""
+        """Take a replica's work up to now: before it is changed, or when it is due."""
 
     @abstractmethod
     def tell(self, call: Callable[..., list[Command]], *args: object) -> None:
-        """Have the decider told of something, once it is its turn."""
+        """Tell the decider of an event, in turn."""
 
     @abstractmethod
     def carry_out(self, commands: list[Command]) -> None:
-        """Carry out commands, and tell what there is to be told, until nothing follows."""
+        """Carry out commands and tell their events, until nothing follows."""

@@ -2,12 +2,12 @@
 
 The rules, after vLLM's automatic prefix caching (v1: `kv_cache_manager`, `block_pool`):
 
-1. A prompt uses the leading blocks that are in the cache. At least its last token is computed anew.
-2. Blocks of running sequences are shared and counted. At zero they stay, free, until room is needed.
+1. A prompt uses its leading blocks that are in the cache. At least its last token is computed anew.
+2. Blocks of running sequences are shared and counted. At zero users they stay, free, until room is needed.
 3. Free blocks are evicted in the order in which they were released. A sequence releases its last block first, so tails
-   go before the prefixes that others may share.
+   are evicted before prefixes that others may share.
 
-4. A block is in the cache from the moment at which the step that fills it begins. So of two prompts that begin alike,
+4. A block counts as cached from the moment at which the step that fills it begins. So of two prompts that begin alike,
    the second finds the blocks of the first, even in the same step.
 
 vLLM's blocks have 16 tokens. These have as many as a hash of the workload stands for. Generated tokens are cached where
@@ -30,7 +30,7 @@ class PrefixCache:
         self.queried_tokens = 0
         """Prompt tokens of all sequences that began,"""
         self.hit_tokens = 0
-        """and those of them that were in the cache."""
+        """and how many of them were in the cache."""
         self.shared_tokens = 0
         """Tokens of blocks in use, counted once for each user after the first."""
         self._used: dict[int, int] = {}
@@ -62,7 +62,7 @@ class PrefixCache:
             self._used[block] = users + 1
 
     def computed(self, blocks: Sequence[int]) -> list[int]:
-        """A sequence fills these blocks: those that become its own. Copies of cached ones stay unknown."""
+        """A sequence fills these blocks: those that become its own. Copies of cached blocks stay unknown."""
         own = [block for block in dict.fromkeys(blocks) if block not in self._used and block not in self._free]
         self._used.update(dict.fromkeys(own, 1))
         return own

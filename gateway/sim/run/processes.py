@@ -1,4 +1,4 @@
-"""Work in several processes, to which compiled values can be sent as well."""
+"""Work in several processes, which compiled values can be sent to."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gateway.sim.run import simulation as engine
 
 @contextmanager
 def processes(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """A pool of `jobs`. Spawned, since a progress bar has a thread, and a fork would copy its locks.
+    """A pool of `jobs`. Spawned, not forked, since a progress bar has a thread, and a fork would copy its locks.
 
     Jobs under way are ended, not awaited, when the block is left by an error or Ctrl-C.
     """

@@ -9,8 +9,8 @@ with vLLM's own bounds beside it. The constants of `default` come from the simul
 project were first tried on. It had four replicas of 64 slots, chunks of 2048 tokens, and steps of 10 ms + .05 ms per
 prefill token + .04 ms per decode + 5e-5 ms per KV token. They were chosen, not measured: trust shapes, not values.
 
-`ENGINES` are engines as they are in the world, but for `small-4`, which is chosen: a desktop engine with four seats.
-Where their numbers come from is told in docs/reference/simulation.md.
+`ENGINES` are real engines, except `small-4`, which is chosen: a desktop engine with four seats.
+docs/reference/simulation.md gives the sources of their numbers.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ MAX_S = 1e6
 class Profile:
     """One engine. Times in seconds, sizes in tokens.
 
-    Raises ValueError where a bound would let the engine deadlock. Every decode takes one token of the step's budget,
-    and the longest sequence must fit into the KV cache alone.
+    Raises ValueError if a bound would let the engine deadlock. Every decode takes one token of the step's budget, and
+    the longest sequence must fit into the KV cache alone.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""A continuous-batching engine in virtual time: what a replica does with the requests it holds.
+"""A continuous-batching engine in virtual time, with the requests that it holds.
 
 The rules, after vLLM's v1 scheduler:
 
@@ -7,8 +7,8 @@ The rules, after vLLM's v1 scheduler:
    prompts, in order of arrival, in chunks. The step that ends a prompt yields its first token.
 3. A waiting request is admitted, in order of arrival, once a slot is free and its whole prompt fits into the KV cache.
 4. When the next token of every decoding sequence no longer fits, the latest arrival is preempted. It loses its KV
-   cache, waits at the head of the queue, and computes prompt and output so far again.
-5. A step takes what `Profile` says it takes.
+   cache, waits at the head of the queue, and computes its prompt and output so far again.
+5. The duration of a step comes from `Profile`.
 
 Steps that only decode differ only by the growth of the context. A run of them is therefore kept as one arithmetic
 series: `advance` leaps over it, `step` walks it. Counts are kept, never recounted: a step costs O(1) plus its prompts
@@ -41,7 +41,7 @@ class EngineRequest:
     answer: tuple[int, ...] = ()
     """Hashes of the blocks that the answer fills. The first may begin in the prompt."""
     cost: float = 1.0
-    """Its part of a step (prompt, decode, context) takes so many times as long as the profile says."""
+    """Its part of a step (prompt, decode, context) takes this many times as long as the profile says."""
 
 
 class ReplicaEventKind(StrEnum):
@@ -65,7 +65,7 @@ class ReplicaEvent:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step that has ended: who got a token (each exactly one), and what else happened."""
+    """One ended step: which requests got a token (each exactly one), and other events."""
 
     at: float
     tokens: list[int]
@@ -97,7 +97,7 @@ class _Sequence:
 
 
 class SimulatedReplica:
-    """One engine. Every method that takes `now` wants it at or after the last one, and every due event taken first."""
+    """One engine. Every method with `now` needs it at or after the last one, and every due event taken first."""
 
     def __init__(self, profile: Profile, block_tokens: int = BLOCK_TOKENS) -> None:
         """`block_tokens`: tokens under one hash of `EngineRequest.prefix`."""
@@ -154,7 +154,7 @@ class SimulatedReplica:
         return self.end_of(1) if self._steps else math.inf
 
     def generated(self, id: int, now: float) -> int:
-        """Tokens that request `id` has got by `now`. Raises KeyError if it is not here."""
+        """Tokens that request `id` has got by `now`. Raises KeyError for an unknown request."""
         sequence = self._running[id] if id in self._running else self._waiting[id]
         return sequence.offset + self._tick + self._done(now) if sequence.decoding else sequence.generated
 
@@ -183,7 +183,7 @@ class SimulatedReplica:
             self._schedule(now, [])
 
     def abort(self, id: int, now: float) -> bool:
-        """Forget a request at once, slot and KV cache included. False if it is not here."""
+        """Forget a request at once, slot and KV cache included. False for an unknown request."""
         if id not in self:
             return False
         self._interrupt(now)
@@ -201,7 +201,7 @@ class SimulatedReplica:
         self.slowdown = factor
 
     def advance(self, now: float) -> list[ReplicaEvent]:
-        """Run everything that ends at or before `now` and say what happened, in order."""
+        """Run everything that ends at or before `now` and return the events in order."""
         events: list[ReplicaEvent] = []
         while self._steps and (end := self.end_of(self._steps)) <= now:
             self._pass(self._steps)

@@ -1,4 +1,4 @@
-"""One request of a run on its way: what its client sends, what the gateway was told, what it will be given."""
+"""One request of a run: what its client sends, what the gateway was told, and the answer it will get."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class SimulatedRequest:
         """Whether the answer that it got was cut short: never good."""
         self.tries = 1
         self.retry_after_s: float | None = None
-        """When it was told to try again, if it was."""
+        """When it was told to try again, if at all."""
 
     def again(self, request: Request) -> None:
         """Its client tries once more."""
@@ -56,7 +56,7 @@ class SimulatedRequest:
 
 
 class SimulatedAttempt:
-    """One attempt inside a replica. `cut`: it generates less than the request's own caps allow, since we said so."""
+    """One attempt inside a replica. `cut`: it generates less than the request's own caps allow, because we said so."""
 
     __slots__ = ("cut", "host", "output_tokens", "told", "trip")
 

@@ -1,7 +1,7 @@
-"""Clients that try again, as the OpenAI SDK does: half a second doubling to eight, or when they were told to.
+"""Clients that try again, as the OpenAI SDK does: after half a second, doubling to eight, or when told to.
 
-They go by what the gateway would have answered: its statuses, `x-should-retry` and `Retry-After`. A client that has
-lost patience tries again, too. One that has seen the beginning of a stream does not: SDKs never do.
+They react to the gateway's answers: its statuses, `x-should-retry` and `Retry-After`. A client that has lost patience
+tries again, too. A client that has seen the beginning of a stream does not: SDKs never do.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from gateway.wire.errors.replies import RETRY_AFTER_S
 FIRST_S: Final = 0.5
 MAX_S: Final = 8.0
 JITTER: Final = 0.25
-"""Up to so much of a pause of their own is left out, by chance."""
+"""Each pause without a told time is shortened at random by up to this share."""
 MAX_OBEYED_S: Final = 120.0
-"""A client told to stay away for longer does not come again."""
+"""A client told to stay away for longer does not come back."""
 TOLD: Final = (429, 503, 504)
 """Statuses that always come with a Retry-After."""
 FAILED: Final = (Outcome.REFUSED, Outcome.TIMEOUT, Outcome.ERROR, Outcome.QUOTA)
 
 
 def rests_s(record: Record, retry_after_s: float | None, tries: int, random: Random) -> float | None:
-    """Seconds until a client tries again that has tried so often (>= 1) and seen no token; None: it does not.
+    """Seconds until a client tries again after this many tries (>= 1) without a token; None: it does not.
 
-    `retry_after_s` is that of the refusal, as the controller gave it.
+    `retry_after_s` comes from the controller's refusal.
     """
     told_s: float | None = None
     if record.outcome in FAILED and record.why is not None:
@@ -42,8 +42,9 @@ def rests_s(record: Record, retry_after_s: float | None, tries: int, random: Ran
 
 
 def pause_s(told_s: float | None, tries: int, random: Random) -> float | None:
-    """How long the OpenAI SDK rests after so many tries (>= 1), if it was told to come back in `told_s`; None: it does
-    not try again."""
+    """How long the OpenAI SDK waits after this many tries (>= 1), if it was told to come back in `told_s`; None: it
+    does not try again.
+    """
     if told_s is not None and told_s > 0.0:
         return told_s if told_s <= MAX_OBEYED_S else None
     own_s: float = min(MAX_S, FIRST_S * 2.0 ** (tries - 1))
@@ -51,7 +52,9 @@ def pause_s(told_s: float | None, tries: int, random: Random) -> float | None:
 
 
 def from_the_first(record: Record, waited_s: float) -> None:
-    """Makes of the record of a last try that of the whole: its clocks start `waited_s` earlier, when the client did."""
+    """Turns the record of a last try into that of the whole request: its clocks start `waited_s` earlier, with the
+    client.
+    """
     record.queue_s += waited_s
     record.e2e_s += waited_s
     if record.ttft_s is not None:

@@ -27,10 +27,9 @@ def simulate(
     options: Options | None = None,
     decider: Decider | None = None,
 ) -> Result:
-    """Serve `arrivals` under `policy`; `seed` is of what the gateway draws, not of the arrivals.
+    """Serve `arrivals` under `policy`; `seed` is for the gateway's draws, not for the arrivals.
 
-    `decider` takes the place of the production controller. Raises ValueError where workload, policy and fleet do not
-    go together.
+    `decider` replaces the production controller. Raises ValueError if workload, policy and fleet do not fit together.
     """
     fleet, options = fleet or FleetSpec(), options or Options()
     if options.duration_s <= options.warmup_s:
@@ -67,7 +66,7 @@ def _all_warmup(options: Options, arrivals: str) -> str:
 
 
 def _missing(policy: Policy, arrivals: Iterable[Arrival]) -> str:
-    """All tiers and models that these requests have and the policy has not, beside those that it has."""
+    """All tiers and models of these requests that the policy lacks, and those that it has."""
     tiers: dict[str, None] = {}
     models: dict[str, None] = {}
     for arrival in arrivals:

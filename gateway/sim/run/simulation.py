@@ -1,15 +1,15 @@
-"""Virtual time: carries what happens to a decider, and its commands to the replicas.
+"""Virtual time: passes events to a decider, and its commands to the replicas.
 
 The rules, those of the gateway's own driver:
 
-1. Events happen one after the other. Of events due at the same time, those of replicas and planned ones come first, in
-   the order of their noting. The decider's alarm is next, arrivals are last.
-2. Commands are carried out after the call has returned; what they lead to is told in the order in which it came about.
+1. Events happen one after the other. Of events due at the same time, replicas' and planned ones come first, in the
+   order in which they were added. The decider's alarm comes next, arrivals last.
+2. Commands are carried out after the call has returned; their events are told in the order of their origin.
 3. A closed attempt is told once: a cancelled one after its request is out of the engine, slot and KV cache included.
-4. The network takes no time, but for the `path_s` of a profile and the `ways_s` of the options, all of it on the way
-   there. A replica that is not up refuses connections; one that dies breaks off what it ran and what was on its way.
+4. The network takes no time, except `path_s` of a profile and `ways_s` of the options, all of it on the way to the
+   replica. A replica that is not up refuses connections; one that dies breaks off its running and arriving requests.
 
-A run is the same, bit for bit, whenever arrivals, policy, fleet, options and seed are the same.
+A run repeats bit for bit if arrivals, policy, fleet, options and seed are the same.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Options:
     progress_s: float = PROGRESS_EVERY_S
     """How often streams report progress; the gateway's own pace unless said otherwise."""
     patience_s: float = math.inf
-    """A client leaves that has seen nothing for so long: no first token, of whole answers no answer."""
+    """A client that has seen nothing for this long leaves: no first token or, if not streamed, no answer."""
     retries: int = 0
     """How often a client tries again that was refused, failed or lost patience before it saw anything."""
     prompts_known: bool = True
@@ -59,11 +59,15 @@ class Options:
     give_up_s: float = 3600.0
     """Requests that are not over so long after the last arrival are misses."""
     ways_s: tuple[float, ...] = ()
-    """Measured times of requests on the way to their replica. Each is given one of them by chance, beside `path_s`.
-    None overtakes another."""
+    """Measured times of requests on the way to their replica.
+
+    Each request gets one of them at random, in addition to `path_s`. None overtakes another.
+    """
     noise: float = 0.0
-    """Disturbs each request by two factors that are log-normal, of mean 1, with this deviation of the logarithm. One is
-    of the cost of its part of a step, the other of the prompt tokens that the gateway believes in."""
+    """Disturbs each request by two log-normal factors of mean 1, with this deviation of the logarithm.
+
+    One multiplies the cost of its part of a step, the other the prompt tokens that the gateway assumes.
+    """
 
 
 class Simulation(ObservedRun):
@@ -159,7 +163,7 @@ class Simulation(ObservedRun):
     # ---- what happens
 
     def settle(self, host: Host) -> None:
-        """Take what a replica has done by now: before it is interfered with, or when it is due."""
+        """Take a replica's work up to now: before it is changed, or when it is due."""
         if host.due > self.now:
             return
         for event in host.advance(self.now):
@@ -181,7 +185,7 @@ class Simulation(ObservedRun):
             self.tell(self.decider.finish, event.id, finish)
 
     def _note(self, host: Host) -> None:
-        """Come back when the replica has something to do; an entry for another time than `noted` is stale."""
+        """Come back when the replica has work to do; an entry for another time than `noted` is stale."""
         due = host.due
         if due != host.noted:
             host.noted = due
@@ -197,7 +201,7 @@ class Simulation(ObservedRun):
         self.carry_out([])
 
     def _believed(self, arrival: Arrival) -> Arrival:
-        """The same as the gateway sees it: blocks that are hashed are seen to be there."""
+        """The same prompt as the gateway sees it: hashed blocks are recognised."""
         if not self.options.noise:
             return arrival
         tokens = max(1, round(arrival.prompt_tokens * self._disturbance()), len(arrival.prefix) * BLOCK_TOKENS)
@@ -248,11 +252,11 @@ class Simulation(ObservedRun):
     # ---- commands
 
     def tell(self, call: Callable[..., list[Command]], *args: object) -> None:
-        """Have the decider told of something, once it is its turn."""
+        """Tell the decider of an event, in turn."""
         self._told.append((call, args))
 
     def carry_out(self, commands: list[Command]) -> None:
-        """Carry out commands, and tell what there is to be told, until nothing follows."""
+        """Carry out commands and tell their events, until nothing follows."""
         acts, told = self._acts, self._told
         while True:
             for command in commands:
@@ -278,12 +282,12 @@ class Simulation(ObservedRun):
         room = host.profile.max_model_len - prompt_tokens
         allowed = command.max_tokens or room
         if self.options.noise and trip.arrival.max_tokens is None:
-            allowed = min(allowed, room)  # nobody asked for so much: it comes of a prompt believed to be shorter
+            allowed = min(allowed, room)  # the cap is above the request's own: the prompt was believed to be shorter
         if allowed > room or room < 1:
             self.tell(self.decider.finish, attempt, AttemptResult(AttemptOutcome.REJECTED, status=400))
             return
         output_tokens = allowed if host.balloons else min(trip.arrival.output_tokens, allowed)
-        # A default that was made to fit the context is what the engine would have done; anything else is our doing.
+        # A default cap fitted to the context changes nothing for the engine; any other cap is our doing.
         cut = output_tokens < trip.output_tokens and allowed < room
         self.flights[attempt] = SimulatedAttempt(trip, host, output_tokens, cut)
         self.tally.dispatched(trip.tier, prompt_tokens + output_tokens, now)

@@ -1,8 +1,8 @@
-"""When requests arrive: a renewal process whose clock a shape makes faster and slower.
+"""When requests arrive: a renewal process whose clock a shape speeds up and slows down.
 
 Gaps are independent Gamma variables of mean 1 (coefficient of variation `cv`; 1 is Poisson, 0 constant).
-`ArrivalProcess` maps the sum of gaps to a time in seconds, so the same seed gives the same gaps at every rate. A search
-over rates compares like with like.
+`ArrivalProcess` maps the sum of gaps to a time in seconds, so the same seed gives the same gaps at every rate. So a
+search over rates compares identical traffic.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class ArrivalProcess(Protocol):
     """How the rate changes over time, as multiples of the nominal rate."""
 
     def pieces(self, draw: Random) -> Iterator[Piece]:
-        """One after the other, without end."""
+        """The pieces follow each other without end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,11 @@ class OnOff:
 
     @property
     def most(self) -> float:
-        """The burst at which nothing is left for the rest of the time."""
+        """The burst at which no requests are left for the rest of the time."""
         return (self.on_s + self.off_s) / self.on_s
 
     def pieces(self, draw: Random) -> Iterator[Piece]:
-        """Begins inside a burst as often as a burst is found at any moment."""
+        """Begins inside a burst with the probability of a burst at any moment."""
         quiet = (self.on_s + self.off_s - self.burst * self.on_s) / self.off_s
         on = draw.random() < self.on_s / (self.on_s + self.off_s)
         while True:
@@ -62,7 +62,7 @@ class OnOff:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Fixed steps, from the first again after the last. Multiples are of the rate, and need not have the mean 1."""
+    """Fixed steps, repeated from the first after the last. Multiples refer to the rate, and need not have mean 1."""
 
     steps: tuple[Piece, ...]
 
@@ -92,7 +92,7 @@ class Diurnal:
 
 def times(rate_per_s: float, cv: float, shape: ArrivalProcess, draw: Random) -> Iterator[float]:
     """Arrival times in seconds, without end. `rate_per_s` is the nominal rate, `cv` (>= 0) that of the gaps."""
-    # Gaps and shape draw apart, so that a burst is where it is whatever the rate.
+    # Gaps and shape have separate random streams, so that a burst stays in place whatever the rate.
     gaps, turns = Random(draw.getrandbits(64)), Random(draw.getrandbits(64))
     now = 0.0
     left_s, times_rate = 0.0, 0.0
@@ -111,7 +111,7 @@ def times(rate_per_s: float, cv: float, shape: ArrivalProcess, draw: Random) -> 
 
 
 def _gap(cv: float, draw: Random) -> float:
-    """Of mean 1; all alike with `cv` 0, exponential with 1."""
+    """Of mean 1; all equal with `cv` 0, exponential with 1."""
     if cv == 0.0:
         return 1.0
     return draw.expovariate(1.0) if cv == 1.0 else draw.gammavariate(1 / (cv * cv), cv * cv)

@@ -1,4 +1,4 @@
-"""Arrivals of a run: requests in order of time, the same ones for every policy compared."""
+"""Arrivals of a run: requests in order of time, identical for every compared policy."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ class Arrival:
 
 
 class Workload(Protocol):
-    """Anything that yields arrivals in order of time, and the same ones for the same seed."""
+    """Anything that yields arrivals in order of time, always the same for the same seed."""
 
     def arrivals(self, seed: int) -> Iterator[Arrival]:
         """The requests of one run."""
 
 
 class Traffic(Workload, Protocol):
-    """A workload that can be had at another rate."""
+    """A workload whose rate can be changed."""
 
     def faster(self, times: float) -> Traffic:
-        """The same at so many times its rate."""
+        """The same at a multiple of its rate."""
 
 
 @dataclass(frozen=True, slots=True)

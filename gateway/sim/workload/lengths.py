@@ -67,7 +67,7 @@ class Mixture:
     least: int = 1
 
     def draw(self, draw: Random) -> int:
-        """Two random numbers: which part, and where in it."""
+        """Two random numbers: one picks the part, one the place in it."""
         pick = draw.random()
         bounds = list(accumulate(part.weight for part in self.parts))
         part = self.parts[min(bisect(bounds, pick * bounds[-1]), len(self.parts) - 1)]

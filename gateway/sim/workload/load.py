@@ -1,4 +1,4 @@
-"""A workload by what the command line calls it: one that is shipped, a workload file, or a trace."""
+"""A workload by its name on the command line: a shipped one, a workload file, or a trace."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def load_workload(
     mix: Mix | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Synthetic | Trace:
-    """The workload named by `source`, at another mean rate or for another time if asked.
+    """The workload named by `source`, at another mean rate or for another duration if asked.
 
-    `mix` says whose the requests of a trace are, since public traces do not. Raises PolicyErrors for a workload file
+    `mix` assigns the requests of a trace to tiers, since public traces do not. Raises PolicyErrors for a workload file
     and TraceError (a ValueError) for a trace: both say what is wrong and where.
     """
     name, known = str(source), shipped()

@@ -1,7 +1,7 @@
-"""Made-up traffic: a pace, a mix of tiers with their tenants and lengths, and conversations that grow.
+"""Synthetic traffic: a pace, a mix of tiers with their tenants and lengths, and conversations that grow.
 
-Every kind of chance has a stream of its own, and each request takes the same number of draws from it. A change of rate
-or of one tier's lengths therefore leaves everything else as it was.
+Every kind of randomness has a stream of its own, and each request takes the same number of draws from it. A change of
+rate or of one tier's lengths therefore leaves everything else as it was.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gateway.sim.workload.arrival_process import ArrivalProcess, Constant, times
 from gateway.sim.workload.arrivals import BLOCK_TOKENS, Arrival
 from gateway.sim.workload.lengths import LengthDistribution
 
-_BLOCKS = 1 << 12  # of one owner: more than any prompt has
+_BLOCKS = 1 << 12  # blocks of one owner: more than any prompt has
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +26,12 @@ class TierTraffic:
 
     tier: str
     part: float
-    """Against those of the other tiers."""
+    """Weight relative to the other tiers."""
     prompt: LengthDistribution
     answer: LengthDistribution
     tenants: int = 1
     skew: float = 0.0
-    """Tenant n has traffic in proportion to 1/n^skew."""
+    """Tenant n gets traffic in proportion to 1/n^skew."""
     streamed: float = 1.0
     """Share of the requests that stream (0-1)."""
     max_tokens: int | None = None
@@ -40,10 +40,10 @@ class TierTraffic:
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """Conversations: each turn's prompt begins with all that was said before, and with one of some system prompts."""
+    """Conversations: each turn's prompt begins with all earlier turns, and with one of some system prompts."""
 
     part: float
-    """Share of the first requests that begin one (0-1)."""
+    """Share of the first requests that begin a conversation (0-1)."""
     turns: float
     """Mean number of turns (geometric, >= 1)."""
     think_s: float
@@ -55,7 +55,7 @@ class Sessions:
 
     @property
     def requests(self) -> float:
-        """Requests that one first request leads to, in the mean."""
+        """Mean number of requests that follow from one first request."""
         return 1.0 + self.part * (self.turns - 1.0)
 
 
@@ -139,7 +139,7 @@ class _Source:
         return Arrival(at, share.tier, tenant, share.model, prompt, answer, stream, share.max_tokens)
 
     def _turn(self, talk: _Talk, at: float, first: bool = False) -> Arrival | None:
-        """The next request of a conversation, and a date for the one after it; None if it has grown too long."""
+        """The next request of a conversation, with the one after it scheduled; None if it has grown too long."""
         sessions = self._of.sessions
         assert sessions is not None
         prompt = talk.said + talk.tier.prompt.draw(self._lengths)

@@ -32,7 +32,7 @@ Named = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f\x7f]+\Z", max_length=
 
 
 class TraceRow(msgspec.Struct, forbid_unknown_fields=True):
-    """One request of a trace, in seconds of the trace's own clock; None: it does not say. Also a line of our own."""
+    """One request of a trace, in seconds of the trace's own clock; None: not given. Also a line of our own."""
 
     at: Annotated[float, msgspec.Meta(ge=0)]
     """From 0 on in a line of our own."""
@@ -61,7 +61,7 @@ Reader = Callable[[IO[str]], Iterator[tuple[int, TraceRow]]]
 
 @dataclass(frozen=True, slots=True)
 class TraceFormat:
-    """A kind of trace. `tick_s`: requests with the same time are spread over so many seconds at most."""
+    """A kind of trace. `tick_s`: requests with the same time are spread over at most this many seconds."""
 
     name: str
     read: Reader
@@ -69,11 +69,11 @@ class TraceFormat:
     alone_too: bool = False
     """Whether a request that is alone at its time is moved, too: all times of such a trace are rounded to ticks."""
     from_zero: bool = False
-    """Whether times count from the start of the run, and not from whenever the first request came."""
+    """Whether times count from the start of the run, instead of from the first request."""
     names_tiers: bool = False
-    """Whether its rows may say whose they are."""
+    """Whether its rows may name tier, tenant and model."""
     also: frozenset[str] = frozenset()
-    """Names that rows are made of besides those by which it is known."""
+    """Columns that rows use besides those that identify the format."""
 
     def start(self, first: float) -> float:
         """When the run began, on the clock of the trace: with the tick of the first request."""
@@ -83,7 +83,7 @@ class TraceFormat:
 
 
 def cells(line: int, text: str) -> list[str]:
-    """A line of a CSV file, by itself: a quote that is not closed would swallow those after it. Raises Wrong."""
+    """A line of a CSV file, by itself: an unclosed quote would swallow the following lines. Raises Wrong."""
     try:
         return next(csv.reader((text,), strict=True))
     except csv.Error as error:
@@ -173,7 +173,7 @@ FORMATS: dict[TraceFormat, frozenset[str]] = {
     TraceFormat("burstgpt", _burstgpt, tick_s=1.0, alone_too=True): frozenset(
         {"Timestamp", "Request tokens", "Response tokens"}
     ),
-    # Published times come in ticks of about three seconds, each with many requests; those of others need not.
+    # Published times come in ticks of about three seconds, each with many requests; others' times need not.
     TraceFormat("mooncake", _mooncake, tick_s=3.0, also=frozenset({"hash_ids"})): frozenset(
         {"timestamp", "input_length", "output_length"}
     ),

@@ -31,9 +31,9 @@ GZIP = b"\x1f\x8b"
 ENCODING = "utf-8-sig"
 """With a byte order mark or without."""
 MAX_S = 1e9
-"""A trace is no longer: 31 years. A longer one has times of another unit, or from 1970 on."""
+"""Upper bound on a trace's length: 31 years. Beyond it, times are in another unit, or count from 1970."""
 ROUNDED = 0.005
-"""By how much shares may miss 100%: three thirds, written as 33.3%, do."""
+"""Tolerance on shares that should add up to 100%, so that three thirds, written as 33.3%, pass."""
 
 
 class TraceError(ValueError):
@@ -42,20 +42,20 @@ class TraceError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """Whose the requests of a trace are: (tier, part) pairs, tenants per tier, the model they ask for."""
+    """Owners for the requests of a trace: (tier, part) pairs, tenants per tier, the model they ask for."""
 
     tiers: tuple[tuple[str, float], ...] = (("default", 1.0),)
     tenants: int = 1
     model: str = "default"
 
     def whose(self, draw: Random) -> tuple[str, int]:
-        """Tier of a request, and which of the tier's tenants (from 1); two random numbers."""
+        """Tier of a request, and its tenant in the tier (from 1); two random numbers."""
         (tier,) = draw.choices([tier for tier, _ in self.tiers], [part for _, part in self.tiers])
         return tier, int(draw.random() * self.tenants) + 1
 
 
 def mix_for(mix: str | None, policy: Policy | None, model: str | None) -> Mix:
-    """Whose the requests of a trace are: as `mix` says, else of the policy's default tier. Raises ValueError."""
+    """Owners for the requests of a trace: as `mix` says, else of the policy's default tier. Raises ValueError."""
     asked = model or (next(iter(policy.models)) if policy is not None else "default")
     if mix is not None:
         return mix_of(mix, asked)
@@ -88,7 +88,7 @@ def mix_of(text: str, model: str = "default", tenants: int = 1) -> Mix:
 
 @dataclass(slots=True)
 class EmptyRows:
-    """Rows without prompt or answer, as `Trace.on_empty` hears of them."""
+    """Rows without prompt or answer, as `Trace.on_empty` gets them."""
 
     rows: int = 0
     lines: list[int] = field(default_factory=list)
@@ -113,7 +113,7 @@ def _unheard(line: int) -> None:
 class Trace:
     """A recorded workload. `speed` 2 plays it twice as fast; requests after `duration_s` of the run are left out.
 
-    One that is to last `lasts_s` begins again at its end until then; inf: it is played once.
+    A trace that is to last `lasts_s` begins again at its end until then; inf: it is played once.
     """
 
     path: Path
@@ -123,7 +123,7 @@ class Trace:
     duration_s: float = math.inf
     lasts_s: float = math.inf
     on_empty: Callable[[int], None] = field(default=_unheard, compare=False)
-    """Hears the line of each row without prompt or answer, as it is left out."""
+    """Gets the line of each row without prompt or answer, as it is left out."""
 
     def arrivals(self, seed: int) -> Iterator[Arrival]:
         """The requests of one run, the first tick at 0. Raises TraceError."""
@@ -156,7 +156,7 @@ class Trace:
             begun = at + (at - begun) / (count - 1)  # a mean gap later; a trace that has a length has two requests
 
     def at_rate(self, rate_per_s: float) -> Trace:
-        """The same trace, played faster or slower to have this mean rate. Reads so much. Raises TraceError."""
+        """The same trace, played faster or slower to reach this mean rate. Reads so much. Raises TraceError."""
         count, first, last = 0, math.nan, math.nan
         wanted = max(1.0, rate_per_s * self.duration_s)
         rows = self.rows() if math.isinf(wanted) else spread(self.rows(), self.format, Random("rate"))
@@ -171,15 +171,16 @@ class Trace:
         return replace(self, speed=rate_per_s * (last - first) / count)
 
     def faster(self, times: float) -> Trace:
-        """The same for as long, at so many times its rate: played faster, and from its start again. Raises TraceError.
+        """The same for the same duration, at a multiple of its rate: played faster, and repeated from its start. Raises
+        TraceError.
 
-        If it were played faster alone, a search for a rate that is too high would see ever shorter overloads.
+        If it were only played faster, a search for a rate that is too high would see ever shorter overloads.
         """
         lasts_s = self._length_s() if math.isinf(self.lasts_s) else self.lasts_s
         return replace(self, speed=self.speed * times, lasts_s=lasts_s)
 
     def _length_s(self) -> float:
-        """How long it is played once: with the mean gap after its last request, or `duration_s` if that is sooner."""
+        """How long one playing takes: with the mean gap after its last request, or `duration_s` if that is sooner."""
         count, start, last = 0, math.nan, math.nan
         for row in self.rows():
             start = start if count else self.format.start(row.at)
@@ -199,7 +200,7 @@ class Trace:
                 self.on_empty(line)
 
     def unread(self) -> tuple[str, ...]:
-        """Columns, or keys of the first object, that no row is made of: names of models, sums, kinds of logs."""
+        """Columns, or keys of the first object, that no row uses: names of models, sums, kinds of logs."""
         return tuple(sorted(_names(_first_line(self.path).strip()) - FORMATS[self.format] - self.format.also))
 
     def lines(self) -> Iterator[tuple[int, TraceRow]]:
@@ -228,7 +229,7 @@ def _first_line(path: Path) -> str:
 
 
 def open_trace(path: Path, mix: Mix, speed: float = 1.0) -> Trace:
-    """A trace of any known format. Raises TraceError if it is of none, or cannot be read."""
+    """A trace of any known format. Raises TraceError if its format is unknown, or it cannot be read."""
     try:
         first = _first_line(path)
     except (OSError, UnicodeDecodeError) as error:
@@ -252,7 +253,10 @@ def open_trace(path: Path, mix: Mix, speed: float = 1.0) -> Trace:
 def spread(
     rows: Iterable[TraceRow], of: TraceFormat, jitter: Random, moved: Callable[[int], None] = lambda rows: None
 ) -> Iterator[TraceRow]:
-    """Rows with those of a tick spread over it, or up to the next tick if that comes sooner. `moved` hears how many."""
+    """Rows, with those of one tick spread over it, or up to the next tick if that comes sooner.
+
+    `moved` hears how many.
+    """
     if not of.tick_s:
         yield from rows
         return

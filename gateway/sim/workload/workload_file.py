@@ -1,4 +1,4 @@
-"""Schema of a workload file, and the traffic it stands for.
+"""Schema of a workload file, and the traffic it describes.
 
 Read and checked as policy files are: unknown fields are errors, and all errors are told at once, by line and field.
 """
@@ -96,7 +96,7 @@ class OnOffSection(Section):
         return self
 
     def shape(self) -> pace.ArrivalProcess:
-        """Raises ValueError where bursts leave nothing for the quiet times."""
+        """Raises ValueError if bursts leave no requests for the quiet times."""
         return pace.OnOff(self.on, self.off, self.burst)
 
 
@@ -158,7 +158,7 @@ class TierShare(Section):
 
 
 class SessionsSection(Section):
-    """Conversations: each prompt begins with what was said before."""
+    """Conversations: each prompt begins with the earlier turns."""
 
     share: Share = Field(description="Share of the first requests that begin a conversation.")
     turns: Annotated[float, Field(ge=1, le=1000, strict=False)] = Field(description="Mean number of its requests.")
@@ -175,7 +175,7 @@ class SessionsSection(Section):
 
 
 class WorkloadFile(Section):
-    """Made-up traffic for the simulator and the load generator."""
+    """Synthetic traffic for the simulator and the load generator."""
 
     model_config = ConfigDict(title="tailgate workload")
 

@@ -1,8 +1,8 @@
-"""A whole answer as the events of a stream, for a client whose stream has begun before it came.
+"""A whole answer as the events of a stream, for a client whose stream began before the answer came.
 
-Some servers answer a streamed request with one JSON object. Behind a comment that kept the client from giving up, no
-other form can follow than events. The completion APIs alone: a choice of a whole answer and one of an event differ in
-one name there. Messages and Responses have a dozen events around each text, which would have to be made up.
+Some servers answer a streamed request with one JSON object. After a keep-alive comment only events can follow. Only for
+the completion APIs: there a choice of a whole answer and one of an event differ in one name. Messages and Responses
+have a dozen events around each text, which would have to be invented.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _events(answer: dict[str, Any], wants_usage: bool) -> list[bytes]:
 
 
 def _delta(choice: dict[str, Any]) -> dict[str, Any]:
-    """A choice of a chat as one event has it. Tool calls need an index there."""
+    """A choice of a chat, in the form of one event. Tool calls need an index there."""
     delta = {key: value for key, value in choice.items() if key != "message"}
     message = choice.get("message")
     delta["delta"] = said = dict(message) if type(message) is dict else {}

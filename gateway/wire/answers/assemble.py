@@ -1,6 +1,6 @@
 """A stream assembled into the whole answer that the engine would have given without streaming.
 
-Fields absent from a stream and null in an answer are null here as well: the names are those of vLLM 0.32.
+Fields that an answer has as null, though a stream lacks them, are null here as well: the names are those of vLLM 0.32.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ MAX_DIGITS: Final = 19
 
 _SAID_ONCE: Final = ("finish_reason", "stop_reason")
 _NO_ANSWER: Final = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
-"""Exceptions of assembling a stream of another form."""
+"""Exceptions while a stream of another form is assembled."""
 
 
 class AssemblyError(Exception):
-    """The events make no whole answer."""
+    """The events do not form an answer."""
 
 
 class Assembly(ABC):
@@ -72,7 +72,7 @@ class Assembly(ABC):
 
 
 def _dumped(answer: dict[str, Any]) -> bytes:
-    """As JSON, with the two halves of a character joined that came in two events, and a half alone replaced."""
+    """As JSON, with characters that were split over two events joined, and a lone half replaced."""
     try:
         return orjson.dumps(answer, default=_written)
     except TypeError:  # also of more than 254 levels, which orjson does not write
@@ -107,7 +107,7 @@ def grow(into: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _loads(payload: bytes) -> dict[str, Any]:
-    """The JSON of an event; bytes that are not UTF-8 are replaced, numbers that no client could read are null."""
+    """The JSON of an event; bytes that are not UTF-8 are replaced, numbers that no client could read become null."""
     try:
         event = orjson.loads(payload)
     except orjson.JSONDecodeError:

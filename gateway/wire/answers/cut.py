@@ -1,4 +1,4 @@
-"""How a stream ends that is cut short: as one that ran into its length, with a field of our own that says why."""
+"""How a cut stream ends: like one that reached its length limit, with a field of our own that gives the reason."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import orjson
 from gateway.core.request import Reason
 
 FIELD: Final = "tailgate"
-"""The extension field; clients of either SDK find it as an attribute of that name."""
+"""The extension field; the SDKs show it as an attribute of that name."""
 
 
 class CutEnding:
-    """Why it is cut short, and how many tokens there are, about: the engine's own counts never come."""
+    """The reason, and roughly how many tokens there are: the engine's own counts never come."""
 
     __slots__ = ("output_tokens", "prompt_tokens", "why")
 
@@ -23,7 +23,7 @@ class CutEnding:
         self.output_tokens = output_tokens
 
     def mark(self, with_usage: bool) -> dict[str, object]:
-        """The extension field. Beside a usage it says that this is an estimate."""
+        """The extension field. Next to a usage it says that this is an estimate."""
         said = {"cut": self.why.value}
         return {FIELD: {**said, "usage": "estimated"} if with_usage else said}
 
@@ -37,7 +37,7 @@ class CutEnding:
 
 
 def event_of(value: object) -> bytes:
-    """An event that has data alone."""
+    """An event with data alone."""
     return b"data: %b\n\n" % orjson.dumps(value)
 
 

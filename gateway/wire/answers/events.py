@@ -27,7 +27,7 @@ _DONE: Final = b"[DONE]"
 
 
 class EventKind(IntFlag):
-    """Meaning of one event; several may hold."""
+    """Meaning of one event; several flags may be set."""
 
     OTHER = 0
     CONTENT = 1
@@ -63,7 +63,7 @@ class StreamReader(ABC):
         self.done = False
         self.error: EngineError | None = None
         self.oddity: Oddity | None = None
-        """The kind of the latest oddity, for a caller that takes note of it and sets it back."""
+        """The kind of the latest oddity; the caller notes it and resets it."""
         self.model = b""
         """The engine's name for the model, as JSON."""
         self.prompt_tokens: int | None = None
@@ -80,11 +80,11 @@ class StreamReader(ABC):
 
     @property
     def choices_over(self) -> int:
-        """How many of the choices have said why they ended; an API that has no choices has one."""
+        """How many choices have given a reason for their end; an API without choices counts as one."""
         return 1 if self.finished else 0
 
     def read(self, event: bytes) -> EventKind:
-        """Take note of one whole event. One that cannot be read counts as output, since it is passed on."""
+        """Take note of one whole event. An unreadable event counts as output, since it is passed on."""
         payload = data_of(event)
         if payload[:6] == _DONE:
             self.done = True
@@ -96,7 +96,7 @@ class StreamReader(ABC):
         except UNREADABLE:
             pass
         try:
-            # Bytes that are not UTF-8 are no reason to miss an error or an end beside them.
+            # Invalid UTF-8 must not hide an error or an end beside it.
             return self._read(event, payload.decode("utf-8", "replace").encode())
         except UNREADABLE:
             return self._unreadable()
@@ -104,7 +104,7 @@ class StreamReader(ABC):
     def spoken(self, event: bytes) -> str:
         """The text that an event adds, of whatever kind: answer, reasoning, refusal, arguments of a tool call.
 
-        Empty if it adds none, or is not understood: `read` says so.
+        Empty if it adds none, or cannot be understood: `read` reports that.
         """
         try:
             value = orjson.loads(data_of(event))
@@ -116,7 +116,7 @@ class StreamReader(ABC):
     def _spoken(self, value: dict[str, Any]) -> str: ...
 
     def is_whole(self, event: bytes) -> bool:
-        """Whether an event without an end has all of its data."""
+        """Whether an event without its end has all of its data."""
         payload = data_of(event)
         if payload.startswith(_DONE):
             return True
@@ -142,9 +142,9 @@ class StreamReader(ABC):
 
     @abstractmethod
     def plain(self, data: bytes, start: int) -> bool:
-        """Whether the rest of `data` is one event, of output and nothing else, and the end of a chunk; told by bytes.
+        """Whether the rest of `data` is exactly one event, of output alone, and the end of a chunk; judged by bytes.
 
-        False may also mean that it takes a proper look. JSON escapes quotes inside strings, so no model output can
+        False may also mean that a full parse is needed. JSON escapes quotes inside strings, so no model output can
         contain the byte sequences that are looked for.
         """
 
@@ -152,9 +152,9 @@ class StreamReader(ABC):
         """Keep whatever `cut_short` will need."""
 
     def cut_short(self, why: Reason, prompt_tokens: int, choices: int, wants_usage: bool) -> list[bytes]:
-        """The events that end the stream here, as one that is incomplete; none if what came has not the form for it.
+        """The events that end the stream here as incomplete; none if the part so far lacks the form for it.
 
-        `prompt_tokens` stands in where the engine told none; `choices` is how many were asked for.
+        `prompt_tokens` is used if the engine gave none; `choices` is how many were asked for.
         """
         prompt = prompt_tokens if self.prompt_tokens is None else self.prompt_tokens
         cut = CutEnding(why, prompt, max(self.tokens_seen, self.output_tokens or 0))
@@ -188,7 +188,7 @@ class TypedReader(StreamReader):
     delta = b""
     """How the event that carries text begins,"""
     empty = b""
-    """and what is in it where the text is empty."""
+    """and how it continues if the text is empty."""
 
     def plain(self, data: bytes, start: int) -> bool:
         return data.startswith(self.delta, start) and is_one(data, start) and data.find(self.empty, start) < 0
@@ -202,7 +202,7 @@ class TypedReader(StreamReader):
     def _read(self, event: bytes, payload: bytes) -> EventKind:
         typed: Typed = decode_typed(payload)
         if bytes(typed.error) not in EMPTY:
-            # vLLM's own errors come without a type, also where every event has one.
+            # vLLM's own errors come without a type, even where every event has one.
             return self._failed(typed.error)
         return self._take(typed)
 
@@ -234,5 +234,5 @@ def index_in(raw: Raw, otherwise: int) -> int:
 
 
 def is_one(data: bytes, start: int) -> bool:
-    """Whether the chunk that ends with `data` ends with an event, and no other ends from `start` on."""
+    """Whether the chunk that ends with `data` ends with an event, and no other event ends from `start` on."""
     return data.find(b"\n\n", start) == len(data) - 4

@@ -34,7 +34,7 @@ def end_of(status: int, body: bytes) -> AttemptOutcome:
     if 400 <= status < 500:
         return AttemptOutcome.REJECTED
     if status < 400:
-        return AttemptOutcome.UNREADABLE  # a redirect, say: whole, and of no use to a client
+        return AttemptOutcome.UNREADABLE  # a redirect, for example: complete, and useless to a client
     return AttemptOutcome.CLOSING if _SHUT_DOWN in body else AttemptOutcome.FAILED
 
 

@@ -1,4 +1,4 @@
-"""The name of the model in an answer: the one that the client asked for, whatever the engine calls it."""
+"""The model name in an answer: the one the client asked for, whatever the engine calls it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _AT_START: Final = re.compile(rb'\s*\{[^\[\]{}]{0,1024}?"model"\s*:\s*("(?:[^"\\
 def model_at_start(beginning: bytes) -> bytes:
     """The engine's name for the model, as JSON, in the first fields of an answer; empty if it is not among them.
 
-    vLLM and SGLang write it before whatever is long. A field of anything inside is never taken for it.
+    vLLM and SGLang write it before any long field. A field of a nested object is never taken for it.
     """
     found = _AT_START.match(beginning)
     return b"" if found is None else found[1]
 
 
 class ModelName:
-    """Writes the asked name in place of the engine's. Works on bytes, and leaves alone what lies deeper.
+    """Writes the requested name in place of the engine's. Works on bytes, and leaves deeper levels alone.
 
-    The input of a tool, or metadata, may well have a `model` of their own, with the engine's name.
+    A tool's input, or metadata, may have a `model` of its own with the engine's name.
     """
 
     __slots__ = ("_asked", "_depth", "_head", "_new", "_new_head", "_old", "changes")
@@ -38,15 +38,18 @@ class ModelName:
         self._old = b""
         self._new = b""
         self._depth = 0
-        """In how many objects the field stands."""
+        """Depth at which the field stands."""
         self._head = b""
-        """The bytes of an event before the name. They are the same in every event of a stream, and occur once in it."""
+        """The bytes of an event before the name.
+
+        They are identical in every event of a stream, and occur once in it.
+        """
         self._new_head = b""
         self.changes = False
         """Whether the engine uses another name, so that `apply` changes something."""
 
     def learn(self, reported: bytes, where: bytes) -> None:
-        """The engine's name, as the JSON string that stands in `where`; from now on it is replaced."""
+        """The engine's name, as the JSON string found in `where`; from now on it is replaced."""
         if reported == self._asked or reported[:1] != b'"':
             return
         field = re.compile(_FIELD + re.escape(reported))
@@ -72,7 +75,7 @@ class ModelName:
         self.changes = True
 
     def apply(self, piece: bytes) -> bytes:
-        """`piece` with the asked name in it."""
+        """`piece` with the requested name in it."""
         if not self.changes:
             return piece
         if self._head:

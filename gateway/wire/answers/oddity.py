@@ -1,4 +1,4 @@
-"""The kinds of answers that are whole in HTTP and odd in what they say. None of them counts against a replica."""
+"""Kinds of answers that are complete in HTTP but odd in content. None of them counts against a replica."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Finds out, while a text is written, whether it has begun to repeat itself without end.
+"""Detects, while a text is written, that it has begun to repeat itself without end.
 
-A text repeats itself if its end is one piece over and over, whatever the length of the piece: a token, a phrase, a
-paragraph. The piece has to come back exactly: a list that counts up, or a table whose cells differ, is no repetition.
+A text repeats itself if its end is one piece over and over, of any length: a token, a phrase, a paragraph. The piece
+must repeat exactly: a list that counts up, or a table whose cells differ, is no repetition.
 
 The detector looks every `STEP` characters, in a window of bounded size. It searches for the last `ANCHOR` characters
-further back, which gives the distance at which the text may repeat. The search and the proof are single operations on
+further back, which gives the distance at which the text may repeat. The search and the check are single operations on
 strings, so that a look costs some ten microseconds at most.
 """
 
@@ -15,11 +15,12 @@ from typing import Final
 STEP: Final = 64
 ANCHOR: Final = 16
 TRIES: Final = 4
-"""Distances that are proved at each look: the nearest one is usually it, unless the piece repeats within itself."""
+"""Distances that are checked at each look: the nearest one is usually right, unless the piece repeats within itself."""
 PLAIN_FACTOR: Final = 4
-"""Rules, blanks, dot leaders, zeros and runs of padding look like this: their pieces have to go on for longer."""
+"""Rules, blanks, dot leaders, zeros and runs of padding look like repetition, so their pieces must repeat for longer.
+"""
 PLAIN_BELOW: Final = 3
-"""Different letters and digits in a piece below which it is one of those."""
+"""A piece with fewer different letters and digits than this counts as such."""
 
 
 class RepetitionDetector:
@@ -28,9 +29,9 @@ class RepetitionDetector:
     __slots__ = ("_characters", "_due", "_fresh", "_repeats", "_text", "_window", "found")
 
     def __init__(self, characters: int, repeats: int) -> None:
-        """Alarm once at least `characters` are one piece, at least `repeats` times over.
+        """Reports once at least `characters` are one piece, at least `repeats` times over.
 
-        The piece may be as long as `characters`, so that `repeats` times that is kept.
+        The piece may be as long as `characters`, so `repeats` times that many are kept.
         """
         self._characters = characters
         self._repeats = repeats

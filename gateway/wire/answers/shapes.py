@@ -14,7 +14,7 @@ EMPTY = (b"", b'""', b"null", b"[]", b"{}")
 """Raw bytes of an empty field."""
 ABORT = "abort"
 RAW_ABORT: Final = b'"abort"'
-"""How vLLM ends what it works on when it is told to stop, and then the answer as if nothing had happened."""
+"""How vLLM ends running requests when it is told to stop, and then ends the answer as if nothing had happened."""
 DecodeError = msgspec.DecodeError
 UNREADABLE = (msgspec.DecodeError, ValueError, OverflowError, RecursionError)
 """Exceptions of decoding: UnicodeDecodeError is a ValueError, an integer of 400 digits may be an OverflowError."""
@@ -45,7 +45,7 @@ class Delta(msgspec.Struct):
 
 
 class Choice(msgspec.Struct):
-    """One of `n` answers, as far as one event tells."""
+    """One of `n` answers, as far as one event shows."""
 
     delta: Delta | None = None
     text: msgspec.Raw = ABSENT

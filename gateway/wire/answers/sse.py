@@ -1,4 +1,4 @@
-"""Server-sent events as bytes: where one ends, and what its data are."""
+"""Server-sent events as bytes: where one ends, and its data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_EVENT_BYTES: Final = 1024 * 1024
 _EVENT_END: Final = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r(?!\n)(?=[\s\S]))")
 _MAX_END: Final = 4
 _SHOWN_OF_LONG: Final = 1024
-"""Bytes of a long event that are looked at, at either end."""
+"""Bytes at either end of a long event that are read."""
 _BOM: Final = b"\xef\xbb\xbf"
 _FIELDS: Final = (b"data:", b"event:", b"id:", b"retry:", b":")
 MAX_SNIFFED: Final = 16
@@ -36,7 +36,7 @@ class EventSplitter:
         self.is_long = False
         """Whether a long event has begun and not ended."""
         self.passed = b""
-        """The part of a long event that came with the latest `feed`; it precedes the events that `feed` gave."""
+        """The part of a long event in the latest `feed`; it precedes the events that `feed` returned."""
         self.long_head = self.long_tail = b""
         """The first and the latest bytes of the latest long event."""
 
@@ -117,5 +117,5 @@ def data_of(event: bytes) -> bytes:
 
 
 def looks_like_events(beginning: bytes) -> bool:
-    """Whether a body that begins so is a stream of events, whatever its content type says."""
+    """Whether a body with this beginning is a stream of events, whatever its content type says."""
     return beginning.removeprefix(_BOM).lstrip(b"\r\n").startswith(_FIELDS)

@@ -1,9 +1,9 @@
 """Puts a function's own name, and its namespace, back into an answer of the Responses API.
 
-Codex runs a call only under both: `mcp__disk__list_files` in one piece is an unsupported call to it, whoever joined
-the names (openai/codex#23186). In JSON a quote inside a text is escaped, so bytes are enough: what a model wrote
-never looks like a field. A name is a function's only in an object whose type says so: a client's metadata, which the
-answer repeats, may have the same words.
+Codex runs a call only under both: to it, `mcp__disk__list_files` in one piece is an unsupported call, whoever joined
+the names (openai/codex#23186). In JSON a quote inside a text is escaped, so bytes are enough: what a model wrote never
+looks like a field. A name is a function's only in an object whose type says so: a client's metadata, which the answer
+repeats, may have the same words.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import orjson
 from gateway.wire.body.tools import Renamed
 
 _STRING: Final = rb'"(?:[^"\\]++|\\.)*"?'
-"""A string, or what there is of one that does not end: so no byte is looked at twice.
+"""A string, or the beginning of one without an end, so that no byte is read twice.
 
 No group is possessive: before 3.11.5 Python matches less with those than it should (python/cpython#106052).
 """
@@ -40,7 +40,7 @@ class _Object:
         self.is_function = False
         """Whether its type says that it is a function, or a call of one."""
         self.names: list[tuple[int, int, bytes]] = []
-        """Where a name stands that the client does not know, and the fields to put there."""
+        """The place of a name that the client does not know, and the fields to put there."""
 
     def add(self, token: re.Match[bytes], renamed: Renamed) -> None:
         """A name in it, or its type."""
@@ -54,10 +54,10 @@ class _Object:
 
 
 def _put_back(piece: bytes, renamed: Renamed) -> bytes:
-    """In one pass: an answer may repeat a thousand tools, and others wait meanwhile."""
+    """In one pass: an answer may repeat a thousand tools, and other requests wait meanwhile."""
     found: list[tuple[int, int, bytes]] = []
     objects: list[_Object | None] = [None]
-    """The objects that are open; None where there was no such field in one yet."""
+    """The open objects; None if none had such a field yet."""
     for token in _TOKEN.finditer(piece):
         if token[4] == b"{":
             objects.append(None)

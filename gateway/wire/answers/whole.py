@@ -1,4 +1,4 @@
-"""Facts in an answer that was not streamed: usage, and whether it is an answer at all."""
+"""Facts in an unstreamed answer: usage, and whether it is an answer at all."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _OTHER_OUTPUT: Final = re.compile(
 
 
 class AnswerError(Exception):
-    """The answer has not the form of its API."""
+    """The answer does not have the form of its API."""
 
 
 class Aborted(Exception):
-    """The engine gave the answer up, and says so in it."""
+    """The engine gave up, and says so in the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,9 @@ class WholeForm:
     """How an API's whole answers look."""
 
     generates: bool = False
-    """Whether it answers with generated tokens; an answer without any is of no use then."""
+    """Whether it answers with generated tokens; then an answer without any is useless."""
     own_error: bool = False
-    """Whether an answer has a field `error` of its own, which is no error of the engine's."""
+    """Whether an answer has a field `error` of its own that is no engine error."""
     bare_text: bool = False
     """Whether it may be no JSON at all: subtitles, or bare text."""
 
@@ -59,9 +59,9 @@ GENERATED: Final = WholeForm(generates=True)
 
 
 class Counted:
-    """Facts that an answer states: token counts, None where there are none, and the model's name, as JSON.
+    """Facts in an answer: token counts, None without any, and the model's name, as JSON.
 
-    `odd`: some counts were told, and were none. `is_answer`: it tells of output, or has some. `cached`: prompt tokens
+    `odd`: it had counts, but they were no counts. `is_answer`: it mentions output, or has some. `cached`: prompt tokens
     found in the engine's prefix cache.
     """
 

@@ -1,6 +1,7 @@
 """Speech as text: POST /v1/audio/transcriptions and /v1/audio/translations of OpenAI and vLLM 0.32; forms, with a file.
 
-The file is held like any other body, and bounded with it: a retry needs all of it, and the model may stand behind it.
+The file is kept in memory like any other body, within the same bound: a retry needs all of it, and the model may come
+after it.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from gateway.wire.body.prompt import Prompt
 
 FILE_BYTES: Final = 80
 """Bytes of a file that count as one byte of prompt. Speech models read about 50 tokens per second of sound (Whisper has
-1,500 positions for 30 s). A second is about 16 kB of MP3: 320 bytes for a token, which is four bytes of text. Less is
-counted of what is packed tighter; the ratio is learned where streams tell their usage."""
+1,500 positions for 30 s). A second is about 16 kB of MP3: 320 bytes for a token, which is four bytes of text. Denser
+formats are undercounted; the ratio is learned where streams report usage.
+"""
 FLAGS: Final = ("stream", "stream_include_usage", "stream_continuous_usage_stats", "include_stop_str_in_output")
 NUMBERS: Final = (
     *("temperature", "top_p", "top_k", "min_p", "seed"),
@@ -58,14 +60,14 @@ def read(body: bytes) -> dict[str, Any]:
 
 
 def write(fields: dict[str, Any]) -> bytes:
-    """The form, less the model's name. A stream is asked for its usage, which is told nowhere else."""
+    """The form, less the model's name. A stream is asked for its usage, which comes in no other way."""
     if fields.get("stream"):
         fields["stream_include_usage"] = True
     return form.write(fields)
 
 
 def measure(fields: dict[str, Any], caps: Caps) -> Prompt:
-    """By the size of the file: how long it lasts is for its decoder to say."""
+    """By the size of the file: only decoding it would show its duration."""
     file: File = fields["file"]
     return Prompt(len(file.content) // FILE_BYTES + size(fields.get("prompt")) + size(fields.get("hotwords")))
 

@@ -123,7 +123,7 @@ class CompletionReader(StreamReader):
         return "".join(map(_spoken_in, choices)) if type(choices) is list else ""
 
     def _read_loosely(self, payload: bytes) -> EventKind:
-        """Read an event whose choices have another form: an error or a usage in it counts all the same."""
+        """Read an event whose choices have another form: its error or usage still counts."""
         chunk: LooseChunk = decode_loose_chunk(payload)
         if bytes(chunk.error) not in EMPTY:
             return self._failed(chunk.error)

@@ -1,9 +1,9 @@
-"""Rules of the tables of fields, which say what of a request reaches an engine, and the tables that APIs share.
+"""Rules for tables of fields, which decide the fields that reach an engine, and the tables that APIs share.
 
-A field is forwarded as it is (ALLOW), through a checker, or dropped and reported (STRIP). A name in no table is dropped
-too: engines grow new fields that cost or control, so each API lists the allowed ones. The names are those of the OpenAI
-and Anthropic references, vLLM 0.32 and SGLang 0.5. A client may send four stop sequences; those of the tier come on
-top, so a vLLM that serves such tiers needs VLLM_MAX_STOP_STRINGS raised.
+A field is forwarded unchanged (ALLOW), passed through a checker, or dropped and reported (STRIP). A name in no table is
+dropped too: engines grow new fields that cost or control, so each API lists the allowed ones. The names are those of
+the OpenAI and Anthropic references, vLLM 0.32 and SGLang 0.5. A client may send four stop sequences; those of the tier
+come on top, so a vLLM that serves such tiers needs VLLM_MAX_STOP_STRINGS raised.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gateway.wire.body.checks import Check
 
 
 def ALLOW(value: Any, field: str, caps: Caps) -> Any:
-    """Forwarded as it is: what it costs is bounded by the size of the body."""
+    """Forwarded unchanged: the size of the body bounds its cost."""
     return value
 
 
@@ -29,8 +29,8 @@ def ruled(rule: Check, names: str) -> dict[str, Check]:
     return dict.fromkeys(names.split(), rule)
 
 
-# Taken from the client in no form. Control: who is served first, where, from which cache, under which id.
-# Templates and media: the prompt would be another one than was measured. Cost: work that no cap bounds.
+# Never taken from the client. Control: who is served first, where, from which cache, under which id. Templates and
+# media: the prompt would differ from the measured one. Cost: work that no cap bounds.
 STRIPPED: Final = ruled(
     STRIP,
     # control

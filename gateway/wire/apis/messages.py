@@ -62,7 +62,7 @@ _SERVER_BLOCKS: Final = frozenset(
 def fit(fields: dict[str, Any], caps: Caps, changed: list[str]) -> Renamed:
     """Drop the blocks and tools that only Anthropic's servers read.
 
-    A client sends its whole history with every request. So what another server left in it must not fail the request.
+    A client sends its whole history with every request. So leftovers of another server in it must not fail the request.
     """
     given = fields["messages"]
     if type(given) is list:
@@ -91,8 +91,8 @@ def _blocks(message: dict[str, Any], content: list[Any], caps: Caps, changed: li
 def _fit_tools(fields: dict[str, Any], changed: list[str]) -> None:
     """Keep tools that have a schema.
 
-    A typed one has none, also where the client runs it (bash, text editor, computer). Only Anthropic's models know it
-    by heart, and vLLM refuses the request.
+    A typed tool has none, even if the client runs it (bash, text editor, computer). Only Anthropic's models know its
+    schema, and vLLM refuses the request.
     """
     kept = Kept(changed)
     for tool in fields["tools"]:
@@ -116,7 +116,7 @@ class MessagesReader(TypedReader):
         self._block = -1
         """The content block that is open; below 0: none is."""
         self._stopped = False
-        """Whether it was said why it ended."""
+        """Whether a reason for its end was given."""
 
     def _take(self, typed: Typed) -> EventKind:
         match typed.type:
@@ -159,8 +159,8 @@ class MessagesReader(TypedReader):
 def end_of_message(open_block: int, stopped: bool, cut: CutEnding) -> list[bytes]:
     """The last events of a stream that is cut short.
 
-    `open_block` is the content block that has not ended, below 0 where none is open.
-    `stopped`: all that is missing is its last event.
+    `open_block` is the content block that has not ended, below 0 where none is open. `stopped`: only its last event is
+    missing.
     """
     if stopped:
         return [named_event({"type": "message_stop"})]
@@ -212,7 +212,7 @@ class MessageAssembly(Assembly):
 
 
 def _object(text: str) -> Any:
-    """Arguments of a tool; none where the answer was cut short before they were complete."""
+    """Arguments of a tool; none if the answer was cut before they were complete."""
     try:
         return orjson.loads(text) if text else {}
     except orjson.JSONDecodeError:

@@ -1,6 +1,6 @@
 """The last layer of a pooling model: POST /pooling of vLLM 0.32.
 
-`data`, the input of plugins, is dropped: nobody here knows what it costs.
+`data`, the input of plugins, is dropped: its cost is unknown here.
 """
 
 from __future__ import annotations

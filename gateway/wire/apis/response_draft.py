@@ -1,4 +1,4 @@
-"""Content of a stream of the Responses API so far: its end repeats all of it, also an end that is ours."""
+"""Content of a stream of the Responses API so far: the closing events repeat all of it, even if we write them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MARKS: Final = (
 
 
 class Draft:
-    """Grows with each event: of deltas only the text is kept, of the rest what begins and ends an item."""
+    """Grows with each event: of deltas only the text is kept, of other events only the beginnings and ends of items."""
 
     __slots__ = ("_marks", "_texts", "events")
 
@@ -42,7 +42,7 @@ class Draft:
                 self._texts.append(found[1])
 
     def taken(self) -> tuple[dict[str, Any] | None, list[dict[str, Any]], list[dict[str, Any]]]:
-        """The response as it was created, its items so far, and the events that end the one that is open."""
+        """The response as it was created, its items so far, and the events that end the open item."""
         response: dict[str, Any] | None = None
         items: list[dict[str, Any]] = []
         opened = part = None

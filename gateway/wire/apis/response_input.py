@@ -1,8 +1,8 @@
 """The Responses API's input and tools as engines read them: other items are dropped or rewritten, and named.
 
-A client sends its whole history with every request. So what another server left in it, or a tool that is not served
-here, must not fail the request. Calls that the client has run become calls of functions, since their results stand
-beside them. An output whose call is gone goes with it: vLLM refuses an output without a call.
+A client sends its whole history with every request. So leftovers of another server in it, or a tool that is not served
+here, must not fail the request. Calls that the client has run become function calls, since their results are in the
+history. An output without its call is dropped: vLLM refuses it.
 
 A namespace is a group of functions, one for each MCP server. Its functions are sent under the name
 `namespace__function`, as vLLM itself does. The client knows a call only by both names (openai/codex#23186), so
@@ -105,7 +105,7 @@ def _call(item: dict[str, Any], holder: str) -> dict[str, Any]:
 
 
 def _hoist(item: dict[str, Any], fields: dict[str, Any], caps: Caps) -> None:
-    """Codex has a form of request in which the tools stand in the input."""
+    """Codex has a form of request with the tools in the input."""
     more = item.get("tools")
     if type(more) is not list:
         return
@@ -136,7 +136,7 @@ def _fit_tools(fields: dict[str, Any], changed: list[str]) -> Renamed:
 
 
 def _flat(call: dict[str, Any], field: str) -> dict[str, Any]:
-    """A call, or a choice, of a function in a namespace as the engine knows it."""
+    """A call or choice of a function in a namespace, as the engine knows it."""
     namespace, name = call["namespace"], call.get("name")
     if type(namespace) is not str or type(name) is not str:
         raise BadRequest(f"{field}.namespace", "must be a string, beside a name that is one")

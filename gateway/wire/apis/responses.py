@@ -131,7 +131,7 @@ class ResponsesReader(TypedReader):
 
     def read_long(self, head: bytes, tail: bytes) -> None:
         super().read_long(head, tail)
-        # The last event repeats the whole answer, so that of all events it may well be the long one.
+        # The last event repeats the whole answer, so it is the one most likely to be too long.
         if head.startswith(_LAST_EVENTS):
             self.finished = self.done = True
             self._take_usage(usage_at_end(tail))
@@ -195,7 +195,7 @@ class ResponsesDialect(Dialect):
     __slots__ = ()
 
     def event(self, error: dict[str, Any]) -> bytes:
-        # The reference has these fields at the top; the SDK raises only if there is an `error` as well.
+        # The reference has these fields at the top level; the SDK raises only if there is an `error` as well.
         inner = error["error"]
         flat = {name: inner[name] for name in ("code", "message", "param")}
         return b"event: error\ndata: %b\n\n" % orjson.dumps({"type": "error", **flat, "sequence_number": 0, **error})

@@ -1,6 +1,6 @@
 """The columns of the table of APIs.
 
-A row is all that is known of one API. All other code looks up the row of an endpoint once per request, and uses it.
+A row has all knowledge of one API. All other code looks up the row of an endpoint once per request, and uses it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gateway.wire.body.tools import Renamed
 from gateway.wire.errors.replies import OPENAI, Dialect
 
 Fit: TypeAlias = Callable[[dict[str, Any], Caps, list[str]], Renamed]
-"""Brings the fields into the form that engines read, and adds the names of what it changed to the list."""
+"""Brings the fields into the form that engines read, and adds the names of changed fields to the list."""
 Read: TypeAlias = Callable[[bytes], dict[str, Any]]
 Write: TypeAlias = Callable[[dict[str, Any]], bytes]
 
@@ -31,14 +31,14 @@ class Shape:
     """An API's requests."""
 
     rules: dict[str, Check]
-    """The fields that may pass, with their checkers."""
+    """The allowed fields, with their checkers."""
     required: tuple[str, ...]
     measure: Measure
     """How large the prompt is."""
     text: ReadText | None = None
-    """The prompt as a tokenizer takes it; None where only the engine knows it."""
+    """The prompt as a tokenizer takes it; None if only the engine knows it."""
     caps: tuple[str, ...] = ("max_tokens",)
-    """Names of the output cap: the first that a client used is kept, else the last is written."""
+    """Names of the output cap: the first that a client used is kept, otherwise the last is written."""
     stop: str | None = "stop"
     """The field that stop sequences go to."""
     usage: bool = False
@@ -66,11 +66,11 @@ class Answers:
 
     whole: WholeForm = NUMBERS
     reader: type[StreamReader] | None = None
-    """Follows one stream and says when it is complete; None where there are no streams."""
+    """Follows one stream and detects its end; None without streams."""
     assembly: Callable[[], Assembly] | None = None
-    """Makes a whole answer of one stream; None where no answer is put together."""
+    """Makes a whole answer of one stream; None if answers are never assembled."""
     as_events: Callable[[bytes, bool], list[bytes]] | None = None
-    """Makes a stream of a whole answer, with its usage or without; None where that cannot be done."""
+    """Makes a stream of a whole answer, with its usage or without; None if that is impossible."""
 
 
 @dataclass(frozen=True, slots=True)

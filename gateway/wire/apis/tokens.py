@@ -1,7 +1,7 @@
 """Texts as token ids and back: POST /tokenize and /detokenize of vLLM 0.32 and SGLang.
 
-The engine's API server does it, and its GPU does not hear of it. So such a request costs no tokens and teaches the
-forecast nothing. It does take a slot, by which a drain, a breaker and a retry know of it.
+The engine's API server does it, without the GPU. So such a request costs no tokens and teaches the forecast nothing. It
+does take a slot, so that drains, breakers and retries apply to it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ TEXTS: Final[dict[str, Check]] = {
     **STRIPPED,
     "model": checks.model_name,
     **ruled(ALLOW, "prompt messages"),
-    # In a chat the last two would change an answer unseen. Here they only tell how long the prompt is.
+    # In a chat, the last two fields would change an answer unnoticed. Here they only tell how long the prompt is.
     **ruled(checks.boolean, "add_special_tokens return_token_strs add_generation_prompt continue_final_message"),
     "tools": checks.objects,
     "chat_template_kwargs": checks.template_options,

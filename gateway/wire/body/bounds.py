@@ -1,4 +1,4 @@
-"""Fields that cost: checkers that hold them against the caps of the tier.
+"""Fields that cost: checkers that compare them with the tier's caps.
 
 A field that only shortens the answer is clamped; one that would change its shape is refused.
 """
@@ -14,7 +14,7 @@ LOG_PROBS: Final = "message.output_text.logprobs"
 
 
 def output_cap(value: Any, field: str, caps: Caps) -> Any:
-    """A number of output tokens; what exceeds the tier's limit is clamped, which does not change the answer's shape."""
+    """A number of output tokens; above the tier's limit it is clamped, which does not change the answer's shape."""
     return min(integer(value, field, 1, MAX_INT), caps.max_tokens_limit)
 
 
@@ -34,7 +34,7 @@ def best_of(value: Any, field: str, caps: Caps) -> Any:
 
 
 def log_probs(value: Any, field: str, caps: Caps) -> Any:
-    """`logprobs` is a flag in chat; log-probabilities may be forbidden as a whole."""
+    """`logprobs` is a flag in chat; log-probabilities may be forbidden altogether."""
     if value is True and caps.top_logprobs == 0:
         raise BadRequest(field, "log-probabilities are not available for this tier")
     return boolean(value, field, caps)
@@ -69,7 +69,7 @@ def log_prob_ids(value: Any, field: str, caps: Caps) -> Any:
 
 
 def thinking_budget(value: Any, field: str, caps: Caps) -> Any:
-    """vLLM's thinking_token_budget. -1 is no bound of its own: the cap on output is the bound then."""
+    """vLLM's thinking_token_budget. -1 sets no bound of its own: the output cap applies."""
     budget = integer(value, field, -1, MAX_INT)
     return None if budget < 0 else min(budget, caps.max_tokens_limit)
 
@@ -94,8 +94,7 @@ def reasoning(value: Any, field: str, caps: Caps) -> Any:
 
 
 def includes(value: Any, field: str, caps: Caps) -> Any:
-    """Extras of a Responses answer: those of tools that are not served are dropped, since vLLM refuses what it
-    does not know."""
+    """Extras of a Responses answer: those of unserved tools are dropped, since vLLM refuses unknown ones."""
     wanted = array(value, field, caps)
     if caps.top_logprobs == 0 and LOG_PROBS in wanted:
         raise BadRequest(field, "log-probabilities are not available for this tier")

@@ -1,7 +1,7 @@
 """Checkers of single fields, from which the tables of fields are made.
 
-A checker returns the value to forward: the very same object if nothing had to change, another one if it was
-clamped, None to drop it. A value that cannot be forwarded in any form raises `BadRequest`.
+A checker returns the value to forward: the same object if nothing changed, another one if it was clamped, None to drop
+it. A value that cannot be forwarded in any form raises `BadRequest`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def kind(value: object) -> str:
 
 
 def wrong_type(field: str, wanted: str, value: object) -> BadRequest:
-    """The refusal of a value that is not `wanted`."""
+    """The refusal of a value other than `wanted`."""
     return BadRequest(field, f"must be {wanted}, not {kind(value)}", BAD_TYPE)
 
 
@@ -93,7 +93,7 @@ def string(value: Any, field: str, caps: Caps) -> Any:
 
 
 def word(value: Any, field: str, caps: Caps) -> Any:
-    """A string that stands for a choice: templates write it out, so it is no place for text."""
+    """A string that stands for a choice: templates write it out, so it must not carry text."""
     if len(string(value, field, caps)) > MAX_WORD_CHARS:
         raise BadRequest(field, f"must be at most {MAX_WORD_CHARS} characters long")
     return value
@@ -152,7 +152,7 @@ def truncation(value: Any, field: str, caps: Caps) -> Any:
 
 
 def template_options(value: Any, field: str, caps: Caps) -> Any:
-    """Of chat_template_kwargs the two switches that turn thinking on and off; the rest could rewrite the prompt."""
+    """Of chat_template_kwargs, only the two switches for thinking; the others could rewrite the prompt."""
     if type(value) is not dict:
         raise wrong_type(field, "an object", value)
     for name in ("enable_thinking", "thinking"):
@@ -162,7 +162,7 @@ def template_options(value: Any, field: str, caps: Caps) -> Any:
 
 
 def only(value: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """`value` itself if it has no other keys than `names`, else a copy that has not."""
+    """`value` itself if it has only the keys in `names`, else a copy with only these."""
     if value.keys() <= set(names):
         return value
     return {name: value[name] for name in names if name in value}
@@ -211,13 +211,13 @@ def never(value: Any, field: str, caps: Caps) -> None:
 
 
 def unstored(value: Any, field: str, caps: Caps) -> Any:
-    """`store`: whatever was asked, no answer is kept."""
+    """`store`: no answer is kept, whatever was asked."""
     boolean(value, field, caps)
     return False
 
 
 def stateful(value: Any, field: str, caps: Caps) -> None:
-    """A reference to something that an earlier answer left on one replica."""
+    """A reference to the state that an earlier answer left on one replica."""
     raise BadRequest(
         field, "is not served here: no conversation is kept, send all of it as input", "unsupported_parameter"
     )

@@ -11,12 +11,12 @@ from gateway.wire.body.checks import MISSING, BadRequest, wrong_type
 
 _dumps: Final = orjson.dumps
 MEDIA_BYTES: Final = 8192
-"""Prompt bytes of one image, audio clip or video: about 2,000 tokens at 4 bytes each, on the long side for an image."""
+"""Prompt bytes of one image, audio clip or video: about 2,000 tokens at 4 bytes each, rather too many for an image."""
 MAX_ITEMS: Final = 20_000
 MAX_KEYS: Final = 64
 MAX_ROLE_CHARS: Final = 64
 MAX_BLOCK_DEPTH: Final = 3
-"""How deep content may hold content, as a tool's result does."""
+"""Allowed nesting of content in content, as in a tool's result."""
 
 TEXT_PARTS: Final = frozenset(
     {
@@ -61,7 +61,7 @@ def utf8(text: str) -> int:
 
 
 def size(value: Any) -> int:
-    """Bytes of a value as it would stand in a prompt: text as it is, all else as JSON."""
+    """Bytes of a value as it would stand in a prompt: text unchanged, everything else as JSON."""
     if type(value) is str:
         return utf8(value)
     return 0 if value is None else len(as_json(value))
@@ -120,7 +120,7 @@ def _text_part(part: dict[str, Any], where: str, caps: Caps, depth: int) -> int:
 
 
 def others(holder: dict[str, Any], field: str, known: tuple[str, ...]) -> int:
-    """Bytes of what `holder` has besides: templates may render it, so it counts; media must not hide in it."""
+    """Bytes of the other fields of `holder`: templates may render them, so they count; media must not hide there."""
     if len(holder) > MAX_KEYS:
         raise BadRequest(field, f"must have at most {MAX_KEYS} fields")
     total = 0
@@ -133,7 +133,7 @@ def others(holder: dict[str, Any], field: str, known: tuple[str, ...]) -> int:
 
 
 def _check_media(part: dict[str, Any], where: str, caps: Caps) -> None:
-    """Media comes inside the request: an engine would fetch a URL from inside the cluster."""
+    """Media must be inside the request: an engine would fetch a URL from inside the cluster."""
     if not caps.media:
         raise BadRequest(where, "images, audio and video are not served for this tier")
     holder = MEDIA_PARTS[part["type"]]
@@ -149,7 +149,7 @@ def _check_media(part: dict[str, Any], where: str, caps: Caps) -> None:
 
 
 def role_fits(holder: dict[str, Any]) -> bool:
-    """Whether a message has a role. Templates write it out, so it is no place for text."""
+    """Whether a message has a role. Templates write the role out, so it must not carry text."""
     given = holder.get("role")
     return type(given) is str and len(given) <= MAX_ROLE_CHARS
 

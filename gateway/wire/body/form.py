@@ -1,7 +1,8 @@
 """Bodies of multipart/form-data (RFC 7578): read part by part, and written anew under a boundary of our own.
 
-The client's delimiter is the first line of its body, whatever its head says. Nothing of its framing is sent on, so
-there are no two readings of it. A part's head is read for name, file name and type, and written anew as well.
+The client's delimiter is taken from the first line of its body, whatever its head says. Nothing of its framing is sent
+on, so two readers cannot understand it differently. A part's head is read for name, file name and type, and written
+anew as well.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import orjson
 from gateway.wire.body.checks import BadRequest
 
 BOUNDARY: Final = secrets.token_hex(20).encode()
-"""Drawn anew by every process, so that nobody can put it into a file."""
+"""Drawn by every process at its start, so that nobody can put it into a file."""
 CONTENT_TYPE: Final = "multipart/form-data; boundary=" + BOUNDARY.decode()
 
 MAX_PARTS: Final = 64
@@ -51,7 +52,7 @@ class File:
 def read(body: bytes, flags: tuple[str, ...], numbers: tuple[str, ...]) -> dict[str, Any]:
     """The fields of a form: text, or what the text of one of `flags` or `numbers` stands for; raises `BadRequest`.
 
-    Of two fields of one name the last counts, but those of a name that ends in [] make a list.
+    Of two fields with one name the last counts, but names that end in [] make a list.
     """
     found: dict[str, Any] = {}
     for name, value in _parts(body):
@@ -157,7 +158,7 @@ def _part(head: bytes, content: memoryview, number: int) -> tuple[str, str | Fil
 
 
 def _parameters(disposition: bytes) -> dict[bytes, bytes]:
-    """Parameters of `form-data; name="file"; filename="a.wav"`; none if it cannot be read to its end."""
+    """Parameters of `form-data; name="file"; filename="a.wav"`; none if they cannot be parsed completely."""
     found: dict[bytes, bytes] = {}
     at = len(b"form-data")
     if disposition[:at].lower() != b"form-data":

@@ -1,4 +1,4 @@
-"""JSON that is refused for something that does no harm: a byte order mark, half a surrogate.
+"""Repairs JSON that is refused for harmless faults: a byte order mark, half a surrogate.
 
 Clients that cut text by UTF-16 units (JavaScript, Java, C#) send halves; some on Windows send a mark in front.
 """
@@ -11,7 +11,7 @@ from typing import Any, Final
 import orjson
 
 MAX_ESCAPES: Final = 500_000
-"""Backslashes in a body that is looked through for halves: about a tenth of a second."""
+"""Limit on backslashes in a body that is searched for halves: about a tenth of a second."""
 MARK: Final = b"\xef\xbb\xbf"
 MARK_NAME: Final = "byte_order_mark"
 HALVES_NAME: Final = "lone_surrogates"
@@ -20,7 +20,7 @@ HALVES_NAME: Final = "lone_surrogates"
 _LOW: Final = rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _HIGH: Final = rb"\\u[dD][89abAB][0-9a-fA-F]{2}"
 _ANY: Final = re.compile(rb"\\u[dD][89a-fA-F]")
-# Not one pattern: each begins with a text that can be searched for.
+# Not one pattern: each begins with a text that can be searched for quickly.
 _HIGH_ALONE: Final = re.compile(rb"%b(?!%b)" % (_HIGH, _LOW))
 _LOW_ALONE: Final = re.compile(rb"%b(?<!%b%b)" % (_LOW, _HIGH, _LOW))
 _REPLACEMENT: Final = rb"\\ufffd"
@@ -28,7 +28,7 @@ _REPLACEMENT: Final = rb"\\ufffd"
 
 def without_halves(document: bytes) -> bytes:
     """JSON with U+FFFD in the place of each half of a surrogate pair; the very same bytes if there is none."""
-    # Where every escaped backslash is written in its other way, a backslash always begins an escape.
+    # With every escaped backslash written in its other form, a backslash always begins an escape.
     plain = document.replace(rb"\\", rb"\u005c")
     plain, highs = _HIGH_ALONE.subn(_REPLACEMENT, plain)
     plain, lows = _LOW_ALONE.subn(_REPLACEMENT, plain)
@@ -36,7 +36,7 @@ def without_halves(document: bytes) -> bytes:
 
 
 def load_mended(body: bytes, changed: list[str]) -> Any:
-    """The document, with what was mended added to `changed`; None if that is not what is wrong with it."""
+    """The document, with its repairs added to `changed`; None if its fault is another."""
     mended = body.removeprefix(MARK)
     names = [] if mended == body else [MARK_NAME]
     if _ANY.search(mended):

@@ -1,4 +1,4 @@
-"""Texts that are read in pairs, as a cross-encoder reads a query with each document: how long they are together."""
+"""Texts that are read in pairs, as a cross-encoder reads a query with each document: their total length."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gateway.wire.body.prompt import Prompt, token_ids
 
 
 def only_one(fields: dict[str, Any], names: tuple[str, ...]) -> str:
-    """The one of `names` that a request has; engines differ in which they take where there are several."""
+    """The first of `names` that a request has; engines differ if there are several."""
     found = [name for name in names if name in fields]
     if not found:
         raise BadRequest(names[0], "field required", MISSING)
@@ -34,7 +34,10 @@ def text(value: Any, field: str, caps: Caps) -> int:
 
 
 def texts(value: Any, field: str, caps: Caps) -> list[int]:
-    """Bytes of each of several texts. A string is one, token ids are one; vLLM takes each part of a content for one."""
+    """Bytes of each of several texts.
+
+    A string is one text, token ids are one; vLLM counts each part of a content as one.
+    """
     if type(value) is dict and type(value.get("content")) is list:
         field += ".content"
         return [parts([part], field, caps) for part in _counted(value["content"], field, caps)]

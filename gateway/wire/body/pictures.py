@@ -1,4 +1,4 @@
-"""How large a picture is, from its own first bytes, and about how many tokens a model makes of it.
+"""The size of a picture, from its first bytes, and the estimated number of tokens a model makes of it.
 
 The count decides which pool a prompt fits and what it is charged; `usage` corrects it afterwards, as it does for text.
 So the formula of a family is used where it is known, and an estimate everywhere else. Only the head of a picture is
@@ -15,7 +15,8 @@ from typing import Final, NamedTuple
 HEAD_CHARS: Final = 88
 """Length in base64 of the 64 bytes within which PNG, GIF and WebP tell their size."""
 MAX_JPEG_CHARS: Final = 128 * 1024
-"""JPEG tells it behind whatever a camera or an editor wrote: a thumbnail (64 KiB at most) and a color profile."""
+"""JPEG has its size after anything that a camera or an editor wrote: a thumbnail (64 KiB at most) and a color profile.
+"""
 MAX_SEGMENTS: Final = 128
 MAX_SIDE: Final = 65_535
 
@@ -28,7 +29,7 @@ class Size(NamedTuple):
 
 
 def sized(head: bytes) -> Size | None:
-    """The size that the first bytes of a PNG, GIF, WebP or JPEG tell; None for what they do not."""
+    """The size in the first bytes of a PNG, GIF, WebP or JPEG; None for other formats."""
     size: Size | None = None
     if head.startswith(b"\x89PNG\r\n\x1a\n") and head[12:16] == b"IHDR" and len(head) >= 24:
         size = Size(int.from_bytes(head[16:20]), int.from_bytes(head[20:24]))
@@ -42,7 +43,7 @@ def sized(head: bytes) -> Size | None:
 
 
 def _webp(head: bytes) -> Size | None:
-    """RFC 9649: lossy, lossless and extended files each have a place of their own for it."""
+    """RFC 9649: lossy, lossless and extended files each store it in another place."""
     kind = head[12:16]
     if kind == b"VP8 " and head[23:26] == b"\x9d\x01\x2a":
         return Size(int.from_bytes(head[26:28], "little") & 0x3FFF, int.from_bytes(head[28:30], "little") & 0x3FFF)

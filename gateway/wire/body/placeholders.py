@@ -1,4 +1,4 @@
-"""Texts that stand for the pictures, clips and videos of a request: as long as the prompt that a model makes of them.
+"""Placeholder texts for a request's pictures, clips and videos, as long as the prompt that a model makes of them.
 
 The length decides which pool a prompt fits and what of it is in a cache. The text is a digest, so the same picture is
 the same prompt.
@@ -13,7 +13,7 @@ from gateway.wire.body.pictures import size_in, tokens_of
 
 BYTES_PER_TOKEN: Final = 4
 MAX_PICTURES: Final = 256
-"""Beyond it the flat estimate stands."""
+"""Beyond this the flat estimate is used."""
 MAX_BYTES: Final = 4 * 2**20
 """Of all placeholders together, a million tokens: a body of 1 MB can name 20,000 pictures. Later ones are short."""
 _PICTURES: Final = frozenset({"image_url", "input_image", "image"})
@@ -32,7 +32,7 @@ class Placeholders:
         self.correction = 0
         """Bytes of prompt to add to the flat estimate of its media, or to take away."""
         self.fields = fields
-        """Its fields with the placeholders; the very same where it has no media."""
+        """Its fields with the placeholders; the same object without media."""
         changed: dict[str, Any] = {}
         for name in _CONVERSATION:
             given = fields.get(name)

@@ -27,7 +27,7 @@ Measure: TypeAlias = Callable[[dict[str, Any], Caps], Prompt]
 
 
 def chat(fields: dict[str, Any], caps: Caps) -> Prompt:
-    """The messages of a chat, of OpenAI's or Anthropic's kind, and all that is laid before them."""
+    """The messages of a chat, in OpenAI's or Anthropic's format, and everything put before them."""
     messages = items(fields["messages"], "messages")
     total = 0
     for i, given in enumerate(messages):
@@ -93,7 +93,7 @@ def batch(value: Any, field: str, caps: Caps) -> Prompt:
 
 
 def token_ids(ids: list[Any], field: str) -> int:
-    """Bytes that these tokens stand for, about; the loops run in C."""
+    """Estimated bytes behind these tokens; the loops run in C."""
     if not ids:
         raise BadRequest(field, "must not be empty", "empty_array")
     if set(map(type, ids)) != {int}:

@@ -30,7 +30,7 @@ class Conversation:
 
 
 ReadText: TypeAlias = Callable[[dict[str, Any]], PlainText | Conversation | None]
-"""The text of checked fields; None where it cannot be told, as with media."""
+"""The text of checked fields; None if it is unknown, as with media."""
 
 
 def plain(given: Any, fields: dict[str, Any], appended: str = "") -> PlainText:

@@ -1,4 +1,4 @@
-"""Tools that a client offers. The ones that no engine behind this gateway can run are dropped and named.
+"""Tools that a client offers. Tools that no engine behind this gateway can run are dropped and named.
 
 An engine takes functions, which the client runs. Tools that OpenAI or Anthropic would run (web search, code
 execution, MCP servers) make vLLM 0.32 refuse the whole request, or loop there without bound and call other hosts.
@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 from gateway.wire.body.checks import BadRequest, wrong_type
 
 Renamed: TypeAlias = dict[str, tuple[str, str]]
-"""Namespace and name of a function, by the name that the engine knows it under."""
+"""Namespace and name of a function, by its name at the engine."""
 
 NOT_RENAMED: Final[Renamed] = {}
 _NAMED_CHOICES: Final = frozenset({"function", "tool", "custom"})
@@ -20,7 +20,7 @@ _FREE_CHOICES: Final = frozenset({"auto", "none", "any", "required"})
 
 
 class Kept:
-    """The tools that remain, and the names of the rest."""
+    """The remaining tools, and the names of the dropped ones."""
 
     __slots__ = ("changed", "dropped", "names", "renamed", "tools")
 
@@ -46,7 +46,7 @@ class Kept:
 
 
 def settle(fields: dict[str, Any], kept: Kept) -> None:
-    """Replace the tools by those that remain; a choice of a dropped tool is refused."""
+    """Replace the tools by the remaining ones; a choice of a dropped tool is refused."""
     choice = fields.get("tool_choice")
     if kept.dropped and choice is not None:
         _check_choice(choice, kept)
@@ -54,7 +54,7 @@ def settle(fields: dict[str, Any], kept: Kept) -> None:
         if kept.dropped or kept.renamed:
             fields["tools"] = kept.tools
         return
-    # Without tools the choice among them, and how many at once, is refused by some servers.
+    # Without tools, some servers refuse a tool choice and a number of parallel calls.
     for name in ("tools", "tool_choice", "parallel_tool_calls"):
         fields.pop(name, None)
 

@@ -94,9 +94,9 @@ ROWS: Final[Mapping[Reason, RefusalRow]] = {
     Reason.CONNECT_TIMEOUT: _late("A replica could not be reached in time."),
     Reason.TTFT_TIMEOUT: _late("The first token did not come in time."),
     Reason.IDLE_TIMEOUT: _late("The answer stalled."),
-    # It took all the time there was, and would again.
+    # It took all the allowed time, and would again.
     Reason.TOTAL_TIMEOUT: _late("The answer was not complete in time.", retry=False),
-    # Said only where a stream has not the form to be ended in peace.
+    # Used only if a stream does not have the form for a proper end.
     Reason.OUTPUT_LENGTH: RefusalRow(
         500, "server_error", "output_length", "api_error", False, "The answer was too long."
     ),
@@ -107,7 +107,7 @@ ROWS: Final[Mapping[Reason, RefusalRow]] = {
     Reason.UPSTREAM_TRUNCATED: _failed(502, "upstream_truncated", "The replica's answer broke off."),
     Reason.UPSTREAM_UNREADABLE: _failed(502, "upstream_unreadable", "The replica's answer cannot be read."),
     Reason.UPSTREAM_REJECTED: _refused(400, None, "The replica refused the request."),
-    # Nobody reads these two: the status is for the log, nginx's word for a client that closed the connection.
+    # Nobody reads these two: the status is for the log, nginx's code for a client that closed the connection.
     Reason.CLIENT_GONE: _refused(499, "client_gone", "The client closed the connection."),
     Reason.CLIENT_STALLED: _refused(499, "client_stalled", "The client stopped reading."),
     Reason.INTERNAL: _failed(

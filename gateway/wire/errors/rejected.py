@@ -1,4 +1,4 @@
-"""Refusals of an engine, made fit for a client.
+"""Refusals of an engine, rewritten for a client.
 
 vLLM answers {"error": {"message", "type", "param", "code": 400}} (the code an integer), or {"error": "Unauthorized"}.
 Its older versions and SGLang answer {"object": "error", "message", ...}, and FastAPI {"detail": text or [{"loc",
@@ -24,7 +24,7 @@ _CONTEXT: Final = re.compile(
     r"|`max_new_tokens` must be",
     re.IGNORECASE,
 )
-# Where the replica lives and what it runs is nobody's business: URLs, addresses, paths of files.
+# The replica's location and software are not for clients: URLs, addresses, file paths.
 _INTERNAL: Final = re.compile(
     r"\b[a-z][a-z0-9+.-]{0,20}://\S+"
     r"|\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b"
@@ -38,7 +38,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 @dataclass(frozen=True, slots=True)
 class EngineMessage:
-    """The engine's words: empty and None where it had none that a client could use."""
+    """The engine's words: empty and None if it had none that a client could use."""
 
     message: str = ""
     param: str | None = None
@@ -90,7 +90,7 @@ def _detail(detail: object) -> tuple[str, str | None]:
     first = detail[0]
     where, problem = first.get("loc"), first.get("msg")
     steps = where if type(where) is list else []
-    # A name or an index, and nothing nested: to write that as text may exceed the recursion limit.
+    # A name or an index, and nothing nested: writing nested values as text may exceed the recursion limit.
     path = [str(step) for step in steps if type(step) in (str, int) and step != "body"]
     param = _word(".".join(path))
     if type(problem) is not str:

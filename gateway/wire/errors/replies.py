@@ -20,21 +20,21 @@ from gateway.wire.http.encoding import ACCEPT_ENCODING
 from gateway.wire.http.headers import status_line
 
 RETRY_AFTER_S: Final = 1.0
-"""The message where no better one is known."""
+"""The message if no better one is known."""
 MAX_RETRY_AFTER_S: Final = 86400.0
 MAX_MESSAGE_CHARS: Final = 2000
 
 _OUTSIDE: Final = re.compile(r"[^\x21-\x7e]")
-# Refusal statuses of an engine that the client is told. Its other 4xx are about us, our key or our path: not the
+# Refusal statuses of an engine that are passed on to the client. Its other 4xx concern us, our key or our path: not the
 # client's fault.
 CLIENT_FAULTS: Final = {400: 400, 404: 404, 413: 413, 422: 400}
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a request is not served. An empty message and a code of None stand for the reason's own.
+    """Why a request is not served. An empty message and a code of None mean the reason's own.
 
-    `retry_after_s` is when trying again makes sense, inf for never; `allow` are the methods that a 405 names.
+    `retry_after_s`: when a retry makes sense, inf for never; `allow`: the methods that a 405 names.
     """
 
     why: Reason
@@ -89,7 +89,7 @@ def error_event(dialect: Dialect, problem: Problem) -> bytes:
 def upstream_problem(status: int, body: bytes) -> Problem:
     """An engine's error answer as a problem of its client."""
     if status not in CLIENT_FAULTS:
-        # Among these 401 and 403: the key that the engine did not like is the gateway's.
+        # Among these are 401 and 403: the rejected key is the gateway's.
         return Problem(Reason.UPSTREAM_BUSY if status in (429, 503) else Reason.UPSTREAM_ERROR)
     said = rejected.read(body)
     return Problem(Reason.UPSTREAM_REJECTED, said.message, said.param, said.code)
@@ -134,7 +134,7 @@ def _response(
     if row.status == 415:
         lines.append(b"accept-encoding: %b\r\n" % ACCEPT_ENCODING)  # RFC 9110, 12.5.3
     if row.status == 426:
-        lines.append(b"upgrade: HTTP/1.1\r\n")  # what to go on with (RFC 9110, 15.5.22)
+        lines.append(b"upgrade: HTTP/1.1\r\n")  # the way to continue (RFC 9110, 15.5.22)
     if close:
         lines.append(b"connection: close\r\n")
     lines += (extra_headers, b"\r\n", body)

@@ -1,4 +1,4 @@
-"""The head of a replica's answer: status, how the body ends, and the few headers that anybody here reads.
+"""The head of a replica's answer: status, how the body ends, and the few headers that are used here.
 
 It is read in one pass, without a parser that calls back for each header: engines send a handful of short ones. A head
 that is not plainly well formed is refused, because a lenient reading of a replica is unsafe.
@@ -22,7 +22,7 @@ _CONTENT_LENGTH: Final = b"content-length"
 _TRANSFER_ENCODING: Final = b"transfer-encoding"
 _CONNECTION: Final = b"connection"
 _RETRY_AFTER: Final = b"retry-after"
-# These two stand in nearly every head, and nothing here reads them.
+# These two are in nearly every head, and nothing here reads them.
 _DATE: Final = b"date"
 _SERVER: Final = b"server"
 _NAMES: Final = Names(
@@ -55,12 +55,12 @@ class AnswerHead:
         self.keep_alive = keep_alive
         self.content_type = found.get(_CONTENT_TYPE)
         self.coding = found.get(_CONTENT_ENCODING)
-        """The content encoding, which nobody asked for; proxies between here and the engine may add one."""
+        """The content encoding, which was not requested; proxies between here and the engine may add one."""
         self.retry_after_s = _seconds(found.get(_RETRY_AFTER))
 
     @property
     def framed(self) -> bool:
-        """Whether the end of the body can be told from a connection that broke off."""
+        """Whether the end of the body can be told from a broken connection."""
         return self.body != TO_THE_END
 
 
@@ -102,7 +102,7 @@ def read_answer_head(raw: bytes) -> AnswerHead:
         value = trimmed(line, len(name) + 1)
         before = found.get(name)
         found[name] = value if before is None else before + b"," + value
-    # Every kind of line end cuts, and only the right one has two bytes.
+    # Every kind of line end splits, and only the right one has two bytes.
     if size != len(raw):
         raise FramingError("the head of the answer has a line end where none may be")
     return AnswerHead(

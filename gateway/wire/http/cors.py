@@ -7,7 +7,7 @@ from typing import Final
 
 MAX_ASKED_BYTES: Final = 1024
 PREFLIGHT_AGE_S: Final = 600
-"""How long a browser may go by an answer; longer, and a page that is no longer listed would go on being let in."""
+"""How long a browser may reuse an answer; with more, a page that is no longer listed would still be admitted."""
 
 _ASKED: Final = re.compile(rb"\r\naccess-control-request-headers:[ \t]*([^\r]*)", re.IGNORECASE)
 _LIST_OF_NAMES: Final = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, -]+")
@@ -23,7 +23,7 @@ def cors_lines(origin: bytes) -> bytes:
 def preflight_lines(raw: bytes) -> bytes:
     """More lines of the answer to a preflight request, whose head is `raw`. The headers that it asks for are allowed.
 
-    None of them does anything that a client without a browser could not do.
+    None of them enables anything that a client without a browser could not do.
     """
     found = _ASKED.search(raw)
     asked = found[1].strip() if found is not None else b""

@@ -1,4 +1,4 @@
-"""Compressed request bodies: decoded in steps, each of bounded work, since a few bytes may stand for gigabytes."""
+"""Compressed request bodies: decoded in bounded steps, since a few bytes may expand to gigabytes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import zlib
 from typing import Any, Final
 
 STEP_BYTES: Final = 256 * 1024
-"""Decoded in one go, about: below a millisecond of work."""
+"""Bytes decoded in one step, roughly: below a millisecond of work."""
 
 _SLICE_BYTES: Final = 64 * 1024
-# Four bytes of zstd may stand for 128 KiB, and its decoder hands out at once all that a slice stands for.
+# Four bytes of zstd may expand to 128 KiB, and its decoder returns a slice's whole content at once.
 _ZSTD_SLICE_BYTES: Final = 128
 # A receiver need not hold more (RFC 9659).
 _ZSTD_WINDOW_BYTES: Final = 8 * 2**20
@@ -21,7 +21,7 @@ class CorruptBody(ValueError):
 
 
 class _Inflater:
-    """gzip, zlib or raw deflate, which `wbits` tells."""
+    """gzip, zlib or raw deflate, as `wbits` says."""
 
     __slots__ = ("_inflate", "rest", "slice_bytes")
 
@@ -50,7 +50,7 @@ class _Inflater:
 
 
 class _Unzstd(_Inflater):
-    """Zstandard. All that a slice stands for comes at once, so slices are small."""
+    """Zstandard. A slice's whole content comes at once, so slices are small."""
 
     __slots__ = ("_error",)
 
@@ -63,7 +63,7 @@ class _Unzstd(_Inflater):
         self.slice_bytes = _ZSTD_SLICE_BYTES
 
     def decode(self, encoded: bytes, max_bytes: int) -> bytes:
-        """All that these bytes stand for, whatever `max_bytes` says."""
+        """All that these bytes expand to, whatever `max_bytes` says."""
         try:
             return bytes(self._inflate.decompress(encoded))
         except self._error as exc:
@@ -75,7 +75,7 @@ def _inflater(coding: bytes, encoded: bytes) -> _Inflater:
         return _Unzstd()
     if coding != b"deflate":
         return _Inflater(_GZIP_BITS)
-    # Named after the raw format and defined as zlib's (RFC 9110, 8.4.1.2), so that clients send either.
+    # Named after the raw format but defined as zlib's (RFC 9110, 8.4.1.2), so that clients send either.
     is_zlib = len(encoded) > 1 and encoded[0] & 0x0F == 8 and (encoded[0] << 8 | encoded[1]) % 31 == 0
     return _Inflater(zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS)
 
@@ -94,7 +94,7 @@ def read_coding(value: bytes) -> bytes | None:
 
 
 def coding_of(fields: dict[bytes, bytes]) -> bytes | None:
-    """The coding of a body by the headers of its request, of which none is malformed; None if it came plain."""
+    """The coding of a body by its request's headers, all of which are well formed; None for a plain body."""
     coding = read_coding(fields.get(b"content-encoding", IDENTITY))
     return None if coding == IDENTITY else coding
 

@@ -1,4 +1,4 @@
-"""Chunked bodies of replicas, split without losing sight of the chunk boundaries."""
+"""Chunked bodies of replicas, split without losing the chunk boundaries."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class FramingError(Exception):
 class ChunkReader:
     """Feeds on bytes of a chunked body, gives its payload.
 
-    `at_boundary` tells whether everything fed so far ends with a whole chunk. If it did before and after a `feed`, the
-    bytes of that feed are whole chunks and may be passed on as they are.
+    `at_boundary` tells whether everything fed so far ends with a whole chunk. If it was true before and after a `feed`,
+    the bytes of that feed are whole chunks and may be passed on unchanged.
     """
 
     __slots__ = ("_expect_crlf", "_held", "_left", "_trailers", "at_boundary", "done", "extra", "large")
@@ -96,7 +96,7 @@ class ChunkReader:
             self._trailers = 1
 
     def _take_trailer(self, more: int) -> None:
-        """End the body where its trailers, with `more` bytes of a line that has not ended, are too large."""
+        """End the body if its trailers, with `more` bytes of an unfinished line, are too large."""
         self.large = self.done = self._trailers + more > MAX_TRAILER_BYTES
 
 

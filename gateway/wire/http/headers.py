@@ -36,7 +36,7 @@ class _Ids:
 
 _IDS: Final = _Ids()
 PROCESS: Final = b"%b." % os.urandom(3).hex().encode()
-"""Tells the requests of this gateway from those of others before the same replicas."""
+"""Distinguishes the requests of this gateway from those of others before the same replicas."""
 
 
 class RequestHead:
@@ -67,15 +67,15 @@ class RequestHead:
         self.unusual = False
         """Whether there is a header that changes how the request is read."""
         self.asks_slo = False
-        """Whether it asks for an objective of its own."""
+        """Whether it sets an objective of its own."""
         self.has_origin = False
         """Whether it has an Origin, as requests of web pages do."""
         self.cors = b""
-        """Lines of whatever is answered, where a page may read it."""
+        """Lines for every answer that a page may read."""
         self.preflight = b""
         """Further lines of the answer to a browser's preflight."""
         self.repeated: bytes | None = None
-        """The name of a header that may stand once and stood twice."""
+        """The name of a header that may occur once and occurred twice."""
 
     @property
     def key(self) -> bytes | None:
@@ -104,7 +104,7 @@ class RequestHead:
         return b"anthropic-version" in self.fields or b"x-api-key" in self.fields
 
 
-# An objective that a request wants of its own, in milliseconds: llm-d's names, with its prefix and without.
+# An objective that a request sets for itself, in milliseconds: llm-d's names, with its prefix and without.
 _TTFT: Final = (b"x-slo-ttft-ms", b"x-llm-d-slo-ttft-ms")
 _TPOT: Final = (b"x-slo-tpot-ms", b"x-llm-d-slo-tpot-ms")
 SLO_HEADERS: Final = frozenset(_TTFT + _TPOT)
@@ -147,10 +147,9 @@ def wanted(more: Iterable[str]) -> Names:
 
 
 def read_head(raw: bytes, names: Names = _NAMES) -> RequestHead:
-    """The wanted headers of a head that a parser has found well formed; `raw` ends with its blank line or behind it.
+    """The wanted headers of a head that a parser has found well formed; `raw` ends at or after its blank line.
 
-    A callback per header costs more than all the rest of parsing a request, and clients send a score of headers that
-    nobody here wants.
+    A callback per header costs more than all other parsing of a request, and clients send a score of unused headers.
     """
     head = RequestHead()
     fields = head.fields
@@ -213,12 +212,12 @@ _WEBSOCKET: Final = re.compile(rb"\r\nupgrade:[^\r]*\bwebsocket\b", re.IGNORECAS
 
 
 def asks_websocket(raw: bytes) -> bool:
-    """Whether a head wants to go on as a WebSocket."""
+    """Whether a head asks to continue as a WebSocket."""
     return _WEBSOCKET.search(raw, 0, raw.find(b"\r\n\r\n") + 2) is not None
 
 
 def without_upgrade(raw: bytes) -> bytes:
-    """The same head, and what follows it, with the Upgrade header under another name."""
+    """The same head and the bytes after it, with the Upgrade header under another name."""
     end = raw.find(b"\r\n\r\n")
     return _UPGRADE.sub(b"\r\nignored", raw[:end]) + raw[end:]
 
@@ -301,7 +300,7 @@ _TOKENS: Final[_Texts] = (
 
 
 def rate_limit_lines(left: Left) -> bytes:
-    """`x-ratelimit-*` for people: limit, what is left, and when it is full again."""
+    """`x-ratelimit-*` for people: the limit, the remainder, and when it is full again."""
     requests, tokens = left
     lines = "" if requests is None else _rate_lines(_REQUESTS, requests)
     return (lines if tokens is None else lines + _rate_lines(_TOKENS, tokens)).encode()

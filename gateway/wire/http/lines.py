@@ -29,7 +29,7 @@ class _Lengths:
         self.length = length
         self.forms: list[_Form] = []
         self.ends = 0
-        """A bit for each last letter of the names, in either case."""
+        """One bit for each last letter of the names, in either case."""
 
 
 class _Form:
@@ -41,7 +41,7 @@ class _Form:
 
 
 class Names:
-    """Names of headers that are looked for. Most lines are told to be others by first letter and length of the name."""
+    """Names of headers that are looked for. Most lines are ruled out by first letter and length of the name."""
 
     __slots__ = ("_names", "_starts")
 
@@ -84,7 +84,7 @@ def trimmed(line: bytes, start: int) -> bytes:
 
 
 def number(digits: bytes) -> int:
-    """The value of these digits; -1 if they are too many, none, or not digits alone."""
+    """The value of these digits; -1 if they are too many, none, or not only digits."""
     if not 0 < len(digits) <= MAX_DIGITS:
         return -1
     value = 0

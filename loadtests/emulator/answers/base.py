@@ -1,4 +1,4 @@
-"""The parts that answers of all dialects share: an id, a voice per choice, a whole body or a stream of events."""
+"""The parts common to answers of all dialects: an id, a voice per choice, a whole body or a stream of events."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class TokenAnswer(Answer):
         self.write(DONE)
 
     def details(self) -> dict[str, object]:
-        """Where its prompt tokens came from, of an engine with --enable-prompt-tokens-details."""
+        """The source of its prompt tokens, for an engine with --enable-prompt-tokens-details."""
         return {"cached_tokens": self.cached_tokens}
 
     @abstractmethod
