@@ -13,6 +13,7 @@ from gateway.core.serving import arm_of
 from gateway.policy.keys import hash_of
 from gateway.wire.apis.table import served
 from gateway.wire.request import BadRequest, Parsed, parse
+from gateway.wire.session import sticky_key
 from gateway.wire.tokens import Tokenizer
 
 
@@ -112,7 +113,7 @@ def explain(policy: Policy, endpoint: Endpoint, key: str | None, body: bytes) ->
         )
     if model.split:
         # As without a session: a tenant keeps its arm; without keys each request gets one of its own.
-        model = arm_of(policy, model, tier, f"tenant\0{caller.tenant}")
+        model = arm_of(policy, model, tier, sticky_key(None, caller.tenant, ""))
     return _decided(policy, caller, tier, model, parsed, len(body))
 
 

@@ -11,6 +11,7 @@ from gateway.core.request import Endpoint, Request
 from gateway.core.serving import arm_of
 from gateway.observe.sources import Sources
 from gateway.wire.numbers import count
+from gateway.wire.session import sticky_key
 
 FIELDS: Mapping[str, tuple[type, ...]] = {
     "tier": (str,),
@@ -45,15 +46,16 @@ def asked(body: bytes, sources: Sources) -> Request:
     if model is None:
         known = ", ".join(policy.models)
         raise ValueError(f"model: {name!r:.50} is unknown; there are {known}, and LoRA adapters that replicas list")
+    tenant = said.get("tenant", ANONYMOUS)
     if model.split:
-        model = arm_of(policy, model, tier, said.get("tenant", ANONYMOUS))
+        model = arm_of(policy, model, tier, sticky_key(None, tenant, ""))
     prompt_tokens = said.get("prompt_tokens", 500)
     return Request(
         id=0,
         policy=policy,
         tier=tier,
         model=model,
-        tenant=said.get("tenant", ANONYMOUS),
+        tenant=tenant,
         endpoint=Endpoint.CHAT,
         stream=said.get("stream", True),
         prompt_bytes=0,

@@ -23,6 +23,7 @@ from gateway.wire.body.placeholders import Placeholders
 from gateway.wire.errors.replies import Problem
 from gateway.wire.http.headers import PROCESS
 from gateway.wire.request import BadRequest, Parsed, parse_counted, render
+from gateway.wire.session import sticky_key
 
 MAX_ASKED: Final = 64
 """Counts asked of engines at a time, over all tenants."""
@@ -109,7 +110,7 @@ class CountingEndpoint:
         if model is None:
             return Problem(Reason.MODEL_NOT_FOUND, f"The model `{parsed.model[:100]}` does not exist.", param="model")
         if model.split:
-            model = arm_of(policy, model, tier, asker.tenant)
+            model = arm_of(policy, model, tier, sticky_key(None, asker.tenant, asker.rid.decode()))
         pools = policy.route(model, tier)
         if not pools:
             return Problem(Reason.FORBIDDEN_MODEL)
