@@ -8,6 +8,8 @@ CLIENTS_STAMP := $(CLIENTS)/.installed
 NODE := tests/clients/node
 NODE_STAMP := $(NODE)/node_modules/.installed
 LIGHT_STAMP := $(NODE)/node_modules/.light
+# For two cores: tests of processes wait for each other.
+WORKERS := 3
 
 .PHONY: help setup run scenario test test-long lint bench wheel test-interpreted compiled experiments test-vllm test-clients node-clients lock schema clean
 
@@ -39,10 +41,10 @@ scenario: compiled  ## Something goes wrong in front of a fleet: make scenario N
 	@$(BIN)/python -m loadtests scenario $(NAME) $(ARGS)
 
 test: compiled  ## The tests but for the long ones, over what everyone runs: compiled if possible
-	@$(BIN)/python -m pytest -n 2 --dist worksteal
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 test-long: compiled  ## Every test, as CI runs them; some ten minutes
-	@TAILGATE_TEST_LONG=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+	@TAILGATE_TEST_LONG=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 lint: $(STAMP)  ## Style, types, and who may import whom
 	@$(BIN)/ruff check .
@@ -57,7 +59,7 @@ wheel: $(STAMP)  ## A wheel in dist/, compiled (needs a C compiler)
 	@TAILGATE_PURE=0 $(BIN)/python -m hatchling build --target wheel
 
 test-interpreted: $(STAMP)  ## The tests that only the code as it is written can pass
-	@TAILGATE_PURE=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m interpreted
+	@TAILGATE_PURE=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m interpreted
 
 experiments: compiled  ## Every figure of docs/results/experiments again, with its tables and pictures
 	@$(BIN)/python -m loadtests.experiments run all --docs docs/results/experiments

@@ -20,6 +20,8 @@ from .waiting import until
 
 CLIENTS = 24
 EACH = 8
+APART_S = 0.002
+"""Server and controller read the clock one after the other, for each request. A busy machine may pause between them."""
 
 
 def law(gw: Gateway) -> LittleView:
@@ -30,6 +32,11 @@ def law(gw: Gateway) -> LittleView:
 def gap(view: LittleView) -> float:
     assert view.time_s is not None
     return view.in_flight / (view.rate_per_s * view.time_s) - 1.0
+
+
+def holds(view: LittleView) -> bool:
+    assert view.time_s is not None
+    return abs(gap(view)) < 0.01 or abs(gap(view)) * view.time_s < APART_S
 
 
 @pytest.fixture
@@ -61,7 +68,7 @@ async def test_the_law_holds_over_everything_that_happened(busy: Gateway, connec
     served = sum(lane.dispatched for lane in busy.metrics.lanes.values())
     assert view.rate_per_s * view.window_s == pytest.approx(served)
     assert served > CLIENTS * EACH / 3
-    assert abs(gap(view)) < 0.01
+    assert holds(view)
 
 
 async def test_littles_law_holds_in_the_middle_of_answers(busy: Gateway, connect: Connect) -> None:
@@ -71,7 +78,7 @@ async def test_littles_law_holds_in_the_middle_of_answers(busy: Gateway, connect
     await until(lambda: busy.controller.snapshot(monotonic()).pools[0].held == 4)
     until_at = monotonic() + 0.05
     await until(lambda: monotonic() > until_at)
-    assert abs(gap(law(busy))) < 0.01
+    assert holds(law(busy))
     for client in clients:
         await client.close()
 
@@ -82,7 +89,7 @@ async def test_the_admin_port_shows_it(busy: Gateway) -> None:
         shown = (await client.get("/admin/state")).json()["little"]
         page = (await client.get("/metrics")).text
     assert [row["pool"] for row in shown] == ["main"]
-    assert shown[0]["in_flight"] == pytest.approx(shown[0]["rate_per_s"] * shown[0]["time_s"], rel=0.01)
+    assert holds(LittleView(**shown[0]))
     assert "# TYPE tailgate_little_gap_ratio gauge" in page
 
 
