@@ -79,7 +79,7 @@ def show(found: dict[str, Any], out: Console) -> None:
         _line(out, one["state"], f"  {one['replica']}", f"({one['why']})" if one["why"] else "")
     out.print(_forecasts(best, found["runner_up"]))
     if found["runner_up"] is not None:
-        out.print("best: the router's choice, the fewest unread prompt tokens; P(breach) does not choose", style="dim")
+        out.print("best: where it would be sent; runner-up: the next by unread prompt tokens", style="dim")
 
 
 def _line(out: Console, label: str, text: str, why: str = "", style: str = "cyan") -> None:

@@ -82,8 +82,8 @@ def test_who_would_wait_is_told_the_chance_of_a_refusal() -> None:
 
 
 def test_by_what_the_best_is_the_best_is_told_where_there_are_two() -> None:
-    assert "the fewest unread prompt tokens" in shown(FOUND)
-    assert "fewest" not in shown({**FOUND, "runner_up": None})
+    assert "best: where it would be sent; runner-up: the next by unread prompt tokens" in shown(FOUND)
+    assert "runner-up" not in shown({**FOUND, "runner_up": None})
 
 
 def test_a_refusal_is_told() -> None:
