@@ -126,7 +126,7 @@ def read_samples(engine: EngineKind, text: str, *, by_rank: bool = False) -> tup
         # counts them from 0. Adapters have no such label: their limit holds for each rank, and their ranks are unknown.
         ranks = _by_rank(names, page)
         if not ranks:
-            return Failed(ReadFault.EMPTY, f"no series of {names.running} has the label engine: it tells no ranks")
+            return Failed(ReadFault.EMPTY, f"no series of {names.running} has the label engine: the ranks are unknown")
         return tuple(_sample(names, own, limit, None) for own in ranks)
     except _Garbage as garbage:
         return Failed(ReadFault.GARBAGE, str(garbage))

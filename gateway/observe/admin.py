@@ -113,7 +113,7 @@ def _console(metrics: Metrics, sources: Sources, names: Collection[str]) -> APIR
 
     async def known_host(request: Request) -> None:
         if not is_known(request.headers.get("host", ""), known, any_address=True):
-            raise HTTPException(403, "this Host is not one that the admin port is known by: use its address")
+            raise HTTPException(403, "this Host is unknown to the admin port: use the port's address")
 
     router = APIRouter(dependencies=[Depends(known_host)])
     started = sources.now()

@@ -233,7 +233,7 @@ def is_good(record: Record) -> bool:
 
 
 def weighted(cell: Cell, records: Iterable[Record]) -> float:
-    """Good of those that count, each by its tier's weight; NaN of none."""
+    """Goodput of the counted records, weighted by tier; NaN without any."""
     tiers = cell.policy().tiers
     worth = offered = 0.0
     for record in records:

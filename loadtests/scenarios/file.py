@@ -52,7 +52,7 @@ class TrafficSection(Section):
     cv: Positive = plain(1.0, "Variation of the gaps: 1 is Poisson.")
     from_: Duration = Field(default=0.0, alias="from", description="When it begins.")
     until: Duration | None = optional("When it ends; with the scenario unless given.")
-    max_tokens: Count | None = optional("What its requests ask for at most; nothing unless given.")
+    max_tokens: Count | None = optional("The max_tokens of its requests; none unless given.")
 
 
 class EventSection(Section):
@@ -166,7 +166,7 @@ def _stream(of: TrafficSection, seed: int, n: int, times: float, lasts_s: float,
         model=MODEL,
     )
     workload = synthetic.Synthetic(times * of.rate / 60, until_s - from_s, (share,), of.cv, pace.Constant())
-    # The same gaps at every rate, and others in each stream.
+    # Gaps are the same at every rate, and differ between streams.
     return (replace(arrival, at=from_s + arrival.at) for arrival in workload.arrivals(1000 * seed + n))
 
 

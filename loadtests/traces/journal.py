@@ -107,7 +107,7 @@ class JournalRows:
             case None:
                 pass  # the last line of a process that was killed
             case _:
-                raise Unreadable("this is neither a call nor anything known about a journal")
+                raise Unreadable("this is neither a call nor a known object of a journal")
 
     def _doubt(self) -> None:
         """The end of all that were under way at a gap may be in it. `_now` is the first moment known after it."""

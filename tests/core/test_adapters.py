@@ -180,4 +180,6 @@ def test_why_a_replica_takes_no_more_of_an_adapter_that_makes_way_is_told() -> N
     story.after(2 * MAX_TURN_S).finishes("base").whatever()
     found = explained(story, adapter="x")
     assert isinstance(found, PlacementExplanation)
-    assert found.left_out[0].why == ("it gets no more requests for the adapter x, so that another one finds a place")
+    assert found.left_out[0].why == (
+        "it gets no more requests for the adapter x, so that another adapter can be loaded"
+    )

@@ -387,7 +387,7 @@ def test_another_seed_or_share_gives_other_answers() -> None:
         ([1.0, "finish", [1, {"AttemptResult": [{"AttemptOutcome": "complete"}]}], []], "a list of end, prompt_tokens"),
         ([1.0, "observe", ["r1", {"Sample": {"helthy": True}}], []], "fields of Sample are unknown here: helthy"),
         ([1.0, "observe", ["r1", {"Simple": {}}], []], "cannot be read as Simple"),
-        ([1.0, "observe", ["r1", {"a": 1, "b": 2}], []], "does not say what it is"),
+        ([1.0, "observe", ["r1", {"a": 1, "b": 2}], []], "does not name its type"),
         ([1.0, "configure", [{"Policy": "9"}], []], "nothing said before what Policy '9' is"),
     ],
 )

@@ -115,4 +115,4 @@ async def test_a_page_without_labels_of_ranks_takes_no_rank_out_of_service(fake:
         seen = len(fleet.samples)
         await until(lambda: ("gpu#1", Sample(healthy=True)) in fleet.samples[seen:])
         error = fleet.report("gpu#1").errors[Reading.METRICS]
-        assert error == "empty: no series of vllm:num_requests_running has the label engine: it tells no ranks"
+        assert error == "empty: no series of vllm:num_requests_running has the label engine: the ranks are unknown"

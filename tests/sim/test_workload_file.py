@@ -82,7 +82,7 @@ def test_conversations_can_be_written() -> None:
         (("{least: 5, most: 9}", "{least: 9}"), "tiers.b.output_tokens: says no lengths"),
         (("share: 30%", "share: 0%"), "tiers.a.share: 0% is too small: it must be more than 0"),
         (("tiers:", "arrivals: {on_off: {on: 5s, off: 5s, burst: 3}}\ntiers:"), "arrivals.on_off: a burst of 3"),
-        (("tiers:", "arrivals: {steps: [{last: 1s, times: 0}]}\ntiers:"), "arrivals: no step lets a request in"),
+        (("tiers:", "arrivals: {steps: [{last: 1s, times: 0}]}\ntiers:"), "arrivals: all steps have rate 0"),
         (
             ("tiers:", "arrivals: {diurnal: {period: 1h}, steps: [{last: 1s, times: 1}]}\ntiers:"),
             "arrivals: has steps and diurnal: keep one of them",

@@ -249,7 +249,7 @@ class Admission:
         quantile, bound_s = broken.objective.quantile, broken.objective.threshold_s
         return (
             f"The replicas are busy. Predicted: time to first token {forecast.ttft_s:.3g} s; "
-            f"at least {quantile:.3g} of the answers are to have theirs within {bound_s:g} s."
+            f"at least {quantile:.3g} of the answers must have theirs within {bound_s:g} s."
         )
 
     def reason(self, live: RequestState, forecast: Forecast, limit: float) -> str:

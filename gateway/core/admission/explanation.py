@@ -158,7 +158,7 @@ def _rehearsed(admission: Admission, pools: Iterable[Pool], live: RequestState, 
 
 def _limited(exceeded: LimitExceeded) -> ExplainedVerdict:
     never = exceeded.wait_s == math.inf
-    when = "no minute has room for it" if never else f"there is room in {exceeded.wait_s:.3g} s"
+    when = "it exceeds a whole minute of the limit" if never else f"there is room in {exceeded.wait_s:.3g} s"
     return ExplainedVerdict(REFUSED, exceeded.why.value, f"its tenant has used up a limit of its tier; {when}")
 
 
@@ -185,9 +185,9 @@ def _admitted(admission: Admission, live: RequestState, pool: Pool, decision: De
     if live.would_shed:
         return "shadow", f"the tier is in shadow, so it is only counted. {admission.why(live, pool, forecast)}"
     if live.owed:
-        return "fairness", "it is doubtful, but owed to its length, of which too few were admitted"
+        return "fairness", "it is doubtful, but too few prompts of its length were admitted"
     if live.explored:
-        return "exploration", "it is doubtful, and admitted to learn from, as some requests of a tier are"
+        return "exploration", "it is doubtful, and admitted to learn from its outcome, like a few of each tier"
     if live.degraded:
         return "shorter answer", f"it is in time with an answer of at most {live.max_tokens} tokens"
     if decision.replica is not None and decision.replica.pool is not pool:
@@ -281,7 +281,7 @@ def _without(adapter: str, replica: Replica) -> str:
     if adapter not in replica.adapters.listed:
         return f"it does not list the adapter {adapter}"
     if adapter == replica.adapters.leaving:
-        return f"it gets no more requests for the adapter {adapter}, so that another one finds a place"
+        return f"it gets no more requests for the adapter {adapter}, so that another adapter can be loaded"
     return f"it has no room for the adapter {adapter} beside {', '.join(replica.adapters.loaded())}"
 
 

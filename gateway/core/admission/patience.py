@@ -32,8 +32,7 @@ class Patience:
         live.least_unread = pool.least_unread(live.prompt_tokens, live.request)
 
     def passes(self, tier: Tier, pool: Pool) -> bool:
-        """Whether a newcomer of `tier` overtakes the waiting ones: all that would be compared with it leave the room
-        unused.
+        """Whether a newcomer of `tier` overtakes waiting requests, since the first of them leave a free replica unused.
 
         Without this, requests that wait for busy replicas of their own would keep the others from all free ones.
         """

@@ -130,7 +130,7 @@ class Reader:
         if len(data) == 1:
             for name, inner in data.items():
                 return self._tagged(name, inner)
-        raise Unreadable(f"{brief(data)} does not say what it is")
+        raise Unreadable(f"{brief(data)} does not name its type")
 
     def _tagged(self, name: str, data: object) -> object:
         if name == "float" and data in NO_NUMBERS:

@@ -111,7 +111,7 @@ def in_order(paths: Sequence[Path]) -> list[Header]:
     parts = sorted((header(path) for path in paths), key=lambda part: part.part)
     if len({part.run for part in parts}) > 1:
         runs = ", ".join(f"{part.path}: {part.run}" for part in parts)
-        raise NotReplayable(f"these are of different runs of the process; give the parts of one ({runs})")
+        raise NotReplayable(f"these files are from different runs of the process; give the parts of one ({runs})")
     for expected, part in enumerate(parts, start=1):
         if part.part != expected:
             raise NotReplayable(
@@ -164,7 +164,7 @@ def _take(line: Line, fresh: Replay, done: Replayed) -> bool:
         case None:
             done.cut = True
         case _:
-            raise Unreadable("this is neither a call nor anything known about a journal")
+            raise Unreadable("this is neither a call nor a known object of a journal")
     return not (done.stopped or done.divergence)
 
 

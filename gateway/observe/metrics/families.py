@@ -63,7 +63,7 @@ class RequestFamilies:
         )
         yield counter(
             "tailgate_fallbacks",
-            "Requests that the fallback of their tier served, since their own model would not have in time.",
+            "Requests that their tier's fallback served, since their own model would have been late.",
             ("tier", "model", "fallback", "outcome"),
             (((*names, outcome.value), n) for (*names, outcome), n in metrics.fallbacks.items()),
         )
@@ -83,7 +83,7 @@ class RequestFamilies:
         yield from _arms(metrics)
         yield counter(
             "tailgate_admission_forecasts",
-            "Requests let in on a forecast, by decision and by what then happened.",
+            "Requests admitted on a forecast, by decision and outcome.",
             ("tier", "decision", "outcome"),
             (
                 ((tier, decision.value, "good" if good else "missed"), n)
@@ -114,19 +114,19 @@ class RequestFamilies:
         yield from _lanes(metrics)
         yield counter(
             "tailgate_upstream_errors",
-            "Attempts at a replica that failed, by how.",
+            "Failed attempts at a replica, by kind of failure.",
             ("pool", "replica", "kind"),
             (((pool, replica, end.value), n) for (pool, replica, end), n in metrics.upstream_errors.items()),
         )
         yield counter(
             "tailgate_upstream_oddities",
-            "Answers that were whole in HTTP and odd in what they said, by kind; none counts against a replica.",
+            "Answers that were complete in HTTP but odd in content, by kind; none counts against a replica.",
             ("pool", "replica", "kind"),
             (((pool, replica, kind.value), n) for (pool, replica, kind), n in metrics.oddities.items()),
         )
         yield counter(
             "tailgate_mirrored",
-            "Copies of requests to shadow pools that were due, by what became of them.",
+            "Copies of requests to shadow pools that were due, by result.",
             ("model", "pool", "result"),
             (((model, pool, result.value), n) for (model, pool, result), n in metrics.mirrored.items()),
         )
@@ -138,7 +138,7 @@ class RequestFamilies:
         )
         yield counter(
             "tailgate_bugs",
-            "Exceptions that callbacks of the gateway raised; each ended at most the request that it worked on.",
+            "Exceptions raised by callbacks of the gateway; each ended at most the request in hand.",
             ("callback",),
             (((callback.value,), n) for callback, n in metrics.bugs.items()),
         )

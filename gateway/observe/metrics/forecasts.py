@@ -16,7 +16,7 @@ def admission_families(snapshot: Snapshot) -> Iterator[Metric]:
     pools = snapshot.forecast.pools
     yield gauge(
         "tailgate_forecast_state",
-        "1 for the state that the forecast of the pool is in.",
+        "1 for the present state of the pool's forecast.",
         ("pool", "state"),
         [((pool.pool, state.value), pool.trust is state) for pool in pools for state in Trust],
     )

@@ -28,13 +28,13 @@ POOL_GAUGES: tuple[tuple[str, str, str, Callable[[PoolView], float | None]], ...
     ("tailgate_queue_bytes", "Bytes of request bodies in the queue.", "bytes", lambda p: p.queued_bytes),
     (
         "tailgate_queue_drain_rate",
-        "Requests per second that there is room for, while newcomers have to wait; none before any had to.",
+        "Requests per second that find room while newcomers have to wait; absent before any had to.",
         "",
         lambda p: p.drain_rate,
     ),
     (
         "tailgate_pool_panic",
-        "1 while so few replicas are well that those that are ejected are used all the same.",
+        "1 while so few replicas are healthy that ejected ones are used as well.",
         "",
         lambda p: p.panic,
     ),

@@ -121,7 +121,7 @@ class ArrivalsSection(Section):
         1.0, "Coefficient of variation of the gaps: 0 is constant, 1 is Poisson, more is burstier (Gamma)."
     )
     on_off: OnOffSection | None = optional("Bursts and quiet times of random length.")
-    steps: Annotated[list[StepSection], Field(min_length=1)] | None = optional("Square steps, over and over again.")
+    steps: Annotated[list[StepSection], Field(min_length=1)] | None = optional("Fixed steps, repeated without end.")
     diurnal: DiurnalSection | None = optional("Days.")
 
     @model_validator(mode="after")
@@ -130,7 +130,7 @@ class ArrivalsSection(Section):
         if len(given) > 1:
             raise ValueError(f"has {' and '.join(given)}: keep one of them")
         if self.steps is not None and not any(step.times for step in self.steps):
-            raise ValueError("no step lets a request in: give one a rate above 0")
+            raise ValueError("all steps have rate 0: give one a rate above 0")
         return self
 
     def shape(self) -> pace.ArrivalProcess:
@@ -151,10 +151,10 @@ class TierShare(Section):
     tenants: Count = plain(1, "How many tenants it has; they are called TIER-1, TIER-2 and so on.")
     skew: Annotated[float, Field(ge=0, le=10, strict=False)] = plain(0.0, "Tenant n sends in proportion to 1/n^skew.")
     prompt_tokens: Distribution | None = optional("Lengths of its prompts.")
-    output_tokens: Distribution | None = optional("Lengths of its answers, if nobody cuts them.")
+    output_tokens: Distribution | None = optional("Lengths of its answers without a cap.")
     model: ModelName | None = optional("The model it asks for.")
     streamed: Share = field(1.0, "100%", "Share of the requests that stream.")
-    max_tokens: Count | None = optional("What its requests ask for at most; nothing unless given.")
+    max_tokens: Count | None = optional("The max_tokens of its requests; none unless given.")
 
 
 class SessionsSection(Section):
@@ -185,7 +185,7 @@ class WorkloadFile(Section):
     duration: Duration = Field(description="How long requests arrive.")
     arrivals: ArrivalsSection = nested(ArrivalsSection(), "How they follow each other.")
     prompt_tokens: Distribution = Field(description="Lengths of prompts.")
-    output_tokens: Distribution = Field(description="Lengths of answers, if nobody cuts them.")
+    output_tokens: Distribution = Field(description="Lengths of answers without a cap.")
     model: ModelName = plain("default", "The model that is asked for.")
     tiers: dict[Name, TierShare] = Field(min_length=1, description="Who sends them: the tiers of the policy.")
     sessions: SessionsSection | None = optional("Conversations; none unless given.")

@@ -45,7 +45,7 @@ class Assembly(ABC):
         for piece in pieces:
             self._size += len(piece)
             if self._size > MAX_BYTES:
-                raise AssemblyError("the stream is too long to be put together")
+                raise AssemblyError("the stream is too long to be assembled")
             for event in self._splitter.feed(piece):
                 payload = data_of(event)
                 if payload and not payload.startswith(b"[DONE]"):
@@ -55,14 +55,14 @@ class Assembly(ABC):
         try:
             self._take(_loads(payload))
         except _NO_ANSWER as exc:
-            raise AssemblyError(f"an event cannot be put together with others: {exc!r}") from exc
+            raise AssemblyError(f"an event cannot be assembled with others: {exc!r}") from exc
 
     def whole(self) -> bytes:
         """The answer, as JSON."""
         try:
             return _dumped(self._whole())
         except _NO_ANSWER as exc:
-            raise AssemblyError(f"the stream makes no answer: {exc!r}") from exc
+            raise AssemblyError(f"the stream does not form an answer: {exc!r}") from exc
 
     @abstractmethod
     def _take(self, event: dict[str, Any]) -> None: ...

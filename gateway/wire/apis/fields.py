@@ -25,7 +25,7 @@ def STRIP(value: Any, field: str, caps: Caps) -> None:
 
 
 def ruled(rule: Check, names: str) -> dict[str, Check]:
-    """One rule for several fields, whose names stand in one text."""
+    """One rule for several fields; `names` has them all, separated by blanks."""
     return dict.fromkeys(names.split(), rule)
 
 

@@ -59,7 +59,7 @@ def _failed(status: int, code: str, message: str) -> RefusalRow:
 ROWS: Final[Mapping[Reason, RefusalRow]] = {
     Reason.BAD_REQUEST: _refused(400, None, "The request is malformed."),
     Reason.UNAUTHORIZED: _refused(401, "invalid_api_key", "The API key is missing or unknown.", "authentication_error"),
-    Reason.HOST_NOT_ALLOWED: _forbidden("host_not_allowed", "This Host is not one that the gateway is known by."),
+    Reason.HOST_NOT_ALLOWED: _forbidden("host_not_allowed", "This Host is unknown to the gateway."),
     Reason.ORIGIN_NOT_ALLOWED: _forbidden("origin_not_allowed", "Pages of this Origin may not use the gateway."),
     Reason.NOT_FOUND: _refused(404, "not_found", "There is nothing at this path.", "not_found_error"),
     Reason.METHOD_NOT_ALLOWED: _refused(405, "method_not_allowed", "This path does not take this method."),
