@@ -1,10 +1,9 @@
-"""Tests whether P(breach) is a true probability. Everything is admitted (shadow mode), and every forecast is compared
-with the outcome.
+"""Tests whether P(breach) is a true probability, with everything admitted.
 
-The load comes in bursts of 2.2 times the mean, ten seconds long in the mean, at 1.25x. So every tier sees quiet and
-busy times. The forecast is that of the request's arrival; it came true if the request was not good in the end. Bins are
-of equal mass over all seeds together, intervals are over seeds. Requests of one burst are correlated, so 20,000 labels
-hold less information than it seems.
+In shadow mode every forecast is compared with its outcome. The load comes in bursts of 2.2 times the mean, ten
+seconds long in the mean, at 1.25x. So every tier sees quiet and busy times. The forecast is that of the request's
+arrival; it came true if the request was not good in the end. Bins are of equal mass over all seeds together,
+intervals are over seeds. Requests of one burst are correlated, so 20,000 labels hold less information than it seems.
 
 Three probabilities are compared. *Calibrated* is the probability that admission acts on. *Before the regression* is the
 log-normal of learned width around the forecast, which the logistic regression starts from. *Not calibrated* learns

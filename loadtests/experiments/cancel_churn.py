@@ -1,5 +1,4 @@
-"""More than 100,000 disconnects, hedges and faults against the decisions: nothing leaks, and each client is answered
-once.
+"""More than 100,000 disconnects, hedges and faults: nothing leaks, and each client is answered once.
 
 Three tiers, two pools, eight replicas, bursts up to the capacity of these. Most clients leave, at any moment. Attempts
 are refused, reset, cut off, silent. Every four seconds a replica dies, becomes slow or silent or is drained, or the

@@ -149,6 +149,7 @@ def test_so_is_one_of_which_nothing_would_be_left_after_the_warm_up_if_it_were_p
 
 
 @pytest.mark.long
+@pytest.mark.long
 def test_a_million_output_tokens_cost_what_the_answers_of_the_traffic_make_of_it(files: tuple[str, ...]) -> None:
     searched = (*files, "--target", "0.98", "--seeds", "1", "--price", "3")
     found = answered(*searched)

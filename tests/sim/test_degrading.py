@@ -41,6 +41,7 @@ tiers:
 BUSY_S, CALM_S = 120.0, 60.0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2])
 def test_answers_cut_to_be_in_time_do_not_raise_the_breach_forecast(seed: int) -> None:
     """No such answer is good. Were it a miss, ever more would be doubted, until the whole tier is shed."""

@@ -44,6 +44,7 @@ def test_every_cost_is_recovered() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.long
 def test_fit_finds_no_cost_that_the_engine_does_not_have() -> None:
     found = fit(probed(DEFAULT), DEFAULT.max_model_len)
     assert found.profile.prefill_s_per_sequence < 0.02 * DEFAULT.step_base_s
@@ -61,6 +62,7 @@ def test_costs_are_found_from_far_off(times: float) -> None:
         assert getattr(found.profile, cost) == pytest.approx(getattr(engine, cost), rel=0.03), cost
 
 
+@pytest.mark.long
 @pytest.mark.long
 def test_slots_are_counted_where_there_are_fewer_than_requests() -> None:
     narrow = replace(DEFAULT, max_num_seqs=24)

@@ -63,6 +63,7 @@ async def test_each_round_probes_and_checks_with_the_same_lengths() -> None:
     assert found.unchecked is None
 
 
+@pytest.mark.long
 async def test_a_check_that_fails_leaves_the_profile_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[object] = []
 

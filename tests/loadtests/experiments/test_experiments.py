@@ -337,6 +337,7 @@ def test_one_tier_is_that_of_the_default_policy_on_traffic_that_is_all_of_it(lab
 
 
 @pytest.mark.long
+@pytest.mark.long
 def test_one_tier_says_that_nothing_is_warmed_up(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(labs, "capacity", lambda *_, **__: 34.0)
     found = EXPERIMENTS["one-tier"](lab)

@@ -31,6 +31,7 @@ def test_engines_that_took_longer_than_clients_waited_are_a_fault(found_s: list[
 
 
 @pytest.mark.long
+@pytest.mark.long
 def test_time_outside_of_engines_is_measured_over_real_sockets() -> None:
     """At half of their speed: a mistake in what a second of an engine is would be a tenth of a second and more."""
     slow = OVERLOAD.model_copy(update={"time_scale": 0.5})

@@ -92,6 +92,7 @@ def test_a_reload_that_the_gateway_refuses_breaks_the_test(tmp_path: Path, monke
 
 
 @pytest.mark.long
+@pytest.mark.long
 def test_a_reload_that_is_not_noticed_breaks_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def unmoved(*_: object) -> dict[str, str]:
         return {"digest": "of the policy before", "reload_error": ""}
@@ -105,6 +106,7 @@ def test_a_reload_that_is_not_noticed_breaks_the_test(tmp_path: Path, monkeypatc
     assert "an event failed: unwatched.yaml is not in force 0.3 s after it took the place" in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.long
 def test_clients_try_again_if_the_scenario_says_so(tmp_path: Path) -> None:
     events = "".join(f"  - {{at: 100ms, fault: status_503, replica: {n}, lasts: 500ms}}\n" for n in (1, 2, 3, 4))
@@ -227,6 +229,7 @@ def test_an_event_after_the_last_request_breaks_the_test_instead_of_not_happenin
     assert "the test was over before the event at 50 s: send requests for longer" in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.long
 def test_a_test_in_which_nothing_counts_costs_itself_alone(tmp_path: Path) -> None:
     file, out = tmp_path / "it.yaml", tmp_path / "out"
