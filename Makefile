@@ -40,10 +40,10 @@ run: compiled  ## Four emulated replicas and the gateway in front of them, until
 scenario: compiled  ## Something goes wrong in front of a fleet: make scenario NAME=overload; without a name, all are listed
 	@$(BIN)/python -m loadtests scenario $(NAME) $(ARGS)
 
-test: compiled  ## The tests but for the long ones, over what everyone runs: compiled if possible
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+test: compiled  ## The tests but for the long ones, over what everyone runs: compiled if possible; PYTEST_ARGS="-k name"
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
-test-long: compiled  ## Every test, as CI runs them; some ten minutes
+test-long: compiled  ## Every test, with all random examples; some ten minutes
 	@TAILGATE_TEST_LONG=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 lint: $(STAMP)  ## Style, types, and who may import whom

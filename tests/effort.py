@@ -1,4 +1,4 @@
-"""How much the tests try. `TAILGATE_TEST_LONG=1`, as CI and `make test-long` have it, runs what takes long as well."""
+"""How much the tests try. `TAILGATE_TEST_LONG=1`, as `make test-long` has it, runs what takes long as well."""
 
 from __future__ import annotations
 
