@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing, suppress
 
 import pytest
 
@@ -25,22 +25,29 @@ def listed(*names: str) -> bytes:
 async def serving(body: bytes, status: int = 200) -> AsyncIterator[tuple[str, list[bytes]]]:
     """A server with that answer to GET /v1/models alone, all else is 404: its URL, and the heads that it was sent."""
     heads: list[bytes] = []
+    answering: set[asyncio.Task[None]] = set()
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        answering.add(task)
+        with closing(writer), suppress(asyncio.IncompleteReadError):  # a probe connects and asks nothing
+            await answer(await reader.readuntil(b"\r\n\r\n"), writer)
+
+    async def answer(head: bytes, writer: asyncio.StreamWriter) -> None:
         heads.append(head)
         known = head.startswith(b"GET /v1/models ")
         said = body if known else b'{"detail": "Not Found"}'
         length = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(said)
         writer.write(b"HTTP/1.1 %d Told\r\n" % (status if known else 404) + length + said)
         await writer.drain()
-        writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", heads
     finally:
         server.close()
+        await asyncio.gather(*answering)
 
 
 async def test_the_only_model_is_asked_for_with_the_key_of_who_asks() -> None:
