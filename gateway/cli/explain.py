@@ -175,7 +175,7 @@ def _limits(limits: Limits) -> str:
 
 def _slo(slo: Slo) -> str:
     parts = [
-        f"{metric.value} p{objective.quantile * 100:g} {write_seconds(objective.threshold_s)}"
+        f"{metric.value} {objective.percentile} {write_seconds(objective.threshold_s)}"
         for metric, objective in slo.objectives()
     ]
     if slo.e2e_up_to_tokens is not None:

@@ -83,6 +83,11 @@ class Objective:
     quantile: float
     threshold_s: float
 
+    @property
+    def percentile(self) -> str:
+        """`p99` of a quantile of 0.99, `p99.9` of 0.999."""
+        return f"p{round(self.quantile * 100, 6):g}"
+
 
 @dataclass(frozen=True, slots=True)
 class Slo:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -60,6 +61,11 @@ class CapacityBound(StrEnum):
     PROMPTS = "unread prompts"
     KV = "KV cache"
     TPOT = "TPOT"
+
+
+def usual(bounds: Sequence[CapacityBound]) -> CapacityBound | None:
+    """The most frequent of them, the first of equals; None of none."""
+    return max(dict.fromkeys(bounds), key=bounds.count, default=None)
 
 
 @dataclass(frozen=True, slots=True)

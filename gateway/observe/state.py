@@ -11,7 +11,7 @@ from gateway.core.policy import Model, Tier
 from gateway.core.stats import quantile
 from gateway.observe.build_info import kind
 from gateway.observe.metrics.arms import ArmFacts, ArmVerdict, largest_arm
-from gateway.observe.metrics.facts import Attainment, RefusalFamily, TierFacts, percentile
+from gateway.observe.metrics.facts import Attainment, RefusalFamily, TierFacts
 from gateway.observe.metrics.kept import binds
 from gateway.observe.metrics.metrics import WHYS, Metrics
 from gateway.observe.metrics.window import SPAN_S, Quantiles
@@ -171,13 +171,13 @@ def _objectives(facts: TierFacts, tier: Tier, now: float) -> list[dict[str, obje
     """Each objective by counts of requests: over all of them, refusals included, and whether its answers keep it."""
     rows: list[dict[str, object]] = []
     for metric, objective in tier.slo.objectives():
-        attainment = facts.slo.get((metric, percentile(objective.quantile))) or Attainment(objective.quantile)
+        attainment = facts.slo.get((metric, objective.percentile)) or Attainment(objective.quantile)
         good, total, answered = attainment.recent.read(now)
         kept = attainment.kept(now)
         rows.append(
             {
                 "metric": metric,
-                "percentile": percentile(objective.quantile),
+                "percentile": objective.percentile,
                 "target": objective.quantile,
                 "threshold_s": objective.threshold_s,
                 "window": {"good": good, "total": total, "attainment": good / total if total else None},

@@ -323,7 +323,7 @@ def figures(cell: Cell, records: Sequence[Record]) -> Figures:
     ttft = [record.ttft_s for record in served if record.ttft_s is not None]
     tpot = [record.tpot_s for record in served if record.tpot_s is not None]
     windows = {
-        f"{name} {metric.value} p{100 * objective.quantile:g}": _windows_kept(
+        f"{name} {metric.value} {objective.percentile}": _windows_kept(
             [
                 record
                 for record in served

@@ -58,7 +58,7 @@ def _retry_after(report: Report) -> Iterator[str]:
 
 
 def _answered(admitted: int, refused: int) -> str:
-    """Of those answered or refused."""
+    """The share of requests that were answered, of the answered and the refused."""
     return share(admitted / (admitted + refused) if admitted + refused else None)
 
 

@@ -75,7 +75,7 @@ def test_the_constraint_that_decided_is_named() -> None:
     assert "decided by KV cache\n" in shown(waits)
 
 
-def test_who_would_wait_is_told_the_chance_of_a_refusal() -> None:
+def test_explain_shows_the_chance_of_a_refusal_to_a_request_that_would_wait() -> None:
     waits = {**FOUND, "verdict": "waits", "best": {**at("", 0.2, 0), "replica": None}}
     assert "in vain    0.125  (P(refused after waiting))\n" in shown(waits)
     assert "in vain" not in shown(FOUND)

@@ -214,7 +214,7 @@ class Driver:
             assert sum(other.request.body_bytes for other in shared) <= spec.queue_bytes
 
     def _check_explained(self, request: Request, found: PlacementExplanation | Unplaceable) -> None:
-        """What was said of a request before it came is what became of it."""
+        """The verdict of explain, given before the request arrived, is the outcome of its arrival."""
         seen, sent = self.seen[request.id], request.id in self.open.values()
         if seen.refused is Reason.QUARANTINED:
             return

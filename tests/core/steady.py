@@ -10,7 +10,7 @@ from gateway.core.policy import Ejection, Health, Policy
 from gateway.core.snapshot import ReplicaState
 
 from .made import policy, pool
-from .playbook import Story
+from .playbook import Story, play
 
 
 def fleet(replicas: int, *tiers: Any, slots: int = 8, slow_start_s: float = 0.0, **ejection: Any) -> Policy:
@@ -83,6 +83,16 @@ class Traffic:
         """Of all requests that were sent."""
         counts = Counter(name for at, name in self.sent if since <= at < until)
         return counts[replica] / max(1, sum(counts.values()))
+
+
+def out_of_six(per_s: float) -> tuple[Story, Traffic, float]:
+    """Six replicas, whose r3 was slow and is ejected; when it was. Nothing arrives since."""
+    story = play(fleet(6))
+    traffic = Traffic(story, per_s=per_s)
+    traffic.times["r3"] = 3.0
+    out_at = traffic.until_out("r3")
+    traffic.stop()
+    return story, traffic, out_at
 
 
 def state(story: Story, replica: str) -> ReplicaState:

@@ -9,7 +9,7 @@ from gateway.core.snapshot import ReplicaState
 
 from .made import QUIET, policy, pool
 from .playbook import commit, dispatch, ended, play, refuse
-from .steady import Traffic, fleet
+from .steady import out_of_six
 
 TWO = policy(pool("p", "r1", "r2", slots=2))
 SLOWLY = Health(failures=3, open_s=5.0, slow_start_s=30.0, ejection=None)
@@ -48,11 +48,7 @@ def test_a_retry_does_not_go_to_one_that_is_drained() -> None:
 
 def test_one_that_is_out_is_not_tried_once_it_is_drained_or_down() -> None:
     for leave in (lambda story: story.drains("r3"), lambda story: story.fails("r3")):
-        story = play(fleet(6))
-        traffic = Traffic(story, per_s=45.0)
-        traffic.times["r3"] = 3.0
-        out_at = traffic.until_out("r3")
-        traffic.stop()
+        story, traffic, out_at = out_of_six(per_s=45.0)
         traffic.until(out_at + 6.0)
         before = story.replica("r3").in_flight
         leave(story).whatever().arrives("a").sent("a")

@@ -11,12 +11,12 @@ from gateway.core.snapshot import ReplicaState
 
 from .made import tier
 from .playbook import play
-from .steady import Traffic, fleet, state
+from .steady import Traffic, fleet, out_of_six, state
 
 EJECTION = Ejection()
 
 
-def test_one_request_every_five_seconds_goes_to_an_ejected_replica() -> None:
+def test_an_ejected_replica_gets_a_probe_every_five_seconds() -> None:
     story = play(fleet(6))
     traffic = Traffic(story, per_s=45.0)
     traffic.times["r3"] = 3.0
@@ -51,11 +51,7 @@ def test_probes_are_of_the_least_urgent_tier_if_it_comes_in_time() -> None:
 
 
 def test_no_probe_is_a_request_that_was_with_a_replica_that_broke() -> None:
-    story = play(fleet(6))
-    traffic = Traffic(story, per_s=30.0)
-    traffic.times["r3"] = 3.0
-    out_at = traffic.until_out("r3")
-    traffic.stop()
+    story, traffic, out_at = out_of_six(per_s=30.0)
     story.arrives("a", body_hash=7).sent("a").finishes("a", AttemptOutcome.RESET, body_hash=7)
     traffic.until(out_at + 7.0)
     before = story.replica("r3").in_flight
@@ -66,11 +62,7 @@ def test_no_probe_is_a_request_that_was_with_a_replica_that_broke() -> None:
 
 
 def test_no_probe_is_a_request_for_an_adapter() -> None:
-    story = play(fleet(6))
-    traffic = Traffic(story, per_s=30.0)
-    traffic.times["r3"] = 3.0
-    out_at = traffic.until_out("r3")
-    traffic.stop()
+    story, traffic, out_at = out_of_six(per_s=30.0)
     traffic.until(out_at + 7.0)
     story.observes("r1", Sample(adapters=("x",), max_adapters=4))
     before = story.replica("r3").in_flight

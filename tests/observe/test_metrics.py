@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from gateway.core.policy import Metric, Model, Objective, Slo, Tier
 from gateway.core.request import AttemptOutcome, Outcome, Reason, Record
-from gateway.observe.metrics.facts import REFUSAL_EDGES, Attainment, percentile
+from gateway.observe.metrics.facts import REFUSAL_EDGES, Attainment
 from gateway.observe.metrics.families import RequestFamilies
 from gateway.observe.metrics.metrics import (
     ADAPTER_LABEL_LIMIT,
@@ -106,7 +106,7 @@ def test_counters_agree_with_a_recount(past: list[Record]) -> None:
         expected["tailgate_finished_requests_total", (tier,)] += r.outcome is Outcome.OK
         expected["tailgate_good_requests_total", (tier,)] += r.good
         for metric, objective in r.request.tier.slo.objectives():
-            labels = (metric, percentile(objective.quantile), tier)
+            labels = (metric, objective.percentile, tier)
             if applies(r, metric):
                 expected["tailgate_slo_total", labels] += 1
                 expected["tailgate_slo_good_total", labels] += meets(r, metric, objective.threshold_s)

@@ -306,7 +306,7 @@ def test_end_of_an_attempt_whose_cancel_raised_is_ignored() -> None:
     assert view.in_flight == 0
 
 
-def test_one_bug_of_a_kind_is_logged_a_minute_and_all_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_bugs_of_a_kind_are_logged_once_a_minute_and_all_counted(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
     counted: list[Callback] = []
     supervisor = Supervisor(counted.append, lambda: now[0])

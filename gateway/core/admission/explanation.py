@@ -13,11 +13,11 @@ from gateway.core.fleet.pool import Pool, Replica, with_adapter
 from gateway.core.fleet.routing import RoundRobin
 from gateway.core.forecast.ahead import NOTHING_AHEAD, Forecast
 from gateway.core.forecast.trust import Trust
-from gateway.core.policy import AdmissionMode, Slo, Tier
+from gateway.core.policy import AdmissionMode, Objective, Slo, Tier
 from gateway.core.queueing.limits import LimitExceeded
 from gateway.core.request import Reason
 from gateway.core.request_state import RequestState
-from gateway.core.snapshot import CapacityBound, ReplicaState
+from gateway.core.snapshot import CapacityBound, ReplicaState, usual
 
 MEASURED: Final = "measured"
 SENT: Final = "sent"
@@ -218,8 +218,8 @@ def _missed(admission: Admission, live: RequestState, pool: Pool, replica: Repli
             live.slo = one
             raw = admission.forecast(live, pool, replica, now).raw
             if raw > most:
-                highest = max(objective.quantile for objective in objectives)
-                likeliest, most = f"{name} p{highest * 100:g}", raw
+                highest = max(objectives, key=_quantile)
+                likeliest, most = f"{name} {highest.percentile}", raw
     live.slo = slo
     return likeliest
 
@@ -237,8 +237,8 @@ def _awaited(admission: Admission, live: RequestState, pool: Pool) -> tuple[str,
     is_enforced = tier.admission.mode is AdmissionMode.ENFORCE
     if not (pool.open if is_enforced else pool.below_max):
         bounds = [replica.bound for replica in pool.replicas.values() if is_enforced and replica.bound is not None]
-        usual = max(dict.fromkeys(bounds), key=bounds.count, default=CapacityBound.SLOTS)
-        return usual.value, f"no replica has room, most by their {usual.value} bound"
+        bound = usual(bounds) or CapacityBound.SLOTS
+        return bound.value, f"no replica has room, most by their {bound.value} bound"
     if kept := pool.asked.kept_from(tier):
         return "places", f"{kept} more requests could be sent, which are left to more urgent tiers"
     return "reserve", "the free slots are reserved for other tiers, or their replicas asked for time"
@@ -304,3 +304,7 @@ def _budget(tier: Tier, left: float) -> str:
     if not tier.slo.objectives():
         return "no objective"
     return MEASURED if left else "too few answers"
+
+
+def _quantile(objective: Objective) -> float:
+    return objective.quantile

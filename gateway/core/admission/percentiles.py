@@ -89,7 +89,7 @@ class ShareGuard:
     @property
     def constraint(self) -> str:
         """The name of what it keeps, for people."""
-        return "waits in vain" if self.objective is None else f"TTFT p{self.objective.quantile * 100:g}"
+        return "waits in vain" if self.objective is None else f"TTFT {self.objective.percentile}"
 
     def counts_wait(self, waited_s: float) -> bool:
         """Whether a refusal after this wait is late."""

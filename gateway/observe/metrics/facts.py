@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from gateway.core.admission.promises import is_lost
-from gateway.core.policy import Metric, Policy, Tier
+from gateway.core.policy import Metric, Objective, Policy, Tier
 from gateway.core.request import Outcome, Reason, Record
 from gateway.core.stats import LogHistogram, most_by_chance
 from gateway.observe.metrics.window import EDGES, Quantiles, Sliding
@@ -184,16 +184,16 @@ class TierFacts:
         """Count by the objectives of `tier` from now on."""
         self.tier = tier
         self.objectives = tuple(
-            (metric, objective.threshold_s, self.attainment(metric, objective.quantile))
+            (metric, objective.threshold_s, self.attainment(metric, objective))
             for metric, objective in tier.slo.objectives()
         )
 
-    def attainment(self, metric: Metric, quantile: float) -> Attainment:
+    def attainment(self, metric: Metric, objective: Objective) -> Attainment:
         """The counts of an objective."""
-        key = metric, percentile(quantile)
+        key = metric, objective.percentile
         found = self.slo.get(key)
         if found is None:
-            found = self.slo[key] = Attainment(quantile)
+            found = self.slo[key] = Attainment(objective.quantile)
         return found
 
     def judge(self, record: Record) -> None:
@@ -257,8 +257,3 @@ class LatencyCell:
         self.tpot = LogHistogram(edges.tpot)
         self.e2e = LogHistogram(edges.e2e)
         self.queue = LogHistogram(edges.queue)
-
-
-def percentile(quantile: float) -> str:
-    """0.99 -> "p99", 0.999 -> "p99.9"."""
-    return f"p{round(quantile * 100, 6):g}"

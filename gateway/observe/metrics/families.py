@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from gateway.core.stats import LogHistogram
 from gateway.observe.metrics.arms import ArmFacts
-from gateway.observe.metrics.facts import ADMISSIONS, REFUSAL_EDGES, Attainment, LatencyCell, TierFacts, percentile
+from gateway.observe.metrics.facts import ADMISSIONS, REFUSAL_EDGES, Attainment, LatencyCell, TierFacts
 from gateway.observe.metrics.metrics import Metrics, early_outcome
 
 Row = tuple[tuple[str, ...], float]
@@ -227,7 +227,7 @@ def _objectives(metrics: Metrics) -> Iterator[Metric]:
         ((key, attainment.counts[Attainment.TOTAL]) for key, attainment in attained),
     )
     objectives = [
-        ((tier.name, metric.value, percentile(objective.quantile)), objective)
+        ((tier.name, metric.value, objective.percentile), objective)
         for tier in metrics.policy.tiers.values()
         for metric, objective in tier.slo.objectives()
     ]

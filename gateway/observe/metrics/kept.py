@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from prometheus_client import Metric
 
-from gateway.core.snapshot import Snapshot
-from gateway.observe.metrics.facts import percentile
+from gateway.core.snapshot import Snapshot, usual
 from gateway.observe.metrics.families import gauge
 from gateway.observe.metrics.metrics import Metrics
 
@@ -22,13 +21,13 @@ def binds(metrics: Metrics, snapshot: Snapshot, tier: str) -> str:
     """
     used = {pool for name, pool in metrics.lanes if name == tier}
     bounds = [
-        replica.bound.value
+        replica.bound
         for pool in snapshot.pools
         if pool.name in used
         for replica in pool.replicas
         if replica.bound is not None and replica.slots
     ]
-    return max(dict.fromkeys(bounds), key=bounds.count, default="")
+    return usual(bounds) or ""
 
 
 def kept_families(metrics: Metrics, snapshot: Snapshot, now: float) -> Iterator[Metric]:
@@ -37,7 +36,7 @@ def kept_families(metrics: Metrics, snapshot: Snapshot, now: float) -> Iterator[
     for tier in metrics.policy.tiers.values():
         bound = binds(metrics, snapshot, tier.name) or ENGINE
         for metric, objective in tier.slo.objectives():
-            name = percentile(objective.quantile)
+            name = objective.percentile
             broken_s = metrics.tiers[tier.name].slo[metric, name].broken_s(now)
             rows.append(((tier.name, metric.value, name, bound if broken_s else ""), broken_s))
     yield gauge(
