@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEV_STAMP := $(VENV)/.installed-dev
 CLIENTS := .venv-clients
 CLIENTS_STAMP := $(CLIENTS)/.installed
 NODE := tests/clients/node
@@ -11,7 +12,7 @@ LIGHT_STAMP := $(NODE)/node_modules/.light
 # For two cores: tests of processes wait for each other.
 WORKERS := 3
 
-.PHONY: help setup run scenario test test-long lint bench wheel test-interpreted compiled experiments test-vllm test-clients node-clients lock schema clean
+.PHONY: help setup dev run scenario test test-long lint bench wheel test-interpreted compiled experiments test-vllm test-clients node-clients lock schema clean
 
 help:  ## What there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -22,14 +23,20 @@ setup: compiled  ## Just .venv, with .venv/bin/tailgate
 # so that one core compiles while the other installs the rest. If it cannot, `compiled` says why.
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --no-deps
 
-$(STAMP): requirements-build.lock requirements-dev.lock pyproject.toml
+$(STAMP): requirements-build.lock requirements-sim.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tailgate needs Python >= 3.11; say which: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
-	@echo "installing into $(VENV), hash-locked, and compiling (two minutes or so the first time)"
+	@echo "installing into $(VENV), hash-locked, and compiling (a minute or two the first time)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) --require-hashes -r requirements-build.lock
 	@$(BIN)/python -m deploy.compiling 2> /dev/null & compiling=$$!; \
-	$(PIP) --require-hashes -r requirements-dev.lock && $(PIP) --no-build-isolation --editable . && { wait $$compiling || true; }
+	$(PIP) --require-hashes -r requirements-sim.lock && $(PIP) --no-build-isolation --editable . && { wait $$compiling || true; }
 	@touch $(STAMP)
+
+dev: compiled $(DEV_STAMP)  ## What tests and lint need, too
+
+$(DEV_STAMP): $(STAMP) requirements-dev.lock
+	@$(PIP) --require-hashes -r requirements-dev.lock
+	@touch $(DEV_STAMP)
 
 compiled: $(STAMP)  # A fifth of a second where nothing changed. Without a C compiler: a message, and interpreted code.
 	@$(BIN)/python -m deploy.compiling
@@ -40,13 +47,13 @@ run: compiled  ## Four emulated replicas and the gateway in front of them, until
 scenario: compiled  ## Something goes wrong in front of a fleet: make scenario NAME=overload; without a name, all are listed
 	@$(BIN)/python -m loadtests scenario $(NAME) $(ARGS)
 
-test: compiled  ## The tests but for the long ones, over what everyone runs: compiled if possible; PYTEST_ARGS="-k name"
+test: compiled $(DEV_STAMP)  ## The tests but for the long ones, over what everyone runs: compiled if possible; PYTEST_ARGS="-k name"
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
-test-long: compiled  ## Every test, with all random examples; some ten minutes
+test-long: compiled $(DEV_STAMP)  ## Every test, with all random examples; some ten minutes
 	@TAILGATE_TEST_LONG=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-lint: $(STAMP)  ## Style, types, and who may import whom
+lint: $(DEV_STAMP)  ## Style, types, and who may import whom
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
@@ -58,17 +65,17 @@ bench: compiled  ## CPU per request and per chunk against other proxies, as rati
 wheel: $(STAMP)  ## A wheel in dist/, compiled (needs a C compiler)
 	@TAILGATE_PURE=0 $(BIN)/python -m hatchling build --target wheel
 
-test-interpreted: $(STAMP)  ## The tests that only the code as it is written can pass
+test-interpreted: $(DEV_STAMP)  ## The tests that only the code as it is written can pass
 	@TAILGATE_PURE=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m interpreted
 
 experiments: compiled  ## Every figure of docs/results/experiments again, with its tables and pictures
 	@$(BIN)/python -m loadtests.experiments run all --docs docs/results/experiments
 
-test-vllm: compiled  ## The same requests against a real engine: make test-vllm URL=http://127.0.0.1:8000
+test-vllm: compiled $(DEV_STAMP)  ## The same requests against a real engine: make test-vllm URL=http://127.0.0.1:8000
 	@test -n "$(URL)" || { echo "say where the engine is: make test-vllm URL=http://127.0.0.1:8000"; exit 2; }
 	@TAILGATE_TEST_ENGINE=$(URL) $(BIN)/python -m pytest tests/engine -v
 
-test-clients: compiled $(CLIENTS_STAMP) $(NODE_STAMP)  ## Real clients against the gateway; minutes, and 1.4 GB of packages
+test-clients: compiled $(DEV_STAMP) $(CLIENTS_STAMP) $(NODE_STAMP)  ## Real clients against the gateway; minutes, and 1.4 GB of packages
 	@TAILGATE_TEST_CLIENTS=1 $(BIN)/python -m pytest tests/clients -vv -rs -n 2 --dist worksteal
 
 $(CLIENTS_STAMP): tests/clients/python/requirements.txt
@@ -91,6 +98,7 @@ LOCK := uv pip compile pyproject.toml --universal --generate-hashes --no-emit-in
 lock:  ## Pin every dependency again, with hashes
 	$(LOCK) --extra dev --upgrade -o requirements-dev.lock
 	$(LOCK) --extra build --constraint requirements-dev.lock --upgrade -o requirements-build.lock
+	$(LOCK) --extra sim --constraint requirements-dev.lock --upgrade -o requirements-sim.lock
 	$(LOCK) --constraint requirements-dev.lock --upgrade -o requirements.lock
 
 schema: $(STAMP)  ## Write the JSON Schema of policy files again

@@ -46,7 +46,7 @@ def test_everything_from_outside_is_locked_by_hash() -> None:
 
 
 def test_the_locks_have_a_hash_for_every_requirement() -> None:
-    for lock in ("requirements.lock", "requirements-build.lock", "requirements-dev.lock"):
+    for lock in ("requirements.lock", "requirements-build.lock", "requirements-sim.lock", "requirements-dev.lock"):
         requirements = re.findall(r"^\S+==.*\n(.*)", (ROOT / lock).read_text(), re.MULTILINE)
         assert requirements
         assert all("--hash=sha256:" in following for following in requirements)
