@@ -70,12 +70,12 @@ class AdminPort:
         return Done(True, f"draining: at most {self.drain_deadline_s:.0f} s for requests under way")
 
     def _drain_replica(self, on: bool, name: str) -> Done:
-        """Send a replica, or every rank of a server, nothing new, or let it serve again."""
+        """Send no new requests to a replica, or to every rank of a server; or let it serve again."""
         specs = [replica for pool in self.handler.policy.pools.values() for replica in pool.replicas]
         chosen = [spec.name for spec in specs if name in (spec.name, spec.server)]
         if not chosen:
             names = ", ".join(spec.name for spec in specs)
-            return Done(False, f"there is no replica {name!r:.80}; there are: {names}")
+            return Done(False, f"there is no replica {name!r:.80}; known: {names}")
         for replica in chosen:
             self.driver.drain(replica, on)
         self.sweeper.log_states()
@@ -83,7 +83,7 @@ class AdminPort:
             return Done(True, f"{name} serves again")
         views = [view for pool in self.controller.snapshot(self.driver.clock()).pools for view in pool.replicas]
         under_way = sum(view.in_flight for view in views if view.name in chosen)
-        return Done(True, f"{name} gets nothing new; {under_way} under way there go on")
+        return Done(True, f"{name} gets no new requests; {under_way} under way there go on")
 
     def _watched(self) -> list[Watched]:
         return [

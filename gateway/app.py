@@ -226,7 +226,7 @@ class Gateway:
         if not task.cancelled() and not self.handler.draining:
             error = task.exception()
             log.critical(
-                "the %s has stopped (%r): a bug of the gateway, which now drains and exits with 1: start it again, "
+                "the %s has stopped (%r), a bug of the gateway: it now drains and exits with 1; start it again, "
                 "and report this",
                 task.get_name(),
                 error,

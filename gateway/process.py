@@ -47,7 +47,7 @@ def _taken(settings: Settings) -> str | None:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 flag = option.replace("_", "-")
-                return f"port {port} is taken: --{flag} (TAILGATE_{option.upper()}), 0 takes a free one"
+                return f"port {port} is taken: give another by --{flag} (TAILGATE_{option.upper()}); 0 takes a free one"
     return None
 
 
@@ -60,7 +60,7 @@ def serve(settings: Settings, policy_path: Path | None, replicas: tuple[str, ...
     gc.freeze()
     gc.set_threshold(GC_ALLOCATIONS, 20, 50)
     for unknown, meant in strangers(os.environ):
-        log.warning("%s is no setting and does nothing%s", unknown, f": did you mean {meant}?" if meant else "")
+        log.warning("%s is not a setting and has no effect%s", unknown, f": did you mean {meant}?" if meant else "")
     try:
         policy = load(policy_path) if policy_path is not None else builtin(replicas)
         problem = exposure_error(policy, settings.host) or settings.body_limit_error(policy.max_body_bytes)

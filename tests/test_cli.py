@@ -423,5 +423,5 @@ class TestScript:
 def test_an_unknown_endpoint_is_told_with_those_that_there_are(policy: Path) -> None:
     result = run("explain", "--policy", policy, "--endpoint", "bad", stdin="{}")
     assert result.exit_code == 2
-    assert "'--endpoint': bad is no path that reaches a replica; there are /v1/chat/completions," in result.stderr
+    assert "'--endpoint': bad is not a path that reaches a replica; known: /v1/chat/completions," in result.stderr
     assert "Value error" not in result.stderr

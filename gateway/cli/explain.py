@@ -26,7 +26,7 @@ OF_POLICY = ("policy", "key", "endpoint")
 
 def _endpoint(path: str) -> Endpoint:
     if path not in tuple(Endpoint):
-        raise typer.BadParameter(f"{path} is no path that reaches a replica; there are {', '.join(Endpoint)}")
+        raise typer.BadParameter(f"{path} is not a path that reaches a replica; known: {', '.join(Endpoint)}")
     return Endpoint(path)
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 
 TIMEOUT_S = 5.0
 MAX_ANSWER_BYTES = 1 << 20
-_HINT = ": is this the admin port of a gateway that runs?"
+_HINT = ": is this the admin port of a running gateway?"
 
 
 class Unanswered(Exception):
@@ -29,7 +29,7 @@ def ask_admin(url: str, what: str, question: dict[str, Any] | None, token: str =
     """The answer of the admin port at `url`; without a question it is a GET. Raises Unanswered."""
     address = f"{url.rstrip('/')}/admin/{what}"
     if not address.startswith(("http://", "https://")):
-        raise Unanswered(f"{url} is no URL of an admin port, such as http://127.0.0.1:9090")
+        raise Unanswered(f"{url} is not the URL of an admin port, such as http://127.0.0.1:9090")
     headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})
     request = urllib.request.Request(address, None if question is None else json.dumps(question).encode(), headers)
     try:

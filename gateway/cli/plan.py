@@ -168,7 +168,7 @@ def _by_pool(fleet: str, policy: Policy) -> dict[str, Profile]:
     """The profiles of --fleet. Raises ValueError if it names anything but pools."""
     profiles = fleet_of(fleet, policy)
     if strangers := [name for name in profiles if name not in policy.pools]:
-        raise ValueError(f"--fleet names {', '.join(strangers)}: here it is by pool, since their replicas are counted")
+        raise ValueError(f"--fleet names {', '.join(strangers)}: name pools, since a plan counts their replicas")
     return profiles
 
 

@@ -59,7 +59,7 @@ def _found(found: Knee, spare: int, cost: Cost | None) -> Iterator[tuple[str, st
     spares = f" and {spare} spare" if spare else ""
     yield "replicas", f"{_fleet(needed)}{spares}: goodput {_goodput(needed)} at {needed.rate_per_s:,.4g}/s"
     knee = f"{limit.rate_per_s:,.4g}/s, {found.per_replica_per_s:,.4g}/s by replica"
-    most = f"no less than {knee}, the highest rate that was tried: is it limits of tenants that bind?"
+    most = f"no less than {knee}, the highest rate that was tried: do the limits of tenants bind?"
     yield "knee", f"{knee}: from there on below {found.target:g}" if found.limit_is_known else most
     yield (
         "in flight",

@@ -48,7 +48,7 @@ def _read(with_unit: Callable[[str], float], what: str, such_as: str, least: flo
     if not math.isfinite(value):
         raise typer.BadParameter(f"{text} is not a finite {what}: write {such_as}")
     if least is not None and value < least:
-        raise typer.BadParameter(f"{text} is too little, {least:g} is the least: write {such_as}")
+        raise typer.BadParameter(f"{text} is too small, the minimum is {least:g}: write {such_as}")
     return value
 
 

@@ -80,11 +80,11 @@ def _print(parts: Sequence[Header], done: Replayed, out: Console) -> None:
     if written != here:
         out.print(f"note: written by tailgate {written}, replayed by {here}", style="yellow")
     if done.cut:
-        out.print("note: the last line is cut off, as it is when the process was killed", style="yellow")
+        out.print("note: the last line is cut off, as after a kill of the process", style="yellow")
     span_s = 0.0 if done.began_at is None or done.ended_at is None else done.ended_at - done.began_at
     what = f"{done.calls} calls of {done.requests} requests in {span_s:.1f} s"
     if done.divergence is not None:
-        out.print(f"{what} were answered alike, then came another answer:", style="red")
+        out.print(f"{what} were answered alike, then one was answered differently:", style="red")
         _show(done.divergence, parts[0].about.get("fields"), out)
     elif done.stopped:
         out.print(f"{what} were answered alike. {done.stopped}", style="yellow")

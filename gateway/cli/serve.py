@@ -91,7 +91,7 @@ def serve(
     given = _settings_in(locals())
     replicas = tuple(replica or ())
     if policy is not None and replicas:
-        raise typer.BadParameter("give one of them: the pools of a policy say where replicas are", param_hint=_HINT)
+        raise typer.BadParameter("give one of them: a policy lists its replicas itself", param_hint=_HINT)
     if policy is None and not replicas:
         raise typer.BadParameter(
             "nothing to serve: give --policy FILE (policies/ has files to start from), "

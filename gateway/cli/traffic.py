@@ -23,13 +23,9 @@ from gateway.sim.workload.traces import EmptyRows, Trace, mix_for
 
 WorkloadOption = Annotated[
     str | None,
-    typer.Option(
-        metavar="SPEC|TRACE", show_default=False, help="What arrives: a workload by name or file, or a trace."
-    ),
+    typer.Option(metavar="SPEC|TRACE", show_default=False, help="The traffic: a workload by name or file, or a trace."),
 ]
-TraceOption = Annotated[
-    str | None, typer.Option(metavar="FILE", show_default=False, help="The same: what arrives, where it is a trace.")
-]
+TraceOption = Annotated[str | None, typer.Option(metavar="FILE", show_default=False, help="The same, for a trace.")]
 FleetOption = Annotated[
     str,
     typer.Option(
@@ -70,9 +66,9 @@ def loaded_policy(file: Path) -> Policy:
 def source_of(workload: str | None, trace: str | None) -> str:
     """The argument of --workload or --trace. Raises ValueError unless it is one of them."""
     if workload is not None and trace is not None:
-        raise ValueError("--workload and --trace both say what arrives: keep one")
+        raise ValueError("--workload and --trace both name the traffic: keep one")
     if (source := workload or trace) is None:
-        raise ValueError("say what arrives with --workload: a workload by name or file, or a trace")
+        raise ValueError("name the traffic with --workload: a workload by name or file, or a trace")
     return source
 
 
@@ -82,7 +78,7 @@ def workload_of(
     """The arrivals. Rows left out are reported on stderr. Raises PolicyErrors or ValueError if it cannot be read."""
     found = load_workload(source, rate_per_s=rate, duration_s=duration, mix=mix_for(mix, policy, model))
     if mix is not None and not isinstance(found, Trace):
-        raise ValueError(f"--mix is for traces: {source} says itself which tiers its requests are of")
+        raise ValueError(f"--mix is for traces: the requests of {source} have tiers already")
     if isinstance(found, Trace):
         _say_left_out(found)
     return found if model is None else OfModel(found, model)

@@ -66,7 +66,7 @@ class Fetcher:
     async def get(self) -> bytes | Failed:
         """The body of a 2xx answer."""
         if self._request is None:
-            return Failed(ReadFault.UNREACHABLE, "its address is none")
+            return Failed(ReadFault.UNREACHABLE, "its URL is not valid")
         clean = False
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -101,12 +101,12 @@ class Fetcher:
             # a socket.
             if error.obj is not None or error.name != "getpeername":
                 raise
-            raise httpx.ConnectError("reset at once") from error
+            raise httpx.ConnectError("the connection was reset at once") from error
         try:
             if not response.is_success:
                 return Failed(ReadFault.STATUS, f"answered {response.status_code}", response.status_code)
             if response.headers.get("content-encoding", "identity").lower() != "identity":
-                return Failed(ReadFault.ENCODED, "answered with a content encoding")
+                return Failed(ReadFault.ENCODED, "answered with a content encoding, which was not asked for")
             body, pieces = bytearray(), 0
             async for chunk in response.aiter_raw():
                 pieces += 1

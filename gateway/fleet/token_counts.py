@@ -94,5 +94,5 @@ def _read(answer: bytes) -> int | Failed:
     try:
         tokens = count(msgspec.json.decode(answer, type=_Count).input_tokens)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return Failed(ReadFault.GARBAGE, "no count")
-    return Failed(ReadFault.GARBAGE, "an impossible count") if tokens is None else tokens
+        return Failed(ReadFault.GARBAGE, "the answer has no input_tokens")
+    return Failed(ReadFault.GARBAGE, "input_tokens is not a possible count") if tokens is None else tokens

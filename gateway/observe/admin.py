@@ -160,7 +160,7 @@ def _actions(actions: Mapping[str, Action], replica_actions: Mapping[str, Replic
             done = await of_all()
         else:
             there_are = ", ".join(sorted({*actions, *replica_actions}))
-            raise HTTPException(404, f"no such action; there are: {there_are}")
+            raise HTTPException(404, f"no such action; known: {there_are}")
         return Response(document(done), 200 if done.ok else 409, media_type="application/json")
 
     return router
@@ -178,7 +178,7 @@ async def _body(request: Request) -> bytes:
             else:
                 return body
     except ClientDisconnect:
-        raise HTTPException(408, "the client left before the body was whole") from None
+        raise HTTPException(408, "the client left before its body was complete") from None
     raise HTTPException(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
 
 

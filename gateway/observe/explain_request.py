@@ -35,17 +35,17 @@ def asked(body: bytes, sources: Sources) -> Request:
         raise ValueError("the body is not a JSON object")
     for name, value in said.items():
         if name not in FIELDS:
-            raise ValueError(f"{name}: unknown field; there are {', '.join(FIELDS)}")
+            raise ValueError(f"{name}: unknown field; known: {', '.join(FIELDS)}")
         if type(value) not in FIELDS[name] or (type(value) is int and not count(value)):
             raise ValueError(f"{name}: {value!r:.50} is not {KINDS[FIELDS[name][0]]}")
     tier = policy.tiers.get(said.get("tier", policy.default_tier))
     if tier is None:
-        raise ValueError(f"tier: {said['tier']!r:.50} is unknown; there are {', '.join(policy.tiers)}")
+        raise ValueError(f"tier: {said['tier']!r:.50} is unknown; known: {', '.join(policy.tiers)}")
     name = said.get("model", next(iter(policy.models)))
     model, adapter = sources.find(name, tier)
     if model is None:
         known = ", ".join(policy.models)
-        raise ValueError(f"model: {name!r:.50} is unknown; there are {known}, and LoRA adapters that replicas list")
+        raise ValueError(f"model: {name!r:.50} is unknown; known: {known}, and LoRA adapters that replicas list")
     tenant = said.get("tenant", ANONYMOUS)
     if model.split:
         model = arm_of(policy, model, tier, sticky_key(None, tenant, ""))

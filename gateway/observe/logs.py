@@ -65,7 +65,7 @@ def log_quarantine(news: Sequence[News]) -> None:
                 "a request in quarantine was refused", extra={"fields": {**about, "times": told.refused}}
             )
     if len(news) > MAX_NEWS:
-        QUARANTINE.warning("%d more requests in quarantine", len(news) - MAX_NEWS)
+        QUARANTINE.warning("%d more requests in quarantine were refused since the last line", len(news) - MAX_NEWS)
 
 
 class JsonLines(logging.Formatter):

@@ -183,7 +183,10 @@ class Search:
         while not self._try(counts, times=times).reached:
             times /= 2.0
             if times < MIN_TIMES:
-                raise ValueError(f"goodput is below {self.target:g} at any rate: some requests cannot be good")
+                raise ValueError(
+                    f"goodput is below {self.target:g} at any rate: some requests cannot be good; "
+                    f"ask for less than --target {self.target:g}, or look at the objectives"
+                )
         return self._limit(counts, times)
 
     def _limit(self, counts: Counts, low: float = 1.0) -> Tried:

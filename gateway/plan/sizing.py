@@ -55,14 +55,14 @@ class Load:
         share("--utilization", self.utilization, "0.7 for 70%")
         share("--availability", self.availability, "0.999 for 99.9% of the time")
         if self.slots is not None and self.latency_s is None:
-            raise ValueError("--slots says nothing without --latency: how long does a request hold a slot?")
+            raise ValueError("--slots needs --latency: how long does a request hold a slot?")
         if self.latency_s is None and self.per_replica_per_s is None:
             raise ValueError("say how long a request takes (--latency), or what a replica carries (--per-replica)")
         if self.p99_wait_s is not None and self.slots is None:
             raise ValueError("--p99-wait needs --slots and --latency: waits are computed from them")
         if self.full is not None and self.full < MIN_REPLICAS:
             raise ValueError(
-                f"it would keep {self.full:.3g} replicas busy, which is none: look at "
+                f"this traffic would keep only {self.full:.3g} replicas busy: look at "
                 f"{'--rate and --per-replica' if self.slots is None else '--rate, --latency and --slots'} again"
             )
 
@@ -202,7 +202,7 @@ def _whole(quotient: float) -> int:
 def _bounded(replicas: float) -> int:
     if replicas > MAX_REPLICAS:
         raise ValueError(
-            f"it would take {replicas:.3g} replicas or more: look at --rate, and at what a replica carries, again"
+            f"this traffic would take {replicas:.3g} replicas or more: look at --rate and at what a replica carries"
         )
     return max(1, math.ceil(replicas))
 

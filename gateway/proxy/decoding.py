@@ -48,9 +48,7 @@ class BodyDecoder:
             is_whole = decoding.step()
         except CorruptBody as exc:
             coding = decoding.coding.decode()
-            problem = Problem(
-                Reason.BAD_REQUEST, f"The body is not in the content encoding {coding}, as it says: {exc}."
-            )
+            problem = Problem(Reason.BAD_REQUEST, f"The body is not valid {coding}, its Content-Encoding: {exc}.")
         if problem is not None:
             pass
         elif decoding.size > limits.max_body_bytes:

@@ -13,7 +13,7 @@ def malformed(version: str, head: RequestHead) -> Problem | None:
     if version not in ("1.1", "1.0"):
         return Problem(Reason.BAD_REQUEST, "This server speaks HTTP/1.1 and HTTP/1.0.")
     if head.repeated is not None:
-        return Problem(Reason.BAD_REQUEST, f"The header {head.repeated.decode('latin-1')!r} stands twice.")
+        return Problem(Reason.BAD_REQUEST, f"The header {head.repeated.decode('latin-1')!r} is given twice.")
     if b"host" not in head.fields and version == "1.1":
         return Problem(Reason.BAD_REQUEST, "The Host header is missing.")
     return _unusual(head.fields) if head.unusual else None
@@ -21,7 +21,7 @@ def malformed(version: str, head: RequestHead) -> Problem | None:
 
 def _unusual(fields: dict[bytes, bytes]) -> Problem | None:
     if fields.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
-        return Problem(Reason.BAD_REQUEST, "The only transfer encoding understood is 'chunked'.")
+        return Problem(Reason.BAD_REQUEST, "The only transfer encoding that is understood is 'chunked'.")
     if read_coding(fields.get(b"content-encoding", b"identity")) is None:
         taken = ACCEPT_ENCODING.decode()
         return Problem(

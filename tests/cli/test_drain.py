@@ -69,7 +69,7 @@ async def test_a_replica_that_is_drained_gets_nothing_until_it_is_undrained(
 ) -> None:
     with caplog.at_level(logging.INFO, "tailgate"):
         drained = await served.command("drain", "r1")
-        assert (drained.exit_code, drained.stdout) == (0, "r1 gets nothing new; 0 under way there go on\n")
+        assert (drained.exit_code, drained.stdout) == (0, "r1 gets no new requests; 0 under way there go on\n")
         assert await served.asked(4) == {"r2"}
         undrained = await served.command("undrain", "r1")
         assert (undrained.exit_code, undrained.stdout) == (0, "r1 serves again\n")
@@ -94,7 +94,7 @@ async def test_drain_waits_for_requests_under_way_no_longer_than_its_limit(serve
 async def test_who_cannot_be_drained_is_named_and_who_may_not_is_told(served: Served) -> None:
     nobody = await served.command("drain", "r9")
     assert nobody.exit_code == 2
-    assert "there is no replica 'r9'; there are: r1, r2" in nobody.stderr
+    assert "there is no replica 'r9'; known: r1, r2" in nobody.stderr
     stranger = await served.command("drain", "r1", token="wrong-wrong-wrong-wrong")
     assert stranger.exit_code == 2
     assert "wrong or missing admin token" in stranger.stderr

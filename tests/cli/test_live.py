@@ -110,7 +110,7 @@ def another_server() -> Iterator[str]:
 
 
 def test_a_port_that_is_not_the_admin_port_gets_a_hint() -> None:
-    hint = "is this the admin port of a gateway that runs?"
+    hint = "is this the admin port of a running gateway?"
     with another_server() as url:
         wrong = run("explain", "--live", url)
     nobody = run("explain", "--live", url)
@@ -145,5 +145,5 @@ def test_a_taken_port_is_one_line(
         settings = Settings(**{"port": 0, "admin_port": 0, setting: port})
         assert gateway.process.serve(settings, None, ("http://127.0.0.1:9",)) == 3
     flag = setting.replace("_", "-")
-    said = f"port {port} is taken: --{flag} (TAILGATE_{setting.upper()}), 0 takes a free one\n"
+    said = f"port {port} is taken: give another by --{flag} (TAILGATE_{setting.upper()}); 0 takes a free one\n"
     assert capsys.readouterr().err == said

@@ -39,7 +39,7 @@ def test_bad_rate_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["0.05", "50ms", "-3", "0s"])
 def test_quantity_below_its_minimum_is_refused(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match=r"is too little, 0\.1 is the least"):
+    with pytest.raises(typer.BadParameter, match=r"is too small, the minimum is 0\.1"):
         seconds(0.1)(text)
 
 

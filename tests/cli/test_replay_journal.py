@@ -141,7 +141,7 @@ def test_the_first_other_answer_is_shown_beside_the_recorded_one(copy: Path) -> 
     result = run(copy)
     assert result.exit_code == 1
     shown = result.stdout.splitlines()
-    assert shown[0].endswith("were answered alike, then came another answer:")
+    assert shown[0].endswith("were answered alike, then one was answered differently:")
     assert shown[1].startswith(f"{copy}:{number + 1}: arrive at {row[0]!r}: [{{")
     assert (
         shown[2]

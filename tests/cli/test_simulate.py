@@ -107,22 +107,22 @@ def test_fleet_faults_and_clients_are_told(policy: Path, trace: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--workload", "TRACE", "--fleet", "huge"], "huge is no profile of an engine; there is default, short"),
+        (["--workload", "TRACE", "--fleet", "huge"], "huge is not an engine profile; known: default, short"),
         (
             ["--workload", "TRACE", "--fleet", "q=slow"],
             "--fleet: q is neither a pool nor a replica of the policy; pools: p",
         ),
         (["--workload", "TRACE", "--fault", "r1@x=slow:2"], "a fault is written REPLICA@SECONDS=HARM"),
         (["--workload", "TRACE", "--fault", "r1@1=slow"], "a fault is written REPLICA@SECONDS=HARM"),
-        (["--workload", "TRACE", "--fault", "r9@1=down"], "a fault befalls r9, but the replicas are r1, r2"),
-        (["--workload", "TRACE", "--baseline", "cap"], "cap is no baseline; there is round-robin"),
+        (["--workload", "TRACE", "--fault", "r9@1=down"], "--fault names r9, but the replicas are r1, r2"),
+        (["--workload", "TRACE", "--baseline", "cap"], "cap is not a baseline; known: round-robin"),
         (
             ["--workload", "TRACE", "--warmup", "1000"],
             "--warmup is 1000 s, requests arrive for 20 s",
         ),
         (["--workload", "TRACE", "--duration", "5"], "after the warm-up: --warmup is 10 s, --duration is 5 s"),
         (["--workload", "no-such-thing"], "no-such-thing: is neither a file nor a workload that is shipped"),
-        (["--workload", "step", "--mix", "gold=100%"], "--mix is for traces: step says itself"),
+        (["--workload", "step", "--mix", "gold=100%"], "--mix is for traces: the requests of step have tiers already"),
         (["--workload", "TRACE", "--mix", "gold"], "--mix gold: a mix is written TIER=SHARE,..."),
         (["--workload", "TRACE", "--mix", "gold=0%,bulk=9%"], "--mix gold=0%: a mix is written TIER=SHARE,..."),
         (["--workload", "TRACE", "--mix", "gold=20%, bulk=80"], "--mix bulk=80: 80 lacks its %: a mix is written"),
@@ -163,7 +163,7 @@ def test_rows_of_0_tokens_are_left_out_and_named(policy: Path, trace: Path) -> N
 def test_every_request_may_ask_for_another_model(policy: Path, trace: Path) -> None:
     policy.write_text(POLICY.replace("SLOTS", "64").replace("{default: {pools", "{llama: {pools"))
     wrong = run("simulate", "--policy", policy, "--workload", trace, "--seeds", "1")
-    assert "wide: the workload asks for what the policy does not have: model default (it has llama)" in wrong.stderr
+    assert "wide: the policy lacks what the workload asks for: model default (it has llama)" in wrong.stderr
     found = simulate("--policy", policy, "--workload", trace, "--seeds", "1", "--model", "llama")
     assert found["runs"][0]["goodput"] > 0.95
 
@@ -174,7 +174,7 @@ def test_every_tier_and_model_that_a_policy_lacks_is_told_at_once(policy: Path, 
     result = run("simulate", "--policy", policy, "--workload", trace, "--duration", "60")
     assert result.exit_code == 2
     told = "tier silver, lead (it has gold, bulk); model llama (it has default)"
-    assert result.stderr == f"wide: the workload asks for what the policy does not have: {told}\n"
+    assert result.stderr == f"wide: the policy lacks what the workload asks for: {told}\n"
 
 
 def test_a_broken_policy_is_told_by_line(policy: Path, trace: Path) -> None:

@@ -179,7 +179,9 @@ def test_whose_first_token_would_come_too_late_is_not_sent_however_little_probab
     oracle.breach["p"], oracle.ttft_s = (1.0 if sent else 0.0), ttft_s
     told = [command.detail for command in story.finishes("running").commands if isinstance(command, Refuse)]
     assert ("a" not in story.records) is sent
-    assert told == ([] if sent else ["The replicas are busy. Its turn came too late for a first token within 1 s."])
+    assert told == (
+        [] if sent else ["The replicas are busy. This request's turn came too late for a first token within 1 s."]
+    )
 
 
 @pytest.mark.parametrize("trusted", [True, False])

@@ -112,7 +112,7 @@ def test_a_percentile_that_would_break_refuses_and_is_named() -> None:
     found = explained(story)
     assert isinstance(found, PlacementExplanation)
     assert (found.verdict, found.constraint) == ("refused", "TTFT p90")
-    assert "at least 0.9 of the answers must have theirs within 0.5 s" in found.why
+    assert "at least 0.9 of the answers must begin within 0.5 s" in found.why
     story.arrives("c").expect(refuse(Reason.PREDICTED, detail=found.why), ended(Outcome.REFUSED))
 
 

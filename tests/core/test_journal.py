@@ -373,8 +373,8 @@ def test_another_seed_or_share_gives_other_answers() -> None:
 @pytest.mark.parametrize(
     ("row", "complaint"),
     [
-        ([1.0, "arive", [], []], "is no call"),
-        ([1.0, "sent"], "is no call"),
+        ([1.0, "arive", [], []], "is not a call"),
+        ([1.0, "sent"], "is not a call"),
         (
             [
                 1.0,
@@ -388,7 +388,7 @@ def test_another_seed_or_share_gives_other_answers() -> None:
         ([1.0, "observe", ["r1", {"Sample": {"helthy": True}}], []], "fields of Sample are unknown here: helthy"),
         ([1.0, "observe", ["r1", {"Simple": {}}], []], "cannot be read as Simple"),
         ([1.0, "observe", ["r1", {"a": 1, "b": 2}], []], "does not name its type"),
-        ([1.0, "configure", [{"Policy": "9"}], []], "nothing said before what Policy '9' is"),
+        ([1.0, "configure", [{"Policy": "9"}], []], "no earlier line describes Policy '9'"),
     ],
 )
 def test_row_that_is_no_call_is_refused(row: list[object], complaint: str) -> None:

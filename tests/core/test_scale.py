@@ -258,4 +258,4 @@ def test_looks_at_replicas_move_it_and_the_pool_shows_it() -> None:
     assert scale.wanted == 1
     assert scale.serving == 2.0
     assert scale.requests_per_s == pytest.approx(0.4, rel=0.3)
-    assert "replicas' worth of work comes" in scale.why
+    assert "replicas' worth of work arrives" in scale.why

@@ -141,7 +141,7 @@ SNAPSHOT = Snapshot(
             drain_rate=3.5,
             prefill_limit_tokens=4096.0,
             scale=ScaleView(
-                3, 2.0, 12.0, 12000.0, 2400.0, 1.5, 1.6, 2.3, 0.7, 9, 120.0, "1.50 replicas' worth of work comes"
+                3, 2.0, 12.0, 12000.0, 2400.0, 1.5, 1.6, 2.3, 0.7, 9, 120.0, "1.50 replicas' worth of work arrives"
             ),
             replicas=(
                 ReplicaView(

@@ -167,7 +167,7 @@ async def test_the_state_shows_pools_replicas_tenants_and_reasons(process: Proce
         0.7,
         120,
     )
-    assert scale["why"] == "1.50 replicas' worth of work comes"
+    assert scale["why"] == "1.50 replicas' worth of work arrives"
     assert shown["pools"][1]["scale"] is None
     assert shown["tenants"][0]["requests_left"] == 41.5
     assert shown["tenants_total"] == 1
@@ -372,8 +372,8 @@ async def test_explanation_needs_no_token() -> None:
     [
         ("{", "the body is not JSON"),
         ("[]", "not a JSON object"),
-        ('{"teir": "free"}', "teir: unknown field; there are tier, model"),
-        ('{"tier": "gold"}', "tier: 'gold' is unknown; there are premium"),
+        ('{"teir": "free"}', "teir: unknown field; known: tier, model"),
+        ('{"tier": "gold"}', "tier: 'gold' is unknown; known: premium"),
         ('{"model": "nope"}', "model: 'nope' is unknown"),
         ('{"prompt_tokens": 0}', "prompt_tokens: 0 is not a whole number above 0"),
         ('{"prompt_tokens": true}', "prompt_tokens: True is not a whole number"),

@@ -141,7 +141,7 @@ async def test_a_full_disk_leaves_a_gap_that_is_counted_and_told_once(
     assert rows(tmp_path / "j")[1:] == [calls[0], {"gap": 5}, *[calls[3]] * 4]
     assert written.dropped == 5
     assert [record.getMessage() for record in caplog.records] == [
-        f"calls are missing in the journal {tmp_path / 'j'}, what follows cannot be replayed: No space left on device"
+        f"calls are missing in the journal {tmp_path / 'j'}, so the rest cannot be replayed: No space left on device"
     ]
 
 

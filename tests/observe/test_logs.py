@@ -98,7 +98,7 @@ def test_a_fleet_that_breaks_off_as_a_whole_does_not_fill_the_log() -> None:
     log_quarantine([News(number, ("a", "b"), True, 0) for number in range(100)])
     lines = out.getvalue().splitlines()
     assert len(lines) == MAX_NEWS + 1
-    assert lines[-1].endswith(f"{100 - MAX_NEWS} more requests in quarantine")
+    assert lines[-1].endswith(f"{100 - MAX_NEWS} more requests in quarantine were refused since the last line")
 
 
 @pytest.mark.parametrize("as_json", [True, False])

@@ -127,7 +127,7 @@ def test_the_last_line_may_be_cut_off(tmp_path: Path) -> None:
         (
             0,
             {"journal": 3, "run": "r", "part": 1, "version": "9"},
-            "is a journal of form 3, of tailgate 9: .* forms 1 and 2",
+            "is a journal in format 3, of tailgate 9: .* formats 1 and 2",
         ),
         (
             0,
@@ -135,8 +135,8 @@ def test_the_last_line_may_be_cut_off(tmp_path: Path) -> None:
             r"j:1: the header is not .*\(written by tailgate 9\)",
         ),
         (3, b"[1.0,\n", "j:4: this is not JSON"),
-        (3, {"lte": 1}, "j:4: this is neither a call nor a known object"),
-        (3, [1.0, "arive", [], []], "j:4: .* is no call"),
+        (3, {"lte": 1}, "j:4: a line is neither a call nor a known object"),
+        (3, [1.0, "arive", [], []], "j:4: .* is not a call"),
         (3, {"let": "2", "be": 3}, "j:4: 2 is neither a policy nor a tier nor a model"),
     ],
 )

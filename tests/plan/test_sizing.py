@@ -142,7 +142,7 @@ def test_enough_are_up() -> None:
         ({"slots": 0}, r"--slots is 0: say requests that a replica works on at once"),
         ({"utilization": 70.0}, r"--utilization is 70: it is a share above 0 and at most 1, 0.7 for 70%"),
         ({"availability": 0.0}, r"--availability is 0"),
-        ({"latency_s": None}, r"--slots says nothing without --latency"),
+        ({"latency_s": None}, r"--slots needs --latency"),
         ({"latency_s": None, "slots": None}, r"--latency\), or what a replica carries \(--per-replica"),
         ({"slots": None, "p99_wait_s": 1.0}, r"--p99-wait needs --slots and --latency"),
     ],
@@ -160,7 +160,7 @@ def test_as_many_replicas_as_there_may_be_are_a_plan() -> None:
 
 
 def test_more_replicas_than_anybody_has_are_no_plan() -> None:
-    with pytest.raises(ValueError, match="look at --rate, and at what a replica carries, again"):
+    with pytest.raises(ValueError, match="look at --rate and at what a replica carries"):
         of(1e9, 1e3, 1)
 
 

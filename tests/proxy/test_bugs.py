@@ -80,10 +80,8 @@ async def test_a_part_that_stops_is_named_with_its_cause_and_ends_the_process(
     ) as gateway:
         await asyncio.wait_for(gateway.broken.wait(), 10.0)
     (line,) = (record.getMessage() for record in caplog.records if record.levelname == "CRITICAL")
-    assert line.startswith(
-        "the watch of the replicas has stopped (RuntimeError('a bug')): a bug of the gateway, which "
-    )
-    assert line.endswith("drains and exits with 1: start it again, and report this")
+    assert line.startswith("the watch of the replicas has stopped (RuntimeError('a bug')), a bug of the gateway: ")
+    assert line.endswith("drains and exits with 1; start it again, and report this")
 
 
 COUNTED = {"model": "emulated", "messages": [{"role": "user", "content": "hi"}]}

@@ -103,7 +103,7 @@ async def test_a_server_that_is_drained_by_its_name_is_drained_in_every_rank(gat
     key = {"Authorization": f"Bearer {TOKEN}"}
     async with httpx.AsyncClient(base_url=gateway.admin_url, headers=key) as admin:
         told = (await admin.post("/admin/drain", json={"replica": "gpu"})).json()
-        assert told["message"] == "gpu gets nothing new; 0 under way there go on"
+        assert told["message"] == "gpu gets no new requests; 0 under way there go on"
         assert {state for _, _, state, _ in gateway.controller.states()} == {"drained"}
         await admin.post("/admin/undrain", json={"replica": "gpu#1"})
     assert [state for _, _, state, _ in gateway.controller.states()] == ["drained", "up", "drained"]

@@ -119,7 +119,7 @@ class TestSaturationRule:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("random", "random is no baseline; there is round-robin"),
+        ("random", "random is not a baseline; known: round-robin"),
         ("static-cap:slot=3", "static-cap has no slot; it has slots, wait"),
         ("round-robin:slots=3", "it has no numbers"),
         ("static-cap:slots=many", "slots must be a number, as in slots=64"),
@@ -156,7 +156,7 @@ class TestComparisons:
 
     def test_an_error_in_another_process_is_told(self) -> None:
         broken = replace(self.comparison(), workload=Poisson(30.0, 10.0, tier="silver"))
-        with pytest.raises(ValueError, match="does not have: tier silver"):
+        with pytest.raises(ValueError, match="asks for: tier silver"):
             broken.run_all(jobs=2)
 
     def test_several_processes_find_the_same(self) -> None:

@@ -212,9 +212,9 @@ def test_capacity_is_where_the_optimum_begins_to_refuse() -> None:
 
 
 def test_there_is_no_bound_of_nothing_and_no_capacity_for_the_impossible() -> None:
-    with pytest.raises(ValueError, match="nothing arrives"):
+    with pytest.raises(ValueError, match="no request arrives"):
         bound([], policy())
     workload = Synthetic(1.0, 50.0, (TierTraffic("default", 1, Uniform(100, 100), Uniform(1, 1)),))
-    with pytest.raises(ValueError, match="some requests fit nowhere"):
+    with pytest.raises(ValueError, match="some requests fit on no replica"):
         capacity(workload, policy(tier(ttft_s=0.01)), fleet(PREFILL), seeds=(1,))
     assert math.isfinite(capacity(workload, policy(tier(ttft_s=1.0)), fleet(PREFILL), seeds=(1,), precision=0.2))

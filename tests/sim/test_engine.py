@@ -291,7 +291,7 @@ class TestFaults:
         assert spy.records()[-1].e2e_s == pytest.approx(alone.records()[0].e2e_s)
 
     def test_one_of_no_replica_is_told(self) -> None:
-        with pytest.raises(ValueError, match="befalls r9, but the replicas are r1, r2"):
+        with pytest.raises(ValueError, match="names r9, but the replicas are r1, r2"):
             simulate(policy(replicas=2), [], fleet=FleetSpec(faults=(Fault(0.0, "r9", Harm.DOWN),)))
 
 
@@ -326,7 +326,7 @@ class TestWatching:
 
 class TestWhatIsWrong:
     def test_every_tier_and_model_that_the_policy_has_not(self) -> None:
-        told = r"policy does not have: tier gold, lead \(it has default\); model gpt \(it has default\)"
+        told = r"what the workload asks for: tier gold, lead \(it has default\); model gpt \(it has default\)"
         with pytest.raises(ValueError, match=told):
             simulate(policy(), [arrival(0.0, tier="gold"), arrival(1.0, tier="lead", model="gpt")])
 

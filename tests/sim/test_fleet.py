@@ -38,7 +38,7 @@ def test_unnamed_replica_gets_the_default_profile() -> None:
 
 @pytest.mark.parametrize("text", ["", "fast", "p=", "p=fast", "q=slow", "=slow"])
 def test_other_fleets_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"there is default|neither a pool nor a replica of the policy; pools: p"):
+    with pytest.raises(ValueError, match=r"known: default|neither a pool nor a replica of the policy; pools: p"):
         fleet_of(text, policy())
 
 
@@ -100,7 +100,7 @@ def test_a_profile_can_come_from_a_file(tmp_path: Path) -> None:
         ({"step_base_s": None}, r"step_base_s is None: write a number of seconds"),
         ({"max_num_seqs": 1.5}, r"max_num_seqs is 1.5: write a whole number"),
         ({"name": 3}, r"name is 3: write text"),
-        ({"slots": 3}, r"slots is no field of a profile; there is name, max_model_len"),
+        ({"slots": 3}, r"slots is not a field of a profile; known: name, max_model_len"),
         ({"step_base_s": 0}, r"step_base_s must be above 0"),
         ({"path_s": -0.001}, r"path_s must not be below 0"),
         ({"kv_s_per_token": math.nan}, r"kv_s_per_token is nan: write a number of seconds"),
@@ -115,7 +115,7 @@ def test_bad_engine_profile_field_is_named(tmp_path: Path, change: dict[str, obj
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("{", "is no JSON"), ("[]", "holds no profile"), ("{}", "lacks name, max_model_len")]
+    ("text", "message"), [("{", "is not JSON"), ("[]", "is not a profile"), ("{}", "lacks name, max_model_len")]
 )
 def test_a_file_that_is_no_profile(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "h100.json"
@@ -127,7 +127,7 @@ def test_a_file_that_is_no_profile(tmp_path: Path, text: str, message: str) -> N
 
 
 def test_a_profile_that_is_not_there_is_told_with_its_option() -> None:
-    with pytest.raises(ValueError, match=r"^--fleet: nope is no profile of an engine; there is default, "):
+    with pytest.raises(ValueError, match=r"^--fleet: nope is not an engine profile; known: default, "):
         fleet_of("nope", policy())
     with pytest.raises(ValueError, match=r"^--fleet: nope.json cannot be read: "):
         fleet_of("nope.json", policy())

@@ -55,7 +55,7 @@ class TestIntervals:
         assert asdict(mean([3.0])) == {"value": 3.0, "low": None, "high": None, "n": 1}
 
     def test_nothing_has_no_mean(self) -> None:
-        with pytest.raises(ValueError, match="nothing"):
+        with pytest.raises(ValueError, match="at least one value"):
             mean([])
 
 

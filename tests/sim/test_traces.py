@@ -150,10 +150,13 @@ def test_rows_that_are_left_out_are_heard_of(tmp_path: Path) -> None:
     ("text", "told"),
     [
         ('{"journal":2,"run":"r","part":1,"version":"1"}\n', "trace:1: is a gateway's journal: .* convert "),
-        ("time,tokens\n", "trace:1: is the beginning of no known trace. Known, by their fields: azure: ContextTokens"),
+        (
+            "time,tokens\n",
+            "trace:1: is not the first line of a known format. Known, by their fields: azure: ",
+        ),
         ("", "trace: is empty: there is no request in it"),
-        ("\n", "trace:1: is the beginning of no known trace"),
-        ('{"a":' + 100_000 * "[" + "\n", "trace:1: is the beginning of no known trace"),
+        ("\n", "trace:1: is not the first line of a known format"),
+        ('{"a":' + 100_000 * "[" + "\n", "trace:1: is not the first line of a known format"),
         (AZURE_2023.replace("396", "many"), "trace:3: ContextTokens is 'many', must be a whole number"),
         (
             AZURE_2023.replace("GeneratedTokens", "ContextTokens,GeneratedTokens"),
@@ -163,9 +166,12 @@ def test_rows_that_are_left_out_are_heard_of(tmp_path: Path) -> None:
             '{"at":1,"prompt_tokens":1,"output_tokens":1,"tier":"a\\u001b[31m"}\n',
             r"trace:1: Expected `str` .* at `\$.tier`",
         ),
-        (AZURE_2023.replace(",55", ""), "trace:4: has 2 columns, 3 are in the first line"),
-        (AZURE_2023.replace(",55", ",5,5"), "trace:4: has 4 columns, 3 are in the first line"),
-        (AZURE_2023.replace("2023-11-16 18:15:50", "yesterday"), "trace:3: TIMESTAMP is 'yesterday.9951690': it is"),
+        (AZURE_2023.replace(",55", ""), "trace:4: has 2 columns, but the first line has 3"),
+        (AZURE_2023.replace(",55", ",5,5"), "trace:4: has 4 columns, but the first line has 3"),
+        (
+            AZURE_2023.replace("2023-11-16 18:15:50", "yesterday"),
+            "trace:3: TIMESTAMP is 'yesterday.9951690': write it as",
+        ),
         (AZURE_2023.replace("18:15:50", "18:15:40"), "trace:3: is earlier than the line before"),
         (AZURE_2024.replace("00.009930+00:00", "00.009930"), "trace:3: TIMESTAMP is '2024-05-11 00:00:00.009930'"),
         (BURSTGPT.replace("\n118", "\nsoon"), "trace:5: Timestamp is 'soon', must be a number"),
@@ -222,7 +228,7 @@ def test_a_row_that_is_no_csv_is_told_by_the_line_on_which_it_begins(
     "text", ['"a,TIMESTAMP,ContextTokens,GeneratedTokens,b"\n', 'TIMESTAMP,ContextTokens,"GeneratedTokens\n']
 )
 def test_names_of_columns_are_those_that_the_rows_are_read_by(tmp_path: Path, text: str) -> None:
-    with pytest.raises(TraceError, match="trace:1: is the beginning of no known trace"):
+    with pytest.raises(TraceError, match="trace:1: is not the first line of a known format"):
         trace(tmp_path, text)
 
 

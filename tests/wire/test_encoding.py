@@ -66,7 +66,7 @@ def test_junk_is_decoded_or_corrupt_and_nothing_else(name: str, junk: bytes, at:
 
 
 def test_a_second_member_is_refused_since_it_could_be_one_of_millions() -> None:
-    with pytest.raises(CorruptBody, match="behind its end"):
+    with pytest.raises(CorruptBody, match="bytes follow its end"):
         decoded(b"gzip", gzip.compress(b"{}") * 2)
 
 

@@ -154,7 +154,7 @@ def test_a_field_that_cannot_be_served_is_named(parts: list[tuple[str, bytes]], 
         (form(part("file", b"AAAA", head="Content-Transfer-Encoding: base64\r\n")), "has a transfer encoding"),
         (form(*[part(f"f{i}", "x") for i in range(MAX_PARTS + 1)]), "has more than 64 parts"),
         (form(MODEL, part("file", b"x\r\n--X-1y\r\n", file="a")), "holds its own delimiter"),
-        (form(MODEL, part("file", BOUNDARY, file="a")), "our boundary"),
+        (form(MODEL, part("file", BOUNDARY, file="a")), "own boundary"),
     ],
 )
 def test_a_body_that_is_no_form_is_refused_with_the_reason(body: bytes, says: str) -> None:

@@ -56,7 +56,7 @@ def test_output_whose_call_was_dropped_goes_with_it() -> None:
 
 
 def test_input_of_which_nothing_remains_is_refused() -> None:
-    with pytest.raises(BadRequest, match="input: holds nothing that an engine reads"):
+    with pytest.raises(BadRequest, match="input: must hold a message"):
         read(Endpoint.RESPONSES, {**RESPONSES, "input": [{"type": "compaction", "encrypted_content": "x"}]})
 
 

@@ -240,7 +240,7 @@ def test_media_from_elsewhere_is_refused_in_every_tier(part: dict[str, Any]) -> 
     ],
 )
 def test_media_cannot_hide_beside_text(message: dict[str, Any], caps: Caps) -> None:
-    with pytest.raises(BadRequest, match="media does not belong here"):
+    with pytest.raises(BadRequest, match="must not be here: send media"):
         read(Endpoint.CHAT, {**CHAT, "messages": [message]}, caps)
 
 

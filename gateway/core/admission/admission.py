@@ -179,7 +179,7 @@ class Admission:
             bound_s = live.slo.ttft_bound_s
             if not live.request.stream or forecast.ttft_s <= bound_s:
                 return ""
-            return f"The replicas are busy. Its turn came too late for a first token within {bound_s:g} s."
+            return f"The replicas are busy. This request's turn came too late for a first token within {bound_s:g} s."
         limit = self.promises.threshold(live.request.tier)
         if pool.queue.of_tier(live.request.tier).count > 1:
             limit = min(limit, CONTESTED_BREACH)
@@ -249,7 +249,7 @@ class Admission:
         quantile, bound_s = broken.objective.quantile, broken.objective.threshold_s
         return (
             f"The replicas are busy. Predicted: time to first token {forecast.ttft_s:.3g} s; "
-            f"at least {quantile:.3g} of the answers must have theirs within {bound_s:g} s."
+            f"at least {quantile:.3g} of the answers must begin within {bound_s:g} s."
         )
 
     def reason(self, live: RequestState, forecast: Forecast, limit: float) -> str:
@@ -263,7 +263,7 @@ class Admission:
         said = [
             f"{name} {seconds:.3g} s of {bound_s:g} s" for name, seconds, bound_s in latencies if bound_s < math.inf
         ]
-        chance = f"it misses its objective with probability {forecast.breach:.2f}, above {limit:.2f}"
+        chance = f"an objective is missed with probability {forecast.breach:.2f}, above {limit:.2f}"
         return f"The replicas are busy. Predicted: {', '.join(said)}; {chance}."
 
     # ---- doubtful requests
@@ -356,13 +356,13 @@ def waits(live: RequestState, pool: Pool) -> Decision:
     victim = queue.last_below(request.tier)
     if victim is not None and held - victim.request.body_bytes + request.body_bytes <= spec.queue_bytes:
         return Decision(
-            Verdict.WAIT, victims=(victim,), detail="A tier above its own took its place in the full queue."
+            Verdict.WAIT, victims=(victim,), detail="The queue was full: a request of a higher tier took this place."
         )
     if queue.holds(request.tier):
         by_count, spare_bytes = count >= spec.queue_limit, spec.queue_bytes - held
         victims = queue.of_tier(request.tier).yield_to(request.tenant, request.body_bytes, by_count, spare_bytes)
         if victims:
             return Decision(
-                Verdict.WAIT, victims=victims, detail="Its tenant held more than its share of the full queue."
+                Verdict.WAIT, victims=victims, detail="The queue was full: this tenant held more than its share."
             )
     return Decision(Verdict.SHED)

@@ -187,9 +187,9 @@ def _admitted(admission: Admission, live: RequestState, pool: Pool, decision: De
     if live.owed:
         return "fairness", "it is doubtful, but too few prompts of its length were admitted"
     if live.explored:
-        return "exploration", "it is doubtful, and admitted to learn from its outcome, like a few of each tier"
+        return "exploration", "it is doubtful, but a few such requests of each tier are admitted to learn from"
     if live.degraded:
-        return "shorter answer", f"it is in time with an answer of at most {live.max_tokens} tokens"
+        return "shorter answer", f"with at most {live.max_tokens} tokens of answer it is in time"
     if decision.replica is not None and decision.replica.pool is not pool:
         return "spill", f"pool {pool.spec.name} would refuse it, and {forecast.pool} has room to spare"
     if forecast.breach > threshold:
@@ -240,7 +240,7 @@ def _awaited(admission: Admission, live: RequestState, pool: Pool) -> tuple[str,
         bound = usual(bounds) or CapacityBound.SLOTS
         return bound.value, f"no replica has room, most by their {bound.value} bound"
     if kept := pool.asked.kept_from(tier):
-        return "places", f"{kept} more requests could be sent, which are left to more urgent tiers"
+        return "places", f"{kept} more requests could be sent, but those are left to more urgent tiers"
     return "reserve", "the free slots are reserved for other tiers, or their replicas asked for time"
 
 

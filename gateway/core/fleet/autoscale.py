@@ -229,7 +229,7 @@ class Demand:
         demand, predicted, knee = self._work.level, self._work.ahead(LEAD_S), self.knee.value
         held_s = max(0.0, self._hold_from + HOLD_S - now)
         worth = predicted / knee
-        why = f"{demand:.2f} replicas' worth of work comes, {predicted:.2f} in {LEAD_S:.0f} s; one carries {knee:.2f}"
+        why = f"{demand:.2f} replicas' worth of work arrives, {predicted:.2f} in {LEAD_S:.0f} s; one carries {knee:.2f}"
         if math.ceil(worth) < self.wanted:
             why += f": {max(1, math.ceil(worth))} would do, {self.wanted} stay for {held_s:.0f} s"
         return ScaleView(

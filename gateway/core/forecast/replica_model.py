@@ -152,7 +152,7 @@ class ReplicaModel:
             self.prefilled += tokens
             self._head_at = now
             return attempt_id
-        raise ValueError("no prompt is unread")
+        raise ValueError("no unread prompt is left to mark as read")
 
 
 class LoadMark:

@@ -221,7 +221,7 @@ class Decoder:
     def call(self, row: Sequence[object]) -> tuple[str, tuple[object, ...]]:
         """The call and its arguments, in the order in which the controller takes them."""
         if len(row) != 4 or row[1] not in CALLS or not isinstance(row[2], list):
-            raise Unreadable(f"{brief(row)} is no call")
+            raise Unreadable(f"{brief(row)} is not a call")
         name = str(row[1])
         args = [self._reader.value(item) for item in row[2]]
         for item in args:
@@ -236,7 +236,7 @@ class Decoder:
         if isinstance(written, dict) and "raised" in written:
             return Raised(str(written["raised"]))
         if not isinstance(written, list):
-            raise Unreadable(f"{brief(written)} is no answer")
+            raise Unreadable(f"{brief(written)} is not an answer")
         return [self._reader.value(command) for command in written]
 
     @staticmethod
@@ -264,7 +264,7 @@ class Decoder:
         def find(name: object) -> object:
             value = self._named.get((kind, str(name)))
             if value is None:
-                raise Unnamed(f"nothing said before what {kind} {name!r} is")
+                raise Unnamed(f"no earlier line describes {kind} {name!r}")
             return value
 
         return find

@@ -86,9 +86,9 @@ def header(path: Path) -> Header:
             return Header(path, run, part, version, form, about if form == FORMAT else upgraded_header(about))
         case {"journal": form, "version": version} if form not in (1, FORMAT):
             raise NotReplayable(
-                f"{path} is a journal of form {form}, of tailgate {version}: this one reads forms 1 and {FORMAT}"
+                f"{path} is a journal in format {form}, of tailgate {version}: this one reads formats 1 and {FORMAT}"
             )
-    raise NotReplayable(f"{path} is not a journal: its first line is not the header of one")
+    raise NotReplayable(f"{path} is not a journal: its first line is not a journal's header")
 
 
 def is_journal(path: Path) -> bool:
@@ -164,7 +164,7 @@ def _take(line: Line, fresh: Replay, done: Replayed) -> bool:
         case None:
             done.cut = True
         case _:
-            raise Unreadable("this is neither a call nor a known object of a journal")
+            raise Unreadable("a line is neither a call nor a known object of a journal")
     return not (done.stopped or done.divergence)
 
 

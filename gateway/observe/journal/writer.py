@@ -156,4 +156,4 @@ class Journal:
     def _complain(self, why: str) -> None:
         if not self._quiet:
             self._quiet = True
-            log.error("calls are missing in the journal %s, what follows cannot be replayed: %s", self.path, why)
+            log.error("calls are missing in the journal %s, so the rest cannot be replayed: %s", self.path, why)

@@ -177,7 +177,7 @@ class UpstreamAttempt(StreamedAnswer):
             form = self.owner.api.answers.whole
             told, error = (usage_at_end(body), None) if self._committed else read_whole(form, body)
         except Aborted:
-            self._warn_truncated("the engine gave it up")
+            self._warn_truncated("the engine aborted it")
             self._tell(AttemptResult(AttemptOutcome.TRUNCATED))
             return
         except AnswerError as exc:

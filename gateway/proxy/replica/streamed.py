@@ -274,7 +274,7 @@ class StreamedAnswer(HeldAnswer):
             self.held += self._end
         elif reader.aborted or not self._framed:
             # Without a length every end of the connection looks alike: only the answer itself can tell that it is over.
-            self._warn_truncated("the engine gave it up" if reader.aborted else "the connection was closed")
+            self._warn_truncated("the engine aborted it" if reader.aborted else "the connection was closed")
             end = AttemptOutcome.TRUNCATED
         else:
             if not reader.complete:

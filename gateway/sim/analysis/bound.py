@@ -77,7 +77,7 @@ def bound(
     Needs scipy (`pip install tailgate[sim]`), else ImportError. Raises ValueError without arrivals.
     """
     if not arrivals:
-        raise ValueError("nothing arrives: there is nothing to bound")
+        raise ValueError("no request arrives, so there is no bound: simulate longer, or at a higher rate")
     jobs = [job_of(arrival, policy) for arrival in arrivals]
     program = _Fluid(jobs, costs(policy, fleet or FleetSpec()), horizon_s or arrivals[-1].at, bin_s)
     if constrained:
@@ -130,7 +130,7 @@ def capacity(
         low, high = high, high * 2
     while high - low > precision * high:
         if high < MIN_RATE:
-            raise ValueError(f"less than {accepted:.0%} is accepted at any rate: some requests fit nowhere")
+            raise ValueError(f"less than {accepted:.0%} is accepted at any rate: some requests fit on no replica")
         middle = (low + high) / 2
         enough = _accepted(workload, middle, policy, fleet, seeds) >= accepted
         low, high = (middle, high) if enough else (low, middle)

@@ -85,7 +85,7 @@ _LATENCIES: dict[str, Callable[[TierResult], Latency]] = {
 def bootstrap(statistic: Callable[[Sequence[int]], float], n: int, *, seed: int = 1) -> Interval:
     """The interval of a statistic over `n` seeds; the statistic gets the drawn seeds. Raises ValueError without any."""
     if n < 1:
-        raise ValueError("no interval of nothing")
+        raise ValueError("an interval needs at least one value")
     value = statistic(range(n))
     if n < 2:
         return Interval(value, None, None, n)

@@ -46,7 +46,7 @@ def setup(text: str, policy: Policy) -> Setup:
     name, _, rest = text.partition(":")
     row = BASELINES.get(name)
     if row is None:
-        raise ValueError(f"{name or '(nothing)'} is no baseline; there is {', '.join(BASELINES)}")
+        raise ValueError(f"{name or '(nothing)'} is not a baseline; known: {', '.join(BASELINES)}")
     numbers = dict(row.numbers)
     for part in filter(None, rest.split(",")):
         key, _, value = part.partition("=")

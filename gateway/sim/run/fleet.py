@@ -72,7 +72,7 @@ class FleetSpec:
         }
         for fault in self.faults:
             if fault.replica not in hosts:
-                raise ValueError(f"a fault befalls {fault.replica}, but the replicas are {', '.join(hosts)}")
+                raise ValueError(f"--fault names {fault.replica}, but the replicas are {', '.join(hosts)}")
         return hosts
 
 

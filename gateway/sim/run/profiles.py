@@ -135,7 +135,7 @@ def profile_of(text: str) -> Profile:
         return _read(Path(text))
     if text not in PROFILES:
         known = ", ".join(PROFILES)
-        raise ValueError(f"{text or '(nothing)'} is no profile of an engine; there is {known}, or a .json file")
+        raise ValueError(f"{text or '(nothing)'} is not an engine profile; known: {known}, or give a .json file")
     return PROFILES[text]
 
 
@@ -145,16 +145,16 @@ def _read(path: Path) -> Profile:
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise ValueError(f"{path} is no JSON: {error}") from None
+        raise ValueError(f"{path} is not JSON: {error}") from None
     if not isinstance(read, dict):
-        raise ValueError(f"{path} holds no profile: it is an object with the fields of one")
+        raise ValueError(f"{path} is not a profile: it must be a JSON object with the fields of one")
     known = {field.name: field for field in fields(Profile)}
     needed = [name for name, field in known.items() if field.default is MISSING]
     if missing := [name for name in needed if name not in read]:
         raise ValueError(f"{path} lacks {', '.join(missing)}")
     for name, value in read.items():
         if name not in known:
-            raise ValueError(f"{path}: {name} is no field of a profile; there is {', '.join(known)}")
+            raise ValueError(f"{path}: {name} is not a field of a profile; known: {', '.join(known)}")
         if name == "name":
             is_right, right = isinstance(value, str), "text"
         elif name == "prefix_caching":

@@ -173,7 +173,7 @@ class SimulatedReplica:
         if request.id in self:
             raise ValueError(f"request {request.id} is already here")
         if request.prompt_tokens < 1 or request.output_tokens < 0:
-            raise ValueError("a request has at least one prompt token and no fewer than 0 output tokens")
+            raise ValueError("a request needs at least 1 prompt token and at least 0 output tokens")
         if request.prompt_tokens + request.output_tokens > self.profile.max_model_len:
             raise ValueError(f"{request.prompt_tokens} + {request.output_tokens} tokens exceed max_model_len")
         if not self._waiting and len(self._running) < self.profile.max_num_seqs:

@@ -48,7 +48,7 @@ def simulate(
     except Misfit as misfit:
         rest = takewhile(lambda arrival: arrival.at < options.duration_s, stream)
         missing = _missing(policy, chain((misfit.arrival,), rest))
-        raise ValueError(f"the workload asks for what the policy does not have: {missing}") from None
+        raise ValueError(f"the policy lacks what the workload asks for: {missing}") from None
     finally:
         if isinstance(stream, Generator):
             stream.close()  # it may hold a file open, and it need not have come to its end

@@ -68,7 +68,7 @@ class Steps:
 
     def __post_init__(self) -> None:
         if not any(for_s > 0 and times > 0 for for_s, times in self.steps):
-            raise ValueError("no step lets a request in")
+            raise ValueError("every step has rate 0: give one a rate above 0")
 
     def pieces(self, draw: Random) -> Iterator[Piece]:
         """The same for every seed."""

@@ -87,21 +87,21 @@ def cells(line: int, text: str) -> list[str]:
     try:
         return next(csv.reader((text,), strict=True))
     except csv.Error as error:
-        raise Wrong(line, f'is no CSV ({error}): a field ends in its line, and " stands in pairs') from None
+        raise Wrong(line, f'is not CSV ({error}): close each " on its own line') from None
 
 
 def _columns(file: IO[str], names: tuple[str, str, str]) -> Iterator[tuple[int, list[str]]]:
     """Three columns of a CSV file, whatever the others are."""
     head = [name.strip() for name in cells(1, file.readline())]
     if twice := [name for name in names if head.count(name) > 1]:
-        raise Wrong(1, f"has the column {twice[0]} twice")
+        raise Wrong(1, f"has the column {twice[0]} twice: keep one")
     places = [head.index(name) for name in names]
     for line, text in enumerate(file, 2):
         row = cells(line, text)
         if not row:
             continue
         if len(row) != len(head):
-            raise Wrong(line, f"has {len(row)} columns, {len(head)} are in the first line")
+            raise Wrong(line, f"has {len(row)} columns, but the first line has {len(head)}")
         yield line, [row[place] for place in places]
 
 
@@ -114,7 +114,7 @@ def _azure(file: IO[str]) -> Iterator[tuple[int, TraceRow]]:
             epoch = at if epoch is None else epoch
             since = (at - epoch).total_seconds()
         except (ValueError, TypeError):
-            raise Wrong(line, f"TIMESTAMP is {time!r}: it is written 2023-11-16 18:17:03.9799600") from None
+            raise Wrong(line, f"TIMESTAMP is {time!r}: write it as 2023-11-16 18:17:03.9799600") from None
         yield line, TraceRow(since, _count(line, names[1], prompt), _count(line, names[2], answer))
 
 

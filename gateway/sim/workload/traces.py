@@ -167,7 +167,7 @@ class Trace:
                 return replace(self, speed=(row.at - start) / self.duration_s)
             last, count = row.at, count + 1
         if count < 2 or last <= first:
-            raise TraceError(f"{self.path}: has no rate: it needs two requests at different times")
+            raise TraceError(f"{self.path}: has no rate: a rate needs two requests at different times")
         return replace(self, speed=rate_per_s * (last - first) / count)
 
     def faster(self, times: float) -> Trace:
@@ -188,7 +188,7 @@ class Trace:
             if (last - start) / self.speed >= self.duration_s:
                 return self.duration_s
         if count < 2 or last <= start:
-            raise TraceError(f"{self.path}: has no rate: it needs two requests at different times")
+            raise TraceError(f"{self.path}: has no rate: a rate needs two requests at different times")
         return min(self.duration_s, (last - start) / self.speed * count / (count - 1))
 
     def rows(self) -> Iterator[TraceRow]:
@@ -241,13 +241,13 @@ def open_trace(path: Path, mix: Mix, speed: float = 1.0) -> Trace:
     names = _names(first.strip())
     if "journal" in names:
         raise TraceError(
-            f"{path}:1: is a gateway's journal: make a trace of it, python -m loadtests convert {path} OUT"
+            f"{path}:1: is a gateway's journal: make a trace of it by python -m loadtests convert {path} OUT"
         )
     for fmt, wanted in FORMATS.items():
         if wanted <= names:
             return Trace(path, fmt, mix, speed)
     known = "; ".join(f"{fmt.name}: {', '.join(sorted(wanted))}" for fmt, wanted in FORMATS.items())
-    raise TraceError(f"{path}:1: is the beginning of no known trace. Known, by their fields: {known}")
+    raise TraceError(f"{path}:1: is not the first line of a known format. Known, by their fields: {known}")
 
 
 def spread(

@@ -24,7 +24,7 @@ def _times(value: object) -> float:
         value = int(value[:-1]) / 100
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1000:
         return float(value)
-    raise ValueError("{value} is no multiple of the rate: write a number such as 1.5, or 150%")
+    raise ValueError("{value} is not a multiple of the rate: write a number such as 1.5, or 150%")
 
 
 Times = Annotated[float, BeforeValidator(_times)]
@@ -43,11 +43,11 @@ class LengthsSection(Section):
     def _whole(self) -> LengthsSection:
         if self.like is not None:
             if self.like not in LENGTHS:
-                raise ValueError(f"{self.like} is no known distribution: {did_you_mean(self.like, LENGTHS)}")
+                raise ValueError(f"{self.like} is not a known distribution: {did_you_mean(self.like, LENGTHS)}")
             if self.model_fields_set != {"like"}:
                 raise ValueError("like is a whole distribution: leave the other fields out")
         elif self.most is None:
-            raise ValueError("says no lengths: give most (and median and sigma), or like")
+            raise ValueError("has no lengths: give most (and median and sigma), or like")
         elif self.least > self.most:
             raise ValueError(f"least is {self.least}, most is {self.most}: exchange them")
         if (self.median is None) != (self.sigma is None):
@@ -75,7 +75,7 @@ def _lengths(value: object) -> object:
             return LengthsSection(like=value)
         case int() if not isinstance(value, bool):
             if not 1 <= value <= 10**9:
-                raise ValueError("{value} is no length: write a whole number from 1")
+                raise ValueError("{value} is not a length: write a whole number from 1")
             return LengthsSection(least=value, most=value)
     return value
 

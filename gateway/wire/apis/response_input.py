@@ -38,7 +38,7 @@ def fit(fields: dict[str, Any], caps: Caps, changed: list[str]) -> Renamed:
     if type(given) is list:
         items = _items(given, fields, caps, changed)
         if not items and given:
-            raise BadRequest("input", "holds nothing that an engine reads: send a message")
+            raise BadRequest("input", "must hold a message: nothing in it reaches an engine")
         fields["input"] = items
     return _fit_tools(fields, changed) if "tools" in fields else NOT_RENAMED
 
@@ -139,7 +139,7 @@ def _flat(call: dict[str, Any], field: str) -> dict[str, Any]:
     """A call or choice of a function in a namespace, as the engine knows it."""
     namespace, name = call["namespace"], call.get("name")
     if type(namespace) is not str or type(name) is not str:
-        raise BadRequest(f"{field}.namespace", "must be a string, beside a name that is one")
+        raise BadRequest(f"{field}.namespace", "must be a string, and so must name")
     out = {key: value for key, value in call.items() if key != "namespace"}
     out["name"] = namespace + SEPARATOR + name
     return out

@@ -127,7 +127,7 @@ def others(holder: dict[str, Any], field: str, known: tuple[str, ...]) -> int:
     for name, value in holder.items():
         if name not in known and value is not None:
             if name.lower() in _HIDDEN_MEDIA:
-                raise BadRequest(f"{field}.{name.lower()}", "media does not belong here")
+                raise BadRequest(f"{field}.{name.lower()}", "must not be here: send media as a content part of its own")
             total += size(value)
     return total
 

@@ -103,7 +103,7 @@ def _head(name: str, type: str | None) -> bytes:
 
 def _parts(body: bytes) -> list[tuple[str, str | File]]:
     if body.find(BOUNDARY) >= 0:
-        raise BadRequest(None, "the body has our boundary in it", None)
+        raise BadRequest(None, "the body holds the gateway's own boundary between parts: change that text", None)
     begin = 2 if body[:2] == b"\r\n" else 0
     end = body.find(b"\r\n", begin, begin + MAX_DELIMITER_BYTES + 16)
     delimiter = body[begin:end].rstrip(b" \t") if end >= 0 else b""

@@ -103,12 +103,12 @@ def _chosen_name(choice: dict[str, Any]) -> str:
 def _gone(name: str) -> BadRequest:
     return BadRequest(
         "tool_choice",
-        f"names the tool '{name[:64]}', which was dropped: only functions of the client's are served",
+        f"names the tool '{name[:64]}', which was dropped: only functions that the client runs are served",
     )
 
 
 def _nothing_left(kept: Kept) -> BadRequest:
     types = ", ".join(sorted(set(kept.dropped.values())))[:200]
     return BadRequest(
-        "tool_choice", f"demands a tool, and none is left: tools of type {types} are not served, send a function"
+        "tool_choice", f"demands a tool, but none is left: tools of type {types} are not served; send a function"
     )

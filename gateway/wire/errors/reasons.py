@@ -76,7 +76,7 @@ ROWS: Final[Mapping[Reason, RefusalRow]] = {
     ),
     Reason.RECEIVING_FULL: _no_capacity("receiving_full", "Too much is being received from other clients."),
     Reason.QUARANTINED: _refused(
-        400, "request_quarantined", "Two replicas broke off over this very request; it is not sent to another for now."
+        400, "request_quarantined", "Two replicas failed on this very request, so it is not sent to another for now."
     ),
     Reason.CONTEXT_LENGTH: _refused(
         400, "context_length_exceeded", "The prompt is longer than any replica of this model accepts."

@@ -127,11 +127,11 @@ class Decoding:
                 self._pieces.append(decoded)
                 self.size += len(decoded)
             elif not piece:
-                raise CorruptBody("it breaks off")
+                raise CorruptBody("it is cut off")
         if not inflater.is_done():
             return False
         if inflater.has_more() or self._at < len(self._encoded):
-            raise CorruptBody("something stands behind its end")
+            raise CorruptBody("bytes follow its end")
         return True
 
     @property

@@ -107,7 +107,7 @@ async def test_an_engine_that_there_is_not_is_told_with_those_that_there_are() -
     process = await start("--port", "0", "--profile", "huge")
     _, errors = await process.communicate()
     assert process.returncode == 2
-    assert b"huge is no profile of an engine; there is default, short" in errors
+    assert b"huge is not an engine profile; known: default, short" in errors
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ def test_a_trace_without_a_request_becomes_none(tmp_path: Path, text: str, told:
 
 @pytest.mark.parametrize(
     ("options", "told"),
-    [(["--to", "csv"], "--to csv is no format"), ([], "is the beginning of no known trace")],
+    [(["--to", "csv"], "--to csv is no format"), ([], "is not the first line of a known format")],
 )
 def test_unconvertible_trace_is_refused_with_its_cause(tmp_path: Path, options: list[str], told: str) -> None:
     source = tmp_path / "in"
@@ -261,7 +261,7 @@ def test_a_journal_of_another_form_is_told_as_one(tmp_path: Path) -> None:
     file.write_text(json.dumps({"journal": 3, "run": "r", "part": 1, "version": "9.0"}) + "\n")
     done = converted(file, out=tmp_path / "out")
     assert done.exit_code == 2
-    complaint = f"{file} is a journal of form 3, of tailgate 9.0: this one reads forms 1 and 2"
+    complaint = f"{file} is a journal in format 3, of tailgate 9.0: this one reads formats 1 and 2"
     assert complaint in " ".join(done.stderr.split())
 
 

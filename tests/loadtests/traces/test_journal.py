@@ -198,5 +198,5 @@ def test_of_a_policy_that_is_missing_the_requests_are(tmp_path: Path) -> None:
     assert lengths(list(journal.rows())) == {1.0: 11, 2.0: 12, 3.0: 13}
     assert (journal.missing, journal.only_ended) == (1, 3)
     rows.remove(let)
-    with pytest.raises(NotReplayable, match="nothing said before what Policy '2' is"):
+    with pytest.raises(NotReplayable, match="no earlier line describes Policy '2'"):
         list(JournalRows([written(tmp_path, rows)]).rows())
