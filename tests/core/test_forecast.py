@@ -193,12 +193,42 @@ def test_a_slow_replica_is_known_by_its_gaps() -> None:
     assert slow / quick == pytest.approx(1.8, rel=0.25)
 
 
+def test_a_slow_replica_is_known_before_its_first_answers_end() -> None:
+    world = World(replicas=2)
+    for _ in range(10):
+        streamed(world, 33, STEP_S, "r0")
+        streamed(world, 33, 4 * STEP_S, "r1")
+    speeds = dict(world.forecaster.view(world.now).speeds)
+    assert speeds["r1"] / speeds["r0"] > 2.0
+
+
+def test_replicas_that_differ_by_chance_have_one_speed() -> None:
+    world = World(replicas=2).warm(50)
+    for _ in range(150):
+        world.serve(slowness=1.0, replica="r0")
+        world.serve(slowness=1.05, replica="r1")
+    speeds = dict(world.forecaster.view(world.now).speeds)
+    assert speeds["r1"] / speeds["r0"] == pytest.approx(1.0, rel=0.02)
+
+
+def test_the_prompts_of_a_replica_slow_its_tokens_and_not_those_of_its_neighbour() -> None:
+    world = World(replicas=2).warm()
+    for _ in range(20):
+        attempt = world.send(world.live(4000), "r0")
+        world.now += 0.3
+        world.first_token(attempt)
+        world.finish(attempt, 2)
+    read, idle = (world.forecast(world.live(), replica=replica).tpot_s for replica in ("r0", "r1"))
+    assert read > 1.5 * idle
+    assert idle == pytest.approx(STEP_S, rel=0.2)
+
+
 def test_speeds_are_bounded() -> None:
     world = World(replicas=2).warm(50)
     for _ in range(150):
         world.serve(replica="r0")
         world.serve(slowness=20.0, replica="r1")
-    assert all(0.5 <= speed <= 2.0 for _, speed in world.forecaster.view(world.now).speeds)
+    assert all(0.125 <= speed <= 8.0 for _, speed in world.forecaster.view(world.now).speeds)
 
 
 def test_earlier_engine_speed_is_forgotten() -> None:
@@ -475,9 +505,9 @@ def test_tokenizing_teaches_nothing_of_what_a_prompt_takes() -> None:
     assert (taught.ttft_s, taught.tpot_s) == (untaught.ttft_s, untaught.tpot_s)
 
 
-def streamed(world: World, tokens: int, tpot_s: float) -> Attempt:
+def streamed(world: World, tokens: int, tpot_s: float, replica: str = "r0") -> Attempt:
     """A stream that has so many tokens by now, told every 8 of them."""
-    attempt = world.send(world.live(100))
+    attempt = world.send(world.live(100), replica)
     world.now += STEP_S
     world.first_token(attempt)
     for told in range(9, tokens + 1, 8):

@@ -97,6 +97,7 @@ class Forecaster(Learner):
             engine_s = costs.ttft_s(engine.backlog(now), replica.unread_of(live.prompt_tokens, request), step_s)
             slot_s = engine.slot_s(replica.in_flight + foreign)
             kind = DIRECT
+            prompts_per_s = scale * replica.budget.prompts_per_s(now)
         else:
             slow = learned.higher.get(request.tier.name)
             wait_s = wait_in_gateway_s(costs, pool, ahead, ahead.higher_share if slow is None else slow.share)
@@ -105,11 +106,12 @@ class Forecaster(Learner):
             slot_s = costs.queued_slot_s
             engine_s = costs.ttft_s(costs.queued_backlog, pool.least_unread(live.prompt_tokens, request), step_s)
             kind = queued_kind(ahead.requests)
+            prompts_per_s = costs.prompts_per_s(now) / max(1, len(pool.replicas))
         if labels.gate.offset > 1e-3:
             scale *= math.exp(labels.gate.offset)
         elapsed_s = now - request.body_at
         more_s = wait_s + slot_s + scale * engine_s
-        tpot_s = scale * costs.tpot_s(step_s, len(pool.replicas), now)
+        tpot_s = scale * costs.tpot_s(step_s, prompts_per_s)
         bucket = self.lengths.known(request.model.name, request.tier.name, live.prompt_tokens)
         output = min(bucket.median, float(live.max_tokens))
         ttft_s = elapsed_s + more_s
@@ -253,6 +255,7 @@ class Forecaster(Learner):
         costs = self._of(replica.pool).costs
         engine.advance(replica.in_flight, replica.held_tokens, now)
         if is_lesson and replica.outlier_score.is_typical and (costs.step.samples < BLOCK or engine.pace.due(now)):
+            facts.learn_speed(costs, steps, now)
             facts.teach(costs, steps, now)
         if steps >= EARLY_STEPS and not facts.shown:
             facts.show(costs, steps, now)

@@ -77,6 +77,10 @@ class StepBudget:
         if not self.sequences:
             self.growth_tokens = 0.0  # drops rounding errors when no request is left
 
+    def prompts_per_s(self, now: float) -> float:
+        """Unread prompt tokens sent per second, lately."""
+        return self._prompts.per_s(now)
+
     def prompt_share(self, now: float) -> float:
         """Share of the engine's time that prompts take at the rate of the last seconds; may be above 1."""
         return 0.0 if self.prices is None else self.prices.prompt_s * self._prompts.per_s(now)

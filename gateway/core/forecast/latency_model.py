@@ -46,6 +46,7 @@ class LatencyModel:
         "_rate",
         "_rate_at",
         "decode_s",
+        "lessons",
         "merged",
         "pace",
         "queued_backlog",
@@ -63,6 +64,8 @@ class LatencyModel:
         self._low = (0.0, 0.0, 0.0)
         """Low end of the loads from which steps were learned."""
         self.ttft = NonNegative(TTFT_PRIOR)
+        self.lessons = 0.0
+        """Weight of the samples of `residual`."""
         self.residual = 0.0
         """Mean log-ratio of time per token to its forecast: the speeds of replicas are relative to it."""
         self.stay_s = 0.0
@@ -101,10 +104,13 @@ class LatencyModel:
         a, b, c = self._low
         return max(self.step.predict(max(a, decodes), max(b, context), max(c, prefill)), 1e-9)
 
-    def tpot_s(self, step_s: float, replicas: int, now: float) -> float:
-        """Time per token, with the prompts that arrive at the rate of the last seconds."""
-        rate = self._rate * math.exp((self._rate_at - now) / RATE_TAU_S) / RATE_TAU_S
-        return step_s / (1.0 - min(MAX_BUSY, self.step.coefficients[3] * TOKENS * rate / max(1, replicas)))
+    def tpot_s(self, step_s: float, prompts_per_s: float) -> float:
+        """Time per token at a replica that is sent so many prompt tokens per second."""
+        return step_s / (1.0 - min(MAX_BUSY, self.step.coefficients[3] * TOKENS * prompts_per_s))
+
+    def prompts_per_s(self, now: float) -> float:
+        """Prompt tokens sent to all replicas, per second."""
+        return self._rate * math.exp((self._rate_at - now) / RATE_TAU_S) / RATE_TAU_S
 
     def ttft_s(self, backlog: float, prompt_tokens: int, step_s: float) -> float:
         """Seconds from sent to first token. Before first tokens are learned, it is derived from steps."""

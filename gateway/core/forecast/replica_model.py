@@ -15,7 +15,12 @@ from gateway.core.stats import Pace
 
 FIRST_STEPS: Final = 8
 """Steps of an answer before the first lesson on costs: waiting for its end may take minutes."""
-SPEED_BOUND: Final = math.log(2.0)
+SPEED_BOUND: Final = math.log(8.0)
+"""A part of a card, or a throttled one, is up to eight times slower than its neighbours."""
+SPEED_SPREAD: Final = 0.1
+"""Differences of log-speed below this are mostly chance, and are shrunk. Larger ones stand."""
+SPEED_PRIOR: Final = 4.0
+"""Lessons that the prior speed counts as: a cold replica's first answers under way show its speed within seconds."""
 SCRAPE_TAU_S: Final = 5.0
 REPLICA_SAMPLES_PER_S: Final = 5.0
 HEAD_SHARE: Final = 0.9
@@ -39,6 +44,7 @@ class ReplicaModel:
         "decodes",
         "decodes_s",
         "factor",
+        "lessons",
         "pace",
         "prefilled",
         "residual",
@@ -49,6 +55,8 @@ class ReplicaModel:
         self.costs = costs
         self.factor = 1.0
         """Time per token of the replica over that of its pool."""
+        self.lessons = 0.0
+        """Weight of the samples of its speed."""
         self.residual = 0.0
         """Mean logarithm of its time per token over expected."""
         self.pace = Pace(REPLICA_SAMPLES_PER_S)
@@ -243,7 +251,6 @@ class AttemptPrediction:
 
     def learn_step(self, costs: LatencyModel, steps: int, now: float) -> None:
         """The answer took `steps` (>= 1) steps since it began."""
-        engine = self.engine
         span_s = now - self.began.at
         if span_s <= 0.0:
             return
@@ -252,9 +259,26 @@ class AttemptPrediction:
         error = math.log(seen_s / costs.typical_step_s(decodes, context, prefill))
         weight = _weight(steps)
         self.itl.add(error, weight)
-        engine.residual += 0.05 * weight * (error - engine.residual)
-        costs.residual += 0.02 * weight * (error - costs.residual)
-        engine.factor = math.exp(max(-SPEED_BOUND, min(SPEED_BOUND, engine.residual - costs.residual)))
+        self._learn_speed(costs, error, weight)
+
+    def learn_speed(self, costs: LatencyModel, steps: int, now: float) -> None:
+        """The speed of its replica, from the steps since the last lesson of an answer under way."""
+        fresh, span_s = steps - self.lesson_steps, now - self.lesson.at
+        if fresh > 0 and span_s > 0.0:
+            decodes, context, prefill = self._met(self.lesson, fresh, now)
+            error = math.log(span_s / fresh / costs.typical_step_s(decodes, context, prefill))
+            self._learn_speed(costs, error, _weight(fresh))
+
+    def _learn_speed(self, costs: LatencyModel, error: float, weight: float) -> None:
+        """`error`: logarithm of a step over that of the pool's typical replica."""
+        engine = self.engine
+        engine.lessons += weight
+        costs.lessons += weight
+        engine.residual += max(0.05, 1.0 / (SPEED_PRIOR + engine.lessons)) * weight * (error - engine.residual)
+        costs.residual += max(0.02, 1.0 / (SPEED_PRIOR + costs.lessons)) * weight * (error - costs.residual)
+        apart = engine.residual - costs.residual
+        apart *= apart * apart / (apart * apart + SPEED_SPREAD * SPEED_SPREAD)
+        engine.factor = math.exp(max(-SPEED_BOUND, min(SPEED_BOUND, apart)))
 
     def begin_anew(self) -> None:
         """Its next lesson covers the whole answer: lessons under way took events for steps."""
