@@ -172,8 +172,8 @@ class TierView:
     name: str
     threshold: float
     """Largest P(breach) that is admitted."""
-    budget_left: float
-    """Remaining error budget, -1 to 1; 0 after too few answers."""
+    budget_left: float | None
+    """Remaining error budget, -1 to 1; None after too few answers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,12 +47,14 @@ class ErrorBudget:
         self._counts = [ObjectiveCount(metric, objective) for metric, objective in slo.objectives()]
         self._at = 0.0
         self._next_at = -math.inf
-        self.left = 0.0
-        """Budget left, -1 to 1; 0 until there are enough answers."""
+        self.left: float | None = None
+        """Budget left, -1 to 1; None until there are enough answers."""
 
     def threshold(self, written: float) -> float:
         """Largest P(breach) to admit, where the policy's value is `written`."""
-        return written if written >= MAX else min(MAX, written * (1.0 + SWING * self.left))
+        if self.left is None or written >= MAX:
+            return written
+        return min(MAX, written * (1.0 + SWING * self.left))
 
     def count(self, slo: Slo, record: Record, now: float) -> None:
         """Count an answer of the tier that had the objectives `slo`. Objectives that a reload removed are ignored.
@@ -78,4 +80,4 @@ class ErrorBudget:
             if count.answers >= MIN_ANSWERS:
                 enough = True
                 left = min(left, 1.0 - count.misses / count.answers / count.allowed)
-        self.left = max(-1.0, left) if enough else 0.0
+        self.left = max(-1.0, left) if enough else None

@@ -19,7 +19,6 @@ from gateway.core.request import Reason
 from gateway.core.request_state import RequestState
 from gateway.core.snapshot import CapacityBound, ReplicaState, usual
 
-MEASURED: Final = "measured"
 SENT: Final = "sent"
 WAITS: Final = "waits"
 REFUSED: Final = "refused"
@@ -123,7 +122,7 @@ def explain(
     runner_up = _option(pool, others[0], admission.forecast(live, pool, others[0], now)) if others else None
     ahead = NOTHING_AHEAD if replica is not None else admission.ahead(live, pool, now)
     decided = _limited(exceeded) if exceeded is not None else _decided(admission, live, pool, decision, now)
-    budget = _budget(tier, admission.promises.budget_left(tier))
+    budget_left = admission.promises.budget_left(tier)
     return PlacementExplanation(
         verdict=decided.verdict,
         constraint=decided.constraint,
@@ -132,8 +131,8 @@ def explain(
         mode=tier.admission.mode,
         trust=admission.trust(pool),
         threshold=admission.promises.threshold(tier),
-        budget=budget,
-        budget_left=admission.promises.budget_left(tier) if budget == MEASURED else None,
+        budget=_budget(tier, budget_left),
+        budget_left=budget_left,
         prompt_tokens=live.prompt_tokens,
         max_tokens=live.max_tokens,
         ahead=ahead.requests,
@@ -299,11 +298,10 @@ def _option(pool: Pool, replica: Replica | None, forecast: Forecast) -> Placemen
     )
 
 
-def _budget(tier: Tier, left: float) -> str:
-    """An unmeasured budget is exactly 0; a measured one would be so only by chance."""
+def _budget(tier: Tier, left: float | None) -> str:
     if not tier.slo.objectives():
         return "no objective"
-    return MEASURED if left else "too few answers"
+    return "too few answers" if left is None else "measured"
 
 
 def _quantile(objective: Objective) -> float:

@@ -99,10 +99,10 @@ class Promises:
         budget = self._budgets.get(tier.name)
         return written if budget is None else budget.threshold(written)
 
-    def budget_left(self, tier: Tier) -> float:
-        """Remaining error budget of the tier, -1 to 1."""
+    def budget_left(self, tier: Tier) -> float | None:
+        """Remaining error budget of the tier, -1 to 1; None without objectives or enough answers."""
         budget = self._budgets.get(tier.name)
-        return 0.0 if budget is None else budget.left
+        return None if budget is None else budget.left
 
     def views(self) -> tuple[TierView, ...]:
         """A copy for people."""
