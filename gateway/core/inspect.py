@@ -106,6 +106,11 @@ class Inspector:
         """Whether any pool has a replica that may be sent to."""
         return self.state.fleet.alive
 
+    def restarts(self, replica: str) -> int:
+        """How often the engine of this replica was seen to restart; -1 if the policy has no such replica."""
+        found = self.state.fleet.replica(replica)
+        return -1 if found is None else found.restarts
+
     def states(self) -> list[tuple[str, str, ReplicaState, str]]:
         """Pool, name and state of every replica, and why it is ejected. Cheap enough to poll."""
         return [

@@ -102,8 +102,9 @@ class Lifecycle:
         """Compare the tokens expected in the engine's prefix cache with those that it found."""
         evidence, estimate = attempt.replica.cache.evidence, attempt.prompt_tokens
         prompt = finish.prompt_tokens or estimate
-        prefix = attempt.live.request.prefix
-        if prefix.size and not prefix.has_media and finish.prompt_tokens:
+        request = attempt.live.request
+        prefix = request.prefix
+        if prefix.size and not prefix.has_media and finish.prompt_tokens and request.stored is None:
             evidence.measured(prefix.size, finish.prompt_tokens)
         evidence.predicted_tokens += attempt.predicted_of(prompt)
         if finish.cached_tokens is not None:

@@ -167,6 +167,8 @@ class Caps:
     """`priority` set on the upstream request (vLLM: lower is served earlier); None sends none."""
     media: bool = False
     """Whether messages may carry images, audio or video."""
+    stored_responses: bool = False
+    """Whether engines may keep responses, and requests may continue them."""
     aggregate: bool = False
     """Whether unstreamed answers are requested from engines as streams, and assembled."""
 

@@ -20,7 +20,7 @@ from enum import StrEnum
 from typing import Final, Protocol
 
 from gateway.core.policy import Model, Policy, Slo, Tier
-from gateway.core.sessions import Session
+from gateway.core.sessions import Session, StoredResponse
 
 
 class Random(Protocol):
@@ -73,6 +73,7 @@ class Reason(StrEnum):
     NOT_FOUND = "not-found"
     METHOD_NOT_ALLOWED = "method-not-allowed"
     MODEL_NOT_FOUND = "model-not-found"
+    RESPONSE_NOT_FOUND = "response-not-found"
     BODY_TOO_LARGE = "body-too-large"
     HEADERS_TOO_LARGE = "headers-too-large"
     RECEIVE_TIMEOUT = "receive-timeout"
@@ -129,7 +130,6 @@ class Outcome(StrEnum):
     REFUSED = "refused"
     """By us, for want of capacity: a miss. So are the next three."""
     TIMEOUT = "timeout"
-    """A deadline of ours passed."""
     CUT = "cut"
     """We ended an answer that had begun, and said so in it."""
     ERROR = "error"
@@ -151,7 +151,6 @@ class CountSource(StrEnum):
 
     ENGINE = "engine"
     TOKENIZER = "tokenizer"
-    """The model's tokenizer, which the policy names."""
     ESTIMATE = "estimate"
     """The learned ratio of tokens to bytes."""
 
@@ -256,6 +255,8 @@ class Request:
     """The session that it belongs to, if it names one."""
     comeback: bool = False
     """Whether its client says that it tries again."""
+    stored: StoredResponse | None = None
+    """The response that it continues, if any."""
 
     def __init__(
         self,
@@ -285,6 +286,7 @@ class Request:
         adapter: str = "",
         session: Session | None = None,
         comeback: bool = False,
+        stored: StoredResponse | None = None,
     ) -> None:
         self.id = id
         self.policy = policy
@@ -312,6 +314,7 @@ class Request:
         self.adapter = adapter
         self.session = session
         self.comeback = comeback
+        self.stored = stored
 
     @property
     def visible(self) -> bool:
@@ -445,11 +448,8 @@ class Record:
     explored: bool = False
     """Whether it was admitted by exploration: doubtful, but let in to learn from."""
     degraded: bool = False
-    """Whether its answer was capped lower than it asked for."""
     hedged: HedgeResult | None = None
-    """Result of its hedge; None without one."""
     waited: bool = False
-    """Whether it was queued."""
     in_vain: float | None = None
     """P(it is refused after waiting), as forecast when it was queued; None without a wait or a forecast."""
 

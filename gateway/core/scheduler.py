@@ -375,7 +375,7 @@ class Scheduler:
             self._quarantine.died(replica.spec.server, now)
         self._life.look_by(now + (min(health.open_s, SWEEP_S) if health.slow_start_s else health.open_s))
         if pool.alive:
-            if pool.spec.strict_sessions and not replica.slots:
+            if not replica.slots:
                 self._refuse_bound(replica)
             return
         for live in self._state.waiting(pool):
@@ -387,11 +387,10 @@ class Scheduler:
                 self.enter(live, other)
 
     def _refuse_bound(self, replica: Replica) -> None:
-        """Refuse the queued requests whose strict session is at home at a replica that is down."""
+        """Refuse the queued requests that only a replica may serve which is down."""
         pool = replica.pool
         for live in list(self._state.waiting(pool)):
-            session = live.request.session
-            if session is not None and live.waiting and pool.home(session) is replica:
+            if live.waiting and pool.is_bound(live.request) and pool.home(live.request) is replica:
                 self.place(live)
 
     def replace_waiting(self, gone: list[Pool]) -> None:

@@ -42,10 +42,11 @@ def _uniform(split: str, arm: str, key: str) -> float:
 def fallback_of(request: Request) -> Request | None:
     """The same request for its tier's fallback; None if there is none, or another model's answer would be useless.
 
-    Vectors and scores of two models cannot be compared, and token ids are those of one model.
+    Vectors and scores of two models cannot be compared, and token ids are those of one model. A stored response is in
+    the memory of one engine.
     """
     model = request.policy.models.get(request.tier.fallback)
-    if model is None or request.fallback_of or request.model.name == model.name:
+    if model is None or request.fallback_of or request.stored is not None or request.model.name == model.name:
         return None
     if request.endpoint not in GENERATING or request.is_token_ids or not request.policy.route(model, request.tier):
         return None

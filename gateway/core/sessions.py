@@ -28,6 +28,16 @@ class Session:
     key: int  # 64 bits of a hash of its tenant and name, the same in every gateway
 
 
+@dataclass(frozen=True, slots=True)
+class StoredResponse:
+    """The response that a request continues. It is in the memory of one engine, with the conversation before it."""
+
+    replica: str
+    """The replica that made it."""
+    tokens: int
+    """Its prompt and its answer, as the engine counted them: at most so many are in front of the new prompt."""
+
+
 def key_of(text: str) -> int:
     """64 bits that are the same in every process."""
     return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")

@@ -187,6 +187,7 @@ def _caps(section: TierSection) -> rules.Caps:
         batch=caps.batch,
         engine_priority=section.engine_priority,
         media=caps.media,
+        stored_responses=caps.stored_responses,
         aggregate=section.aggregate,
     )
 

@@ -16,6 +16,7 @@ from gateway.proxy.outgoing import Outgoing
 from gateway.proxy.replica.attempt import UpstreamAttempt
 from gateway.proxy.replica.owner import AttemptOwner
 from gateway.proxy.replica.upstream import ReplicaConnections, Upstreams
+from gateway.proxy.stored_responses import PREVIOUS, StoredResponses, first_if_stored
 from gateway.wire.answers.tool_names import put_back
 from gateway.wire.errors.replies import Dialect, Problem, error_event, error_response, upstream_error, upstream_problem
 from gateway.wire.fingerprint import fingerprint
@@ -23,7 +24,7 @@ from gateway.wire.http.framing import LAST_CHUNK, chunk
 from gateway.wire.http.headers import PROCESS, STREAM_HEAD, RequestHead, rate_limit_lines, upstream_head, whole_head
 from gateway.wire.http.lines import milliseconds, written
 from gateway.wire.isolation import salted
-from gateway.wire.request import Parsed, render
+from gateway.wire.request import Parsed, change_lines, render
 
 
 class Client(Outgoing):
@@ -73,6 +74,7 @@ class ExchangeServices:
         self.log = log
         self.refusals = RefusalLog(driver.clock)
         self.mirror: MirrorService | None = None
+        self.responses = StoredResponses(driver.controller.restarts)
         self.keep_alives = KeepAlives()
         """Streams that get comments while they are silent."""
 
@@ -88,6 +90,7 @@ class Exchange(AttemptOwner):
         "_dialect",
         "_dispatched_at",
         "_extra",
+        "_first",
         "_head",
         "_model",
         "_parsed",
@@ -130,6 +133,8 @@ class Exchange(AttemptOwner):
         """Whether the client has been sent the head of an answer."""
         self._dispatched_at = 0.0
         self._extra = b""
+        self._first = first_if_stored(request, parsed)
+        """A hash of what stands before the conversation, if the answer may be stored."""
         self._said_at = request.body_at
         """When the client was last sent anything besides content."""
         if request.stream and request.tier.keep_alive_s:
@@ -173,7 +178,7 @@ class Exchange(AttemptOwner):
         if body is None:
             name = self._sent_as(self._parsed)
             body = self._bodies[max_tokens] = render(self._parsed, name, max_tokens)
-            self._extra = self._changes(self._parsed, max_tokens)
+            self._extra = change_lines(self._parsed, max_tokens)
             if degraded:
                 self._extra += b"x-tailgate-degraded: %b\r\n" % b"max_tokens"
             if model or self.request.split:
@@ -199,13 +204,17 @@ class Exchange(AttemptOwner):
         if hedged is not None:
             self._extra += b"x-tailgate-hedged: %b\r\n" % hedged.value.encode()
         attempt = self._committed = self._attempts[attempt_id]
+        parsed = self._parsed if attempt.status == 404 else None
+        is_lost = parsed is not None and self._services.responses.is_lost(self.request, parsed, attempt.held)
         self._parsed = None
         self._bodies.clear()
         client = self._client
         held = attempt.commit(client if client is not None and client.chunked else None)
         if client is None:
             return
-        if attempt.status != 200 and self._shown:
+        if is_lost and not self._shown:
+            self._show_error(Problem(Reason.RESPONSE_NOT_FOUND, param=PREVIOUS), self._lines(attempt))
+        elif attempt.status != 200 and self._shown:
             self._end_in_error(upstream_problem(attempt.status, attempt.upstream.without_key(b"".join(held))))
         elif attempt.status != 200:
             body = attempt.upstream.without_key(b"".join(held))
@@ -253,8 +262,7 @@ class Exchange(AttemptOwner):
         self._refusal = detail, retry_after_s
         problem = Problem(why, message=detail or self.engine_said, retry_after_s=retry_after_s)
         if not self._shown:
-            client.write(error_response(self._dialect, problem, self.request_id, self._limit_lines()))
-            self._finish()
+            self._show_error(problem, self._limit_lines())
         elif self._committed is not None and self._committed.reader is None:
             # An unstreamed answer has no place for an error: only its missing end can show it.
             self._client = None
@@ -273,8 +281,10 @@ class Exchange(AttemptOwner):
         if self._client is not None:
             self.abort()  # a bug has kept it from being answered
         # Breaks the cycle between an exchange and its attempts, which would otherwise wait for the garbage collector.
-        self._committed = None
+        attempt, self._committed = self._committed, None
         self._attempts.clear()
+        if self._first is not None and attempt is not None:
+            self._services.responses.keep(record, self._first, attempt.response_id, self.driver.clock())
         if self.request.stream and self.request.tier.keep_alive_s:
             self._services.keep_alives.stop(self, self.request.tier.keep_alive_s)
         self._services.log(record, self.request_id)
@@ -347,7 +357,7 @@ class Exchange(AttemptOwner):
             client.write(comment)
             return
         self._shown = True
-        dropped = b"" if self._parsed is None else self._dropped(self._parsed)
+        dropped = b"" if self._parsed is None else change_lines(self._parsed, 0)
         lines = STREAM_HEAD, f"x-request-id: {self.request_id}\r\n".encode(), dropped, self._limit_lines()
         framing = b"transfer-encoding: chunked\r\n\r\n" if client.chunked else b"\r\n"
         client.write(b"".join((*lines, framing, comment)))
@@ -389,10 +399,10 @@ class Exchange(AttemptOwner):
         return self._model.sent_as(parsed.model)
 
     def _copy(self, parsed: Parsed, max_tokens: int) -> None:
-        """Send a copy to the shadow pool of the model, if one is due. Forms are not copied."""
+        """Send a copy to the shadow pool of the model, if one is due. No forms, no continued responses."""
         service, model = self._services.mirror, self._model
         mirror = model.mirror
-        if service is None or mirror is None or parsed.api.shape.is_form:
+        if service is None or mirror is None or parsed.api.shape.is_form or self.request.stored is not None:
             return
         if service.admits(model, len(parsed.payload)):
             body = render(parsed, mirror.upstream or self._sent_as(parsed), max_tokens)
@@ -407,19 +417,6 @@ class Exchange(AttemptOwner):
         rid = b"".join((self._rid, _OURS, written(attempt_id)))
         body = salted(body, self.request.endpoint, upstream.pool, self.request.tenant)
         return upstream_head(upstream.prefix(self.request.endpoint), self._head, rid, len(body)) + body
-
-    @staticmethod
-    def _changes(parsed: Parsed, max_tokens: int) -> bytes:
-        """Header lines that name changed and dropped fields of the request."""
-        lines = b""
-        if max_tokens and parsed.max_tokens != max_tokens and parsed.cap_field is not None:
-            lines = b"x-tailgate-max-tokens: %d\r\n" % max_tokens
-        return lines + Exchange._dropped(parsed)
-
-    @staticmethod
-    def _dropped(parsed: Parsed) -> bytes:
-        """Names the fields of the request that were dropped or changed."""
-        return b"x-tailgate-changed: %b\r\n" % ", ".join(parsed.changed).encode() if parsed.changed else b""
 
     def _open(self, first_lines: bytes, attempt: UpstreamAttempt, held: list[bytes]) -> None:
         client = self._client
@@ -443,6 +440,12 @@ class Exchange(AttemptOwner):
             self._finish()
         elif self._paused:
             self.pause()
+
+    def _show_error(self, problem: Problem, lines: bytes) -> None:
+        client = self._client
+        assert client is not None
+        client.write(error_response(self._dialect, problem, self.request_id, lines))
+        self._finish()
 
     def _end_in_error(self, problem: Problem) -> None:
         """End a stream that has begun with an error event."""

@@ -19,6 +19,7 @@ from gateway.proxy.count_tokens import CountingEndpoint
 from gateway.proxy.driver import Driver, Meter
 from gateway.proxy.exchange import Client, Exchange, ExchangeServices
 from gateway.proxy.replica.upstream import Upstreams
+from gateway.proxy.stored_responses import PREVIOUS
 from gateway.wire.apis.table import served
 from gateway.wire.body.content import MEDIA_BYTES
 from gateway.wire.body.placeholders import Placeholders
@@ -203,11 +204,20 @@ class RequestHandler(ExchangeServices):
         model, adapter = self.find(parsed.model, tier)
         if model is None:
             return Problem(Reason.MODEL_NOT_FOUND, f"The model `{parsed.model[:100]}` does not exist.", param="model")
+        before = None
+        asked = model
+        previous = parsed.fields.get(PREVIOUS) if endpoint is Endpoint.RESPONSES else None
+        if previous is not None:
+            before = self.responses.find(caller.tenant, previous, self.driver.clock())
+            model = None if before is None else before.serves(policy, asked, tier)
+            if before is None or model is None:
+                message = f"Previous response with id '{previous}' not found."
+                return Problem(Reason.RESPONSE_NOT_FOUND, message, param=PREVIOUS)
         pools = [policy.pools[pool] for pool in model.pools]
         session = session_of(head, caller.tenant, parsed.fields, pools)
-        split = ""
+        split = asked.name if asked.split else ""
         if model.split:
-            split, model = model.name, arm_of(policy, model, tier, sticky_key(session, caller.tenant, head.request_id))
+            model = arm_of(policy, model, tier, sticky_key(session, caller.tenant, head.request_id))
         exact = parsed.prompt_exact
         if exact is None:
             exact = self.count_exactly(model, parsed)
@@ -217,7 +227,9 @@ class RequestHandler(ExchangeServices):
             prompt_bytes += placeholders.correction
             fields = placeholders.fields
         prefix = NO_PREFIX
-        if parsed.cap_field and prompt_bytes >= MIN_BYTES:
+        if before is not None:
+            prefix = before.prefix_of(parsed, adapter)
+        elif parsed.cap_field and prompt_bytes >= MIN_BYTES:
             has_media = fields is not parsed.fields
             prefix = prefix_of(fields, adapter, caller.tenant if salts(pools) else "", has_media)
         body_at = self.driver.clock()
@@ -246,6 +258,8 @@ class RequestHandler(ExchangeServices):
             adapter=adapter,
             session=session,
             comeback=head.comes_back,
+            stored=None if before is None else before.stored,
+            fallback_of=asked.name if model is not asked and not split else "",
             is_token_ids=parsed.prompt_exact is not None,
         )
         return Exchange(self, client, dialect, head, parsed, request)

@@ -34,11 +34,7 @@ def prefix_of(fields: dict[str, Any], adapter: str = "", tenant: str = "", has_m
     Engines share no cached block between LoRA adapters, nor between cache salts. So `adapter` is hashed before the
     first block, and so is `tenant` if caches are separated by it. `has_media`: placeholders stand in `fields`.
     """
-    text = b"".join([orjson.dumps(fields[name]) for name in FIRST if name in fields])
-    for name in CONVERSATION:
-        if name in fields:
-            text += orjson.dumps(fields[name])
-            break
+    text = _first(fields) + _conversation(fields)
     size = len(text)
     if size < MIN_BYTES:
         return NO_PREFIX
@@ -54,3 +50,36 @@ def prefix_of(fields: dict[str, Any], adapter: str = "", tenant: str = "", has_m
         ends.append(end)
         start = end
     return Prefix(tuple(blocks), tuple(ends), size, has_media)
+
+
+def prefix_after(before: Prefix, fields: dict[str, Any], has_first: bool, name: str) -> Prefix:
+    """The prefix of a request that continues a stored response of this unique name.
+
+    `before` has the prompt of that response, and its size includes the answer. All that comes after that prompt is one
+    block. `has_first`: whether the new prompt begins like `before`: engines do not keep the system prompt of a
+    response, but take that of the new request.
+    """
+    text = _conversation(fields)
+    size = before.size + len(text)
+    if size < MIN_BYTES:
+        return Prefix(size=size)
+    blocks, ends = (before.blocks, before.ends) if has_first else ((), ())
+    if len(blocks) < MAX_BLOCKS:
+        blocks, ends = (*blocks, hash((name, text))), (*ends, size)
+    return Prefix(blocks, ends, size, before.has_media)
+
+
+def first_of(fields: dict[str, Any], adapter: str) -> int:
+    """A hash of all that stands before the conversation."""
+    return hash((adapter, _first(fields)))
+
+
+def _first(fields: dict[str, Any]) -> bytes:
+    return b"".join([orjson.dumps(fields[name]) for name in FIRST if name in fields])
+
+
+def _conversation(fields: dict[str, Any]) -> bytes:
+    for name in CONVERSATION:
+        if name in fields:
+            return orjson.dumps(fields[name])
+    return b""

@@ -169,8 +169,6 @@ def _finish(
             asked, cap_field = document[name], name
     if cap_field is None and shape.caps:
         cap_field = shape.caps[-1]
-    if shape.fixed:
-        fields.update(shape.fixed)
     assembled = caps.aggregate and not stream and _can_be_assembled(shape, fields)
     if assembled:
         fields["stream"] = True
@@ -236,6 +234,14 @@ def render(parsed: Parsed, upstream_model: str, max_tokens: int, with_options: b
     if not with_options:
         payload = as_json({name: value for name, value in parsed.fields.items() if name != "stream_options"})
     return _dumps(first)[:-1] + b"," + payload[1:]
+
+
+def change_lines(parsed: Parsed, max_tokens: int) -> bytes:
+    """Header lines that name fields which were dropped or changed, and the output cap if it is not the client's."""
+    lines = b""
+    if max_tokens and parsed.max_tokens != max_tokens and parsed.cap_field is not None:
+        lines = b"x-tailgate-max-tokens: %d\r\n" % max_tokens
+    return lines + (b"x-tailgate-changed: %b\r\n" % ", ".join(parsed.changed).encode() if parsed.changed else b"")
 
 
 def _bound(out: dict[str, Any], tied: dict[str, Any], max_tokens: int) -> None:

@@ -32,6 +32,8 @@ class Settings:
     """LoRA adapters that it lists,"""
     max_loras: int = 1
     """and how many of them it says it has in one batch."""
+    responses_store: bool = False
+    """Whether responses are kept (vLLM: VLLM_ENABLE_RESPONSES_API_STORE=1)."""
 
     def served(self, model: object) -> str:
         """The model of this name, or adapter. Raises Rejected for another name."""

@@ -20,7 +20,8 @@ class Emulator:
 
     `time_scale`: virtual seconds per real second; by default as fast as the loop turns, which is what tests want.
     `max_queued` is vLLM's --max-num-queued-reqs, `prompt_tokens_details` its --enable-prompt-tokens-details (off there
-    by default), `dp` its --data-parallel-size; the rest of the settings shape the answers.
+    by default), `dp` its --data-parallel-size, `responses_store` its VLLM_ENABLE_RESPONSES_API_STORE; the rest of the
+    settings shape the answers.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Emulator:
         prompt_tokens_details: bool = True,
         adapters: Sequence[str] = (),
         max_loras: int = 1,
+        responses_store: bool = False,
         dp: int = 1,
     ) -> None:
         self.profile = PROFILES[profile] if isinstance(profile, str) else profile
@@ -53,6 +55,7 @@ class Emulator:
             prompt_tokens_details,
             tuple(adapters),
             max_loras,
+            responses_store,
         )
         self.replicas: list[EmulatedReplica] = []
         self._count, self._dp = replicas, dp

@@ -7,7 +7,7 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
-from loadtests.emulator import asks, errors, rendered
+from loadtests.emulator import asks, errors, rendered, stored
 from loadtests.emulator.answers import ANSWERS
 from loadtests.emulator.asks import Ask, Choice, Quirk
 from loadtests.emulator.engine import Engine, Sequence
@@ -27,7 +27,8 @@ def answer(replica: EmulatedReplica, exchange: Exchange) -> None:
     if fault is not None and _spoilt_at_once(replica, exchange, fault):
         return
     try:
-        request = asks.parse(received.path, received.body, replica.settings, _quirk(fault))
+        body = received.body if replica.stored is None else replica.stored.whole(received.path, received.body)
+        request = asks.parse(received.path, body, replica.settings, _quirk(fault))
         if fault is not None and fault.kind is FaultKind.ERROR_200:
             _error_200(replica, exchange, request)
             return
@@ -148,6 +149,8 @@ class _Generation:
             )
         if self._left:
             return
+        if self._replica.stored is not None and self._ask.path == stored.PATH:
+            self._replica.stored.keep(self._answer.id, self._ask.fields, self._ask.choices[0].text())
         if self._ask.stream:
             self._answer.closing()
             self._exchange.close()

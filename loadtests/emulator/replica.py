@@ -17,6 +17,7 @@ from loadtests.emulator.engine import Engine
 from loadtests.emulator.exchange import FAULTY, Exchange, FaultyExchange, Received, reset
 from loadtests.emulator.faults import Fault, FaultKind
 from loadtests.emulator.port import Port
+from loadtests.emulator.stored import StoredResponses
 
 KEPT_BYTES = 64 * 1024 * 1024
 
@@ -52,6 +53,8 @@ class EmulatedReplica:
         self.in_flight = 0
         self.adapters_in_flight: Counter[str] = Counter()
         """Requests under way by LoRA adapter."""
+        self.stored: StoredResponses | None = StoredResponses() if settings.responses_store else None
+        """The responses that it keeps, if it keeps any."""
         self.active: Fault | None = None
         """The fault that is on."""
         self.peers: list[EmulatedReplica] = [self]

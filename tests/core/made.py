@@ -19,7 +19,7 @@ from gateway.core.policy import (
     Timeouts,
 )
 from gateway.core.request import NO_PREFIX, Endpoint, Prefix, Request
-from gateway.core.sessions import Session
+from gateway.core.sessions import Session, StoredResponse
 
 STEADY = settings(derandomize=True, deadline=None)
 """For properties: the same examples in every run, however slow the machine is."""
@@ -82,6 +82,7 @@ def a_request(
     token_ids: bool = False,
     adapter: str = "",
     session: Session | None = None,
+    stored: StoredResponse | None = None,
 ) -> Request:
     """A streamed chat of 100 prompt tokens exactly and at most 100 of output, received whole at `now`."""
     chosen = rules.model(model)
@@ -109,4 +110,5 @@ def a_request(
         is_token_ids=token_ids,
         adapter=adapter,
         session=session,
+        stored=stored,
     )

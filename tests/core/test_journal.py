@@ -41,6 +41,7 @@ READS = {
     "snapshot",
     "quarantined",
     "suspects",
+    "restarts",
     "explain",
 }
 """Public methods that answer a question and change nothing."""

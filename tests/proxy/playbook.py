@@ -429,6 +429,7 @@ class Script:
     woken: int = 0
     remaining: Left = (None, None)
     is_up: bool = True
+    engine_restarts: dict[str, int] = field(default_factory=dict)
     prompts: Any = field(default_factory=lambda: SimpleNamespace(estimate=lambda name, size: (size // 4, size // 3)))
 
     def _say(self, call: str, subject: object, usual: list[Command | int]) -> list[Command]:
@@ -538,6 +539,9 @@ class Script:
 
     def suspects(self, now: float) -> bool:
         return False
+
+    def restarts(self, replica: str) -> int:
+        return self.engine_restarts.get(replica, 0)
 
     def left(self, tenant: str, tier: str, now: float) -> Left:
         return self.remaining

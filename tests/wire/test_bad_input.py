@@ -18,9 +18,9 @@ FIELDS = re.findall(r"^\| `(\".*)` \| (.+?) \| .* ?\|$", PAGE, re.MULTILINE)
 HAPPENS = re.compile(r"(\d+|dropped,|lowered,|mended,|passed)(?: `(.+)`)?")
 # What a request can be refused for before anything in its body is looked at, but for what is no fault of its own.
 EARLY = (
-    "bad-request host-not-allowed origin-not-allowed unauthorized not-found model-not-found method-not-allowed "
-    "no-websockets expectation-failed unsupported-encoding headers-too-large body-too-large receive-timeout "
-    "receiving-full"
+    "bad-request host-not-allowed origin-not-allowed unauthorized not-found model-not-found response-not-found "
+    "method-not-allowed no-websockets expectation-failed unsupported-encoding headers-too-large body-too-large "
+    "receive-timeout receiving-full"
 )
 
 

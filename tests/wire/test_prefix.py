@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gateway.core.request import Prefix
 from gateway.wire.body.content import MEDIA_BYTES
 from gateway.wire.body.placeholders import Placeholders
-from gateway.wire.prefix import SMALL_BYTES, prefix_of
+from gateway.wire.prefix import SMALL_BYTES, first_of, prefix_after, prefix_of
 
 MESSAGES = st.lists(
     st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant"]), "content": st.text(max_size=3000)}),
@@ -128,3 +128,25 @@ def test_placeholders_leave_the_request_as_it_was_sent() -> None:
     assert fields == before
     text = {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}]}
     assert Placeholders(text, "x").fields is text
+
+
+def test_a_continued_response_begins_with_the_blocks_of_its_prompt_if_the_system_prompt_is_the_same() -> None:
+    fields = {"instructions": "Be brief. " * 300, "input": "Go on. " * 300}
+    first = prefix_of(fields)
+    stored = Prefix(first.blocks, first.ends, first.size + 800)
+    more = {"instructions": fields["instructions"], "input": "And now?"}
+    assert first_of(more, "") == first_of(fields, "")
+    assert first_of({"input": "And now?"}, "") != first_of(fields, "") != first_of(fields, "adapter")
+    same = prefix_after(stored, more, True, "resp_1")
+    assert same.blocks[:-1] == first.blocks
+    assert same.ends[-1] == same.size > stored.size
+    assert prefix_after(stored, more, True, "resp_1") == same
+    for other in (prefix_after(stored, more, False, "resp_1"), prefix_after(stored, more, True, "resp_2")):
+        assert other.blocks[-1:] != same.blocks[-1:] or len(other.blocks) == 1
+        assert other.size == same.size
+
+
+def test_a_short_continued_response_has_no_blocks_but_a_size() -> None:
+    short = prefix_after(Prefix(size=300), {"input": "And now?"}, True, "resp_1")
+    assert (short.blocks, short.size) == ((), 300 + len('"And now?"'))
+    assert len(prefix_after(Prefix(size=3000), {"input": "And now?"}, True, "resp_1").blocks) == 1

@@ -29,7 +29,7 @@ from gateway.wire.target import dialect_of
 
 DIALECTS = [OPENAI, RESPONSES.dialect, ANTHROPIC]
 STATUSES = {
-    400: "bad-request quarantined context-length upstream-rejected",
+    400: "bad-request response-not-found quarantined context-length upstream-rejected",
     401: "unauthorized",
     403: "forbidden-model host-not-allowed origin-not-allowed",
     404: "not-found model-not-found",

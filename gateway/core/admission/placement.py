@@ -43,6 +43,9 @@ class Placement:
         else:
             low, high = self._prompts.estimate(request.asked_model or request.model.name, request.prompt_bytes // batch)
             live.prompt_tokens = high * batch
+        if request.stored is not None:
+            low, high = low + request.stored.tokens, high + request.stored.tokens
+            live.prompt_tokens = high
         live.prompt_likely = (low + high) // 2
         return place(request, low, high, self._fleet, now)
 
@@ -57,19 +60,25 @@ def place(request: Request, low: int, high: int, fleet: Fleet, now: float) -> Po
     if not route:
         detail = f"tier {request.tier.name} may not use model {request.model.name}"
         return Unplaceable(Outcome.INVALID, Reason.FORBIDDEN_MODEL, detail)
+    if request.stored is not None:
+        route = tuple(spec for spec in route if _has(fleet, spec.name, request.stored.replica))
+        if not route:
+            detail = f"replica {request.stored.replica}, which has the previous response, does not serve this request"
+            return Unplaceable(Outcome.INVALID, Reason.RESPONSE_NOT_FOUND, detail)
     fitting = [spec for spec in route if spec.takes(high)]
     if not fitting:
         longest = max(route, key=lambda p: p.max_prompt_tokens or math.inf)
         limit = longest.max_prompt_tokens
         if limit is not None and low > limit:
             has = "has" if low == high else "has at least"
+            has = has if request.stored is None else "has, with the responses before it, about"
             detail = f"the prompt {has} {low} tokens; the longest prompt this model serves is {limit} tokens"
             return Unplaceable(Outcome.INVALID, Reason.CONTEXT_LENGTH, detail)
         fitting = [spec for spec in route if spec.max_prompt_tokens == limit]
     for spec in fitting:
         pool = fleet.pool(spec.name)
         if pool is not None and pool.is_bound(request):
-            home = pool.home(request.session) if request.session is not None else None
+            home = pool.home(request)
             if home is not None and not home.slots:
                 return _homeless(request, home, fleet.cools_in_s(spec.name, now))
         if pool is not None and pool.alive and (not request.adapter or pool.lists(request.adapter)):
@@ -78,10 +87,16 @@ def place(request: Request, low: int, high: int, fleet: Fleet, now: float) -> Po
     return Unplaceable(Outcome.REFUSED, Reason.NO_REPLICAS, retry_after_s=cools_in_s)
 
 
+def _has(fleet: Fleet, pool_name: str, replica: str) -> bool:
+    pool = fleet.pool(pool_name)
+    return pool is not None and replica in pool.replicas
+
+
 def _homeless(request: Request, home: Replica, cools_in_s: float) -> Unplaceable:
-    name = "" if request.session is None else request.session.name[:MAX_NAME]
-    detail = (
-        f"session {name} is kept at replica {home.spec.name}, which is {home.state}. Try again later, or begin another "
-        "session and send the conversation whole."
-    )
+    at = f"at replica {home.spec.name}, which is {home.state}. Try again later, or"
+    if request.stored is not None:
+        detail = f"the previous response is kept {at} send the conversation whole."
+    else:
+        name = "" if request.session is None else request.session.name[:MAX_NAME]
+        detail = f"session {name} is kept {at} begin another session and send the conversation whole."
     return Unplaceable(Outcome.REFUSED, Reason.NO_REPLICAS, detail, cools_in_s)

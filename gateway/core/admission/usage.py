@@ -73,4 +73,5 @@ def _max_output(live: RequestState, seen: int) -> int:
 def _max_prompt(live: RequestState) -> int:
     request = live.request
     most = TOKENS_PER_BYTE * max(request.body_bytes, request.prompt_bytes) + TEMPLATE_TOKENS * request.batch
-    return max(most, request.prompt_exact or 0)
+    before = 0 if request.stored is None else request.stored.tokens
+    return before + max(most, request.prompt_exact or 0)

@@ -94,6 +94,7 @@ class Fleet:
             if sample.cache_queries is not None and sample.cache_hits is not None:
                 restarted = replica.cache.evidence.counted(sample.cache_queries, sample.cache_hits)
                 if restarted:
+                    replica.restarts += 1
                     replica.cache.clear()
             if sample.waiting is not None and sample.running is not None:
                 replica.learned.scraped(sample.waiting, sample.running, replica.in_flight)

@@ -23,7 +23,7 @@ from gateway.core.queueing.headroom import AskedTiers
 from gateway.core.queueing.queue import PoolQueue
 from gateway.core.queueing.rates import DrainRate
 from gateway.core.request import Request
-from gateway.core.sessions import Session, draw, most_in_flight
+from gateway.core.sessions import draw, most_in_flight
 from gateway.core.snapshot import CapacityBound, PoolView, ReplicaState
 
 MIN_START: Final = 0.1
@@ -39,8 +39,7 @@ TRIED_NEXT: Final = 0.0
 """End of an expired backoff, before the replica has taken a request."""
 WINDOW_STEP: Final = 0.1
 """The bound on unread prompts changes by at least this share, since each change looks at all replicas."""
-NO_MAX: Final = 2**31
-"""Slots of a replica whose pool has none configured."""
+NO_MAX: Final = 2**31  # slots of a replica whose pool has none configured
 SUSPECT_EVERY: Final = 10
 """One request in this many may go to replicas suspected of odd answers: retries can make up for that many."""
 REQUEST_TOKENS: Final = 200.0
@@ -301,13 +300,11 @@ class Pool(Slots[Replica]):
         tier = request.tier
         by_max = by_max or tier.admission.mode is not AdmissionMode.ENFORCE
         free = self._ready(by_max)
-        home: Replica | None = None
-        if request.session is not None and (self.knows_caches or self.spec.strict_sessions):
-            home = self.home(request.session)
+        home = None if request.session is None and request.stored is None else self.home(request)
+        if request.prefix.blocks and not by_max and self.knows_caches:
+            free = free + self._warm(request)
         if self.is_bound(request):
             free = [replica for replica in free if replica is home]
-        elif request.prefix.blocks and not by_max and self.knows_caches:
-            free = free + self._warm(request)
         if request.adapter:
             free = with_adapter(free, request.adapter)
         if self._watch.answers.suspects and (self.acquired % SUSPECT_EVERY or avoid is not None):
@@ -321,16 +318,19 @@ class Pool(Slots[Replica]):
         return self.router.pick(free, random, request.prefix, self.request_tokens, home)
 
     def is_bound(self, request: Request) -> bool:
-        """Whether a request may only be served by the home of its session."""
-        return self.spec.strict_sessions and request.session is not None
+        """Whether a request may only be served by its home."""
+        return request.stored is not None or (self.spec.strict_sessions and request.session is not None)
 
-    def home(self, session: Session) -> Replica | None:
-        """The replica that draws the largest number from a session; None if no replica takes requests.
+    def home(self, request: Request) -> Replica | None:
+        """The replica of the response that it continues, else the one that draws the largest number from its session.
 
-        A strict session's home is one replica, in use or not. The home of any other is a replica in use with not much
-        more than the mean number of requests.
+        The first, and the home of a strict session, may be out of use. Any other has not much more than the mean load.
         """
-        is_strict = self.spec.strict_sessions
+        if request.stored is not None:
+            return self.replicas.get(request.stored.replica)
+        session, is_strict = request.session, self.spec.strict_sessions
+        if session is None or not (self.knows_caches or is_strict):
+            return None
         serving = len(self.replicas) if is_strict else sum(replica.slots > 0 for replica in self.replicas.values())
         if not serving:
             return None
@@ -380,12 +380,12 @@ class Pool(Slots[Replica]):
         return until is not None and (until > TRIED_NEXT or replica.in_flight > 0)
 
     def least_unread(self, prompt_tokens: int, request: Request) -> int:
-        """Tokens of a prompt that remain to compute at the replica with the longest cached part."""
+        """Tokens of a prompt that remain to compute at the usable replica with the longest cached part."""
         if not request.prefix.blocks:
             return prompt_tokens
-        return min(
-            (r.unread_of(prompt_tokens, request) for r in self.replicas.values() if r.slots), default=prompt_tokens
-        )
+        home = self.home(request) if self.is_bound(request) else None
+        usable = [r for r in self.replicas.values() if r.slots] if home is None else [home]
+        return min((r.unread_of(prompt_tokens, request) for r in usable), default=prompt_tokens)
 
     def candidates(self, tier: Tier) -> list[Replica]:
         """Replicas that `tier` may use now, ordered by unread prompt tokens and requests, whatever the router."""

@@ -125,6 +125,7 @@ class BaseReplica(RoutingTarget):
         "places",
         "reading",
         "refusals",
+        "restarts",
         "sample",
         "sample_at",
         "session_key",
@@ -152,6 +153,8 @@ class BaseReplica(RoutingTarget):
         """Slots by configured bounds alone: no slow start, and unbounded if its pool has no slots configured."""
         self.refusals = 0
         """429 and 503 in a row."""
+        self.restarts = 0
+        """How often its counters began anew."""
         self.paused = 0
         """Open attempts that are not being read."""
         self.by_tier: dict[str, int] = {}

@@ -55,6 +55,9 @@ def request(request: Request, policy: object, tier: object, model: object, slo: 
         request.adapter,
         None if request.session is None else {"Session": {"name": request.session.name, "key": request.session.key}},
         request.comeback,
+        None
+        if request.stored is None
+        else {"StoredResponse": {"replica": request.stored.replica, "tokens": request.stored.tokens}},
     )
     return {"Request": row}
 

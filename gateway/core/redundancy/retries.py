@@ -76,6 +76,7 @@ class Retries:
         tier = live.request.tier
         return (
             live.attempts == 1
+            and not replica.pool.is_bound(live.request)
             and tier.retry.budget > 0.0
             and self._extra.left >= others + 1.0
             and bool(replica.pool.candidates(tier))

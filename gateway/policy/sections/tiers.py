@@ -105,6 +105,10 @@ class CapsSection(Section):
     prompt_logprobs: CountOrZero = plain(_TIER.caps.prompt_logprobs, "Largest `prompt_logprobs`; 0 forbids them.")
     batch: Count = plain(_TIER.caps.batch, "Most prompts, inputs or documents in one request.")
     media: bool = plain(_TIER.caps.media, "Whether messages may carry images, audio or video.")
+    stored_responses: bool = plain(
+        _TIER.caps.stored_responses,
+        "Whether engines may store answers of the Responses API, and `previous_response_id` may continue them.",
+    )
 
 
 def _api(paths: str) -> Any:

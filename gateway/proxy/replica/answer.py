@@ -37,6 +37,7 @@ class HeldAnswer(AnswerReceiver):
         "retry_after_s",
         "status",
         "upstream",
+        "whole_id",
     )
 
     def __init__(self, owner: AttemptOwner, attempt: int, upstream: ReplicaConnections) -> None:
@@ -53,6 +54,8 @@ class HeldAnswer(AnswerReceiver):
         """Reads the events; None until the body is known to be a stream."""
         self.assembly: Assembly | None = None
         """Assembles the stream, for a client that wants none."""
+        self.whole_id = b""
+        """The id of a whole answer, as JSON."""
         self.held: list[bytes] = []
         """Payload not shown yet."""
         self.complete = False
@@ -70,6 +73,11 @@ class HeldAnswer(AnswerReceiver):
     def seen(self) -> int:
         """Tokens that passed, about."""
         return 0 if self.reader is None else self.reader.tokens_seen
+
+    @property
+    def response_id(self) -> bytes:
+        """The id of the answer, as JSON, if it can be continued."""
+        return self.whole_id if self.reader is None else self.reader.response_id
 
     def cancel(self) -> None:
         """Close the connection to the replica. The driver asked for it, so it is not told the end."""

@@ -203,6 +203,7 @@ class UpstreamAttempt(StreamedAnswer):
             if told.odd or output != told.output:
                 self.upstream.odd(Oddity.USAGE, "an estimate was taken instead")
             self.coding = None
+            self.whole_id = told.id
             if told.model and not self._committed:
                 self._learn_model(told.model, body)
                 body = body if self._model is None else self._model.apply(body)

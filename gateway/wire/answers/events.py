@@ -54,6 +54,7 @@ class StreamReader(ABC):
         "oddity",
         "output_tokens",
         "prompt_tokens",
+        "response_id",
         "tokens_seen",
     )
 
@@ -66,6 +67,8 @@ class StreamReader(ABC):
         """The kind of the latest oddity; the caller notes it and resets it."""
         self.model = b""
         """The engine's name for the model, as JSON."""
+        self.response_id = b""
+        """The id of a response that can be continued, as JSON."""
         self.prompt_tokens: int | None = None
         self.output_tokens: int | None = None
         self.cached_tokens: int | None = None

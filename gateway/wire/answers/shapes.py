@@ -72,6 +72,7 @@ class LooseChunk(msgspec.Struct):
 class Inner(msgspec.Struct):
     """A message or a response inside an event."""
 
+    id: msgspec.Raw = ABSENT
     model: msgspec.Raw = ABSENT
     usage: msgspec.Raw = ABSENT
     error: msgspec.Raw = ABSENT
@@ -106,6 +107,7 @@ class WholeChoice(msgspec.Struct):
 class Whole(msgspec.Struct):
     """An answer that was not streamed, but for its usage."""
 
+    id: msgspec.Raw = ABSENT
     model: msgspec.Raw = ABSENT
     error: msgspec.Raw = ABSENT
     choices: msgspec.Raw = ABSENT

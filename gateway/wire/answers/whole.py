@@ -59,13 +59,13 @@ GENERATED: Final = WholeForm(generates=True)
 
 
 class Counted:
-    """Facts in an answer: token counts, None without any, and the model's name, as JSON.
+    """Facts in an answer: token counts, None without any, the model's name and its own id, as JSON.
 
     `odd`: it had counts, but they were no counts. `is_answer`: it mentions output, or has some. `cached`: prompt tokens
     found in the engine's prefix cache.
     """
 
-    __slots__ = ("cached", "is_answer", "model", "odd", "output", "prompt")
+    __slots__ = ("cached", "id", "is_answer", "model", "odd", "output", "prompt")
 
     def __init__(self, prompt: int | None, output: int | None, odd: bool) -> None:
         self.prompt = prompt
@@ -74,6 +74,7 @@ class Counted:
         self.cached: int | None = None
         self.is_answer = True
         self.model = b""
+        self.id = b""
 
 
 def read_usage(raw: Raw | bytes) -> Counted:
@@ -135,7 +136,7 @@ def read_whole(form: WholeForm, body: bytes) -> tuple[Counted, EngineError | Non
     if usage.output is None and usage.prompt is not None and not form.generates:
         usage.output = 0  # numbers are no tokens, and this count is exact
     usage.is_answer = not form.generates or bool(usage.output) or _has_output(whole)
-    usage.model = bytes(whole.model)
+    usage.model, usage.id = bytes(whole.model), bytes(whole.id)
     said = whole.error
     if said is _ABSENT or form.own_error or bytes(said) in EMPTY:
         return usage, None

@@ -33,7 +33,9 @@ _OTHER_OUTPUTS: Final = frozenset(
 
 
 def fit(fields: dict[str, Any], caps: Caps, changed: list[str]) -> Renamed:
-    """The Responses API's input and tools as engines read them."""
+    """The Responses API's input and tools as engines read them. They store answers unless they are told not to."""
+    if not caps.stored_responses:
+        fields["store"] = False
     given = fields["input"]
     if type(given) is list:
         items = _items(given, fields, caps, changed)

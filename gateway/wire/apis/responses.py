@@ -1,4 +1,4 @@
-"""Responses: POST /v1/responses of OpenAI, as vLLM 0.32 serves it. No conversation is kept between two requests."""
+"""Responses: POST /v1/responses of OpenAI, as vLLM 0.32 serves it. Engines store the answers, if the tier says so."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ FIELDS: Final[dict[str, Check]] = {
     **ruled(ALLOW, "frequency_penalty presence_penalty repetition_penalty"),
     **ruled(ALLOW, "skip_special_tokens include_stop_str_in_output"),
     **ruled(checks.short, "logit_bias stop_token_ids"),
-    **ruled(checks.stateful, "previous_response_id conversation prompt previous_input_messages"),
+    **ruled(checks.stateful, "conversation prompt previous_input_messages previous_response"),
+    "previous_response_id": checks.previous_response,
     "instructions": checks.string,
     "background": checks.never,
-    "store": checks.unstored,
+    "store": checks.store,
     "tools": checks.objects,
     **ruled(checks.mapping, "text structured_outputs"),
     "include": bounds.includes,
@@ -115,6 +116,7 @@ class ResponsesReader(TypedReader):
     def _take(self, typed: Typed) -> EventKind:
         if typed.response is not None:
             self.model = self.model or bytes(typed.response.model)
+            self.response_id = self.response_id or bytes(typed.response.id)
         match typed.type:
             case "response.completed" | "response.incomplete":
                 self.finished = self.done = True
@@ -211,7 +213,6 @@ RESPONSES: Final = Api(
         _text,
         caps=("max_output_tokens",),
         fit=response_input.fit,
-        fixed={"store": False},
     ),
     Answers(WholeForm(generates=True, own_error=True), ResponsesReader, ResponseAssembly),
     ResponsesDialect(),

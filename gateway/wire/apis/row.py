@@ -48,8 +48,6 @@ class Shape:
     priority: bool = True
     """Whether the engine takes a `priority` of the tier's."""
     fit: Fit | None = None
-    fixed: Mapping[str, Any] = field(default_factory=dict)
-    """Fields that are sent with these values, whatever the client said."""
     read: Read | None = None
     write: Write | None = None
     """Reads and writes bodies that are forms, without the model; None where bodies are JSON."""

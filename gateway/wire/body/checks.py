@@ -6,6 +6,7 @@ it. A value that cannot be forwarded in any form raises `BadRequest`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
@@ -20,6 +21,8 @@ MAX_STOPS: Final = 4
 """OpenAI's limit, and vLLM's own unless VLLM_MAX_STOP_STRINGS is raised there."""
 MAX_STOP_CHARS: Final = 256
 MAX_FLAGS: Final = 16
+MAX_ID_CHARS: Final = 256
+_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,256}")
 MAX_ENTRIES: Final = 1024
 """Of lists and maps that the engine works through for every token: logit_bias, bad_words and the like."""
 
@@ -210,14 +213,26 @@ def never(value: Any, field: str, caps: Caps) -> None:
         raise BadRequest(field, "is not served here: answers are not kept", "unsupported_parameter")
 
 
-def unstored(value: Any, field: str, caps: Caps) -> Any:
-    """`store`: no answer is kept, whatever was asked."""
-    boolean(value, field, caps)
-    return False
+def store(value: Any, field: str, caps: Caps) -> Any:
+    """Whether the engine keeps the answer: as asked where the tier allows it, else never."""
+    return boolean(value, field, caps) and caps.stored_responses
+
+
+def previous_response(value: Any, field: str, caps: Caps) -> Any:
+    """The id of a response that an engine keeps."""
+    if not caps.stored_responses:
+        raise BadRequest(
+            field,
+            "is not served in this tier, which keeps no responses: send the whole conversation as input",
+            "unsupported_parameter",
+        )
+    if not _ID.fullmatch(string(value, field, caps)):
+        raise BadRequest(field, f"must be 1 to {MAX_ID_CHARS} letters, digits, underscores and dashes")
+    return value
 
 
 def stateful(value: Any, field: str, caps: Caps) -> None:
-    """A reference to the state that an earlier answer left on one replica."""
+    """A reference to state that no engine has."""
     raise BadRequest(
-        field, "is not served here: no conversation is kept, send all of it as input", "unsupported_parameter"
+        field, "is not served here: no engine has it, send the whole conversation as input", "unsupported_parameter"
     )

@@ -64,6 +64,9 @@ ROWS: Final[Mapping[Reason, RefusalRow]] = {
     Reason.NOT_FOUND: _refused(404, "not_found", "There is nothing at this path.", "not_found_error"),
     Reason.METHOD_NOT_ALLOWED: _refused(405, "method_not_allowed", "This path does not take this method."),
     Reason.MODEL_NOT_FOUND: _refused(404, "model_not_found", "The model does not exist.", "not_found_error"),
+    Reason.RESPONSE_NOT_FOUND: _refused(
+        400, "previous_response_not_found", "The previous response was not found: send the whole conversation as input."
+    ),
     Reason.BODY_TOO_LARGE: _refused(413, "request_too_large", "The request body is too large.", "request_too_large"),
     Reason.HEADERS_TOO_LARGE: _refused(431, "headers_too_large", "The request headers are too large."),
     Reason.RECEIVE_TIMEOUT: RefusalRow(

@@ -106,7 +106,7 @@ class ResponsesAnswer(Answer):
             "background": False,
             "max_output_tokens": self.request.max_tokens,
             "max_tool_calls": None,
-            "previous_response_id": None,
+            "previous_response_id": fields.get("previous_response_id"),
             "prompt": None,
             "reasoning": None,
             "service_tier": "auto",

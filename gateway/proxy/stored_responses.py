@@ -1,0 +1,152 @@
+"""Responses that engines have stored: who may continue them, where, and how long they are.
+
+An engine keeps a response, with the conversation before it, in its own memory, under an id that it draws at random.
+Only that engine can continue it. So each id that is passed on is remembered here with its replica and its size, for the
+tenant that got it. An id that is not here is not forwarded: nobody could tell how long its prompt is.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+import orjson
+
+from gateway.core.fleet.cache_evidence import BYTES_PER_TOKEN
+from gateway.core.policy import Model, Policy, Tier
+from gateway.core.request import NO_PREFIX, Endpoint, Outcome, Prefix, Record, Request
+from gateway.core.sessions import StoredResponse
+from gateway.wire.body.checks import MAX_ID_CHARS
+from gateway.wire.prefix import first_of, prefix_after
+from gateway.wire.request import Parsed
+
+PREVIOUS: Final = "previous_response_id"
+MAX_AGE_S: Final = 24 * 3600.0
+MAX_BYTES: Final = 64 * 2**20
+"""Estimated memory of all that is remembered; beyond it the oldest is forgotten."""
+ENTRY_BYTES: Final = 1000
+BLOCK_BYTES: Final = 100
+
+
+class Continuable:
+    """A response that can be continued."""
+
+    __slots__ = ("at", "first", "model", "name", "prefix", "restarts", "size_bytes", "stored")
+
+    def __init__(self, name: str, stored: StoredResponse, model: str, first: int, prefix: Prefix) -> None:
+        self.name = name
+        """Its tenant and its id."""
+        self.stored = stored
+        self.model = model
+        """The model that made it."""
+        self.first = first
+        """A hash of its tools and instructions."""
+        self.prefix = prefix
+        """Its prompt; the size includes the answer."""
+        self.size_bytes = ENTRY_BYTES + BLOCK_BYTES * len(prefix.blocks)
+        self.at = 0.0
+        """When it was stored, and how often its engine had restarted by then."""
+        self.restarts = 0
+
+    def serves(self, policy: Policy, asked: Model, tier: Tier) -> Model | None:
+        """The model that continues it for a client that asks for `asked`; None if that is another one.
+
+        It is the one that was asked for, an arm of that split, or the fallback of the tier.
+        """
+        if asked.name == self.model or any(arm == self.model for arm, _ in asked.split) or tier.fallback == self.model:
+            return policy.models.get(self.model)
+        return None
+
+    def prefix_of(self, parsed: Parsed, adapter: str) -> Prefix:
+        """The prefix of a request that continues it."""
+        has_first = first_of(parsed.fields, adapter) == self.first
+        return prefix_after(self.prefix, parsed.fields, has_first, self.name)
+
+
+class StoredResponses:
+    """Bounded in memory and in time; the oldest go first.
+
+    `restarts` returns how often the engine of a replica has restarted, -1 for an unknown replica.
+    """
+
+    def __init__(self, restarts: Callable[[str], int]) -> None:
+        self._restarts = restarts
+        self._known: OrderedDict[str, Continuable] = OrderedDict()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def find(self, tenant: str, response_id: str, now: float) -> Continuable | None:
+        """The response of this id; None if this tenant was given none, or if it is gone."""
+        name = _name(tenant, response_id)
+        found = self._known.get(name)
+        if found is None:
+            return None
+        if now - found.at > MAX_AGE_S or self._restarts(found.stored.replica) != found.restarts:
+            self.forget(tenant, response_id)
+            return None
+        return found
+
+    def keep(self, record: Record, first: int, raw_id: bytes, now: float) -> None:
+        """Remember the answer of a request that ended well; `raw_id` is its id as it stands in JSON."""
+        response_id = _read(raw_id)
+        if record.outcome is not Outcome.OK or record.replica is None or not response_id:
+            return
+        request, stored = record.request, record.prompt_tokens + record.output_tokens
+        name = _name(request.tenant, response_id)
+        prefix = _with_answer(request.prefix, record.prompt_tokens, stored)
+        new = Continuable(name, StoredResponse(record.replica, stored), request.model.name, first, prefix)
+        new.at, new.restarts = now, self._restarts(record.replica)
+        self.forget(request.tenant, response_id)  # so that it is the latest
+        self._known[name] = new
+        self._bytes += new.size_bytes
+        while self._bytes > MAX_BYTES:
+            _, oldest = self._known.popitem(last=False)
+            self._bytes -= oldest.size_bytes
+
+    def forget(self, tenant: str, response_id: str) -> None:
+        """Its engine no longer has it."""
+        gone = self._known.pop(_name(tenant, response_id), None)
+        if gone is not None:
+            self._bytes -= gone.size_bytes
+
+    def is_lost(self, request: Request, parsed: Parsed, answer: list[bytes]) -> bool:
+        """Whether a 404 of an engine says that it no longer has the response which this request continues."""
+        previous = parsed.fields.get(PREVIOUS) if request.stored is not None else None
+        if previous is None or b"".join(answer).find(previous.encode()) < 0:
+            return False
+        self.forget(request.tenant, previous)
+        return True
+
+
+def first_if_stored(request: Request, parsed: Parsed) -> int | None:
+    """The hash of tools and instructions of a request whose answer is stored; None if it is not stored."""
+    if request.endpoint is not Endpoint.RESPONSES or parsed.fields.get("store", True) is False:
+        return None
+    return first_of(parsed.fields, request.adapter)
+
+
+def _name(tenant: str, response_id: str) -> str:
+    return f"{tenant}\0{response_id}"
+
+
+def _read(raw_id: bytes) -> str:
+    """The id; empty if it is none that a client could send back."""
+    if not 2 < len(raw_id) <= MAX_ID_CHARS + 2:
+        return ""
+    try:
+        read = orjson.loads(raw_id)
+    except orjson.JSONDecodeError:
+        return ""
+    return read if type(read) is str else ""
+
+
+def _with_answer(prompt: Prefix, prompt_tokens: int, tokens: int) -> Prefix:
+    """The same prefix, with the size of the answer added."""
+    per_token = prompt.size / prompt_tokens if prompt.size and prompt_tokens else BYTES_PER_TOKEN
+    size = int(tokens * per_token)
+    if prompt is NO_PREFIX:
+        return Prefix(size=size)
+    return Prefix(prompt.blocks, prompt.ends, max(size, prompt.size), prompt.has_media)
