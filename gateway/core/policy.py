@@ -352,6 +352,8 @@ class SessionKey(StrEnum):
     """The session in it, as Claude Code writes it."""
     USER = "user"
     """The field `user`; in Messages all of `metadata.user_id`."""
+    FIRST_MESSAGE = "first-message"
+    """The prompt up to its first user message, which every turn of a conversation repeats."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from typing import Any, Final
 
 import orjson
@@ -14,6 +15,7 @@ from gateway.wire.http.headers import RequestHead
 _HEADER: Final = SessionKey.HEADER
 _PROMPT_CACHE_KEY: Final = SessionKey.PROMPT_CACHE_KEY
 _METADATA: Final = SessionKey.METADATA
+_FIRST_MESSAGE: Final = SessionKey.FIRST_MESSAGE
 MAX_NAME: Final = 512
 """Longest name in characters; a longer one names no session."""
 IN_USER_ID: Final = "_session_"
@@ -48,7 +50,23 @@ def _named(key: SessionKey, header: str, head: RequestHead, fields: Mapping[str,
     if key is _METADATA:
         user_id = _user_id(fields)
         return _in_user_id(user_id) if user_id else None
+    if key is _FIRST_MESSAGE:
+        return _first_message(fields)
     return fields.get("user") or _user_id(fields)
+
+
+def _first_message(fields: Mapping[str, Any]) -> str | None:
+    """A digest of the prompt up to its first user message; None without one, as in completions."""
+    messages = fields.get("messages") or fields.get("input")
+    if isinstance(messages, str):
+        messages = [{"role": "user", "content": messages}]  # how later turns of Responses repeat it
+    if not isinstance(messages, list):
+        return None
+    for number, message in enumerate(messages):
+        if isinstance(message, dict) and message.get("role") == "user":
+            said = [fields.get("system"), fields.get("instructions"), messages[: number + 1]]
+            return blake2b(orjson.dumps(said, option=orjson.OPT_SORT_KEYS), digest_size=16).hexdigest()
+    return None
 
 
 def _user_id(fields: Mapping[str, Any]) -> str:

@@ -239,7 +239,7 @@ CASES = {
         "    router: round-robin",
         "    router: round-robin\n    affinity: {keys: [users]}",
         "p.yaml:15: pools.short.affinity.keys[0]: users is unknown: did you mean user? "
-        "Known: header, prompt_cache_key, metadata.user_id, user",
+        "Known: header, prompt_cache_key, metadata.user_id, user, first-message",
     ),
     "session key named twice": (
         "    router: round-robin",

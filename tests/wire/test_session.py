@@ -13,7 +13,7 @@ from gateway.wire.http.headers import RequestHead, read_head, wanted
 from gateway.wire.session import MAX_NAME, session_of
 from gateway.wire.session import sticky_key as sticky_key_of
 
-HEADER, CACHE_KEY, METADATA, USER = SessionKey
+HEADER, CACHE_KEY, METADATA, USER, FIRST_MESSAGE = SessionKey
 POOL = PoolSpec("p", ())
 CLAUDE = {"device_id": "d" * 64, "account_uuid": "", "session_id": "54c1eb09"}
 
@@ -125,3 +125,39 @@ def test_a_session_has_no_trace_of_the_clients_own_text() -> None:
         digest("secret"), int(digest("secret"), 16)
     )
     assert digest("secret") != digest("secret", "other")
+
+
+def said(role: str, text: str) -> dict[str, str]:
+    return {"role": role, "content": text}
+
+
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [
+        ({"messages": [said("user", "hi")]}, {"messages": [said("user", "hi"), said("assistant", "yes?")]}),
+        (
+            {"system": "be brief", "messages": [said("user", "hi")]},
+            {"system": "be brief", "messages": [{"content": "hi", "role": "user"}, said("user", "still there?")]},
+        ),
+        ({"instructions": "be brief", "input": "hi"}, {"instructions": "be brief", "input": [said("user", "hi")]}),
+    ],
+)
+def test_every_turn_of_a_conversation_repeats_its_first_message(first: dict[str, Any], later: dict[str, Any]) -> None:
+    pool = keyed(FIRST_MESSAGE)
+    assert named(pool, **first) == named(pool, **later)
+    assert named(pool, **first) != named(pool, **{**first, "system": "be long"})
+
+
+def test_conversations_that_share_a_system_prompt_have_first_messages_of_their_own() -> None:
+    pool, rules = keyed(FIRST_MESSAGE), said("system", "You are a pirate.")
+    assert named(pool, messages=[rules, said("user", "a")]) != named(pool, messages=[rules, said("user", "b")])
+
+
+@pytest.mark.parametrize("fields", [{"prompt": "hi"}, {"messages": [said("system", "a")]}, {"messages": [1]}, {}])
+def test_without_a_user_message_there_is_no_first_message(fields: dict[str, Any]) -> None:
+    assert named(keyed(FIRST_MESSAGE), **fields) is None
+
+
+def test_a_named_session_comes_before_the_first_message() -> None:
+    pool = keyed(HEADER, FIRST_MESSAGE)
+    assert named(pool, "x-session-id: abc", messages=[said("user", "a")]) == digest("abc")
