@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, TypeAlias
 
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.slot import Slot
+from gateway.core.forecast.ahead import Forecast
 from gateway.core.forecast.replica_model import AttemptPrediction
+from gateway.core.policy import Timeouts
 from gateway.core.queueing.request import QueuedRequest
 from gateway.core.request import GENERATING, HedgeResult, Outcome, Reason, Record, Request
 
@@ -64,6 +66,12 @@ class Attempt:
     def predicted_of(self, prompt_tokens: int) -> int:
         """`predicted_tokens` of a prompt of so many tokens, as its engine counts them."""
         return self.predicted_tokens * prompt_tokens // self.prompt_tokens if self.predicted_tokens else 0
+
+
+Sizes: TypeAlias = tuple[int, int, int, int]
+Flags: TypeAlias = tuple[bool, bool, bool, bool]
+Standing: TypeAlias = tuple[Pool | None, Timeouts, Forecast | None, float, Sizes, Flags]
+"""Pool, timeouts, forecast, deadline, sizes of prompt and answer, and how it was admitted."""
 
 
 class RequestState(QueuedRequest):
@@ -171,6 +179,18 @@ class RequestState(QueuedRequest):
         """Assign it to `pool`."""
         self.pool = pool
         self.timeouts = self.request.policy.timeouts(self.request.tier, pool.spec.name)
+
+    def standing(self) -> Standing:
+        """Decisions about it so far."""
+        flags = self.would_shed, self.explored, self.owed, self.degraded
+        sizes = self.prompt_tokens, self.prompt_likely, self.least_unread, self.max_tokens
+        return self.pool, self.timeouts, self.forecast, self.deadline, sizes, flags
+
+    def restore(self, standing: Standing) -> None:
+        """Forget the decisions about it since then."""
+        self.pool, self.timeouts, self.forecast, self.deadline, sizes, flags = standing
+        self.prompt_tokens, self.prompt_likely, self.least_unread, self.max_tokens = sizes
+        self.would_shed, self.explored, self.owed, self.degraded = flags
 
     def cap(self) -> None:
         """Grant the output tokens that it asks for, within the tier's caps."""

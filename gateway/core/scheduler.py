@@ -156,7 +156,7 @@ class Scheduler:
         now = self._turn.now
         self._life.unqueue(live)
         self._forecaster.judged(live, True, now)
-        before = live.pool, live.prompt_tokens, live.prompt_likely
+        before = live.standing()
         live.request = other
         pool = self._places.find(live, now)
         if isinstance(pool, Pool):
@@ -172,7 +172,7 @@ class Scheduler:
                 return True
             self._forecaster.dropped(live)
         live.request = own
-        live.pool, live.prompt_tokens, live.prompt_likely = before
+        live.restore(before)
         return False
 
     def _exceed(self, live: RequestState, pool: Pool) -> None:

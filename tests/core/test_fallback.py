@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gateway.core.policy import Limits, Model, Policy, Timeouts
+from gateway.core.policy import Limits, Model, Objective, Policy, Slo, Timeouts
 from gateway.core.request import AttemptOutcome, Endpoint, Outcome, Reason
 from gateway.core.sessions import Session
 from tests.interpreted import interpreted
@@ -154,3 +154,21 @@ def test_a_failed_attempt_at_the_fallback_is_retried_at_its_own_pool() -> None:
     story.finishes("b", AttemptOutcome.UNREACHABLE)
     other = {"s1": "s2", "s2": "s1"}[first.spec.name]
     story.expect(dispatch(other, of="b", model="small"))
+
+
+def test_a_request_that_no_model_serves_keeps_the_forecast_of_its_own() -> None:
+    story, _ = told(rules(), large=0.8, small=0.9)
+    story.arrives("a").whatever()
+    assert story.records["a"].breach == 0.8
+
+
+def test_a_request_that_waited_in_vain_is_judged_by_the_forecast_of_its_wait() -> None:
+    patient = Timeouts(2.0, NEVER_TOO_LATE.ttft_s, NEVER_TOO_LATE.idle_s, NEVER_TOO_LATE.total_s)
+    story, oracle = told(rules(timeouts=patient, slo=Slo(e2e=(Objective(0.99, 100.0),))))
+    story.arrives("a").arrives("taker", model="small").whatever()
+    oracle.breach["large"], oracle.in_vain = 0.3, 0.001
+    story.arrives("b").whatever()
+    oracle.breach["small"], oracle.in_vain = 0.6, 0.7
+    story.at(2.0).whatever()
+    record = story.records["b"]
+    assert (record.outcome, record.pool, record.breach, record.in_vain) == (Outcome.TIMEOUT, "large", 0.3, 0.001)
