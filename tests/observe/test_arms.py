@@ -168,3 +168,13 @@ def test_a_quantile_beyond_the_counts_is_not_estimated() -> None:
 def test_the_margins_of_a_difference_are_those_of_both_figures_together() -> None:
     found = Estimate(5.0, 2.0, 9.0).minus(Estimate(1.0, -3.0, 2.0))
     assert (found.value, found.low, found.high) == (4.0, 4.0 - math.hypot(3, 1), 4.0 + math.hypot(4, 4))
+
+
+def test_ttft_and_e2e_of_each_arm_are_exported() -> None:
+    told = Told()
+    told.hear("v1", 30, 0.2)
+    told.hear("v2", 20, 0.2, failed=5)
+    families = {family.name: family for family in RequestFamilies(told.metrics).collect()}
+    for name in ("tailgate_arm_ttft_seconds", "tailgate_arm_e2e_seconds"):
+        counts = {s.labels["arm"]: s.value for s in families[name].samples if s.name == f"{name}_count"}
+        assert counts == {"v1": 30, "v2": 15}, "only requests that finished have an end"

@@ -205,6 +205,13 @@ def _arms(metrics: Metrics) -> Iterator[Metric]:
         ((key, facts.ttft.histogram) for key, facts in arms),
         metrics.edges.ttft,
     )
+    yield histogram(
+        "tailgate_arm_e2e_seconds",
+        "Time to the end of the answer, of requests of an arm that finished.",
+        labels,
+        ((key, facts.e2e.histogram) for key, facts in arms),
+        metrics.edges.e2e,
+    )
 
 
 def _objectives(metrics: Metrics) -> Iterator[Metric]:
