@@ -20,13 +20,14 @@ from loadtests.traces.writers import WRITERS
 
 def convert_command(
     sources: Annotated[
-        list[Path], typer.Argument(metavar="IN...", help="A trace of any known format, or the files of one journal.")
+        list[Path],
+        typer.Argument(metavar="IN...", help="A trace of any known format, conversations of ShareGPT, or a journal."),
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write; - is standard output.")],
     to: Annotated[str, typer.Option(metavar="FORMAT", help=f"One of {', '.join(WRITERS)}.")] = "tailgate",
     as_json: Annotated[bool, typer.Option("--json", help="Print what was done as a JSON document.")] = False,
 ) -> None:
-    """Convert a trace, or the gateway's journal, row by row, whatever its size.
+    """Convert a trace, conversations in ShareGPT's form, or the gateway's journal, whatever its size.
 
     The format of IN is found from its first line. A row that is wrong ends the conversion and is named by its line.
     Rows that are no requests, and values without a place in the other format, are left out, counted and reported.

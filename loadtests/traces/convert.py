@@ -13,6 +13,7 @@ from gateway.observe.journal.replay import is_journal
 from gateway.sim.workload.trace_formats import TraceRow
 from gateway.sim.workload.traces import EmptyRows, Mix, TraceError, open_trace, spread
 from loadtests.traces.journal import JournalRows
+from loadtests.traces.sharegpt import ShareGptRows, is_sharegpt
 from loadtests.traces.writers import WRITERS
 
 TELL_EVERY = 1000
@@ -39,6 +40,8 @@ class Converted:
     guessed: int = 0
     missing: int = 0
     only_ended: int = 0
+    unanswered: int = 0
+    """Conversations without an answer to a question."""
 
     def rounds(self, at: float, tick_s: float) -> None:
         """Count it if a request that came `at` a time is written with another, to a tick."""
@@ -63,6 +66,10 @@ class Converted:
         if self.guessed:
             like = "theirs is as long as that of another of their tier"
             yield f"{self.guessed:,} requests had no whole answer in the journal: {like}"
+        if self.format == "sharegpt":
+            yield "times are drawn by seed 1: one conversation a second, 10 s to think; lengths are four bytes a token"
+        if self.unanswered:
+            yield f"{self.unanswered:,} conversations are left out: they have no answer to a question"
         if self.missing:
             yield f"{self.missing:,} calls are missing in the journal: requests may be among them"
         if self.only_ended:
@@ -73,16 +80,17 @@ def convert(sources: Sequence[Path], out: IO[str], to: str, tell: Callable[[int]
     """Read and write row by row. The output is no trace if it raises TraceError, NotReplayable or OSError."""
     writer = WRITERS[to]
     journal = _journal(sources)
-    done = Converted("journal" if journal else "", to)
-    rows = journal.rows() if journal else _rows(sources, done, writer.tick_s)
+    talks = ShareGptRows(sources[0]) if journal is None and len(sources) == 1 and is_sharegpt(sources[0]) else None
+    done = Converted("journal" if journal else "sharegpt" if talks else "", to)
+    rows = journal.rows() if journal else talks.rows() if talks else _rows(sources, done, writer.tick_s)
     write = writer.open(out)
     start: float | None = None
     for row in rows:
         if start is None:
-            start = 0.0 if journal is None else row.at
+            start = row.at if journal or talks else 0.0
         row.at -= start
         done.lost.update(writer.lacks(row))
-        if journal:
+        if journal or talks:
             done.rounds(row.at, writer.tick_s)
         write(row)
         done.written += 1
@@ -90,6 +98,8 @@ def convert(sources: Sequence[Path], out: IO[str], to: str, tell: Callable[[int]
             tell(done.written)
     if journal:
         done.guessed, done.missing, done.only_ended = journal.guessed, journal.missing, journal.only_ended
+    if talks:
+        done.unanswered = talks.unanswered
     if not done.written:
         left_out = f" ({done.left_out})" if done.left_out.rows else ""
         raise TraceError(f"{', '.join(map(str, sources))}: no requests in it{left_out}: there is nothing to convert")
