@@ -1,9 +1,12 @@
 """The index of a prefix cache: it says what was sent, forgets what is old, and stays within its bound."""
 
+from random import Random
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.fleet.prefix_index import PrefixIndex
+from gateway.core.fleet.prefix_index import Holders, PrefixIndex, holding
+from gateway.core.fleet.routing import LeastPrefill, RoutingTarget
 from gateway.core.request import NO_PREFIX, Prefix
 
 from .made import STEADY
@@ -63,3 +66,58 @@ def test_an_index_stays_within_its_bound_and_holds_a_block_only_with_those_befor
         for earlier in sent:
             covered = [index.covered(prefix(*earlier[: i + 1])) // BLOCK for i in range(len(earlier))]
             assert covered == [min(i + 1, covered[-1]) for i in range(len(earlier))]
+
+
+def pooled(count: int) -> tuple[list[RoutingTarget], Holders]:
+    """Replicas of one pool, which share the table of first blocks."""
+    holders: Holders = {}
+    targets = [RoutingTarget(rank) for rank in range(count)]
+    for target in targets:
+        target.cache.holders = holders
+    return targets, holders
+
+
+def test_table_of_first_blocks_follows_what_the_indexes_hold() -> None:
+    (one, two), holders = pooled(2)
+    begins, other = prefix(1, 2, 3), prefix(7, 8)
+    one.cache.sent(begins)
+    one.cache.sent(other)
+    two.cache.sent(begins)
+    assert list(holding(begins, holders)) == [one.cache, two.cache]
+    assert list(holding(other, holders)) == [one.cache]
+    one.cache.clear()
+    assert {block: list(held) for block, held in holders.items()} == {hash((1,)): [two.cache]}
+    two.cache.capacity_bytes = 1
+    two.cache.sent(prefix(9))
+    assert not holding(begins, holders), "it was evicted"
+    assert not holding(Prefix(), holders)
+
+
+def test_router_picks_the_same_with_the_table_as_without() -> None:
+    draw = Random(7)
+    for _ in range(200):
+        pooled_targets, _holders = pooled(8)
+        alone = [RoutingTarget(rank) for rank in range(8)]
+        talks = [prefix(*(100 * talk + block for block in range(draw.randrange(1, 20)))) for talk in range(5)]
+        for one, other in zip(pooled_targets, alone, strict=True):
+            one.unprefilled_tokens = other.unprefilled_tokens = draw.randrange(3) * 400
+            for talk in talks:
+                if draw.random() < 0.3:
+                    one.cache.sent(talk)
+                    other.cache.sent(talk)
+        for talk in talks:
+            chance = draw.random()
+            picked = LeastPrefill().pick(pooled_targets, chance, talk, 100.0).rank
+            assert picked == LeastPrefill().pick(alone, chance, talk, 100.0).rank
+
+
+def test_a_prompt_finds_its_replica_among_a_thousand_unless_that_is_busier_by_more_than_it_saves() -> None:
+    targets, _ = pooled(1000)
+    begins = prefix(*range(1, 20))
+    targets[617].cache.sent(begins)
+    assert LeastPrefill().pick(targets, 0.3, begins, 100.0).rank == 617
+    targets[617].unprefilled_tokens = 100_000
+    assert LeastPrefill().pick(targets, 0.3, begins, 100.0).rank in (
+        300,
+        (300 + 1 + int(0.3 * 1000 * 7919) % 999) % 1000,
+    )

@@ -15,6 +15,7 @@ from gateway.core.fleet.autoscale import Demand
 from gateway.core.fleet.imputed_load import ImputedLoad
 from gateway.core.fleet.outlier_score import SWEEP_S
 from gateway.core.fleet.outliers import OutlierDetector
+from gateway.core.fleet.prefix_index import Holders, holding
 from gateway.core.fleet.replica import BaseReplica
 from gateway.core.fleet.routing import ROUTERS, LeastPrefill, Router
 from gateway.core.fleet.slot import Slots
@@ -26,26 +27,20 @@ from gateway.core.request import Request
 from gateway.core.sessions import draw, most_in_flight
 from gateway.core.snapshot import CapacityBound, PoolView, ReplicaState
 
-MIN_START: Final = 0.1
-"""Share of its slots with which a slow start begins."""
-MENDED_START: Final = 0.5
-"""The same after good probes: the replica's caches are warm."""
+MIN_START: Final = 0.1  # share of its slots with which a slow start begins
+MENDED_START: Final = 0.5  # the same after good probes: the replica's caches are warm
 PROBE_EVERY: Final = 200
 """At most one request in this many is a probe, so that probes do not decide a pool's p99."""
-PROBE_LATEST_S: Final = 60.0
-"""After this time the next probe may go anyway."""
+PROBE_LATEST_S: Final = 60.0  # after this time the next probe may go anyway
 MAX_URGENT: Final = -(2**31)
-TRIED_NEXT: Final = 0.0
-"""End of an expired backoff, before the replica has taken a request."""
+TRIED_NEXT: Final = 0.0  # end of an expired backoff, before the replica has taken a request
 WINDOW_STEP: Final = 0.1
 """The bound on unread prompts changes by at least this share, since each change looks at all replicas."""
 NO_MAX: Final = 2**31  # slots of a replica whose pool has none configured
 SUSPECT_EVERY: Final = 10
 """One request in this many may go to replicas suspected of odd answers: retries can make up for that many."""
-REQUEST_TOKENS: Final = 200.0
-"""Price of a request in flight, in prompt tokens, before costs are learned,"""
-PRICE_SHARE: Final = 0.1
-"""and the share of it that each look at a replica renews."""
+REQUEST_TOKENS: Final = 200.0  # price of a request in flight, in prompt tokens, before costs are learned,
+PRICE_SHARE: Final = 0.1  # and the share of it that each look at a replica renews
 _tried_at: Final = attrgetter("outlier_score.tried_at")
 
 
@@ -74,6 +69,7 @@ class Pool(Slots[Replica]):
         """When a request was last queued, or exceeded the learned slots."""
         self.asked = AskedTiers()
         self.router: Router = ROUTERS[spec.router]()
+        self.holders: Holders = {}
         self.knows_caches = False
         """Whether prompts are routed by their cached part."""
         self.request_tokens = REQUEST_TOKENS
@@ -123,10 +119,12 @@ class Pool(Slots[Replica]):
                 self.replicas[replica_spec.name] = kept.pop(replica_spec.name)
             else:
                 new = self.replicas[replica_spec.name] = Replica(replica_spec, self)
+                new.cache.holders = self.holders
                 new.begin(now)
                 new.drained = replica_spec.server in drained if old is None else old.drained
         for gone in kept.values():
             self.backoffs.pop(gone, None)
+            gone.cache.clear()
             gone.slots = gone.max_slots = 0
             gone.open = gone.below_max = False
         self.refresh(now)
@@ -353,11 +351,12 @@ class Pool(Slots[Replica]):
 
         For its first token their engines read no more than one that is just open and has cached nothing of the prompt.
         """
-        most = self.prefill_limit
+        most, held = self.prefill_limit, holding(request.prefix, self.holders)
         return [
             replica
-            for replica in self.replicas.values()
+            for replica in (self.replicas.values() if held else ())
             if replica.bound is CapacityBound.PROMPTS
+            and replica.cache in held
             and replica.unprefilled_tokens - replica.cache.covered_tokens(request.prefix) < most
             and not self.is_backing_off(replica)
         ]
@@ -384,7 +383,8 @@ class Pool(Slots[Replica]):
         if not request.prefix.blocks:
             return prompt_tokens
         home = self.home(request) if self.is_bound(request) else None
-        usable = [r for r in self.replicas.values() if r.slots] if home is None else [home]
+        held = holding(request.prefix, self.holders)
+        usable = [home] if home is not None else [r for r in self.replicas.values() if r.cache in held and r.slots]
         return min((r.unread_of(prompt_tokens, request) for r in usable), default=prompt_tokens)
 
     def candidates(self, tier: Tier) -> list[Replica]:

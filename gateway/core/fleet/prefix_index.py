@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import Final
+from typing import Final, TypeAlias
 
 from gateway.core.fleet.cache_evidence import CacheEvidence
 from gateway.core.request import Prefix
@@ -23,9 +23,11 @@ class PrefixIndex:
     index does the same: it holds a block only if it holds those before it.
     """
 
-    __slots__ = ("_blocks", "_bytes", "capacity_bytes", "evidence")
+    __slots__ = ("_blocks", "_bytes", "capacity_bytes", "evidence", "holders")
 
     def __init__(self) -> None:
+        self.holders: Holders | None = None
+        """Of its pool: prompts are looked up there first, since most are in few indexes."""
         self.evidence = CacheEvidence()
         """The share of the index that the engine really has."""
         self.capacity_bytes = CAPACITY_BYTES
@@ -70,12 +72,16 @@ class PrefixIndex:
             size = ends[i] - ends[i - 1] if i else ends[i]
             if known.pop(blocks[i], 0) == 0:
                 self._bytes += size
+                if not i and self.holders is not None:
+                    self.holders.setdefault(blocks[0], {})[self] = None
             known[blocks[i]] = size
         if self._bytes > self.capacity_bytes:
             self._evict()
 
     def clear(self) -> None:
         """The engine has restarted, or does not hold the indexed blocks."""
+        for block in self._blocks:
+            self._let_go(block)
         self._blocks.clear()
         self._bytes = 0
 
@@ -84,3 +90,21 @@ class PrefixIndex:
         while self._bytes > self.capacity_bytes:
             for block in list(islice(known, 1 + int(EVICTED_SHARE * len(known)))):
                 self._bytes -= known.pop(block)
+                self._let_go(block)
+
+    def _let_go(self, block: int) -> None:
+        held = None if self.holders is None else self.holders.get(block)
+        if held is not None and self.holders is not None:
+            held.pop(self, None)
+            if not held:
+                del self.holders[block]
+
+
+Holders: TypeAlias = dict[int, dict[PrefixIndex, None]]
+"""The indexes of a pool that hold a block, for each block that is the first of a prompt."""
+NOWHERE: Final[dict[PrefixIndex, None]] = {}
+
+
+def holding(prefix: Prefix, holders: Holders) -> dict[PrefixIndex, None]:
+    """The indexes that hold the beginning of a prompt."""
+    return holders.get(prefix.blocks[0], NOWHERE) if prefix.blocks else NOWHERE

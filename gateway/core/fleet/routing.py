@@ -7,7 +7,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Final, Protocol, TypeVar
 
-from gateway.core.fleet.prefix_index import PrefixIndex
+from gateway.core.fleet.prefix_index import PrefixIndex, holding
 from gateway.core.request import NO_PREFIX, Prefix
 
 # Up to this size all replicas are compared. Above it two are drawn at random, so the cost does not grow with the fleet.
@@ -69,7 +69,8 @@ class LeastPrefill:
     """Fewest unread prompt tokens. On a tie, fewest requests, then chance.
 
     If a replica has cached the beginning of the prompt, that part counts as read. Requests in flight then have a price
-    in tokens. Without that price, all prompts that begin alike would go to one replica.
+    in tokens. Without that price, all prompts that begin alike would go to one replica. In a large fleet the replicas
+    with the beginning are compared, and two others.
 
     A new request waits for the prefill work before it. At .9 load this router had the lowest p99 TTFT of eight in
     simulation. It was 312 ms, against 491 for least requests and 558 for round robin.
@@ -83,14 +84,22 @@ class LeastPrefill:
         request_tokens: float = 0.0,
         home: C | None = None,
     ) -> C:
-        if (prefix.blocks or home is not None) and len(free) > 1:
-            known = [replica.cache.covered_tokens(prefix) for replica in free]
-            if home is not None:
-                for i, replica in enumerate(free):
-                    if replica is home:
-                        known[i] = _believed(home, prefix, known[i])
-            if max(known):
-                return _cheapest(free, known, request_tokens, random)
+        if not prefix.blocks and home is None:
+            return _least(free, True, random)
+        holders = free[0].cache.holders
+        held = None if holders is None else holding(prefix, holders)
+        if (held is not None and not held and home is None) or len(free) == 1:
+            return _least(free, True, random)
+        if held is not None and len(free) > FULL_SCAN:
+            others = _two(free, random)
+            free = [replica for replica in free if replica.cache in held or replica is home or replica in others]
+        known = [0.0 if held is not None and r.cache not in held else r.cache.covered_tokens(prefix) for r in free]
+        if home is not None:
+            for i, replica in enumerate(free):
+                if replica is home:
+                    known[i] = _believed(home, prefix, known[i])
+        if max(known):
+            return _cheapest(free, known, request_tokens, random)
         return _least(free, True, random)
 
 
@@ -158,12 +167,16 @@ def _least(free: list[C], by_prefill: bool, random: float) -> C:
     """The least loaded replica; in a large fleet the better of two drawn at random. Ties go to chance."""
     count = len(free)
     if count > FULL_SCAN:
-        # One draw gives both. The first, which wins ties, is uniform; the second is at a hashed distance from it.
-        first = int(random * count)
-        second = (first + 1 + int(random * count * 7919) % (count - 1)) % count
-        return _lightest([free[first], free[second]], by_prefill)[0]
+        return _lightest(_two(free, random), by_prefill)[0]
     ties = _lightest(free, by_prefill)
     return ties[int(random * len(ties))]
+
+
+def _two(free: list[C], random: float) -> list[C]:
+    """Two of at least two replicas, by one draw. The first is uniform; the second is at a hashed distance from it."""
+    count = len(free)
+    first = int(random * count)
+    return [free[first], free[(first + 1 + int(random * count * 7919) % (count - 1)) % count]]
 
 
 def _lightest(free: list[C], by_prefill: bool) -> list[C]:
