@@ -1,8 +1,8 @@
 """Asks engines for a prompt's number of tokens, where they support it: `POST /v1/messages/count_tokens`.
 
 vLLM has the path since February 2026 (vllm#35588), llama.cpp's server and SGLang have it, too. It takes no slot of the
-engine, but time of its API server. So only one replica is asked, once, and a replica that cannot answer is skipped for
-a while.
+engine, but time of its API server. So only one replica is asked, once: the home of its session, else any. A replica
+that cannot answer is skipped for a while.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import msgspec
 
 from gateway.core.policy import PoolSpec, ReplicaSpec
 from gateway.core.request import Random
+from gateway.core.sessions import Session, draw, key_of
 from gateway.fleet.fault import Failed, ReadFault
 from gateway.fleet.fetch import Fetcher
 from gateway.wire.apis.messages import COUNT_TOKENS
@@ -47,7 +48,7 @@ class EngineCounts:
         self._resting: dict[str, float] = {}
         """End of the skipping of each replica, by its address."""
 
-    async def ask(self, pools: Sequence[PoolSpec], body: bytes, rid: bytes) -> int | None:
+    async def ask(self, pools: Sequence[PoolSpec], body: bytes, rid: bytes, session: Session | None) -> int | None:
         """Prompt tokens of a request in Anthropic's format; None if no replica answers. `rid` is its `x-request-id`."""
         now, unfit = self._clock(), self._unfit()
         candidates = [
@@ -58,7 +59,11 @@ class EngineCounts:
         ]
         if not candidates:
             return None
-        spec, pool = candidates[int(self._random.random() * len(candidates))]
+        if session is None:
+            spec, pool = candidates[int(self._random.random() * len(candidates))]
+        else:
+            key = session.key
+            spec, pool = max(candidates, key=lambda candidate: draw(key, key_of(candidate[0].name)))
         fetcher = Fetcher(
             spec.url.rstrip("/") + PATH,
             key=pool.upstream_key,

@@ -18,23 +18,24 @@ import orjson
 from gateway.core.policy import Model, Policy, PoolSpec, Tier
 from gateway.core.request import Callback, CountSource, Reason
 from gateway.core.serving import arm_of
+from gateway.core.sessions import Session
 from gateway.proxy.driver import Driver
 from gateway.wire.body.placeholders import Placeholders
 from gateway.wire.errors.replies import Problem
-from gateway.wire.http.headers import PROCESS
+from gateway.wire.http.headers import PROCESS, RequestHead
 from gateway.wire.request import BadRequest, Parsed, parse_counted, render
-from gateway.wire.session import sticky_key
+from gateway.wire.session import session_of, sticky_key
 
 MAX_ASKED: Final = 64
 """Counts asked of engines at a time, over all tenants."""
 MAX_ASKED_OF_ONE: Final = 8
 """The same for one tenant."""
 
-EngineCounter = Callable[[Sequence[PoolSpec], bytes, bytes], Awaitable[int | None]]
-"""Takes pools, body and request id, and returns the tokens; None if no replica answers."""
+EngineCounter = Callable[[Sequence[PoolSpec], bytes, bytes, Session | None], Awaitable[int | None]]
+"""Takes pools, body, request id and session, and returns the tokens; None if no replica answers."""
 
 
-async def ask_nobody(pools: Sequence[PoolSpec], body: bytes, rid: bytes) -> int | None:
+async def ask_nobody(pools: Sequence[PoolSpec], body: bytes, rid: bytes, session: Session | None) -> int | None:
     """The `EngineCounter` of a gateway that asks no engine."""
     return None
 
@@ -51,11 +52,16 @@ class CountClient(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CountAsker:
-    """A client that asks for a count, its tenant, and the id of its request."""
+    """A client that asks for a count, its tenant, and the head of its request."""
 
     client: CountClient
     tenant: str
-    rid: bytes
+    head: RequestHead
+
+    @property
+    def rid(self) -> bytes:
+        """The id of the request."""
+        return self.head.request_id.encode()
 
 
 class CountUnderWay:
@@ -109,17 +115,20 @@ class CountingEndpoint:
         model, _ = self._find(parsed.model, tier)  # a LoRA adapter has the tokenizer of its base model
         if model is None:
             return Problem(Reason.MODEL_NOT_FOUND, f"The model `{parsed.model[:100]}` does not exist.", param="model")
+        session = session_of(asker.head, asker.tenant, parsed.fields, [policy.pools[pool] for pool in model.pools])
         if model.split:
-            model = arm_of(policy, model, tier, sticky_key(None, asker.tenant, asker.rid.decode()))
+            model = arm_of(policy, model, tier, sticky_key(session, asker.tenant, asker.head.request_id))
         pools = policy.route(model, tier)
         if not pools:
             return Problem(Reason.FORBIDDEN_MODEL)
-        return CountUnderWay(asyncio.get_running_loop().create_task(self._answer(asker, pools, parsed, model)))
+        return CountUnderWay(asyncio.get_running_loop().create_task(self._answer(asker, pools, parsed, model, session)))
 
-    async def _answer(self, asker: CountAsker, pools: Sequence[PoolSpec], parsed: Parsed, model: Model) -> None:
+    async def _answer(
+        self, asker: CountAsker, pools: Sequence[PoolSpec], parsed: Parsed, model: Model, session: Session | None
+    ) -> None:
         try:
             source = CountSource.ENGINE
-            tokens = await self._asked_of_engine(asker, pools, parsed, model)
+            tokens = await self._asked_of_engine(asker, pools, parsed, model, session)
             if tokens is None:
                 source, tokens = self._known_here(parsed, model)
             self._told(source)
@@ -128,7 +137,7 @@ class CountingEndpoint:
             asker.client.broke(Callback.CLIENT, error)
 
     async def _asked_of_engine(
-        self, asker: CountAsker, pools: Sequence[PoolSpec], parsed: Parsed, model: Model
+        self, asker: CountAsker, pools: Sequence[PoolSpec], parsed: Parsed, model: Model, session: Session | None
     ) -> int | None:
         """The engine's own count; None if it has none, or too many are being asked for."""
         asked, tenant = self._asked, asker.tenant
@@ -138,7 +147,7 @@ class CountingEndpoint:
         try:
             self._ids += 1
             rid = b"%b-%bc%x" % (asker.rid, PROCESS, self._ids)
-            return await self.ask_engine(pools, render(parsed, model.sent_as(parsed.model), 0), rid)
+            return await self.ask_engine(pools, render(parsed, model.sent_as(parsed.model), 0), rid, session)
         except Exception as error:  # noqa: BLE001 - it can be counted without an engine
             self._driver.supervisor.caught(Callback.WATCH, error)
             return None

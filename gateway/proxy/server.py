@@ -183,7 +183,7 @@ class ClientConnection(Client):
         assert endpoint is not None
         assert caller is not None
         if reader.path in COUNTING:
-            asker = CountAsker(self, caller.tenant, reader.head.request_id.encode())
+            asker = CountAsker(self, caller.tenant, reader.head)
             count = handler.counting.start(asker, handler.policy, caller.tier, body)
             if isinstance(count, CountUnderWay):
                 self._exchange = count

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from collections.abc import Sequence
 
 from gateway.app import Gateway
+from gateway.core.policy import PoolSpec
+from gateway.core.sessions import Session
 from gateway.policy import load_text
 from loadtests.emulator import Emulator
 
@@ -73,6 +76,26 @@ async def test_a_session_that_the_body_names_has_the_arm_of_that_session(
     client = await connect(gw.url)
     by_header = await arms(gw, connect)
     assert {session: await served(client, prompt_cache_key=session) for session in SESSIONS} == by_header
+
+
+async def test_a_count_is_made_for_the_arm_of_its_session(
+    gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect
+) -> None:
+    gw = await gateway(rules(await emulator(), await emulator()))
+    asked: list[str] = []
+
+    async def told(pools: Sequence[PoolSpec], body: bytes, rid: bytes, session: Session | None) -> int | None:
+        asked.append({"old": "v1", "new": "v2"}[pools[0].name])
+        return 7
+
+    gw.handler.counting.ask_engine = told
+    client, by_header = await connect(gw.url), await arms(gw, connect)
+    body = json.dumps({"model": "chat", "messages": [{"role": "user", "content": "hi"}]}).encode()
+    for session in SESSIONS:
+        lines = f"authorization: Bearer {KEY}", f"content-length: {len(body)}", f"x-session-id: {session}"
+        client.send(head("/v1/messages/count_tokens", *lines) + body)
+        assert (await client.response()).json() == {"input_tokens": 7}
+    assert asked == [by_header[session] for session in SESSIONS]
 
 
 async def test_a_tenant_without_a_session_keeps_its_arm_under_an_alias_too(
