@@ -1,13 +1,16 @@
 """Sessions go to their home; a strict session goes nowhere else."""
 
 from collections import Counter
+from dataclasses import replace
 
 from gateway.core.policy import Policy
 from gateway.core.request import AttemptOutcome, Outcome, Reason, Sample
 from gateway.core.sessions import LOAD_SPREAD, Session, draw, key_of, most_in_flight
+from gateway.core.snapshot import ReplicaState
 
 from .made import policy, pool, tier
 from .playbook import Story, dispatch, ended, play, refuse
+from .steady import Traffic, fleet, state
 from .test_affinity import prefix
 
 NAMES = ("r1", "r2", "r3", "r4")
@@ -174,3 +177,18 @@ def test_a_strict_session_is_not_retried_at_another_replica() -> None:
     story.finishes("a", AttemptOutcome.RESET)
     assert story.records["a"].attempts == 1
     assert story.records["a"].outcome is Outcome.ERROR
+
+
+def test_a_strict_session_is_served_by_a_home_that_is_ejected_for_slowness() -> None:
+    rules = fleet(6)
+    story = play(replace(rules, pools={"p": replace(rules.pools["p"], strict_sessions=True)}))
+    traffic = Traffic(story, per_s=30.0)
+    traffic.until(20.0)
+    traffic.times["r3"] = 3.0
+    traffic.until(35.0)
+    assert state(story, "r3") is ReplicaState.EJECTED
+    homes = {home_of(f"talk {n}", tuple(f"r{n}" for n in range(1, 7))): f"talk {n}" for n in range(60)}
+    story.whatever().arrives("turn", session=session(homes["r3"])).expect(dispatch("r3"))
+    story.arrives("other", session=session(homes["r4"])).expect(dispatch("r4"))
+    story.fails("r3").whatever()
+    story.arrives("down", session=session(homes["r3"])).expect(refuse(Reason.NO_REPLICAS), ended(Outcome.REFUSED))

@@ -79,7 +79,7 @@ def place(request: Request, low: int, high: int, fleet: Fleet, now: float) -> Po
         pool = fleet.pool(spec.name)
         if pool is not None and pool.is_bound(request):
             home = pool.home(request)
-            if home is not None and not home.slots:
+            if home is not None and not home.keeps_state:
                 return _homeless(request, home, fleet.cools_in_s(spec.name, now))
         if pool is not None and pool.alive and (not request.adapter or pool.lists(request.adapter)):
             return pool

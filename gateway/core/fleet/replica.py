@@ -253,6 +253,12 @@ class BaseReplica(RoutingTarget):
         out = self.outlier_score.out
         return 0 if out is None else 2 if out is EjectionReason.STALLED else 1
 
+    @property
+    def keeps_state(self) -> bool:
+        """Whether requests that no other replica may serve are sent here: also while it is ejected for slowness."""
+        is_slow = self.severity == 1 and not self.drained and self.breaker.state is ReplicaState.UP
+        return self.slots > 0 or is_slow
+
     def begin(self, now: float) -> None:
         """Begin its slow start."""
         self.began_at = now
