@@ -12,6 +12,7 @@ CAPACITY_BYTES: Final = 2**20
 """Assumed while the size of the KV cache is unknown: 262,144 tokens."""
 MAX_CAPACITY_BYTES: Final = 2**25
 """Bound on the prompts indexed. At 2 KiB a block that is 16,384 blocks of some 100 bytes each."""
+UNIT_BYTES: Final = 64
 EVICTED_SHARE: Final = 1 / 16
 """Share of the index that is evicted at once. One by one, a dictionary would take ever longer to find its first key."""
 
@@ -23,7 +24,7 @@ class PrefixIndex:
     index does the same: it holds a block only if it holds those before it.
     """
 
-    __slots__ = ("_blocks", "_bytes", "capacity_bytes", "evidence", "holders")
+    __slots__ = ("_blocks", "_units", "capacity_bytes", "evidence", "holders")
 
     def __init__(self) -> None:
         self.holders: Holders | None = None
@@ -32,7 +33,8 @@ class PrefixIndex:
         """The share of the index that the engine really has."""
         self.capacity_bytes = CAPACITY_BYTES
         self._blocks: dict[int, int] = {}
-        self._bytes = 0
+        """Size of each block in units: Python keeps one object for each number up to 256."""
+        self._units = 0
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -69,13 +71,13 @@ class PrefixIndex:
         """A prompt was sent: its blocks are the most recent."""
         known, blocks, ends = self._blocks, prefix.blocks, prefix.ends
         for i in range(len(blocks) - 1, -1, -1):
-            size = ends[i] - ends[i - 1] if i else ends[i]
+            units = (ends[i] - (ends[i - 1] if i else 0) + UNIT_BYTES - 1) // UNIT_BYTES
             if known.pop(blocks[i], 0) == 0:
-                self._bytes += size
+                self._units += units
                 if not i and self.holders is not None:
                     self.holders.setdefault(blocks[0], {})[self] = None
-            known[blocks[i]] = size
-        if self._bytes > self.capacity_bytes:
+            known[blocks[i]] = units
+        if self._units * UNIT_BYTES > self.capacity_bytes:
             self._evict()
 
     def clear(self) -> None:
@@ -83,13 +85,13 @@ class PrefixIndex:
         for block in self._blocks:
             self._let_go(block)
         self._blocks.clear()
-        self._bytes = 0
+        self._units = 0
 
     def _evict(self) -> None:
         known = self._blocks
-        while self._bytes > self.capacity_bytes:
+        while self._units * UNIT_BYTES > self.capacity_bytes:
             for block in list(islice(known, 1 + int(EVICTED_SHARE * len(known)))):
-                self._bytes -= known.pop(block)
+                self._units -= known.pop(block)
                 self._let_go(block)
 
     def _let_go(self, block: int) -> None:
