@@ -209,6 +209,7 @@ def test_replicas_that_differ_by_chance_have_one_speed() -> None:
         world.serve(slowness=1.05, replica="r1")
     speeds = dict(world.forecaster.view(world.now).speeds)
     assert speeds["r1"] / speeds["r0"] == pytest.approx(1.0, rel=0.02)
+    assert [replica.slowness for replica in world.pool.replicas.values()] == [1.0, 1.0]
 
 
 def test_the_prompts_of_a_replica_slow_its_tokens_and_not_those_of_its_neighbour() -> None:

@@ -256,6 +256,7 @@ class Forecaster(Learner):
         engine.advance(replica.in_flight, replica.held_tokens, now)
         if is_lesson and replica.outlier_score.is_typical and (costs.step.samples < BLOCK or engine.pace.due(now)):
             facts.learn_speed(costs, steps, now)
+            replica.slowness = engine.slowness
             facts.teach(costs, steps, now)
         if steps >= EARLY_STEPS and not facts.shown:
             facts.show(costs, steps, now)
@@ -310,8 +311,11 @@ class Forecaster(Learner):
             costs.merged += 0.1 * ((1.0 if is_merged else 0.0) - costs.merged)
             if is_merged:
                 facts.begin_anew()
+        if finish.empty:
+            return  # a broken replica that answers at once with nothing must not seem fast
         if steps >= 1 and engine.pace.due(now):
             facts.learn_step(costs, steps, now)
+            replica.slowness = engine.slowness
             if facts.teaches:
                 facts.teach(costs, steps, now)
         if not facts.teaches:

@@ -388,7 +388,7 @@ class Pool(Slots[Replica]):
         return min((r.unread_of(prompt_tokens, request) for r in usable), default=prompt_tokens)
 
     def candidates(self, tier: Tier) -> list[Replica]:
-        """Replicas that `tier` may use now, ordered by unread prompt tokens and requests, whatever the router."""
+        """Replicas that `tier` may use now, ordered by the time of unread prompts and requests, whatever the router."""
         by_max = tier.admission.mode is not AdmissionMode.ENFORCE
         return sorted(self._ready(by_max), key=_load) if self._may_take(tier, by_max) else []
 
@@ -491,10 +491,10 @@ def _eased_in(free: list[Replica]) -> list[Replica]:
     return [r for r in free if r.share >= 1.0 or r.in_flight < max(1.0, r.share * mean)]
 
 
-def _load(replica: Replica) -> tuple[bool, int, int, int]:
+def _load(replica: Replica) -> tuple[bool, float, float, int]:
     return (
         replica.outlier_score.suspected,
-        replica.unprefilled_tokens + replica.imputed_tokens,
-        replica.in_flight + replica.imputed,
+        replica.slowness * (replica.unprefilled_tokens + replica.imputed_tokens),
+        replica.slowness * (replica.in_flight + replica.imputed + 1),
         replica.rank,
     )

@@ -24,7 +24,7 @@ class RoutingTarget:
     A class and no Protocol: compiled code looks up every attribute of a Protocol by its name.
     """
 
-    __slots__ = ("cache", "imputed", "imputed_tokens", "in_flight", "rank", "unprefilled_tokens")
+    __slots__ = ("cache", "imputed", "imputed_tokens", "in_flight", "rank", "slowness", "unprefilled_tokens")
 
     def __init__(self, rank: int = 0, in_flight: int = 0, unprefilled_tokens: int = 0) -> None:
         self.rank = rank
@@ -33,6 +33,8 @@ class RoutingTarget:
         """Open attempts."""
         self.unprefilled_tokens = unprefilled_tokens
         """Prompt tokens that its engine has not read yet."""
+        self.slowness = 1.0
+        """Learned time per token over that of its pool, in steps: replicas that are about as fast are equal."""
         self.imputed = 0
         """Failed attempts that count as load until a useful attempt would have ended (imputed_load.py)."""
         self.cache = PrefixIndex()
@@ -67,6 +69,8 @@ class Router(Protocol):
 
 class LeastPrefill:
     """Fewest unread prompt tokens. On a tie, fewest requests, then chance.
+
+    Tokens and requests count as many times as the replica is slow. Of idle replicas a fast one is picked.
 
     If a replica has cached the beginning of the prompt, that part counts as read. Requests in flight then have a price
     in tokens. Without that price, all prompts that begin alike would go to one replica. In a large fleet the replicas
@@ -149,13 +153,14 @@ def _believed(home: RoutingTarget, prefix: Prefix, known: float) -> float:
 def _cheapest(free: list[C], known: list[float], request_tokens: float, random: float) -> C:
     """The replica with the least work before and beside the request, minus its cached prompt tokens.
 
-    `known`: tokens of the prompt in each cache. The whole prompt costs the same at each replica, so it is left out.
+    `known`: tokens of the prompt in each cache. The part that no replica has cached is left out.
     """
     ties: list[C] = []
     least = 0.0
+    longest = max(known)
     for candidate, cached in zip(free, known, strict=True):
-        tokens = candidate.unprefilled_tokens + candidate.imputed_tokens - cached
-        cost = tokens + request_tokens * (candidate.in_flight + candidate.imputed)
+        tokens = candidate.unprefilled_tokens + candidate.imputed_tokens + longest - cached
+        cost = candidate.slowness * (tokens + request_tokens * (candidate.in_flight + candidate.imputed))
         if not ties or cost < least:
             ties, least = [candidate], cost
         elif cost == least:
@@ -180,12 +185,15 @@ def _two(free: list[C], random: float) -> list[C]:
 
 
 def _lightest(free: list[C], by_prefill: bool) -> list[C]:
-    """The replicas with the least load: unread prompt tokens (if `by_prefill`), then requests."""
+    """The replicas with the least load: time of unread prompts (if `by_prefill`), then requests."""
     ties: list[C] = []
-    least_tokens = least_requests = 0
+    least_tokens = least_requests = 0.0
     for candidate in free:
-        tokens = candidate.unprefilled_tokens + candidate.imputed_tokens if by_prefill else 0
-        requests = candidate.in_flight + candidate.imputed
+        tokens, slow = 0.0, 1.0
+        if by_prefill:
+            slow = candidate.slowness
+            tokens = slow * (candidate.unprefilled_tokens + candidate.imputed_tokens)
+        requests = slow * (candidate.in_flight + candidate.imputed + 1)
         if not ties or tokens < least_tokens or (tokens == least_tokens and requests < least_requests):
             ties = [candidate]
             least_tokens, least_requests = tokens, requests

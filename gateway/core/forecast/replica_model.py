@@ -21,6 +21,8 @@ SPEED_SPREAD: Final = 0.1
 """Differences of log-speed below this are mostly chance, and are shrunk. Larger ones stand."""
 SPEED_PRIOR: Final = 4.0
 """Lessons that the prior speed counts as: a cold replica's first answers under way show its speed within seconds."""
+SLOWNESS_STEPS: Final = 4.0
+"""Steps of slowness to a factor of two."""
 SCRAPE_TAU_S: Final = 5.0
 REPLICA_SAMPLES_PER_S: Final = 5.0
 HEAD_SHARE: Final = 0.9
@@ -81,6 +83,11 @@ class ReplicaModel:
 
         After a single scrape, a waiting request may just have been waiting for the next step. 0: not known.
         """
+
+    @property
+    def slowness(self) -> float:
+        """`factor` in steps, for the router: replicas that are about equally fast tie."""
+        return math.exp2(round(SLOWNESS_STEPS * math.log2(self.factor)) / SLOWNESS_STEPS)
 
     def advance(self, in_flight: int, held_tokens: int, now: float) -> None:
         """Integrate the load since its last change, and take on the present load, by our own counts."""
