@@ -22,6 +22,7 @@ from gateway.core.journal.codec import Unreadable
 from gateway.core.journal.recorder import CALLS, NOW_AT, Decoder, Encoder, Raised, Recorded, Replay, Told
 from gateway.core.policy import Policy
 from gateway.core.request import AttemptOutcome, AttemptResult, Endpoint, Outcome, Reason, Record, Request, Sample
+from gateway.core.sessions import Session, StoredResponse
 from tests.effort import examples
 
 from .drivers import policies
@@ -166,6 +167,8 @@ asks = st.builds(
     body_bytes=st.integers(),
     head_at=any_float,
     body_at=any_float,
+    session=st.none() | st.builds(Session, st.text(), st.integers()),
+    stored=st.none() | st.builds(StoredResponse, st.text(), st.integers()),
 )
 optional_text = st.none() | st.text()
 records = st.builds(
@@ -347,6 +350,20 @@ def test_explanations_in_between_leave_the_replay_as_it_was() -> None:
     encoder = Encoder(timely)
     replay, rows = Replay(header(encoder), Random), on_paper(encoder.rows(told))
     assert on_paper([replay.answer(row) for row in rows]) == [row[3] for row in rows]
+
+
+def test_continued_responses_are_replayed_with_the_replica_and_the_tokens_that_were_known() -> None:
+    told: list[Told] = []
+    outer = Recorded(POLICY, Random(1), told.append)
+    for number, stored in enumerate(
+        (None, StoredResponse("r2", 5000), StoredResponse("r2", 90), StoredResponse("r9", 1))
+    ):
+        outer.arrive(a_request(number + 1, POLICY, 1.0, endpoint=Endpoint.RESPONSES, stored=stored), 1.0)
+    encoder = Encoder(POLICY)
+    replay, rows = Replay(header(encoder), Random), on_paper(encoder.rows(told))
+    assert on_paper([replay.answer(row) for row in rows]) == [row[3] for row in rows]
+    written = [row[2][0]["Request"][-1] for row in rows if not isinstance(row, dict)]
+    assert written[:2] == [None, {"StoredResponse": {"replica": "r2", "tokens": 5000}}]
 
 
 def test_another_seed_or_share_gives_other_answers() -> None:
