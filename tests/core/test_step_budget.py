@@ -103,6 +103,13 @@ def test_margin_learns_nothing_from_answers_of_a_replica_that_was_not_full() -> 
     assert margin.limit_s == pytest.approx(START * 0.1)
 
 
+def test_margin_falls_by_late_answers_of_a_replica_that_was_half_full() -> None:
+    margin = StepMargin(P99)
+    for _ in range(12):
+        margin.learn(0.5 * margin.limit_s, True)
+    assert margin.limit_s < 0.8 * START * 0.1
+
+
 def test_margin_of_a_median_may_exceed_its_objective() -> None:
     margin = StepMargin(Objective(0.5, 0.1))
     for _ in range(1000):
