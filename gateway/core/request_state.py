@@ -89,6 +89,7 @@ class RequestState(QueuedRequest):
         "ended_at",
         "explored",
         "first_at",
+        "given_up",
         "hedged",
         "least_unread",
         "max_tokens",
@@ -128,6 +129,8 @@ class RequestState(QueuedRequest):
         """Tokens charged to its tenant in the order of turns."""
         self.would_shed = False
         """Whether its tier is in shadow, and enforcement would have shed it."""
+        self.given_up: Replica | None = None
+        """The replica that it goes to since no replica would serve it in time (admission/overflow.py)."""
         self.explored = False
         """Whether it was admitted by exploration: doubtful, but let in to learn from."""
         self.owed = False

@@ -18,6 +18,7 @@ from typing import Final
 
 from gateway.core.admission.adapters import goes_first
 from gateway.core.admission.forecaster import Forecaster
+from gateway.core.admission.overflow import Overflow
 from gateway.core.admission.patience import Patience
 from gateway.core.admission.promises import Promises
 from gateway.core.fleet.fleet import Fleet
@@ -103,6 +104,7 @@ class Admission:
         self._forecaster = forecaster
         self.promises = Promises(policy, forecaster)
         self.patience = Patience(forecaster)
+        self._overflow = Overflow(forecaster)
         self._hold_s = math.inf
         self.configure(policy)
 
@@ -129,6 +131,11 @@ class Admission:
                 return Decision(Verdict.WAIT)
         if tier.admission.mode is not AdmissionMode.OFF and live.slo.bounded:
             live.forecast = forecast = self.forecast(live, pool, replica, now)
+            if replica is not None and tier.admission.mode is AdmissionMode.SHADOW and not pool.is_bound(live.request):
+                placed = self._overflow.placed(live, pool, replica, random, now)
+                if placed is not None:
+                    live.would_shed = self.is_doubtful(live, pool, live.forecast)
+                    return Decision(Verdict.SEND, placed)
             if self.is_doubtful(live, pool, forecast):
                 faster = (
                     None if replica is None or pool.is_bound(live.request) else self._faster(live, pool, replica, now)
@@ -209,6 +216,10 @@ class Admission:
     def admitted(self, live: RequestState, pool: Pool, now: float) -> None:
         """A request was sent, or queued."""
         pool.queue.of_tier(live.request.tier).admitted(now)
+        if live.given_up is not None:
+            self._overflow.admitted(pool, live.given_up, now)
+            self._forecaster.dropped(live)  # a miss that was chosen says nothing about the forecast
+            return
         if live.forecast is not None:
             self._forecaster.watch(live, now)
             self.promises.admitted(live, pool, live.forecast)

@@ -129,6 +129,22 @@ class Forecaster(Learner):
             made.in_vain = labels.in_vain.of(made.vain_features, request.tier.name)
         return made
 
+    def idle_breach(self, live: RequestState, pool: Pool, now: float) -> float:
+        """P(breach) if its fastest replica were idle and the request came now, 0-1. The pool must have costs."""
+        learned = self._pools[pool.spec.name]
+        costs, labels, request = learned.costs, learned.labels, live.request
+        fastest = min(pool.below_max, key=_slowness)
+        scale = (self._engines.get(fastest.spec.name) or IDLE).factor
+        step_s = costs.step_s(1.0, float(live.prompt_tokens))
+        ttft_s = scale * costs.ttft_s(0.0, pool.least_unread(live.prompt_tokens, request), step_s)
+        tpot_s = scale * step_s
+        bucket = self.lengths.known(request.model.name, request.tier.name, live.prompt_tokens)
+        output = min(bucket.median, float(live.max_tokens))
+        made = Forecast(pool.spec.name, request.body_at, 0.0, ttft_s, tpot_s, ttft_s + tpot_s * max(0.0, output - 1.0))
+        made.kind, made.tpot_kind = DIRECT, tpot_kind(output, tpot_s, live.slo.tpot_bound_s)
+        features = labels.features(raw_breach(live, labels, bucket, made, ttft_s, output), False, 0, 0.0)
+        return labels.breach.of(features, request.tier.name)
+
     def is_late(self, live: RequestState, forecast: Forecast, bound_s: float) -> float:
         """P(its first token comes later than `bound_s` after body complete), 0-1. Its pool must have costs."""
         spread = self._pools[forecast.pool].labels.spread
@@ -192,6 +208,8 @@ class Forecaster(Learner):
         attempt.facts = facts = AttemptPrediction(
             engine, self._bucket(live), scores, attempt.slot.unread_tokens, replica.in_flight - 1, now
         )
+        if live.given_up is replica:
+            facts.counts = facts.teaches = False  # no decision needs forecasts for such a load
         read_by = math.inf if live.visible else now + facts.ttft_s
         engine.begin(attempt.id, attempt.slot.unread_tokens, read_by, now)
         engine.advance(replica.in_flight, replica.held_tokens, now)
@@ -215,7 +233,7 @@ class Forecaster(Learner):
         seen_s = now - attempt.opened_at
         if seen_s <= 0.0:
             return
-        if attempt.live.visible:
+        if attempt.live.visible and facts.counts:
             facts.ttft.add(math.log(seen_s / facts.expected_s))
         if not (facts.teaches and attempt.replica.outlier_score.is_typical):
             return
@@ -258,7 +276,7 @@ class Forecaster(Learner):
             facts.learn_speed(costs, steps, now)
             replica.slowness = engine.slowness
             facts.teach(costs, steps, now)
-        if steps >= EARLY_STEPS and not facts.shown:
+        if steps >= EARLY_STEPS and not facts.shown and facts.counts:
             facts.show(costs, steps, now)
 
     def is_overlong(self, attempt: Attempt, tokens: int) -> bool:
@@ -279,7 +297,7 @@ class Forecaster(Learner):
         if finish.end is not AttemptOutcome.COMPLETE:
             engine.forget(attempt.id, now)
             waited_s = now - attempt.opened_at
-            if attempt.first_at is None and attempt.live.visible and waited_s > facts.expected_s:
+            if attempt.first_at is None and attempt.live.visible and facts.counts and waited_s > facts.expected_s:
                 facts.ttft.add_overdue(math.log(waited_s / facts.expected_s))
             return
         engine.read(attempt.id, now)
@@ -288,7 +306,7 @@ class Forecaster(Learner):
         each = tokens // live.request.choices
         if each < 1:
             # No latency is learned from an empty answer.
-            if not finish.empty and not live.visible and now > attempt.opened_at:
+            if not finish.empty and not live.visible and facts.counts and now > attempt.opened_at:
                 facts.ttft.add(math.log((now - attempt.opened_at) / facts.expected_s))
                 self._sampled(
                     learned, facts.learn_ttft(learned.costs, attempt.slot.unread_tokens, now - attempt.opened_at)
@@ -313,7 +331,7 @@ class Forecaster(Learner):
                 facts.begin_anew()
         if finish.empty:
             return  # a broken replica that answers at once with nothing must not seem fast
-        if steps >= 1 and engine.pace.due(now):
+        if steps >= 1 and facts.counts and engine.pace.due(now):
             facts.learn_step(costs, steps, now)
             replica.slowness = engine.slowness
             if facts.teaches:
@@ -445,6 +463,10 @@ class Forecaster(Learner):
 
     def _bucket(self, live: RequestState) -> Bucket:
         return self.lengths.bucket(live.request.model.name, live.request.tier.name, live.prompt_tokens)
+
+
+def _slowness(replica: Replica) -> float:
+    return replica.slowness
 
 
 def _late(live: RequestState, now: float) -> bool:

@@ -265,7 +265,7 @@ class Promises:
         budget = self._budgets.get(tier.name)
         if budget is not None:
             budget.count(tier.slo, record, now)
-        if record.pool is None or live.forecast is None:
+        if record.pool is None or live.forecast is None or live.given_up is not None:
             return
         margins = self._margins_of(record.pool, tier)
         if record.tpot_s is not None:

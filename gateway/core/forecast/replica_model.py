@@ -190,6 +190,7 @@ class AttemptPrediction:
         "began",
         "bucket",
         "context",
+        "counts",
         "decodes",
         "edges",
         "engine",
@@ -224,6 +225,8 @@ class AttemptPrediction:
         """The scores that it counts for. An ejection replaces them, and later samples of earlier attempts are lost."""
         self.teaches = costs.pace.due(now)
         """Whether its pool learns from it, which is decided in advance, so the selection is unbiased."""
+        self.counts = True
+        """Whether its replica is scored by it, and its speed learned."""
         self.expects_at = 1
         """Length of its answer at which the expected rest is updated next."""
         self.edges = 0

@@ -1,0 +1,113 @@
+"""In shadow, requests that no replica would serve in time go to one, so that the others are in time again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.core.policy import AdmissionMode, AdmissionSpec, Objective, Slo
+
+from .made import pool, tier
+from .oracle import Oracle, story_of
+from .playbook import Story, dispatch
+
+SLO = Slo(ttft=(Objective(0.99, 1.0),))
+SHADOW = tier("std", slo=SLO, admission=AdmissionSpec(AdmissionMode.SHADOW, exploration=0.01))
+
+
+def told(*parts: Any, idle: float = 0.0, known: bool = True, **breach: float) -> tuple[Story, Oracle]:
+    """Costs are `known`, and an idle replica would miss with probability `idle`."""
+    story, oracle = story_of(*parts, breach={"p": 0.0, **breach})
+    forecaster: Any = story.controller.forecaster
+    forecaster.has_costs = lambda name: known
+    forecaster.idle_breach = lambda live, at, now: idle
+    forecaster.is_late = lambda live, forecast, bound_s: 0.0
+    return story, oracle
+
+
+def sent(story: Story, count: int) -> list[int]:
+    """How many of so many newcomers each replica gets."""
+    before = {name: story.replica(name).in_flight for name in ("r1", "r2")}
+    for number in range(count):
+        story.arrives(f"n{len(story.ids)}-{number}").whatever()
+    return [story.replica(name).in_flight - before[name] for name in ("r1", "r2")]
+
+
+def two(**facts: Any) -> tuple[Story, Oracle]:
+    return told(pool("p", "r1", "r2", slots=None), SHADOW, **facts)
+
+
+def test_while_one_replica_is_in_time_it_gets_the_requests_and_nobody_is_given_up() -> None:
+    story, _ = two(r1=0.95, r2=0.5)
+    assert sent(story, 10) == [0, 10]
+
+
+def test_requests_that_no_replica_serves_in_time_all_go_to_one() -> None:
+    story, _ = two(r1=0.95, r2=0.95)
+    assert sorted(sent(story, 20)) == [0, 20]
+    assert story.pool("p").queued == 0
+
+
+def test_the_slow_replica_is_given_up_and_not_the_fast_one() -> None:
+    for slow in ("r1", "r2"):
+        story, _ = two(r1=0.95, r2=0.95)
+        for replica in story.controller.state.fleet.pool("p").replicas.values():  # type: ignore[union-attr]
+            replica.slowness = 2.0 if replica.spec.name == slow else 1.0
+        assert sent(story, 10) == [10 * (slow == "r1"), 10 * (slow == "r2")]
+
+
+def test_the_others_take_only_what_they_are_likely_to_serve_while_one_is_given_up() -> None:
+    story, oracle = two(r1=0.95, r2=0.95)
+    given_up = sent(story, 1).index(1)
+    other = ("r1", "r2")[1 - given_up]
+    oracle.breach[other] = 0.5
+    assert sent(story, 5)[given_up] == 5
+    oracle.breach[other] = 0.2
+    assert sent(story, 5)[given_up] == 0
+
+
+def test_a_replica_that_was_given_up_gets_requests_again_once_it_is_in_time() -> None:
+    story, oracle = two(r1=0.95, r2=0.95)
+    given_up = sent(story, 10).index(10)
+    oracle.breach["r1"] = oracle.breach["r2"] = 0.1
+    for name in list(story.ids):
+        story.sent(name).first_token(name).finishes(name, output_tokens=5)
+    assert sorted(sent(story.whatever(), 10)) == [5, 5]
+    oracle.breach[("r2", "r1")[given_up]] = 0.5
+    story.after(6.0)
+    assert min(sent(story, 10)) >= 4, "after five seconds the other one takes doubtful requests again"
+
+
+@pytest.mark.parametrize("facts", [{"idle": 0.95}, {"known": False}], ids=["not even idle", "costs unknown"])
+def test_requests_are_balanced_where_giving_up_would_gain_nothing(facts: dict[str, Any]) -> None:
+    story, _ = two(r1=0.95, r2=0.95, **facts)
+    assert sent(story, 20) == [10, 10]
+
+
+def test_a_pool_of_one_replica_sends_everything_there() -> None:
+    story, _ = told(pool("p", "r1", slots=None), SHADOW, r1=0.95)
+    for number in range(10):
+        story.arrives(f"a{number}").expect(dispatch("r1"))
+
+
+def test_an_enforced_tier_is_refused_as_before() -> None:
+    enforced = tier("std", slo=SLO, admission=AdmissionSpec(AdmissionMode.ENFORCE, exploration=0.0))
+    story, _ = told(pool("p", "r1", "r2", slots=None), enforced, r1=0.95, r2=0.95)
+    story.arrives("probe").whatever()
+    assert sent(story, 10) == [0, 0]
+
+
+def test_no_second_forecast_is_made_while_the_first_choice_is_in_time() -> None:
+    story, oracle = two(r1=0.4, r2=0.4)
+    sent(story, 10)
+    assert len(oracle.asked) == 10
+
+
+def test_a_request_that_was_given_up_is_no_label() -> None:
+    story, oracle = two(r1=0.95, r2=0.95)
+    story.arrives("a").whatever()
+    story.sent("a").at(5.0).first_token("a").finishes("a", output_tokens=5)
+    assert oracle.labels[0] == ("dropped", 1)
+    record = story.records["a"]
+    assert (record.would_shed, record.good) == (True, False)
