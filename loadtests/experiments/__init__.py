@@ -1,1 +1,1 @@
-"""Experiments: the figures that this project claims, each computed anew by one command."""
+"""Experiments: each computes figures that this project claims, anew, by one command."""

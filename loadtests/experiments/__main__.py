@@ -28,13 +28,13 @@ from loadtests.terminal.written import make_folder
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 EVERY_S = 60.0
-"""Seconds between two lines of progress, where there is no terminal."""
+"""Seconds between two lines of progress if there is no terminal."""
 COLOURS = {True: "[green]met[/]", False: "[red]missed[/]", None: ""}
 
 
 @app.command("list")
 def list_command() -> None:
-    """Every experiment, and its subject."""
+    """List every experiment with its subject."""
     table = Table(box=None, show_header=False, pad_edge=False)
     for name in EXPERIMENTS:
         table.add_row(f"[bold]{name}[/]", about(name).partition("\n")[0])
@@ -44,20 +44,26 @@ def list_command() -> None:
 @app.command("run")
 def run_command(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names from the list, or all.")],
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer seeds, shorter runs: whether it works at all.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="Twice the seeds, twice as long: narrower intervals.")] = False,
-    as_documents: Annotated[bool, typer.Option("--json", help="Print one JSON document a line, one for each.")] = False,
-    docs: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write a page with pictures for each.")] = None,
-    seeds: Annotated[int | None, typer.Option(min=2, help="Runs of each candidate.")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer seeds and shorter runs: only shows that it works.")
+    ] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Twice the seeds, runs twice as long: narrower intervals.")
+    ] = False,
+    as_documents: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document per line and experiment.")
+    ] = False,
+    docs: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write a page with pictures for each to this folder.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=2, help="Number of seeds, which are runs of each candidate.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = min(2, os.cpu_count() or 1),
     fail: Annotated[bool, typer.Option(help="Exit with 1 if a target is missed, or was not measured.")] = True,
-    pure: Annotated[
-        bool, typer.Option("--pure", help="Interpreted, even for a full run: slower, the same results.")
-    ] = False,
+    pure: Annotated[bool, typer.Option("--pure", help="Run interpreted: slower, with the same results.")] = False,
 ) -> None:
     """Run experiments, each anew, and compare their findings with the targets."""
     if quick and full:
-        raise typer.BadParameter("--quick and --full contradict each other: say one of them")
+        raise typer.BadParameter("--quick and --full contradict each other: give one of them")
     effort = QUICK if quick else FULL if full else Effort()
     effort = effort if seeds is None else replace(effort, seeds=seeds)
     chosen = _known(names)
@@ -89,7 +95,7 @@ def run_command(
 
 
 def _teller(name: str, console: Console, show: Callable[[str], None]) -> Callable[[str], None]:
-    """Shows what is done; where that is no terminal, a line now and then."""
+    """Shows progress: a bar on a terminal, else a line now and then."""
     told_s = monotonic()
 
     def tell(what: str) -> None:
@@ -110,8 +116,8 @@ def _known(names: Sequence[str]) -> list[str]:
     for name in names:
         if name not in EXPERIMENTS:
             near = get_close_matches(name, EXPERIMENTS, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(EXPERIMENTS)}, or all"
-            raise typer.BadParameter(f"{name!r} is no experiment: {hint}")
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(EXPERIMENTS)}, or all"
+            raise typer.BadParameter(f"{name!r} is not an experiment: {hint}")
     return list(dict.fromkeys(names))
 
 

@@ -1,18 +1,18 @@
 """Conversations and prefix caches: hit rate, TTFT and goodput by router, on eight replicas of 8B on an A100.
 
-Coding agents share long instructions and send all earlier turns with each new one. An engine has part of that in its
-prefix cache, if it served the turn before. `cache-aware` is the default rule of vllm-router and SGLang's gateway
-without a limit on what it remembers; it admits everything, as round robin does. The gateway runs with its default
-router, with and without `affinity`. Rates are in requests/s: without affinity the first promises break at about 18.
+Coding agents share long instructions, and each turn repeats all earlier ones. An engine that served the turn before has
+part of them in its prefix cache. `cache-aware` is the default rule of vllm-router and SGLang's gateway, without a limit
+on its memory. It admits everything, as round robin does. The gateway runs with its default router, with and without
+`affinity`. Rates are in requests/s: without affinity the first promises break at about 18.
 
-The oracle decides by the same rules, but sees what all engines' caches hold and are being sent. It serves the same
-traffic, and a trace in Mooncake's format whose conversations an engine's KV cache does not hold.
+The oracle decides by the same rules, but sees the caches of all engines and the prompts on their way to them. It serves
+the same traffic, and a trace in Mooncake's format whose conversations an engine's KV cache does not hold.
 
-Several gateways do not know of each other. Either each request goes to a random gateway, or each conversation does:
-then the client keeps its connection. With keys, each request names its conversation in `x-session-id`.
+Several gateways do not know of each other. Each request goes to a random gateway; or each conversation does, if the
+client keeps its connection. With keys, each request names its conversation in `x-session-id`.
 
-The same servers get the workload `conversations` at 170 requests/s, about what the fleet carries without affinity, and
-at 1.5 times that. Of the last traffic 60% begins with one system prompt of 4,096 tokens.
+The same servers get the workload `conversations` at 170 requests/s, about the capacity of the fleet without affinity,
+and at 1.5 times that. In the last traffic, 60% of the prompts begin with one system prompt of 4,096 tokens.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ ENGINE = replace(ENGINES["llama3-8b-a100"], max_model_len=32_768)
 SERVERS = ("affinity", "no affinity", "cache-aware", "round-robin")
 SEEDS = 3
 WARMUP_S = 90.0
-"""Conversations take 80 s in the mean: in the first 80 s there are fewer turns than later."""
+"""Conversations take 80 s in the mean, so the first 80 s have fewer turns than later ones."""
 LOADED = 18.0
 OVERLOADED = 27.0
 TALK_RATES = (170.0, 255.0)
@@ -59,12 +59,12 @@ TALKS = Effort(seeds=SEEDS, seconds=30.0, warmup_s=45.0)
 SHARED_RATES = (60.0, 120.0)
 SHARED = Effort(seeds=SEEDS, seconds=40.0, warmup_s=20.0)
 SMALL_CACHE_TOKENS = 60_000
-"""KV cache of the engines for the trace: too small for all conversations of a replica."""
+"""KV cache of the engines for the trace, in tokens: too small for all conversations of a replica."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Gateways, and how conversations come to them."""
+    """Gateways, and how conversations reach them."""
 
     gateways: int = 1
     by_connection: bool = True
@@ -72,9 +72,9 @@ class Case:
     keys: bool = False
     """Whether requests name their conversation."""
     oracle: bool = False
-    """Whether the one gateway sees the caches."""
+    """Whether it is the one gateway that sees the caches."""
     trace: bool = False
-    """Whether the conversations come by way of a trace, before engines of a small KV cache."""
+    """Whether the conversations are a trace, played to engines with a small KV cache."""
 
     def __str__(self) -> str:
         if self.oracle:
@@ -146,7 +146,7 @@ def _rows(found: dict[float, dict[str, list[Result]]]) -> list[list[str]]:
 
 
 def _apart(policy: Policy) -> Policy:
-    """The same without affinity."""
+    """The policy without affinity."""
     return replace(policy, pools={name: replace(pool, affinity=False) for name, pool in policy.pools.items()})
 
 
@@ -224,7 +224,8 @@ def _conversations(traffic: Synthetic, seed: int) -> Iterator[Arrival]:
 
 
 def _traced(traffic: Synthetic, seed: int) -> Iterator[Arrival]:
-    """The same, written as a trace of Mooncake's and read again: a hash for each 512 tokens, no conversations."""
+    """The same arrivals, written as a trace in Mooncake's format and read back: a hash for each 512 tokens, no
+    conversations."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "mooncake.jsonl"
         with path.open("w") as file:
@@ -256,7 +257,7 @@ def _less(ours: list[Result], theirs: list[Result]) -> list[float]:
 
 
 def _ttft(run: Result) -> tuple[float, float]:
-    """The median and the p99 of those served."""
+    """The median and the p99 of the served requests."""
     of = run.tiers["default"].ttft
     return of.p50 or 0.0, of.p99 or 0.0
 

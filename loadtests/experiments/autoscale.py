@@ -1,13 +1,13 @@
-"""A day and a night, with a fleet that follows the replicas that the gateway wants: enough, and not too many.
+"""A day and a night with a fleet that has as many replicas as the gateway wants.
 
-The main workload without its bursts, its rate a sine from its lowest point: a day in two hours. The scaler reads the
-wanted replicas every fifteen seconds. Missing replicas are started and serve 90 s later (a model is loaded). Surplus
-replicas are drained, the youngest first. A replica costs from its start to its drain.
+The main workload without its bursts. Its rate is a sine that begins at its lowest point: a day in two hours. The scaler
+reads the wanted replicas every fifteen seconds. Missing replicas are started and serve 90 s later (a model is loaded).
+Surplus replicas are drained, the youngest first. A replica costs from its start to its drain.
 
 The optimum knows the rate of every second of the day. It has the fewest replicas with which 99% of the requests are
-good, by searches in the simulator (`tailgate plan`). Each is started in time and gone at once. Short is the part of the
-day in which fewer replicas serve than that. A turn is a change of direction in the wanted number: a day has one, at
-noon. The constants of the signal (`gateway/core/fleet/autoscale.py`) were tuned on this workload.
+good, found by searches in the simulator (`tailgate plan`). Its replicas start in time and stop at once. "Short" is the
+part of the day in which fewer replicas serve than in the optimum. A turn is a change of direction in the wanted number:
+a day has one, at noon. The constants of the signal (`gateway/core/fleet/autoscale.py`) were tuned on this workload.
 """
 
 from __future__ import annotations
@@ -68,15 +68,15 @@ class Day:
 class Scaled:
     """A controller whose fleet follows what it wants: the decider of a simulation.
 
-    All replicas there may be are in its policy. Replicas that do not run are drained, so they get no new requests;
-    requests on a drained replica go on.
+    Its policy has the largest fleet. Replicas that do not run are drained, so they get no new requests; requests on a
+    drained replica continue.
     """
 
     def __init__(self, policy: Policy, random: Random) -> None:
         self._inner = Controller(policy, random)
         self._names = [replica.name for replica in policy.pools[POOL].replicas]
         self._serve_at = [0.0] * AT_FIRST
-        """Of each replica that is paid for, when it serves."""
+        """The time at which each paid replica begins to serve."""
         self._undrained = len(self._names)
         self._next = 0.0
         self.looks: list[Look] = []
@@ -200,7 +200,7 @@ def _day(of: tuple[Policy, Synthetic, int]) -> Day:
 
 
 def _knee_of(of: tuple[Policy, Synthetic, int, bool]) -> tuple[int, float]:
-    """So many replicas, and the highest constant rate at which enough of the requests are good."""
+    """A number of replicas, and the highest constant rate at which enough requests are good."""
     policy, workload, n, quick = of
     steady = replace(workload, rate_per_s=7.0 * n, duration_s=40.0 if quick else 100.0, shape=Constant())
     options = Options(duration_s=steady.duration_s, warmup_s=10.0 if quick else 20.0)
@@ -214,7 +214,7 @@ def _rate(workload: Synthetic, at: float) -> float:
 
 
 def _needed(knees: dict[int, float], rate_per_s: float) -> int:
-    """The fewest replicas whose knee is above the rate; between those that were searched for, linearly."""
+    """The fewest replicas whose knee is above the rate; knees between searched fleets are interpolated linearly."""
     n = 1
     while _knee_at(knees, n) < rate_per_s:
         n += 1
@@ -232,7 +232,7 @@ def _knee_at(knees: dict[int, float], n: int) -> float:
 
 
 def _short(looks: Sequence[Look], needed: Sequence[int]) -> float:
-    """After the first quarter of an hour, in which nothing is known yet."""
+    """The looks after the first quarter of an hour, in which the gateway knows nothing yet."""
     pairs = [(look.serving, n) for look, n in zip(looks, needed, strict=False) if look.at >= 900.0]
     return fmean(serving < n for serving, n in pairs) if pairs else 0.0
 

@@ -1,14 +1,14 @@
 """Tests whether P(breach) is a true probability, with everything admitted.
 
-In shadow mode every forecast is compared with its outcome. The load comes in bursts of 2.2 times the mean, ten
-seconds long in the mean, at 1.25x. So every tier sees quiet and busy times. The forecast is that of the request's
-arrival; it came true if the request was not good in the end. Bins are of equal mass over all seeds together,
-intervals are over seeds. Requests of one burst are correlated, so 20,000 labels hold less information than it seems.
+In shadow mode every forecast is compared with its outcome. The load is 1.25x, with bursts of 2.2 times the mean that
+last ten seconds in the mean. So every tier has quiet and busy times. The forecast is that of the request's arrival; it
+came true if the request was not good in the end. Bins are of equal mass over all seeds together, intervals are over
+seeds. Requests of one burst are correlated, so 20,000 labels hold less information than 20,000 independent ones.
 
 Three probabilities are compared. *Calibrated* is the probability that admission acts on. *Before the regression* is the
-log-normal of learned width around the forecast, which the logistic regression starts from. *Not calibrated* learns
-nothing from outcomes: the same forecast with the initially assumed width. In the enforcing run, only admitted requests
-give labels; a refusal at their turn is a miss. Every run is 600 s after a warm-up of 60 s.
+input of the logistic regression: a log-normal of learned width around the forecast. *Not calibrated* learns nothing
+from outcomes: it is the same forecast with the width that is assumed at first. In the enforcing run, only admitted
+requests give labels; one that is refused at its turn counts as a miss. Every run is 600 s after a warm-up of 60 s.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Forecasts and outcomes of one run: by kind of probability, of every request. `trusted`: share of arrivals."""
+    """Forecasts and outcomes of every request of one run, by kind of probability. `trusted`: share of arrivals."""
 
     said: tuple[list[float], ...]
     missed: list[bool]
@@ -111,7 +111,7 @@ def witnessed(case: Case) -> Labels:
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """One bin of one kind, by seed: requests, sum of what was said, how many missed."""
+    """One bin of one kind, by seed: requests, sum of the forecasts, number of misses."""
 
     requests: tuple[int, ...]
     said: tuple[float, ...]
@@ -119,7 +119,7 @@ class Bin:
 
 
 def _trusted(runs: Sequence[Labels], seeds: Sequence[int]) -> float:
-    """The share of arrivals at which forecasts were trusted, in the mean of some runs."""
+    """The share of arrivals at which forecasts were trusted, as a mean over runs."""
     return sum(runs[s].trusted for s in seeds) / len(seeds)
 
 
@@ -147,7 +147,7 @@ class Reliability:
         ]
 
     def ece(self) -> Interval:
-        """Mean |said - came| over requests."""
+        """Mean |forecast - observed share| over requests."""
 
         def statistic(seeds: Sequence[int]) -> float:
             total = sum(b.requests[s] for b in self.bins for s in seeds)
@@ -156,7 +156,7 @@ class Reliability:
         return bootstrap(statistic, self.n)
 
     def skill(self) -> Interval:
-        """1 - Brier score / that of always forecasting the base rate."""
+        """1 - Brier score / Brier score of always forecasting the base rate."""
 
         def statistic(seeds: Sequence[int]) -> float:
             total = sum(b.requests[s] for b in self.bins for s in seeds)

@@ -1,11 +1,11 @@
-"""A canary behind a split: how soon a bad arm is detected, and whether an equal one is accused.
+"""A canary behind a split: how soon a bad arm is detected, and how often an equal one is called worse.
 
 Nine replicas serve one model, a tenth one serves its successor, and a split gives that one a tenth of the sessions. The
-successor is equal, slower in every step, or fails some answers, beside 0.2% on both sides. The verdict is that of
-`/admin/state`, looked at after every fifty requests until it is "worse", as an operator would. Errors are drawn.
-Queues, refusals and latencies come from the simulator, at a quarter of what the fleet can serve. There a replica alone
-has a median TTFT 4% longer than nine that share their load; 5% are tolerated. One case is at 70%, where an equal engine
-alone really is slower. So judge a canary while the fleet is not busy, or give it replicas to spare.
+successor is equal, slower in every step, or fails some answers. In all cases 0.2% fail on both sides. The verdict is
+read from `/admin/state` after every fifty requests until it is "worse", as by an operator. Errors are drawn. Queues,
+refusals and latencies come from the simulator, at a quarter of what the fleet can serve. There a single replica has a
+median TTFT 4% longer than nine replicas that share their load; 5% are tolerated. One case is at 70%, where a single
+equal engine really is slower. So judge a canary while the fleet is not busy, or give it spare replicas.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ REPLICAS = 9
 RATE = 20.0
 """Requests per second,"""
 BUSY_RATE = 60.0
-"""and in the busy case."""
+"""and the same in the busy case."""
 REQUESTS = 3000
 LOOK_EVERY = 50
 FAILING = 0.002
@@ -51,7 +51,7 @@ Z = 1.96
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A successor: each step takes `slowdown` times as long, and a share of its answers fails besides."""
+    """A successor: each step takes `slowdown` times as long, and a share of its answers fails."""
 
     name: str
     slowdown: float = 1.0
@@ -112,7 +112,7 @@ def _times(accused: list[int]) -> list[str]:
 
 
 def first_accused(of: tuple[Case, Synthetic, int]) -> int | None:
-    """Case, traffic and seed -> requests of the split that were over when its canary was first called worse."""
+    """Case, traffic and seed -> number of finished requests of the split when its canary was first called worse."""
     case, traffic, seed = of
     policy = _policy()
     watch = Watch(policy, case, seed)
@@ -125,7 +125,7 @@ def first_accused(of: tuple[Case, Synthetic, int]) -> int | None:
 
 
 class Watch:
-    """Hears of requests that are over, and looks at the verdict now and then."""
+    """Counts finished requests, and reads the verdict now and then."""
 
     def __init__(self, policy: Policy, case: Case, seed: int) -> None:
         self.accused_at: int | None = None
@@ -156,7 +156,7 @@ class Watch:
 
 
 def _sessions(traffic: Synthetic, seed: int, watch: Watch) -> Iterator[Arrival]:
-    """Requests until enough were looked at or the canary is accused, each of a session of its own."""
+    """Requests, each with a session of its own, until there were enough or the canary is called worse."""
     for number, arrival in zip(range(REQUESTS + LOOK_EVERY), traffic.arrivals(seed), strict=False):
         if watch.accused_at is not None:
             return

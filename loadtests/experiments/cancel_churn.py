@@ -1,11 +1,11 @@
 """More than 100,000 disconnects, hedges and faults: nothing leaks, and each client is answered once.
 
-Three tiers, two pools, eight replicas, bursts up to the capacity of these. Most clients leave, at any moment. Attempts
-are refused, reset, cut off, silent. Every four seconds a replica dies, becomes slow or silent or is drained, or the
-policy is reloaded. Late requests are hedged, failed ones tried again, stragglers ejected, and whatever is cancelled
-goes on for some time. In the end nothing is held: no request, no attempt, no slot, no place in a queue, no alarm, no
-tenant's lease, no token of prompts and caches. Once a second what is held is compared with what is open. Sockets are
-not in this.
+Three tiers, two pools, eight replicas, bursts up to their capacity. Most clients leave, at random moments. Attempts are
+refused, reset, cut off, or get no answer. Every four seconds a replica dies, becomes slow or silent or is drained, or
+the policy is reloaded. Late requests are hedged, failed ones are retried, stragglers are ejected. A cancelled attempt
+goes on for some time. In the end nothing is held: no request, attempt, slot, place in a queue, timer, tenant's lease,
+or token of prompts and caches. Once a second the holdings of the controller are compared with the open requests.
+Sockets take no part.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def cancel_churn(lab: Lab) -> Findings:
 
 
 def churned(asked: tuple[int, int]) -> Churned:
-    """One seed, to its end."""
+    """Run one seed to its end."""
     seed, requests = asked
     churn = Churn(policies(), seed)
     churn.run(requests)
@@ -97,7 +97,7 @@ def churned(asked: tuple[int, int]) -> Churned:
 
 
 def policies() -> tuple[Policy, ...]:
-    """Policies that are reloaded in turn: the policy, one with other replicas, and one without its second pool."""
+    """The policies of the reloads, in turn: the policy, one with other replicas, and one without its second pool."""
     whole = _policy(6, 2)
     main_alone = _policy(8, 0)
     return whole, _policy(5, 3), replace(main_alone, models={"m": Model("m", ("main",))})

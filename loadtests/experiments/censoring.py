@@ -1,15 +1,16 @@
 """How a recorder of first tokens must count: four ways to learn the p95 from a fleet that is hedged by it.
 
-The threshold decides which times are censored, and the times learned decide the next threshold. Each recorder keeps the
-same sliding window (`gateway.core.redundancy.ttft_quantiles`), and hedges the textbook's fleet by what it knows:
+The threshold decides which times are censored, and the learned times decide the next threshold. Each recorder keeps the
+same sliding window (`gateway.core.redundancy.ttft_quantiles`), and its p95 is the threshold of hedges in the textbook's
+fleet:
 
-- **censored** (ours): first attempts; one that lost was cut short when it was cancelled, and counts as such
-- **winners only**: first attempts that had the token; one that lost is dropped
-- **cancel as end**: the same, and one that lost is taken to have ended when it was cancelled
-- **what the client saw**: the time to the first token of either
+- **censored** (ours): first attempts; a cancelled loser counts as censored at its cancel
+- **winners only**: first attempts that had the token; losers are dropped
+- **cancel as end**: the same, and a loser counts as if it had ended at its cancel
+- **what the client saw**: the time to the first token of either attempt
 
-The truth is the p95 of the times that first attempts would have taken. `controller` is what the gateway's controller
-knows in the same fleet, by its own view.
+The truth is the p95 of the times that first attempts would have taken. `controller` is the p95 that the gateway's
+controller has learned in the same fleet.
 """
 
 from __future__ import annotations

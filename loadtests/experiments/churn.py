@@ -1,7 +1,7 @@
 """A caller of the controller in virtual time under constant faults: clients that leave, replicas that fail.
 
-It keeps to the controller's contract and to nothing else. An attempt that is to be cancelled goes on for up to 50 ms,
-and may have its first token, or its end, meanwhile. It counts by itself, from the commands alone.
+It keeps only to the controller's contract. A cancelled attempt goes on for up to 50 ms, and may have its first token,
+or its end, in that time. The caller keeps its own count, from the commands alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PROGRESS_S = 0.25
 LEAVES, PATIENCE_S = 0.8, 0.5
 FAULT_EVERY_S = 4.0
 OVER_S = 300.0
-"""After this time from the last arrival everything must be over."""
+"""Seconds after the last arrival by which everything must be over."""
 EARLY = ((AttemptOutcome.UNREACHABLE, 0.02), (AttemptOutcome.CONNECT_TIMEOUT, 0.01))
 ANSWERED = (
     (AttemptOutcome.BUSY, 0.02),
@@ -59,7 +59,7 @@ class Client:
 
     @property
     def answered_once(self) -> bool:
-        """One answer, or one that breaks off; of one who left, no more than that."""
+        """Check that the client got one answer, or one that broke off, and none after it left."""
         ended = self.refusals + self.cuts
         if self.commits > 1 or ended > 1 or self.cuts > self.commits:
             return False
@@ -67,7 +67,7 @@ class Client:
 
 
 class Churn:
-    """One run. Read `happened`, `wrong` and `leaked` when it is over."""
+    """One run. Its results are `happened`, `wrong` and `leaked`."""
 
     def __init__(self, policies: tuple[Policy, ...], seed: int) -> None:
         self._policies = policies
@@ -80,11 +80,11 @@ class Churn:
         self._planned = 0
         self.clients: dict[int, Client] = {}
         self._open: dict[int, tuple[int, str]] = {}
-        """Ask and replica of every open attempt."""
+        """Request and replica of every open attempt."""
         self._written: set[int] = set()
         self._cancelled: set[int] = set()
         self._replicas: dict[int, Replica] = {}
-        """All that were ever sent to, reloads or not."""
+        """All replicas that ever got a request, over all reloads."""
         self._slow: set[str] = set()
         self._silent: set[str] = set()
         self._living = 0
@@ -93,7 +93,7 @@ class Churn:
         self.open_by_second: list[int] = []
 
     def run(self, requests: int) -> None:
-        """So many arrivals, and whatever befalls them, until nothing is under way any more."""
+        """Run this many arrivals, with random faults, until nothing is under way."""
         random, heap, arrived, next_at = self._random, self._heap, 0, 0.0
         self._plan(FAULT_EVERY_S, "fault", 0)
         while arrived < requests or self._living or self._open:
@@ -181,7 +181,7 @@ class Churn:
     # ---- attempts
 
     def _begin(self, attempt: int) -> None:
-        """Write the fate of an attempt."""
+        """Draw the events of an attempt."""
         random, (number, replica) = self._random, self._open[attempt]
         early = self._drawn(EARLY)
         if early is not None:
@@ -245,7 +245,7 @@ class Churn:
             self._act(self._controller.repeats(attempt, self._now))
 
     def _finish(self, attempt: int, end: AttemptOutcome) -> None:
-        """An attempt is closed, if it is not already."""
+        """Close an attempt, unless it is closed already."""
         if attempt not in self._open:
             return
         number, _ = self._open.pop(attempt)
@@ -269,7 +269,7 @@ class Churn:
     # ---- replicas and policies
 
     def _fault(self, _: int) -> None:
-        """Something befalls a replica, or the policy is reloaded."""
+        """A random fault of a replica, or a reload of the policy."""
         random = self._random
         self._plan(random.expovariate(1.0 / FAULT_EVERY_S), "fault", 0)
         replicas = [replica.name for pool in self._policy.pools.values() for replica in pool.replicas]
@@ -342,7 +342,7 @@ class Churn:
             self.happened["retries"] += 1
 
     def _look(self) -> None:
-        """Once a second: what the controller holds is what is open."""
+        """Once a second: check that the controller holds exactly the open requests and attempts."""
         if int(self._now) < len(self.open_by_second):
             return
         self.open_by_second += [len(self._open)] * (int(self._now) + 1 - len(self.open_by_second))

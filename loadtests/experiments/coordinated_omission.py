@@ -1,9 +1,9 @@
 """Coordinated omission: the same server, tested by an open loop and by a closed one.
 
-The server answers in 5 ms, whoever else is there, and stalls for one second of every ten. A tenth of all requests is
-due in a stall and waits up to a second, evenly. So one in a hundred waits more than .9 s, which is the p99. Eight
-clients that wait for their answers before they ask again have eight requests in each stall, of thousands: their p99 is
-that of a server without stalls.
+The server answers in 5 ms at any load, and stalls for one second of every ten. A tenth of all requests is due in a
+stall, and their waits are spread evenly over a second. So one request in a hundred waits more than .9 s, which is the
+p99. Eight clients that wait for each answer have only eight requests in each stall, of thousands: their p99 is that of
+a server without stalls.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ QUANTILES = ("p50", "p90", "p99", "max")
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """One run of each."""
+    """One run of each loop."""
 
     opened: dict[str, Any]
     closed: dict[str, Any]
@@ -92,7 +92,7 @@ def _findings(pairs: list[_Pair], seconds: float) -> Findings:
 
 
 def _exact_p99(rate: float, seconds: float) -> float:
-    """Of requests that come evenly, each answered by the rule of the server."""
+    """The exact p99 of evenly spread requests, by the rule of the server."""
     count = int(rate * seconds)
     waits = sorted(answered_at(n / rate, SERVICE_S, STALL_S, EVERY_S) - n / rate for n in range(count))
     return waits[int(0.99 * count)]

@@ -1,8 +1,8 @@
 """The textbook's fleet: servers with random times per request, under the gateway's own controller, in virtual time.
 
 There is no engine: an answer is one token, after the drawn time. So TTFT is the time of service and, with `fifo`, the
-wait for the server before it. Each attempt draws anew. The literature computes such results by hand; here the code that
-runs live computes them: every call is one of `gateway.core.controller`.
+wait for the server before it. Each attempt draws anew. Papers compute such results by hand; here the code of the live
+gateway produces them: every call is one of `gateway.core.controller`.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class Times:
     slow: float = 0.02
     factor: float = 6.0
     shared: float = 0.0
-    """Share of the slow requests whose duplicate is slow, too: the request is, and not the server."""
+    """Share of the slow requests whose duplicate is slow, too: then the request is slow, not the server."""
 
     def draw(self, random: Random) -> float:
         """One time."""
         return self.of(random, random.random() < self.slow)
 
     def of(self, random: Random, slow: bool) -> float:
-        """One time that is slow or not."""
+        """Draw one time, slow or not."""
         time_s = self.median_s * math.exp(self.sigma * random.gauss(0.0, 1.0))
         return time_s * self.factor if slow else time_s
 
@@ -73,7 +73,7 @@ class Times:
 
 
 def inverse(survival: Callable[[float], float], q: float) -> float:
-    """Where a survival function comes down to 1 - q, by bisection (seconds)."""
+    """The time (seconds) at which a survival function falls to 1 - q, by bisection."""
     low, high = 1e-6, 1e3
     while high / low > 1.0 + 1e-9:
         middle = math.sqrt(low * high)
@@ -93,7 +93,7 @@ def policy_of(servers: int, slots: int, hedge: Hedge | None) -> Policy:
 
 @dataclass(slots=True)
 class Run:
-    """Results of a run, of the requests that arrived after the warm-up."""
+    """Results of a run, for the requests that arrived after the warm-up."""
 
     ttft_s: list[float]
     """Sorted."""
@@ -102,11 +102,11 @@ class Run:
     won: float
     """Share of the duplicates that had the token."""
     busy: float
-    """Share of the servers' time that they were at work; of servers without a queue: mean work at a time."""
+    """Share of the time in which the servers were busy; for servers without a queue, mean requests at a time."""
     in_order_s: list[float]
     """TTFT by the order of arrival."""
     threshold_s: float | None
-    """p95 of first attempts as the controller knew it, mean over the looks at it."""
+    """p95 of first attempts that the controller had learned, as a mean over looks."""
 
     def quantile(self, q: float) -> float:
         """Of TTFT, seconds."""
@@ -114,7 +114,7 @@ class Run:
 
 
 class Servers:
-    """One run. `fifo`: each serves one at a time, first come first served; else all at once."""
+    """One run. `fifo`: a server serves one request at a time, in order of arrival; else all at once."""
 
     def __init__(self, policy: Policy, times: Times, seed: int, fifo: bool) -> None:
         self._controller = Controller(policy, Random(f"{seed} controller"))
@@ -124,7 +124,7 @@ class Servers:
         self._arrivals = Random(f"{seed} arrivals")
         self._fifo = fifo
         self._heap: list[tuple[float, int]] = []
-        """(when, attempt) of what is being served."""
+        """(time of the end, attempt) of each attempt in service."""
         self._at: dict[int, str] = {}
         """The server of each attempt that is open."""
         self._queues: dict[str, deque[int]] = {replica.name: deque() for replica in policy.pools["servers"].replicas}
@@ -234,7 +234,7 @@ class Servers:
         self._act(self._controller.finish(attempt, finish, self._now))
 
     def _leave(self, attempt: int) -> None:
-        """An attempt is off its server; the next in its queue is served."""
+        """An attempt leaves its server; the next in the queue is served."""
         queue = self._queues[self._at.pop(attempt)]
         self._request_ids.pop(attempt, None)
         began = self._began.pop(attempt, None)

@@ -1,15 +1,16 @@
 """The gateway on real engines, beside round robin and the best static cap in hindsight.
 
 Two replicas, of one engine unless two are named. Loads are multiples of the knee: the highest rate at which 97% are
-good with round robin. For unlike replicas it is half the sum of the rates of two of each. *auto* enforces with learned
-slots, *seats* is told the engine's own seats as `slots`, *zero-config* is `tailgate serve --replica`: shadow mode. The
-cap, and the share of its objective that a request may wait for it, are searched anew for every cell, on the same
-arrivals. It has strict tiers if there are several; nobody could know the best cap beforehand. Nobody could know it
-beforehand. Every run begins cold. Its first 40 s and what arrives after them are told apart. *Warm* is *auto* on the
-arrivals of the first 40 s, after a minute at .8x or less. Goodput is weighted by tier; refusals are misses.
+good with round robin. For unlike replicas it is half the sum of two rates: that of two replicas of the one engine, and
+of two of the other. *auto* enforces with learned slots, *seats* is told the engine's own seats as `slots`,
+*zero-config* is `tailgate serve --replica`: shadow mode. The cap, and the share of its objective that a request may
+wait for it, are searched anew for every cell, on the same arrivals. It has strict tiers if there are several. Nobody
+could know the best cap beforehand. Every run begins cold. Arrivals of its first 40 s and later ones are reported apart.
+*Warm* is *auto* on the arrivals of the first 40 s, after a minute at .8x or less. Goodput is weighted by tier; refusals
+are misses.
 
-The optimum is the clairvoyant program under the same demands ([how](README.md#the-optimum)). It ignores TPOT: where
-that binds, nobody comes near it.
+The optimum is the clairvoyant program under the same demands ([how](README.md#the-optimum)). It ignores TPOT: if TPOT
+binds, nobody comes near the optimum.
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ from loadtests.experiments.lab import Lab
 SEEDS = 5
 LOADS = (0.8, 1.0, 1.5, 2.0)
 HIGHEST_LOAD = 3.0
-"""Of the highest tier alone."""
+"""Objective of the highest tier alone."""
 WORKLOADS = ("code", "reasoning", "summaries")
 PAIR = ("llama3-8b-a100", "llama3-70b-a100-tp4")
 """Engines of the other workloads and of three tiers."""
 WHO = ("auto", "slots", "zero", "round-robin")
 UNLIKE = (("llama3-8b-a100", 2.0), ("llama3-8b-a100", 4.0), ("llama2-7b-h100", "llama2-7b-a40"))
-"""The engine of one replica; and that of the other, or how many times slower it is."""
+"""The engine of one replica; and the engine of the other, or the factor by which it is slower."""
 UNLIKE_LOADS = (0.9, 1.5)
 UNLIKE_WHO = ("auto", "zero", "round-robin", "least-requests")
 ANSWERS = 1000
-"""Of a cell at its knee, over all seeds, at least,"""
+"""Fewest requests of a cell at its knee, over all seeds;"""
 MIN_S, MAX_S = 30.0, 300.0
-"""within these seconds of each seed after the first 40."""
+"""the seconds of each seed after the first 40 are within these bounds."""
 QUICK = (Task(Cell(ENGINES["llama3-70b-a100-tp4"], load=1.5, seconds=20.0), 8.0, (1, 2), WHO, caps=False),)
 
 NAMES = {"auto": "tailgate", CAP: "best static cap in hindsight", "zero": "zero-config", "round-robin": "round robin"}
@@ -111,7 +112,7 @@ def _tasks(lab: Lab) -> list[Task]:
 
 
 def _slowed(profile: Profile, factor: float) -> Profile:
-    """Every step takes `factor` times as long, as on a part of a card, or on one that is throttled."""
+    """The profile with steps `factor` times as long, as on a part of a GPU, or on a throttled one."""
     costs: dict[str, Any] = {cost: factor * getattr(profile, cost) for cost in COSTS}
     return replace(profile, name=f"{factor:g} times slower", **costs)
 
@@ -281,7 +282,8 @@ def missed(found: Sequence[Found]) -> Grid:
 
 
 def _charts(found: Sequence[Found]) -> list[Chart]:
-    """Goodput over all engines, the worst and the best of them as bars; and each engine's, over that of its cap."""
+    """Charts: goodput over all engines, with the worst and the best as bars; and each engine's, over that of its
+    cap."""
     loads = list(dict.fromkeys(one.task.cell.load for one in found))
     at = {load: [one for one in found if one.task.cell.load == load] for load in loads}
     lines = []

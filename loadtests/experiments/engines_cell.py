@@ -2,11 +2,12 @@
 
 Two replicas, of one profile or of two. Loads are multiples of the knee: the highest rate at which 97% are good with
 round robin. The cap and the share of the objective that a request may wait for it are searched on the same arrivals,
-with strict tiers where there are several. A run begins cold; its first 40 s and what arrives after them are told apart.
+with strict tiers where there are several. A run begins cold; arrivals of its first 40 s and later ones are reported
+apart.
 
     python -m loadtests.experiments.engines_cell --profile llama3-70b-a100-tp4 --load 1.5
 
-The cap and the knee are kept in the temporary directory, by everything that they depend on.
+The cap and the knee are cached in the temporary directory, with a key of all their inputs.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from loadtests.quantiles import rank
 COLD_S = 40.0
 WARM_UP_S, WARM_LOAD = 60.0, 0.8
 EMPTY_S = 10.0
-"""Of the warm-up, without arrivals: what is learned is kept, and the queue is empty."""
+"""Seconds without arrivals after the warm-up: the queue empties, and learned facts stay."""
 AT_ONCE_S = 0.1
 WINDOW_S, WINDOW_ANSWERS = 10.0, 50
 GOOD_AT_KNEE = 0.97
@@ -65,7 +66,7 @@ WORKLOADS: dict[str, tuple[LengthDistribution, LengthDistribution]] = {
 }
 """Prompts and answers."""
 CONTEXT = {"reasoning": 16_384}
-"""Context (tokens) that answers of a workload need; other workloads fit every profile, or are cut to fit it."""
+"""Context (tokens) that a workload needs; other workloads fit every profile, or are cut to fit."""
 MIXES = {"one": {"default": 1.0}, "two": {"premium": 0.3, "free": 0.7}}
 MIXES["three"] = {"premium": 0.2, "standard": 0.4, "free": 0.4}
 MIXES |= {"default": {"standard": 1.0}, "patient": {"patient": 1.0}}
@@ -76,16 +77,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Two engines, and the traffic that they are offered."""
+    """Two engines, and their offered traffic."""
 
     profile: Profile
     workload: str = "chat"
     tiers: str = "one"
     load: float = 1.0
     seconds: float = 120.0
-    """After the first 40."""
+    """Seconds after the first 40."""
     second: Profile | None = None
-    """Of the second replica, if it is unlike the first."""
+    """Profile of the second replica, if it is unlike the first."""
 
     @property
     def name(self) -> str:
@@ -94,7 +95,7 @@ class Cell:
 
     @property
     def max_model_len(self) -> int:
-        """The context that each engine holds: as much as the workload needs."""
+        """The context of each engine: as long as the workload needs."""
         profiles = (self.profile, self.second or self.profile)
         return CONTEXT.get(self.workload, min(profile.max_model_len for profile in profiles))
 
@@ -107,7 +108,7 @@ class Cell:
 
     @property
     def mix(self) -> dict[str, float]:
-        """Its tiers, by share of the requests."""
+        """The tiers of the cell, by share of the requests."""
         return MIXES[self.tiers]
 
     def policy(self, mode: AdmissionMode = AdmissionMode.ENFORCE) -> Policy:
@@ -133,7 +134,7 @@ class Cell:
         return replace(rules, tiers=tiers, default_tier=next(iter(tiers)))
 
     def arrivals(self, seed: int, rate_per_s: float, seconds: float) -> list[Arrival]:
-        """Poisson; no prompt and answer are longer together than the engine's context."""
+        """The Poisson workload; no prompt with its answer exceeds the engine's context."""
         prompt, answer = WORKLOADS[self.workload]
         shares = tuple(
             TierTraffic(name, part, prompt, answer, tenants=8, model="any") for name, part in self.mix.items()
@@ -147,14 +148,14 @@ class Cell:
         ]
 
     def knee_per_s(self) -> float:
-        """With one tier, by bisection; kept."""
+        """The knee with one tier, by bisection; cached."""
         return _kept(
             f"knee {WORKLOADS[self.workload]} {replace(self, tiers='one', load=1.0, seconds=0.0)}",
             replace(self, tiers="one").find_knee,
         )
 
     def find_knee(self) -> float:
-        """By bisection, anew, under its own tiers."""
+        """The knee under the cell's own tiers, by bisection, not cached."""
 
         def is_good(rate: float) -> bool:
             served = run(self, "round-robin", (1,), rate, max(KNEE_S, KNEE_ANSWERS / rate))
@@ -177,7 +178,7 @@ def run(
     seconds: float | None = None,
     noise: float = 0.0,
 ) -> list[Record]:
-    """Every request that ended, of all seeds. `who`: auto, slots, zero, or a baseline."""
+    """All ended requests, over all seeds. `who`: auto, slots, zero, or a baseline."""
     rate = cell.load * cell.knee_per_s() if rate is None else rate
     seconds = COLD_S + cell.seconds if seconds is None else seconds
     policy = cell.policy(AdmissionMode.SHADOW if who == "zero" else AdmissionMode.ENFORCE)
@@ -211,7 +212,7 @@ def _simulate(
 
 
 def run_warm(cell: Cell, seed: int, rate: float) -> list[Record]:
-    """Requests of the first 40 s of `run` for *auto* (rate in requests/s), at a gateway that has served before."""
+    """Requests of the first 40 s of `run` for a warm *auto*, a gateway that has served at `rate` requests/s before."""
     before = cell.arrivals(-seed, rate * min(1.0, WARM_LOAD / cell.load), WARM_UP_S - EMPTY_S)
     arrivals = before + [replace(a, at=a.at + WARM_UP_S) for a in cell.arrivals(seed, rate, COLD_S)]
     records = _simulate(cell, "auto", cell.policy(), arrivals, seed, WARM_UP_S + COLD_S)
@@ -228,7 +229,7 @@ def parts(records: Iterable[Record]) -> tuple[list[Record], list[Record]]:
 
 
 def is_good(record: Record) -> bool:
-    """In time, and not held shorter."""
+    """Good: in time, and not cut short."""
     return record.good and not record.degraded
 
 
@@ -245,7 +246,8 @@ def weighted(cell: Cell, records: Iterable[Record]) -> float:
 
 
 def best_cap(cell: Cell, seeds: Sequence[int]) -> tuple[str, str]:
-    """The caps that were best cold and steady. From coarse to fine in slots, each with every wait at the end; kept."""
+    """The best caps, cold and steady. The search goes from coarse to fine in slots, then over waits; the result is
+    cached."""
     cold, steady = _kept(
         f"cap {WORKLOADS[cell.workload]} {cell} {list(seeds)} {cell.knee_per_s()}", lambda: _search(cell, seeds)
     )
@@ -278,14 +280,14 @@ def _search(cell: Cell, seeds: Sequence[int]) -> list[str]:
 
 
 def _kept(what: str, find: Callable[[], T]) -> T:
-    """`what` says everything that the answer depends on, but for the code."""
+    """A cached result. `what` names all inputs of the result except the code."""
     file = Path(tempfile.gettempdir()) / "tailgate-engines" / hashlib.sha256(what.encode()).hexdigest()[:24]
     if file.exists():
         kept: T = json.loads(file.read_text())
         return kept
     found = find()
     file.parent.mkdir(exist_ok=True)
-    whole = file.with_suffix(f".{os.getpid()}")  # another process may look while this one writes
+    whole = file.with_suffix(f".{os.getpid()}")  # another process may read while this one writes
     whole.write_text(json.dumps(found))
     whole.replace(file)
     return found
@@ -302,15 +304,15 @@ class Figures:
     ttft_p99: float
     tpot_p99: float
     at_once: float
-    """Of the refusals and timeouts before a dispatch, told within 100 ms."""
+    """Share of the refusals and timeouts before a dispatch that were told within 100 ms."""
     kept: dict[str, float]
-    """Of 10 s with 50 answers or more, by objective."""
+    """Share of the windows of 10 s with 50 answers or more that keep an objective, by objective."""
     windows: dict[str, int]
-    """How many of these there were."""
+    """Number of these windows."""
     calibration: float
-    """Expected calibration error of P(breach) of those served, as the gateway's own metrics have it."""
+    """Expected calibration error of P(breach) over served requests, as in the gateway's own metrics."""
     in_vain: float
-    """That of P(refused after waiting) of those that waited."""
+    """The same of P(refused after waiting), over requests that waited."""
 
 
 def figures(cell: Cell, records: Sequence[Record]) -> Figures:
@@ -370,7 +372,7 @@ def _calibration(served: Sequence[Record]) -> float:
 
 
 def waits(records: Iterable[Record]) -> list[tuple[float, bool]]:
-    """P(refused after waiting) of each that waited, and whether it was."""
+    """P(refused after waiting) of each request that waited, and whether it was refused."""
     counted = (record for record in records if record.outcome.counts)
     return [(record.in_vain, not record.attempts) for record in counted if record.in_vain is not None]
 

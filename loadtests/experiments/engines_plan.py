@@ -16,7 +16,7 @@ from loadtests.experiments.engines_cell import COLD_S, WAITS, Cell, Figures, fig
 
 CAP = "best static cap"
 SEARCH_REQUESTS = 2500.0
-"""A cap is looked for on as many seeds as have so many requests, and the best few are compared on all of them."""
+"""Requests on which a cap is searched, which sets the number of seeds. The best few caps are compared on all seeds."""
 FEW = 2
 NEAR = (1.4, 1.2)
 FIRST_WAIT = 0.5
@@ -27,7 +27,7 @@ BOUND_SEEDS = 2
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One cell, at a rate of requests/s. `caps`: looks for one, and runs *auto* warm; `bounded`: finds the optimum."""
+    """One cell, at a rate of requests/s. `caps`: search for a cap, and run *auto* warm; `bounded`: find the optimum."""
 
     cell: Cell
     rate_per_s: float
@@ -43,7 +43,7 @@ class Task:
 
     @property
     def requests(self) -> float:
-        """How many arrive: for how long it takes."""
+        """Expected arrivals, as a measure of the time that the cell takes."""
         return self.rate_per_s * self.seconds * len(self.seeds)
 
 
@@ -56,12 +56,13 @@ class Ran:
     whole: list[float]
     all: Figures
     highest: list[float]
-    """Share good of the highest tier, steady, of each seed."""
+    """Share of good requests of the highest tier, steady, of each seed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """All of one cell. `bound`: the optimum of the first seeds, whole runs. `warm`: the first 40 s of *auto*."""
+    """The results of one cell. `bound`: the optimum of the first seeds, whole runs. `warm`: the first 40 s of
+    *auto*."""
 
     task: Task
     ran: dict[str, Ran]
@@ -71,7 +72,7 @@ class Found:
 
 
 def knee_of(cell: Cell) -> float:
-    """Its knee with one tier, anew."""
+    """The cell's knee with one tier, not from the cache."""
     return cell.find_knee()
 
 
@@ -121,7 +122,8 @@ def _good_of(tier: str, records: Sequence[Record]) -> float:
 
 
 def _best_cap(task: Task) -> tuple[str, Ran]:
-    """Steady: from coarse to fine in slots, then in the wait; the best few of these on all seeds."""
+    """The best steady cap: a search from coarse to fine in slots, then in the wait; the best few are run on all
+    seeds."""
     cell, searched = task.cell, math.ceil(SEARCH_REQUESTS / (task.rate_per_s * task.seconds))
     first, rest = task.seeds[:searched], task.seeds[searched:]
     seats = cell.profile.max_num_seqs

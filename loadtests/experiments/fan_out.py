@@ -1,11 +1,12 @@
 """Fan-out: a client with n calls is slow if any of them is, and P(slow) = 1 - (1 - p)^n.
 
 The textbook's fleet (2% of the calls take six times as long), each call through the gateway's controller. A client
-makes n calls, one right after the other in the order of arrival, and has its answer when the last of them has begun. A
-call is slow beyond the p99 of a call that is not hedged, so that of single calls 1% are; or beyond 100 ms. Duplicates
-past the p95 (`hedge: {}`, holdout included) cannot help what is only a little late: 100 ms come 23 ms after them.
+makes n calls, in the order of arrival, and has its answer when the last of them has begun. A call is slow beyond the
+p99 of calls that are not hedged, so that 1% of single calls are slow; or beyond 100 ms. Duplicates past the p95
+(`hedge: {}`, holdout included) cannot help calls that are only a little late: the bound of 100 ms is 23 ms after the
+p95.
 
-The formula uses p of the same calls, and is off by their dependence: here there is none.
+The formula uses p of the same calls; it would be wrong for dependent calls, but these are independent.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def fan_out(lab: Lab) -> Findings:
 
 
 def judge(findings: Findings, calls: dict[str, list[list[float]]]) -> None:
-    """Figures of TTFTs in order of arrival, by arm and run, wherever they were measured."""
+    """Figures from TTFTs in order of arrival, by arm and run, simulated or live."""
     most_off = 0.0
     for name, bound_s in BOUNDS_S.items():
         slow = {
@@ -54,7 +55,7 @@ def judge(findings: Findings, calls: dict[str, list[list[float]]]) -> None:
 
 
 def slow_share(calls: Sequence[float], width: int, bound_s: float) -> float:
-    """Of the clients that make `width` calls each, one after the other, those with a call longer than the bound."""
+    """The share of clients with a call longer than the bound, if each makes `width` calls, one after the other."""
     clients = range(0, len(calls) - width + 1, width)
     return sum(max(calls[at : at + width]) > bound_s for at in clients) / len(clients)
 

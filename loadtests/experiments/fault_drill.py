@@ -1,18 +1,17 @@
 """Faults in a fleet: a slow, a refusing and a hung replica at once, and replicas that die one by one.
 
-Twelve replicas under the main workload at .75x. A minute in, at the same moment, one takes three times as long for
-everything, one answers every request with a fast 503, and one accepts requests and answers none. Their health checks
-pass all the while. A replica is out of rotation from the second after which no five seconds bring it more than two
-requests (a healthy one gets thirty or more). Probes, and occasional requests to a replica that refuses, are no more
-than that.
+Twelve replicas under the main workload at .75x. After a minute, three fail at the same moment. One takes three times as
+long for everything; one answers every request with a fast 503; one accepts requests and never answers. Their health
+checks still pass. A replica is out of rotation from the second after which it never gets more than two requests in five
+seconds (a healthy one gets thirty or more). Probes, and occasional requests to a replica that refuses, stay below that.
 
 An hour without faults, bursts included, shows how often a healthy replica is ejected by mistake.
 
-Goodput, and p99 TTFT of tier 0, are those from a quarter of a minute after the faults on. They stand beside a run
-without faults, and one with the same faults and no ejection.
+Goodput, and p99 TTFT of tier 0, are measured from 15 s after the faults on. They are compared with a run without
+faults, and with one that has the same faults and no ejection.
 
-Then replicas die for good, one every half minute, while as much arrives as all twelve can serve. Goodput of the last
-fifteen seconds of each stage is held against that of all twelve, in proportion to those that are alive.
+Then replicas die for good, one every half minute, at a load that all twelve can just serve. Goodput of the last fifteen
+seconds of each stage is compared with the goodput of all twelve, in proportion to the replicas alive.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ MIN_ALIVE = 4
 
 
 class Counted:
-    """How many requests each replica is sent in each second."""
+    """Counts the requests that each replica is sent in each second."""
 
     def __init__(self, policy: Policy, seed: int) -> None:
         self.controller = Controller(policy, Random(f"{seed} controller"))
@@ -82,7 +81,7 @@ class Drilled:
 
 
 Run = tuple[Policy, Synthetic, int, tuple[Fault, ...], float, float]
-"""Policy, workload, seed, faults, seconds, and those at the beginning that latencies and completions leave out."""
+"""Policy, workload, seed, faults, seconds, and the first seconds, which latencies and completions leave out."""
 
 
 def fault_drill(lab: Lab) -> Findings:
@@ -141,7 +140,8 @@ def _drill(lab: Lab, policy: Policy, rate: float, findings: Findings) -> None:
 
 
 def out_after_s(sent: Sequence[int]) -> float:
-    """Seconds after which no `WINDOW_S` seconds bring more than `MOST` requests."""
+    """Seconds until the replica is out of rotation: from then on no `WINDOW_S` seconds bring more than `MOST`
+    requests."""
     last = 0
     for start in range(len(sent) - WINDOW_S + 1):
         if sum(sent[start : start + WINDOW_S]) > MAX:
@@ -223,7 +223,7 @@ def _runs(
 
 
 def drilled(of: Run) -> Drilled:
-    """One run, to its end."""
+    """Run one case to its end."""
     policy, workload, seed, faults, seconds, warmup_s = of
     counted = Counted(policy, seed)
     options = Options(duration_s=seconds, warmup_s=warmup_s)

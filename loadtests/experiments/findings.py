@@ -1,4 +1,4 @@
-"""Findings of an experiment: figures to be judged, tables and charts to be looked at, raw results to be checked."""
+"""Findings of an experiment: figures for verdicts, tables and charts for readers, raw results for checks."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Findings:
     raw: dict[str, object] = field(default_factory=dict)
     """Results by candidate, with intervals and raw percentiles; dataclasses become JSON."""
     how: str = ""
-    """The amount of runs, if it is not the usual number of seeds for the usual time."""
+    """The number and length of runs, if they are not the usual ones."""
 
 
 def line(
     name: str, x: Sequence[float], values: Sequence[Interval], *, dashed: bool = False, bold: bool = False
 ) -> Line:
-    """A line through means, with their intervals where all have one."""
+    """A line through means, with their intervals if all have one."""
     lows = [value.low for value in values if value.low is not None]
     highs = [value.high for value in values if value.high is not None]
     whole = len(lows) == len(highs) == len(values)
@@ -46,7 +46,7 @@ def written(value: Interval | None, digits: int = 3) -> str:
 
 
 def bare(value: float, n: int) -> Interval:
-    """A figure that is no mean: a least, a count."""
+    """A figure that is not a mean: a minimum, or a count."""
     return Interval(value, None, None, n)
 
 

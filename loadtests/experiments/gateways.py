@@ -1,4 +1,4 @@
-"""Deciders of the experiment `affinity`: gateways that know nothing of each other, and one that sees all caches."""
+"""Deciders of the experiment `affinity`: independent gateways, and one that sees all caches."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from gateway.sim.workload.arrivals import Arrival
 
 
 class Gateways:
-    """Controllers before the same replicas, as one decider. `chosen` says which of them a request comes to.
+    """Controllers in front of the same replicas, as one decider. `chosen` picks the controller of a request.
 
-    Each sees its own requests alone, and the health and metrics of all replicas. Attempt `a` of gateway `g` of `n` is
-    `a * n + g` outside.
+    Each sees only its own requests, and the health and metrics of all replicas. Attempt `a` of gateway `g` of `n` is `a
+    * n + g` outside.
     """
 
     def __init__(self, controllers: Sequence[Controller], chosen: Callable[[Request], int]) -> None:
@@ -85,7 +85,8 @@ class Gateways:
 
 
 class SeesCaches:
-    """One controller. Before each decision its indexes are made of what engines hold and are sent."""
+    """One controller. Before each decision its cache indexes are rebuilt from the caches of the engines and the prompts
+    on their way."""
 
     def __init__(self, controller: Controller, hosts: Mapping[str, Host]) -> None:
         self._controller = controller
@@ -133,7 +134,7 @@ class SeesCaches:
         return self._controller.wake_at()
 
     def _look(self) -> None:
-        """Make the indexes anew for the requests that wait to be sent."""
+        """Rebuild the indexes for the requests that wait to be sent."""
         if not self._waiting:
             return
         for name, host in self._hosts.items():
@@ -163,7 +164,7 @@ class SeesCaches:
 def played(
     decider: Decider, policy: Policy, hosts: dict[str, Host], arrivals: Iterator[Arrival], seed: int, options: Options
 ) -> Result:
-    """One run of a decider before replicas. All arrivals ask for the model `any`."""
+    """One run of a decider in front of replicas. All arrivals ask for the model `any`."""
     engine = Simulation(decider, policy, hosts, options, Tally(policy.tiers.values(), options.warmup_s), seed)
     engine.run(replace(arrival, model="any") for arrival in arrivals)
     opened, closed = engine.watch.opened, engine.watch.closed

@@ -1,10 +1,10 @@
 """Capacity of the load generator on one core: requests, pieces of streams, thousands of streams, and its lateness.
 
-The whole command, `python -m loadtests run`, against answers that cost next to nothing (those of the bench),
-generator and answers on a core each where there are two. The capacity of a core is the work done over its CPU
-time. Lateness counts at half of the requests and of the pieces that are wanted. The lateness of the machine itself is
-measured beside it: the generator's clock at the rate of half the requests, with nothing to send. Memory is the
-largest resident set of the process, in a test that is four times as long against that of the same load.
+The whole command, `python -m loadtests run`, against answers that cost next to nothing (those of the bench), generator
+and answers on a core each where there are two. The capacity of a core is the work done over its CPU time. Lateness is
+judged at half of the wanted requests and pieces. The lateness of the machine itself is measured, too: the generator's
+clock at the rate of half the requests, with nothing to send. Memory is the largest resident set of the process; a test
+four times as long is compared with a short one of the same load.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ REQUESTS_PER_S = 3000.0
 CHUNKS_PER_S = 20000.0
 TOKENS = 128
 ROOM = 1.15
-"""More chunks than are wanted, since in the first and the last seconds not all streams are there."""
+"""More chunks than wanted, since not all streams are open in the first and the last seconds."""
 STREAMS = 3000
 SLOW_INTERVAL_S, SLOW_TOKENS = 0.5, 40
-"""Of streams that last 20 s, which it takes for so many of them to be under way."""
+"""Rate of streams that last 20 s, so that enough of them are under way at once."""
 SECONDS, QUICK_SECONDS = 15.0, 4.0
 LONGER = 4
 RUNS = 3
 
 
 def generator(lab: Lab) -> Findings:
-    """Six loads, in turn, some times."""
+    """Six loads in turn, several times."""
     seconds, runs = (QUICK_SECONDS, 1) if lab.effort.quick else (SECONDS, RUNS)
     cores, neighbours = split_cores(), Neighbours()
     found: dict[str, list[dict[str, Any]]] = {}
@@ -59,7 +59,7 @@ def generator(lab: Lab) -> Findings:
 
 
 def _empty(seconds: float, seed: int, cores: frozenset[int] | None) -> float:
-    """How late the clock alone is."""
+    """Lateness of the clock alone."""
     command = [
         sys.executable,
         "-m",
@@ -81,7 +81,7 @@ class Load:
     rate: float
     seconds: float
     slow: bool = False
-    """Whether each token takes SLOW_INTERVAL_S."""
+    """Whether tokens are SLOW_INTERVAL_S apart."""
 
 
 def _loads(seconds: float) -> list[Load]:

@@ -1,8 +1,8 @@
 """Hedging with queues: the effect of duplicates on a busy fleet, with and without the rules that hold them back.
 
-Eight servers, one request at a time each, first come first served; the gateway sends to whoever has the fewest
-requests. Times as in the textbook's fleet. "Rules off" has more slots than are ever used, so that the gateway sees
-neither a queue nor a shortage, and only the budget holds duplicates back. "Rules on" has two slots a server, and other
+Eight servers, one request at a time each, first come first served; the gateway sends to the server with the fewest
+requests. Times are those of the textbook's fleet. "Rules off" has more slots than are ever used: the gateway sees
+neither a queue nor a shortage, so only the budget limits duplicates. "Rules on" has two slots a server, and other
 requests wait in the gateway. Nothing is sent twice while a request waits, or while more than .8 of the slots are in
 use.
 """
@@ -27,7 +27,7 @@ ARMS: dict[str, tuple[int, Hedge | None]] = {
     "rules on": (FEW, Hedge(holdout=0.0)),
 }
 LITERATURE = {0.5: (258.0, 125.0), 0.7: (289.0, 151.0)}
-"""p99 without and with duplicates in the model that the targets come from, ms."""
+"""p99 in ms, without and with duplicates, in the model behind the targets."""
 
 
 def hedge_utilisation(lab: Lab) -> Findings:

@@ -1,10 +1,9 @@
-"""The number of requests that an engine should hold, by a sweep over slots per replica.
+"""The number of requests that an engine should hold, by a sweep over slots per replica, beside the learned number.
 
-Beside it stands the value at which the learned limit settles. Below max_num_seqs (64 here) slots of the engine stand
-empty; above it requests wait inside the engine, where tiers and deadlines mean nothing. The knee is the number of
-slots with the best weighted goodput under the main workload at 1.5x, with admission off, so that slots alone decide.
-Learned slots are the controller's limit 60 s after a cold start, mean of the replicas, with `slots: auto` and
-admission enforced. Learned slots hold for no tier without enforcement.
+Below max_num_seqs (64 here) slots of the engine stay empty. Above it requests wait inside the engine, which knows no
+tiers and deadlines. The knee is the number of slots with the best weighted goodput under the main workload at 1.5x,
+with admission off, so that slots alone decide. Learned slots are the controller's limit 60 s after a cold start, as a
+mean over replicas, with `slots: auto` and admission enforced. They do not apply to tiers without enforcement.
 """
 
 from __future__ import annotations

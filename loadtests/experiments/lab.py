@@ -1,4 +1,4 @@
-"""Parts common to experiments: the committed setup, their lengths and seeds, 1x, and the optimum."""
+"""Common parts of experiments: the committed setup, lengths and seeds of runs, 1x, and the optimum."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ A = TypeVar("A")
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much is run: seeds, seconds of arrivals that are counted, seconds before them that are not."""
+    """The size of an experiment: seeds, seconds of counted arrivals, seconds of warm-up before them."""
 
     seeds: int = 5
     seconds: float = 60.0
@@ -45,29 +45,29 @@ QUICK = Effort(seeds=2, seconds=30.0, warmup_s=20.0, quick=True)
 
 @dataclass(frozen=True, slots=True)
 class Optimum:
-    """The clairvoyant's results on one seed's arrivals, as shares of the weight that arrived after the warm-up."""
+    """The results of the optimum on one seed's arrivals, as shares of the weight that arrived after the warm-up."""
 
     constrained: float
     """The constrained program."""
     free: float
-    """The program that may drop long requests and any tier."""
+    """The optimum that may drop long requests and whole tiers."""
     replays: dict[str, float]
-    """The set that the constrained one accepts, served in the simulator, by who serves it."""
+    """Replays of the requests that the constrained optimum accepts, by server."""
 
 
 @dataclass(slots=True)
 class Lab:
-    """Runs things; `tell` hears what is done, `jobs` processes do it."""
+    """Runs things; `tell` is called with progress; `jobs` processes do the work."""
 
     effort: Effort
     jobs: int = 1
     tell: Callable[[str], None] = lambda _: None
     one_x_rates: dict[str, float] = field(default_factory=dict)
-    """Requests per second at 1x by workload, measured once."""
+    """Requests per second at 1x by workload; each is measured once."""
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """The same for all candidates of a comparison."""
+        """Options of all candidates of a comparison."""
         return tuple(range(1, self.effort.seeds + 1))
 
     @property
@@ -80,7 +80,7 @@ class Lab:
         return load(SETUP / "policy.yaml")
 
     def workload(self, name: str) -> Synthetic:
-        """A committed workload, for as long as a run is."""
+        """A committed workload, with the length of a run."""
         made = load_workload(SETUP / f"{name}.yaml", duration_s=self.options.duration_s)
         assert isinstance(made, Synthetic)
         return made
@@ -108,7 +108,7 @@ class Lab:
         return self.map(optimum, [(policy, workload, seed, self.options) for seed in self.seeds])
 
     def map(self, function: Callable[[A], T], arguments: Sequence[A]) -> list[T]:
-        """The function of each argument, in `jobs` processes. Progress messages hold the function's name."""
+        """Map a function over arguments in `jobs` processes. Progress messages have the function's name."""
         name, done = getattr(function, "__name__", "").strip("_").replace("_", " "), count(1)
 
         def tell() -> None:
@@ -128,7 +128,7 @@ class Lab:
 
 
 def best_replay(optima: Sequence[Optimum]) -> list[float]:
-    """Of each seed, by the one of those who serve it that is best over all seeds."""
+    """The replay of each seed, by the server that is best over all seeds."""
     server = max(optima[0].replays, key=lambda name: fmean(one.replays[name] for one in optima))
     return [one.replays[server] for one in optima]
 
@@ -144,7 +144,7 @@ def against(text: str, policy: Policy) -> Contender:
 
 
 def with_slots(policy: Policy, slots: int | None) -> Policy:
-    """The same with so many slots on each replica; None learns them."""
+    """The same with this many slots on each replica; None learns them."""
     return replace(policy, pools={name: replace(pool, slots=slots) for name, pool in policy.pools.items()})
 
 
@@ -155,13 +155,13 @@ def without_admission(policy: Policy) -> Policy:
 
 
 def servers(policy: Policy) -> list[Contender]:
-    """Servers for the requests that the optimum accepts. None is best for all traffic: take the best."""
+    """Servers for the requests that the optimum accepts. No one is best for all traffic, so the best is taken."""
     tiered = against("static-cap-tiers:slots=64,wait=0.8", policy)
     return [ours(policy), ours(without_admission(policy), "slots and tiers alone"), tiered]
 
 
 def optimum(of: tuple[Policy, Synthetic, int, Options]) -> Optimum:
-    """Policy, workload, seed and options -> what the clairvoyant had."""
+    """Policy, workload, seed and options -> results of the optimum."""
     policy, workload, seed, options = of
     arrivals = list(workload.arrivals(seed))
     constrained, free = bound(arrivals, policy), bound(arrivals, policy, constrained=False)

@@ -1,10 +1,11 @@
-"""The whole thing live: gateway, clients and emulated replicas over HTTP on one machine, at twice what they can serve.
+"""The overload, live: gateway, clients and emulated replicas over HTTP on one machine, at twice their capacity.
 
 The main workload runs at 2x for a minute after a warm-up, with the same requests for every candidate. Candidates are
 ours, the three best tier-blind static caps of a sweep in the simulator, and round robin without any control. Clients
-send when a request is due, whatever became of the others, and count from then. The engines run in slow motion, so that
-two cores can carry every token of every stream; all durations of the policy are stretched alike. Baselines decide
-inside the gateway's own data plane. The optimum is the constrained clairvoyant program on the very same requests.
+send each request when it is due, without waiting for answers; its latency counts from that time. The engines run in
+slow motion, so that two cores can carry every token of every stream; all durations of the policy are stretched alike.
+Baselines decide inside the gateway's own data plane. The optimum is the constrained clairvoyant program on the very
+same requests.
 """
 
 from __future__ import annotations
@@ -119,17 +120,17 @@ def _best_caps(lab: Lab) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Optimum:
-    """Shares of the weight (0-1)."""
+    """The optimum, as shares of the weight (0-1)."""
 
     weighted: float
-    """Requests that count and that the program accepts, over all that count."""
+    """Counted requests that the optimum accepts, over all counted requests."""
     ceiling: float
-    """The same of the whole run, with what may be decoded after the last request: more than anybody can have."""
+    """The same, if answers may be decoded after the last request: an upper bound for everybody."""
     tiers: dict[str, float]
 
 
 def _optimum(plan: _Plan) -> _Optimum:
-    """Of the whole run, which begins with idle engines, warm-up included; only requests that count are counted."""
+    """The optimum of the whole run, from idle engines on, warm-up included; only requests after the warm-up count."""
     found = bound(plan.arrivals, plan.policy, horizon_s=SCALE * (plan.times.warmup_s + plan.times.seconds))
     counted = [
         (arrival.tier, share)
@@ -143,7 +144,7 @@ def _optimum(plan: _Plan) -> _Optimum:
 
 
 def _run(name: str, plan: _Plan, lab: Lab) -> Run:
-    """A run in which a process was late is void, and repeated once."""
+    """One run. It is void if a process was late, and then repeated once."""
     found = run(name, None if name == OURS else name, plan.load, lab.tell)
     if found.lag_p99_s > MAX_LAG_S:
         lab.tell(f"{name} is void: a process was late; once more")
@@ -277,7 +278,7 @@ def _lateness(found: Run) -> Latency:
 
 
 def _over_time(runs: dict[str, Run], plan: _Plan) -> Chart:
-    """By when requests were due, the warm-up included."""
+    """A chart of goodput over the times at which requests were due, warm-up included."""
     times = plan.times
     bins = range(round((times.warmup_s + times.seconds) / BIN_S))
     lines = []

@@ -1,9 +1,9 @@
 """Costs and prompt lengths disturbed by 60%: goodput beside that of a gateway that knows them.
 
-Every request costs its part of a step times a factor of its own, and the gateway believes in a prompt that is another
-factor as long. Both are log-normal with mean 1, and their logarithms deviate by 0.6: one in six is half as much again
-or more. Engines, tiers and arrivals are those of [engines](engines.md), with learned slots, and cold. Round robin shows
-what the noise does to the engines themselves.
+Every request costs its part of a step times a random factor, and the gateway's estimate of its prompt is wrong by
+another. Both factors are log-normal with mean 1 and a sigma of 0.6: one in six is 1.5 or more. Engines, tiers and
+arrivals are those of [engines](engines.md), with learned slots, and cold. Round robin shows what the noise does to the
+engines themselves.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Task:
 
 
 def goodput(task: Task) -> dict[str, list[float]]:
-    """Of each seed, by who served it."""
+    """Goodput of each seed, by server."""
     cell, seconds = task.cell, COLD_S + task.cell.seconds
     return {
         who: [weighted(cell, run(cell, who, (seed,), task.rate_per_s, seconds, task.noise)) for seed in task.seeds]
@@ -48,7 +48,7 @@ def goodput(task: Task) -> dict[str, list[float]]:
 
 
 def noise(lab: Lab) -> Findings:
-    """Every cell with and without."""
+    """Every cell with and without noise."""
     cells, seeds = _cells(lab)
     tasks = [Task(cell, rate, seeds, sigma) for (cell, rate), sigma in product(cells.items(), (0.0, NOISE))]
     found = dict(zip(tasks, lab.map(goodput, tasks), strict=True))

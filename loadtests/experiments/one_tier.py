@@ -1,11 +1,11 @@
-"""One tier, cold, up to three times what the optimum can serve: nobody can be refused in favour of somebody else.
+"""One tier, from cold, up to three times what the optimum can serve: there is no lower tier to refuse.
 
-The tier is that of `policies/default.yaml`, the fleet that of the other experiments, the traffic the lowest tier's of
-the main workload, with its twenty tenants. Nothing is warmed up: what the gateway learns, it learns in the overload
-that is counted. With several tiers the lower ones wait until it is too late, and the forecast is right about them. With
-one tier, an admission that trusts no forecast sends everybody just too late: hence this experiment. Static
-caps are chosen as in `overload`: the best of a sweep at each load, with hindsight. The replay may not favour short
-prompts, so what each length gets is shown. The engine is `default`, which was chosen, not measured.
+The tier is that of `policies/default.yaml`, the fleet that of the other experiments. The traffic is that of the lowest
+tier of the main workload, with its twenty tenants. Nothing is warmed up: the gateway learns in the counted overload.
+With several tiers, the lower ones wait until it is too late, and the forecast is right about them. With one tier, an
+admission without trusted forecasts sends every request just too late: hence this experiment. Static caps are chosen as
+in `overload`: the best of a sweep at each load, with hindsight. The replay may not favour short prompts, so goodput is
+shown by length. The engine is `default`, which was chosen, not measured.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OBJECTIVES = {"its objectives": "", "TTFT alone": "ttft_"}
 
 
 def one_tier(lab: Lab) -> Findings:
-    """The tier with its objectives, and with that on the time to the first token alone."""
+    """The tier with all its objectives, and with its TTFT objective alone."""
     seconds = lab.effort.seconds + lab.effort.warmup_s
     lab = Lab(replace(lab.effort, seconds=seconds, warmup_s=0.0), lab.jobs, lab.tell)
     findings = Findings(lab.seeds)

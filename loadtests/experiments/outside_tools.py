@@ -1,9 +1,9 @@
-"""Do others measure the same? Against wrk in a closed loop, and against aiperf in an open one on the same schedule.
+"""Our figures beside those of wrk (closed loop) and aiperf (open loop, same schedule), at the same target.
 
 The target's latencies are known: 200 to 400 ms to the first token, 20 to 30 ms for each after it, in a fixed order. So
-only the way of measuring differs. Five runs of each, in turn. aiperf (NVIDIA) replays the same times, streamed. Its
-inter-token latency is the mean of one answer, our TPOT. Its inter-chunk latency is every gap in every answer, our ITL.
-wrk sends the same request over as many connections as our closed loop has clients, not streamed.
+the tools differ only in how they measure. Five runs of each, in turn. aiperf (NVIDIA) replays the same times, streamed.
+Its inter-token latency is the mean of one answer, our TPOT. Its inter-chunk latency is every gap in every answer, our
+ITL. wrk sends the same request over as many connections as our closed loop has clients, not streamed.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ RATE = 20.0
 TOKENS = 16
 WORDS = "the and for but not you"
 Row = dict[str, float]
-"""Latencies in seconds, by what they are."""
+"""Latencies in seconds, by metric."""
 BODY = '{"model":"m","messages":[{"role":"user","content":"the and for"}],"max_tokens":16}'
 POST = 'wrk.method = "POST"\nwrk.body = [[%s]]\nwrk.headers["Content-Type"] = "application/json"\n'
 STREAMED = {"ttft": "time_to_first_token", "tpot": "inter_token_latency", "itl": "inter_chunk_latency"}
-"""Our names of latencies, and those of aiperf."""
+"""Our names of latencies, and aiperf's."""
 UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 PERCENT = re.compile(r"^\s+(50|99)%\s+([\d.]+)(us|ms|s)$", re.MULTILINE)
 
@@ -56,7 +56,7 @@ def outside_tools(lab: Lab) -> Findings:
                     other = _against(theirs, seconds, run, folder)
                     lab.tell(f"run {run} of {runs}: ours, as {tool}")
                     pairs.append((_against(ours, seconds, run, folder), other))
-            except (Skipped, Failed) as why:  # the figures that lack are missed
+            except (Skipped, Failed) as why:  # missing figures count as missed
                 findings.notes.append(f"{tool} was left out: {why}")
                 continue
             _judge(findings, rows, tool, pairs)
@@ -81,7 +81,7 @@ def _judge(findings: Findings, rows: list[list[str]], tool: str, pairs: list[tup
 
 
 def _against(tool: Any, seconds: float, run: int, folder: Path) -> Row:
-    """A target of its own for every run, so that all see the same order of latencies."""
+    """Every run has its own target, so that all see the same order of latencies."""
     with _target() as url:
         found: Row = tool(url, seconds, run, folder)
         return found
@@ -103,7 +103,7 @@ def _wrk(url: str, seconds: float, run: int, folder: Path) -> Row:
     done = subprocess.run([command, *options, f"{url}/v1/chat/completions"], capture_output=True, text=True)
     found = {f"e2e_p{q}": float(value) * UNITS[unit] for q, value, unit in PERCENT.findall(done.stdout)}
     if len(found) != 2:
-        raise Failed(f"wrk said no percentiles: {done.stdout}{done.stderr}")
+        raise Failed(f"wrk printed no percentiles: {done.stdout}{done.stderr}")
     return found
 
 
@@ -143,7 +143,7 @@ def _aiperf(url: str, seconds: float, run: int, folder: Path) -> Row:
 
 
 def _schedule(folder: Path, seconds: float, run: int) -> None:
-    """The same times for both, in the words of each."""
+    """The same schedule for both, in the format of each."""
     arrivals = list(Poisson(RATE, seconds, 10, TOKENS).arrivals(run))
     ours = ({"at": round(a.at, 3), "prompt_tokens": 10, "output_tokens": TOKENS} for a in arrivals)
     theirs = ({"timestamp": round(a.at * 1000), "text_input": WORDS, "output_length": TOKENS} for a in arrivals)
@@ -152,7 +152,7 @@ def _schedule(folder: Path, seconds: float, run: int) -> None:
 
 
 def _tokenizer(folder: Path) -> Path:
-    """aiperf loads a tokenizer whatever it counts with: one of ten words, so that nothing is fetched."""
+    """aiperf always loads a tokenizer. This one has ten words, so that nothing is downloaded."""
     home = folder / "tokenizer"
     home.mkdir(exist_ok=True)
     special = ("<unk>", "<s>", "</s>")

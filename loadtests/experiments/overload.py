@@ -1,11 +1,11 @@
-"""Weighted goodput from .6x to 3x of what the optimum can serve, against the optimum and against others.
+"""Weighted goodput from .6x to 3x of what the optimum can serve, compared with the optimum and with static rules.
 
 1x is the highest rate at which the constrained clairvoyant program accepts 99% of the requests. Every candidate gets
 the same arrivals. The static caps are the best of a sweep over slots and patience, chosen anew at every load with
-hindsight, which flatters them. The replay of the requests that the optimum accepts is chosen likewise: the gateway with
-admission, the gateway without, or the cap with strict tiers. Weighted goodput counts a good request as its tier's
-weight; refusals are misses. The second workload, code, is served by the same policy, untuned. The four replicas are the
-engine `default`, which was chosen, not measured.
+hindsight, which flatters them. The requests that the optimum accepts are replayed by the best of three servers: the
+gateway with admission, the gateway without it, or the cap with strict tiers. Weighted goodput counts a good request as
+its tier's weight; refusals are misses. The second workload, code, is served by the same policy, untuned. The four
+replicas are the engine `default`, which was chosen, not measured.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _row(optima: Sequence[Optimum], runs: dict[str, list[Result]], caps: Sequenc
 
 
 def known(value: Interval | None) -> Interval:
-    """A ratio that has to be there. Raises ValueError if it is not."""
+    """A ratio that must exist. Raises ValueError if it is None."""
     if value is None:
-        raise ValueError("what it is compared with is 0 in a seed: there is no ratio")
+        raise ValueError("the goodput to compare with is 0 in a seed, so there is no ratio")
     return value

@@ -1,8 +1,8 @@
-"""`python -m loadtests.experiments.paced`: a target whose latencies are known, whoever asks and how often.
+"""`python -m loadtests.experiments.paced`: a target with known latencies, at any load.
 
 The n-th request has the n-th of a hundred times to its first token, from 200 to 400 ms, in a fixed mixed order. Every
-token after it takes 20 to 30 ms, likewise. Any tester that asks a multiple of a hundred times must see
-the same percentiles. Streamed or not; prints its port, and serves until its standard input ends.
+token after it takes 20 to 30 ms, likewise. Any tester that sends a multiple of a hundred requests must see the same
+percentiles. Answers are streamed on request. It prints its port, and serves until its standard input ends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from loadtests.experiments.served import serve
 
 KINDS = 100
 STRIDE = 37
-"""Coprime to KINDS: neighbours differ."""
+"""Coprime to KINDS, so that neighbours differ."""
 TTFT_S = (0.200, 0.400)
 ITL_S = (0.020, 0.030)
 TOKENS = 16
@@ -41,7 +41,7 @@ class Target:
         self._count = 0
 
     def next(self) -> tuple[float, float]:
-        """Times of another request."""
+        """Times of the next request."""
         self._count += 1
         return times(self._count - 1)
 
@@ -68,7 +68,7 @@ class Connection(asyncio.Protocol):
         self._body += data
 
     def on_message_complete(self) -> None:
-        """Answer, when it is time."""
+        """Answer when the time has come."""
         body, self._body = self._body, b""
         if not body:
             self._whole(b'{"object":"list","data":[{"id":"m","object":"model"}]}')

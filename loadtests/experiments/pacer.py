@@ -20,13 +20,13 @@ from loadtests.replay.pace import pace
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """Something to be sent, seconds from the beginning."""
+    """An item to send, `at` seconds from the beginning."""
 
     due_s: float
 
 
 async def lateness_p99_s(rate: float, seconds: float, seed: int) -> float:
-    """Of all that were due."""
+    """Lateness of all items that were due."""
     random, at, items, late = Random(seed), 0.0, [], []
     while (at := at + random.expovariate(rate)) < seconds:
         items.append(Due(at))

@@ -27,7 +27,7 @@ def write_page(name: str, about: str, findings: Findings, effort: Effort, folder
     parts += findings.notes
     page = folder / f"{name}.md"
     page.write_text("\n\n".join(part for part in parts if part) + "\n")
-    for chart in findings.charts:  # after the figures, which took hours
+    for chart in findings.charts:  # pictures come last: the figures took hours, and drawing may fail
         draw(chart, folder)
     return page
 

@@ -1,4 +1,4 @@
-"""Requests that finished live against those in the simulator, and the number of live runs that this takes."""
+"""Compares finished requests, live and simulated, and finds the number of live runs that this needs."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from statistics import fmean, stdev
 from loadtests.quantiles import PERCENTILES, interval, off, rank
 
 MIN = 30
-"""Requests of a tier that finished, live or simulated, for percentiles of them to be compared."""
+"""Finished requests of a tier, live or simulated, from which on its percentiles are compared."""
 OFF_AT_MOST = 0.15
 """The allowed error of p50, p95 and goodput, as a share."""
 KNOWN = 0.4 * OFF_AT_MOST
 """The standard error that the mean of the live runs should have, as a share."""
 POOLS = 200
 TtftS = Mapping[str, list[float]]
-"""TTFT (s) of what finished in one run, by tier, in order."""
+"""TTFT (s) of the finished requests of one run, by tier, sorted."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """TTFT (s) of what finished in one test, of all tiers or of one, in order: in each live, each simulated run.
+    """TTFT (s) of the finished requests of one test, for all tiers or one, sorted, by live run and by simulated run.
 
-    Compared are the means of each run's p50 and p95. A p99 needs more requests than one run may have, so it is that of
-    all live runs together, against those of as many seeds together.
+    The means over runs of p50 and p95 are compared. One run may have too few requests for a p99, so the p99 of all live
+    runs together is compared with those of equally many seeds together.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Pair:
     runs: list[list[float]]
 
     def off(self, figure: str) -> float:
-        """How far the simulator is off, as a share of what came."""
+        """Error of the simulator, relative to the live figure."""
         return off(*self.values(figure))
 
     def values(self, figure: str) -> tuple[float, float]:
@@ -45,16 +45,18 @@ class Pair:
         return fmean(_at(run, figure) for run in live), fmean(self._said(figure))
 
     def over_seeds(self, figure: str) -> tuple[float, float]:
-        """Between what nine seeds in ten say, of the p99 nine in ten sets of seeds; of ten the least and the most."""
+        """The range of nine seeds in ten; for the p99, of nine in ten sets of seeds. With ten seeds, their minimum and
+        maximum."""
         said = sorted(self._said(figure))
         return rank(said, 0.05), rank(said, 0.95)
 
     @property
     def p99_overlaps(self) -> bool | None:
-        """Whether the 95% interval of the live p99 meets what nine in ten sets of seeds say; None: too few finished.
+        """Whether the 95% interval of the live p99 overlaps the range of nine in ten sets of seeds; None: too few
+        finished requests.
 
-        An interval of the mean of all seeds would shrink with their number, until no live run lies in it, and that from
-        the lowest to the highest would grow.
+        The interval of the mean of all seeds would shrink with their number, until no live run lies in it. The range
+        from the lowest to the highest seed would grow.
         """
         if not self._together:
             return None
@@ -68,7 +70,7 @@ class Pair:
         return max(self.off("p50"), self.off("p95")) > OFF_AT_MOST or self.p99_overlaps is False
 
     def by_chance(self, draw: Random) -> Pair:
-        """Seeds in the place of the live runs, and of the seeds, each drawn anew: a simulator that is right."""
+        """The same comparison for a correct simulator: seeds, drawn anew, stand for the live runs and for the seeds."""
         return Pair(self.name, draw.choices(self.runs, k=len(self.live)), draw.choices(self.runs, k=len(self.runs)))
 
     def _said(self, figure: str) -> list[float]:
@@ -81,14 +83,15 @@ class Pair:
 
     @cached_property
     def _p99_of_sets(self) -> list[float]:
-        """Of sets of as many seeds as there are live runs; where that is one, of each."""
+        """The p99 of sets of seeds, each with as many seeds as there are live runs; of single seeds if there is one
+        run."""
         draw, of = Random(1), len(self.live)
         sets = [draw.choices(self.runs, k=of) for _ in range(POOLS)] if of > 1 else [[run] for run in self.runs]
         return [_at(sorted(chain(*runs)), "p99") for runs in sets]
 
 
 def _at(run: list[float], figure: str) -> float:
-    """A percentile (s); inf where nothing finished."""
+    """A percentile (s); inf if nothing finished."""
     return rank(run, PERCENTILES[figure]) if run else math.inf
 
 
@@ -98,7 +101,7 @@ def whole(title: str, live: Sequence[TtftS], told: Sequence[TtftS]) -> Pair:
 
 
 def by_tier(title: str, live: Sequence[TtftS], told: Sequence[TtftS]) -> Iterator[Pair]:
-    """Each tier of which enough finished; none where there is but one tier."""
+    """Each tier with enough finished requests; none if there is only one tier."""
     for tier in told[0] if len(told[0]) > 1 else ():
         runs = [[run.get(tier, []) for run in of] for of in (live, told)]
         if max(map(len, chain(*runs))) >= MIN:
@@ -106,9 +109,9 @@ def by_tier(title: str, live: Sequence[TtftS], told: Sequence[TtftS]) -> Iterato
 
 
 def varies(told: Sequence[TtftS]) -> float:
-    """The standard deviation of p50 or p95 of all tiers from seed to seed, whichever is larger, as a share.
+    """The relative standard deviation between seeds of the p50 or p95 of all tiers, whichever is larger.
 
-    Of the seeds in which something finished; 0 where these are fewer than two.
+    Seeds without finished requests are left out; 0 if fewer than two are left.
     """
     runs = [run for run in whole("", [], told).runs if run]
     of_each = [[_at(run, figure) for run in runs] for figure in ("p50", "p95")]
@@ -116,5 +119,5 @@ def varies(told: Sequence[TtftS]) -> float:
 
 
 def runs_needed(varies: float) -> int:
-    """Live runs (>= 1) until the standard error of their mean is KNOWN, if they vary as the seeds do."""
+    """Live runs (>= 1) that bring the standard error of their mean to KNOWN, if they vary as the seeds do."""
     return max(1, math.ceil((varies / KNOWN) ** 2))

@@ -2,12 +2,12 @@
 
 Three engines, two replicas each, learned slots, chat. Policies: the one tier of policies/default.yaml, the three of
 policies/chat-with-tiers.yaml without limits, and one tier with a TTFT objective alone, of 2 s (beside TPOT) or of 6 s.
-Loads are multiples of the knee of one tier with round robin. Everything that arrives counts, from cold on.
+Loads are multiples of the knee of one tier with round robin. All arrivals count, from a cold start on.
 
-An objective is kept in a window if it is not missed beyond chance (one-sided 5%) among the answers that ended in it, of
-which there are 50 at least. A refusal is at once within 100 ms of the complete body. Refusals and timeouts count that
-no replica ever saw. P(breach) is that of those served, in 15 bins of equal mass. P(refused after waiting) is that of
-those that waited; its figure is by engine, over all policies and loads.
+An objective is kept in a window unless more of the answers that ended in it are late than chance explains (one-sided
+5%). Windows have at least 50 answers. A refusal is at once within 100 ms of the complete body. Refusals and timeouts
+count if no replica ever saw the request. P(breach) is judged over served requests, in 15 bins of equal mass. P(refused
+after waiting) is judged over requests that waited; its figure is by engine, over all policies and loads.
 """
 
 from __future__ import annotations
@@ -52,16 +52,17 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """One cell: figures of each seed alone, as windows of seeds must not mix, and of all together."""
+    """One cell: figures of each seed alone, since windows of different seeds must not mix, and of all seeds
+    together."""
 
     task: Task
     by_seed: list[Figures]
     all: Figures
     late: float
-    """Of the refusals before a dispatch, told after half of the TTFT bound."""
+    """Share of the refusals before a dispatch that were told after half of the TTFT bound."""
     refused: int
     waits: list[tuple[float, bool]]
-    """P(refused after waiting), and whether it was."""
+    """P(refused after waiting), and whether the request was refused."""
 
 
 def look(task: Task) -> Kept:
@@ -124,7 +125,7 @@ def _tasks(lab: Lab) -> list[Task]:
 
 
 def _shares(one: Kept) -> dict[str, Interval]:
-    """Of windows, by objective, over the seeds that have any."""
+    """Shares of windows, by objective, over the seeds that have any."""
     found = {}
     for objective in one.all.kept:
         known = [each.kept[objective] for each in one.by_seed if each.windows[objective]]
@@ -172,7 +173,7 @@ def _place(one: Kept) -> list[str]:
 
 
 def _charts(found: Sequence[Kept]) -> list[Chart]:
-    """The objective of each policy and engine that is kept least, by load."""
+    """The least kept objective of each policy and engine, by load."""
     lines = []
     for tiers, name in dict.fromkeys((one.task.cell.tiers, one.task.cell.profile.name) for one in found):
         of = [one for one in found if (one.task.cell.tiers, one.task.cell.profile.name) == (tiers, name)]

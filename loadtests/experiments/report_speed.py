@@ -1,8 +1,8 @@
-"""How long the report of a million requests takes.
+"""The time to make the report of a million requests.
 
-A load test that never was: the arrivals of the main workload, with latencies drawn for them, written down by the load
-tester's own recorder. Then the whole command, `python -m loadtests report`, runs from its start to its end, with a
-policy's objectives. It runs with its pictures as PNG, and without, since the page has its own.
+The load test is invented: the arrivals of the main workload with drawn latencies, written by the load tester's own
+recorder. Then the whole command, `python -m loadtests report`, runs from its start to its end, with a policy's
+objectives. It runs with and without PNG pictures, since the page draws its own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RUNS, QUICK_RUNS = 5, 1
 
 
 def report_speed(lab: Lab) -> Findings:
-    """The same rows, some times, in turn with pictures and without."""
+    """Several runs on the same rows, in turn with and without pictures."""
     rows, runs = (QUICK_REQUESTS, QUICK_RUNS) if lab.effort.quick else (REQUESTS, RUNS)
     neighbours = Neighbours()
     plain: list[float] = []
@@ -75,7 +75,7 @@ def _seconds(folder: Path, png: str) -> float:
 
 
 def _write(folder: Path, rows: int, lab: Lab) -> None:
-    """Write the files that a load test of so many requests leaves."""
+    """Write the files of a load test of this many requests."""
     seconds = rows / RATE
     workload = replace(lab.workload("main").at_rate(RATE), duration_s=2 * seconds)
     columns, random = Columns(folder), Random(1)

@@ -1,13 +1,13 @@
-"""A retry storm: one of four replicas is eight times as slow for twenty seconds, and clients try again three times.
+"""A retry storm: one of four replicas is eight times as slow for twenty seconds, and clients retry up to three times.
 
 The main workload without its bursts at .9x. Clients leave after ten seconds without an answer, and try again as the
-OpenAI SDK does. So do refused clients. Goodput is of what clients sent first, by the second in which they
-did, with clocks that start then. It is held against the 20 s before the trouble.
+OpenAI SDK does. So do refused clients. Goodput is that of first tries, by the second in which they were sent; latencies
+count from the first try. It is compared with the 20 s before the slowdown.
 
-The run without admission and budgets has no refusals, no deadline in the queue, and no limit of slots or of retries. A
-served request has then waited for nearly as long as its client does, and retries keep it so when all is well again.
-Both also without ejection: three replicas of four are not enough for this load, so a replica that is well again has to
-be found out soon, by its probes.
+The run without admission and budgets has no refusals, no deadline in the queue, and no limit of slots or of retries.
+There a served request has waited for nearly as long as its client's patience, and retries keep it so after the
+recovery. Both also run without ejection: three of four replicas are not enough for this load, so probes must soon find
+that the replica has recovered.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SLOW_AT, WELL_AT, SECONDS = 40, 60, 180
 BEFORE_S = 20
 WINDOW_S = 5
 UNSEEN_S = 10
-"""Nobody comes after the last arrivals."""
+"""The last seconds are left out: no requests follow them."""
 WHOLE, ABLATED = "ours", "no admission, no budgets"
 
 
@@ -67,12 +67,12 @@ def retry_storm(lab: Lab) -> Findings:
 
 
 def to_before(run: Timeline, begin: int, end: int) -> float:
-    """Goodput of those that arrived in these seconds, over that of those before the trouble."""
+    """Goodput of the arrivals of these seconds, over the goodput before the slowdown."""
     return _goodput(run, begin, end) / _goodput(run, SLOW_AT - BEFORE_S, SLOW_AT)
 
 
 def back_after_s(run: Timeline) -> float:
-    """Seconds from the recovery until no five seconds have less than .95 of the goodput before."""
+    """Seconds from the recovery until all later windows of five seconds have at least .95 of the goodput before."""
     last = WELL_AT
     for begin in range(WELL_AT, SECONDS - UNSEEN_S - WINDOW_S + 1):
         if to_before(run, begin, begin + WINDOW_S) < 0.95:

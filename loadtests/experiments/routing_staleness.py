@@ -1,15 +1,15 @@
 """Which router, and how much a stale view of the load costs: p99 TTFT at high load.
 
-Eight replicas, Poisson arrivals, no admission and no slots: the router alone decides. Load is a share of the rate at
-which these engines finish requests when far more arrive. `snapshot` routers are least-requests on counts that are
-looked at only so often.
+Eight replicas, Poisson arrivals, no admission and no slots: the router alone decides. Load is a share of saturation:
+the rate at which these engines finish requests when far more arrive. `snapshot` routers are least-requests on counts
+that are read only once in a period.
 
-Both workloads are judged by the same limits. In code, prompts keep the engines busy reading, which is what
-least-prefill is about. In conversations (main) the 64 sequences of an engine run out at about .93 of saturation: below
-that least-prefill is ahead by as much. Beyond it every request waits for a sequence to end, wherever it is sent: the
-queue is that of the whole fleet, and no router has much to win. `one queue` shows how little: it is no router, but
-holds requests before all engines and sends the oldest as soon as any has a free slot of its 64. This is also what the
-gateway does where slots are as many as the engines have: it does not need the router for it.
+Both workloads are judged by the same limits. In code, engines are busy with prompts, for which least-prefill was made.
+In conversations (main) the 64 sequences of an engine run out at about .93 of saturation: below that, least-prefill is
+ahead by as much. Beyond it every request waits for a sequence to end at any engine: the whole fleet is one queue, and
+no router gains much. `one queue` shows how little. Instead of routing at arrival, it holds requests in front of all
+engines. It sends the oldest as soon as any engine has a free slot of its 64. The gateway does the same if its slots are
+as many as the engines have.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ R = TypeVar("R", bound=Replica)
 
 
 class _Frozen:
-    """Fewest requests in flight as of the last look; a look every `period_s`. Ties go to chance."""
+    """Fewest requests in flight at the last look; a look every `period_s`. Ties are broken at random."""
 
     def __init__(self, period_s: float) -> None:
         self.now = 0.0
@@ -149,7 +149,7 @@ def _sweep(lab: Lab, workload_name: str, prefix: str, findings: Findings) -> Non
 
 
 def _fleet(policy: Policy) -> Policy:
-    """The policy with eight replicas, and one tier for all: routers see no tiers."""
+    """The policy with eight replicas and a single tier, since routers do not see tiers."""
     pool = replace(
         policy.pools["main"],
         replicas=tuple(ReplicaSpec(f"r{n}", f"http://127.0.0.1:{8000 + n}") for n in range(1, REPLICAS + 1)),
@@ -158,7 +158,7 @@ def _fleet(policy: Policy) -> Policy:
 
 
 def _saturated(of: tuple[Policy, Synthetic, int]) -> float:
-    """Requests per second that are finished while far more arrive than could be, from 30 s to 90 s."""
+    """Requests per second that finish from 30 s to 90 s, while far more arrive."""
     policy, workload, seed = of
     options = Options(duration_s=91.0, give_up_s=0.0)
     decider, tally = Balancer(policy, routing.ROUTERS["least-prefill"], Seeded(seed)), Tally(policy.tiers.values(), 0.0)
@@ -185,7 +185,7 @@ def _run(of: tuple[str, Policy, Synthetic, int, Options]) -> Result:
 
 
 def _p99(result: Result) -> float:
-    """p99 TTFT of the largest tier: all tiers are routed alike."""
+    """p99 TTFT of the largest tier; all tiers are routed alike."""
     largest = max(result.tiers.values(), key=lambda tier: tier.ttft.n)
     assert largest.ttft.p99 is not None
     return largest.ttft.p99

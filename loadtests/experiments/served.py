@@ -1,4 +1,4 @@
-"""A server of a child process: it says its port, and ends when somebody closes its input, or writes to it."""
+"""A server in a child process: it prints its port, and ends when its standard input is closed or written to."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 async def serve(connection: Callable[[], asyncio.Protocol]) -> None:
-    """Serve on a port of loopback, which is printed, until then."""
+    """Serve on a port of loopback, print the port, and return after that."""
     loop = asyncio.get_running_loop()
     server = await loop.create_server(connection, "127.0.0.1", 0, backlog=4096)
     print(server.sockets[0].getsockname()[1], flush=True)

@@ -1,4 +1,4 @@
-"""Skew, for the experiment `affinity`: 60% of the prompts begin alike, and should not make one replica the busiest."""
+"""Skew, for the experiment `affinity`: 60% of the prompts begin alike, and must not overload a single replica."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from loadtests.experiments.gateways import Gateways, played
 
 
 class Watched(Gateways):
-    """One controller, and the requests that scrapes find at each replica from `begins_at` on."""
+    """One controller that also keeps the requests that scrapes find at each replica from `begins_at` on."""
 
     def __init__(self, controller: Controller, begins_at: float) -> None:
         super().__init__([controller], lambda _: 0)
@@ -36,7 +36,7 @@ class Watched(Gateways):
 
 
 def shared(of: tuple[Policy, FleetSpec, Synthetic, int, Options]) -> tuple[Result, float]:
-    """Policy, fleet, traffic, seed and options -> one run, and the load of its busiest replica against the mean."""
+    """Policy, fleet, traffic, seed and options -> one run, and the load of its busiest replica over the mean."""
     policy, fleet, traffic, seed, options = of
     decider = Watched(Controller(policy, Random(f"{seed} controller")), options.warmup_s)
     return played(decider, policy, fleet.hosts(policy), traffic.arrivals(seed), seed, options), decider.busiest

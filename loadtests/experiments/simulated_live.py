@@ -1,38 +1,38 @@
-"""Does the simulator say what happens? Scenarios of the load tester, live and simulated, on the same requests.
+"""Is the simulator right? Scenarios of the load tester, live and simulated, on the same requests.
 
-Live is a gateway of its own, emulated replicas and clients over HTTP on one machine. Simulated is the same controller,
-the same model of an engine, in virtual time, with other draws of the gateway in each of the seeds. Latencies are those
-of all that finished, and of each tier beside it: a percentile of all tiers together says little where some wait and
-some do not. Where it lies between the two it moves with every request that is more of the one kind, while those of the
-tiers stay. Goodput is of all that count. Left out are scenarios of what the simulator has not: rolling restarts and
-reloads.
+Live is a gateway of its own, emulated replicas and clients over HTTP on one machine. Simulated is the same controller
+and the same model of an engine in virtual time; the gateway's random draws differ between seeds. Latencies are those of
+all finished requests, and of each tier beside them. If some tiers wait and some do not, a percentile of all tiers lies
+between the two and depends on their mix; those of the tiers do not. Goodput is over all counted requests. Scenarios
+with events that the simulator lacks are left out: rolling restarts and reloads.
 
-HTTP and the gateway take their time between a client and an engine. That time is measured first, with requests one
-after the other and beside other streams (of other traffic than that of any test). In the simulator all of it lies
-between the gateway and the engine. Each request takes one of the measured times, and longer where it would overtake
-another on the way to the same engine. It is some milliseconds, and where there is a queue it costs a step. When an
-answer ends, the engine has begun its next step before the request that takes the slot reaches it. And of two events at
-about the same time, it decides which is first.
+HTTP and the gateway take time between a client and an engine. That time is measured first, with requests one after the
+other and beside other streams (of other traffic than that of any test). The simulator puts all of it between the
+gateway and the engine. Each request takes one of the measured times, or longer if it would overtake another on the way
+to the same engine. It is some milliseconds, and with a queue it costs a step. When an answer ends, the engine has begun
+its next step before the request that takes the slot reaches it. And it decides the order of two events at about the
+same time.
 
-Drawn times that keep their order were settled on two tests: the cold start, and long prompts among short ones. The
-simulator was made to fit these two; it was not made to fit the others.
+This rule of drawn times that keep their order was fitted to two tests: the cold start, and long prompts among short
+ones. It was not fitted to the others.
 
 A simulated figure is the mean of the seeds, with the interval that holds nine in ten of them. The interval comes from
-the draws of the gateway, of HTTP, and of clients that try again, on the same requests. A live run is one such draw.
-Where the seeds lie far apart (a storm, a tier that gets left-over capacity) one run alone says little. It may be as far
-from their mean, however good the simulator is. So a test is played live until the means of p50 and p95 of all tiers
+the draws of the gateway, of HTTP, and of clients that try again, on the same requests. A live run is one such draw. If
+the seeds lie far apart (a storm, a tier that gets left-over capacity), a single live run says little. It may be as far
+from their mean even if the simulator is perfect. So a test is played live until the means of p50 and p95 of all tiers
 have a standard error of two fifths of their allowed error. It is played twenty times at most. The number of runs
-follows from the seeds, before anything is played. The means are compared. The p99 is that of all live runs together,
-against sets of as many seeds.
+follows from the seeds, before anything is played. The means are compared. The p99 of all live runs together is compared
+with sets of as many seeds.
 
 The overload is played one and a half times as long as the scenario, so that enough requests of each tier finish. So its
 goodput is not that of the scenario's page.
 
-A run in which the generator was late, or that broke off, is played again. A test of which no run is left is no ground
-to lose the others: it is named, and `tests_played` is missed.
+A run in which the generator was late, or that broke off, is played again. If no run of a test is left, the others go
+on: the test is named, and the target of `tests_played` is missed.
 
-Chance remains. How much, the seeds tell, too: as many of them as there are live runs, in the place of these, against
-other draws of them. `missed_by_chance` is how often, of a hundred times, a p50, p95 or p99 of any test is missed so.
+Chance remains. Even a correct simulator misses by chance. The seeds show how often: some of them stand for the live
+runs, and are compared with other draws of the seeds. `missed_by_chance` is how often, of a hundred times, a p50, p95 or
+p99 of any test is missed so.
 """
 
 from __future__ import annotations
@@ -75,31 +75,31 @@ NAMES = (
 )
 QUICK_NAMES = ("overload",)
 LONGER = {"overload": 1.5}
-"""Multiples of their time. As scenarios they last long enough to show the effect. Here the percentiles of finished
-requests have to be known, the p99 too. In half a minute of the overload at 2.5x, 27 requests of the tier that waits
-longest finished."""
+"""Factors on the duration of scenarios. A scenario lasts long enough to show its effect; here the percentiles of
+finished requests have to be known, too. In half a minute of the overload at 2.5x, only 27 requests of the tier that
+waits longest finish."""
 SEEDS = 8
-"""Multiples of an experiment's seeds: the mean of those should not be what is known worst."""
+"""Factor on the experiment's seeds, so that the mean of the seeds is known better than the live figures."""
 MAX_RUNS = 20
 MAX_AGAIN = 3
-"""Runs of a test beyond those asked for, in the place of some that tell nothing."""
+"""Spare runs of a test, to replace those that are left out."""
 CHANCES = 100
 ALONE, QUICK_ALONE = 300, 20
-"""Requests one after the other that tell how far apart ways lie."""
+"""Requests, one after the other, that measure the spread of the ways."""
 BESIDE, QUICK_BESIDE = 1.0, 0.1
-"""Part of a scenario's time in which its traffic tells how long they are beside others."""
+"""Part of a scenario's time in which its traffic measures the ways beside other streams."""
 TOLD = {True: "yes", False: "no", None: "too few"}
 
 
 @dataclass(slots=True)
 class Live:
-    """The live runs of a test, and what became of those that tell nothing."""
+    """The live runs of a test, and those that are left out, with the reason."""
 
     kept: list[tuple[Report, TtftS]] = field(default_factory=list)
     late: int = 0
-    """Those in which the generator was."""
+    """Runs in which the generator was late."""
     broken: list[str] = field(default_factory=list)
-    """Errors of runs that broke off."""
+    """Errors of the runs that broke off."""
 
     @property
     def played(self) -> int:
@@ -113,9 +113,9 @@ class Test:
 
     name: str
     spread: float
-    """Of the seeds, as a share."""
+    """Relative standard deviation of the seeds."""
     needed: int
-    """Live runs, by that."""
+    """Live runs that this spread asks for."""
     live: Live
     told: list[Simulated]
 
@@ -126,12 +126,12 @@ class Test:
 
     @cached_property
     def by_tier(self) -> list[Pair]:
-        """Each; none where there is one tier."""
+        """A pair for each tier; none if there is only one tier."""
         return list(by_tier(self.name, *self._ttft_s))
 
     @property
     def goodput(self) -> tuple[float, float]:
-        """The means, live and of the seeds."""
+        """The means of the live runs and of the seeds."""
         kept = [report["totals"]["goodput"] for report, _ in self.live.kept]
         return fmean(kept), fmean(run.goodput for run in self.told)
 
@@ -160,7 +160,7 @@ class Test:
 
 
 def simulated_live(lab: Lab) -> Findings:
-    """Every scenario that both can do."""
+    """Every scenario that both can run."""
     quick = lab.effort.quick
     seeds = range(1, SEEDS * len(lab.seeds) + 1)
     findings = Findings(tuple(seeds))
@@ -217,7 +217,7 @@ def simulated_live(lab: Lab) -> Findings:
 
 
 def _scenario(name: str) -> ScenarioFile:
-    """With what both can do of it: our own gateway in front of the replicas."""
+    """The scenario with the parts that both can run: our own gateway in front of the replicas."""
     of = load_scenario(name)
     ours = [one for one in of.contenders if one.kind == OURS]
     return of.model_copy(update={"contenders": ours, "lasts": of.lasts * LONGER.get(name, 1.0)})
@@ -253,13 +253,13 @@ def run_test(lab: Lab, title: str, scenario: ScenarioFile, seeds: Sequence[int],
 
 
 def _missed_by_chance(pair: Pair) -> list[bool]:
-    """Whether a simulator that is right misses, each time that chance is asked."""
+    """Whether a correct simulator misses, for each random draw."""
     draw = Random(pair.name)
     return [pair.by_chance(draw).missed for _ in range(CHANCES)]
 
 
 def play_once(lab: Lab, title: str, scenario: ScenarioFile, part: float) -> tuple[Report, TtftS]:
-    """A scenario of one test, once."""
+    """Play a scenario of one test, once."""
     with tempfile.TemporaryDirectory(prefix="tailgate-simulated-live-") as out:
         played = play_scenario(scenario, Path(out), lab.effort.quick, lambda _, text: lab.tell(f"{title}: {text}"))
         if played.interrupted:

@@ -1,6 +1,6 @@
-"""How fast the simulator is: requests per second of one core, at 16 replicas with their slots in use.
+"""The speed of the simulator: requests per second of one core, with 16 busy replicas.
 
-The production controller, all of it, over the main workload. Half of the CPU time is the controller's own.
+The whole production controller serves the main workload. Half of the CPU time is the controller's own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LOAD = 0.95
 
 
 def simulator_speed(lab: Lab) -> Findings:
-    """One process, whatever else may run at the same time."""
+    """Run in one process only, so that no other run disturbs the measurement."""
     lab = replace(lab, jobs=1)
     findings = Findings(lab.seeds)
     policy = lab.policy()

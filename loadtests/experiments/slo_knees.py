@@ -1,11 +1,11 @@
 """Two objectives, two knees: TTFT and the time between tokens collapse at different loads.
 
-No control, least-prefill routing, 64 slots per replica in front of which requests wait. The same requests are judged
-once by a TTFT objective of 1 s alone, and once by a TPOT objective of 30 ms alone. A knee is the load at which
-attainment falls below 90%, interpolated; the last load if it never does. How far the two lie apart depends on the
-traffic. In code the prompts are long and the answers short: the chunks of other prompts stretch every step, and TPOT
-goes long before TTFT. In conversations (main) steps are mostly decoding, and the two are closer together. An operator
-who watches only one of the two finds out late.
+No admission, least-prefill routing, 64 slots per replica; other requests wait in front of them. The same requests are
+judged once by a TTFT objective of 1 s alone, and once by a TPOT objective of 30 ms alone. A knee is the load at which
+attainment falls below 90%, interpolated; the last load if it never does. The distance between the two depends on the
+traffic. In code, prompts are long and answers short: the chunks of other prompts stretch every step, so TPOT breaks
+long before TTFT. In conversations (main) steps are mostly decoding, and the two are closer together. An operator who
+watches only one of the two notices overload late.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def _judged_by(policy: Policy, slo: Slo) -> Policy:
 
 
 def _knee(loads: Sequence[float], by_load: Sequence[Sequence[float]]) -> Interval:
-    """Where the mean over seeds falls through KNEE; the last load if it never does, the first if it always has."""
+    """The load at which the mean over seeds falls below KNEE; the last load if it never does, the first if it is below
+    at once."""
 
     def knee(drawn: Sequence[int]) -> float:
         before = (loads[0], 1.0)

@@ -1,7 +1,7 @@
 """`python -m loadtests.experiments.staller`: a server that answers in 5 ms, and stalls for a second every ten.
 
-It serves any number of requests at the same time. Answers due during a stall come at its end.
-Prints its port, and serves until its standard input ends.
+It serves any number of requests at the same time. Answers due during a stall come at its end. It prints its port, and
+serves until its standard input ends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d
 
 
 def answered_at(came_s: float, service_s: float, stall_s: float, every_s: float) -> float:
-    """When a request is answered that came then: the stall is the last `stall_s` of every `every_s`."""
+    """The time of the answer to a request that arrived at `now`; the stall is the last `stall_s` of every `every_s`."""
     ready_s = came_s + service_s
     cycle, within = divmod(ready_s, every_s)
     return (cycle + 1) * every_s if within >= every_s - stall_s else ready_s
@@ -45,7 +45,7 @@ class Connection(asyncio.Protocol):
         self._parser.feed_data(data)
 
     def on_message_complete(self) -> None:
-        """Answer when it is time."""
+        """Answer when the time has come."""
         of, now = self._options, time.monotonic() - self._began
         due = answered_at(now, of.service, of.stall, of.every)
         asyncio.get_running_loop().call_later(due - now, self._transport.write, HEAD + ANSWER)

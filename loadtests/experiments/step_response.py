@@ -1,9 +1,10 @@
 """Admission when the load steps from .8x to 2x: how soon the admitted rate settles, and how much it swings.
 
-Admission on the *current* load oscillates: all are let in, the engines fill up, all are refused until they are empty.
-The admitted rate is that of the requests of each second that were dispatched in the end, mean over seeds, in moving
-means of 5 s. Its level is that of the last 30 s. It has settled when it stays within 10% of that level, and its swing
-is the largest distance from it after 10 s. The last ten seconds of arrivals are not looked at: nobody comes after them.
+Admission by the *current* load oscillates: it admits all, the engines fill up, and it refuses all until they are empty.
+The admitted rate is the number of requests of each second that were dispatched in the end. It is a mean over seeds,
+smoothed by moving means of 5 s. Its level is that of the last 30 s. It has settled when it stays within 10% of that
+level, and its swing is the largest distance from it after 10 s. The last ten seconds of arrivals are left out, since no
+requests follow them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ SEEDS, QUICK_SEEDS = 40, 6
 
 
 def step_response(lab: Lab) -> Findings:
-    """The step, with us and with the tuned cap."""
+    """The step with the gateway and with the tuned cap."""
     seeds = QUICK_SEEDS if lab.effort.quick else SEEDS
     steps = Lab(replace(lab.effort, seeds=seeds, warmup_s=0.0, seconds=float(LED_S + STEPPED_S)), lab.jobs, lab.tell)
     policy = lab.policy()
@@ -71,12 +72,12 @@ def _admitted(runs: list[Result]) -> list[float]:
 
 
 def _moving(values: list[float]) -> list[float]:
-    """Means of `WINDOW_S` values; the first is that which ends with second `WINDOW_S`."""
+    """Moving means of `WINDOW_S` values; the first one ends with second `WINDOW_S`."""
     return [fmean(values[end - WINDOW_S : end]) for end in range(WINDOW_S, LED_S + STEPPED_S - UNSEEN_S)]
 
 
 def _read(smooth: list[float]) -> tuple[float, float, float]:
-    """(seconds until it stays in the band, swing, level) of moving means from `WINDOW_S` on."""
+    """(seconds until it stays in the band, swing, level), from moving means that begin at `WINDOW_S`."""
     level = fmean(smooth[-LEVEL_S:])
     after = [abs(value / level - 1.0) for value in smooth[LED_S - WINDOW_S :]]
     last_out = max((second for second, off in enumerate(after) if off > BAND), default=-1)

@@ -1,12 +1,12 @@
-"""Two stragglers hide in a good mean: two replicas of eight are 12 times as slow, live, before and after.
+"""Two stragglers behind a good mean: two of eight live replicas are 12 times as slow, with and without countermeasures.
 
-Gateway, clients and emulated replicas over HTTP on one machine. Before: each replica in turn, nothing that looks at how
-it does. After: what a policy gets by default, and `hedge: {}`. The same requests, the same replicas; prompts are alike,
-so that what makes the tail is the replicas. Stragglers are slow from the first request on: after the warm-up the
-gateway has to have found them.
+Gateway, clients and emulated replicas over HTTP on one machine. Before: round robin, without ejection. After: the
+defaults of a policy, and `hedge: {}`. Requests and replicas are the same; prompts are alike, so that the tail comes
+from the replicas. Stragglers are slow from the first request on; by the end of the warm-up the gateway must have found
+them.
 
 A client makes n calls, one right after the other, and is slow if any of them takes more than three times the median.
-The share of slow clients is drawn beside 1 - (1 - p)^n, with the p of the very calls.
+The share of slow clients is drawn beside 1 - (1 - p)^n, with p of the same calls.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REPLICAS, SLOW = 8, {2: 12.0, 5: 12.0}
 SCALE = 0.5
 """Virtual seconds per real one."""
 RATE = 10.0
-"""Requests per real second: the slow replicas keep up with an eighth of it."""
+"""Requests per real second; the slow replicas can serve an eighth of them each."""
 PROMPT_TOKENS, OUTPUT_TOKENS = 256, 32
 BOUND_S = 2.0
 WARMUP_S, SECONDS, QUICK_SECONDS = 60.0, 120.0, 30.0
@@ -71,7 +71,7 @@ def stragglers_live(lab: Lab) -> Findings:
 
 
 def _fan_out(findings: Findings, ttft_s: dict[str, list[float]]) -> None:
-    """How often at least one of so many calls is slow."""
+    """The share of clients with at least one slow call, by number of calls."""
     bound_s = SLOW_TIMES * _quantile(ttft_s["before"], 0.5)
     lines, rows = [], [[str(width)] for width in WIDTHS]
     for name, calls in ttft_s.items():
@@ -109,7 +109,7 @@ def _quantile(values: list[float], q: float) -> float:
 
 
 def _ratio(over: list[float], under: list[float], q: float) -> Interval:
-    """Of two quantiles; the draws of the one are independent of those of the other."""
+    """The ratio of two quantiles with an interval; their draws are independent."""
     count = len(over)
 
     def statistic(drawn: list[int]) -> float:

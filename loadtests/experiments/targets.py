@@ -10,7 +10,7 @@ from loadtests.experiments.pairs import OFF_AT_MOST
 
 
 class Side(StrEnum):
-    """On which side of the limit a figure has to be."""
+    """The side of the limit on which a figure must be."""
 
     AT_LEAST = ">="
     AT_MOST = "<="
@@ -18,7 +18,7 @@ class Side(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A limit, and what we would like better. `low_above`: the low end of the interval has to lie above this too."""
+    """A limit for a figure. `low_above`: the low end of the interval must lie above this, too."""
 
     side: Side
     limit: float
@@ -55,7 +55,7 @@ TARGETS: dict[str, dict[str, Target]] = {
         "ours_to_replay_2x": at_least(0.95),
         "ours_to_replay_3x": at_least(0.91),
     },
-    # As above, unweighted and cold. The worst seed, because admission once collapsed here in some and not in others.
+    # The same ratio, unweighted and cold. The worst seed counts, since a collapse may show in a few seeds only.
     "one-tier": {
         f"{prefix}{figure}": target
         for prefix in ("", "ttft_")
@@ -68,7 +68,7 @@ TARGETS: dict[str, dict[str, Target]] = {
             **{f"ours_to_best_cap_{load}x": at_least(1.05) for load in ("1.5", "2", "3")},
         }.items()
     },
-    # The least, or most, of all cells: engine, workload, tiers, load. Seconds and shares.
+    # The minimum, or maximum, over all cells: engine, workload, tiers, load. Seconds and shares.
     "engines": {
         "least_to_best_cap_0.8x": at_least(1.0),
         "least_to_best_cap_0.9x": at_least(1.0),
@@ -90,7 +90,7 @@ TARGETS: dict[str, dict[str, Target]] = {
         "least_good_of_served": at_least(0.97),
         "least_highest_tier": at_least(0.99),
     },
-    # The least, or most, of all cells: engine, policy, load, objective. Medians: half of 1.67 s and of 4.6 s.
+    # The minimum, or maximum, over all cells: engine, policy, load, objective. Medians: half of 1.67 s and of 4.6 s.
     "promises": {
         "least_windows_kept": at_least(0.95),
         "least_refused_at_once": at_least(0.95),
@@ -131,7 +131,7 @@ TARGETS: dict[str, dict[str, Target]] = {
     "routing-staleness": {
         "p99_ttft_below_least_requests_0.97": at_least(0.20, low_above=0.10),
         "main_p99_ttft_below_least_requests_0.97": at_least(0.20, low_above=0.10),
-        # Counts snapshotted every second against live ones: much worse.
+        # Counts that are a second old must be much worse than live ones.
         "p99_ttft_snapshot_1s_to_live": at_least(3.0),
         "main_p99_ttft_snapshot_1s_to_live": at_least(3.0),
     },
@@ -140,10 +140,10 @@ TARGETS: dict[str, dict[str, Target]] = {
         "goodput_to_no_affinity_27": at_least(1.25),
         "p50_ttft_to_no_affinity_27": at_most(0.5),
         "p99_ttft_to_no_affinity_27": at_most(1.0),
-        # Against a decider that sees what engines hold.
+        # Compared with a decider that sees the caches of engines.
         "cached_to_oracle": at_least(0.97),
         "cached_to_oracle_trace": at_least(0.97),
-        # Against one gateway without keys.
+        # Compared with one gateway without keys.
         "cached_with_keys_to_without": at_least(0.97),
         "cached_4_gateways_by_connection": at_least(0.9),
         "cached_4_gateways_by_connection_keys": at_least(0.9),
@@ -153,13 +153,13 @@ TARGETS: dict[str, dict[str, Target]] = {
         "conversations_goodput_to_no_affinity_255": at_least(1.25),
         "conversations_p50_ttft_to_no_affinity_255": at_most(0.5),
         "conversations_p99_ttft_to_no_affinity_255": at_most(1.0),
-        # Requests at the busiest replica, by those at the mean one, and against least-prefill.
+        # Requests at the busiest replica over those at the mean one, and the same over least-prefill's.
         "shared_busiest_60": at_most(1.2),
         "shared_busiest_120": at_most(1.2),
         "shared_goodput_to_no_affinity_60": at_least(1.0),
         "shared_goodput_to_no_affinity_120": at_least(1.0),
     },
-    # Verdicts on a tenth of the traffic, looked at after every fifty requests of 3,000.
+    # Verdicts on a tenth of the traffic, read after every fifty of 3,000 requests.
     "canary": {
         "accused_equal": at_most(0.05),
         "requests_until_seen_1.5_times_as_slow": at_most(1500),
@@ -167,7 +167,7 @@ TARGETS: dict[str, dict[str, Target]] = {
         "requests_until_seen_5_more_errors": at_most(2500),
         "requests_until_seen_20_more_errors": at_most(750),
     },
-    # A fleet that follows what the gateway wants through a day.
+    # A fleet that follows the wanted replicas through a day.
     "autoscale": {
         "goodput": at_least(0.98),
         "replica_hours_to_optimum": at_most(1.25),
@@ -179,7 +179,7 @@ TARGETS: dict[str, dict[str, Target]] = {
         "swing": at_most(0.10),
     },
     "ttft-collapse": {
-        # The textbook story: 98% -> about 40% with a limit set too high; with prediction on it holds.
+        # The textbook story: 98% -> about 40% with a limit that is too high; with prediction it stays high.
         "ttft_goodput_before": at_least(0.98),
         "ttft_goodput_collapsed": at_most(0.50),
         "token_throughput_collapsed_to_before": at_least(0.95),
@@ -189,9 +189,9 @@ TARGETS: dict[str, dict[str, Target]] = {
         "weighted_to_bound": at_least(0.85),
         "weighted_to_best_cap": at_least(1.30),
         "tier_0_attainment": at_least(0.98),
-        # Without control it collapses.
+        # Without control, goodput collapses.
         "round_robin_to_ours": at_most(0.5),
-        # Beyond these a run says more of the machine than of the policy.
+        # Beyond these limits a run measures the machine more than the policy.
         "worst_loop_lag_p99_s": at_most(0.005),
         "most_chunks_per_s": at_most(4_000),
     },
@@ -211,7 +211,7 @@ TARGETS: dict[str, dict[str, Target]] = {
     "censoring": {
         "censored_off": at_most(0.02),
         "controller_off": at_most(0.02),
-        # The recorder that most people would write is about 8% short.
+        # The usual recorder is about 8% too low.
         "winners_only_short_by": at_least(0.05),
     },
     "fault-drill": {
@@ -221,15 +221,15 @@ TARGETS: dict[str, dict[str, Target]] = {
         "hung_out_after_s": at_most(15.0),
         "healthy_ejected_in_the_drill": at_most(0.0),
         "healthy_ejected_in_an_hour": at_most(0.0),
-        # Goodput with k of N alive over k/N of that with all: in proportion, but for the noise of fifteen seconds.
+        # Goodput with k of N alive over k/N of that with all: proportional, up to the noise of fifteen seconds.
         "least_goodput_to_proportion": at_least(0.95),
     },
-    # The textbook's story: 2.1 s -> 190 ms, and not one replica more.
+    # The textbook's story: 2.1 s -> 190 ms, without one replica more.
     "stragglers-live": {
         "p99_ttft_before_to_after": at_least(10.0),
         "p50_ttft_off": at_most(0.10),
     },
-    # Per second of arrival of what clients sent first, over what it was before the replica became slow.
+    # Goodput of first tries by second of arrival, over the goodput before the replica became slow.
     "retry-storm": {
         "goodput_10_s_after_to_before": at_least(0.95),
         "ablation_10_s_after_to_before": at_most(0.85),

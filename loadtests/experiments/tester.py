@@ -1,4 +1,4 @@
-"""`python -m loadtests run` as experiments use it: a process of its own, on cores of its own, and its report."""
+"""Runs `python -m loadtests run` for experiments, as a process on cores of its own, and reads its report."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from loadtests.processes import on_cores
 
 
 class Failed(Exception):
-    """The tester, or what it should test, did not start or did not end well; says what it said."""
+    """The tester or its target did not start, or failed. The text has its output."""
 
 
 @contextmanager
 def server(module: str, options: Sequence[str] = (), cores: frozenset[int] | None = None) -> Iterator[str]:
-    """A server that prints one line when it listens and ends with its standard input; the line."""
+    """Start a server that prints one line when it listens, and ends with its standard input. Yields the line."""
     command = [sys.executable, "-m", module, *options]
     with on_cores(cores):
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)

@@ -2,8 +2,8 @@
 
 A request takes a lognormal time (median 40 ms, sigma .35), 2% of them six times as long; servers have no queues. The
 effect of a duplicate after T is known exactly: the first token is later than t with probability S(t) S(t - T). Here the
-gateway's controller does it, with thresholds that it learned. The sweeps: which quantile to hedge at, what slow
-requests do without hedging, and what becomes of it where the request is slow and not the server.
+gateway's controller hedges, with learned thresholds. The sweeps: the quantile to hedge at, the effect of slow requests
+without hedging, and the case in which the request is slow, not the server.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SLOW = (0.0, 0.01, 0.02, 0.05, 0.10)
 SHARED = (0.3, 0.5, 1.0)
 TIMES = Times()
 FREE = Hedge(budget=0.2, holdout=0.0)
-"""No holdout, and a budget that is never what decides: the textbook's."""
+"""The textbook's hedge: no holdout, and a budget that never binds."""
 
 
 def textbook_hedge(lab: Lab) -> Findings:

@@ -1,8 +1,8 @@
 """Shares of the tiers under overload: attainment of each tier and length of prompt, and the floor of the lowest tier.
 
-Attainment is good requests over all that count, refusals included. The floor is the lowest tier's share of the tokens
-dispatched, in every window of 10 s in which a request of it waited at any moment. The smallest of all seeds and loads
-is given.
+Attainment is good requests over all that count, refusals included. The floor is the lowest tier's share of the
+dispatched tokens in a window of 10 s in which one of its requests waited at any moment. The smallest share over all
+windows, seeds and loads is given.
 """
 
 from __future__ import annotations

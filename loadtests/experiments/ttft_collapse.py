@@ -1,9 +1,9 @@
-"""The textbook story: a limit on requests in flight that is too high lets TTFT collapse, and throughput does not tell.
+"""The textbook story: with too high a limit on requests in flight TTFT collapses, and throughput does not show it.
 
-One tier with a TTFT objective of 1 s, the main workload's lengths, 1.3x. An engine runs 64 requests; a static cap
-below that wastes it, one above it lets requests wait inside the engine. TTFT goodput is the share of the served answers
-whose first token came in time; token throughput counts every token served, in time or not. The last line has the same
-limits as slots, with admission by forecast.
+One tier with a TTFT objective of 1 s, the main workload's lengths, 1.3x. An engine runs 64 requests; a static cap below
+that wastes it, one above it lets requests wait inside the engine. TTFT goodput is the share of the served answers whose
+first token came in time; token throughput counts every token served, in time or not. The last line of the chart has the
+same limits as slots, with admission by forecast.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
 Two engines, two replicas each, learned slots, chat. Loads are multiples of the knee of one tier with round robin. The
 first 40 s from cold are left out.
 
-Two tiers have one priority and the same objectives. One has weight 4 and 3 of 10 requests, the other weight 1. They
-stand beside the same tiers with equal weights. Good requests are counted by 4 and 1 in both.
+Two tiers have one priority and the same objectives. One has weight 4 and 3 of 10 requests, the other weight 1. They are
+compared with the same tiers at equal weights; good requests count 4 and 1 in both.
 
 One tier comes with `fairness: 100%`, which lets admission refuse any length of prompts. It is compared with the default
-and with `value: tokens`. Lengths of prompts are told apart by powers of two, and have at least 100 requests.
+and with `value: tokens`. Prompts are grouped by length, in powers of two; groups have at least 100 requests.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ EQUAL, WEIGHED = "equal weights", "weights 4 and 1"
 ANY, FAIR, TOKENS = "fairness: 100%", "fairness: 25%", "value: tokens"
 TWO_TIERS, ONE_TIER = (EQUAL, WEIGHED), (ANY, FAIR, TOKENS)
 ENOUGH = 100
-"""Requests of a length from which its acceptance is known to 5 points."""
+"""Requests of a length that make its acceptance known to 5 points."""
 QUICK_RATE_PER_S = 13.0
 
 
@@ -51,7 +51,7 @@ class ValueCell(Cell):
 
     @property
     def mix(self) -> dict[str, float]:
-        """Two tiers, where weights are compared."""
+        """The two tiers for the comparison of weights."""
         return EQUALS if self.variant in TWO_TIERS else MIXES[self.tiers]
 
     def policy(self, mode: AdmissionMode = AdmissionMode.ENFORCE) -> Policy:
@@ -82,7 +82,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """Shares 0-1 of each seed, and acceptance by length of all seeds."""
+    """Shares (0-1) of each seed, and acceptance by length over all seeds."""
 
     weighted: list[float]
     """Good by `WEIGHTS`."""
@@ -182,7 +182,7 @@ def _tasks(lab: Lab) -> list[Task]:
 
 
 def behind(ran: Ran) -> float:
-    """How far the length that is accepted least is behind its tier."""
+    """How far the acceptance of the least accepted length is below its tier's."""
     total = sum(count for count, _ in ran.lengths.values())
     accepted = sum(count * share for count, share in ran.lengths.values()) / total
     return accepted - min(share for count, share in ran.lengths.values() if count >= ENOUGH)

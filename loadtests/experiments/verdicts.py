@@ -1,4 +1,4 @@
-"""Findings held against the targets, for programs and for exit codes."""
+"""Compares findings with targets, for programs and for exit codes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Judged = TypedDict(
 
 
 def judged(name: str, findings: Findings, *, quick: bool = False) -> dict[str, Judged]:
-    """Every figure with its target and whether it is met; None for both where there is no target.
+    """Every figure with its target and whether it is met; Both are None without a target.
 
-    A target without a figure is not met, and its value None; a quick run may leave some out.
+    A target without a figure is not met, and its value is None; a quick run may leave some out.
     """
     targets = TARGETS.get(name, {})
     rows: dict[str, Judged] = {}
@@ -39,7 +39,7 @@ def judged(name: str, findings: Findings, *, quick: bool = False) -> dict[str, J
 
 
 def measured(value: float | None) -> str:
-    """A figure for people; a target of which there is none was not measured."""
+    """A figure for people; "not measured" if it is None."""
     return "not measured" if value is None else f"{value:.4g}"
 
 
@@ -58,7 +58,7 @@ def as_json(name: str, findings: Findings, effort: Effort) -> dict[str, object]:
 
 
 def plain(value: object) -> object:
-    """The same as JSON has it: dataclasses as objects, infinity as null."""
+    """The same for JSON: dataclasses become objects, infinity becomes null."""
     if is_dataclass(value) and not isinstance(value, type):
         return plain(asdict(value))
     if isinstance(value, dict):
