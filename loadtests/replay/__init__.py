@@ -1,1 +1,1 @@
-"""The load generator: sends traffic to a live target when it is due, and records what comes back."""
+"""The load generator: sends requests to a live target when they are due, and records the answers."""

@@ -1,4 +1,4 @@
-"""The value of `Retry-After`: outcomes of clients that were told when to come again, over all their tries."""
+"""The worth of `Retry-After`: outcomes of clients that were told when to retry, over all their tries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_REASONS = 100
 OTHERS = "others"
 REFUSED = (Outcome.SHED, Outcome.QUOTA)
 EARLY_S = 0.001
-"""How much sooner than told is no disobedience: timers are not kept more exactly."""
+"""Seconds by which a retry may be early and still obey: timers are not more exact."""
 
 
 @dataclass(slots=True)
@@ -20,11 +20,11 @@ class Told:
 
     told: int = 0
     obeyed: int = 0
-    """Of those: came again when they were told to, or later."""
+    """Of those: clients that retried at the told time, or later."""
     admitted: int = 0
     """Clients that obeyed and were answered. Clients neither admitted nor refused met an error or a timeout."""
     refused: int = 0
-    """Of those that obeyed: were refused again."""
+    """Of those that obeyed: clients that were refused again."""
 
 
 @dataclass(slots=True)
@@ -32,12 +32,12 @@ class Newcomers:
     """First tries of one tier."""
 
     admitted: int = 0
-    """Answered; those neither admitted nor refused met an error or a timeout."""
+    """Answered. The others, neither admitted nor refused, met an error or a timeout."""
     refused: int = 0
 
 
 class Again:
-    """Counts tries of requests that are due from `from_s` on."""
+    """Counts the tries of requests that are due from `from_s` on."""
 
     def __init__(self, from_s: float) -> None:
         self.tiers: dict[str, dict[str, Told]] = {}
@@ -46,10 +46,10 @@ class Again:
         """By tier."""
         self._from_s = from_s
         self._waiting: dict[int, tuple[float, Told]] = {}
-        """When those who will come again were told to, by number."""
+        """By request number: the time at which a client was told to retry, if it will."""
 
     def tried(self, request: Request, comes_again: bool) -> None:
-        """A try is over: it was sent at `tried_s` and ended at `ended_s`."""
+        """Count a try that was sent at `tried_s` and ended at `ended_s`."""
         if request.tries == 1 and request.arrival.at >= self._from_s:
             new = self.newcomers.setdefault(request.arrival.tier, Newcomers())
             new.refused += request.outcome in REFUSED
@@ -68,5 +68,5 @@ class Again:
     def _told(self, tier: str, reason: str) -> Told:
         reasons = self.tiers.setdefault(tier, {})
         if reason not in reasons and len(reasons) >= MAX_REASONS:
-            reason = OTHERS  # a target may make them up
+            reason = OTHERS  # a target may invent reasons
         return reasons.setdefault(reason, Told())

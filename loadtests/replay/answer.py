@@ -1,4 +1,4 @@
-"""Reads one HTTP/1.1 answer after another from bytes as they come: heads, chunks, and the events of a stream."""
+"""Reads HTTP/1.1 answers from bytes as they arrive: heads, chunks, and the events of streams."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import orjson
 
 DONE = b"[DONE]"
 CONTENT = ("content", "reasoning_content", "reasoning", "tool_calls")
-"""Fields of a delta that hold what a reader sees."""
+"""Fields of a delta that hold content for a reader."""
 MAX_EVENT_BYTES = 1 << 22
-"""Of one that has no end yet; of the others none is kept."""
+"""Bytes of an unfinished event; finished events are not kept."""
 MAX_BODY_BYTES = 1 << 24
 MAX_SHOWN = 60
-"""Letters of what a target calls its errors."""
+"""Letters that are kept of a target's name for an error."""
 MAX_TOKENS = (1 << 32) - 1
 """Rows have no room for more (loadtests.replay.columns)."""
 MAX_DURATION = 1e9
-"""Of a header, in its own unit. Nobody means such a pause, and rows, which are of 32 bits, overflow some way beyond."""
-KINDS: dict[type, str] = {dict: "object", list: "list", str: "string"}
+"""Largest number in a header, in its own unit. Larger pauses are mistakes, and would overflow the 32 bits of a row."""
+KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "a string"}
 T = TypeVar("T")
 
 
@@ -30,7 +30,7 @@ class Garbage(ValueError):
 
 
 class Answer:
-    """The part of the current answer that has come; `reset` before the next one."""
+    """The received part of the current answer; `reset` before the next one."""
 
     __slots__ = (
         "_body",
@@ -64,7 +64,7 @@ class Answer:
         self._clear()
 
     def reset(self) -> None:
-        """Make ready for the next answer on this connection."""
+        """Prepare for the next answer on this connection."""
         if self.status and not self.complete:
             self._parser = httptools.HttpResponseParser(self)
         self._clear()
@@ -76,13 +76,13 @@ class Answer:
         self._body: list[bytes] = []
         self._body_bytes = 0
         self._bounded = False
-        """The head says how to find the end of the body: it has a length, or comes in chunks."""
+        """Whether the head says where the body ends: it has a length, or is chunked."""
         self._stream = False
         self._text = False
         self.chunks = 0
         """Events with content, reasoning or a tool call."""
         self.reason = ""
-        """Header x-tailgate-reason, else what the error in the body or in the stream calls itself."""
+        """The header x-tailgate-reason, else the name of the error in the body or in the stream."""
         self.tier = ""
         self.replica = ""
         self.retry_after_s: float | None = None
@@ -90,35 +90,35 @@ class Answer:
         self.queue_s: float | None = None
         self.prompt_tokens: int | None = None
         self.cached_tokens: int | None = None
-        """Prompt tokens that the engine found in its prefix cache; None where it does not say."""
+        """Prompt tokens that the engine found in its prefix cache; None if it does not say."""
         self.output_tokens: int | None = None
         self.finish_reason = ""
         self.cut = ""
-        """Why the gateway ended the answer, if it did."""
+        """The reason with which the gateway ended the answer, if it did."""
         self.done = False
-        """The stream has said that it is at its end."""
+        """Whether the stream has announced its end."""
         self.error = False
         self.complete = False
-        """The whole body was read."""
+        """Whether the whole body was read."""
         self.closing = False
-        """The connection takes no further request."""
+        """Whether the connection takes no further request."""
 
     @property
     def streamed(self) -> bool:
-        """Whether it comes as events."""
+        """Whether the answer is a stream of events."""
         return self._stream
 
     @property
     def empty(self) -> bool:
-        """Whether nothing was said. An end with a reason says something: some answers have no other token."""
+        """Whether the answer is empty. An end with a reason is content: some answers have no other token."""
         return not (self.chunks or self._text or self.finish_reason)
 
     def feed(self, data: bytes) -> None:
-        """More bytes. Raises httptools.HttpParserError for what is no HTTP, and where an event is no JSON."""
+        """More bytes. Raises httptools.HttpParserError if they are not HTTP, or if an event is not JSON."""
         self._parser.feed_data(data)
 
     def end(self) -> None:
-        """The connection has ended in order: so has an answer of which nothing else tells the end. Raises Garbage."""
+        """The connection ended properly. That also ends an answer without length and chunks. Raises Garbage."""
         if self.status and not self._bounded:
             self.on_message_complete()
 
@@ -154,7 +154,7 @@ class Answer:
             self._body.append(data)
             self._body_bytes += len(data)
             if self._body_bytes > MAX_BODY_BYTES:
-                raise Garbage(f"{self._body_bytes:,} bytes of a body came without an end")
+                raise Garbage(f"{self._body_bytes:,} bytes of an unfinished body arrived")
             return
         if self._rest:
             data = self._rest + data
@@ -169,11 +169,11 @@ class Answer:
                     if line.startswith(b"data:"):
                         self._event(line[5:].lstrip())
         if self._rest and len(self._rest) > MAX_EVENT_BYTES:
-            raise Garbage(f"{len(self._rest):,} bytes of an event came without an end")
+            raise Garbage(f"{len(self._rest):,} bytes of an unfinished event arrived")
 
     def on_message_complete(self) -> None:
         if 100 <= self.status < 200:
-            self._clear()  # an interim answer: the one that was asked for comes after it
+            self._clear()  # an interim answer: the final one follows
             return
         self.complete = True
         self.closing = not self._parser.should_keep_alive()
@@ -181,7 +181,7 @@ class Answer:
             self._whole(b"".join(self._body))
             self._body = []
 
-    # Contents of the answer.
+    # The contents of the answer follow.
 
     def _event(self, data: bytes) -> None:
         if data == DONE:
@@ -238,13 +238,13 @@ def _tokens(usage: dict[str, Any], name: str) -> int | None:
     count = usage.get(name)
     if count is None or (type(count) is int and 0 <= count <= MAX_TOKENS):
         return count
-    raise Garbage(f"usage.{name} is no count of tokens: {_shown(count)}")
+    raise Garbage(f"usage.{name} is not a number of tokens: {_shown(count)}")
 
 
 def _check(kind: type[T], name: str, value: Any) -> T:
     if isinstance(value, kind):
         return value
-    raise Garbage(f"{name} is no {KINDS[kind]}: {_shown(value)}")
+    raise Garbage(f"{name} is not {KINDS[kind]}: {_shown(value)}")
 
 
 def _shown(value: object) -> str:
@@ -269,7 +269,7 @@ def _called(error: object) -> str:
 
 
 def _queue_s(value: bytes) -> float | None:
-    """Of `queue;dur=1.2, replica;dur=30.5`, in milliseconds."""
+    """Seconds in the queue, from a header such as `queue;dur=1.2, replica;dur=30.5` in milliseconds."""
     for metric in value.split(b","):
         name, _, duration = metric.strip().partition(b";dur=")
         if name == b"queue" and (number := _number(duration)) is not None:
@@ -278,12 +278,13 @@ def _queue_s(value: bytes) -> float | None:
 
 
 def _retry_after_s(value: bytes) -> float | None:
-    """Seconds, or until a date (RFC 9110, 10.2.3), by the clock of this machine as in SDKs."""
+    """The seconds of a Retry-After; for a date (RFC 9110, 10.2.3), the seconds until then by this machine's clock, as
+    in SDKs."""
     if (seconds := _number(value)) is not None:
         return seconds
     try:
         until = parsedate_to_datetime(value.decode("latin-1")).timestamp()
-    except (ValueError, OverflowError):  # no date, or none that there is
+    except (ValueError, OverflowError):  # no date, or an impossible one
         return None
     return max(0.0, until - time.time())
 

@@ -1,4 +1,4 @@
-"""Clients that share a loop: one connection per request under way, used again by the next."""
+"""Clients in one event loop: a connection for each request under way, reused by later requests."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from loadtests.replay.target import Target
 from loadtests.replay.unconnected import OwnLimit, own_limit, told
 
 IDLE_S = 4.0
-"""A connection that has been idle for longer is not used again. Servers close theirs after 5 s, and a request that
-meets that moment would be lost by no fault of theirs."""
+"""A connection that has been idle for longer is not used again. Servers close theirs after 5 s, and a request sent at
+that moment would be lost without a fault of the server."""
 SHED = (429, 503, 504)
 EARLY_S = 0.002
-"""Timers of milliseconds may be that early."""
+"""Timers of milliseconds may be early by this."""
 LOOK_S, LOOK_EACH_S = 0.02, 2e-5
-"""The least time between two checks for silent connections, and the time that each connection adds to it. A check reads
-all connections, and must not make the generator late."""
+"""Shortest time between two checks for silent connections, and the time that each connection adds to it. A check reads
+all connections, and must not delay the generator."""
 EMPTY = "200 with an empty answer"
 Gap = Callable[[Request, float, int], None]
-"""Hears of `count` pieces of content that came together, a time after those before them."""
+"""Called with `count` pieces of content that arrived together, and the time since the ones before."""
 
 
 class Client(asyncio.Protocol):
@@ -43,7 +43,7 @@ class Client(asyncio.Protocol):
         self.transport: asyncio.Transport
 
     def send(self, request: Request, data: bytes) -> None:
-        """Send a request, and note in it what comes of it."""
+        """Send a request, and write its outcome into it."""
         self._answer.reset()
         self.request = request
         self.transport.write(data)
@@ -66,7 +66,7 @@ class Client(asyncio.Protocol):
             if error is None:
                 answer.end()
         except Garbage as garbage:
-            # Most likely it was cut: nothing has told where it should have ended.
+            # It was probably cut off: nothing told where it should end.
             self._over(Outcome.TRUNCATED, f"connection lost inside the answer: {garbage}")
             return
         if answer.complete:
@@ -88,7 +88,7 @@ class Client(asyncio.Protocol):
             self.give_up(Outcome.NO_HTTP, str(error.__context__ or "no HTTP"))
             return
         except httptools.HttpParserUpgrade:
-            self.give_up(Outcome.NO_HTTP, "it changes to another protocol, which nobody asked for")
+            self.give_up(Outcome.NO_HTTP, "it changes to another protocol, without being asked to")
             return
         if answer.chunks != before:
             self._content(request, answer.chunks - before)
@@ -102,7 +102,7 @@ class Client(asyncio.Protocol):
     def _complete(self, request: Request) -> None:
         outcome, reason = what_came(self._answer)
         if outcome is Outcome.FINISHED and request.arrival.stream and request.first_s is None:
-            # In one piece, or an end alone: whoever waits for the first token of a stream waits for the whole.
+            # In one piece, or only an end: the first token of the stream arrived with the whole.
             request.first_s = request.last_s = self._clients.clock()
         self._over(outcome, reason)
 
@@ -130,21 +130,21 @@ class Client(asyncio.Protocol):
         request.replica, request.served_tier = answer.replica, answer.tier
         request.prompt_tokens, request.output_tokens = answer.prompt_tokens, answer.output_tokens
         request.cached_tokens = answer.cached_tokens
-        # Of a 200 without an answer no SDK knows that it failed.
+        # An SDK does not notice that a 200 without an answer failed.
         self._clients.over(request, answer.should_retry != "false" and reason != EMPTY)
 
 
 def what_came(answer: Answer) -> tuple[Outcome, str]:
-    """The outcome of a complete answer, and the reason if it is shorter than the request asked for."""
+    """The outcome of a complete answer, and the reason if it is not good."""
     status, reason = answer.status, answer.reason
     if status == 200:
         if answer.error:
             return Outcome.ERROR_EVENT, reason
         if answer.cut:
             return Outcome.CUT, answer.cut
-        # Engines end good streams with [DONE]; some have never said it, and give a reason to finish.
+        # Engines end good streams with [DONE]; some never send it, but give a finish reason.
         if answer.streamed and not (answer.done or answer.finish_reason):
-            return Outcome.TRUNCATED, "the stream ended without an end"
+            return Outcome.TRUNCATED, "the stream ended without [DONE] and without a reason"
         if answer.empty:
             return Outcome.FAILED, EMPTY
         return Outcome.FINISHED, ""
@@ -157,7 +157,7 @@ def what_came(answer: Answer) -> tuple[Outcome, str]:
 
 
 class Clients:
-    """Sends requests to one target. `on_end` hears of each request once, and whether it may be sent again."""
+    """Sends requests to one target. `on_end` is called once per request, with whether it may be sent again."""
 
     def __init__(
         self,
@@ -173,9 +173,9 @@ class Clients:
         self.open: set[Client] = set()
         self.under_way = 0
         self.chunks = 0
-        """Pieces of content of all answers so far."""
+        """Pieces of content in all answers so far."""
         self.limit: OwnLimit | None = None
-        """Why nothing more can be sent from here."""
+        """The limit of this machine that stops the generator, if one does."""
         self.on_limit: Callable[[], None] = lambda: None
         self._host, self._port = target.address
         self._address = self._host
@@ -184,10 +184,10 @@ class Clients:
         self._timeout_s = timeout_s
         self._connecting: dict[asyncio.Task[None], Request] = {}
         self._alarm: asyncio.TimerHandle | None = None
-        """When somebody may have lost patience; there is one as long as anything is under way."""
+        """The timer of the next check for patience; set while anything is under way."""
 
     async def warm(self, count: int) -> None:
-        """Look the host up, once, and open so many connections beforehand. Raises OSError."""
+        """Resolve the host once, and open this many connections beforehand. Raises OSError."""
         found = await asyncio.get_running_loop().getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
         addresses = [str(address[0]) for *_, address in found]
         self._address = addresses[0]
@@ -208,18 +208,18 @@ class Clients:
         self._connecting[asyncio.get_running_loop().create_task(self._send_anew(request, data))] = request
 
     def over(self, request: Request, may_retry: bool) -> None:
-        """A request has come to its end, good or bad."""
+        """A request is over, good or bad."""
         request.ended_s = self.clock()
         self.under_way -= 1
         self._on_end(request, may_retry)
 
     def freed(self, client: Client) -> None:
-        """A connection may be used again."""
+        """A connection is idle and may be reused."""
         client.idle_since = self.clock()
         self.idle.append(client)
 
     def lost(self, client: Client) -> None:
-        """A connection is gone."""
+        """A connection is closed."""
         self.open.discard(client)
         if client in self.idle:
             self.idle.remove(client)
@@ -230,9 +230,9 @@ class Clients:
         yield from (client.request for client in self.open if client.request is not None)
 
     def expire(self) -> float | None:
-        """End what has been silent for longer than a client would wait.
+        """End requests that were silent for longer than a client's patience.
 
-        Returns the seconds until the next of them will have been silent for that long, None if nothing is under way.
+        Returns the seconds until the next request will be, None if nothing is under way.
         """
         now, heard_s = self.clock(), math.inf
         for task, request in list(self._connecting.items()):
@@ -252,7 +252,7 @@ class Clients:
         return heard_s + self._timeout_s - now if heard_s < math.inf else None
 
     def close(self, outcome: Outcome) -> None:
-        """Leave, whatever is under way."""
+        """Close all connections, even during requests."""
         if self._alarm is not None:
             self._alarm.cancel()
         for task in list(self._connecting):
@@ -264,17 +264,18 @@ class Clients:
                 client.transport.abort()
 
     def _look(self) -> None:
-        """A client that gives up late tries again late, so a check comes when the most silent one times out."""
+        """The next check is due when the most silent connection times out: a client that gives up late would also retry
+        late."""
         self._alarm = None
         left_s = self.expire()
         if left_s is not None:
-            if self._alarm is not None:  # who has just given up was followed by another
+            if self._alarm is not None:  # a client that gave up was followed by another
                 self._alarm.cancel()
             pause_s = max(left_s + EARLY_S, LOOK_S, LOOK_EACH_S * len(self.open))
             self._alarm = asyncio.get_running_loop().call_later(pause_s, self._look)
 
     def _usable(self) -> Client | None:
-        """The connection used last, unless it has been idle for so long that its server may close it any moment."""
+        """The connection used last, unless it was idle for so long that its server may close it at any moment."""
         if not self.idle:
             return None
         if self.clock() - self.idle[-1].idle_since <= IDLE_S:
@@ -285,14 +286,14 @@ class Clients:
         return None
 
     def _abandon(self, task: asyncio.Task[None], outcome: Outcome, reason: str) -> None:
-        """End a request that has no connection yet."""
+        """End a request that got no connection."""
         task.cancel()
         request = self._connecting.pop(task)
         request.outcome, request.reason = outcome, reason
         self.over(request, True)
 
     async def _contact(self, addresses: list[str]) -> Client:
-        """A connection to the first address that takes one, which from now on is that of the target."""
+        """A connection to the first address that accepts one. Later connections use the same address."""
         for self._address in addresses[:-1]:
             try:
                 return await self._connect()
@@ -326,6 +327,6 @@ class Clients:
             self.over(request, True)
             return
         finally:
-            # At once: between now and the end of this task somebody may ask who is under way, and where.
+            # Set at once: before this task ends, others may ask for the requests under way.
             self._connecting.pop(cast(asyncio.Task[None], asyncio.current_task()), None)
         client.send(request, data)

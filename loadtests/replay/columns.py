@@ -1,7 +1,8 @@
 """Outcomes of requests, as rows of fixed size in `requests.npy`: written as they end, so memory stays bounded.
 
 The file is an ordinary NumPy array of records (`numpy.load`), one row for each request, in the order in which they
-ended. Names of tiers, reasons and replicas are numbers in the rows; `run.json` has the tables, and all that is no row.
+ended. Names of tiers, reasons and replicas are numbers in the rows; `run.json` has the tables, and everything except
+the rows.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("tries", "u1", "B"),
     ("streamed", "u1", "B"),
 )
-"""Name, NumPy's type, struct's. Not a number or 0 where there is none."""
+"""Name, NumPy's type, type of `struct`. NaN or 0 if there is no value."""
 DTYPE = np.dtype([(name, kind) for name, kind, _ in COLUMNS])
 Column = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
@@ -60,18 +61,19 @@ _NAN = math.nan
 
 
 class Names:
-    """Numbers for names, from 0 for none. Beyond MAX_NAMES all are `others`: a target may make names up."""
+    """Numbers for names; 0 is no name. Names beyond MAX_NAMES are counted as `others`, since a target may invent
+    names."""
 
     def __init__(self) -> None:
         self.names = [""]
         self._numbers = {"": 0}
 
     def known(self, name: str) -> str:
-        """The name itself, or what it is counted as."""
+        """The name itself, or `others`."""
         return self.names[self.number(name)]
 
     def number(self, name: str) -> int:
-        """The same for the same name."""
+        """The number of a name."""
         found = self._numbers.get(name)
         if found is None:
             if len(self.names) > MAX_NAMES:
@@ -84,20 +86,20 @@ class Names:
 
 
 class Columns:
-    """A recorder that writes rows to `folder`. Close it, or the file says that it is empty."""
+    """A recorder that writes rows to `folder`. It must be closed: before that the file claims to be empty."""
 
     def __init__(self, folder: Path, warmup_s: float = 0.0) -> None:
         self.rows = 0
         self._warmup_s = warmup_s
         self.tiers, self.reasons, self.replicas = Names(), Names(), Names()
         self.gaps: dict[str, Gaps] = {}
-        """By tier, of requests due after the warm-up: once in a histogram they cannot be told from the others."""
+        """ITL by tier, of requests due after the warm-up: a histogram cannot separate requests later."""
         self._file = (folder / FILE).open("wb+")
         self._buffer = bytearray()
         self._head()
 
     def gap(self, request: Request, gap_s: float, count: int) -> None:
-        """Pieces of content came."""
+        """Pieces of content arrived."""
         if request.arrival.at < self._warmup_s:
             return
         gaps = self.gaps.get(request.arrival.tier)
@@ -113,7 +115,7 @@ class Columns:
             self._flush()
 
     def close(self) -> None:
-        """Write what is left, and how many rows there are."""
+        """Write the remaining rows, and their number."""
         self._flush()
         self._file.seek(0)
         self._head()
@@ -124,7 +126,7 @@ class Columns:
         self._buffer.clear()
 
     def _head(self) -> None:
-        # NumPy leaves room in it for a longer number of rows, so that it can be written again.
+        # NumPy leaves room in the header for a longer number of rows, so that it can be rewritten.
         head = {"shape": (self.rows,), "fortran_order": False, "descr": np.lib.format.dtype_to_descr(DTYPE)}
         np.lib.format.write_array_header_1_0(self._file, head)
 
@@ -159,14 +161,14 @@ class Columns:
 
 
 class Rows:
-    """Rows as columns, each made when it is first asked for: `rows["ttft_s"]`; `rows[mask]` are some of them.
+    """Rows as columns, each made when it is first asked for: `rows["ttft_s"]`; `rows[mask]` is a selection.
 
-    For several threads at once: at worst a column is made twice, alike.
+    Several threads may read at once: at worst a column is made twice.
     """
 
     def __init__(self, whole: npt.NDArray[np.void] | Rows, chosen: Chosen) -> None:
         self._whole = whole
-        # For each column to be taken by, a tenth of the time that a mask takes.
+        # Indexes take a tenth of the time of a mask, for each column.
         self._chosen = chosen if isinstance(chosen, slice) or chosen.dtype != np.bool_ else np.flatnonzero(chosen)
         self._columns: dict[str, Column] = {}
 
@@ -188,23 +190,23 @@ class Rows:
 
 
 def read_rows(folder: Path) -> Rows:
-    """All rows, by when they were due, and by number where that was at once. Raises OSError or ValueError."""
+    """All rows, sorted by the time at which they were due, then by number. Raises OSError or ValueError."""
     file = folder / FILE
     try:
-        # A map, since it is columns that are kept in memory; of no other format, whatever the file begins with.
+        # Mapped, since only columns are kept in memory. Pickles are not allowed, so no other format is read.
         records: npt.NDArray[np.void] = np.lib.format.open_memmap(file, mode="r")
     except ValueError:
-        raise ValueError(f"{file}: is not what a load test writes, or not all of it") from None
+        raise ValueError(f"{file}: is not a file of a load test, or not a complete one") from None
     if records.dtype != DTYPE:
         raise ValueError(f"{file}: was written by another version of the load tester")
     return Rows(records, np.lexsort((records["number"], records["due_s"])))
 
 
 def percentiles(values: npt.NDArray[np.floating], shares: Sequence[float]) -> list[float | None]:
-    """By nearest rank: each is a value that occurred. NaN is left out."""
+    """Quantiles by nearest rank, so each is a value that occurred. NaN is left out."""
     known = values[~np.isnan(values)]
     if not len(known):
         return [None] * len(shares)
-    # A third of the time that it takes to put all of them in order.
+    # This takes a third of the time of a full sort.
     places = np.array([place(len(known), share) for share in shares], np.intp)
     return [float(value) for value in np.partition(known, places)[places]]

@@ -1,4 +1,4 @@
-"""Inter-token latencies (ITL): so many that only a histogram of them is kept, in buckets 2% wide."""
+"""Inter-token latencies (ITL). Only a histogram of them is kept, in buckets 2% wide."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import math
 LOW_S = 1e-5
 RATIO = 1.02
 BUCKETS = 900
-"""The last begins at some 9 minutes."""
+"""The last bucket begins at some 9 minutes."""
 _PER_LOG = 1.0 / math.log(RATIO)
 
 
 class Gaps:
-    """`counts[i]` holds gaps of LOW_S * RATIO^i to RATIO times that; the first all below, the last all above."""
+    """`counts[i]` counts gaps from LOW_S * RATIO^i to RATIO times that; the first also those below, the last those
+    above."""
 
     __slots__ = ("counts",)
 
@@ -20,7 +21,8 @@ class Gaps:
         self.counts = [0] * BUCKETS
 
     def add(self, gap_s: float, count: int = 1) -> None:
-        """Pieces of content that came together: `count` of them, `gap_s` after those before. Only one had to wait."""
+        """Count `count` pieces of content that arrived together, `gap_s` after the ones before. Only the first had to
+        wait."""
         if gap_s > LOW_S:
             self.counts[min(BUCKETS - 1, int(math.log(gap_s / LOW_S) * _PER_LOG))] += 1
             count -= 1
@@ -28,5 +30,5 @@ class Gaps:
 
 
 def middle_s(bucket: int) -> float:
-    """The value of a bucket: its geometric middle. The first stands for 0, tokens that came together."""
+    """The value of a bucket: its geometric middle; 0 for the first, which has tokens that arrived together."""
     return LOW_S * RATIO ** (bucket + 0.5) if bucket else 0.0

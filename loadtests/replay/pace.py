@@ -1,4 +1,4 @@
-"""When requests are sent: each at the time that was fixed beforehand, whatever became of those before it."""
+"""Sends each request at its planned time, whatever the outcome of earlier requests."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from gateway.sim.run.retries import pause_s
 from loadtests.replay.request import Outcome, Request
 
 AT_ONCE = 32
-"""Requests sent in a row without looking at what has come meanwhile."""
+"""Requests sent in a row before answers are read."""
 TRIED_AGAIN = (Outcome.SHED, Outcome.QUOTA, Outcome.FAILED, Outcome.RESET, Outcome.CONNECT, Outcome.TIMEOUT)
 
 
 class Due(Protocol):
-    """Something that is to be sent at a time."""
+    """An item to be sent at a given time."""
 
     @property
     def due_s(self) -> float:
@@ -31,9 +31,9 @@ async def pace(
     sleep: Callable[[float], Awaitable[None]],
     send: Callable[[T], None],
 ) -> None:
-    """Send all items, which are in order of time. `clock` counts seconds from the beginning.
+    """Send all items, which are sorted by time. `clock` counts seconds from the beginning.
 
-    Each is taken from `items` while there is still time before it is due, so that it is made before it is sent.
+    Each item is taken from `items` before it is due, so that making it does not delay it.
     """
     in_a_row = 0
     for item in items:
@@ -43,13 +43,13 @@ async def pace(
         send(item)
         in_a_row += 1
         if in_a_row >= AT_ONCE:
-            # Behind: answers have to be read all the same, or they would look slow as well.
+            # The generator is behind, but must read answers in between: else they would look slow.
             await sleep(0.0)
             in_a_row = 0
 
 
 def rests_s(request: Request, random: Random) -> float | None:
-    """How long a client rests before it tries again, as the OpenAI SDK does; None where it does not try again."""
+    """Seconds that a client waits before it retries, by the rules of the OpenAI SDK; None if it does not retry."""
     if request.outcome not in TRIED_AGAIN or request.first_s is not None:
         return None
     return pause_s(request.retry_after_s, request.tries, random)

@@ -28,25 +28,25 @@ FILES = 65536
 TICK_S = 0.5
 LOOK_TICKS = 50
 WAITS_S = 0.01
-"""How often the event loop is asked how late it is, so that its 99th percentile means something in short tests, too."""
+"""Seconds between measurements of the event loop's lateness: short tests, too, need enough of them for a p99."""
 
 
 class Recorder(Protocol):
-    """Hears what becomes of requests."""
+    """Called with the outcomes of requests."""
 
     def gap(self, request: Request, gap_s: float, count: int) -> None:
-        """Pieces of content came, `gap_s` after those before them."""
+        """Pieces of content arrived, `gap_s` after the ones before."""
 
     def ended(self, request: Request) -> None:
         """A request is over, its last try included. Called once for each."""
 
 
 class Kept:
-    """A recorder that keeps every request: for tests that are short."""
+    """A recorder that keeps every request in memory, for short tests."""
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
-        """In the order in which they ended."""
+        """Requests in the order of their ends."""
 
     def gap(self, request: Request, gap_s: float, count: int) -> None:
         """Not looked at."""
@@ -58,31 +58,32 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How the traffic is played."""
+    """Settings of a replay."""
 
     seed: int = 1
-    """Of prompts and of the pauses before clients try again."""
+    """Seed of prompts and of the pauses before retries."""
     sizes: Sizes = field(default_factory=Sizes)
     timeout_s: float = 600.0
-    """The patience of a client: of silence, before the first token and between two; of whole answers, all the time."""
+    """The patience of a client: with a stream, seconds of silence before the first token and between tokens; else
+    seconds until the answer."""
     grace_s: float = 60.0
-    """How long answers may come after the last request."""
+    """Seconds after the last request in which answers may arrive."""
     retries: int = 0
     warmup_s: float = 0.0
-    """Refusals of requests due before, and waits on the loop until then, are not counted (`Played.told` and `lag`);
-    recorders know for themselves."""
+    """End of the warm-up: earlier refusals and waits on the loop are not counted (`Played.told` and `lag`). Recorders
+    have their own warm-up."""
     clients: int | None = None
     """A closed loop of so many clients: each sends when its last request is over. None: an open loop."""
     until_s: float | None = None
-    """When a closed loop ends; an open loop ends with its traffic."""
+    """End of a closed loop; an open loop ends with its traffic."""
     lead_s: float = 0.2
-    """From ready to the beginning."""
+    """Seconds from ready to the beginning."""
     warm_connections: int = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """A look at a test that runs."""
+    """The state of a running test."""
 
     at_s: float
     sent: int
@@ -91,21 +92,21 @@ class Now:
     connections: int
     chunks: int
     all_sent: bool = False
-    """The rest only has to be waited for, or tried again."""
+    """Whether all requests were sent: others are only awaited or retried."""
 
 
 @dataclass(slots=True)
 class Played:
-    """The result of a replay that is over."""
+    """The result of a finished replay."""
 
     sent: int = 0
     ended: int = 0
     sending_s: float = 0.0
-    """From the beginning to the last request."""
+    """Seconds from the beginning to the last request."""
     seconds: float = 0.0
-    """From the beginning to the end."""
+    """Seconds from the beginning to the end."""
     chunks: int = 0
-    """Pieces of content that came while requests were sent."""
+    """Pieces of content that arrived while requests were sent."""
     most_connections: int = 0
     most_under_way: int = 0
     cpu_s: float = 0.0
@@ -114,11 +115,11 @@ class Played:
     """The largest resident set of this process, up to the end."""
     interrupted: bool = False
     wrong_row: str | None = None
-    """The fault of the trace's row that ended it."""
+    """The error in the row of the trace that ended it."""
     empty_rows: int = 0
-    """Of the trace, left out: requests of 0 tokens."""
+    """Rows of the trace with 0 tokens, which are left out."""
     told: dict[str, dict[str, Told]] = field(default_factory=dict)
-    """Outcomes of clients that were told to come again, by tier and reason."""
+    """Outcomes of clients that were told when to retry, by tier and reason."""
     newcomers: dict[str, Newcomers] = field(default_factory=dict)
     """Outcomes of first tries, by tier."""
     lag: list[float] = field(default_factory=list)
@@ -138,10 +139,10 @@ class _Item:
 
 
 class Player:
-    """One test. `begins` hears the time of the monotonic clock at which it begins, `look` what goes on meanwhile.
+    """One test. `begins` is called with the monotonic time of the beginning, `look` with the state, twice a second.
 
-    `settled` is given what is still under way after the last request, or will be tried again: if it says yes, that is
-    not waited for.
+    `settled` is called with the requests that are open or will be retried after the last one: if it returns True, they
+    are not waited for.
     """
 
     def __init__(
@@ -186,16 +187,17 @@ class Player:
 
     @property
     def lag(self) -> LoopLag:
-        """How late this process is."""
+        """Lateness of this process."""
         return self._lag
 
     async def play(self, stop: asyncio.Event | None = None) -> Played:
-        """To the end, or until `stop`. Raises OSError if nobody listens, or this machine can do no more (OwnLimit)."""
+        """Play to the end, or until `stop`. Raises OSError if nobody listens, or OwnLimit if this machine is at its
+        limit."""
         stop = stop or asyncio.Event()
         self._clients.on_limit = stop.set
         raise_file_limit(FILES)
         await self._clients.warm(self._plan.warm_connections)
-        gc.freeze()  # what is there by now is there to stay
+        gc.freeze()  # existing objects live on, so the collector need not read them
         cpu = time.process_time()
         self._began = time.monotonic() + self._plan.lead_s
         self._begins(self._began)
@@ -248,7 +250,7 @@ class Player:
         self.played.most_under_way = max(self.played.most_under_way, self._clients.under_way)
 
     def _send_next(self) -> None:
-        """The next request of a closed loop's client, after an answer: its clock starts only now."""
+        """The next request of a closed loop's client, after an answer. Its latency counts from now."""
         item = None if self._exhausted.is_set() else next(self._items, None)
         if item is None:
             self._exhausted.set()
@@ -272,7 +274,7 @@ class Player:
     def _again(self, request: Request) -> None:
         del self._resting[request.number]
         request.tries += 1
-        request.status, request.retry_after_s = 0, None  # were those of the try before
+        request.status, request.retry_after_s = 0, None  # these belong to the earlier try
         request.tried_s = self.clock()
         self._clients.send(request, self._writer.request(request.number, request.arrival, request.tries))
 
@@ -283,7 +285,7 @@ class Player:
             self._quiet.set()
 
     async def _until_quiet(self, stopping: asyncio.Task[bool]) -> None:
-        """Until nothing is under way, or `settled` says that the rest does not matter, or the grace is over."""
+        """Wait until nothing is under way, `settled` returns True, or the grace is over."""
         until_s = self.clock() + self._plan.grace_s
         while (self._clients.under_way or self._resting) and (left_s := until_s - self.clock()) > 0.0:
             resting = (request for request, _ in self._resting.values())
@@ -295,11 +297,11 @@ class Player:
             quiet.cancel()
 
     def _finish(self) -> None:
-        """Nothing is sent any more; what is under way is over, too."""
+        """Stop sending, and end open requests."""
         self._plan = replace(self._plan, retries=0, clients=None)
         for request, timer in list(self._resting.values()):
             timer.cancel()
-            self._ended(request)  # with what became of its last try
+            self._ended(request)  # with the outcome of its last try
         self._resting.clear()
         self._clients.close(Outcome.INTERRUPTED if self.played.interrupted else Outcome.UNFINISHED)
         self.played.seconds = self.clock()
@@ -308,7 +310,7 @@ class Player:
         self.played.lag = [now - before for now, before in counted]
 
     def _tick(self, _: float) -> None:
-        if self.clock() < self._plan.warmup_s:  # a stall that lasts beyond it counts
+        if self.clock() < self._plan.warmup_s:  # a stall that ends after it counts
             self._warm_lag = list(self._lag.waits.counts)
         self._ticks += 1
         if self._ticks % LOOK_TICKS == 0:
@@ -319,10 +321,10 @@ class Player:
 
 
 def _most_memory_bytes() -> int:
-    """proc_pid_status(5) where there is one: getrusage(2) of Linux counts what the process was before its exec, too."""
+    """From proc_pid_status(5) if it exists: getrusage(2) of Linux also counts the process before its exec."""
     status = Path("/proc/self/status")
     if not status.exists():
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # of macOS, in bytes
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # macOS gives bytes
     (line,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
     return int(line.split()[1]) * 1024
 
@@ -336,5 +338,5 @@ async def play(
     look: Callable[[Now], None] = lambda now: None,
     stop: asyncio.Event | None = None,
 ) -> Played:
-    """Send each arrival when it is due, and tell the recorder what came of it. Raises what `Player.play` does."""
+    """Send each arrival when it is due, and tell the recorder the outcome. Raises the errors of `Player.play`."""
     return await Player(arrivals, target, recorder, plan or Plan(), look=look).play(stop)

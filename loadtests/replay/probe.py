@@ -1,4 +1,4 @@
-"""The first contact: whether the target answers at all, and how many tokens it makes of a prompt of so many words."""
+"""The first contact: whether the target answers, and how it counts the tokens of a prompt."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from loadtests.replay.unconnected import OwnLimit, told
 WORDS = (8, 136)
 TIMEOUT_S = 60.0
 TELL_S = 2.0
-"""After so long without an answer it is said what is waited for."""
+"""Seconds without an answer after which the wait is reported."""
 NOT_FOUND = 404
 
 
 class NoContact(Exception):
-    """Why it makes no sense to send more."""
+    """The target does not answer as needed, so nothing more is sent. The text says why."""
 
 
 class NotFound(NoContact):
-    """The target is there, and does not know what it was asked for: the model, as a rule."""
+    """The target answered that it does not know the request's model or path."""
 
 
 async def probe(
@@ -38,8 +38,7 @@ async def probe(
 ) -> Sizes | None:
     """Ask for one token after two prompts of different length, as `arrival` would. Raises NoContact.
 
-    None where the target is there and did not answer (it refused, or does not say how it counts). `tell` hears what is
-    waited for, and that nothing came.
+    None if the target refused, or does not report counts. `tell` gets messages about the wait.
     """
     timeout_s = min(TIMEOUT_S, timeout_s)
     writer = Writer(replace(target, length=Length.CAP), Prompts(seed, Sizes(0.0, 1.0)))
@@ -53,7 +52,8 @@ async def probe(
             waiting.cancel()
         if 300 <= request.status < 400:
             raise NoContact(
-                f"{target.url} answers {request.status} to the first request: give --target where it leads to"
+                f"{target.url} redirects the first request ({request.status}): "
+                "give --target the address of the redirect"
             )
         if request.outcome is Outcome.TIMEOUT:
             tell(f"{target.url} did not answer the first request within {timeout_s:g} s")
@@ -66,11 +66,11 @@ async def probe(
     try:
         return fitted(counted)
     except ValueError as error:
-        raise NoContact(f"{target.url} counts tokens in a way that is not understood: {error}") from None
+        raise NoContact(f"{target.url} counts tokens in an unknown way: {error}") from None
 
 
 async def reach(target: Target) -> None:
-    """See that somebody listens, and ask for nothing. Raises NoContact."""
+    """Check that the target accepts connections, without a request. Raises NoContact."""
     clients = Clients(target, asyncio.get_running_loop().time, lambda *_: None, lambda *_: None, TIMEOUT_S)
     await _connect(clients, target)
     clients.close(Outcome.TIMEOUT)
@@ -104,10 +104,11 @@ def _told(request: Request) -> str:
             return f"cannot be reached: {request.reason}"
         case Outcome.INVALID:
             untold = request.reason == f"status {request.status}"
-            if request.status == NOT_FOUND and untold:  # no error of an OpenAI API: it does not know the path
+            # not an error of an OpenAI API: the server does not know the path
+            if request.status == NOT_FOUND and untold:
                 return f"does not seem to serve {Endpoint.CHAT.value}: it answers 404 to the first request"
             hint = {401: "; give --key", NOT_FOUND: "; give --model"}.get(request.status, "")
             why = "" if untold or request.reason == str(request.status) else f": {request.reason}"
             return f"answers {request.status} to the first request{why}{hint}"
         case _:
-            return f"does not speak HTTP as it should: {request.reason}"
+            return f"does not speak proper HTTP: {request.reason}"

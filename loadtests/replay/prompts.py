@@ -1,7 +1,9 @@
-"""Prompts of a wanted length: plain words, one token each, the same for the same seed, prefixes shared where told to.
+"""Prompts of a wanted length, from plain words of one token each. A seed always gives the same prompts; prefixes are
+shared as the arrivals ask.
 
-Every word has three letters and a space before it: one token to the common byte-pair vocabularies, and four bytes,
-which is a token to the emulated replicas. The tokens that a chat template adds are learned from the target (`Sizes`).
+Every word has three letters and a space before it. That is one token in the common byte-pair vocabularies, and four
+bytes, which is one token of the emulated replicas. The tokens that a chat template adds are learned from the target
+(`Sizes`).
 """
 
 from __future__ import annotations
@@ -22,29 +24,29 @@ WORDS = (
 _VOCABULARY = tuple(word for word in WORDS.split() if len(word) == 3)
 _BOOK_WORDS = 1 << 15
 _HEAD_WORDS = 6
-"""Enough to number more requests than anybody sends."""
+"""Enough words to number all requests of any test."""
 _BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How the target counts a prompt of words: `template + per_word * words` tokens."""
+    """The target's token count of a prompt of words: `template + per_word * words`."""
 
     template: float = 7.0
     per_word: float = 1.0
 
     def words(self, tokens: int) -> int:
-        """How many words make a prompt of so many tokens; at least one."""
+        """Words for a prompt of this many tokens; at least one."""
         return max(1, round((tokens - self.template) / self.per_word))
 
     @property
     def block_words(self) -> int:
-        """How many words make a block of a prefix."""
+        """Words in a block of a prefix."""
         return round(BLOCK_TOKENS / self.per_word)
 
 
 class Prompts:
-    """Makes prompts; the same seed and number give the same words."""
+    """Makes prompts; one seed and number always give the same words."""
 
     def __init__(self, seed: int, sizes: Sizes | None = None) -> None:
         self.sizes = sizes or Sizes()
@@ -68,7 +70,7 @@ class Prompts:
         return "".join(parts)[1:]
 
     def _passage(self, of: str, words: int) -> str:
-        """So many words: some that no other passage begins with, then a piece of the book."""
+        """This many words: a unique beginning, then a piece of the book."""
         draw = Random(of)
         head = "".join(f" {word}" for word in draw.choices(_VOCABULARY, k=min(words, _HEAD_WORDS)))
         start = draw.randrange(_BOOK_WORDS) * _BYTES
@@ -82,9 +84,10 @@ class Prompts:
 
 
 def fitted(probes: Sequence[tuple[int, int]]) -> Sizes:
-    """From (words, tokens as counted) of two prompts of different length. Raises ValueError if they make no sense."""
+    """Computed from (words, counted tokens) of two prompts of different length. Raises ValueError if the counts are
+    impossible."""
     (words, tokens), (more_words, more_tokens) = probes
     per_word = (more_tokens - tokens) / (more_words - words)
     if not 0.2 <= per_word <= 5.0:
-        raise ValueError(f"{more_words - words} more words are {more_tokens - tokens} more tokens")
+        raise ValueError(f"{more_words - words} more words give {more_tokens - tokens} more tokens")
     return Sizes(tokens - per_word * words, per_word)

@@ -1,4 +1,4 @@
-"""The server under test, and how a request to it is written."""
+"""The server under test, and the bytes of a request to it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from loadtests.replay.prompts import Prompts
 
 
 class Length(StrEnum):
-    """How the target is told how long an answer is to be."""
+    """The way in which a request fixes the length of its answer."""
 
     CAP = "cap"
-    """`max_tokens`: an upper bound, which any OpenAI-compatible target understands. Answers may end before."""
+    """`max_tokens`: an upper bound, which any OpenAI-compatible target understands. Answers may be shorter."""
     EXACT = "exact"
-    """`max_tokens`, with `min_tokens` and `ignore_eos`: vLLM and SGLang then generate just so many."""
+    """`max_tokens`, with `min_tokens` and `ignore_eos`: vLLM and SGLang then generate exactly that many."""
     HIDDEN = "hidden"
-    """`min_tokens` alone: for emulated replicas whose answers end there, so that the gateway is not told the length."""
+    """`min_tokens` alone: for emulated replicas, whose answers end there. The gateway does not learn the length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,28 +33,28 @@ class Target:
 
     url: str
     model: str | None = None
-    """Asked for instead of what the traffic says."""
+    """Model to ask for instead of the traffic's."""
     keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
     length: Length = Length.CAP
     extra: Mapping[str, object] = field(default_factory=dict)
-    """Fields of every body."""
+    """Fields to add to every body."""
 
     def __post_init__(self) -> None:
-        if "@" in self.url:  # nothing else of it is told: a password may be
+        if "@" in self.url:  # nothing else of it is shown: it may contain a password
             raise ValueError("a user name or password in an address is not sent: leave it out, and give a key")
         try:
             parts = urlsplit(self.url)
             _ = parts.port
         except ValueError as error:
-            raise ValueError(f"{self.url} is no address of a server: {error}") from None
+            raise ValueError(f"{self.url} is not the address of a server: {error}") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{self.url} is no address of a server: write one such as http://127.0.0.1:8080")
+            raise ValueError(f"{self.url} is not the address of a server: write one such as http://127.0.0.1:8080")
         if parts.query or parts.fragment or parts.path.rstrip("/") not in ("", "/v1"):
-            raise ValueError(f"{self.url}: leave out what follows host and port: /v1/chat/completions is added")
+            raise ValueError(f"{self.url}: leave out the part after host and port: /v1/chat/completions is added")
 
     @property
     def tls(self) -> bool:
-        """Whether it is spoken to over TLS."""
+        """Whether connections use TLS."""
         return urlsplit(self.url).scheme == "https"
 
     @property
@@ -79,12 +79,12 @@ class Writer:
         """By key."""
 
     def request(self, number: int, arrival: Arrival, tries: int = 1) -> bytes:
-        """Head and body of a chat request. As SDKs do, later tries say how many were before."""
+        """Head and body of a chat request. As in SDKs, retries carry the number of earlier tries."""
         prompt = self._prompts.text(number, arrival.prompt_tokens, arrival.prefix)
         return self.chat(arrival, prompt, b"\r\n%b: %d" % (RETRY_COUNT, tries - 1) if tries > 1 else b"")
 
     def chat(self, arrival: Arrival, prompt: str, more: bytes = b"") -> bytes:
-        """The same with a prompt of one's own, and `more` lines of the head."""
+        """The same with a given prompt, and `more` lines in the head."""
         target = self._target
         body: dict[str, object] = {
             "model": target.model or arrival.model,

@@ -22,19 +22,19 @@ DEFAULT_DURATION_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Arrivals, and what to call them."""
+    """Arrivals, and their name in reports."""
 
     workload: Workload
     name: str
     pace: str
-    """How fast they come, after the name: of a closed loop, which sends when an answer has come, it is not true."""
+    """The rate, added to the name, except for a closed loop, which has no fixed rate."""
     planned_s: float | None
-    """None: to the end of a trace."""
+    """None: until the end of a trace."""
     left_out: EmptyRows = field(default_factory=EmptyRows)
 
     @property
     def tiers(self) -> set[str] | None:
-        """Whose requests there may be; None: the rows of a trace say."""
+        """Tiers of the requests; None: the rows of a trace name them."""
         if isinstance(self.workload, Synthetic):
             return {share.tier for share in self.workload.shares}
         if isinstance(self.workload, Trace) and not self.workload.format.names_tiers:
@@ -42,13 +42,13 @@ class Traffic:
         return None
 
     def arrivals(self, seed: int) -> Iterator[Arrival]:
-        """Those of one run."""
+        """The arrivals of one run."""
         return self.workload.arrivals(seed)
 
     def endless(self, seed: int) -> Iterator[Arrival]:
-        """For a closed loop, which ends when its time is up: those of this seed, of the next, and so on.
+        """For a closed loop, which ends by time: the arrivals of this seed, of the next, and so on.
 
-        None at all of a trace without a request: it has none for other seeds, either.
+        An empty trace gives none.
         """
         again, arrivals = self.workload, self.workload.arrivals(seed)
         first = next(arrivals, None)
@@ -66,13 +66,13 @@ class Traffic:
 def trace_traffic(path: Path, mix: Mix, rate: float | None, speed: float | None, duration_s: float | None) -> Traffic:
     """A recorded trace, faster or slower, or at a mean rate. Raises TraceError."""
     if not path.exists():
-        raise TraceError(f"{path}: there is no such file")
+        raise TraceError(f"{path}: the file does not exist")
     trace = open_trace(path, mix, speed or 1.0)
     trace, pace = trace if duration_s is None else replace(trace, duration_s=duration_s), ""
     if rate is not None:
         trace, pace = trace.at_rate(rate), f" at {rate:g}/s"
     elif speed is not None:
-        pace = f" at {speed:g} times its speed"
+        pace = f" at {speed:g} times the recorded speed"
     left_out = EmptyRows()
     return Traffic(replace(trace, on_empty=left_out.add), path.name, pace, duration_s, left_out)
 
@@ -82,7 +82,7 @@ def workload_traffic(
 ) -> Traffic:
     """A workload by name, by file, or in a line such as `prompt_tokens=500,output_tokens=100`.
 
-    `mixed`: somebody has asked for that mix, which only a line has a use for. Raises PolicyErrors, or ValueError.
+    `mixed`: the user gave a mix, which is only valid for a line. Raises PolicyErrors, or ValueError.
     """
     if "=" in spec:
         workload = _of_line(spec, mix)
@@ -101,7 +101,7 @@ def workload_traffic(
 
 
 def _of_line(spec: str, mix: Mix) -> Synthetic:
-    """Raises PolicyErrors by the names in the line: those of the file that stands for it, nobody has written."""
+    """Raises PolicyErrors with the names in the line, not those of the workload file that stands for it."""
     try:
         return load_text(_written(spec, mix), "--workload")
     except PolicyErrors as found:
@@ -110,14 +110,14 @@ def _of_line(spec: str, mix: Mix) -> Synthetic:
 
 
 def _written(spec: str, mix: Mix) -> str:
-    """A workload file that says the same."""
+    """The text of an equivalent workload file."""
     said = {"prompt_tokens": "500", "output_tokens": "100"}
     for part in spec.split(","):
         name, _, value = part.strip().partition("=")
         if not (name and value):
             raise ValueError(f"--workload {spec}: {part.strip()!r}: each part is NAME=VALUE, of {', '.join(FIELDS)}")
         if name not in FIELDS:
-            raise ValueError(f"--workload {spec}: there is no {name}: {among(name, FIELDS)}")
+            raise ValueError(f"--workload {spec}: {name} is unknown: {among(name, FIELDS)}")
         said[name] = value
     total = sum(part for _, part in mix.tiers)
     streamed = f", streamed: {said['streamed']}" if "streamed" in said else ""

@@ -1,4 +1,4 @@
-"""Why there is no connection: by fault of the target, or of the machine that the generator runs on."""
+"""Why there is no connection: the fault of the target, or a limit of the generator's machine."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ OWN_LIMITS = {
     errno.EADDRNOTAVAIL: "all local ports are in use: lower the rate, or give the target a second address",
     errno.ENOBUFS: "the system has no memory left for sockets: lower the rate",
 }
-"""Errors that are no fault of the target, and what helps."""
+"""Errors that are not the target's fault, and their remedy."""
 
 
 class OwnLimit(OSError):
-    """The generator's machine takes no more connections: what would have been measured from here on is its own."""
+    """The generator's machine has no room for more connections, so it would measure only itself from here on."""
 
 
 def told(error: OSError) -> str:
-    """In words. The numbers of TLS errors are not those of the system."""
+    """In words. The text of an error. The numbers of TLS errors are not those of the system."""
     if isinstance(error, ssl.SSLError):
         return f"TLS: {getattr(error, 'verify_message', '') or error.reason or error}"
     return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error) or "lost"
 
 
 def own_limit(error: OSError, connections: int) -> OwnLimit | None:
-    """The limit that stops a generator with so many connections; None where the target is at fault."""
+    """The text of the machine's limit at this many connections; None if the target is at fault."""
     if isinstance(error, ssl.SSLError) or error.errno not in OWN_LIMITS:
         return None
     return OwnLimit(

@@ -1,10 +1,10 @@
-"""Intervals around the figures of a load test: what chance could have made of it.
+"""Intervals around the figures of a load test, for the effect of chance.
 
 Requests of one moment share their fate, so stretches of time are drawn instead of single requests. This is a block
-bootstrap (Künsch, "The jackknife and the bootstrap for general stationary observations", 1989).
-It holds only where a stretch is much longer than the effects of its events last. Here they last as long as answers
-take, since an answer shares the queue and the batch with all that it meets. Two tests of the same traffic had the same
-bursts at the same time, so their stretches are drawn together.
+bootstrap (Künsch, "The jackknife and the bootstrap for general stationary observations", 1989). It needs stretches that
+are much longer than the effects of an event. Here an effect lasts as long as an answer, since an answer shares the
+queue and the batch with others. Two tests of the same traffic have the same bursts at the same time, so their stretches
+are drawn together.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ LEVEL = 0.95
 BLOCKS = 40
 """At most."""
 MIN_BLOCKS = 10
-"""Of fewer no interval is made: their spread says too little of that of the whole."""
+"""With fewer stretches there is no interval: they say too little about the spread."""
 FEWER = 3
-"""Draws have so many stretches less than there are: as many would make the intervals of few stretches too narrow. Of n,
-(n - 1) (1.96 / t)^2, which is n - 3, spread as far as Student's t asks at 95%."""
+"""A draw has this many stretches fewer than the test: with all of them, intervals of short tests would be too narrow.
+Of n stretches, (n - 1) (1.96 / t)^2, about n - 3, give the spread of Student's t at 95%."""
 MIN_BLOCK_S = 1.0
 MEDIANS = 4
-"""A stretch is at least so many median answers long, and as long as all but 1% of the answers."""
+"""A stretch is at least this many median answers long, and as long as the p99 of answers."""
 Values = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A figure and the middle 95% of what other draws would have made of it; not numbers where none were drawn."""
+    """A figure, and the middle 95% of its values in other draws; NaN without draws."""
 
     value: float
     low: float
@@ -44,25 +44,26 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Counts by stretch of time, from which every figure of every draw is made."""
+    """Counts by stretch of time, the source of every figure of every draw."""
 
     count: int
     least_s: float
-    """How long they have to be."""
+    """Shortest allowed stretch, in seconds."""
 
     @property
     def too_few(self) -> bool:
-        """The test is too short to be judged."""
+        """Whether the test is too short for intervals."""
         return self.count < MIN_BLOCKS
 
     def of(self, rows: Rows, from_s: float, until_s: float) -> npt.NDArray[np.int64]:
-        """The stretch that each row was due in."""
+        """The stretch in which each row was due."""
         share = (rows["due_s"] - from_s) / max(until_s - from_s, 1e-9)
         found: npt.NDArray[np.int64] = np.clip((share * self.count).astype(np.int64), 0, self.count - 1)
         return found
 
     def draws(self, seed: int) -> npt.NDArray[np.int64]:
-        """How often each stretch stands in each draw; the first draw is what happened, and all if they are too few."""
+        """Copies of each stretch in each draw. The first draw is the real test; with too few stretches it is the only
+        one."""
         if self.too_few:
             return np.ones((1, self.count), dtype=np.int64)
         drawn = np.random.default_rng(seed).multinomial(self.count - FEWER, [1 / self.count] * self.count, size=DRAWS)
@@ -71,7 +72,7 @@ class Blocks:
 
 
 def blocks_for(seconds: float, *tests: Judged) -> Blocks:
-    """As many as there are of that length, by the slowest of the tests."""
+    """The stretches of a test. Their length follows from the slowest of the tests."""
     least_s = MIN_BLOCK_S
     for judged in tests:
         p50, p99 = percentiles(latency(judged, "e2e"), (0.5, 0.99))
@@ -80,7 +81,7 @@ def blocks_for(seconds: float, *tests: Judged) -> Blocks:
 
 
 def shares(blocks: Blocks, block_of: npt.NDArray[np.int64], part: Mask, whole: Mask, draws: Values) -> Values:
-    """Of each draw: `part` over `whole`; not a number where there is none."""
+    """Of each draw: `part` over `whole`; NaN if `whole` is 0."""
     parts = np.bincount(block_of[part], minlength=blocks.count)
     wholes = np.bincount(block_of[whole], minlength=blocks.count)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -89,7 +90,7 @@ def shares(blocks: Blocks, block_of: npt.NDArray[np.int64], part: Mask, whole: M
 
 
 def quantiles(blocks: Blocks, block_of: npt.NDArray[np.int64], values: Values, q: float, draws: Values) -> Values:
-    """Of each draw: a quantile of what is a number, within 1%; what is less than LOW_S counts as that."""
+    """A quantile of each draw, within 1%. NaN is left out; values below LOW_S count as LOW_S."""
     known = ~np.isnan(values)
     bucket = np.clip(np.log(np.maximum(values[known], LOW_S) / LOW_S) / np.log(RATIO), 0, BUCKETS - 1).astype(np.int64)
     counts = np.zeros((blocks.count, BUCKETS))
@@ -102,7 +103,7 @@ def quantiles(blocks: Blocks, block_of: npt.NDArray[np.int64], values: Values, q
 
 
 def ranged(of_draws: Values) -> Range | None:
-    """The first draw with the interval of the others; None where the figure does not exist."""
+    """The first draw with the interval of the others; None if the figure does not exist."""
     value, drawn = float(of_draws[0]), of_draws[1:]
     drawn = drawn[~np.isnan(drawn)]
     if np.isnan(value):
@@ -114,6 +115,6 @@ def ranged(of_draws: Values) -> Range | None:
 
 
 def latency(judged: Judged, metric: str) -> Values:
-    """Values of answered requests; the rest is NaN."""
+    """Values of answered requests; NaN for others."""
     found: Values = np.where(judged.finished, judged.rows[f"{metric}_s"].astype(np.float64), np.nan)
     return found

@@ -1,4 +1,4 @@
-"""Two load tests side by side: each figure, the difference, and whether chance could have made it."""
+"""Compares two load tests: each figure, the difference, and whether chance explains it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GOODPUT = "goodput"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure of both. `change` is a difference for shares, and B / A for latencies."""
+    """One figure of both tests. `change` is a difference for shares, and B / A for latencies."""
 
     name: str
     a: Range | None
@@ -44,7 +44,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """`better`, `worse`, or `even` where the interval holds no change as well; empty where it cannot be said."""
+        """`better`, `worse`, or `even` if the interval contains no change; empty without an interval."""
         if self.change is None or np.isnan(self.change.low):
             return ""
         none = 1.0 if self.is_ratio else 0.0
@@ -85,17 +85,17 @@ def compare(a: Tested, b: Tested) -> Comparison:
 
 
 def _not_comparable(a: Tested, b: Tested) -> str:
-    """Faults of one test that concern every figure of it."""
+    """Problems of one test that affect all its figures."""
     late = [one.name for one in (a, b) if not one.report["trusted"]]
     if late:
         return f"the generator fell behind in {' and '.join(late)}, so that no figure of it can be trusted"
     if a.report["about"]["mode"] != b.report["about"]["mode"]:
-        return "one is a closed loop, whose latencies leave the waiting out"
+        return "one is a closed loop, whose latencies leave out the waiting"
     return ""
 
 
 def _held_apart(a: Tested, b: Tested) -> str:
-    """Good is not the same in both."""
+    """ "Good" means different things in the two tests."""
     if a.held is b.held:
         return ""
     ours, theirs = a.slos(), b.slos()
@@ -112,7 +112,7 @@ def _too_short(blocks: Blocks) -> str:
     if not blocks.too_few:
         return ""
     return (
-        f"too short to judge. With answers that take so long, an interval needs {MIN_BLOCKS} stretches of "
+        f"too short to judge. With answers of this length, an interval needs {MIN_BLOCKS} stretches of "
         f"{time(blocks.least_s)}, {time(MIN_BLOCKS * blocks.least_s)} in all"
     )
 
@@ -173,23 +173,23 @@ def _outcomes(one: Tested, outcomes: tuple[Outcome, ...]) -> Any:
 
 
 def _notes(a: Tested, b: Tested, paired: bool) -> list[str]:
-    """Facts that weaken a judgement."""
+    """Notes on facts that weaken the comparison."""
     found = []
     ours, theirs = a.report["totals"]["offered_per_s"], b.report["totals"]["offered_per_s"]
     if None not in (ours, theirs) and abs(theirs / ours - 1.0) > SAME_LOAD:
         found.append(f"Not the same load: {ours:.4g} and {theirs:.4g} requests/s were offered.")
     elif not paired:
-        found.append("Not the same requests (another seed, or other traffic): intervals are wider for it.")
+        found.append("Not the same requests (another seed, or other traffic), so intervals are wider.")
     for name, what in (("retries", "retries of clients"), ("length", "--length")):
         said = [one.report["about"][name] for one in (a, b)]
         if said[0] != said[1]:
-            found.append(f"Not asked alike: {what} {said[0]} and {said[1]}, which makes a difference by itself.")
+            found.append(f"Different requests: {what} {said[0]} and {said[1]}, which makes a difference by itself.")
     for one in (a, b):
         if not one.report["complete"]:
             found.append(f"{one.name} was stopped before its end.")
         if left_out := apart(one.report):
             found.append(f"{one.name}: {left_out}")
-    found.append("Latencies are of what was answered: who refuses more has less to answer late.")
+    found.append("Latencies are those of answered requests: a target that refuses more has fewer late answers.")
     return found
 
 
@@ -199,7 +199,7 @@ def headline(found: Comparison) -> str:
         return f"No verdict: {found.withheld}."
     goodput = next((row for row in found.rows if row.name == GOODPUT), None)
     if goodput is None or goodput.change is None:
-        return "Nothing to judge: one of them has no request that counts."
+        return "Nothing to judge: one of them has no counted request."
     points = (
         f"{100 * goodput.change.value:+.1f} points of goodput "
         f"({100 * goodput.change.low:+.1f} to {100 * goodput.change.high:+.1f})"
@@ -210,4 +210,4 @@ def headline(found: Comparison) -> str:
         case "worse":
             return f"{found.b.name} is worse than {found.a.name}: {points}."
         case _:
-            return f"No difference in goodput that chance could not have made: {points}."
+            return f"No difference in goodput beyond chance: {points}."

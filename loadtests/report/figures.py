@@ -1,4 +1,4 @@
-"""From rows to `report.json`: every figure of a load test, in one document with a versioned schema."""
+"""Makes `report.json` from rows: all figures of a load test, in one document with a versioned schema."""
 
 from __future__ import annotations
 
@@ -33,16 +33,17 @@ Report = dict[str, Any]
 
 
 class TooLate(Exception):
-    """The generator fell behind: what it measured says as much of itself as of the target."""
+    """The generator fell behind, so it measured itself as much as the target."""
 
 
 def report(run: RunFile, rows: Rows, policy: Held | None, *, allow_late: bool = False) -> Report:
-    """All figures. Raises TooLate if the generator fell behind, ValueError if the policy does not fit or rows lack."""
+    """All figures. Raises TooLate if the generator fell behind, ValueError if the policy does not fit or rows are
+    missing."""
     about = run.about
     if (missing := run.played.ended - len(rows)) > 0:
         raise ValueError(
-            f"{FILE} lacks {missing:,} of the {run.played.ended:,} requests that ended: the load tester has a fault, "
-            "so nothing is reported"
+            f"{FILE} lacks {missing:,} of the {run.played.ended:,} requests that ended, which is a bug of "
+            "the load tester, so nothing is reported"
         )
     counts = rows["due_s"] >= about.warmup_s
     chosen = rows[counts]
@@ -52,20 +53,22 @@ def report(run: RunFile, rows: Rows, policy: Held | None, *, allow_late: bool = 
         raise ValueError(f"no request was due{after}{before}: there is nothing to report")
     for column, names in (("tier", run.tiers), ("reason", run.reasons), ("replica", run.replicas)):
         if int(rows[column].max()) >= len(names):
-            raise ValueError(f"{FILE} has a {column} that the run has no name for: the two are of different tests")
+            raise ValueError(
+                f"{FILE} has a {column} without a name in run.json: the two files are from different tests"
+            )
     generator = _generator(run, chosen)
     behind = fell_behind(generator)
     if behind is not None and not allow_late:
         raise TooLate(
-            f"{behind}, more than the {about.max_late_s * 1e3:g} ms that are allowed (--max-late), so nothing is "
-            "reported. Lower the rate, free a core for it, or give --allow-late to have the report all the same, "
-            "marked as not to be trusted"
+            f"{behind}, more than the {about.max_late_s * 1e3:g} ms that --max-late allows, so nothing is "
+            "reported. Lower the rate, free a core for it, or give --allow-late for a report that is marked as not "
+            "to be trusted"
         )
     everything = judge(rows, run.tiers, policy)
     judged = everything.of(counts)
     seconds = run.played.sending_s - about.warmup_s
     times = about.warmup_s, run.played.sending_s
-    # Figures of all tiers together, beside those of each tier: NumPy lets two threads work at once.
+    # Figures of all tiers are computed beside those of each tier: NumPy lets two threads work at once.
     with ThreadPoolExecutor(1) as beside:
         totals = beside.submit(_totals, judged, run, seconds, policy)
         rates = beside.submit(_rates, everything, run)
@@ -159,7 +162,7 @@ def _totals(judged: Judged, run: RunFile, seconds: float, policy: Held | None) -
 
 
 def _rates(everything: Judged, run: RunFile) -> Report:
-    """Throughput: what was complete while requests were sent, whenever it was due."""
+    """Throughput: answers that were complete while requests were sent, whenever they were due."""
     from_s, until_s = run.about.warmup_s, run.played.sending_s
     done = everything.rows[everything.finished]
     ended_s = done["due_s"] + done["e2e_s"]
@@ -203,10 +206,10 @@ def _tier(name: str, judged: Judged, run: RunFile, policy: Held | None) -> Repor
 
 
 def _objective(metric: Metric, objective: Objective, slo: Slo, judged: Judged) -> Report:
-    """Held against the answers that it is about; and beside it, over all requests that count, how many kept to it.
+    """Each objective against the answers that it concerns; and the share of all counted requests that met it.
 
-    Those are told as the gateway tells them: TTFT and TPOT of streams, e2e of outputs up to `e2e_up_to_tokens`; whoever
-    was not answered has missed them all.
+    The shares follow the gateway's rules: TTFT and TPOT of streams, e2e of outputs up to `e2e_up_to_tokens`; a request
+    without an answer misses all.
     """
     rows, threshold_s = judged.rows, objective.threshold_s
     values = rows[f"{metric.value}_s"]
@@ -243,7 +246,7 @@ def _latencies(finished: Rows) -> Report:
 
 
 def _itl(run: RunFile, tiers: Sequence[str] | Mapping[str, object]) -> Report:
-    """Between pieces of content, of what was streamed after the warm-up, from histograms (1% off at most)."""
+    """Gaps between pieces of content of streams after the warm-up, from histograms (at most 1% off)."""
     counts: dict[int, int] = {}
     for tier in tiers:
         for bucket, count in run.gaps.get(tier, {}).items():
@@ -262,7 +265,7 @@ def _itl(run: RunFile, tiers: Sequence[str] | Mapping[str, object]) -> Report:
 
 
 def _sheds(rows: Rows, reasons: list[str]) -> Report:
-    """By reason: how many, and how many of them came with a Retry-After."""
+    """Refusals by reason: their number, and the number with a Retry-After."""
     shed = rows[rows["outcome"] == Outcome.SHED]
     found = {}
     for number in np.unique(shed["reason"]):
@@ -278,7 +281,7 @@ def _sheds(rows: Rows, reasons: list[str]) -> Report:
 
 
 def _replicas(judged: Judged, run: RunFile) -> Report:
-    """Where the target says who answered."""
+    """Requests by replica, if the target names the replica."""
     rows = judged.rows
     found = {}
     for number in np.unique(rows["replica"]):
@@ -290,7 +293,7 @@ def _replicas(judged: Judged, run: RunFile) -> Report:
 
 
 def _prompts(rows: Rows) -> Report:
-    """Whether prompts and answers were as long as they were meant to be, where the target counts them."""
+    """Wanted and counted tokens of prompts and answers, if the target reports counts."""
     known = rows[rows["prompt_counted"] > 0]
     finished = rows[rows["outcome"] == Outcome.FINISHED]
     return {
@@ -303,13 +306,13 @@ def _prompts(rows: Rows) -> Report:
 
 
 def _cached(rows: Rows) -> float | None:
-    """Share of the prompt tokens that engines found in their prefix caches; None where no answer says."""
+    """Share of the prompt tokens that engines found in their prefix caches; None if no answer reports it."""
     told = rows[~np.isnan(rows["prompt_cached"])]
     return _ratio(float(told["prompt_cached"].sum(dtype=np.float64)), float(told["prompt_counted"].sum()))
 
 
 def _curves(rows: Rows) -> Report:
-    """Latencies at shares that come ever closer to 1, for the plot of percentiles."""
+    """Latencies at quantiles that approach 1, for the plot of percentiles."""
     found: Report = {}
     finished = rows[rows["outcome"] == Outcome.FINISHED]
     for metric in CURVES:
@@ -328,7 +331,7 @@ def _by_tier(judged: Judged, run: RunFile) -> dict[str, Judged]:
 
 
 def _weights(rows: Rows, run: RunFile, policy: Held | None) -> npt.NDArray[np.float64]:
-    """The worth of each row: its tier's weight; where tokens count, times its tokens over the mean of its tier."""
+    """The worth of each row: its tier's weight; with `value: tokens`, times its tokens over the mean of its tier."""
     worth = np.array([_weight(policy, name) for name in run.tiers])[rows["tier"]]
     for number, name in enumerate(run.tiers):
         own = rows["tier"] == number

@@ -1,4 +1,4 @@
-"""Which requests of a test were good, and why the others were not: columns beside the rows."""
+"""Judges the requests of a test: good or not, and why not. The results are columns beside the rows."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ ERRORS = {
     Outcome.TIMEOUT: "client timeout",
     Outcome.NO_HTTP: "no HTTP",
 }
-"""Outcomes that are somebody's fault, and what they are called."""
+"""Outcomes with an error, and their names in reports."""
 
 
 class Held(Protocol):
-    """The objectives that requests are held against: a policy, or the kept part of one."""
+    """The objectives of a test: a policy, or the kept part of one."""
 
     @property
     def tiers(self) -> Mapping[str, Tier]: ...
@@ -36,19 +36,20 @@ class Held(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Rows that count for the report, by when they were due, with what they are worth."""
+    """Rows of the report, sorted by the time at which they were due, with their worth."""
 
     rows: Rows
     counted: Mask
-    """In the denominator of goodput: not 4xx, quotas, nor what somebody stopped while it could still have been good."""
+    """In the denominator of goodput: all except 4xx, quotas, and requests that were stopped while they could still be
+    good."""
     finished: Mask
     good: Mask
     late: Mapping[str, Mask]
-    """Beyond the bound of a metric: finished, or when the test was stopped."""
+    """Beyond the bound of a metric, at its end or when the test was stopped."""
 
     @property
     def beyond(self) -> Mask:
-        """Beyond the bound of any metric."""
+        """Whether each row is beyond the bound of a metric."""
         return _any_of(self.late)
 
     def of(self, chosen: Mask) -> Judged:
@@ -59,12 +60,12 @@ class Judged:
 
 
 def judge(rows: Rows, tiers: list[str], policy: Held | None) -> Judged:
-    """Hold every row against its tier's objectives; without a policy every finished request is good.
+    """Judge every row by its tier's objectives. Without a policy every finished request is good.
 
-    A good request finished and was not cut short. Every latency that could be observed is within the threshold of its
-    metric's highest percentile. A stream that never had a first token has missed any objective of TTFT. Latencies count
-    from when the request was due. A request under way at the stop of the test, and beyond a bound already, is a miss.
-    Else a target that hangs would look the better for being given up.
+    A good request finished and was not cut short, and each observed latency is within the threshold of its metric's
+    highest percentile. A stream without a first token misses every TTFT objective. Latencies count from when the
+    request was due. A request that was open when the test was stopped is a miss if it was beyond a bound already. Else
+    a target that hangs would look better after a stop.
     """
     outcome = rows["outcome"]
     finished, stopped = outcome == Outcome.FINISHED, outcome == Outcome.INTERRUPTED
@@ -75,7 +76,7 @@ def judge(rows: Rows, tiers: list[str], policy: Held | None) -> Judged:
         own = rows["tier"] == number
         done, left = own & finished, own & stopped
         for metric, bound_s in (("ttft", slo.ttft_bound_s), ("tpot", slo.tpot_bound_s), ("e2e", slo.e2e_bound_s)):
-            # Not a number (not observed) is beyond nothing, unless it should have been: the first token of a stream.
+            # NaN (not observed) is not beyond a bound, except for a missing first token of a stream.
             values = rows[f"{metric}_s"]
             beyond = done & (values > bound_s)
             if metric == "ttft" and slo.ttft:
@@ -106,7 +107,7 @@ def slo_of(policy: Held | None, tier: str) -> Slo:
 
 
 def misses(judged: Judged, reasons: list[str]) -> dict[str, int]:
-    """Requests that count and were not good, by reason, the most frequent first; each stands under one."""
+    """Counted requests that were not good, by reason, the most frequent first. Each has one reason."""
     rows = judged.rows
     missed = judged.counted & ~judged.good
     found: dict[str, int] = {}
@@ -120,7 +121,7 @@ def misses(judged: Judged, reasons: list[str]) -> dict[str, int]:
 
 
 def apart(judged: Judged, reasons: list[str]) -> dict[str, int]:
-    """Requests that are no part of any share, by reason, the most frequent first."""
+    """Requests outside of all shares, by reason, the most frequent first."""
     return _ranked({}, judged.rows[~judged.counted], reasons)
 
 
@@ -132,7 +133,7 @@ def _ranked(found: dict[str, int], others: Rows, reasons: list[str]) -> dict[str
 
 
 def _groups(rows: Rows) -> list[tuple[int, int, int]]:
-    """Outcome, reason, how many."""
+    """(outcome, reason, number)."""
     keys = rows["outcome"].astype(np.int64) << 16 | rows["reason"]
     values, counts = np.unique(keys, return_counts=True)
     return [(int(value) >> 16, int(value) & 0xFFFF, int(count)) for value, count in zip(values, counts, strict=True)]

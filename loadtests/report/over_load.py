@@ -1,4 +1,4 @@
-"""Throughput and goodput by offered load, where the load varied."""
+"""Throughput and goodput by offered load, if the load varied."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from loadtests.report.judged import Judged
 from loadtests.report.timeline import MAX_BINS, round_bins
 
 MIN_REQUESTS = 100
-"""In a bin, in the mean: by chance a bin has a tenth more or less than another."""
+"""Mean requests in a bin: with this many, chance makes differences of about 10% between bins."""
 LEVELS = 8
 APART = 4.0
-"""Levels are so many standard deviations of a Poisson process apart, or else all that differs is chance."""
+"""Standard deviations of a Poisson process between two levels: smaller differences are chance."""
 MIN_LEVELS = 3
 
 
 def over_load(judged: Judged, from_s: float, until_s: float) -> dict[str, list[float]]:
-    """Requests/s by level of offered load; empty where it was nearly the same all the time.
+    """Requests/s by level of offered load; empty if the load was nearly constant.
 
-    The time that counts is cut into bins, no shorter than answers take, and bins that were offered about the same are
-    one level. Offered and good are by when requests were due. Answered is by when the answer was complete, less the
-    time of an answer that nothing keeps waiting. While the load rises, those that end were offered at a lower one.
+    The counted time is cut into bins, each at least as long as an answer; bins with about the same offered load form
+    one level. Offered and good are counted when requests were due. Answered is counted when the answer was complete,
+    less the time of an unqueued answer: while the load rises, the requests that end were offered at a lower load.
     """
     bins = round_bins(until_s - from_s, _most_bins(judged, from_s, until_s))
     bin_s = (until_s - from_s) / bins

@@ -1,4 +1,4 @@
-"""`report.html`: a report as one page that needs nothing else, for a phone and a desk, in the light and in the dark."""
+"""`report.html`: a report as one self-contained page, for small and large screens, in light and dark themes."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ def document(title: str, parts: Sequence[str]) -> str:
 
 
 def tiles(of: Mapping[str, str]) -> str:
-    """Figures to be seen first, by name."""
+    """The most important figures, by name."""
     found = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in of.items())
     return f'<dl class="tiles">{found}</dl>'
 
 
 def figures(of: Sequence[Picture]) -> str:
-    """Pictures side by side where there is room."""
+    """Pictures, side by side if there is room."""
     drawn = (svg(picture, time if isinstance(picture, Chart) and picture.log_y else None) for picture in of)
     return f'<div class="figures">{"".join(drawn)}</div>'
 
 
 def table(columns: Sequence[str], rows: Rows, caption: str = "") -> str:
-    """A table whose first column names the rows; it scrolls by itself where it is too wide. No columns: no head."""
+    """A table whose first column names the rows. It scrolls if it is too wide. Without columns it has no head."""
     head = "".join(f"<th>{escape(column)}</th>" for column in columns)
     head = f"<thead><tr>{head}</tr></thead>" if head else ""
     body = "".join(
@@ -123,7 +123,7 @@ def _latencies(report: Report) -> str:
                 label = {"queue": "queue time", "e2e": "e2e"}.get(metric, metric.upper())
                 cells = [time(found[quantile]) for quantile in ("p50", "p90", "p95", "p99", "p999", "max")]
                 rows.append([f"{name} {label}", f"{found['n']:,}", *cells])
-    caption = "Latency of what was answered, from when it was due"
+    caption = "Latency of answered requests, from the time they were due"
     return table(["", "of", "p50", "p90", "p95", "p99", "p99.9", "most"], rows, caption)
 
 
@@ -138,7 +138,7 @@ def _objectives(report: Report) -> str:
         for name, of in report["tiers"].items()
         for row in of["objectives"]
     ]
-    return table(["objective", "of what was answered", "", "within it, of all it is about"], rows, "Objectives")
+    return table(["objective", "of answered requests", "", "share of all that met it"], rows, "Objectives")
 
 
 def _sheds(report: Report) -> str:
@@ -157,7 +157,7 @@ def _sheds(report: Report) -> str:
 
 
 def _retry_after(report: Report) -> str:
-    """Only where clients have tried again."""
+    """The section on retries; empty without retries."""
     columns = ("told", "obeyed", "admitted", "refused")
     rows = [
         [f"{tier}: {reason}", *(f"{of[column]:,}" for column in columns)]
@@ -187,7 +187,7 @@ def _trust(report: Report) -> str:
     late = " / ".join(time(generator[f"late_{name}_s"]) for name in ("p50", "p99", "p999", "max"))
     rows = [
         [
-            "requests sent later than due, p50 / p99 / p99.9 / most",
+            "lateness of requests, p50 / p99 / p99.9 / most",
             f"{late} (allowed: p99 {time(generator['max_late_s'])})",
         ],
         [

@@ -15,12 +15,12 @@ NAMES = (
     *(f"{metric}-{kind}" for metric in ("ttft", "e2e") for kind in ("over-time", "percentiles")),
     "misses",
 )
-"""A report has some of them."""
+"""All names of pictures; a report has some of them."""
 MAX_REASONS = 10
 
 
 def pictures(report: Report) -> list[Picture]:
-    """Over the load where that varied, over time, by percentile, and by reason."""
+    """Charts over the load (if it varied), over time, by percentile, and by reason."""
     streamed = report["totals"]["latencies"]["ttft"]["n"] > 0
     found: list[Picture] = [*_over_load(report), _rates(report)]
     found.append(_latency_over_time(report, *(("ttft", "TTFT") if streamed else ("e2e", "e2e"))))
@@ -28,7 +28,7 @@ def pictures(report: Report) -> list[Picture]:
     found.append(_misses(report))
     if report["trusted"]:
         return found
-    # A picture is passed on without the page that says so.
+    # The title repeats the warning, since a picture is passed on without its page.
     return [replace(picture, title=f"{picture.title} (not to be trusted)") for picture in found]
 
 
@@ -92,7 +92,7 @@ def _curve(report: Report, metric: str, name: str) -> Chart | None:
 
 
 def _objectives(report: Report, metric: str) -> dict[str, float]:
-    """The threshold of every objective, by a name that says it; tiers and percentiles with the same one together."""
+    """The threshold of every objective, by label; tiers and percentiles with the same threshold share one."""
     whose: dict[float, list[str]] = {}
     for tier, of in report["tiers"].items():
         for row in of["objectives"]:

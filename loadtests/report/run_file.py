@@ -1,4 +1,4 @@
-"""`run.json`: what is known of a load test beside its rows. Written at its end, read by reports."""
+"""`run.json`: all facts of a load test except its rows. Written at its end, read by reports."""
 
 from __future__ import annotations
 
@@ -21,46 +21,46 @@ class About:
 
     target: str
     traffic: str
-    """The trace or workload, and what was changed of it."""
+    """The trace or workload, and its changes."""
     seed: int
     started_at: str
     """ISO 8601."""
     planned_s: float | None
-    """None: to the end of a trace."""
+    """None: until the end of a trace."""
     warmup_s: float
     """Requests due before it are sent and not counted."""
     max_late_s: float
     """Lateness (p99) beyond which nothing is reported."""
     length: str
-    """How answers were steered: cap, exact or hidden."""
+    """How requests fix the length of answers: cap, exact or hidden."""
     clients: int | None = None
-    """Of a closed loop; None: an open loop."""
+    """Clients of a closed loop; None: an open loop."""
     retries: int = 0
     policy: str | None = None
-    """The file whose objectives requests are held against."""
+    """The policy file with the objectives."""
     unnamed_tier: str | None = None
-    """The name for requests without a named tier; None where tiers are named."""
+    """The name for requests without a named tier; None if tiers are named."""
     probed: bool = False
-    """Whether the target said how it counts prompts."""
+    """Whether the target reported how it counts prompts."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFile:
-    """A load test that is over."""
+    """A finished load test."""
 
     about: About
     played: Played
     tiers: list[str]
-    """Names by their number in the rows; likewise the other two."""
+    """Names by their number in the rows; the other two likewise."""
     reasons: list[str]
     replicas: list[str]
     gaps: dict[str, dict[int, int]]
-    """ITL by tier: how many in which bucket of loadtests.replay.gaps."""
+    """ITL by tier: counts by bucket of loadtests.replay.gaps."""
     version: int = VERSION
 
 
 def write_run(folder: Path, about: About, played: Played, columns: Columns) -> None:
-    """After the columns are closed."""
+    """Write it, after the columns are closed."""
     gaps = {
         tier: {bucket: count for bucket, count in enumerate(found.counts) if count}
         for tier, found in columns.gaps.items()
@@ -71,20 +71,18 @@ def write_run(folder: Path, about: About, played: Played, columns: Columns) -> N
 
 
 def read_run(folder: Path) -> RunFile:
-    """Raises ValueError that says what is wrong, or OSError."""
+    """Read it. Raises ValueError that says what is wrong, or OSError."""
     path = folder / FILE
     try:
         raw = orjson.loads(path.read_bytes())
         if not isinstance(raw, dict):
-            raise ValueError("is not what a load test writes")
+            raise ValueError("is not the run.json of a load test")
         if raw.get("version") != VERSION:
             raise ValueError(f"is of version {raw.get('version')}, this load tester reads {VERSION}")
         return msgspec.convert(raw, RunFile, strict=False)
     except FileNotFoundError:
-        raise ValueError(
-            f"{folder}: no load test has written here, there is no {FILE}: give the --out of one"
-        ) from None
+        raise ValueError(f"{folder}: there is no {FILE}: give the folder (--out) of a load test") from None
     except NotADirectoryError:
-        raise ValueError(f"{folder} is a file: give the folder that a load test has written, its --out") from None
+        raise ValueError(f"{folder} is a file: give the folder (--out) of a load test") from None
     except (orjson.JSONDecodeError, msgspec.ValidationError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from None

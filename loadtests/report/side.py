@@ -1,4 +1,4 @@
-"""Several load tests in the same pictures."""
+"""Pictures with several load tests in each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def over_each_other(reports: Mapping[str, Report]) -> list[Picture]:
             if (points := _points(report["totals"]["latencies"][metric]))
         ]
         if lines:
-            title = f"{name} of what was answered, by percentile"
+            title = f"{name} of answered requests, by percentile"
             found.append(Chart(metric, title, "share of answered requests", name, lines, log_y=True, nines=True))
     return found
 

@@ -15,7 +15,7 @@ Report = dict[str, Any]
 
 
 def print_report(report: Report, out: Console) -> None:
-    """The lines that matter most come first."""
+    """Print the report, the most important lines first."""
     out.print(Text(headline(report), style="bold"))
     for text in warnings(report):
         out.print(Text(text, style="yellow"))
@@ -30,7 +30,7 @@ def print_report(report: Report, out: Console) -> None:
         of_tiers = ", ".join(f"{name} {share(of['cached'])}" for name, of in report["tiers"].items())
         out.print(f"Prompt tokens found in prefix caches: {share(totals['cached'])} ({of_tiers})")
     sections = {
-        "Objectives, of what was answered; and how many of all that each is about kept to it": _objectives(report),
+        "Objectives, of answered requests; then the share of all that each concerns": _objectives(report),
         "Not good": _reasons(report, "misses"),
         "Counted apart": _reasons(report, "apart"),
     }
@@ -49,7 +49,7 @@ def _retry_after(report: Report) -> Iterator[str]:
     for name, of in report["tiers"].items():
         for reason, told in of["retry_after"].items():
             yield (
-                f"{name}: {reason}: {told['told']:,} told when to come again, {told['obeyed']:,} did, of which "
+                f"{name}: {reason}: {told['told']:,} told when to retry, {told['obeyed']:,} did, of which "
                 f"{told['admitted']:,} were answered and {told['refused']:,} refused again"
             )
         if of["retry_after"]:
@@ -58,7 +58,7 @@ def _retry_after(report: Report) -> Iterator[str]:
 
 
 def _answered(admitted: int, refused: int) -> str:
-    """The share of requests that were answered, of the answered and the refused."""
+    """The share of answered requests among the answered and the refused."""
     return share(admitted / (admitted + refused) if admitted + refused else None)
 
 

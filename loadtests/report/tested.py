@@ -1,4 +1,4 @@
-"""A load test that is over, read to be compared: held against the objectives that its report was made with."""
+"""Reads a finished load test for a comparison, judged by the objectives of its report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Report = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The objectives of a report, by tier: those that held when it was made, whatever its policy file says by now."""
+    """The objectives of a report, by tier: the ones at the time of the report, even if the policy file has changed."""
 
     tiers: Mapping[str, Tier]
 
@@ -42,7 +42,7 @@ class Tested:
 
 
 def read_both(a: Path, b: Path, policy: Policy | None) -> tuple[Tested, Tested]:
-    """Two tests, named by so much of the ends of their paths as tells them apart. Raises ValueError or OSError."""
+    """Two tests. Each is named by the end of its path, as long as needed to differ. Raises ValueError or OSError."""
     ours, theirs = a.resolve().parts, b.resolve().parts
     if ours == theirs:
         raise ValueError(f"{a} and {b} are the same test: give two")
@@ -54,7 +54,7 @@ def read_both(a: Path, b: Path, policy: Policy | None) -> tuple[Tested, Tested]:
 
 
 def read_test(folder: Path, policy: Policy | None) -> Tested:
-    """Read a test. Without a policy it is held against what its report was. Raises ValueError or OSError."""
+    """Read a test. Without a policy, it is judged by the objectives of its report. Raises ValueError or OSError."""
     run, rows = read_run(folder), read_rows(folder)
     held = policy or _held(folder, run)
     found = report(run, rows, held, allow_late=True)
@@ -68,16 +68,16 @@ def _held(folder: Path, run: RunFile) -> Held | None:
             made = orjson.loads(file.read_bytes())
             return None if made["about"]["policy"] is None else Kept(_kept(file, made, run))
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
-            raise ValueError(f"{file}: is no report of a load test: make it again, or give --policy") from None
+            raise ValueError(f"{file}: is not the report of a load test: make it again, or give --policy") from None
     if run.about.policy is None:
         return None
     if not Path(run.about.policy).exists():
-        raise ValueError(f"{folder}: was held against {run.about.policy}, which is not there: give --policy")
+        raise ValueError(f"{folder}: was judged by {run.about.policy}, which does not exist: give --policy")
     return load(Path(run.about.policy))
 
 
 def _kept(file: Path, made: Report, run: RunFile) -> dict[str, Tier]:
-    """A tier that was seen in the warm-up alone has no objectives in the report, and needs none."""
+    """A tier that occurs only in the warm-up has no objectives in the report, and needs none."""
     found = {name: Tier(name) for name in run.tiers}
     for name, of in made["tiers"].items():
         objectives: dict[str, list[Objective]] = {"ttft": [], "tpot": [], "e2e": []}

@@ -1,4 +1,4 @@
-"""A load test over time: what was offered, what was answered, what was good, and how long it took."""
+"""A load test over time: offered, answered and good requests, and latencies."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from loadtests.report.judged import ERRORS, Judged
 STEPS_S = (1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 MAX_BINS = 120
 MIN_REQUESTS = 25
-"""In a bin, in the mean: fewer are noise."""
+"""Mean requests in a bin: with fewer, the figures are noise."""
 MIN_S = 1.0
-"""A rate per second needs a second: a single request in the first millisecond is no thousand requests/s."""
+"""Shortest time for a rate: a single request in the first millisecond is not 1,000 requests/s."""
 
 
 def per_s(count: float, seconds: float) -> float | None:
-    """A rate; None where the time is too short to have one."""
+    """A rate; A rate per second; None if the time is too short for one."""
     return count / seconds if seconds >= MIN_S else None
 
 
 def timeline(judged: Judged, weights: npt.NDArray[np.float64], from_s: float, until_s: float) -> dict[str, Any]:
-    """In bins of equal length, which together are the time that counts. `weights`: what each row is worth.
+    """Figures in bins of equal length, which together are the counted time. `weights`: the worth of each row.
 
-    Offered, shed, failed and weighted goodput are by when requests were due, and so are latencies. Answered and good
-    are by when the answer was complete. They include answers to the warm-up and exclude answers after the last request:
-    a target that falls behind shows there. Rates are None where all of the time is less than `MIN_S`.
+    Offered, shed, failed, weighted goodput and latencies are counted when requests were due. Answered and good are
+    counted when the answer was complete. They include answers to the warm-up, and exclude answers after the last
+    request: so a target that falls behind is visible. Rates are None if the whole time is less than `MIN_S`.
     """
     most = max(1.0, min(MAX_BINS, np.count_nonzero(judged.rows["due_s"] >= from_s) / MIN_REQUESTS))
     bins = round_bins(until_s - from_s, most)
@@ -51,7 +51,7 @@ def timeline(judged: Judged, weights: npt.NDArray[np.float64], from_s: float, un
         inside = which & (due >= 0) & (due < bins)
         return np.bincount(due[inside], weights[inside], minlength=bins).astype(np.float64)
 
-    edges = np.searchsorted(due, np.arange(bins + 1))  # rows are by when they were due
+    edges = np.searchsorted(due, np.arange(bins + 1))  # rows are sorted by the time at which they were due
     parts = [slice(int(begin), int(end)) for begin, end in pairwise(edges)]
     shares = tuple(PERCENTILES.values())
     ttft = [percentiles(rows["ttft_s"][part], shares) for part in parts]
@@ -76,6 +76,6 @@ def timeline(judged: Judged, weights: npt.NDArray[np.float64], from_s: float, un
 
 
 def round_bins(seconds: float, most: float) -> int:
-    """How many bins of nearly a round length there are, not many more than `most`."""
+    """The number of bins, of a nearly round length; at most a few more than `most`."""
     step_s = next((step for step in STEPS_S if seconds / step <= most), STEPS_S[-1])
     return max(1, round(seconds / step_s))

@@ -1,4 +1,4 @@
-"""Figures as people read them, and what they should be told before they believe a report."""
+"""Formats figures for people, and writes the warnings of a report."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 Report = dict[str, Any]
 FELT_S = 0.005
-"""Waits on an event loop that are none: its timers are a few milliseconds late when it has nothing to do."""
+"""Waits on an event loop that do not count: its timers are a few milliseconds late even when it is idle."""
 OFF = 0.05
-"""How far prompts may be from their wanted length before it is said."""
+"""Share by which prompts may differ from their wanted length without a warning."""
 SPARE, MAX_GAPS = 0.1, 20.0
-"""Of the time in which requests are sent, and in mean gaps between them: a trace that ends so long before is told apart
-from a gap at the end."""
+"""An early end of the traffic is reported beyond this share of the planned time and this many mean gaps: a smaller rest
+may be a normal gap."""
 
 
 def time(seconds: float | None) -> str:
@@ -27,7 +27,7 @@ def time(seconds: float | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """`98.2%`; never 100% for what is only nearly all."""
+    """`98.2%`; less than all is never shown as 100%."""
     if value is None:
         return "–"
     text = f"{100 * value:.1f}%"
@@ -35,7 +35,7 @@ def share(value: float | None) -> str:
 
 
 def rate(value: float | None, form: str = ".4g") -> str:
-    """A rate: a number of something per second."""
+    """A number per second."""
     return "–" if value is None else f"{value:{form}}"
 
 
@@ -47,7 +47,7 @@ def objective(row: Report) -> str:
 
 
 def headline(report: Report) -> str:
-    """The one sentence."""
+    """The main result in one sentence."""
     totals = report["totals"]
     if report["about"]["policy"] is None:
         return f"{share(totals['goodput'])} of {_counted(totals)} were answered."
@@ -60,20 +60,20 @@ def headline(report: Report) -> str:
 def _counted(totals: Report) -> str:
     if totals["counted"] == totals["offered"]:
         return f"{totals['counted']:,} requests"
-    return f"{totals['counted']:,} requests that count (of {totals['offered']:,})"
+    return f"{totals['counted']:,} counted requests (of {totals['offered']:,})"
 
 
 def fell_behind(generator: Report) -> str | None:
-    """How the generator did, if one in a hundred of what it sent, or of what it had to read, was later than allowed."""
+    """The lateness of the generator, if 1% of its sendings or reads were later than allowed; else empty."""
     if generator["late_p99_s"] > generator["max_late_s"]:
         return f"the generator was late by {time(generator['late_p99_s'])} (p99)"
     if generator["loop_wait_p99_above_s"] >= max(FELT_S, generator["max_late_s"]):
-        return f"what the generator had to read waited over {time(generator['loop_wait_p99_above_s'])} for it (p99)"
+        return f"data waited over {time(generator['loop_wait_p99_above_s'])} for the generator to read it (p99)"
     return None
 
 
 def warnings(report: Report) -> list[str]:
-    """Warnings that a reader needs before believing the figures."""
+    """Warnings that a reader needs before the figures."""
     about, generator, prompts = report["about"], report["generator"], report["prompts"]
     found = []
     if (behind := fell_behind(generator)) is not None:
@@ -81,48 +81,48 @@ def warnings(report: Report) -> list[str]:
     elif generator["late_max_s"] > generator["max_late_s"]:
         which = "the p99.9 and the maxima" if generator["late_p999_s"] > generator["max_late_s"] else "the maxima"
         found.append(
-            f"The generator was late by {time(generator['late_max_s'])} at most: {which} of latencies may be its own, "
-            "not the target's."
+            f"The generator was late by {time(generator['late_max_s'])} at most: {which} of latencies may be due to "
+            "it, not to the target."
         )
     elif generator["loop_wait_max_above_s"] >= max(FELT_S, generator["max_late_s"]):
         waited = time(generator["loop_wait_max_above_s"])
         found.append(
-            f"What the generator had to read waited over {waited} for it at times: the maxima of latencies, and single "
-            "gaps between tokens, may be its own, not the target's."
+            f"At times data waited over {waited} for the generator: the maxima of latencies, and single gaps between "
+            "tokens, may be due to it, not to the target."
         )
     if left_out := apart(report):
         found.append(left_out)
     if about.get("wrong_row"):
-        found.append(f"Partial: the test ended at a row of the trace that is wrong ({about['wrong_row']}).")
+        found.append(f"Partial: the test ended at a wrong row of the trace ({about['wrong_row']}).")
     elif not report["complete"]:
         found.append(
-            "Partial: the test was stopped. What was under way then is counted apart, unless its TTFT, or "
-            "its e2e, was beyond the objective already."
+            "Partial: the test was stopped. Requests that were open then are counted apart, unless their TTFT or "
+            "e2e was beyond the objective already."
         )
     elif (rest_s := (about["planned_s"] or 0.0) - (ended_s := report["seconds"] + about["warmup_s"])) > 0.0:
         gap_s = report["seconds"] / report["totals"]["offered"]
         if rest_s > max(SPARE * about["planned_s"], MAX_GAPS * gap_s):
             planned = time(about["planned_s"])
-            found.append(f"There was nothing more to send after {time(ended_s)} of the {planned} asked for.")
+            found.append(f"The traffic ended after {time(ended_s)} of the wanted {planned}.")
     if report["totals"]["offered_per_s"] is None:
-        found.append(f"Only {time(report['seconds'])} of the test count: too short to say what comes in a second.")
+        found.append(f"Only {time(report['seconds'])} of the test count: too short for rates per second.")
     if about["mode"] == "closed loop":
         found.append(
             f"Closed loop: {about['clients']} clients wait for each answer before they ask again, so a target that "
-            "stalls is sent less, and the waiting that users would have had is in none of these figures."
+            "stalls gets fewer requests, and the figures leave out the waiting that users would have had."
         )
     if about.get("empty_rows"):
         found.append(
-            f"{about['empty_rows']:,} rows of the trace were left out: they are of 0 tokens, so they failed when they "
+            f"{about['empty_rows']:,} rows of the trace were left out: they have 0 tokens, so they failed when they "
             "were recorded."
         )
     if about["policy"] is None:
-        found.append("No policy was given: there are no objectives, and every request that was answered is good.")
+        found.append("No policy was given: there are no objectives, so every answered request is good.")
     counted, wanted = prompts["prompt_tokens_counted"], prompts["prompt_tokens"]
     if not about.get("probed", True) and not wanted and prompts["output_tokens_wanted"]:
-        found.append("The target does not say how many tokens prompts have: a word was taken for one token each.")
+        found.append("The target does not count the tokens of prompts: one token per word was assumed.")
     if wanted and abs(counted / wanted - 1.0) > OFF:
-        found.append(f"The target counts {share(counted / wanted)} of the prompt tokens that were meant to be sent.")
+        found.append(f"The target counts {share(counted / wanted)} of the prompt tokens of the traffic.")
     if about["length"] != "cap" and prompts["shorter_answers"]:
         found.append(f"{prompts['shorter_answers']:,} answers were shorter than the traffic says.")
     for tier, of in report["tiers"].items():
@@ -136,16 +136,16 @@ def warnings(report: Report) -> list[str]:
 
 
 def apart(report: Report) -> str:
-    """How many stand in no share, and why; empty where all count."""
+    """The number of requests outside of all shares, and why; empty if all count."""
     reasons: Counter[str] = Counter()
     for of in report["tiers"].values():
         reasons.update(of["apart"])
     if not reasons:
         return ""
     told = ", ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())
-    return f"{reasons.total():,} of {report['totals']['offered']:,} requests are counted apart, in no share: {told}."
+    return f"{reasons.total():,} of {report['totals']['offered']:,} requests are in no share: {told}."
 
 
 def shed(tier: Report) -> int:
-    """How many requests of a tier, as its report has it, were shed, for whatever reason."""
+    """Shed requests of a tier of the report, for any reason."""
     return sum(of["count"] for of in tier["sheds"].values())

@@ -1,4 +1,4 @@
-"""What became of clients that were told when to come again."""
+"""What became of clients that were told when to retry."""
 
 from __future__ import annotations
 

@@ -178,16 +178,14 @@ PIECE = b"x" * (1 << 16)
 WHOLE = HEAD.replace(b"text/event-stream", b"application/json")
 
 
-@pytest.mark.parametrize(
-    ("head", "most", "what"), [(HEAD, MAX_EVENT_BYTES, "an event"), (WHOLE, MAX_BODY_BYTES, "a body")]
-)
+@pytest.mark.parametrize(("head", "most", "what"), [(HEAD, MAX_EVENT_BYTES, "event"), (WHOLE, MAX_BODY_BYTES, "body")])
 def test_endless_answer_is_not_kept_beyond_its_bound(head: bytes, most: int, what: str) -> None:
     answer = read(head, 4096)
     for _ in range(most // len(PIECE)):
         answer.feed(chunk(PIECE))
     with pytest.raises(httptools.HttpParserError) as raised:
         answer.feed(chunk(b"x"))
-    assert str(raised.value.__context__) == f"{most + 1:,} bytes of {what} came without an end"
+    assert str(raised.value.__context__) == f"{most + 1:,} bytes of an unfinished {what} arrived"
 
 
 def test_a_stream_may_be_longer_than_any_of_its_events() -> None:

@@ -116,7 +116,7 @@ USED = b'{"choices":[{"message":{"content":"hi"}}],"usage":{"completion_tokens":
 def test_bad_token_count_makes_the_answer_invalid(tmp_path: Path, count: bytes) -> None:
     request = Line().gets(whole(USED % count)).request
     assert request.outcome is Outcome.NO_HTTP
-    assert request.reason.startswith("usage.completion_tokens is no count of tokens: ")
+    assert request.reason.startswith("usage.completion_tokens is not a number of tokens: ")
     assert rows_of(tmp_path, request)["output_tokens"].tolist() == [0]
 
 
@@ -129,12 +129,12 @@ def test_a_count_of_tokens_as_large_as_a_row_has_room_for(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        (b'{"choices":{"a":1}}', 'choices is no list: {"a":1}'),
-        (b'{"choices":[1]}', "an element of choices is no object: 1"),
-        (b'{"choices":[{"delta":"a"}]}', 'delta is no object: "a"'),
-        (b'{"usage":[3]}', "usage is no object: [3]"),
-        (b'{"tailgate":1}', "tailgate is no object: 1"),
-        (b'{"tailgate":{"cut":["total-timeout"]}}', 'tailgate.cut is no string: ["total-timeout"]'),
+        (b'{"choices":{"a":1}}', 'choices is not a list: {"a":1}'),
+        (b'{"choices":[1]}', "an element of choices is not an object: 1"),
+        (b'{"choices":[{"delta":"a"}]}', 'delta is not an object: "a"'),
+        (b'{"usage":[3]}', "usage is not an object: [3]"),
+        (b'{"tailgate":1}', "tailgate is not an object: 1"),
+        (b'{"tailgate":{"cut":["total-timeout"]}}', 'tailgate.cut is not a string: ["total-timeout"]'),
     ],
 )
 def test_event_of_the_wrong_type_is_named(said: bytes, told: str) -> None:
@@ -150,7 +150,7 @@ def test_nobody_asked_for_another_protocol() -> None:
 
 def test_a_message_of_another_kind_is_told_in_words() -> None:
     request = Line().gets(whole(b'{"choices":[{"message":["hi"]}]}')).request
-    assert (request.outcome, request.reason) == (Outcome.NO_HTTP, 'message is no object: ["hi"]')
+    assert (request.outcome, request.reason) == (Outcome.NO_HTTP, 'message is not an object: ["hi"]')
 
 
 def test_an_error_status_says_enough_whatever_its_body_is() -> None:

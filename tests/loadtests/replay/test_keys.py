@@ -77,5 +77,5 @@ def test_key_unfit_for_a_header_is_refused_and_not_shown(tier: str, key: str) ->
 def test_a_file_without_a_key_is_told(tmp_path: Path) -> None:
     (file := tmp_path / "keys").write_text("# none yet\n\n")
     for keys in (lambda: keys_of([], file, TIERS), lambda: keys_of_engine(None, file)):
-        with pytest.raises(ValueError, match=r"--keys: there is no key in .*keys; it is a file with one"):
+        with pytest.raises(ValueError, match=r"--keys: there is no key in .*keys; write one"):
             keys()

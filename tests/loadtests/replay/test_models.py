@@ -60,13 +60,13 @@ async def test_the_only_model_is_asked_for_with_the_key_of_who_asks() -> None:
 
 async def test_of_several_somebody_has_to_say_which() -> None:
     async with serving(listed("llama", "qwen")) as (url, _):
-        with pytest.raises(WhichModel, match="has no model default: give with --model one that it lists: llama, qwen"):
+        with pytest.raises(WhichModel, match="has no model default: give one of its models with --model: llama, qwen"):
             await with_its_model(Target(url), ARRIVAL)
 
 
 async def test_a_model_that_somebody_has_named_is_not_exchanged_for_another() -> None:
     async with serving(listed("llama")) as (url, _):
-        with pytest.raises(WhichModel, match="has no model gtp: give with --model one that it lists: llama"):
+        with pytest.raises(WhichModel, match="has no model gtp: give one of its models with --model: llama"):
             await contact(Target(url, model="gtp"), ARRIVAL, 1, print)
 
 

@@ -299,7 +299,7 @@ async def test_a_target_that_sends_elsewhere_is_not_tested() -> None:
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with server:
-        with pytest.raises(NoContact, match=f"{url} answers 302 to the first request"):
+        with pytest.raises(NoContact, match=f"{url} redirects the first request"):
             await probe(Target(url), next(arrivals(1)), 1)
 
 

@@ -75,7 +75,7 @@ def test_the_summary_fits_a_terminal(tmp_path: Path) -> None:
     out = Console(width=80, record=True, file=StringIO())
     print_report(made(tmp_path), out)
     text = out.export_text()
-    assert "22.2% of 9 requests that count (of 12) were good" in text
+    assert "22.2% of 9 counted requests (of 12) were good" in text
     assert "free: invalid: context-length 1" in text
     assert "gold: p99 TTFT ≤ 1 s: 1.5 s, missed" in text
     assert "free: shed: evicted 1" in text
@@ -102,7 +102,7 @@ def test_where_nobody_counted_prompts_it_is_said(tmp_path: Path, probed: bool, c
     request = answered(1.0)
     request.prompt_tokens = 50 if counts else None
     told = warnings(made(tmp_path, [request], probed=probed))
-    assert sum("The target does not say how many tokens prompts have" in text for text in told) == said
+    assert sum("The target does not count the tokens of prompts" in text for text in told) == said
 
 
 @pytest.mark.parametrize(("late", "which"), [(1, "the maxima"), (3, "the p99.9 and the maxima")])
@@ -111,7 +111,7 @@ def test_a_generator_that_stalled_once_says_what_may_be_its_own(tmp_path: Path, 
     found = made(tmp_path, requests)
     assert found["trusted"]
     assert warnings(found) == [
-        f"The generator was late by 501 ms at most: {which} of latencies may be its own, not the target's."
+        f"The generator was late by 501 ms at most: {which} of latencies may be due to it, not to the target."
     ]
 
 
@@ -120,15 +120,13 @@ def test_requests_that_are_in_no_share_are_counted_with_their_reasons(tmp_path: 
     found = made(tmp_path, [answered(1.0), *wrong, refused(9.0, "free", Outcome.QUOTA, "limit-tokens")])
     assert found["totals"]["goodput"] == 1.0
     (told,) = warnings(found)
-    assert told == (
-        "4 of 5 requests are counted apart, in no share: 3 invalid: invalid_api_key, 1 quota: limit-tokens."
-    )
-    assert headline(found).startswith("100.0% of 1 requests that count (of 5) were good")
+    assert told == ("4 of 5 requests are in no share: 3 invalid: invalid_api_key, 1 quota: limit-tokens.")
+    assert headline(found).startswith("100.0% of 1 counted requests (of 5) were good")
 
 
 def test_a_trace_that_ended_before_the_test_was_to(tmp_path: Path) -> None:
     many, few = ([answered(float(n)) for n in range(0, 100, every)] for every in (1, 10))
-    told = ["There was nothing more to send after 100 s of the 150 s asked for."]
+    told = ["The traffic ended after 100 s of the wanted 150 s."]
     assert warnings(made(tmp_path, many, planned_s=150.0)) == told
     assert not warnings(made(tmp_path, many, planned_s=105.0))
     assert not warnings(made(tmp_path, few, planned_s=150.0)), "a gap may be as long"

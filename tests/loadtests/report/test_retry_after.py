@@ -1,4 +1,4 @@
-"""Reports say what became of clients that were told when to come again."""
+"""Reports say what became of clients that were told when to retry."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ def test_who_was_told_who_obeyed_and_what_became_of_them(tmp_path: Path, retries
     assert [of["retry_after"] for of in found["tiers"].values()] == [{"queue-full": counts}, {}]
     out = Console(width=160, record=True, file=StringIO())
     print_report(found, out)
-    told = (
-        "free: queue-full: 1,234 told when to come again, 1,100 did, of which 900 were answered and 150 refused again"
-    )
+    told = "free: queue-full: 1,234 told when to retry, 1,100 did, of which 900 were answered and 150 refused again"
     assert (told in out.export_text(clear=False)) == (retries > 0)
     share = "free: answered: 85.7% of those, 75.0% of newcomers"
     assert (share in out.export_text(clear=False)) == (retries > 0)
