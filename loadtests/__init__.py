@@ -1,4 +1,4 @@
-"""Everything that exercises a live gateway: emulated replicas, load, benchmarks."""
+"""Tools that exercise a live gateway: emulated replicas, load tests, experiments, benchmarks."""
 
 from pathlib import Path
 

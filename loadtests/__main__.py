@@ -22,9 +22,9 @@ def made_of(commands: Iterable[str]) -> typer.Typer:
         pretty_exceptions_enable=False,
         rich_markup_mode="markdown",
         context_settings={"help_option_names": ["-h", "--help"]},
-        help="Load tests that cannot lie: open loop, latency from when a request was due, goodput beside throughput.",
+        help="Load tests that cannot lie: open loop, latency from the time a request is due, goodput and throughput.",
     )
-    program.callback()(lambda: None)  # else a single command would have no name
+    program.callback()(lambda: None)  # with a single command typer would drop its name
     for name in commands:
         program.command(name)(getattr(import_module(f"loadtests.commands.{name}"), f"{name}_command"))
     return program
@@ -32,10 +32,10 @@ def made_of(commands: Iterable[str]) -> typer.Typer:
 
 if __name__ == "__main__":
     end_by_sigterm()
-    # Imported modules stay: collecting garbage meanwhile would take a fifth of the import's time.
+    # Imported modules stay, so the collector would find nothing: it would take a fifth of the import's time.
     gc.disable()
     try:
-        # Only the imports of the wanted command: this way `report` starts in three quarters of the time.
+        # Only the wanted command is imported: so `report` starts in three quarters of the time.
         app = made_of([sys.argv[1]] if sys.argv[1:] and sys.argv[1] in COMMANDS else COMMANDS)
     except KeyboardInterrupt:
         sys.exit(130)  # nothing has begun

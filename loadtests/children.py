@@ -1,4 +1,4 @@
-"""Processes started and ended together: none outlives the block, whatever happens in it."""
+"""Processes that start and end together: none outlives the block, even after an error in it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
 
-# Between SIGTERM and SIGKILL.
+# Seconds between SIGTERM and SIGKILL.
 GRACE_S = 15.0
 LINES_KEPT = 20
 LINE_LIMIT_BYTES = 2**20
 
 Tell = Callable[[str, str], None]
-"""Takes the name of a child and a line that it has printed."""
+"""Called with the name of a child and a line of its output."""
 
 
 def end_by_sigterm() -> None:
@@ -27,7 +27,7 @@ def end_by_sigterm() -> None:
 
 
 class Child:
-    """One process, `ready` once enough of its lines have matched the expected one; `found` holds those."""
+    """One process; `ready` once enough of its lines have matched the expected one; `found` holds those."""
 
     def __init__(self, name: str, process: Process, says: str, times: int) -> None:
         self.name = name
@@ -39,7 +39,7 @@ class Child:
         self._times = times
 
     async def read(self, tell: Tell) -> None:
-        """Pass on what it prints, until it has ended."""
+        """Pass on its output until it ends."""
         assert self.process.stdout is not None
         async for raw in self.process.stdout:
             line = raw.decode(errors="replace").rstrip()
@@ -53,7 +53,7 @@ class Child:
 
     @property
     def how_it_ended(self) -> str:
-        """In words, with the last it printed."""
+        """How it ended, with its last lines of output."""
         status = self.process.returncode or 0
         how = f"was ended by signal {-status}" if status < 0 else f"exited with status {status}"
         return "\n".join([f"{self.name} {how}", *(f"  {line}" for line in self.lines)])
@@ -83,7 +83,8 @@ class Children:
         self._ending = False
 
     async def start(self, name: str, command: Sequence[str], says: str, times: int = 1) -> Child:
-        """Start one; `says` is a regular expression for the line that it prints, so many `times`, when it is ready."""
+        """Start one; `says` is a regular expression: the child is ready once it has printed `times` lines that
+        match."""
         process = await asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""Whether this process has the compiled gateway, and how to get it (docs/internals/adr/0007-compiled-wheels.md)."""
+"""Restarts this process over the compiled or the interpreted gateway (docs/internals/adr/0007-compiled-wheels.md)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gateway.observe.build_info import is_compiled
 
 
 def as_users_have_it(module: str, arguments: Sequence[str], tell: Callable[[str], None], *, pure: bool = False) -> None:
-    """Have this program run over the compiled gateway, or over the interpreted one: where it does not, run it anew.
+    """Run this program over the compiled gateway, or over the interpreted one. If it does not, start it again.
 
-    Returns if this process is as asked for, or if nothing can be compiled here, which is told.
+    Returns if this process is the wanted one, or, with a note, if nothing can be compiled here.
     """
     if pure:
         if is_compiled():
@@ -28,5 +28,5 @@ def as_users_have_it(module: str, arguments: Sequence[str], tell: Callable[[str]
 
 def _again(module: str, arguments: Sequence[str], pure: str) -> None:
     if os.environ.get(PURE) == pure:
-        raise SystemExit(f"tailgate is not what {PURE}={pure} says: is it installed twice?")
+        raise SystemExit(f"tailgate does not follow {PURE}={pure}: is it installed twice?")
     os.execve(sys.executable, [sys.executable, "-m", module, *arguments], {**os.environ, PURE: pure})

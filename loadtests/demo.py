@@ -46,7 +46,7 @@ class Trouble(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Where everything listens. A port of 0 is any free one; `free` is that for the replicas as well."""
+    """Where everything listens. Ports of the gateway; 0 is any free one. `free`: the replicas take free ports, too."""
 
     port: int
     admin_port: int
@@ -72,7 +72,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 async def start(children: Children, plan: Plan) -> Served:
-    """Start everything, and wait until it is there."""
+    """Start all processes, and wait until they are ready."""
     policy = read_policy()
     replicas = [
         (spec, await children.start(spec.name, _replica_command(policy, pool, spec, plan.free), REPLICA_LISTENS))
@@ -88,7 +88,7 @@ async def start(children: Children, plan: Plan) -> Served:
 
 
 def read_policy(path: Path = POLICY) -> Policy:
-    """The policy of the demo. Raises Trouble where it is broken, or where its replicas are not on this machine."""
+    """The policy of the demo. Raises Trouble if it is wrong, or if its replicas are on another machine."""
     try:
         policy = load(path)
     except PolicyErrors as errors:
@@ -135,7 +135,7 @@ def _write_policy(path: Path, urls: dict[str, str]) -> None:
 
 def _port_of(spec: ReplicaSpec) -> int:
     port = urlsplit(spec.url).port
-    assert port is not None, "a policy always knows the port of a replica"
+    assert port is not None, "the policy's URLs always have a port"
     return port
 
 
@@ -148,7 +148,7 @@ async def _until_ready(admin: str) -> None:
 
 
 def check_ports(plan: Plan) -> None:
-    """Raises Trouble that names each port that cannot be had, and what to do."""
+    """Raises Trouble if ports are taken; the text names each and says what to do."""
     wanted = {"the API": plan.port, "the admin pages": plan.admin_port}
     if not plan.free:
         wanted |= {f"the replica {spec.name}": _port_of(spec) for _, spec in _replicas(read_policy())}
@@ -156,13 +156,13 @@ def check_ports(plan: Plan) -> None:
         (port, f"port {port}, for {what}: {problem}") for what, port in wanted.items() if (problem := _problem(port))
     ]
     if problems:
-        see = f"See who has it:   lsof -nP -iTCP:{problems[0][0]} -sTCP:LISTEN"
+        see = f"See which process has it: lsof -nP -iTCP:{problems[0][0]} -sTCP:LISTEN"
         avoid = f"Take other ports: {short(Path(sys.executable))} -m loadtests.demo --free-ports"
         raise Trouble("\n".join([*(text for _, text in problems), see, avoid]))
 
 
 def _problem(port: int) -> str:
-    """Why nothing can listen on `port`; empty if something can."""
+    """Why nothing can listen on `port`; empty if it is free."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -176,11 +176,11 @@ def _problem(port: int) -> str:
 
 
 async def run(plan: Plan, out: Console) -> int:
-    """Until a signal, or until something goes wrong; the exit status."""
+    """Run until a signal or an error. Returns the exit status."""
     stop = asyncio.Event()
     async with Children(lambda name, line: out.print(Text(f"{name:>8}  {line}", style="dim"))) as children:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            # A user who asks twice will not wait.
+            # A user who presses Ctrl-C twice does not want to wait.
             asyncio.get_running_loop().add_signal_handler(
                 number, lambda: children.kill() if stop.is_set() else stop.set()
             )
@@ -223,7 +223,7 @@ async def _show_all(children: Children, plan: Plan, out: Console) -> None:
 
 @contextmanager
 def planned(options: argparse.Namespace) -> Iterator[Plan]:
-    """The options of the command line. The copy of the policy, if there is one, goes with the plan."""
+    """The options of the command line, as a plan. The plan owns the copy of the policy, if there is one."""
     free: bool = options.free_ports
     port, admin_port = (0, 0) if free else (PORT, ADMIN_PORT)
     port = port if options.port is None else options.port

@@ -1,4 +1,4 @@
-"""Texts of the demo: what happened, where everything is, and what to try next."""
+"""Texts of the demo: the first request, the addresses, and commands to try."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Served:
 
 
 def show(out: Console, answer: Answer, served: Served, policy_path: Path) -> None:
-    """A summary of the run, and what to try next."""
+    """A summary of the start, and commands to try."""
     api, admin = served.api, served.admin
     json_body = "-H 'content-type: application/json' -d"
     _head(out, "One streamed request went through:")
@@ -45,15 +45,15 @@ def show(out: Console, answer: Answer, served: Served, policy_path: Path) -> Non
     _head(out, f"A prompt of {LONG_WORDS:,} words goes to the long pool (x-tailgate-pool says so):")
     python = f"python3 -c 'import json; print(json.dumps({LONG_PROMPT}))'"
     out.print(Text(f"{python} | curl -s -D - -o /dev/null {api}/v1/completions {json_body} @-"))
-    _head(out, f"A replica that is dead for {DEAD_S} seconds is not sent to (the console shows it):")
+    _head(out, f"A replica that is dead for {DEAD_S} seconds gets no requests (see the console):")
     out.print(Text(f'curl {served.replicas[0]}/emulator/faults -d \'{{"fault": "dead", "for_s": {DEAD_S}}}\''))
-    _head(out, "Send it from half to twice what it can serve, for two minutes, and read the report:")
+    _head(out, "Send half to twice the load that it can serve, for two minutes, and read the report:")
     out.print(Text(overload(api, policy_path)))
     _head(out, "Look inside:")
     _fact(out, "admin", f"{admin}/", "the console, in a browser")
     _fact(out, "state", f"{admin}/admin/state")
     _fact(out, "metrics", f"{admin}/metrics")
-    _fact(out, "policy", short(policy_path), "edit it while this runs: it is read again when it is saved")
+    _fact(out, "policy", short(policy_path), "edit it while this runs: it is read again on every save")
     _head(out, "Serving until Ctrl-C.")
 
 

@@ -13,19 +13,19 @@ CLIENT_TIMEOUT_S = 30.0
 
 
 class NoAnswer(Exception):
-    """Why the request was not answered."""
+    """The request was not answered. The text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The replica that answered, and how fast. Times in seconds."""
+    """The replica that answered, and the times of the answer. Times in seconds."""
 
     pool: str
     replica: str
     ttft_s: float
     """From the request sent to the first token."""
     tpot_s: float
-    """The mean time of a token after the first."""
+    """The mean time per token after the first."""
     e2e_s: float
     """From the request sent to the end of the answer."""
     prompt_tokens: int

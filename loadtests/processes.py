@@ -1,4 +1,4 @@
-"""Other processes: what CPU and memory a whole tree of them has used, which core they run on, and their ports.
+"""Other processes: CPU and memory of a whole tree, cores, and free ports.
 
 Linux is read from /proc (CPU in ticks of 10 ms), macOS from ps. Both count children and threads.
 """
@@ -35,7 +35,8 @@ class Entry:
 
 
 def parse_stat(line: str, ticks_per_s: int, page_bytes: int) -> Entry:
-    """One /proc/<pid>/stat. The name may hold spaces and parentheses: fields count from the last one."""
+    """One /proc/<pid>/stat. Parse /proc/PID/stat. The name may hold spaces and parentheses: fields are counted from the
+    last parenthesis."""
     pid, rest = line.split(" ", 1)
     fields = rest.rpartition(")")[2].split()
     # proc_pid_stat(5): ppid is field 4, utime to cstime 14-17, rss 24; fields[0] is field 3.
@@ -55,7 +56,7 @@ def parse_ps(line: str) -> Entry:
 
 
 def process_table() -> list[Entry]:
-    """Every process that could be read."""
+    """Every process that can be read."""
     if sys.platform == "linux":
         ticks, page = os.sysconf("SC_CLK_TCK"), resource.getpagesize()
         entries = []
@@ -63,14 +64,14 @@ def process_table() -> list[Entry]:
             try:
                 entries.append(parse_stat(stat.read_text(), ticks, page))
             except (FileNotFoundError, ProcessLookupError):
-                continue  # it ended while we looked
+                continue  # it ended during the read
         return entries
     listing = subprocess.run(["ps", "-axo", "pid=,ppid=,rss=,time="], capture_output=True, text=True, check=True)
     return [parse_ps(line) for line in listing.stdout.splitlines()]
 
 
 def tree_usage(root: int, table: list[Entry] | None = None) -> Usage:
-    """Usage of `root` and all its descendants together."""
+    """Total usage of `root` and its descendants."""
     table = process_table() if table is None else table
     tree = {root}
     grew = True
@@ -85,7 +86,7 @@ def tree_usage(root: int, table: list[Entry] | None = None) -> Usage:
 
 
 def machine_busy_s() -> float | None:
-    """CPU seconds that all processes of the machine have used since it started; None where /proc does not tell."""
+    """CPU seconds that all processes of the machine have used since it started; None without /proc."""
     if sys.platform != "linux":
         return None
     with open("/proc/stat") as lines:
@@ -95,14 +96,14 @@ def machine_busy_s() -> float | None:
 
 
 class Neighbours:
-    """Watches how much of the machine others use, from its making on: it is their noise that a run must bear."""
+    """Measures the share of the machine that other processes use, from its creation on: the noise of a run."""
 
     def __init__(self) -> None:
         self._before = self._others_s()
         self._started_at = time.monotonic()
 
     def share(self) -> float | None:
-        """Share of all cores (0-1) that was used by what is neither this process nor a child that has ended."""
+        """Share of all cores (0-1) used by other processes: neither this one nor its ended children."""
         now = self._others_s()
         if now is None or self._before is None:
             return None
@@ -131,7 +132,7 @@ class Cores:
 
 
 def split_cores() -> Cores:
-    """The last core for the proxy and the others for the load, where there are two and Linux lets us choose."""
+    """The last core for the proxy and the others for the load, if there are two and Linux allows the choice."""
     if sys.platform != "linux":
         return Cores(None, None)
     cores = sorted(os.sched_getaffinity(0))

@@ -1,4 +1,4 @@
-"""Quantiles of what was measured, by rank."""
+"""Quantiles of samples, by rank."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def rank(ordered: Sequence[float], q: float) -> float:
 
 
 def place(n: int, q: float) -> int:
-    """Where that one stands among `n` values in order, from 0."""
+    """The index of that quantile among `n` sorted values."""
     return max(0, math.ceil(q * n) - 1)
 
 
 def interval(ordered: Sequence[float], q: float) -> tuple[float, float]:
     """95% of a quantile, from the ranks that a binomial count of `n` draws lies between.
 
-    The upper end is inf where there are too few to know it: for a p99 fewer than some 480.
+    The upper end is inf if there are too few values: for a p99, fewer than some 480.
     """
     n = len(ordered)
     half = 1.96 * math.sqrt(n * q * (1.0 - q))
@@ -35,7 +35,7 @@ def interval(ordered: Sequence[float], q: float) -> tuple[float, float]:
 
 
 def overlap(one: Sequence[float], other: Sequence[float], q: float) -> bool | None:
-    """Whether the 95% intervals of a quantile meet, of two ordered samples; None where either has too few to know."""
+    """Whether the 95% intervals of a quantile meet, of two ordered samples; None if either sample is too small."""
     (low, high), (bottom, top) = interval(one, q), interval(other, q)
     if math.isinf(high) or math.isinf(top):
         return None
@@ -43,7 +43,8 @@ def overlap(one: Sequence[float], other: Sequence[float], q: float) -> bool | No
 
 
 def off(live: float, told: float) -> float:
-    """How far `told` is from `live`, as a share of it; inf where that is 0 and `told` is not, or either is infinite."""
+    """Relative error of `told`, as a share of `live`; inf if `live` is 0 and `told` is not, or if either is
+    infinite."""
     if not (math.isfinite(live) and math.isfinite(told)):
         return math.inf
     if live == 0.0:

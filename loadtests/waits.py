@@ -1,4 +1,4 @@
-"""Waits on an event loop, by bucket of gateway.observe.metrics.lag."""
+"""Quantiles of waits on an event loop, from buckets of gateway.observe.metrics.lag."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from gateway.observe.metrics.lag import EDGES
 
 
 def edge_of(counts: Sequence[float], share: float) -> float:
-    """The upper edge of the bucket where so large a share of the waits is reached; inf above the last edge."""
+    """The upper edge of the bucket with the quantile `share`; inf above the last edge."""
     return (*EDGES, math.inf)[bucket_of(counts, share) or 0]
 
 
 def above(counts: Sequence[float], share: float) -> float:
-    """The lower edge of that bucket: the wait is longer; 0 where there is none."""
+    """The lower edge of that bucket, so the wait is longer; 0 if there is none."""
     return (0.0, *EDGES)[bucket_of(counts, share) or 0]

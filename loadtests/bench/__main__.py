@@ -42,7 +42,8 @@ def measure(plan: dict[str, list[str]], effort: Effort, cores: Cores, console: C
 
 
 def plan_of(only: Sequence[str], targets: Sequence[str], *, quick: bool) -> dict[str, list[str]]:
-    """Which measures are run with which targets; without names, all. Quick leaves out mere references."""
+    """The measures to run, each with its targets: all if none are named. Quick runs leave out targets that no claim
+    needs."""
     plan = {}
     for name, one in MEASURES.items():
         chosen = [target for target in one.targets if not targets or target in targets]
@@ -56,7 +57,7 @@ def plan_of(only: Sequence[str], targets: Sequence[str], *, quick: bool) -> dict
 def _known(names: list[str], known: Sequence[str]) -> list[str]:
     for name in names:
         if name not in known:
-            raise typer.BadParameter(f"{name!r} is none of {', '.join(known)}")
+            raise typer.BadParameter(f"{name!r} is unknown; known: {', '.join(known)}")
     return names
 
 
@@ -67,13 +68,18 @@ def main(
     target: Annotated[
         list[str] | None, typer.Option(help=f"A target: {', '.join(KNOWN)}. May be given several times.")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Under a minute: fewer, shorter rounds, noisier.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Under a minute: fewer and shorter rounds, noisier figures.")
+    ] = False,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of each measure.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write every raw round to this file.")] = None,
     profile: Annotated[
-        bool, typer.Option("--profile", help="No measuring: tailgate under cProfile, with --only requests or chunks.")
+        bool,
+        typer.Option("--profile", help="Measure nothing: run tailgate under cProfile, with --only requests or chunks."),
     ] = False,
-    pure: Annotated[bool, typer.Option("--pure", help="Interpreted, not compiled as it is installed.")] = False,
+    pure: Annotated[
+        bool, typer.Option("--pure", help="Measure the interpreted code, not the compiled code that is installed.")
+    ] = False,
     fail: Annotated[bool, typer.Option(help="Exit with 1 if a target is missed.")] = True,
 ) -> None:
     """Measure the cost of tailgate, as ratios to other proxies on the same upstream in the same run."""

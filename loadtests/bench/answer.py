@@ -10,14 +10,14 @@ from loadtests.bench import canned
 
 
 class BadAnswer(Exception):
-    """An answer other than the requested one; its run is void."""
+    """The answer is not the requested one, so its run is void."""
 
 
 class Answer:
     """Feeds bytes to httptools and keeps what is needed to judge the answer.
 
-    `done` turns true when an answer is complete; `reset()` makes ready for the next one. `events` counts the SSE
-    events of the answer, whatever pieces they came in.
+    `done` turns true when an answer is complete; `reset()` prepares for the next one. `events` counts the SSE events of
+    the answer, however they were split into pieces.
     """
 
     __slots__ = ("_carry", "_parser", "done", "events", "first", "length", "pieces", "tail")
@@ -39,7 +39,7 @@ class Answer:
             self.pieces = []
 
     def feed(self, data: bytes) -> None:
-        """More bytes from the socket. Raises BadAnswer for anything that is no HTTP."""
+        """More bytes from the socket. Raises BadAnswer if they are not HTTP."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:

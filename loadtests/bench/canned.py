@@ -31,7 +31,7 @@ def _filler(count: int) -> str:
 
 
 def _stretched(build: Callable[[str], object], size: int) -> bytes:
-    """The result of `build(text)` for a text that makes it exactly `size` bytes."""
+    """`build(text)`, with a text of the length that makes the result exactly `size` bytes."""
     return _compact(build(_filler(size - len(_compact(build(""))))))
 
 
@@ -213,7 +213,7 @@ _EDGES = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2
 
 
 def _metrics_page() -> bytes:
-    """A page with the size and contents of vLLM's, since reading it is part of a gateway's work."""
+    """A page as large as vLLM's, with the same contents: reading it is part of a gateway's work."""
     labels = f'engine="0",model_name="{MODEL}"'
     lines = []
     for name in _GAUGES:

@@ -23,7 +23,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A bound on a value of `ours`, as a multiple of that of `theirs`, or absolute in the section's unit."""
+    """A bound on the value of `ours`: a multiple of the value of `theirs`, or absolute in the section's unit."""
 
     section: str
     ours: str
@@ -36,7 +36,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A claim after a run. `measured` is None unless it could be."""
+    """A claim after a run. `measured` is None if nothing could be measured."""
 
     claim: Claim
     state: State
@@ -62,7 +62,7 @@ CLAIMS = (
 
 
 CLAIMED = {(claim.section, name) for claim in CLAIMS for name in (claim.ours, claim.theirs)}
-"""Which targets a claim needs in which section; the others are there for reference."""
+"""The targets that claims need, by section; the others are there for reference."""
 
 
 def judge(claim: Claim, section: Section) -> Verdict:

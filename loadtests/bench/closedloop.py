@@ -1,4 +1,4 @@
-"""A closed loop: each client sends its next request when the last one is answered. Finds the rate at saturation."""
+"""A closed loop: each client sends its next request when the last one is answered. It finds the rate at saturation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from loadtests.bench.patience import until
 from loadtests.processes import tree_usage
 
 MAX_ERRORS = 10
-"""Errors are quoted up to this number; the first one already makes the run void."""
+"""Number of errors that are quoted; the first one already makes the run void."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class ClosedResult:
 
 
 def first_answer(port: int) -> int:
-    """Ask once, check that the answer says what the upstream said, and return its length in bytes.
+    """Send one request, check that the answer has the upstream's content, and return its length in bytes.
 
     Raises BadAnswer or OSError.
     """
@@ -89,7 +89,7 @@ class _Client(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the first request."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports are not subclasses of asyncio's
         self._transport.write(self._run.request)
 
     def data_received(self, data: bytes) -> None:
@@ -114,7 +114,7 @@ class _Client(asyncio.Protocol):
 
 
 async def run_closed(spec: Closed, length: int) -> ClosedResult:
-    """Warm up, then measure for `seconds`. `length` is what an answer's body must have."""
+    """Warm up, then measure for `seconds`. `length`: bytes that each answer's body must have."""
     run = _Run(canned.request(f"127.0.0.1:{spec.port}", stream=False), length)
     loop = asyncio.get_running_loop()
     transports = []

@@ -1,8 +1,8 @@
 """The cost of the decisions alone: the controller called in process, in virtual time, in the way its driver calls it.
 
-A steady fleet: each replica serves IN_FLIGHT streamed requests of SERVICE_S, is scraped once a second, and nothing
-is ever refused. Everything the controller does for a request is counted, alarms and scrapes included. With `warm`, the
-requests are turns of conversations of 4,000 prompt tokens, which one of the replicas has cached.
+A steady fleet: each replica serves IN_FLIGHT streamed requests of SERVICE_S, is scraped once a second, and nothing is
+ever refused. Everything the controller does for a request is counted, alarms and scrapes included. With `warm`, the
+requests are turns of conversations of 4,000 prompt tokens, each cached by one replica.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from loadtests.bench.policy import policy
 IN_FLIGHT = 8
 SERVICE_S = 0.5
 PREFILL_SHARE = 0.2
-"""The part of its time that a request spends before its first token,"""
+"""Share of its time that a request spends before its first token,"""
 WARM_PREFILL_SHARE = 0.05
-"""and a warm one. All prompts of a replica together must leave its engine time for answers."""
+"""and the same share for a warm one. All prompts of a replica together must leave its engine time for answers."""
 TALKS = 2 * IN_FLIGHT
-"""Conversations for each replica: enough that a turn is over before the next one of the same conversation begins."""
+"""Conversations per replica: enough that a turn ends before the next turn of its conversation begins."""
 PROMPT_TOKENS, PROMPT_BYTES = 4000, 16_000
 ENDS = (*range(512, 4097, 512), *range(6144, PROMPT_BYTES, 2048))
 """Ends of the blocks of such a prompt (`gateway.wire.prefix`)."""
@@ -38,7 +38,7 @@ ENDS = (*range(512, 4097, 512), *range(6144, PROMPT_BYTES, 2048))
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """`requests` decided upon over `replicas`, as many again to warm up."""
+    """Decide `requests` requests over `replicas` replicas, after as many again to warm up."""
 
     replicas: int
     requests: int = 20_000
@@ -78,7 +78,7 @@ class Fleet:
         self._now = 1000.0
         self._request_ids = 0
         self._filling = replace(self._sample, kv_fraction=None)
-        """The scrape of a fleet that has not all of its requests yet."""
+        """The scrape while the fleet is still being filled."""
         for name in self._names:
             self._controller.observe(name, self._filling, self._now)
         self._warm_up()
@@ -99,7 +99,7 @@ class Fleet:
         return self._controller.snapshot(self._now)
 
     def _warm_up(self) -> None:
-        """Let each conversation have been served by one of the replicas for short prompts."""
+        """Serve a turn of each conversation, so that one replica for short prompts has cached it."""
         pool = next(iter(self._controller.state.fleet))
         replicas = list(pool.replicas.values())
         for talk, prefix in enumerate(self._prefixes):
@@ -134,19 +134,20 @@ class Fleet:
         self.hear(commands)
 
     def _alarm(self) -> None:
-        """As the driver does after every call: check whether to wake."""
+        """Wake the controller if its timer is due, as the driver does after every call."""
         if self._controller.wake_at() <= self._now:
             self.hear(self._controller.wake(self._now))
 
     def hear(self, commands: list[Command]) -> None:
-        """Do as the controller says. A request may have waited for its own replica. Raises ValueError if one fails."""
+        """Carry out the controller's commands. A request may have waited for the replica with its cache. Raises
+        ValueError if one fails."""
         for command in commands:
             if isinstance(command, Dispatch):
                 self._controller.sent(command.attempt, self._now)
                 self._alarm()
                 self._prefilling.append(command.attempt)
             elif not isinstance(command, Commit | Ended) or (isinstance(command, Ended) and not command.record.good):
-                raise ValueError(f"{command}: the fleet is not the steady one that was meant")
+                raise ValueError(f"{command}: the fleet did not stay steady, as it must")
 
     def _ask(self, number: int, now: float) -> Request:
         prefixes = self._prefixes
@@ -170,7 +171,7 @@ class Fleet:
 
 
 def _prefix(talk: int) -> Prefix:
-    """The blocks of one conversation, all of them its own."""
+    """The blocks of one conversation; no other conversation shares them."""
     return Prefix(tuple(hash((talk, end)) for end in ENDS), ENDS, PROMPT_BYTES)
 
 

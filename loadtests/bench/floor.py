@@ -16,7 +16,7 @@ import uvloop
 
 
 class Side(asyncio.Protocol):
-    """The part that both sides share: a parser that finds the end of each message."""
+    """Base of both sides: a parser that finds the end of each message."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport
@@ -25,10 +25,10 @@ class Side(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's transports are not subclasses of asyncio's
 
     def connection_lost(self, error: Exception | None) -> None:
-        """One side alone is useless."""
+        """Close the other side too: one side alone is useless."""
         if self.peer is not None:
             self.peer.peer = None
             self.peer.transport.abort()
@@ -44,7 +44,7 @@ class Upstream(Side):
         self._over = False
 
     def data_received(self, data: bytes) -> None:
-        """Pass it on, and become idle at the end of the answer."""
+        """Pass the bytes on, and become idle at the end of the answer."""
         self.parser.feed_data(data)
         if self.peer is not None:
             self.peer.transport.write(data)

@@ -1,8 +1,8 @@
 """The load: one process that plays many clients, with an order on stdin and the results on stdout.
 
-`echo '{"kind": "closed", "port": 8080, "watch": 4711}' | python -m loadtests.bench.load`. The kinds are the
-dataclasses `Closed`, `Outside`, `Open`, `Streams`, `Hold` and `Decisions`, the fields theirs. Faults are listed in
-`errors`, and a run with errors is void.
+`echo '{"kind": "closed", "port": 8080, "watch": 4711}' | python -m loadtests.bench.load`. The kinds are the dataclasses
+`Closed`, `Outside`, `Open`, `Streams`, `Hold` and `Decisions`; an order has the fields of its kind. Faults are listed
+in `errors`, and a run with errors is void.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def run(spec: Spec) -> Result:
     """Run one load to its end. Raises BadAnswer or OSError if the first contact fails."""
     if isinstance(spec, Decisions):
         return run_decisions(spec)
-    # Before any measurement: answers must be right, the proxy's pools warm, and its first requests done.
+    # Before any measurement: answers are checked, the proxy's pools are filled, and its first, slow requests are over.
     length = first_answer(spec.port)
     match spec:
         case Closed():

@@ -36,7 +36,7 @@ EVENTS_PER_INTERVAL = 2.5
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long to look. More rounds make the medians steadier, not the load heavier."""
+    """How long to measure. More rounds make the medians steadier, not the load heavier."""
 
     rounds: int = 7
     seconds: float = 3.0
@@ -60,7 +60,7 @@ class Bench:
 
 
 def requests(bench: Bench, targets: Sequence[str]) -> Section:
-    """CPU per non-streamed request, 32 connections that never pause."""
+    """CPU per non-streamed request over 32 connections that never pause."""
 
     def once(target: Running, _: int) -> Raw:
         return load(Closed(target.port, target.pid, seconds=bench.effort.seconds), bench.cores.load)
@@ -71,7 +71,7 @@ def requests(bench: Bench, targets: Sequence[str]) -> Section:
 
 
 def chunks(bench: Bench, targets: Sequence[str]) -> Section:
-    """CPU per streamed chunk, 200 streams of one chunk per 20 ms, their beginnings and ends included."""
+    """CPU per streamed chunk: 200 streams of one chunk per 20 ms, with their beginnings and ends."""
 
     def once(target: Running, _: int) -> Raw:
         spec = Streams(target.port, target.pid, STREAM_INTERVAL_S, chunks=bench.effort.chunks)
@@ -83,7 +83,7 @@ def chunks(bench: Bench, targets: Sequence[str]) -> Section:
 
 
 def requests_unpinned(bench: Bench, targets: Sequence[str]) -> Section:
-    """CPU per non-streamed request with a client that is not ours, 32 connections, every process on any core."""
+    """CPU per non-streamed request of a foreign client with 32 connections; no process is pinned to a core."""
     section = Section("requests-unpinned", "CPU us per request, sent by wrk, nothing pinned")
     try:
         command = wrk()
@@ -101,7 +101,7 @@ def requests_unpinned(bench: Bench, targets: Sequence[str]) -> Section:
 
 
 def chunks_unpinned(bench: Bench, targets: Sequence[str]) -> Section:
-    """CPU per streamed chunk as in `chunks`, every process on any core."""
+    """CPU per streamed chunk as in `chunks`; no process is pinned to a core."""
     section = chunks(replace(bench, cores=UNPINNED), targets)
     section.name, section.unit = "chunks-unpinned", "CPU us per chunk, nothing pinned"
     return section
@@ -111,7 +111,7 @@ def latency(bench: Bench, targets: Sequence[str]) -> Section:
     """The time that a target adds to the p99 at half the rate at which it saturates; direct and proxied in turn."""
 
     def once(target: Running, turn: int) -> Raw:
-        # Searched again in each round: half load means half of the machine's present capacity.
+        # The search is repeated in each round: half load is half of the machine's present capacity.
         saturated = load(Closed(target.port, target.pid, seconds=bench.effort.seconds / 2), bench.cores.load)
         if errors_of(saturated):
             return saturated
@@ -157,7 +157,7 @@ def memory(bench: Bench, targets: Sequence[str]) -> Section:
 
 
 def scale(bench: Bench, targets: Sequence[str]) -> Section:
-    """CPU of tailgate per event of open streams, few and many of them, as many events a second for each number."""
+    """CPU of tailgate per event, with few and with many open streams at the same number of events per second."""
     effort = bench.effort
     counts = {name: round(OPEN[name] * effort.held_streams) for name in targets}
     events_per_s = EVENTS_PER_INTERVAL * effort.held_streams / effort.held_interval_s
@@ -185,10 +185,10 @@ def _hold(bench: Bench, section: Section, name: str, target_name: str, held: Hel
     wanted = 2 * streams + 1000
     allowed = raise_file_limit(wanted)
     if allowed < wanted:
-        section.skipped[name] = f"{streams} streams take {wanted} open files, {allowed} are allowed"
+        section.skipped[name] = f"{streams} streams take {wanted} open files, but only {allowed} are allowed"
         bench.step(1)
         return
-    # A fresh process for each, since memory left by an earlier load would hide the growth.
+    # Each gets a fresh process: memory left by an earlier load would hide the growth.
     with rig([target_name], interval_s, bench.cores, bench.tell) as built:
         if target_name in built.skipped:
             section.skipped[name] = built.skipped[target_name]
@@ -247,7 +247,7 @@ def _rounds(
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A measure, the targets it is made for, and whether it has rounds."""
+    """A measure, its targets, and whether it has rounds."""
 
     run: Callable[[Bench, Sequence[str]], Section]
     targets: tuple[str, ...]

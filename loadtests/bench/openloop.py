@@ -1,4 +1,5 @@
-"""An open loop: requests leave when they are due, whatever the others do, and latency counts from then.
+"""An open loop: each request is sent when it is due, without waiting for earlier answers. Latency counts from that
+time.
 
 A plain loop around select(): asyncio's timers and epoll both round up to a millisecond, as much as the measured
 latency.
@@ -19,7 +20,7 @@ from loadtests.bench.answer import Answer, BadAnswer
 from loadtests.quantiles import rank
 
 GRACE_S = 5.0
-"""How long after the last request answers may still come."""
+"""Seconds after the last request in which answers may still arrive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class OpenResult:
 
 
 def arrivals(rate: float, seconds: float, seed: int) -> Iterator[float]:
-    """Times of a Poisson process on [0, seconds): the same for the same seed."""
+    """Times of a Poisson process on [0, seconds); one seed always gives the same times."""
     source = random.Random(seed)
     at = source.expovariate(rate)
     while at < seconds:
@@ -66,7 +67,7 @@ class _Connection:
         self.due_at = 0.0
 
     def send(self, request: bytes, due_at: float) -> None:
-        """A request of 2 kB on an idle connection fits the socket's buffer: a short write would be a fault."""
+        """A request of 2 kB fits the buffer of an idle socket, so a short write is an error."""
         self.due_at = due_at
         if self.sock.send(request) != len(request):
             raise BadAnswer("the socket did not take a whole request")
@@ -111,7 +112,7 @@ def _drive(spec: Open, length: int, connections: list[_Connection]) -> list[floa
             connection = idle.pop()
             connection.send(request, dues.popleft())
             busy[connection.sock.fileno()] = connection
-        # With no connection idle, only an answer can free one.
+        # No connection is idle, so only an answer can free one.
         until = dues[0] if dues and idle else give_up_at
         readable, _, _ = select.select(list(busy), [], [], max(0.0, until - time.monotonic()))
         for number in readable:

@@ -14,12 +14,12 @@ from loadtests.bench import canned
 from loadtests.processes import tree_usage
 
 PATIENCE_S = 30.0
-"""Time beyond its own after which wrk counts as hung."""
+"""Seconds beyond its own duration after which wrk counts as hung."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """wrk, started by `command`, keeps `connections` busy for whole seconds.
+    """wrk, started by `command`, keeps `connections` busy for a whole number of seconds.
 
     The CPU of process `watch` and its children is read.
     """
@@ -85,5 +85,6 @@ end
 
 
 def _script(request: bytes) -> str:
-    """Sends these bytes, and prints the sums of the run in its last line. Each byte is written as its number."""
+    """A script for wrk that sends these bytes and prints the sums of the run in its last line. Each byte is written as
+    a number."""
     return "local bytes = '" + "".join(f"\\{byte:03d}" for byte in request) + "'\n" + SUMS

@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 
 async def until(holds: Callable[[], bool], patience_s: float, every_s: float = 0.01) -> None:
-    """Return when `holds()`, or when patience ends. It polls, since an event set per answer would cost more."""
+    """Return when `holds()` is true, or when patience ends. It polls, since setting an event per answer would cost
+    more."""
     deadline = time.monotonic() + patience_s
     while not holds() and time.monotonic() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(every_s)

@@ -1,4 +1,4 @@
-"""The policy that tailgate is measured under: keys, two tiers with SLOs and limits, two pools, health and scraping.
+"""The policy of the bench: keys, two tiers with SLOs and limits, two pools, health checks and scraping.
 
 Everything is switched on but never binds: limits are counted on each request and never reached.
 """
@@ -30,7 +30,7 @@ def _keys() -> list[dict[str, str]]:
 def policy(ports: Sequence[int], interval_s: float) -> str:
     """A policy file (JSON is YAML) for replicas on `ports` that stream one token per `interval_s`.
 
-    The objectives can be met at this pace, even on a busy machine, although all streams begin at once; a miss is
+    At this pace even a busy machine meets the objectives, although all streams begin at once. A predicted miss is
     refused with 429.
     """
     urls = [f"http://127.0.0.1:{port}" for port in ports]

@@ -1,4 +1,4 @@
-"""Where tailgate's time goes: the serving process under cProfile during one load, its functions by own time."""
+"""A profile of tailgate: its process under cProfile during one load, with functions sorted by own time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LOADS: dict[str, tuple[str, Callable[[Running], Spec]]] = {
     "requests": ("requests", lambda target: Closed(target.port, target.pid, warmup_s=0.0, seconds=5.0)),
     "chunks": ("chunks", lambda target: Streams(target.port, target.pid, STREAM_INTERVAL_S, chunks=250)),
 }
-"""Name of a measure to what it counts and its load."""
+"""By measure: the unit it counts, and its load."""
 
 
 def profile(name: str, console: Console, cores: Cores, rows: int = 40) -> bool:
@@ -45,12 +45,14 @@ def profile(name: str, console: Console, cores: Cores, rows: int = 40) -> bool:
     with (FOLDER / "run" / PROFILED / "profile").open("rb") as file:
         found = cast(Profile, marshal.load(file))
     console.print(_table(found, number(raw, counted), rows))
-    console.print(f"{counted}: {number(raw, counted):.0f}. A profiler makes calls look dear: compare, do not add up.")
+    console.print(
+        f"{counted}: {number(raw, counted):.0f}. A profiler makes calls look dear: compare figures, do not add them."
+    )
     return True
 
 
 def _table(profile: Profile, count: float, rows: int) -> Table:
-    """The functions with most time of their own, in microseconds per `count`."""
+    """The functions with the most own time, in microseconds per `count`."""
     table = Table(title="tailgate: time per function, each divided by what was counted", title_justify="left")
     for column in ("own us", "total us", "calls"):
         table.add_column(column, justify="right")

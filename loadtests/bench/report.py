@@ -1,4 +1,4 @@
-"""The bench's findings: tables for people, JSON for everything else."""
+"""The results of the bench: tables for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def section_table(section: Section) -> Table:
 
 
 def _ratio(section: Section, name: str, peer: str) -> str:
-    # A ratio of differences means nothing, so latencies stand alone.
+    # A ratio of two differences means nothing, so latencies have no ratio.
     if peer not in section.values or peer == name or section.name == "latency":
         return ""
     return f"{median_ratio(section.values[name], section.values[peer]):.2f}"
@@ -71,7 +71,7 @@ def show(
     console.print(verdict_table(verdicts))
     console.print(f"{machine()['cpu']}, {cores}, unless a table says otherwise.", style="dim", highlight=False)
     if others is not None and others > QUIET:
-        noise = f"Other processes used {others:.0%} of the machine meanwhile: ratios are noisy, latencies worthless."
+        noise = f"Other processes used {others:.0%} of the machine: ratios are noisy, latencies worthless."
         console.print(noise, style="yellow", highlight=False)
 
 

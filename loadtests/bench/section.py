@@ -23,7 +23,7 @@ def errors_of(raw: Raw) -> list[str]:
 
 @dataclass(slots=True)
 class Section:
-    """One measure. `values`: target to one value per round, the rounds aligned between targets."""
+    """One measure. `values`: by target, one value per round; all targets have the same rounds."""
 
     name: str
     unit: str
@@ -37,7 +37,7 @@ class Section:
         self.rounds.append({})
 
     def take(self, target: str, raw: Raw, value: Callable[[Raw], float]) -> None:
-        """Keep a result of this round; one with errors makes the whole target void."""
+        """Keep a result of this round. A result with errors makes the whole target void."""
         self.rounds[-1][target] = raw
         if errors := errors_of(raw):
             self.errors.setdefault(target, []).extend(errors)

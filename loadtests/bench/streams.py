@@ -1,4 +1,4 @@
-"""Many streams at once: each is read to its end with every event counted, or is held open and watched."""
+"""Many streams at once: each is read to its end, event by event, or is held open and watched."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from loadtests.processes import tree_usage
 MAX_ERRORS = 10
 WARM_CHUNKS = 10
 SLACK_S = 20.0
-"""How much later than its pace a stream may end before it counts as lost."""
+"""Seconds by which a stream may end too late before it counts as lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class StreamsResult:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """`streams` answers that never end while they are watched for `seconds`, each to get `chunks` meanwhile."""
+    """`streams` answers that stay open while they are watched for `seconds`. Each must get `chunks` in that time."""
 
     port: int
     watch: int
@@ -78,7 +78,7 @@ class Reader(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports are not subclasses of asyncio's
 
     def ask(self, port: int, chunks: int) -> None:
         """Start a stream of `chunks`."""
@@ -88,7 +88,7 @@ class Reader(asyncio.Protocol):
         self._transport.write(canned.request(f"127.0.0.1:{port}", stream=True, max_tokens=chunks))
 
     def data_received(self, data: bytes) -> None:
-        """Count, and wake whoever waits."""
+        """Count the events, and wake the waiting task."""
         try:
             self.answer.feed(data)
         except BadAnswer as error:
@@ -102,12 +102,12 @@ class Reader(asyncio.Protocol):
             self._settle()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Only an error if a stream was under way."""
+        """The end of the connection is an error only if a stream was under way."""
         if not self.answer.done:
             self._fail(f"connection lost: {error or 'closed by the other side'}")
 
     def close(self) -> None:
-        """Leave, whatever is under way."""
+        """Close the connection, even during a stream."""
         self._transport.abort()
 
     def _fail(self, what: str) -> None:
@@ -127,7 +127,7 @@ async def _connect(port: int) -> Reader:
 
 
 async def _read_all(readers: list[Reader], port: int, chunks: int, deadline_s: float) -> list[str]:
-    """Start one stream on each, read all to their ends; what went wrong."""
+    """Start one stream on each connection and read all to their ends. Returns the errors."""
     for reader in readers:
         reader.ask(port, chunks)
     _, late = await asyncio.wait([reader.ended for reader in readers], timeout=deadline_s)
@@ -144,7 +144,7 @@ async def _read_all(readers: list[Reader], port: int, chunks: int, deadline_s: f
 
 
 async def run_streams(spec: Streams) -> StreamsResult:
-    """Short streams first, so that every connection is warm, then the measured ones."""
+    """Run short streams first, so that every connection is warm, then the measured streams."""
     readers = [await _connect(spec.port) for _ in range(spec.streams)]
     read = partial(_read_all, readers, spec.port)
     errors = await read(WARM_CHUNKS, WARM_CHUNKS * spec.interval_s + SLACK_S)
@@ -158,11 +158,11 @@ async def run_streams(spec: Streams) -> StreamsResult:
 
 
 async def run_hold(spec: Hold) -> HoldResult:
-    """Open all at a steady pace, wait for the first token of each, then watch them."""
+    """Open all streams at a steady pace, wait for the first token of each, then watch them."""
     before = tree_usage(spec.watch).rss_bytes
     readers: list[Reader] = []
     started_at = time.monotonic()
-    # More chunks than can be sent before we leave, so that none ends.
+    # More chunks than can be sent before the streams are closed, so that none ends.
     chunks = 100 + round((spec.seconds + 3 * SLACK_S) / spec.interval_s)
     while len(readers) < spec.streams:
         if len(readers) <= (time.monotonic() - started_at) * spec.opened_per_s:
@@ -173,7 +173,7 @@ async def run_hold(spec: Hold) -> HoldResult:
     _, silent = await asyncio.wait([reader.begun for reader in readers], timeout=2 * spec.interval_s + SLACK_S)
     at_start, used = [reader.answer.events for reader in readers], tree_usage(spec.watch).cpu_s
     await asyncio.sleep(spec.seconds)
-    # Late is not lost: the machine may be slower than the pace.
+    # A late stream is not lost: the machine may be slower than the pace.
     await until(lambda: _fewest(readers, at_start, spec.chunks) >= spec.chunks, SLACK_S, spec.interval_s / 4)
     after = tree_usage(spec.watch)
     events = sum(reader.answer.events for reader in readers) - sum(at_start)
@@ -188,6 +188,6 @@ async def run_hold(spec: Hold) -> HoldResult:
 
 
 def _fewest(readers: list[Reader], at_start: list[int], none: int) -> int:
-    """The fewest events that any stream got since then, of those still open; `none` if there are none."""
+    """The fewest events that any open stream got since then; `none` if no stream is open."""
     since = (r.answer.events - start for r, start in zip(readers, at_start, strict=True) if not r.ended.done())
     return min(since, default=none)

@@ -24,7 +24,7 @@ STOP_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """The replicas that every target of a run has in common."""
+    """The replicas behind every target of a run."""
 
     ports: tuple[int, ...]
     interval_s: float
@@ -32,7 +32,7 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A target that answers: its port, and the process whose tree is read."""
+    """A target that answers: its port, and the process whose CPU and memory are read, children included."""
 
     name: str
     port: int
@@ -53,7 +53,7 @@ def _tailgate_profiled(port: int, upstream: Upstream, folder: Path) -> list[str]
 
 
 def _serve(port: int, upstream: Upstream, folder: Path) -> list[str]:
-    # A folder of its own: tailgate watches it, and nothing else may change there.
+    # The policy has a folder of its own: tailgate watches it, and nothing else may change there.
     (folder / "policy").mkdir(exist_ok=True)
     written = folder / "policy" / "policy.yaml"
     written.write_text(policy(upstream.ports, upstream.interval_s))

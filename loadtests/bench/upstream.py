@@ -45,7 +45,7 @@ class Stream:
         self.usage = usage
 
     def step(self) -> bool:
-        """Write the next chunk; False once the answer is over, or its reader is gone."""
+        """Write the next chunk. False once the answer is over, or its reader has left."""
         if self.transport.is_closing():
             return False
         first = self.left == self.tokens
@@ -65,7 +65,7 @@ class Wheel:
 
     def __init__(self, interval_s: float) -> None:
         self._slots: list[set[Stream]] = [set() for _ in range(max(1, round(interval_s / SLOT_S)))]
-        # Successive streams land far apart (the golden ratio), and together on every slot (coprime).
+        # The golden ratio puts successive streams far apart; a coprime step reaches every slot.
         slots = len(self._slots)
         self._stride = next(step for step in count(max(1, round(slots * 0.618))) if gcd(step, slots) == 1)
         self._entry = 0
@@ -109,7 +109,7 @@ class Replica(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports are not subclasses of asyncio's
 
     def data_received(self, data: bytes) -> None:
         """Parse; a malformed request closes the connection, which the bench counts as an error."""
@@ -136,7 +136,7 @@ class Replica(asyncio.Protocol):
             length = LENGTH.search(body)
             tokens = max(1, int(length[1])) if length else 16
             stream = Stream(self._transport, tokens, usage=bool(USAGE.search(body)))
-            # The first chunk goes at once: for a proxy that counts unread prompts, it says that this one is read.
+            # The first chunk is sent at once: it tells a proxy that counts unread prompts that this one was read.
             if stream.step():
                 self._wheel.add(stream)
         else:

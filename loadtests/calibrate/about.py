@@ -15,7 +15,7 @@ CACHE = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 
 
 async def about(target: Target) -> tuple[Target, int | None, int | None]:
-    """The target's model, context length and KV-cache tokens, as it reports them; None: not reported.
+    """The model, context length and KV-cache tokens that the target reports; None: not reported.
 
     Raises NoContact.
     """
@@ -26,7 +26,7 @@ async def about(target: Target) -> tuple[Target, int | None, int | None]:
     except httpx.HTTPError as error:
         raise NoContact(f"{target.url} cannot be reached: {error}") from None
     if target.model is None and not isinstance(found, tuple):
-        raise NoContact(f"{target.url} lists no models ({found.detail}): say which with --model")
+        raise NoContact(f"{target.url} lists no models ({found.detail}): name one with --model")
     cards = found if isinstance(found, tuple) else ()
     wanted = target.model or cards[0].id
     context = next((card.max_model_len for card in cards if card.id == wanted), None)

@@ -29,7 +29,7 @@ class Burst:
     apart_s: float = APART_S
 
     def arrivals(self) -> list[Arrival]:
-        """One soon after the other."""
+        """Requests alone, one soon after the other."""
         return [
             Arrival(i * self.apart_s, "default", "calibrate", "default", self.prompt_tokens, self.output_tokens)
             for i in range(self.requests)
@@ -48,11 +48,11 @@ class Seen:
 
 
 class Failed(Exception):
-    """Why nothing can be fitted to the answers."""
+    """The probe failed, so that no profile can be fitted. Says why."""
 
 
 def bursts(context_tokens: int, most_at_once: int) -> list[Burst]:
-    """A probe: alone and together, short and long, so that each cost shows in some request without the others."""
+    """A probe of requests alone and together, short and long: each cost dominates in some of them."""
     long = max(64, min(2048, context_tokens // 2))
     alone = [Burst(1, 32, 64), Burst(1, long // 4, 16), Burst(1, long // 2, 16), Burst(1, long, 16)]
     few = [Burst(2, 32, 64), Burst(4, 32, 64), Burst(8, 32, 64), Burst(4, long // 2, 32)]
@@ -61,7 +61,8 @@ def bursts(context_tokens: int, most_at_once: int) -> list[Burst]:
 
 
 async def warm(plan: Sequence[Burst], target: Target, sizes: Sizes, seeds: Random) -> None:
-    """Small bursts once, unmeasured: for the first requests of a size an engine compiles, and allocates memory."""
+    """Small bursts are sent once without measuring: for the first requests of a size, an engine compiles and allocates
+    memory."""
     for burst in dict.fromkeys(plan):
         if burst.requests <= WARMED:
             await sent(burst.arrivals(), target, sizes, seeds, burst.requests)

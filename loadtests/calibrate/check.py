@@ -1,8 +1,8 @@
 """The error of the simulator with a fitted profile, on traffic that it was not fitted to.
 
 Requests of mixed lengths come at random times, in an open loop. They come at two shares of the profile's capacity of
-the engine. Then the simulator gets the same requests, at the times they were sent. All of it is repeated in rounds:
-differences between rounds come from the engine, and no profile can predict them.
+the engine. Then the simulator gets the same requests at the same times. All of it is repeated in rounds: differences
+between rounds come from the engine, and no profile can predict them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from loadtests.quantiles import PERCENTILES, off, overlap, rank
 SHARES = (0.5, 0.7)
 """The second is what fleets are planned for (`tailgate plan --utilization .7`).
 
-Near saturation a step longer or shorter by a tenth doubles or halves the wait: there an engine differs from itself by
-more than a quarter.
+Near saturation a step that is 10% longer doubles the wait, so that two runs of one engine differ by more than 25%.
 """
 MANY = 6000
 """Enough requests to fill an engine."""
@@ -32,7 +31,7 @@ MANY = 6000
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One figure: the median of all rounds, measured and simulated, and the engine's lowest and highest."""
+    """One figure: the median over rounds, measured and simulated, and the engine's lowest and highest round."""
 
     live: float
     told: float
@@ -86,9 +85,8 @@ class Checked:
 
 
 def compared(profile: Profile, rates: Sequence[float], live: Sequence[Sequence[list[list[Seen]]]]) -> list[Checked]:
-    """Checks in the simulator: for each of `SHARES`, `live` has the rounds sent at its rate in `rates`. Each round has
-    turns, between which the engine was empty.
-    """
+    """Checks in the simulator. For each of `SHARES`, `rates` has its rate and `live` the rounds sent at that rate. A
+    round has several turns; between turns the engine was empty."""
     return [
         Checked(
             share,
@@ -101,9 +99,9 @@ def compared(profile: Profile, rates: Sequence[float], live: Sequence[Sequence[l
 
 
 def full(profile: Profile, seed: int = 1) -> float:
-    """The engine's capacity of mixed traffic in requests per second: very many at once, divided by their time.
+    """The engine's capacity of mixed traffic in requests per second: very many requests at once, divided by their time.
 
-    So many that the end, when no request takes a freed place, hardly matters.
+    With so many, the end, when freed slots stay free, hardly matters.
     """
     many = mixed(profile, 1.0, seed, MANY)
     asked = [Seen(0.0, 0.0, 0.0, a.prompt_tokens, a.output_tokens) for a in many]
@@ -125,7 +123,7 @@ def good_s(found: Sequence[Checked]) -> float:
 
 
 def judged(found: Sequence[Checked]) -> Iterator[Compared]:
-    """The figures that have to be right: p50, p95 and goodput of each share."""
+    """The figures that decide whether the profile is good: p50, p95 and goodput of each share."""
     bound_s = good_s(found)
     for one in found:
         yield from (one.ttft_s("p50"), one.ttft_s("p95"), one.goodput(bound_s))

@@ -2,17 +2,16 @@
 
 Each burst is replayed on `gateway.sim.run.replica.Replica`, request by request at the times they were sent. The mean
 and the 95th percentile of its times to first token are compared, and its mean time per token; a large burst `GROUP`
-requests at a time. They are compared as logarithms, so that a millisecond of ten counts as much as a second of ten
-thousand. Mixed traffic, whose rate needs a first fit, is compared in the same way, and weighs more. Plans are about
-mixed traffic, and no engine matches this model exactly. The time of each request outside of steps is a cost of its own
-(`path_s`), so that it is not attributed to steps.
+requests at a time. Logarithms are compared, so that errors count relative to their figures. Mixed traffic is compared
+in the same way; its rate needs a first fit. It weighs more, since plans are about mixed traffic and no engine matches
+this model exactly. The time that each request spends outside of steps is a cost of its own, `path_s`.
 
 The smallest error is searched for without gradients. Steps are discrete, so the error jumps wherever a request just
-catches a step. A search on such a plateau believes that it has arrived. Hence it begins in several places, and again
-from its end until that gains nothing.
+catches a step. A search stops too early on such a plateau. So it starts in several places, and restarts from its end
+until that gains nothing.
 
-Slots are counted, not fitted: if a burst exceeds the slots, just as many requests have a first token before the first
-of them ends.
+Slots are counted, not fitted: in a burst larger than the slots, the number of first tokens before the first end is the
+number of slots.
 """
 
 from __future__ import annotations
@@ -37,13 +36,11 @@ STARTS = (
     (2e-3, 2e-5, 1e-4, 1e-7, 1e-3, 5e-3),
     (1e-3, 2e-6, 2e-6, 2e-9, 1e-4, 1e-3),
 )
-"""Starting values for `TIMES`: typical for GPUs, for CPUs, and faster ones."""
+"""Starting values for `TIMES`: typical GPUs, typical CPUs, and faster ones."""
 TRIED, REFINED = 120, 250
-"""Evaluations of the error from each start, and from the best of them before it begins again."""
+"""Evaluations of the error from each start, and from the best of them before each restart."""
 ANEW, GAIN = 8, 0.005
-"""How often the search restarts from its end, at most, and the gain that a restart must bring to be followed by
-another.
-"""
+"""Most restarts of the search, and the gain after which another restart follows."""
 APART = 3.0
 """Factors on the cost of context in the starts around a known profile."""
 BUDGET = 2048
@@ -54,7 +51,7 @@ MIN = 1e-12
 MIN_TIME_S = 1e-4
 GROUP = 30
 WEIGHT = 3.0
-"""Weight of errors in mixed traffic: no engine matches the model exactly, and plans are about mixed traffic."""
+"""Weight of errors in mixed traffic, relative to bursts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +62,7 @@ class Fitted:
     error: float
     """Root mean square of the relative errors."""
     slots_seen: bool
-    """Whether more requests ran at once than there are slots; otherwise the engine may have more slots than the profile
-    says.
-    """
+    """Whether the probe filled all slots; otherwise the engine may have more slots than the profile says."""
 
 
 def fit(
@@ -101,7 +96,7 @@ def fit(
         return [math.log(a / b) for a, (_, b) in zip(expected, measured, strict=True)]
 
     def cost(x: Sequence[float], budget: int) -> float:
-        """Squares for errors like noise, linear for larger ones, since some bursts are disturbed."""
+        """Squared for errors of the size of noise, linear for larger ones, since some bursts are disturbed."""
         pairs = zip(errors(profile(x, budget)), measured, strict=True)
         return sum(math.sqrt(1.0 + (weight * error / NOISE) ** 2) - 1.0 for error, (weight, _) in pairs)
 
@@ -115,7 +110,7 @@ def fit(
     best = min(tried, key=lambda end: end.fun)
     for turn in range(ANEW):
         before, budget = min((cost(best.x, tokens), tokens) for tokens in BUDGETS)
-        best = least(best.x, budget, REFINED, SIDE if turn % 2 else -SIDE)  # to the other side each time
+        best = least(best.x, budget, REFINED, SIDE if turn % 2 else -SIDE)  # the sign alternates
         if turn and best.fun > before * (1.0 - GAIN):
             break
     found = profile(best.x, budget)
@@ -123,14 +118,15 @@ def fit(
 
 
 def _around(near: Profile) -> list[list[float]]:
-    """`TIMES` of a profile, and with a context that costs more and less: other costs can stand in for it in bursts."""
+    """`TIMES` of a profile, and variants with a dearer and a cheaper context: in bursts, other costs can replace that
+    one."""
     times = {which: max(MIN, getattr(near, which)) for which in TIMES}
     context = "kv_s_per_token"
     return [list({**times, context: times[context] * by}.values()) for by in (1.0, APART, 1.0 / APART)]
 
 
 def served(profile: Profile, burst: Sequence[Seen]) -> list[Seen]:
-    """The same requests in the simulator."""
+    """Observations of the same requests in the simulator."""
     replica = SimulatedReplica(profile)
     first: dict[int, float] = {}
     last: dict[int, float] = {}
@@ -159,7 +155,7 @@ def _figures(seen: Sequence[Seen]) -> Iterator[float]:
         ttft = sorted(max(MIN_TIME_S, one.first_s - one.sent_s) for one in group)
         tpot = [(one.last_s - one.first_s) / (one.output_tokens - 1) for one in group if one.output_tokens > 1]
         if not tpot:
-            raise Failed("the target ends answers at their first token, whatever length they are asked for")
+            raise Failed("the target ends every answer at its first token, although longer ones were asked for")
         yield from (fmean(ttft), rank(ttft, 0.95), max(MIN_TIME_S / 10, fmean(tpot)))
 
 

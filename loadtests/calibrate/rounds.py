@@ -1,9 +1,9 @@
-"""A calibration: bursts, mixed traffic and its check, repeated several times in turn.
+"""A calibration: bursts, mixed traffic and its check, in turn, several times.
 
-They take turns because an engine's speed differs from minute to minute. So fit and check both cover all of those
+They take turns because an engine's speed changes from minute to minute. So fit and check both cover all of those
 minutes. Thus the engine's variation can be separated from the profile's error. Mixed traffic for the fit and for the
-check alternate every few seconds. Otherwise an engine that is a tenth slower for half a minute would show waits half as
-long again near saturation, in only one of the two.
+check alternate every few seconds. Else an engine that is 10% slower for half a minute would show waits that are 50%
+longer in only one of the two.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from loadtests.replay.target import Target
 
 CONNECTIONS = 32
 FIRST = 5
-"""Bursts before the first fit, which sets all rates: a single one may be unusually slow or fast."""
+"""Probes before the first fit, which sets all rates: a single probe may be unusually slow or fast."""
 TURNS = 4
-"""Of mixed traffic in a round; a turn is each of FITTED_SHARES, and the check of the same place in SHARES after it."""
+"""Turns of mixed traffic in a round: in each turn every one of FITTED_SHARES is followed by its check in SHARES."""
 FITTED_SHARES, FITTED_REQUESTS = (0.45, 0.85), 120
 """Mixed traffic of a turn: the shares of the engine's capacity, and the number of requests at each.
 
-On both sides of the checks, so that the checked loads lie between the fitted ones.
+The checked loads lie between the fitted ones.
 """
 REQUESTS = 100
-"""Of each check in a turn."""
+"""Requests of each check in a turn."""
 CONTEXT_TOKENS = 8192
 """Assumed context length if the engine does not report it."""
 GOOD = 0.25
-"""Largest error of a check with which plans can be trusted."""
+"""Largest error of a check for a profile that plans can trust."""
 GOOD_FIT = 0.15
-"""The same for the root mean square of the fit, if no check was asked for."""
+"""The same for the root mean square of the fit, if no check was wanted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A fact that an engine may report of itself, and the option that gives it otherwise. None: it does not say."""
+    """A fact that an engine may report, and the option that replaces it. None: the engine does not report it."""
 
     target: Target
     sizes: Sizes
@@ -56,7 +56,7 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """A profile, its checks, and why they are missing if they were wanted."""
+    """A profile, its checks, and the reason if wanted checks are missing."""
 
     engine: Engine
     fitted: Fitted
@@ -70,14 +70,14 @@ class Calibrated:
 
     @property
     def engine_apart(self) -> float:
-        """The engine's own largest variation in these, from round to round."""
+        """The largest variation of the engine itself in these figures, from round to round."""
         return max(figure.apart for figure in judged(self.checks))
 
     @property
     def trusted(self) -> bool:
         """Whether plans made with the profile can be trusted; unknown if a wanted check failed.
 
-        A check judges a profile better than its fit to single bursts, in which every hiccup of an engine shows.
+        A check judges a profile better than the fit to single bursts, which shows every hiccup of an engine.
         """
         if self.checks:
             return self.most_off <= GOOD
@@ -85,7 +85,7 @@ class Calibrated:
 
 
 def steps(plan: list[Burst], rounds: int) -> int:
-    """How often `tell` of `calibrated` is called."""
+    """How often `calibrated` calls `tell`."""
     return (FIRST + rounds - 1) * len(plan) + rounds * TURNS + 1
 
 
@@ -122,10 +122,10 @@ async def calibrated(
                 if not checked or unchecked is not None:
                     continue
                 try:
-                    # The same lengths and times each round, so that only the engine makes rounds differ.
+                    # Each round has the same lengths and times, so that rounds differ only by the engine.
                     seen[number].append(await traffic(share * rate, seed + turn, REQUESTS))
                 except (Failed, OSError) as error:
-                    unchecked = str(error) or repr(error)  # a timeout has no words of its own
+                    unchecked = str(error) or repr(error)  # the text of a timeout is empty
             tell()
     found = await asyncio.to_thread(fit, bursts, *sizes, name, together, first)
     tell()

@@ -35,7 +35,7 @@ def as_json(found: Calibrated) -> dict[str, object]:
 
 
 def _said(engine: Engine) -> dict[str, bool]:
-    """The facts that engines may report of themselves, and whether this one does."""
+    """The facts that an engine may report, and whether this one reports them."""
     return {
         "max_model_len": engine.said_context_tokens is not None,
         "kv_capacity_tokens": engine.kv_capacity_tokens is not None,
@@ -45,7 +45,7 @@ def _said(engine: Engine) -> dict[str, bool]:
 def _tell_profile(found: Calibrated, out: Path) -> None:
     profile, terminal = found.fitted.profile, console()
     context, cache = ("" if said else ASSUMED for said in _said(found.engine).values())
-    more = "" if found.fitted.slots_seen else ", or more: the probe had no more requests (--most)"
+    more = "" if found.fitted.slots_seen else ", or more: the probe had too few requests to find out (--most)"
     rows = {
         "step": f"{profile.step_base_s * 1e3:.4g} ms",
         "prompt": f"{profile.prefill_s_per_sequence * 1e3:.3g} ms",
@@ -62,7 +62,7 @@ def _tell_profile(found: Calibrated, out: Path) -> None:
     for name, value in rows.items():
         terminal.print(f"{name:<16}{value}")
     if not found.checks and found.fitted.error > GOOD_FIT:
-        terminal.print("That is a poor fit: was anybody else using the engine, or the processor?", style="yellow")
+        terminal.print("That is a poor fit: did something else use the engine or the processor?", style="yellow")
     terminal.print(f"written to {out}: give it to tailgate simulate or plan as --fleet {out}")
 
 
@@ -114,7 +114,7 @@ def _tell_checks(found: Calibrated) -> None:
     terminal.print(f"good: a first token within {bound_s * 1e3:.3g} ms, twice the median at {checks[0].share:.0%}")
     said = f"at most {found.most_off:.0%} off in the p50, the p95 and goodput"
     if rounds > 1:
-        said += f"; the engine was up to {found.engine_apart:.0%} from itself, from one round to another"
+        said += f"; the engine itself varied by up to {found.engine_apart:.0%} from round to round"
     if not found.trusted:
-        said += ": do not trust plans made with it"
+        said += ": do not trust plans that use it"
     terminal.print(said, style="" if found.trusted else "yellow")

@@ -1,1 +1,1 @@
-"""Pictures of figures: what is to be drawn, and two ways to draw it."""
+"""Pictures of figures: their contents, and two ways to draw them."""

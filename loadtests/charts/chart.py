@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-NOTHING = "Nothing: there was none."
+NOTHING = "Shown where there is nothing to draw."
 """Text in place of missing bars."""
 
 
@@ -24,7 +24,7 @@ class Line:
     dashed: bool = False
     bold: bool = False
     apart: bool = False
-    """Points that are no line."""
+    """Draw points without a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,12 @@ class Chart:
     levels: Mapping[str, float] = field(default_factory=dict)
     most_y: float | None = None
     nines: bool = False
-    """x is a share (0-1) that is drawn as its distance to 1, so that 90%, 99% and 99.9% lie equally far apart."""
+    """x is a share (0-1), drawn by its distance to 1: 90%, 99% and 99.9% are equally far apart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """A picture of bars side by side: each has a label and parts by name, of which the first is nearest to the axis."""
+    """A picture of bars. Each has a label and named parts; the first part is nearest to the axis."""
 
     name: str
     title: str

@@ -1,7 +1,7 @@
-"""Pictures drawn beside other work, in a process that starts before there is anything to draw.
+"""Draws pictures in a process of its own, beside other work.
 
-Importing matplotlib and drawing the pictures of a report takes as long as all other work on a million requests.
-matplotlib is imported once; the process that has done so is then forked for each core.
+Importing matplotlib and drawing the pictures of a report takes as long as all other work on a million requests. So one
+process imports matplotlib early, and is later forked for each core.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from loadtests.charts.png import PART, draw, get_ready
 
 
 class NotDrawn(Exception):
-    """The drawing process failed; it has said why on standard error."""
+    """The drawing process failed; its standard error has the reason."""
 
 
 @contextmanager
 def drawing(folder: Path) -> Iterator[Callable[[Sequence[Picture]], None]]:
-    """Yields a function, to be called once, that draws pictures as `folder/NAME.png`; leaving the block waits for them.
+    """Yields a function that draws pictures as `folder/NAME.png`. Call it once; leaving the block waits for the
+    pictures.
 
     Raises NotDrawn. An error of the block itself ends the drawing.
     """
@@ -48,7 +49,7 @@ def drawing(folder: Path) -> Iterator[Callable[[Sequence[Picture]], None]]:
         if status := _ended(process):
             raise NotDrawn(f"pictures are missing in {folder}: drawing them ended with status {status}")
     except BaseException:
-        # It may have ended by itself, and so have those that it had forked; macOS then says that it is not ours.
+        # The process and its forks may have ended already; macOS then reports a lack of permission.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGTERM)
         _ended(process)
@@ -58,9 +59,9 @@ def drawing(folder: Path) -> Iterator[Callable[[Sequence[Picture]], None]]:
 
 
 def _ended(process: Popen[bytes]) -> int:
-    """With which status it has, after its last picture."""
+    """Wait for the process to end; returns its exit status."""
     assert process.stdin is not None
-    with suppress(BrokenPipeError):  # it has failed, which its status says
+    with suppress(BrokenPipeError):  # it has failed; its exit status says so
         process.stdin.close()
     return process.wait()
 
@@ -73,8 +74,8 @@ def _hand_over(process: Popen[bytes], pictures: Sequence[Picture]) -> None:
 
 
 def main() -> None:
-    """Draw what comes on standard input; nothing, where that ends at once."""
-    gc.disable()  # what is loaded here stays until the end, which is soon
+    """Draw the pictures that arrive on standard input; nothing if it ends at once."""
+    gc.disable()  # loaded modules stay until the end, which is soon
     folder = Path(sys.argv[1])
     get_ready()
     try:
@@ -88,8 +89,8 @@ def main() -> None:
     finally:
         if status:
             traceback.print_exc()
-        # All is written. To take matplotlib down in order takes as long as a picture, and where the second fork has
-        # failed, the first would be waited for without end.
+        # All is written. An orderly exit of matplotlib takes as long as a picture. And if the second fork failed, it
+        # would wait for the first one for ever.
         os._exit(status)
 
 

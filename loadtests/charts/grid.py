@@ -1,4 +1,4 @@
-"""A table of figures, and how Markdown has it."""
+"""A table of figures, and its form in Markdown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A table: cells are text, so that each says its own precision."""
+    """A table. Cells are text, so that each has its own precision."""
 
     title: str
     columns: Sequence[str]

@@ -1,4 +1,4 @@
-"""Pictures as PNG, drawn alike: labelled axes, intervals as bars, a legend beside the lines."""
+"""Pictures as PNG, all in one style: labelled axes, intervals as bars, a legend beside the lines."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ MARKERS = "osD^vPX*<>hd"
 MAX_MARKED = 40
 """Number of points from which on a line has no markers."""
 MARGIN = 1.05
-"""Beside values on the edge of a logarithmic axis."""
+"""Room beside values on the edge of a logarithmic axis."""
 DPI = 110
 AXES_INCHES = 7.0, 3.85
 """Across, and down."""
 ROOM_INCHES = 2.0, 3.0, 0.7, 0.5
-"""Room left, right, below and above the axes for texts; if it is not enough, it is measured."""
+"""Room left, right, below and above the axes for texts; if it is too small, the texts are measured."""
 PAD_INCHES = 0.1
 """Around a picture."""
 PART = ".png.part"
-"""Instead of .png, while it is written."""
+"""Suffix instead of .png while the file is being written."""
 WHITE = 255
 LETTER = 0.0088
-"""Part of a picture's width taken by one letter of a note,"""
+"""Share of a picture's width that one letter of a note takes,"""
 ROW = 0.06
-"""and part of its height taken by a row of notes."""
+"""and share of its height that a row of notes takes."""
 LARGEST, SMALLER = 8.0, 1.0
-"""The marker of the first line, in points, and how much smaller each next one is:"""
+"""Size of the first line's marker, in points, and by how much each next one is smaller:"""
 SMALLEST = 4.0
-"""where lines are equal, those below are seen around those above. Points that no line joins are of this size all."""
+"""where lines coincide, the larger markers stay visible behind the smaller ones. Size of all points that no line
+joins."""
 BEHIND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5}
-"""Between a note and the lines under it."""
+"""Gap between a note and the lines under it."""
 
 
 def get_ready() -> None:
@@ -43,16 +44,18 @@ def get_ready() -> None:
 
 
 def draw(picture: Picture, folder: Path) -> Path:
-    """Write `folder/NAME.png` and say where. Needs matplotlib, else ImportError."""
+    """Write `folder/NAME.png` and return its path. Needs matplotlib, else ImportError."""
     from matplotlib.image import imsave
 
     sheet = _sheet(picture)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{picture.name}.png"
-    part = folder / f"{picture.name}{PART}"  # drawing may be ended at any time: a file with the final name is complete
+    # Drawing may be ended at any time, but a file with the final name is complete.
+    part = folder / f"{picture.name}{PART}"
     try:
-        # No date inside: the same findings, the same file. A user's own style may have the origin below.
-        nobody: Any = {"Software": None}  # leaves the name out, which its types do not know
+        # No date inside, so that the same findings give the same file. A user's own style may put the origin at the
+        # bottom.
+        nobody: Any = {"Software": None}  # the name is left out, since matplotlib's types lack it
         imsave(part, sheet, format="png", dpi=DPI, origin="upper", metadata=nobody)
         os.replace(part, path)
     except BaseException:
@@ -64,24 +67,23 @@ def draw(picture: Picture, folder: Path) -> Path:
 def _sheet(picture: Picture) -> Any:
     """Its pixels, rows of red, green, blue and alpha (0-255), with an even margin.
 
-    It is drawn on a sheet that is too large, and cut. To have matplotlib say first how large each part will be takes
-    as long as to draw it.
+    It is drawn on a sheet that is too large, and cropped: to measure each part first would take as long as to draw it.
     """
     from matplotlib import rc_context, rcdefaults
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     with rc_context():
-        rcdefaults()  # a user's own style may have another background, and other letters
+        rcdefaults()  # a user's own style may have another background or font
         figure = Figure(dpi=DPI)
         canvas = FigureCanvasAgg(figure)
         axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
-        _fit(figure, axes, ROOM_INCHES)  # where names are put depends on how large the axes are
+        _fit(figure, axes, ROOM_INCHES)  # the places of names depend on the size of the axes
         if isinstance(picture, Chart):
             _lines(picture, axes)
         else:
             _bars(picture, axes)
-        axes.set_title(_plain(picture.title), fontsize=11, y=1.0)  # said where, it is not looked for
+        axes.set_title(_plain(picture.title), fontsize=11, y=1.0)  # a given place is not searched for
         handles, _ = axes.get_legend_handles_labels()
         if handles:
             axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8.5, frameon=False)
@@ -89,12 +91,12 @@ def _sheet(picture: Picture) -> Any:
         if cut is None:
             _fit(figure, axes, _room_inches(figure))
             cut = _cut(canvas)
-            assert cut is not None, "a picture is larger than matplotlib says"
+            assert cut is not None, "a picture is larger than its sheet"
         return cut
 
 
 def _cut(canvas: Any) -> Any:
-    """The drawn part of it, with a margin; None where there is no room for that."""
+    """The drawn part of the sheet, with a margin; None if the sheet is too small for the margin."""
     import numpy as np
 
     canvas.draw()
@@ -108,7 +110,7 @@ def _cut(canvas: Any) -> Any:
 
 
 def _room_inches(figure: Any) -> tuple[float, float, float, float]:
-    """Left, right, below and above the axes: what is written there, and more than the margin."""
+    """Room left, right, below and above the axes that the texts there need, plus a margin."""
     parts, pad = figure.get_tightbbox(), 2.0 * PAD_INCHES
     left, right, below, above = ROOM_INCHES
     width, height = figure.get_size_inches()
@@ -121,7 +123,7 @@ def _room_inches(figure: Any) -> tuple[float, float, float, float]:
 
 
 def _fit(figure: Any, axes: Any, room_inches: tuple[float, float, float, float]) -> None:
-    """So much room around the axes, which stay as large as they are."""
+    """Leave this much room around the axes, without changing the size of the axes."""
     left, right, below, above = room_inches
     across, down = AXES_INCHES
     width, height = left + across + right, below + down + above
@@ -150,11 +152,11 @@ def _lines(chart: Chart, axes: Any) -> None:
     elif chart.log_x:
         axes.set_xscale("log")
     if chart.log_y:
-        # Not as tight as the values are: three that are nearly the same should look it.
+        # The axis is wider than the values, so that nearly equal values look nearly equal.
         shown = [y for line in chart.lines for y in line.y if y is not None and y > 0.0] + list(chart.levels.values())
         scale = logarithmic(min(shown, default=0.001), max(shown, default=1.0))
         low, high = scale.low / MARGIN, scale.high * MARGIN
-        if chart.levels:  # the name of the highest stands above it, and not on the frame
+        if chart.levels:  # the name of the highest bar stands above it, not on the frame
             high = max(high, low * (max(chart.levels.values()) / low) ** (1.0 / (1.0 - ROW)))
         axes.set_yscale("log")
         axes.set_ylim(low, high)
@@ -171,7 +173,7 @@ def _lines(chart: Chart, axes: Any) -> None:
 
 
 def _names(chart: Chart, axes: Any) -> None:
-    """Labels of the marks, in as few rows as it takes for no two to be in each other's way."""
+    """Labels of the marks, in the fewest rows in which no two overlap."""
     rows: list[list[tuple[float, float]]] = []
     placed = []
     for name, x in sorted(chart.marks.items(), key=lambda mark: mark[1]):
@@ -185,7 +187,7 @@ def _names(chart: Chart, axes: Any) -> None:
         rows[row].append(span)
         placed.append((text, at, left, row))
     if chart.log_y:
-        # Shares are mostly near one, so there is room for names below; above latencies it is made.
+        # Most shares are near 1, so names fit below them; above latencies, room is made for names.
         low, high = axes.get_ylim()
         share = min(0.6, ROW * len(rows))
         axes.set_ylim(low, high * (high / low) ** (share / (1.0 - share)))
@@ -204,7 +206,7 @@ def _names(chart: Chart, axes: Any) -> None:
 
 
 def _plain_ticks(axis: Any, limits: tuple[float, float]) -> None:
-    """Numbers as people write them, 0.5 and 20; where the axis has less than two decades, between these too."""
+    """Ticks with plain numbers such as 0.5 and 20; an axis of less than two decades gets ticks in between."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     low, high = limits
@@ -249,5 +251,5 @@ def _bars(bars: Bars, axes: Any) -> None:
 
 
 def _plain(text: str) -> str:
-    """As it is: between two dollars matplotlib reads mathematics, and a target may send them."""
+    """Escape dollars: matplotlib reads the text between two of them as mathematics, and a target may send some."""
     return text.replace("$", r"\$")

@@ -1,4 +1,4 @@
-"""From values to places on an axis, and where its ticks are."""
+"""Maps values to places on an axis, and chooses its ticks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Scale:
     nines: bool = False
 
     def at(self, value: float) -> float:
-        """Where a value lies; outside of 0-1 if it is outside the scale."""
+        """The place of a value; outside of 0-1 if the value is outside the scale."""
         if self.nines:
             return nine(value) / nine(self.high)
         if self.log:
@@ -36,7 +36,7 @@ class Scale:
 
 
 def nine(share: float) -> float:
-    """0 at 0, 1 at 90%, 2 at 99%, 3 at 99.9%; 100% has no place."""
+    """0% is at 0, 90% at 1, 99% at 2, 99.9% at 3; 100% has no place."""
     return -math.log10(max(1e-9, 1.0 - share))
 
 
@@ -70,7 +70,7 @@ def _round_step(step: float) -> float:
 
 
 def _log_ticks(low: float, high: float, every: bool = False) -> list[float]:
-    """1, 2, 5, 10 and so on; powers of ten alone where that would be too many."""
+    """Ticks at 1, 2, 5, 10 and so on; only powers of ten if those are too many."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     of = (1.0, 2.0, 5.0) if every or math.log10(high / low) <= 3.0 else (1.0,)
     return [t for p in powers for times in of if low * 0.9999 <= (t := times * 10.0**p) <= high * 1.0001]

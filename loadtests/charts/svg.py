@@ -1,4 +1,4 @@
-"""Pictures as SVG for a page: colours and fonts are the page's, so that it is readable in the light and in the dark."""
+"""Pictures as SVG for a page. Colours and fonts come from the page, for light and dark themes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from loadtests.charts.scales import Scale, linear, logarithmic
 WIDTH, HEIGHT = 480, 290
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 12, 38
 COLOURS = 8
-"""Classes c0 to c7; the page says what they look like."""
+"""Number of classes, c0 to c7, that the page gives colours."""
 MAX_MARKED = 40
 BAR, BAR_GAP = 16, 22
 CHARACTER = 6.2
-"""About the width of one, in the page's font."""
+"""Approximate width of a letter in the page's font."""
 
 
 def svg(picture: Picture, unit: Callable[[float], str] | None = None) -> str:
-    """A `figure` element: title, drawing, legend. `unit` writes the values of the axis across the lines."""
+    """A `figure` element: title, drawing, legend. `unit` formats the values of the y axis."""
     write = unit or (lambda value: f"{value:,.10g}")
     inner = _chart(picture, write) if isinstance(picture, Chart) else _bars(picture, write)
     names = [line.name for line in picture.lines] if isinstance(picture, Chart) else list(picture.parts)
@@ -130,7 +130,7 @@ def _line(line: Line, n: int, x_at: Callable[[float], float], y_at: Callable[[fl
 
 
 def _beside(x: float, y: float, text: str) -> str:
-    """A note on the side of `x` where there is room."""
+    """A note beside `x`, on the side with more room."""
     left = x > WIDTH * 0.6
     anchor = ' style="text-anchor:end"' if left else ""
     return f'<text x="{x - 4 if left else x + 4:.1f}" y="{y}" class="note"{anchor}>{escape(text)}</text>'

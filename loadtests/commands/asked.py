@@ -1,4 +1,5 @@
-"""The values of the options of `run`: traffic, keys, fields of bodies. All raise ValueError that says what is wrong."""
+"""Reads the options of `run`: traffic, keys, fields of bodies. Each function raises a ValueError that says what is
+wrong."""
 
 from __future__ import annotations
 
@@ -15,14 +16,14 @@ from loadtests.report.judged import slo_of
 
 OWN_FIELDS = {
     "model": ": give --model",
-    "messages": ", by the lengths of the traffic",
-    "stream": ": say streamed=50% in a line, or stream in a trace",
-    "stream_options": ", to learn how many tokens there were",
+    "messages": ", from the lengths of the traffic",
+    "stream": ": give streamed=50% in --workload, or stream in a trace",
+    "stream_options": ", to learn the number of tokens",
     "max_tokens": ": give --length",
     "min_tokens": ": give --length",
     "ignore_eos": ": give --length",
 }
-"""Fields that a body may not set, and what to do instead: otherwise the figures would not match the report."""
+"""Fields that --extra may not set, and what to use instead: the report depends on them."""
 
 
 def traffic_of(
@@ -38,9 +39,9 @@ def traffic_of(
 ) -> Traffic:
     """The traffic to send. Raises PolicyErrors, too."""
     if (trace is None) == (workload is None):
-        raise ValueError("say what to send: --trace FILE or --workload SPEC, one of them")
+        raise ValueError("name the traffic: either --trace FILE or --workload SPEC")
     if rate is not None and speed is not None:
-        raise ValueError("--rate and --speed both say how fast: keep one")
+        raise ValueError("--rate and --speed both set the speed: keep one")
     whose = mix_for(mix, policy, model)
     if trace is not None:
         found = trace_traffic(trace, whose, rate, speed, duration)
@@ -63,43 +64,43 @@ def one_target(given: Sequence[str]) -> str:
     if len(urls) != 1:
         raise ValueError(
             f"--target names {len(urls)} addresses: one target is tested at a time; test each on its own, "
-            "then hold two tests against each other with compare"
+            "then compare two of them by `python -m loadtests compare`"
         )
     return urls[0].rstrip("/")
 
 
 def check_warmup(warmup_s: float, traffic: Traffic) -> None:
-    """Something has to count."""
+    """Raise ValueError if the warm-up leaves nothing to count."""
     if traffic.planned_s is not None and warmup_s >= traffic.planned_s:
         raise ValueError(
             f"--warmup {warmup_s:g} leaves nothing to count of {traffic.planned_s:g} s: "
-            "a shorter one is right, or a longer --duration"
+            "give a shorter warm-up, or a longer --duration"
         )
 
 
 def keys_of(given: Sequence[str], file: Path | None, tiers: Collection[str] | None) -> dict[str, tuple[str, ...]]:
-    """Those on the command line and in a file, by tier; `tiers` are those that there are, if known."""
+    """The keys of the command line and of a file, by tier. `tiers`: the existing tiers, if known."""
     return read_keys([*(("--key", key) for key in given), *_keys_in(file)], tiers)
 
 
 def keys_of_engine(given: str | None, file: Path | None) -> dict[str, tuple[str, ...]]:
-    """Its one key, if it has one; whatever is in it, no part of it is a tier."""
+    """The one key of an engine, if it has one. No part of it is read as a tier."""
     found = [(where, key) for where, key in (("--key", given or ""), *_keys_in(file)) if key]
     for where, key in found:
         check_key(where, key)
     keys = [key for _, key in found]
     if len(keys) > 1:
-        raise ValueError("an engine has one key, for all: give it once, in --key KEY or on the one line of --keys FILE")
+        raise ValueError("an engine has a single key: give it once, by --key KEY or on the only line of --keys FILE")
     return {ALL: tuple(keys)} if keys else {}
 
 
 def _keys_in(file: Path | None) -> Iterator[tuple[str, str]]:
-    """Where each stands, and what it says."""
+    """The place of each key, for errors, and its text."""
     if file is None:
         return
     lines = [(n, text) for n, line in enumerate(_lines(file), 1) if (text := line.strip()) and not text.startswith("#")]
     if not lines:
-        raise ValueError(f"--keys: there is no key in {file}; it is a file with one [TIER=]KEY on each line")
+        raise ValueError(f"--keys: there is no key in {file}; write one [TIER=]KEY on each line")
     for n, text in lines:
         yield f"{file}:{n}", text
 
@@ -109,26 +110,26 @@ def _lines(file: Path) -> list[str]:
         return file.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ValueError(f"--keys: cannot read {file}: {why}; it is a file with one [TIER=]KEY on each line") from None
+        raise ValueError(f"--keys: cannot read {file}: {why}; give a file with one [TIER=]KEY on each line") from None
 
 
 def fields_of(text: str | None) -> dict[str, object]:
-    """A JSON object; empty where nothing is asked for."""
+    """The JSON object of --extra; empty without the option."""
     if text is None:
         return {}
     try:
-        fields = orjson.loads(text)  # what it takes is what it can write
+        fields = orjson.loads(text)  # NaN is refused, as the writer of bodies refuses it
     except orjson.JSONDecodeError as error:
-        raise ValueError(f"--extra is no JSON: {error}") from None
+        raise ValueError(f"--extra is not JSON: {error}") from None
     if not isinstance(fields, dict):
-        raise ValueError('--extra is no JSON object: write one such as {"temperature": 0}')
+        raise ValueError('--extra is not a JSON object: write one such as {"temperature": 0}')
     for name, instead in OWN_FIELDS.items():
         if name in fields:
-            raise ValueError(f"--extra: {name} is what the tester writes itself{instead}")
+            raise ValueError(f"--extra: {name} is written by the load tester itself{instead}")
     return fields
 
 
 def unnamed_tier(workload: str | None, mix: str | None, policy: Policy | None) -> str | None:
-    """The name for requests without a named tier. None where a policy, a mix or a workload names one."""
+    """The name for requests without a tier. None if a policy, a mix or a workload names tiers."""
     named = mix is not None or policy is not None or (workload is not None and "=" not in workload)
     return None if named else Mix().tiers[0][0]

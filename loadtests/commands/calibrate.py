@@ -1,4 +1,4 @@
-"""`python -m loadtests calibrate`: which engine is this, in the simulator's terms?"""
+"""`python -m loadtests calibrate`: fits a profile of a live engine for the simulator."""
 
 from __future__ import annotations
 
@@ -27,47 +27,51 @@ from loadtests.replay.target import Length, Target
 from loadtests.terminal.written import check_writable
 
 LINE_EVERY = 10
-"""Steps for which there is a line where there is no terminal for a bar."""
+"""Steps between two lines of progress if there is no terminal."""
 
 
 def calibrate_command(
     targets: Annotated[
         list[str],
-        typer.Option("--target", metavar="URL", help="One engine, with an OpenAI API; no gateway before it."),
+        typer.Option("--target", metavar="URL", help="One engine with an OpenAI API, without a gateway."),
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the profile.")] = Path("profile.json"),
     key: Annotated[str | None, typer.Option(show_default=False, help="Its API key.")] = None,
     keys: Annotated[
-        Path | None, typer.Option(metavar="FILE", show_default=False, help="A file with its API key on a line.")
+        Path | None, typer.Option(metavar="FILE", show_default=False, help="A file whose only line is the API key.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="NAME", show_default=False, help="The model to ask for; else its first one.")
+        str | None,
+        typer.Option(
+            metavar="NAME", show_default=False, help="The model to ask for; by default the first that it lists."
+        ),
     ] = None,
-    most: Annotated[int, typer.Option(min=16, help="Most requests at once; more than its slots finds those.")] = 160,
+    most: Annotated[
+        int, typer.Option(min=16, help="Most requests at once; if above its slots, the slots are found.")
+    ] = 160,
     seed: Annotated[
-        int | None, typer.Option(help="Of prompts; new ones each time unless given: an engine keeps old ones cached.")
+        int | None,
+        typer.Option(help="Seed of the prompts; by default a new one, since an engine may still cache old prompts."),
     ] = None,
-    rounds: Annotated[
-        int, typer.Option(min=1, help="How often all of it is done: more tell how far the engine is from itself.")
-    ] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="Repetitions; more show how much the engine itself varies.")] = 5,
     checked: Annotated[
-        bool, typer.Option("--check/--no-check", help="See, too, how far off the simulator is on other traffic.")
+        bool, typer.Option("--check/--no-check", help="Check the simulator on other traffic, too.")
     ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the profile and how well it fits as JSON.")] = False,
 ) -> None:
     """Fit a fleet profile to a live engine by a short probe, for `tailgate simulate` and `tailgate plan`.
 
     It sends bursts, alone and together, short and long, then mixed requests at various parts of the engine's capacity.
-    Five rounds are some 11,500 requests, on an engine that has nothing else to do. Six minutes with one that carries
-    sixty a second, a quarter of an hour with one that carries twenty; fewer --rounds make it shorter. Then:
+    Five rounds are some 11,500 requests, on an engine that has nothing else to do. They take six minutes at an engine's
+    60 requests/s, a quarter of an hour at 20; fewer --rounds take less. Then:
 
     `python -m loadtests calibrate --target http://127.0.0.1:8000 --out h100.json`
 
     `tailgate plan --policy policy.yaml --workload chat --rate 40 --fleet h100.json`
 
-    Exit status: 0 there is a profile; 1 no contact, or answers that nothing can be fitted to; 2 wrong options; 3 the
-    profile is not to be trusted. Such a profile is more than 25% off (without a check, in the fit more than
-    15%), or could not be checked.
+    Exit status: 0 there is a profile; 1 no contact, or no profile fits the answers; 2 wrong options; 3 the profile is
+    not to be trusted. Such a profile is more than 25% off (without a check, in the fit more than 15%), or could not be
+    checked.
     """
     errors = console(stderr=True)
     try:
@@ -95,7 +99,7 @@ def calibrate_command(
 
 
 async def _calibrated(target: Target, most: int, seed: int, rounds: int, out: Path, checked: bool) -> Calibrated:
-    """The calibration's result, with a bar meanwhile; the profile is written to `out`."""
+    """Run the calibration under a progress bar. The profile is written to `out`."""
     named, context, kept = await about(target)
     terminal = console(stderr=True)
     first = Arrival(0.0, "default", "calibrate", "default", 32, 1)

@@ -28,26 +28,29 @@ COLOURS = {"better": "green", "worse": "red"}
 
 
 def compare_command(
-    a: Annotated[Path, typer.Argument(metavar="A", help="Where a test has written: what it is compared with.")],
-    b: Annotated[Path, typer.Argument(metavar="B", help="Where the other has written.")],
+    a: Annotated[Path, typer.Argument(metavar="A", help="Folder of the first test, the baseline.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="Folder of the second test.")],
     policy: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", show_default=False, help="Objectives for both, instead of those of their reports."
+            metavar="FILE",
+            show_default=False,
+            help="Policy with the objectives of both tests, instead of those of their reports.",
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", show_default=False, help="Write a page with pictures, too (.html).")
+        Path | None,
+        typer.Option(metavar="FILE", show_default=False, help="Write a page with pictures to this .html file."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")] = False,
 ) -> None:
     """Is B better than A? Every figure of both, the change, and its 95% interval.
 
     A change counts if its interval does not hold "no change". Latencies are compared as B / A. Each test is judged by
-    its own report's objectives; if these differ there is no verdict, unless --policy is given.
+    the objectives of its own report. If these differ, there is no verdict without --policy.
 
-    Exit status: 0 they were compared; 2 wrong options, or nothing to compare; 3 the generator fell behind in one of
-    them, whose figures are not to be trusted.
+    Exit status: 0 they were compared; 2 wrong options, or nothing to compare; 3 the generator fell behind in a test, so
+    its figures are not valid.
     """
     errors = console(stderr=True)
     if out is not None:

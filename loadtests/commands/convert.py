@@ -25,19 +25,19 @@ def convert_command(
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write; - is standard output.")],
     to: Annotated[str, typer.Option(metavar="FORMAT", help=f"One of {', '.join(WRITERS)}.")] = "tailgate",
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was done as a JSON document.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as a JSON document.")] = False,
 ) -> None:
     """Convert a trace, conversations in ShareGPT's form, or the gateway's journal, whatever its size.
 
     The format of IN is found from its first line. A row that is wrong ends the conversion and is named by its line.
-    Rows that are no requests, and values without a place in the other format, are left out, counted and reported.
-    Where there is no request at all no file is left, and the exit status is 2, as for whatever else is wrong.
+    Rows that are not requests, and values that the other format cannot hold, are left out, counted and reported.
+    Without any request no file is left, and the exit status is 2, as for every other error.
 
     `python -m loadtests convert calls.jsonl.1 calls.jsonl day.jsonl`
     """
     errors = console(stderr=True)
     if to not in WRITERS:
-        errors.print(f"--to {to} is no format: there is {', '.join(WRITERS)}", style="red")
+        errors.print(f"--to {to} is not a format; known: {', '.join(WRITERS)}", style="red")
         raise typer.Exit(2)
     try:
         done = _converted(sources, sys.stdout, to) if out == Path("-") else _written(sources, out, to)
@@ -55,12 +55,12 @@ def convert_command(
 
 
 def _written(sources: list[Path], out: Path, to: str) -> Converted:
-    """A file under the name `out` is whole; where the conversion fails nothing new is left beside it."""
+    """A file with the name `out` is always complete. A failed conversion leaves no other file."""
     check_writable(out, "OUT")
     part = out.with_name(f"{out.name}.part")
     for path in (out, part):
         if path.resolve() in [source.resolve() for source in sources]:
-            raise TraceError(f"{path}: is what is read: write to another file")
+            raise TraceError(f"{path}: is the input: write to another file")
     with writing(out, "OUT"):
         file = part.open("w", newline="")
     try:

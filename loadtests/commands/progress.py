@@ -1,4 +1,4 @@
-"""A load test while it runs: how far it is, and percentiles of the last ten seconds."""
+"""Progress of a running load test, and percentiles of its last ten seconds."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from loadtests.report.words import time
 
 EDGES = log_edges(1e-4, 1000.0, 0.02)
 LOOKS = 20
-"""Of half a second each."""
+"""Looks of half a second each that the percentiles cover."""
 PLAIN_EVERY = 20
-"""Where there is no terminal, a line for so many looks."""
+"""Looks between two lines of progress if there is no terminal."""
 
 
 class Progress:
@@ -34,7 +34,7 @@ class Progress:
         self._looks = 0
 
     def gap(self, request: Request, gap_s: float, count: int) -> None:
-        """Pieces of content came."""
+        """Pieces of content arrived."""
         self._to.gap(request, gap_s, count)
 
     def ended(self, request: Request) -> None:
@@ -52,7 +52,7 @@ class Progress:
             self._failed += 1
 
     def look(self, now: Now) -> None:
-        """Show what is going on; called every half second."""
+        """Show the progress; called every half second."""
         name, seen = ("TTFT", self._first) if any(self._first.counts) else ("e2e", self._whole)
         lately = [max(0.0, after - was) for after, was in zip(seen.counts, self._before[0], strict=True)]
         self._before.append(list(seen.counts))

@@ -1,4 +1,4 @@
-"""`python -m loadtests report DIR`: the report of a test that is over, made again."""
+"""`python -m loadtests report DIR`: makes the report of a finished test again."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ from loadtests.terminal.screen import screen, short
 
 
 def report_command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the test has written.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the test.")],
     policy: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", show_default=False, help="The objectives to hold it against; none unless given."),
+        typer.Option(
+            metavar="FILE", show_default=False, help="The policy whose objectives judge the requests; none by default."
+        ),
     ] = None,
     allow_late: Annotated[bool, typer.Option("--allow-late", help="Report even if the generator fell behind.")] = False,
     png: Annotated[bool, typer.Option(help="Write each picture as a PNG, too.")] = True,
@@ -51,16 +53,16 @@ def conclude(
     as_json: bool,
     policy_file: Path | None = None,
 ) -> Report:
-    """Write report.json, report.html and the pictures, print a summary, and return what is in it.
+    """Write report.json, report.html and the pictures, print a summary, and return the report.
 
-    Exits with 1 if any of that could not be written; with 2 if there is nothing to report, and with 3 if it must not be
-    believed.
+    Exits with 1 if a file could not be written, with 2 if there is nothing to report, with 3 if the generator fell
+    behind.
     """
     try:
         with drawing(folder) if png else nullcontext() as draw:
             found = _concluded(folder, policy, policy_file, allow_late=allow_late)
             for name in NAMES:
-                (folder / f"{name}.png").unlink(missing_ok=True)  # of an earlier report
+                (folder / f"{name}.png").unlink(missing_ok=True)  # left by an earlier report
             if draw is not None:
                 draw(pictures(found))
             _write(found, folder, as_json=as_json)
@@ -71,7 +73,7 @@ def conclude(
 
 
 def _concluded(folder: Path, policy: Policy | None, policy_file: Path | None, *, allow_late: bool) -> Report:
-    """The report of a test. Exits where there is nothing to report."""
+    """The report of a test. Exits if there is nothing to report."""
     errors = console(stderr=True)
     try:
         run = read_run(folder)
@@ -80,7 +82,9 @@ def _concluded(folder: Path, policy: Policy | None, policy_file: Path | None, *,
         errors.print(str(late), style="red")
         held = "" if run.about.policy is None else f" --policy {run.about.policy}"
         python = short(Path(sys.executable))
-        errors.print(f"What was measured is kept: {python} -m loadtests report {folder}{held} --allow-late")
+        errors.print(
+            f"The measurements are kept. To report them: {python} -m loadtests report {folder}{held} --allow-late"
+        )
         raise typer.Exit(3) from None
     except (ValueError, OSError) as error:
         errors.print(str(error), style="red")

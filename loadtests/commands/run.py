@@ -42,7 +42,7 @@ OURS = ("report.json", "report.html", "run.json", "requests.npy", *(f"{name}.png
 
 
 class Nothing(Exception):
-    """There is nothing to send: no request, or a trace whose first row is wrong."""
+    """There is nothing to send: the traffic is empty, or the first row of the trace is wrong."""
 
 
 def run_command(
@@ -64,7 +64,7 @@ def run_command(
     rate: RateOption = None,
     speed: Annotated[
         float | None,
-        typer.Option(min=1e-6, callback=finite, show_default=False, help="Times the recorded speed of a trace."),
+        typer.Option(min=1e-6, callback=finite, show_default=False, help="Multiple of the recorded speed of a trace."),
     ] = None,
     duration: Annotated[
         float | None,
@@ -72,26 +72,24 @@ def run_command(
             parser=seconds(0.1),
             metavar="S",
             show_default=False,
-            help="Seconds in which requests are sent. Steps are cut off, not made shorter.",
+            help="Seconds in which requests are sent. A workload's steps are cut off, not shortened.",
         ),
     ] = None,
     warmup: WarmupOption = 0.0,
     policy: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", show_default=False, help="The policy whose objectives say what is good."),
+        typer.Option(metavar="FILE", show_default=False, help="The policy whose objectives judge the requests."),
     ] = None,
     mix: Annotated[
         str | None,
-        typer.Option(
-            metavar="TIER=SHARE,...", show_default=False, help="Tiers of a trace, or of a line, that names none."
-        ),
+        typer.Option(metavar="TIER=SHARE,...", show_default=False, help="Tiers for traffic that names none."),
     ] = None,
     key: Annotated[
         list[str] | None,
         typer.Option(
             metavar="[TIER=]KEY",
             show_default=False,
-            help="An API key, of all requests or of a tier's; several are spread over its tenants.",
+            help="An API key for all requests, or for a tier; several are spread over the tenants.",
         ),
     ] = None,
     keys: Annotated[
@@ -112,12 +110,17 @@ def run_command(
     ] = None,
     seed: Annotated[
         int,
-        typer.Option(min=0, max=2**63 - 1, help="Of arrivals, lengths and prompts: the same seed, the same requests."),
+        typer.Option(
+            min=0, max=2**63 - 1, help="Seed of arrivals, lengths and prompts: one seed always gives the same requests."
+        ),
     ] = 1,
     closed_loop: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="CLIENTS", show_default=False, help="To see what it hides: clients that wait for answers."
+            min=1,
+            metavar="CLIENTS",
+            show_default=False,
+            help="Clients that wait for their answers. Shows what such a test hides.",
         ),
     ] = None,
     retries: Annotated[
@@ -133,25 +136,26 @@ def run_command(
     max_late: Annotated[
         float,
         typer.Option(
-            "--max-late", min=0.1, callback=finite, help="Lateness of the generator, p99 in ms, that is put up with."
+            "--max-late", min=0.1, callback=finite, help="Largest accepted lateness of the generator, p99 in ms."
         ),
     ] = 10.0,
     allow_late: Annotated[
-        bool, typer.Option("--allow-late", help="Report even if the generator was later, and say so in the report.")
+        bool, typer.Option("--allow-late", help="Report even if the generator was later; the report is marked.")
     ] = False,
     probe_first: Annotated[
-        bool, typer.Option("--probe/--no-probe", help="First ask how the target counts prompt tokens.")
+        bool, typer.Option("--probe/--no-probe", help="First measure how the target counts prompt tokens.")
     ] = True,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", show_default=False, help="Where to write (loadtest-results/TIME).")
+        Path | None,
+        typer.Option(metavar="DIR", show_default=False, help="Folder for the results (loadtest-results/TIME)."),
     ] = None,
     png: Annotated[bool, typer.Option(help="Write each picture as a PNG, too.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print report.json instead of a summary.")] = False,
 ) -> None:
-    """Send traffic to a live target, open loop, and report what became of it.
+    """Send traffic to a live target in an open loop, and report the outcomes.
 
-    Every request leaves when it is due, whatever the others do, and its latency counts from then. Ctrl-C ends the test
-    and reports what there is.
+    Every request is sent when it is due, without waiting for earlier answers; its latency counts from that time. Ctrl-C
+    ends the test early, with a report.
 
     `python -m loadtests run --target http://127.0.0.1:8080 --workload chat --rate 5 --duration 60`
 
@@ -168,7 +172,7 @@ def run_command(
         )
         check_warmup(warmup, traffic)
         if closed_loop is not None and (rate is not None or speed is not None):
-            raise ValueError("--closed-loop sends when an answer has come, however fast: leave out --rate and --speed")
+            raise ValueError("--closed-loop sends after each answer, at no fixed rate: leave out --rate and --speed")
         by_tier = keys_of(key or [], keys, traffic.tiers if held is None else held.tiers)
         aimed = Target(one_target(targets), model, keys=by_tier, length=length, extra=fields_of(extra))
     except PolicyErrors as found:
@@ -217,7 +221,7 @@ def run_command(
         if not made["totals"]["counted"]:
             refused = apart(made)
     except typer.Exit as left:
-        # Exit status of a stopped test, whatever else is missing, unless the figures must not be believed.
+        # Exit status of a stopped test, even with a partial report; a late generator comes first.
         if left.exit_code == 3 or not (wrong or played.interrupted):
             raise
     finally:
@@ -233,7 +237,7 @@ def run_command(
 
 
 def _emptied(folder: Path) -> None:
-    """Created, and emptied of an earlier test's files, which would pass for this one's report."""
+    """Create the folder, and remove the files of an earlier test, which would look like this test's report."""
     with writing(folder, "--out"):
         folder.mkdir(parents=True, exist_ok=True)
         for name in OURS:
@@ -241,7 +245,8 @@ def _emptied(folder: Path) -> None:
 
 
 def _until_wrong(arrivals: Iterator[Arrival], policy: Policy | None, wrong: list[ValueError]) -> Iterator[Arrival]:
-    """Up to a row that cannot be read, or whose tier the policy lacks: requests sent by then are reported."""
+    """The arrivals before the first wrong row: one that cannot be read, or whose tier the policy lacks. Requests sent
+    by then are reported."""
     try:
         for arrival in arrivals:
             slo_of(policy, arrival.tier)
@@ -260,13 +265,13 @@ async def _test(
     folder: Path,
     probe_first: bool,
 ) -> Played:
-    """Send everything and write rows and run.json, even if the test is stopped or its traffic turns out `wrong`."""
+    """Send the traffic and write rows and run.json, even if the test is stopped or a row turns out to be `wrong`."""
     timed = plan.clients is not None and plan.until_s is not None
     found = traffic.endless(plan.seed) if timed else traffic.arrivals(plan.seed)
     arrivals = _until_wrong(found, policy, wrong)
     first = next(arrivals, None)
     if first is None:
-        raise Nothing(wrong[0] if wrong else f"{traffic.name}: there is no request in it")
+        raise Nothing(wrong[0] if wrong else f"{traffic.name}: it has no request")
     if probe_first:
         target, sizes = await contact(target, first, plan.seed, console(stderr=True).print, plan.timeout_s)
         if sizes is not None:
@@ -280,7 +285,7 @@ async def _test(
     def interrupted() -> None:
         stop.set()
         for number in ENDS:
-            loop.remove_signal_handler(number)  # after a second Ctrl-C the user does not want to wait
+            loop.remove_signal_handler(number)  # a user who presses Ctrl-C twice does not want to wait
 
     for number in ENDS:
         loop.add_signal_handler(number, interrupted)

@@ -27,25 +27,28 @@ FOLDER = Path("loadtest-results")
 
 def scenario_command(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME|FILE", show_default=False, help="Which; without it, all are listed.")
+        str | None,
+        typer.Argument(metavar="NAME|FILE", show_default=False, help="The scenario; without it, all are listed."),
     ] = None,
     contender: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", show_default=False, help="Only these, of those in the file.")
+        list[str] | None,
+        typer.Option(metavar="NAME", show_default=False, help="Only this contender; may be given several times."),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A fifth of the time: whether it works at all.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A fifth of the time: only shows that it works.")] = False,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", show_default=False, help="Where to write (loadtest-results/NAME-TIME)."),
+        typer.Option(metavar="DIR", show_default=False, help="Folder for the results (loadtest-results/NAME-TIME)."),
     ] = None,
     docs: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", show_default=False, help="Write a page of Markdown there, too.")
+        Path | None,
+        typer.Option(metavar="FOLDER", show_default=False, help="Write a page of Markdown to this folder, too."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print scenario.json instead of a table.")] = False,
 ) -> None:
     """Play a scenario: emulated replicas, each contender in front of them in turn, and the same requests for all.
 
-    It starts and ends all that it needs. It writes a page with the table and the picture, and a report of each test.
-    Contenders that this machine lacks (nginx, vllm-router, litellm) are left out, with a note.
+    It starts and ends all processes. It writes a page with a table and a picture, and a report of each test. Contenders
+    that this machine lacks (nginx, vllm-router, litellm) are left out, with a note.
 
     Exit status: 0 it was played; 1 something broke; 2 wrong options; 3 the generator fell behind in a test, so its
     figures are not valid; 130 stopped by Ctrl-C.
@@ -131,7 +134,7 @@ def _only(scenario: ScenarioFile, names: list[str]) -> ScenarioFile:
     known = [of.called for of in scenario.contenders]
     for name in names:
         if name not in known:
-            told = f"{name} is not in this scenario: there is {', '.join(known)}"
+            told = f"{name} is not in this scenario; known: {', '.join(known)}"
             raise typer.BadParameter(told, param_hint="--contender")
     chosen = [of for of in scenario.contenders if not names or of.called in names]
     return scenario.model_copy(update={"contenders": chosen})

@@ -24,42 +24,43 @@ profiles: {profiles}
 
 faults, switched while it runs:
   curl localhost:PORT/emulator/faults -d '{{"fault": "slow", "factor": 8}}'
-  curl localhost:PORT/emulator/faults -d '{{"fault": "dead", "replica": 2}}'   # the third one, asked through any
+  # the third replica, through the port of any
+  curl localhost:PORT/emulator/faults -d '{{"fault": "dead", "replica": 2}}'
   curl localhost:PORT/emulator/faults -d '{{"fault": "reset", "after_events": 5, "count": 1}}'
   curl localhost:PORT/emulator/faults -d '{{"fault": null}}'
-what it saw: GET /emulator/requests (heads and bodies), GET /emulator/state (counters)
+requests that it got: GET /emulator/requests (heads and bodies), GET /emulator/state (counters)
 """
 
 
 def scale(text: str) -> float:
-    """A number above 0, or "max"."""
+    """Parse a number above 0, or "max"."""
     if text == "max":
         return math.inf
     value = _float(text)
     if not 0.0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text}: it is a number above 0, such as 0.5, or max")
+        raise argparse.ArgumentTypeError(f"{text}: give a number above 0, such as 0.5, or max")
     return value
 
 
 def whole(least: int) -> Callable[[str], int]:
-    """Whole numbers from `least` on."""
+    """A parser of whole numbers from `least` on."""
 
     def read(text: str) -> int:
         value = int(text) if re.fullmatch(r"-?\d+", text, re.ASCII) else least - 1
         if value < least:
-            raise argparse.ArgumentTypeError(f"{text}: it is a whole number from {least} on")
+            raise argparse.ArgumentTypeError(f"{text}: give a whole number, at least {least}")
         return value
 
     return read
 
 
 def number(least: float, most: float = 1e9) -> Callable[[str], float]:
-    """Numbers from `least` to `most`."""
+    """A parser of numbers from `least` to `most`."""
 
     def read(text: str) -> float:
         value = _float(text)
         if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{text}: it is a number from {least:g} to {most:g}")
+            raise argparse.ArgumentTypeError(f"{text}: give a number from {least:g} to {most:g}")
         return value
 
     return read
@@ -89,11 +90,11 @@ def parser() -> argparse.ArgumentParser:
         "--profile",
         default="default",
         metavar="NAME|FILE.json",
-        help="engine to emulate: a profile, or what loadtests calibrate wrote of yours (%(default)s)",
+        help="engine to emulate: a profile by name, or a file of loadtests calibrate (%(default)s)",
     )
     add("--time-scale", type=scale, default=1.0, metavar="X", help="virtual seconds per real second, or max (1)")
     add("--model", default=MODEL, help="name of the model (%(default)s)")
-    add("--seed", type=int, default=0, help="what answers and their lengths are drawn from (%(default)s)")
+    add("--seed", type=int, default=0, help="seed of answers and their lengths (%(default)s)")
     add(
         "--output-median",
         type=number(1.0),
@@ -106,7 +107,7 @@ def parser() -> argparse.ArgumentParser:
         type=number(0.0, 10.0),
         default=0.7,
         metavar="S",
-        help="sigma of its lognormal; 0: all alike (%(default)s)",
+        help="sigma of that lognormal; 0: all have the median (%(default)s)",
     )
     add(
         "--max-num-queued-reqs",
@@ -119,13 +120,13 @@ def parser() -> argparse.ArgumentParser:
         "--enable-prefix-caching",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="keep the KV cache of prompts for later ones that begin alike",
+        help="keep a prefix cache",
     )
     add(
         "--enable-prompt-tokens-details",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="say in answers how many prompt tokens were cached; vLLM's default is not to",
+        help="report cached prompt tokens in answers, which vLLM does not do by default",
     )
     add(
         "--keep-alive",
@@ -145,7 +146,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 async def serve(options: argparse.Namespace) -> None:
-    """Until SIGINT or SIGTERM."""
+    """Serve until SIGINT or SIGTERM."""
     emulator = Emulator(
         profile=options.profile,
         replicas=options.replicas,
@@ -187,7 +188,7 @@ def main() -> None:
     if options.port + options.replicas - 1 > MAX:
         command.error(f"argument --port: {options.port} leaves too few ports for {options.replicas} replicas")
     try:
-        # Its `path_s` is left out: HTTP takes its own time here.
+        # `path_s` is left out: here HTTP takes real time.
         profile = profile_of(options.profile)
         options.profile = replace(profile, prefix_caching=profile.prefix_caching and options.enable_prefix_caching)
     except ValueError as error:

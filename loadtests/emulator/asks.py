@@ -1,7 +1,7 @@
 """A request's body -> the engine's work: the prompts to read, and the length and text of each answer.
 
-Parsing follows vLLM. An integer may come as a string or a whole float (pydantic's lax mode). The last of two equal
-keys counts. max_completion_tokens wins over max_tokens, and max_tokens is cut silently to the room in the context.
+Parsing follows vLLM. An integer may come as a string or a whole float (pydantic's lax mode). Of two equal keys the last
+one counts. max_completion_tokens wins over max_tokens, and max_tokens is cut silently to the room in the context.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Settings:
     prompt_tokens_details: bool = True
     """Whether answers say how many prompt tokens were cached (vLLM: --enable-prompt-tokens-details)."""
     adapters: tuple[str, ...] = ()
-    """LoRA adapters that it lists,"""
+    """LoRA adapters that the replica lists,"""
     max_loras: int = 1
-    """and how many of them it says it has in one batch."""
+    """and the number of them that it claims to hold in one batch."""
     responses_store: bool = False
     """Whether responses are kept (vLLM: VLLM_ENABLE_RESPONSES_API_STORE=1)."""
 
@@ -53,7 +53,7 @@ class Choice:
     finish_reason: str
     stop_reason: str | None
     prompt: bytes = b""
-    """The prompt as its blocks are hashed; empty if it is never cached."""
+    """The prompt in the form whose blocks are hashed; empty if it is never cached."""
 
     @property
     def output_tokens(self) -> int:
@@ -78,7 +78,7 @@ class Ask:
     continuous_usage: bool = False
     top_logprobs: int | None = None
     details: bool = False
-    """Whether its usage gives the source of its prompt tokens."""
+    """Whether its usage gives details of its prompt tokens."""
 
     @property
     def output_tokens(self) -> int:
@@ -91,14 +91,14 @@ class Prompt:
 
     tokens: int
     source: bytes
-    """It identifies the prompt, from which the answer is drawn."""
+    """Identifies the prompt; the answer is drawn from it."""
     rendered: bytes = b""
-    """The prompt as the engine reads it, for its prefix cache; empty where no tokens are generated."""
+    """The prompt as the engine reads it, for its prefix cache; empty if no tokens are generated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quirk:
-    """How a fault changes the answers: up to max_tokens, and with only this phrase if there is one."""
+    """How a fault changes answers: they run to max_tokens, and consist of `phrase` if there is one."""
 
     phrase: tuple[bytes, ...] = ()
 
@@ -127,7 +127,7 @@ WITHOUT_A_TURN = ("/tokenize", "/detokenize")
 
 
 def parse(path: str, body: bytes, settings: Settings, quirk: Quirk | None = None) -> Ask:
-    """Raises Rejected, with what vLLM would have said."""
+    """Raises Rejected with vLLM's error."""
     if path in audio.PATHS:
         return _transcription(path, audio.fields(body), settings)
     fields = _decode(body)
@@ -218,7 +218,7 @@ def _choice(
             return Choice(prompt_tokens, found[0], "stop", found[1])
     if ends == limit:
         return Choice(prompt_tokens, pieces, "length", None)
-    pieces[-1] = b""  # the end-of-sequence token counts and says nothing
+    pieces[-1] = b""  # the end-of-sequence token counts, but has no text
     return Choice(prompt_tokens, pieces, "stop", None)
 
 
@@ -260,7 +260,7 @@ def _decode(body: bytes) -> Mapping[str, object]:
 
 
 def _decode_slowly(body: bytes) -> object:
-    """vLLM decodes with the standard library, which takes more (NaN, UTF-16) and words its errors in its own way."""
+    """Decode as vLLM does, by the standard library: it accepts more (NaN, UTF-16), and has its own error texts."""
     try:
         return json.loads(body)
     except json.JSONDecodeError as error:
@@ -312,7 +312,7 @@ def _texts_or_ids(name: str, value: object) -> list[Prompt]:
 
 
 def _checked(prompt_tokens: int, max_model_len: int) -> int:
-    """`prompt_tokens`, if they leave room for one token of output."""
+    """Returns `prompt_tokens`; raises Rejected unless they leave room for one token of output."""
     if prompt_tokens >= max_model_len:
         raise errors.context_exceeded(max_model_len, prompt_tokens)
     if prompt_tokens < 1:

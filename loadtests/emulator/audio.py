@@ -1,4 +1,4 @@
-"""Forms with a file in them: what /v1/audio/transcriptions and /translations have an engine do."""
+"""Forms with a file: the work of /v1/audio/transcriptions and /translations for an engine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from loadtests.emulator import errors
 
 PATHS = ("/v1/audio/transcriptions", "/v1/audio/translations")
 BYTES_PER_SECOND = 32_000
-"""16-bit samples, 16,000 a second."""
+"""Bytes per second of raw audio: 16-bit samples, 16,000 a second."""
 TOKENS_PER_SECOND = 50
 WORDS_PER_SECOND = 2
 
@@ -17,7 +17,7 @@ _NAME = re.compile(rb'name="([^"]*)"')
 
 
 def fields(body: bytes) -> dict[str, object]:
-    """The form's fields, the file as bytes. Raises Rejected."""
+    """The form's fields; the file is bytes. Raises Rejected."""
     delimiter = body.partition(b"\r\n")[0]
     if not delimiter.startswith(b"--"):
         raise errors.Rejected(400, "There was an error parsing the body", "Bad Request")
@@ -31,7 +31,7 @@ def fields(body: bytes) -> dict[str, object]:
 
 
 def seconds(form: Mapping[str, object]) -> int:
-    """How long the recording is, taken for one without a head."""
+    """Seconds of the recording, if it is raw samples."""
     file = form.get("file")
     if not isinstance(file, bytes):
         raise errors.missing("file", len(form))

@@ -1,4 +1,4 @@
-"""One connection to a replica: bytes in, requests out, one answer at a time, as uvicorn would."""
+"""One connection to a replica: reads requests and gives one answer at a time, as uvicorn does."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Host(Protocol):
 
     connections: set[Connection]
     connections_total: int
-    """Connections so far, this one included once it is accepted."""
+    """Connections so far, including an accepted one."""
 
     def exchange(self, transport: asyncio.Transport, owner: Connection, received: Received, keep: bool) -> Exchange:
         """The exchange for this request, which may be a faulty one."""
         ...
 
     def handle(self, exchange: Exchange) -> None:
-        """Answer it, now or later."""
+        """Answer the request, now or later."""
         ...
 
     def accepted(self, transport: asyncio.Transport) -> bool:
@@ -36,7 +36,7 @@ class Host(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """Splits the head off by hand, so that it is known byte for byte; httptools judges head and body.
+    """Splits the head off by hand, so that its exact bytes are known; httptools checks head and body.
 
     Further requests wait until the current answer is over, but reading goes on, so a client that leaves is always
     noticed.
@@ -46,12 +46,12 @@ class Connection(asyncio.Protocol):
         self.host = host
         self.idle_since = time.monotonic()
         self.busy: Exchange | None = None
-        self.closing = False  # after the answer that is being given
+        self.closing = False  # close after the current answer
         self._waiting: deque[tuple[Received, bool]] = deque()
         self._parser = httptools.HttpRequestParser(self)
         self._buffer = b""
         self._in_body = False
-        self._left = 0  # bytes of a body of known length; -1: chunked
+        self._left = 0  # bytes left of a body of known length; -1: chunked
         self._url = b""
         self._head = b""
         self._body: list[bytes] = []
@@ -85,7 +85,7 @@ class Connection(asyncio.Protocol):
                 return
 
     def _feed(self, data: bytes) -> bytes:
-        """Take the bytes of the current message; the rest belongs to the next."""
+        """Take the bytes of the current message. Returns the rest, which belongs to the next."""
         if not self._in_body:
             end = data.find(b"\r\n\r\n")
             if end < 0:
@@ -110,7 +110,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         if self._begun:
-            raise httptools.HttpParserError("pipelining after a chunked body is not understood here")
+            raise httptools.HttpParserError("pipelining after a chunked body is not supported here")
         self._begun = True
 
     def on_url(self, url: bytes) -> None:
@@ -149,7 +149,7 @@ class Connection(asyncio.Protocol):
         self.host.handle(self.busy)
 
     def exchange_over(self, keep_alive: bool) -> None:
-        """The answer is complete: the next request, or the end."""
+        """The answer is complete: serve the next request, or close."""
         self.busy = None
         self.idle_since = time.monotonic()
         if not keep_alive or self.closing:
@@ -158,13 +158,13 @@ class Connection(asyncio.Protocol):
             self._begin(*self._waiting.popleft())
 
     def leave(self) -> None:
-        """Close now if idle, else after the answer that is being given."""
+        """Close now if idle, else after the current answer."""
         self.closing = True
         if self.busy is None:
             self.transport.close()
 
     def kill(self) -> None:
-        """Reset the connection and give up what is being answered."""
+        """Reset the connection and abort the current answer."""
         if self.busy is not None:
             self.busy.gone()
         reset(self.transport)

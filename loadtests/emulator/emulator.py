@@ -18,10 +18,10 @@ MODEL = "emulated"
 class Emulator:
     """`replicas` replicas on consecutive ports from `port` (0: any free ones), open while the context is.
 
-    `time_scale`: virtual seconds per real second; by default as fast as the loop turns, which is what tests want.
-    `max_queued` is vLLM's --max-num-queued-reqs, `prompt_tokens_details` its --enable-prompt-tokens-details (off there
-    by default), `dp` its --data-parallel-size, `responses_store` its VLLM_ENABLE_RESPONSES_API_STORE; the rest of the
-    settings shape the answers.
+    `time_scale`: virtual seconds per real second; by default as fast as the loop turns, for tests. `max_queued` is
+    vLLM's --max-num-queued-reqs, `prompt_tokens_details` its --enable-prompt-tokens-details (off there by default),
+    `dp` its --data-parallel-size, `responses_store` its VLLM_ENABLE_RESPONSES_API_STORE; the rest of the settings
+    shape the answers.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from gateway.sim.run.replica import EngineRequest, ReplicaEvent, ReplicaEventKin
 from loadtests.emulator.metrics import E2E_BUCKETS, TTFT_BUCKETS, Histogram
 
 STEPS_PER_TURN = 64
-TIMER_S = 0.001  # uvloop rounds delays to milliseconds: below one it would spin
+TIMER_S = 0.001  # uvloop rounds delays to milliseconds: with shorter ones it would spin
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Sequence:
     output_tokens: int
     on_token: Callable[[], None] | None
     on_end: Callable[[int], None]
-    """Gets the prompt tokens that were found in the prefix cache."""
+    """Called with the number of prompt tokens that were found in the prefix cache."""
     prefix: tuple[int, ...] = ()
     """Hashes of the whole blocks of its prompt,"""
     answer: tuple[int, ...] = ()
@@ -34,8 +34,8 @@ class Sequence:
 class Engine:
     """Virtual time runs `time_scale` times as fast as real time; inf: as fast as the event loop turns.
 
-    While anybody listens to tokens, time goes on step by step; otherwise the model leaps. A late call counts as made
-    just before the model's next event, so nothing is ever skipped.
+    While anybody listens to tokens, time advances step by step; otherwise the model leaps ahead. A late call counts as
+    made just before the model's next event, so no event is skipped.
     """
 
     def __init__(self, profile: Profile, time_scale: float = 1.0) -> None:
@@ -51,7 +51,7 @@ class Engine:
         self.e2e = Histogram(E2E_BUCKETS)
         self.on_turn: Callable[[], None] | None = None
         """Called after steps have been taken."""
-        self._inside: dict[int, tuple[Sequence, float]] = {}  # and when it was submitted, in virtual time
+        self._inside: dict[int, tuple[Sequence, float]] = {}  # with the virtual time of submission
         self._streams = 0
         self._ids = 0
         self._at = 0.0  # virtual time never runs backwards
@@ -74,12 +74,12 @@ class Engine:
         return ids
 
     def cancel(self, id: int) -> bool:
-        """Forget a sequence; False if it is over."""
+        """Forget a sequence; Cancel a sequence. False if it is over already."""
         if id not in self._inside:
             return False
         sequence, _ = self._inside[id]
         now = self._now()
-        ended = id not in self.model  # in this very step, and its end has not been told yet
+        ended = id not in self.model  # it ended in this very step, and `on_end` was not called yet
         self.generation_tokens_total += sequence.output_tokens if ended else self.model.generated(id, now)
         self.model.abort(id, now)
         self._forget(id)
@@ -93,7 +93,7 @@ class Engine:
         self._arm()
 
     def pause(self, paused: bool) -> None:
-        """Stop virtual time, or let it go on from where it was stopped."""
+        """Stop virtual time, or let it continue."""
         if paused == self.paused:
             return
         if paused:
@@ -103,7 +103,7 @@ class Engine:
         self._arm()
 
     def close(self) -> None:
-        """Forget everything; no callback comes any more."""
+        """Forget everything; there are no more callbacks."""
         for id in list(self._inside):
             self.cancel(id)
         if self._timer is not None:
@@ -120,7 +120,7 @@ class Engine:
         return self.model.step_at() if self._streams else self.model.next_at()
 
     def _arm(self) -> None:
-        """One timer, for the next thing that the model has to do."""
+        """Set the one timer, for the next event of the model."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -137,7 +137,7 @@ class Engine:
             self._timer = loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        """Do what is due; after many steps let the loop read its sockets first."""
+        """Run the events that are due; after many steps let the loop read its sockets first."""
         self._timer = None
         free_running = self.time_scale == math.inf
         until = math.inf if free_running else (time.monotonic() - self._origin) * self.time_scale

@@ -12,7 +12,7 @@ BUSY = "The engine is currently busy and cannot accept new requests. Please try 
 
 @dataclass(slots=True)
 class Rejected(Exception):
-    """A request that gets an error for an answer."""
+    """A request is answered by an error."""
 
     status: int
     message: str
@@ -38,12 +38,12 @@ def shut_down() -> Rejected:
 
 
 def unknown_model(name: object, served: str) -> Rejected:
-    """Another model was asked for than the one that is served."""
+    """The requested model is not the served one."""
     return Rejected(404, f"The model `{name}` does not exist. Valid aliases: {served}.", "NotFoundError", "model")
 
 
 def no_such_rank(rank: int, ranks: int) -> Rejected:
-    """X-data-parallel-rank names a rank that is not there."""
+    """X-data-parallel-rank names a rank that does not exist."""
     return Rejected(400, f"data_parallel_rank {rank} is out of range [0, {ranks}).")
 
 
@@ -54,7 +54,7 @@ def invalid(kind: str, loc: str, message: str, given: str) -> Rejected:
 
 
 def missing(field: str, fields: int) -> Rejected:
-    """A required field is not there."""
+    """A required field is missing."""
     return invalid("missing", field, "Field required", f"'<dict of {fields} items>'")
 
 
@@ -76,7 +76,7 @@ def context_exceeded(max_model_len: int, prompt_tokens: int) -> Rejected:
 
 
 def output_exceeds(field: str, value: int, max_model_len: int) -> Rejected:
-    """More output was asked for than the context holds."""
+    """The requested output is longer than the context."""
     return Rejected(
         400,
         f"{field}={value} cannot be greater than max_model_len={max_model_len}. Please request fewer output tokens. "

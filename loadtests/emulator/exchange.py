@@ -1,4 +1,4 @@
-"""One request and its answer on a connection; and the exchange that misbehaves on purpose."""
+"""One request and its answer on a connection, also with a fault on purpose."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Received:
     method: str
     path: str
     connection: int
-    """Number of the connection since the replica began."""
+    """Number of the connection since the replica started."""
     at: float
-    """time.monotonic() at the end of the body."""
+    """The time.monotonic() at which the body was complete."""
 
     @property
     def headers(self) -> list[tuple[str, str]]:
-        """Names in lower case, in the order in which they came."""
+        """Names in lower case, in the order of the request."""
         lines = self.head.decode("latin-1").split("\r\n")[1:-2]
         return [(name.strip().lower(), value.strip()) for name, _, value in (line.partition(":") for line in lines)]
 
@@ -76,7 +76,7 @@ def reset(transport: asyncio.Transport) -> None:
 
 
 class Owner(Protocol):
-    """The connection that an exchange belongs to."""
+    """The connection of an exchange."""
 
     def exchange_over(self, keep_alive: bool) -> None:
         """The answer is complete."""
@@ -117,7 +117,7 @@ class Exchange:
         self._end()
 
     def gone(self) -> None:
-        """The client has left, or was cut off."""
+        """The client has left, or the fault cut it off."""
         self._over(False)
 
     def _connection(self) -> bytes:
@@ -143,7 +143,7 @@ class Exchange:
 
 
 class FaultyExchange(Exchange):
-    """An answer that is cut, stalled or spoilt at a given event or byte."""
+    """An answer that is cut, stalled or corrupted at a given event or byte."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class FaultyExchange(Exchange):
         self._write(self._spoil() if struck else framed)
 
     def _spoil(self) -> bytes:
-        """The fault strikes at this event; what is returned is sent in its place."""
+        """The fault takes effect at this event. Returns the bytes to send in its place."""
         match self.fault.kind:
             case FaultKind.GARBAGE:
                 broken = b'data: {"id": "broken", "choices": [{"ind\n\n'
@@ -220,7 +220,7 @@ class FaultyExchange(Exchange):
             self.transport.close()
 
     def _reset_when_flushed(self) -> None:
-        """abort() would throw away what is still to be sent."""
+        """abort() would discard the bytes that are not sent yet."""
         if self.transport.get_write_buffer_size() and not self.transport.is_closing():
             asyncio.get_running_loop().call_later(0.001, self._reset_when_flushed)
         else:

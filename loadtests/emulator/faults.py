@@ -1,4 +1,4 @@
-"""Faults of a replica: the faults by name, and the exchanges that misbehave."""
+"""Faults of a replica, by name, and their details."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class FaultKind(StrEnum):
     PAUSE = "pause"
     """Connections are accepted and never answered, /health included; running streams freeze. As under SIGSTOP."""
     REFUSE = "refuse"
-    """No new connection: the port is closed, or with `how` "reset" every new connection is reset. Old ones end
-    after their answer."""
+    """No new connection: the port is closed, or with `how` "reset" every new connection is reset. Open connections
+    close after their current answer."""
     DEAD = "dead"
     """As if the process had been killed: every connection is reset, the port is closed, all work is lost."""
     DIE_ON_MARKER = "die_on_marker"
@@ -35,7 +35,7 @@ class FaultKind(StrEnum):
     STALL = "stall"
     """Silence after `after_events` events or `after_bytes` bytes; the connection stays open."""
     GARBAGE = "garbage"
-    """`how` "http": bytes that are no HTTP; "json": event number `after_events` is broken JSON, the rest is intact."""
+    """`how` "http": bytes that are not HTTP; "json": event number `after_events` is broken JSON, the rest is intact."""
     LONG_LINE = "long_line"
     """After `after_events` events one line of 10 MB without an end."""
     SHUTDOWN_LIKE = "shutdown_like"
@@ -50,7 +50,7 @@ class FaultKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault and its details. Where an answer is not streamed, `after_events` cuts its body in the middle."""
+    """One fault and its details. If an answer is not streamed, `after_events` cuts its body in the middle."""
 
     kind: FaultKind
     factor: float = 8.0
@@ -95,7 +95,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 def parse_fault(value: object) -> Fault | None:
     """`{"fault": "slow", "factor": 8}` -> Fault; `{"fault": null}` -> None. Raises ValueError naming the field."""
     if not isinstance(value, dict) or "fault" not in value:
-        raise ValueError('fault: missing; say {"fault": NAME, ...} or {"fault": null}')
+        raise ValueError('fault: missing; write {"fault": NAME, ...} or {"fault": null}')
     details = {key: given for key, given in value.items() if key not in ("fault", "replica")}
     for key, given in details.items():
         if key not in _TYPES:
@@ -106,5 +106,5 @@ def parse_fault(value: object) -> Fault | None:
     if name is None:
         return None
     if name not in list(FaultKind):
-        raise ValueError(f"fault: {name!r} is unknown; known are {', '.join(FaultKind)}")
+        raise ValueError(f"fault: {name!r} is unknown; known: {', '.join(FaultKind)}")
     return Fault(FaultKind(name), **details)

@@ -22,7 +22,7 @@ GARBAGE = b"\x00\x01\x02 this is not HTTP\r\n\xff\xfe\r\n\r\n"
 
 
 def answer(replica: EmulatedReplica, exchange: Exchange) -> None:
-    """Answer a request, as the fault that is on would have it."""
+    """Answer a request under the current fault."""
     received, fault = exchange.received, replica.strike()
     if fault is not None and _spoilt_at_once(replica, exchange, fault):
         return
@@ -53,7 +53,7 @@ def _quirk(fault: Fault | None) -> Quirk | None:
 
 
 def _spoilt_at_once(replica: EmulatedReplica, exchange: Exchange, fault: Fault) -> bool:
-    """Whether the fault leaves nothing to be done."""
+    """Whether the fault has answered the request already."""
     path = exchange.received.path
     match fault.kind:
         case FaultKind.DIE_ON_MARKER if fault.marker.encode() in exchange.received.body:
@@ -87,7 +87,8 @@ def _reply(replica: EmulatedReplica, exchange: Exchange, status: int, body: byte
 
 
 class _Generation:
-    """One request in the engine, as one sequence per choice. A stalled answer stays in flight until its client goes."""
+    """One request in the engine, with one sequence per choice. A stalled answer stays in flight until its client
+    leaves."""
 
     def __init__(
         self, replica: EmulatedReplica, engine: Engine, exchange: Exchange, request: Ask, headers: bytes
@@ -125,12 +126,12 @@ class _Generation:
         return Sequence(choice.prompt_tokens, choice.output_tokens, voice, end, prefix, answer)
 
     def _blocks(self, choice: Choice) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Hashes of the blocks of a prompt, and of those of its answer as a later prompt repeats it."""
+        """Hashes of the blocks of a prompt, and of its answer in the form in which a later prompt repeats it."""
         profile = self._engine.model.profile
         if not choice.prompt or not profile.prefix_caching:
             return (), ()
-        # The last token was sampled, and never computed. Nobody repeats an answer as token ids, so there it has only a
-        # size.
+        # The last token was sampled, but its KV was never computed. No later prompt repeats an answer as token ids, so
+        # there it has only a size.
         by_id = isinstance(self._ask.fields.get("prompt"), list)
         said = choice.prompt + b"".join(rendered.token(p) if by_id else p for p in choice.pieces[:-1])
         chain = rendered.blocks(said, profile.kv_block_tokens, self._ask.fields.get("cache_salt"))
@@ -138,7 +139,7 @@ class _Generation:
         return chain[:whole], chain[whole:]
 
     def _ended(self, reason: str, prompt_tokens: int, hit_tokens: int) -> None:
-        """A sequence is over; with the last one the answer is."""
+        """A sequence is over; the last one completes the answer."""
         self._left -= 1
         self._replica.finished[reason] += 1
         self._answer.cached_tokens = hit_tokens
@@ -168,7 +169,7 @@ class _Generation:
         self._replica.notify()
 
     def _load(self) -> bytes:
-        """vLLM's load report on answers that are not streamed, for those who ask for it."""
+        """vLLM's load report, which answers that are not streamed carry on request."""
         if b"endpoint-load-metrics-format" not in self._exchange.received.head.lower():
             return b""
         metrics = '{"named_metrics": {"num_requests_waiting": %.1f, "kv_cache_usage_perc": %s}}'

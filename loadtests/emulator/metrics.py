@@ -1,4 +1,4 @@
-"""GET /metrics: what vLLM 0.32 exposes under its own names, in the Prometheus text format."""
+"""GET /metrics: the metrics of vLLM 0.32, under its names, in the Prometheus text format."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Histogram:
 
 
 def labels(pairs: Mapping[str, object]) -> str:
-    """`{a="x",b="y"}`, escaped as the text format wants it."""
+    """`{a="x",b="y"}`, escaped by the rules of the text format."""
     escaped = (
         (key, str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n"))
         for key, value in sorted(pairs.items())

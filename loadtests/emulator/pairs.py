@@ -1,4 +1,4 @@
-"""Texts that are read in pairs: what /rerank and /score have an engine do."""
+"""Texts that are read in pairs: the work of /rerank and /score for an engine."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from loadtests.emulator import errors, text
 
 NAMES = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
 SEPARATORS = 2
-"""Tokens between the two texts and behind them."""
+"""Separator tokens of a pair."""
 
 
 def prompts(path: str, fields: Mapping[str, object]) -> list[tuple[int, bytes]]:
-    """(tokens, something that identifies it) of every pair. Raises Rejected, with what vLLM would have said."""
+    """(tokens, identity) of every pair. Raises Rejected with vLLM's error."""
     names = (("query", "documents"),) if path.endswith("/rerank") else NAMES
     found = next((pair for pair in names if all(name in fields for name in pair)), None)
     if found is None:

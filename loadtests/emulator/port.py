@@ -1,4 +1,4 @@
-"""A port that stays ours while its listener is closed, so that it can refuse connections and open again."""
+"""A port that stays reserved while its listener is closed, so that it can refuse connections and reopen."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ MAX = 65535
 
 
 def port_number(text: str) -> int:
-    """Of an option; 0 is any free one."""
+    """Parse the port of an option; 0 is any free one."""
     if not text.isdecimal() or int(text) > MAX:
-        raise argparse.ArgumentTypeError(f"{text} is no port: it is a number up to {MAX}, 0 for any free one")
+        raise argparse.ArgumentTypeError(f"{text} is not a port: give a number up to {MAX}, 0 for any free one")
     return int(text)
 
 
 class Port:
-    """Bound from the beginning, listening between `open` and `shut`. Raises OSError if the port is taken."""
+    """Bound at once, listening between `open` and `shut`. Raises OSError if the port is taken."""
 
     def __init__(self, host: str, port: int) -> None:
         self.host = host
         if port:
-            _bound(host, port, shared=False).close()  # fails if anybody else listens there
+            _bound(host, port, shared=False).close()  # fails if another process listens there
         self._placeholder = _bound(host, port)  # it never listens: without a listener connections are refused
         self.number: int = self._placeholder.getsockname()[1]
         self._server: asyncio.Server | None = None
@@ -35,7 +35,7 @@ class Port:
         return self._server is not None
 
     async def open(self, protocol: Callable[[], asyncio.Protocol]) -> None:
-        """Listen; nothing happens if it already does."""
+        """Listen, unless it does already."""
         if self._server is None:
             loop = asyncio.get_running_loop()
             self._server = await loop.create_server(protocol, sock=_bound(self.host, self.number), backlog=2048)
@@ -47,7 +47,7 @@ class Port:
             self._server = None
 
     def close(self) -> None:
-        """Give the port back."""
+        """Release the port."""
         self.shut()
         self._placeholder.close()
 

@@ -1,7 +1,7 @@
 """Prompts as the emulated engine reads them, four bytes a token, and the hashes by which their blocks are cached.
 
-The order is that of common chat templates: tools, system prompt, messages, and the words that ask for an answer. An
-answer follows these words directly, and so it does when the next turn repeats it: both have the same leading blocks.
+The order is that of common chat templates: tools, system prompt, messages, and the words that open the answer. The next
+turn repeats those words and the answer, so both prompts have the same leading blocks.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from loadtests.emulator.text import BYTES_PER_TOKEN, TOKENS_PER_GENERATION_PROMP
 
 HEADER_BYTES = TOKENS_PER_GENERATION_PROMPT * BYTES_PER_TOKEN
 END = b"<end"
-"""Of a message: with its header as many tokens as `text.TOKENS_PER_MESSAGE`."""
+"""The header of a message: `text.TOKENS_PER_MESSAGE` tokens."""
 
 
 def chat(fields: Mapping[str, object], messages: Sequence[object]) -> bytes:
-    """A conversation, of as many tokens as `asks` counts."""
+    """A conversation, with the number of tokens that `asks` counts."""
     parts: list[bytes] = []
     tools = fields.get("tools")
     if tools:
@@ -34,7 +34,7 @@ def chat(fields: Mapping[str, object], messages: Sequence[object]) -> bytes:
 
 
 def plain(prompt: str | Sequence[int]) -> bytes:
-    """A text, or ids of tokens."""
+    """A text, or token ids."""
     if isinstance(prompt, str):
         return _padded(prompt.encode(errors="replace"))
     return b"".join((id & 0xFFFF_FFFF).to_bytes(BYTES_PER_TOKEN) for id in prompt)
@@ -46,7 +46,7 @@ def token(piece: bytes) -> bytes:
 
 
 def blocks(rendered: bytes, block_tokens: int, salt: object = None) -> tuple[int, ...]:
-    """Hashes of its whole blocks, each of all that the prompt says up to there. `salt`: vLLM's `cache_salt`."""
+    """Hashes of its whole blocks; each hash covers the prompt from its beginning. `salt`: vLLM's `cache_salt`."""
     size = block_tokens * BYTES_PER_TOKEN
     chain: list[int] = []
     known = hash(salt) if isinstance(salt, str) else 0
@@ -76,7 +76,7 @@ def _content(content: object) -> Iterable[bytes]:
 
 
 def _media(part: Mapping[str, object]) -> bytes:
-    """A picture, a sound: as many tokens as any other, and other ones."""
+    """A picture or a sound: a fixed number of tokens, which differ from those of other media."""
     digest = b"%016x" % (hash(orjson.dumps(dict(part))) & 0xFFFF_FFFF_FFFF_FFFF)
     return digest.ljust(TOKENS_PER_MEDIA_PART * BYTES_PER_TOKEN)
 

@@ -25,7 +25,7 @@ KEPT_BYTES = 64 * 1024 * 1024
 class EmulatedReplica:
     """Speaks vLLM's HTTP API over `engines`, its data-parallel ranks.
 
-    `requests` holds the last generations that came in, oldest first.
+    `requests` holds the latest generations received, oldest first.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class EmulatedReplica:
         """The fault that is on."""
         self.peers: list[EmulatedReplica] = [self]
         self.loop_waits: LogHistogram | None = None
-        """How late the event loop was, where somebody measures that."""
+        """Lateness of the event loop, if somebody measures it."""
         self._port = port
         self._keep_alive_s = keep_alive_s
         self._max_queued = max_queued
@@ -82,7 +82,7 @@ class EmulatedReplica:
 
     @property
     def url(self) -> str:
-        """Where to send requests, without a path."""
+        """Base URL for requests, without a path."""
         return f"http://{self._port.host}:{self._port.number}"
 
     @property
@@ -102,7 +102,7 @@ class EmulatedReplica:
 
     @property
     def waiting(self) -> int:
-        """Sequences that wait for one."""
+        """Sequences that wait for a slot."""
         return sum(engine.model.waiting for engine in self.engines)
 
     async def until(self, condition: Callable[[EmulatedReplica], bool], timeout_s: float = 10.0) -> None:
@@ -113,7 +113,7 @@ class EmulatedReplica:
                 await self._changed.wait()
 
     def notify(self) -> None:
-        """Something happened: check the conditions of `until` again."""
+        """Check the conditions of `until` again, after any change."""
         self._changed.set()
 
     def fault(self, fault: Fault | FaultKind | str | None, **details: object) -> None:
@@ -134,7 +134,7 @@ class EmulatedReplica:
         self.notify()
 
     def _take_effect(self, fault: Fault | None) -> None:
-        """The effects of a fault that hold at once, for every client."""
+        """The effects of a fault that begin at once, for every client."""
         kind = None if fault is None else fault.kind
         for engine in self.engines:
             engine.slow(fault.factor if fault is not None and kind is FaultKind.SLOW else 1.0)
@@ -172,7 +172,7 @@ class EmulatedReplica:
         self.notify()
 
     def _sweep(self) -> None:
-        """Close what has been idle for too long."""
+        """Close connections that were idle for too long."""
         before = time.monotonic() - self._keep_alive_s
         for connection in list(self.connections):
             if connection.busy is None and connection.idle_since < before:
@@ -260,6 +260,6 @@ class EmulatedReplica:
             raise errors.busy()
 
     def number_of_answer(self) -> int:
-        """Another number with every call, and other ones at other replicas."""
+        """A new number with every call; other replicas have other numbers."""
         self._answers += 1
         return self.port << 40 | self._answers

@@ -1,4 +1,4 @@
-"""Every path that is no generation: models, health, load, metrics, and the emulator's own."""
+"""Every path without a generation: models, health, load, metrics, and the emulator's own."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _received(received: Received) -> dict[str, object]:
 
 
 def state(replica: EmulatedReplica) -> dict[str, object]:
-    """The counters of a replica, for people and experiments."""
+    """The counters of a replica."""
     fault, engines = replica.active, replica.engines
     return {
         "port": replica.port,
@@ -126,7 +126,7 @@ def state(replica: EmulatedReplica) -> dict[str, object]:
 
 
 def _faults(replica: EmulatedReplica, exchange: Exchange) -> None:
-    """GET: what is on. POST: switch it, here or, with `"replica": N`, at the Nth replica of this process."""
+    """GET: the current fault. POST: switch it, here or, with `"replica": N`, at the Nth replica of this process."""
     if exchange.received.method == "POST":
         try:
             wanted = orjson.loads(exchange.received.body)

@@ -1,4 +1,4 @@
-"""Text of the emulated model: lengths of prompts, and the book that every answer is a passage of."""
+"""Text of the emulated model: lengths of prompts, and the book from which answers are taken."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TOKENS_PER_MESSAGE = 4
 TOKENS_PER_GENERATION_PROMPT = 3
 TOKENS_PER_MEDIA_PART = 256
 
-# Safe inside JSON as they stand; some need two to four bytes per character, so that a byte is not always a letter.
+# Words that need no escapes in JSON. Some characters take two to four bytes, so that a byte is not always a letter.
 _VOCABULARY = (
     " the of and a to in is that it was for on are as with his they at be this from have or by one had not but what all"
     " were when we there can an your which their said if do will each about how up out them then she many some so these"
@@ -39,7 +39,7 @@ def passage(start: int, words: int) -> list[bytes]:
 
 
 def seed_of(*parts: bytes) -> int:
-    """32 bits that are the same in every process and on every machine."""
+    """A 32-bit hash that is the same in every process and on every machine."""
     seed = 0
     for part in parts:
         seed = crc32(part, seed)
@@ -47,7 +47,7 @@ def seed_of(*parts: bytes) -> int:
 
 
 def output_length(seed: int, median: float, sigma: float) -> int:
-    """Tokens of an answer that ends by itself: lognormal, the quantile given by `seed`."""
+    """Tokens of an answer that ends by itself: lognormal, at the quantile that `seed` gives."""
     uniform = (
         seed * 2654435761 % 2**32 + 0.5
     ) / 2**32  # Knuth's multiplicative hash: crc32 of similar texts is similar
@@ -61,7 +61,7 @@ def count_text(text: str) -> int:
 
 
 def count_content(content: object) -> int:
-    """A message's content: a string, or parts of which those without text count as media."""
+    """Tokens of a message's content: a string, or parts; parts without text count as media."""
     if isinstance(content, str):
         return count_text(content)
     if not isinstance(content, Sequence):
@@ -77,7 +77,7 @@ def count_content(content: object) -> int:
 
 
 def count_chat(messages: Sequence[object]) -> int:
-    """Every message with its share of a chat template, and the line that asks for the answer."""
+    """Tokens of all messages with their chat template, and of the line that opens the answer."""
     tokens = TOKENS_PER_GENERATION_PROMPT
     for message in messages:
         if isinstance(message, Mapping):
@@ -86,7 +86,7 @@ def count_chat(messages: Sequence[object]) -> int:
 
 
 def ids_of(text: str) -> list[int]:
-    """A token id for every four bytes; of a text that is not ASCII all are 0, and nobody can read them back."""
+    """A token id for every four bytes. A text that is not ASCII has ids of 0, which cannot be decoded."""
     raw = text.encode(errors="replace")
     pieces = [raw[at : at + BYTES_PER_TOKEN] for at in range(0, len(raw), BYTES_PER_TOKEN)]
     return [int.from_bytes(piece) if text.isascii() else 0 for piece in pieces]

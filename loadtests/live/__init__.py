@@ -1,1 +1,1 @@
-"""A gateway under overload, live: open-loop clients, the gateway, emulated replicas, each a process of its own."""
+"""A live gateway under overload: open-loop clients, the gateway and emulated replicas, each in a process of its own."""

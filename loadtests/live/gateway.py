@@ -1,8 +1,8 @@
 """`python -m loadtests.live.gateway --baseline NAME ...`: the gateway's own data plane with a baseline's decisions.
 
-Requests, streams, metrics and scrapes are those of `tailgate serve`; only who decides is another: a row of
-`gateway.sim.run.baselines`, the very one that the simulator compares with. So a difference to the real gateway is one
-of decisions, and not of proxies.
+Requests, streams, metrics and scrapes are those of `tailgate serve`. Only the decider differs: it is a row of
+`gateway.sim.run.baselines`, as in the simulator. So a difference to the real gateway comes from decisions, not from the
+proxy.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from gateway.sim.run.decider import Decider, Overheard
 
 
 class Stand:
-    """Takes the calls that the gateway makes to its controller, and lets the baseline answer them.
+    """Takes the gateway's calls to its controller, and lets the baseline answer them.
 
-    The controller is told what is seen of the replicas, and which policy there is: what is only read is read of it.
+    The controller still gets observations of replicas and policies, so that reads of its state work.
     """
 
     def __init__(self, decider: Decider, controller: Controller) -> None:
         self._controller = controller
         self._decider = decider = Overheard(decider, self._heard)
         self._open: set[int] = set()
-        """Attempts that were dispatched and have not ended."""
+        """Attempts that were dispatched and are still open."""
         self.arrive = decider.arrive
         self.sent = decider.sent
         self.first_token = decider.first_token
@@ -67,20 +67,20 @@ class Stand:
         return []
 
     def leave(self, request_id: int, now: float, why: Reason = Reason.CLIENT_GONE) -> list[Command]:
-        """The client is gone, for whatever reason."""
+        """The client has left, for any reason."""
         return self._decider.leave(request_id, now)
 
     def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]:
-        """A replica was looked at."""
+        """A scrape of a replica has ended."""
         self._controller.observe(replica_name, sample, now)
         return self._decider.observe(replica_name, sample, now)
 
     def configure(self, policy: Policy, now: float) -> list[Command]:
-        """Baselines keep the policy that they were made for."""
+        """Ignore a new policy: baselines keep theirs."""
         return self._controller.configure(policy, now)
 
     def shut(self, now: float) -> list[Command]:
-        """Nothing: what is under way ends with the process."""
+        """Do nothing: requests under way end with the process."""
         return []
 
     def _heard(self, commands: list[Command], now: float) -> None:
@@ -88,7 +88,7 @@ class Stand:
 
 
 async def serve(policy: Policy, baseline: str) -> None:
-    """On free ports, until SIGTERM. Raises ValueError if there is no such baseline."""
+    """Serve on free ports until SIGTERM. Raises ValueError if there is no such baseline."""
     setup = baselines.setup(baseline, policy)
     settings = Settings(port=0, admin_port=0, drain_deadline_s=0.0)
     gateway = Gateway(settings, setup.policy)

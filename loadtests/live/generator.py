@@ -1,7 +1,8 @@
-"""`python -m loadtests.live.generator ORDER REPORT`: sends what an order says, when it says, and tells what came of it.
+"""`python -m loadtests.live.generator ORDER REPORT`: sends the requests of an order at their times, and reports the
+outcomes.
 
-The order is a JSON file: the address, the shots, when counting begins and ends, how long to wait for answers at most.
-The generator is that of `python -m loadtests run`; here each request is kept, and tells of its objective.
+The order is a JSON file: the address, the shots, the begin and end of counting, the longest wait for answers. The
+generator is that of `python -m loadtests run`; here each request is kept, with its objective.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from loadtests.replay.target import Length, Target
 
 MODEL = "default"
 LEAD_S = 0.5
-"""From ready to the beginning."""
+"""Seconds from ready to the beginning."""
 WARM_CONNECTIONS = 32
 TAIL_S = 1.0
-"""After the last request, in which others may still look at this process."""
+"""Seconds after the last request in which others may still read this process's state."""
 TELL_EVERY = 2
-"""Looks, of half a second each."""
+"""Looks, of half a second each, between two lines of progress."""
 BEGINS = r"^begins at ([\d.]+)$"
 """The line printed when it is ready: a time of the monotonic clock, which all processes of a machine share."""
 
@@ -45,19 +46,19 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The shots with what became of them; the rest is of the time that counts."""
+    """The shots with their outcomes; the other fields cover only the counted time."""
 
     shots: list[Shot]
     waits: list[float]
-    """On the event loop, by bucket."""
+    """Waits on the event loop, by bucket."""
     tokens: int
-    """That came, of all answers."""
+    """Content events of all answers."""
     most_open: int
-    """Connections at the same time."""
+    """Most connections at the same time."""
 
 
 class _Kept:
-    """A recorder that notes everything in the shots."""
+    """A recorder that writes outcomes into the shots."""
 
     def __init__(self, shots: list[Shot]) -> None:
         self._shots = shots
@@ -66,13 +67,13 @@ class _Kept:
         """Not looked at."""
 
     def ended(self, request: Request) -> None:
-        """Requests are numbered as the shots are."""
+        """Requests have the numbers of their shots."""
         self._shots[request.number].note(request)
 
 
 @dataclass(slots=True)
 class _Counted:
-    """Outcomes between two moments."""
+    """Counts between two moments."""
 
     player: Player
     at_first: list[float] = field(default_factory=list)
@@ -88,7 +89,7 @@ class _Counted:
 
 
 async def run(order: Order) -> Report:
-    """Send, and wait until no request may turn out good any more. Raises OSError if nobody listens."""
+    """Send the requests, and wait until no open one can still be good. Raises OSError if nobody listens."""
     loop = asyncio.get_running_loop()
     shots = order.shots
     looks = 0
@@ -100,7 +101,7 @@ async def run(order: Order) -> Report:
             print(f"{now.at_s:.0f} s: {now.under_way} under way", flush=True)
 
     def settled(now_s: float, under_way: Iterable[Request]) -> bool:
-        """Requests under way could not be good any more, and other processes have had time to look at this one."""
+        """No open request can still be good, and other processes have had time to read this one's state."""
         return now_s >= order.until_s + TAIL_S and not any(shots[of.number].hopes(of, now_s) for of in under_way)
 
     target = Target(order.url, MODEL, keys={shot.key: (shot.key,) for shot in shots}, length=Length.HIDDEN)

@@ -1,4 +1,4 @@
-"""One live run: replicas, gateway and clients started, watched while requests are counted, and ended."""
+"""One live run: starts replicas, gateway and clients, watches them while requests are counted, and ends them."""
 
 from __future__ import annotations
 
@@ -41,32 +41,32 @@ class Load:
     grace_s: float
     replicas: int = 4
     slow: Mapping[int, float] = field(default_factory=dict)
-    """How many times as long every step of a replica takes, by its index."""
+    """Factor on every step of a replica, by its index."""
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process while requests were counted: waits on its event loop by bucket of `EDGES`, share of a core."""
+    """One process during the counted time: waits on its event loop by bucket of `EDGES`, share of a core."""
 
     waits: tuple[float, ...]
     cpu: float
 
     @property
     def lag_p99_s(self) -> float:
-        """The upper edge of the bucket that the 99th percentile lies in."""
+        """The upper edge of the bucket with the 99th percentile."""
         return edge_of(self.waits, 0.99)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The result of one run: the shots, those of the warm-up as well, and the processes by name."""
+    """The result of one run: all shots, warm-up included, and the processes by name."""
 
     name: str
     shots: list[Shot]
     warmup_s: float
     processes: dict[str, Process]
     chunks_per_s: float
-    """Content events that all clients got per second of the counted time, in the mean."""
+    """Mean content events per second of the counted time, over all clients."""
     most_open: int
 
     @property
@@ -76,12 +76,12 @@ class Run:
 
     @property
     def lag_p99_s(self) -> float:
-        """Of the process that had the worst."""
+        """The lag (p99) of the process with the largest."""
         return max(process.lag_p99_s for process in self.processes.values())
 
 
 def run(name: str, baseline: str | None, load: Load, tell: Callable[[str], None]) -> Run:
-    """The load on the gateway, or on a baseline in its place. Raises Broken if a process ends or does not start."""
+    """Run the load on the gateway, or on a baseline in its place. Raises Broken if a process ends or does not start."""
     raise_file_limit(FILES)
     return asyncio.run(_run(name, baseline, load, tell))
 
@@ -122,20 +122,20 @@ class _Run:
         return self._made(Report(**{**report, "shots": [Shot(**shot) for shot in report["shots"]]}), first, last)
 
     async def _start_replicas(self) -> tuple[list[str], str]:
-        """Their URLs, and where the state of their process is."""
+        """The URLs of the replicas, and of the state of their process."""
         urls, child = await replicas(self._children, self._load.replicas, MODEL, self._load.scale)
         self._pids["replicas"] = child.process.pid
         return urls, f"{urls[0]}/emulator/state"
 
     async def _start_gateway(self, urls: Sequence[str]) -> tuple[str, str]:
-        """Its API and its admin pages."""
+        """The URLs of the gateway's API and admin pages."""
         path = self._folder / "policy.json"
         path.write_text(scaled(self._load.policy, self._load.scale, urls, self._load.keys))
         found = await self._start("gateway", gateway(path, self._baseline), GATEWAY_LISTENS)
         return found[1], found[2]
 
     async def _start_clients(self, api: str) -> float:
-        """When they begin, by the monotonic clock."""
+        """The time at which the clients begin, by the monotonic clock."""
         load = self._load
         until_s = load.warmup_s + load.seconds
         order = Order(api, load.warmup_s, until_s, load.grace_s, list(load.shots))

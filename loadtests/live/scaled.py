@@ -1,7 +1,7 @@
-"""A policy for engines that run at another pace: every duration of it is stretched alike.
+"""A policy for engines at another speed: all its durations are scaled by one factor.
 
-With `scale` virtual seconds per real one, an objective of 1 s is one of 1 / `scale` s. Durations
-of the network alone (connecting, how long a health check may take) stay as they are.
+With `scale` virtual seconds per real one, an objective of 1 s is one of 1 / `scale` s. Durations of the network alone
+(connecting, the timeout of a health check) are not scaled.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HEALTH = Health()
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A client's key, and whose it is."""
+    """A client's key, with its tenant and tier."""
 
     text: str
     tenant: str
@@ -34,14 +34,14 @@ class Key:
 
 
 def key_of(tier: str, tenant: str) -> Key:
-    """The key of a tenant; the same in every run, since it opens nothing."""
+    """The key of a tenant; the same in every run, since it protects nothing."""
     return Key(f"tg-live-{tier}-{tenant}", tenant, tier)
 
 
 def scaled(text: str, scale: float, urls: Sequence[str], keys: Sequence[Key]) -> str:
     """The policy of `text` (YAML) as JSON, with these replicas in its only pool. Raises ValueError if there are more.
 
-    Durations that the policy leaves to their defaults are written out, for they have to be stretched as well.
+    Durations with default values are written out, since they must be scaled as well.
     """
     policy: dict[str, Any] = YAML(typ="safe", pure=True).load(StringIO(text))
     if len(policy["pools"]) != 1:

@@ -13,22 +13,22 @@ from loadtests.live.shots import Shot
 Weights = Mapping[str, float]
 """The worth of a good request, by tier."""
 UNFINISHED = "unfinished"
-"""Neither answered nor refused when the run ended, or so late that it could not be good any more."""
+"""Open when the run ended, or so late that it could not be good any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class TierScore:
-    """One tier of one run. All that was sent counts, refusals are misses. Latencies are seconds of real time."""
+    """One tier of one run. All sent requests count; refusals are misses. Latencies are seconds of real time."""
 
     offered: int
     good: int
     attainment: float
     ttft: Latency
-    """Of all that got a first token."""
+    """TTFT of all requests with a first token."""
     e2e: Latency
-    """Of all that finished."""
+    """e2e of all finished requests."""
     misses: dict[str, int]
-    """By reason; those that were answered, but late, under `late`."""
+    """Requests that were not good, by reason; answered ones that were late are under `late`."""
 
 
 def weighted(shots: Sequence[Shot], weights: Weights) -> float:
@@ -37,12 +37,12 @@ def weighted(shots: Sequence[Shot], weights: Weights) -> float:
 
 
 def weighted_interval(shots: Sequence[Shot], weights: Weights, per: float = 1.0) -> Interval:
-    """The same divided by `per`, with an interval over the requests of the run."""
+    """Weighted goodput divided by `per`, with an interval over the requests of the run."""
     return bootstrap(lambda drawn: weighted([shots[i] for i in drawn], weights) / per, len(shots))
 
 
 def ratio(ours: Sequence[Shot], theirs: Sequence[Shot], weights: Weights) -> Interval | None:
-    """Our weighted goodput over theirs, request by request; None where they have none.
+    """Our weighted goodput over theirs, request by request; None if theirs is 0.
 
     Raises ValueError unless both were sent the same.
     """
@@ -60,7 +60,7 @@ def ratio(ours: Sequence[Shot], theirs: Sequence[Shot], weights: Weights) -> Int
 
 
 def attainment(shots: Sequence[Shot], tier: str) -> Interval:
-    """Good requests of a tier over all of it. Raises ValueError if there are none."""
+    """Good requests of a tier over all its requests. Raises ValueError if there are none."""
     own = [shot.good for shot in shots if shot.tier == tier]
     return bootstrap(lambda drawn: sum(own[i] for i in drawn) / len(drawn), len(own))
 
@@ -86,7 +86,7 @@ def _tier(shots: Sequence[Shot]) -> TierScore:
 
 
 def missed(shot: Shot) -> str:
-    """Why a request was not good."""
+    """The reason why a request was not good."""
     if shot.ended_s is None:
         return UNFINISHED
     return shot.reason or "late"

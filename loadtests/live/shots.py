@@ -1,4 +1,4 @@
-"""One request of a live experiment: what is asked for and when, and then what became of it."""
+"""One request of a live experiment: its contents and time, then its outcome."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from loadtests.replay.request import Outcome, Request
 class Shot:
     """Times are seconds from the beginning.
 
-    Latencies count from `at`, when it should have been sent, not from `sent_s`: a client that is late does not make
-    the server look faster.
+    Latencies count from `at`, when it was due, not from `sent_s`: a late client must not make the server look faster.
     """
 
     at: float
@@ -22,19 +21,19 @@ class Shot:
     prompt_tokens: int
     output_tokens: int
     bound_s: float
-    """TTFT within which it is good."""
+    """TTFT objective."""
     sent_s: float | None = None
     first_s: float | None = None
-    """When the first token came."""
+    """Time of the first token."""
     ended_s: float | None = None
     status: int = 0
     reason: str = ""
-    """Why it was refused, or what went wrong; empty if nothing did."""
+    """The reason of a refusal or an error; empty if there was none."""
     tokens: int = 0
 
     @property
     def late_s(self) -> float:
-        """How much later it was sent than it should have been."""
+        """Seconds by which it was sent too late."""
         return 0.0 if self.sent_s is None else self.sent_s - self.at
 
     @property
@@ -44,26 +43,26 @@ class Shot:
 
     @property
     def e2e_s(self) -> float | None:
-        """From when it should have been sent; None unless it finished."""
+        """Seconds from `at` to the end; None unless it finished."""
         return self.ended_s - self.at if self.finished and self.ended_s is not None else None
 
     @property
     def finished(self) -> bool:
-        """Whether the whole answer came, as long as it was to be."""
+        """Whether the whole answer arrived, with the wanted length."""
         return self.ended_s is not None and not self.reason
 
     @property
     def good(self) -> bool:
-        """Finished, and its first token in time."""
+        """Whether it finished, with its first token in time."""
         ttft_s = self.ttft_s
         return self.finished and ttft_s is not None and ttft_s <= self.bound_s
 
     def hopes(self, request: Request, now_s: float) -> bool:
-        """Whether it may still turn out good, now that it is under way."""
+        """Whether it is under way and may still be good."""
         return (now_s if request.first_s is None else request.first_s) - self.at <= self.bound_s
 
     def arrival(self, model: str) -> Arrival:
-        """The same for the generator, which knows the key by the name of the tenant: each has one of its own."""
+        """The arrival for the generator. Each tenant has its own key, so the tenant's name stands for the key."""
         return Arrival(self.at, self.key, self.key, model, self.prompt_tokens, self.output_tokens)
 
     def note(self, request: Request) -> None:

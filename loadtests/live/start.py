@@ -1,4 +1,4 @@
-"""Emulated replicas and gateways as processes of their own, until they are ready to serve."""
+"""Starts emulated replicas and gateways as processes, and waits until they are ready."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ GATEWAY_LISTENS = r"API on (http://[\w.:]+), admin on (http://[\w.:]+)"
 
 
 class Broken(Exception):
-    """Something did not start, or ended; says what it said."""
+    """A process did not start, or ended. The text has its output."""
 
 
 def from_checkout(module: str, *options: str, given: Sequence[str] = ()) -> list[str]:
-    """The command line of a module of this checkout, whatever this process runs from; `given` are `NAME=value`."""
+    """The command line of a module of this checkout, independent of the working directory; `given` are `NAME=value`."""
     return ["env", "-u", "PYTHONSAFEPATH", f"PYTHONPATH={ROOT}", *given, sys.executable, "-m", module, *options]
 
 
@@ -37,7 +37,8 @@ def gateway(policy: Path, baseline: str | None = None, given: Sequence[str] = ()
 
 
 async def ready(child: Child, children: Children) -> re.Match[str]:
-    """The line that it printed when it was ready. Raises Broken if any process ends before, or if it takes too long."""
+    """The line that it prints when it is ready. Raises Broken if any process ends before that, or if it takes too
+    long."""
     events: list[asyncio.Future[Any]] = [child.ready, children.died]
     await asyncio.wait(events, timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
     if child.ready.done():
@@ -50,9 +51,9 @@ async def ready(child: Child, children: Children) -> re.Match[str]:
 async def replicas(
     children: Children, count: int, model: str, time_scale: float, *options: str
 ) -> tuple[list[str], Child]:
-    """The URLs of so many emulated replicas, and their process. Raises Broken.
+    """The URLs of `count` emulated replicas, and their process. Raises Broken.
 
-    Answers end at once but for the request's own `min_tokens`.
+    Answers have only the `min_tokens` of their request.
     """
     fleet = ("--replicas", f"{count}", "--model", model, "--port", "0", "--time-scale", f"{time_scale}", *options)
     lengths = ("--output-median", "1", "--output-sigma", "0", "--keep-alive", "600", "--keep-requests", "1")

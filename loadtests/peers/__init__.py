@@ -1,1 +1,1 @@
-"""Proxies that people would use instead: fetched, configured, and as command lines."""
+"""Other proxies, for comparison: downloads, configurations and command lines."""

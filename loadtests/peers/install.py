@@ -1,4 +1,4 @@
-"""Fetches what tailgate is compared with, into a folder of the checkout that git ignores; nothing else is touched."""
+"""Downloads the peers of tailgate into an ignored folder of the checkout; nothing else is changed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ FOLDER = ROOT / ".bench"
 VLLM_ROUTER = "vllm-router==0.1.17"
 LITELLM = "litellm[proxy]==1.106.2"
 AIPERF = "aiperf==0.13.0"
-"""Pinned, so that figures of different days compare with the same thing."""
+"""Pinned, so that figures of different days compare with the same version."""
 
 
 @contextmanager
 def alone(tell: Callable[[str], None]) -> Iterator[None]:
-    """One bench at a time in a checkout: two would measure each other, and share their files."""
+    """A lock: one bench at a time in a checkout. Two would disturb each other and share files."""
     FOLDER.mkdir(exist_ok=True)
     with (FOLDER / "lock").open("w") as lock:
         try:
@@ -33,11 +33,11 @@ def alone(tell: Callable[[str], None]) -> Iterator[None]:
 
 
 class Skipped(Exception):
-    """Why a target cannot be measured on this machine."""
+    """A target cannot be measured on this machine. The text says why."""
 
 
 def vllm_router() -> Path:
-    """The router's command in a virtual environment of its own. Raises Skipped."""
+    """Install vllm-router in a virtual environment of its own. Returns its command. Raises Skipped."""
     return _in_venv("vllm-router", VLLM_ROUTER)
 
 
@@ -47,7 +47,7 @@ def litellm() -> Path:
 
 
 def aiperf() -> Path:
-    """NVIDIA's load tester, likewise. Raises Skipped."""
+    """Install aiperf, NVIDIA's load tester, likewise. Raises Skipped."""
     return _in_venv("aiperf", AIPERF)
 
 
@@ -79,7 +79,7 @@ def nginx() -> Path:
 
 
 def wrk() -> list[str]:
-    """How to start wrk: from PATH, or unpacked from Debian's packages like nginx. Raises Skipped."""
+    """The command of wrk: from PATH, or unpacked from Debian's packages like nginx. Raises Skipped."""
     if found := shutil.which("wrk"):
         return [found]
     home = FOLDER / "wrk"
@@ -95,7 +95,7 @@ def wrk() -> list[str]:
 
 
 def _run(command: list[str], folder: Path | None = None) -> None:
-    """Raises Skipped with the last line of what the command said."""
+    """Run a command. Raises Skipped with the last line of its output if it fails."""
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     if done.returncode:
         said = done.stderr.strip().splitlines() or ["no reason given"]

@@ -47,15 +47,15 @@ http {{
 
 def _conf(port: int, replicas: Sequence[int], folder: Path, balance: str) -> str:
     servers = "\n    ".join(f"server 127.0.0.1:{replica};" for replica in replicas)
-    # A worker of root would otherwise run as nobody, who may not write here.
+    # Started by root, a worker would otherwise run as nobody, who may not write here.
     user = "user root;" if os.geteuid() == 0 else ""
     return NGINX.format(folder=folder, port=port, servers=servers, user=user, balance=balance)
 
 
 def nginx_command(port: int, replicas: Sequence[int], folder: Path, balance: str = "") -> list[str]:
-    """Fetches it if need be, and writes its configuration into `folder`. Raises Skipped.
+    """The command line of nginx. Downloads it if needed, and writes its configuration into `folder`. Raises Skipped.
 
-    `replicas` are ports of loopback; `balance` is a directive of its upstream module, round robin without.
+    `replicas` are ports of loopback; `balance` is a directive of its upstream module, by default round robin.
     """
     command, conf = nginx(), folder / "nginx.conf"
     conf.write_text(_conf(port, replicas, folder, balance))

@@ -1,1 +1,1 @@
-"""Scenarios: what goes wrong in front of a fleet, each a file; one runner reads them all."""
+"""Scenarios: faults in a fleet, each in a file; one runner plays them all."""

@@ -11,13 +11,13 @@ from loadtests.scenarios.file import FOLDER, OURS, PROXIED, ScenarioFile, enviro
 
 
 def check(document: Document, scenario: ScenarioFile) -> None:
-    """Note in `document` what does not fit together."""
+    """Add errors to `document` for fields that do not fit together."""
     policies = [_policy(document, ("policy",), scenario.policy, scenario)]
     called = [contender.called for contender in scenario.contenders]
     for n, contender in enumerate(scenario.contenders):
         path: Path = ("contenders", n)
         if contender.called in called[:n]:
-            document.add(path, f"{contender.called} is there twice: give one of them a name")
+            document.add(path, f"{contender.called} occurs twice: give one of them a name")
         if contender.policy is not None:
             policies.append(_policy(document, (*path, "policy"), contender.policy, scenario))
         if contender.kind not in (OURS, *PROXIED) and policies[0] is not None:
@@ -25,13 +25,13 @@ def check(document: Document, scenario: ScenarioFile) -> None:
                 setup(contender.kind, policies[0])
             except ValueError:
                 known = did_you_mean(contender.kind, [OURS, *PROXIED, *BASELINES])
-                document.add(path, f"{contender.kind} is nobody that can be tried: {known}")
+                document.add(path, f"{contender.kind} is not a known contender: {known}")
     if scenario.warmup >= scenario.lasts:
         document.add(("warmup",), f"leaves nothing to count: the scenario lasts {scenario.lasts:g} s")
     for n, stream in enumerate(scenario.traffic):
         until = scenario.lasts if stream.until is None else min(stream.until, scenario.lasts)
         if stream.from_ >= until:
-            document.add(("traffic", n, "from"), f"is not before its end, which is at {until:g} s: nothing is sent")
+            document.add(("traffic", n, "from"), f"is not before its end at {until:g} s, so nothing is sent")
     for n, event in enumerate(scenario.events):
         path = ("events", n)
         if event.at >= scenario.lasts:
@@ -60,17 +60,17 @@ def _policy(document: Document, path: Path, name: str, scenario: ScenarioFile) -
 
 
 def _names(document: Document, scenario: ScenarioFile, policy: Policy) -> None:
-    """Tiers of requests, and replicas that events name, are those of the policy."""
+    """Tiers of requests, and replicas of events, must be in the policy."""
     replicas = [replica.name for pool in policy.pools.values() for replica in pool.replicas]
     if len(replicas) != scenario.replicas:
         document.add(("replicas",), f"the policy has {len(replicas)} replicas, the scenario {scenario.replicas}")
     for n, stream in enumerate(scenario.traffic):
         if stream.tier not in policy.tiers:
-            message = f"{stream.tier} is no tier of the policy: {did_you_mean(stream.tier, policy.tiers)}"
+            message = f"{stream.tier} is not a tier of the policy: {did_you_mean(stream.tier, policy.tiers)}"
             document.add(("traffic", n, "tier"), message)
     for n, event in enumerate(scenario.events):
         for what in ("drain", "undrain"):
             name = getattr(event, what)
             if name is not None and name not in replicas:
-                message = f"{name} is no replica of the policy: {did_you_mean(name, replicas)}"
+                message = f"{name} is not a replica of the policy: {did_you_mean(name, replicas)}"
                 document.add(("events", n, what), message)

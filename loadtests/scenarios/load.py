@@ -13,7 +13,7 @@ from loadtests.scenarios.file import ScenarioFile, shipped
 
 
 def load_scenario(name: str) -> ScenarioFile:
-    """By name, or from a file. Raises PolicyErrors with everything that is wrong."""
+    """The scenario of this name or file. Raises PolicyErrors with all errors."""
     known = shipped()
     path = known.get(name, Path(name))
     if name not in known and not path.exists():

@@ -29,29 +29,29 @@ from loadtests.scenarios.stage import key_of, start
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 64, 2
 LOAD = 0.9
-"""Of the scenario's traffic: streams beside which HTTP is measured, and hardly a queue."""
+"""Multiple of the scenario's rate: enough streams to measure HTTP beside them, with hardly a queue."""
 OTHER_SEED = SEED + 1
-"""The tests themselves are what the simulator is held against: it is told nothing of them."""
+"""The tests themselves are not used: the simulator must predict them."""
 TTFT = "vllm:time_to_first_token_seconds"
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Figures that engines have reported so far."""
+    """Figures from the metrics of engines, so far."""
 
     ttft_s: float
-    """The sum of all TTFT, in their own seconds."""
+    """The sum of all TTFT, in seconds of the engines."""
     begun: int
-    """How many these are."""
+    """The number of these TTFT."""
 
 
 async def ways_s(scenario: ScenarioFile, contender: ContenderSection, requests: int, part: float) -> list[float]:
     """Times of requests on their way (s, in order, none below 0), from two measurements. Raises Broken.
 
-    The spread comes from `requests` sent one after the other: their TTFT, less that of an idle engine, which is known.
-    But beside other streams HTTP takes longer. The mean comes from the scenario's traffic, at LOAD and for a `part` of
-    its time: its TTFT, less its time in the queue and the time that engines report. The first times are stretched to
-    that mean. All requests are of the lowest tier, which nobody hedges.
+    The spread comes from `requests` sent one after the other: their TTFT, less the known TTFT of an idle engine. But
+    beside other streams HTTP takes longer. So the mean comes from the scenario's traffic, at LOAD and for a `part` of
+    its time: its TTFT, less its time in the queue and in engines. The first times are scaled to that mean. All requests
+    are of the lowest tier, which is not hedged.
     """
     tier = scenario.traffic[-1].tier
     with tempfile.TemporaryDirectory(prefix="tailgate-on-the-way-") as folder:
@@ -67,32 +67,32 @@ async def ways_s(scenario: ScenarioFile, contender: ContenderSection, requests: 
         if children.died.done():
             raise Broken(children.died.result().how_it_ended)
     if len(alone_s) < requests:
-        raise Broken(f"of {requests} requests one after the other, {requests - len(alone_s)} got no token")
+        raise Broken(f"{requests - len(alone_s)} of {requests} requests one after the other got no token")
     if (begun := after.begun - before.begun) != len(beside_s):
-        raise Broken(f"{len(beside_s)} answers have begun, and {begun} in the engines: were some hedged?")
+        raise Broken(f"{len(beside_s)} answers have begun, but {begun} in the engines: were some hedged?")
     idle_s = _alone_s(engine_of(scenario))
     in_engines_s = (after.ttft_s - before.ttft_s) / scenario.time_scale / len(beside_s)
     return stretched([ttft_s - idle_s for ttft_s in alone_s], fmean(beside_s) - in_engines_s)
 
 
 def stretched(found_s: Iterable[float], mean_s: float) -> list[float]:
-    """Ways (s) as far apart, but so long in the mean; in order. Raises Broken where one of both means is not above 0.
+    """Ways (s) with the same relative spread and the given mean, sorted. Raises Broken if either mean is not above 0.
 
-    Timers may end early, so single ones that were found may be below 0: these count as 0.
+    Timers may end early, so single measured ways may be below 0: these count as 0.
     """
     ways = sorted(max(0.0, way_s) for way_s in found_s)
     alone_s = fmean(ways)
     if min(alone_s, mean_s) <= 0.0:
         raise Broken(
             f"requests alone took {alone_s * 1e3:.2f} ms outside of engines, and beside others {mean_s * 1e3:.2f}: "
-            "engines cannot have taken longer than their clients have waited"
+            "an engine cannot take longer than its client waits"
         )
     stretch = mean_s / alone_s
     return [stretch * way_s for way_s in ways]
 
 
 async def _to_first_s(arrivals: Iterable[Arrival], target: Target, plan: Plan) -> list[float]:
-    """From due to first token, less the time in the queue, of all that had one.
+    """Seconds from due to first token, less the time in the queue, of all requests with a first token.
 
     Raises Broken if none had, or if the generator was late.
     """
@@ -117,7 +117,7 @@ def _without_queue_s(request: Request) -> float:
 
 
 async def _told(urls: Iterable[str]) -> Told:
-    """Figures that engines have reported up to now. Raises Broken."""
+    """Reads the figures of the engines. Raises Broken."""
     sums: defaultdict[str, float] = defaultdict(float)
     async with httpx.AsyncClient(trust_env=False, timeout=5.0) as http:
         for url in urls:
@@ -131,7 +131,7 @@ async def _told(urls: Iterable[str]) -> Told:
 
 
 def _alone_s(profile: Profile) -> float:
-    """TTFT of such a request inside the engine."""
+    """TTFT of such a request inside an idle engine."""
     engine = SimulatedReplica(profile)
     engine.add(EngineRequest(1, PROMPT_TOKENS, OUTPUT_TOKENS), 0.0)
     return engine.step().at

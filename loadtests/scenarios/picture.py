@@ -1,4 +1,4 @@
-"""A scenario as one table and one picture."""
+"""The table and the picture of a scenario."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Reports = Mapping[tuple[str, float], Report]
 
 
 def pictures(scenario: ScenarioFile, reports: Reports, name: str) -> list[Picture]:
-    """Over the load where that is swept, else over time."""
+    """Charts over the load if it is swept, else over time."""
     if not reports:
         return []
     return list(_over_load(reports, name) if scenario.sweep else _over_time(scenario, reports, name))
@@ -35,7 +35,10 @@ def _over_load(reports: Reports, name: str) -> Iterator[Picture]:
         every = [x for line in lines for x in line.x]
         ends = [min(every), max(every)] if every else []
         lines.append(Line("all that is offered", ends, ends, dashed=True))
-        title = {"goodput": "Goodput: good, of those due", "throughput": "Throughput: answered, good or not"}[what]
+        title = {
+            "goodput": "Goodput: good requests, when due",
+            "throughput": "Throughput: answered requests, good or not",
+        }[what]
         yield Chart(f"{name}-{what}", f"{title}, requests/s", "requests/s offered", "requests/s", lines)
 
 
@@ -46,14 +49,14 @@ def _over_time(scenario: ScenarioFile, reports: Reports, name: str) -> Iterator[
     whole = _lines(reports, "weighted_goodput", lambda of: of["over_time"])
     served = {test: of for test, of in reports.items() if tier in of["tiers"]}
     first = _lines(served, "ttft_p95_s", lambda of: of["tiers"][tier]["over_time"])
-    since, title = "s since the start", "Weighted goodput of the requests that were due then"
+    since, title = "s since the start", "Weighted goodput, by when requests were due"
     yield Chart(f"{name}-goodput", title, since, "share", whole, most_y=1.02, marks=marks)
     title = f"TTFT p95 of {tier}, by when requests were due"
     yield Chart(f"{name}-ttft", title, since, "TTFT p95, s", first, log_y=True, marks=marks)
 
 
 def _lines(reports: Reports, series: str, over_time: Callable[[Report], Any]) -> list[Line]:
-    """One for each contender; the first is ours."""
+    """A line for each contender; the first is ours."""
     lines: list[Line] = []
     for (contender, _), of in reports.items():
         over = over_time(of)
@@ -63,9 +66,9 @@ def _lines(reports: Reports, series: str, over_time: Callable[[Report], Any]) ->
 
 
 def _marks(scenario: ScenarioFile, part: float) -> dict[str, float]:
-    """One for whatever happens to some replicas at one time, and for its end; those told alike are numbered.
+    """A mark for the events of one moment, and for their end; equal names are numbered.
 
-    Events of a replica between its drain and its undrain are the reason for its drain: all of them are one.
+    All events of a replica between its drain and its undrain are one mark.
     """
     replicas: dict[tuple[float, str], list[str]] = {}
     drained = list(_drained(scenario))
@@ -88,7 +91,7 @@ def _marks(scenario: ScenarioFile, part: float) -> dict[str, float]:
 
 
 def _drained(scenario: ScenarioFile) -> Iterator[tuple[str, float, float]]:
-    """Which replica, from when to when; those alone that are let back in."""
+    """(replica, begin, end) of each drain with an undrain."""
     for event in scenario.events:
         ends = [after.at for after in scenario.events if after.undrain == event.drain and after.at > event.at]
         if event.drain is not None and ends:
@@ -100,7 +103,7 @@ def _called(replicas: list[str]) -> str:
 
 
 def grid(scenario: ScenarioFile, reports: Reports) -> Grid:
-    """A row for each test. TTFT is that of one tier: of all together it would say which tier had more answers."""
+    """A row for each test. TTFT is that of one tier: over all tiers it would depend on which tier had more answers."""
     tier = scenario.traffic[0].tier
     tiers = list(dict.fromkeys(tier for of in reports.values() for tier in of["tiers"]))
     several = tiers if len(tiers) > 1 else []
@@ -131,5 +134,5 @@ def _failures(of: Report) -> int:
 
 
 def _not_waited_for(of: Report) -> int:
-    """Under way when the tester ended the test, because none of it could be good any more or its grace was over."""
+    """Requests that were open when the test ended, because they could not be good any more or the grace was over."""
     return sum(tier["misses"].get("unfinished", 0) for tier in of["tiers"].values())

@@ -33,7 +33,7 @@ SEED = 1
 MAX_LATE_S = 0.02
 STARTING = "starting"
 QUICK = 0.2
-"""The part of its time that a quick scenario takes."""
+"""Share of its time that a quick scenario takes."""
 Report = dict[str, Any]
 
 
@@ -45,21 +45,22 @@ class Played:
     quick: bool
     reports: dict[tuple[str, float], Report] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
-    """Contenders that could not be had, and why."""
+    """Contenders that are missing here, and why."""
     broken: dict[tuple[str, float], str] = field(default_factory=dict)
-    """Tests in which something ended before its time, and what it said."""
+    """Tests that broke off, with the error."""
     interrupted: bool = False
 
     @property
     def trusted(self) -> bool:
-        """Whether the generator kept its times in every test."""
+        """Whether the generator was in time in every test."""
         return all(of["trusted"] for of in self.reports.values())
 
 
 def play_scenario(scenario: ScenarioFile, out: Path, quick: bool, tell: Callable[[str, str], None]) -> Played:
-    """All of it; reports of single tests go into folders of `out`. A fault, or Ctrl-C, costs that test alone.
+    """Play all tests; reports of single tests go into folders of `out`. An error, or Ctrl-C, costs only the current
+    test.
 
-    `tell` hears which test is under way, and how far it is: `STARTING` first.
+    `tell` is called with the current test and its progress: `STARTING` first.
     """
     raise_file_limit(FILES)
     played = Played(scenario, quick)
@@ -85,7 +86,7 @@ def play_scenario(scenario: ScenarioFile, out: Path, quick: bool, tell: Callable
 
 
 def _hopeless(policy: Policy, now_s: float, under_way: Iterable[Request]) -> bool:
-    """Whether nothing that is under way can be good any more: then it is not waited for."""
+    """Whether no open request can still be good: then they are not awaited."""
     for of in under_way:
         slo, due_s = policy.tiers[of.arrival.tier].slo, of.arrival.at
         if (of.first_s or now_s) - due_s <= slo.ttft_bound_s and now_s - due_s <= slo.e2e_bound_s:
@@ -94,7 +95,7 @@ def _hopeless(policy: Policy, now_s: float, under_way: Iterable[Request]) -> boo
 
 
 class ScenarioTest:
-    """One contender at one rate."""
+    """Play one contender at one rate."""
 
     def __init__(
         self,

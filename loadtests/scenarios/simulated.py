@@ -30,23 +30,23 @@ HARMS = {
     FaultKind.BALLOON: Harm.BALLOON,
 }
 BASELINES = {"nginx": "least-requests", "vllm-router": "round-robin"}
-"""Which baseline of the simulator is what these do."""
+"""The baseline of the simulator that stands for each contender."""
 
 
 class NotSimulated(Exception):
-    """The simulator has nothing of the kind; says what."""
+    """The simulator lacks this event, fault or contender. The text names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """The result of a test; TTFT (s) of all that finished after the warm-up, by tier, in order."""
+    """The result of a test. TTFT (s) of all finished requests after the warm-up, by tier, sorted."""
 
     result: Result
     ttft_s: dict[str, list[float]]
 
     @property
     def goodput(self) -> float:
-        """As clients count it: one that has lost patience for good is a miss. To a gateway it has left, and is none."""
+        """Goodput for clients: a client without patience is a miss. The gateway does not count it, since it left."""
         lost = sum(tier.outcomes.get(Outcome.ABANDONED, 0) for tier in self.result.tiers.values())
         counted = self.result.counted + lost
         return self.result.good / counted if counted else 0.0
@@ -60,18 +60,18 @@ def simulated(
     seed: int,
     ways_s: Sequence[float] = (),
 ) -> Simulated:
-    """One test of a scenario, in virtual time that is as long as the real one. `seed` is of what the gateway draws,
-    of ways, and of clients that try again.
+    """One test of a scenario, in virtual time of the same length. `seed` is for the draws of the gateway, of ways, and
+    of retries.
 
-    `ways_s` are the measured times of HTTP (on_the_way.py), as if all of it lay between the gateway and an engine. An
-    answer that ends makes room for the next one only so much later, and that one has then missed the step that has
-    begun meanwhile. A time is drawn for each request: of two events at about the same time, it decides which is first.
-    But none overtakes another on the way to the same engine.
+    `ways_s` are the measured times of HTTP (on_the_way.py); all of it is put between the gateway and an engine. So a
+    slot that becomes free is filled that much later, and its new request misses the step that began in between. A time
+    is drawn for each request, which decides the order of two events at about the same time. But no request overtakes
+    another on the way to the same engine.
 
-    Raises NotSimulated for events and contenders that the simulator has not.
+    Raises NotSimulated for events and contenders that the simulator lacks.
     """
     if contender.kind == "litellm":
-        raise NotSimulated("litellm is no baseline of the simulator")
+        raise NotSimulated("litellm is not a baseline of the simulator")
     policy = load(policy_path(contender.policy or scenario.policy), {})
     names = [replica.name for pool in policy.pools.values() for replica in pool.replicas]
     faults = tuple(fault for event in scenario.events for fault in _faults(event, names, part))
@@ -108,7 +108,7 @@ def simulated(
         options=options,
         decider=Overheard(decider, hear),
     )
-    # Looked at now: the clocks of a request that was tried again are set back to its first try after it was heard of.
+    # Read now: the clocks of a retried request are set back to its first try after this call.
     ttft_s: dict[str, list[float]] = {name: [] for name in policy.tiers}
     for at, record in finished:
         if record.ttft_s is not None and at - record.e2e_s >= options.warmup_s:
@@ -117,7 +117,7 @@ def simulated(
 
 
 def engine_of(scenario: ScenarioFile) -> Profile:
-    """Its engine, in real seconds, which are `time_scale` of its own."""
+    """Its engine, in real seconds, each `time_scale` seconds of the engine."""
     profile = PROFILES[scenario.profile]
     return replace(profile, **{name: getattr(profile, name) / scenario.time_scale for name in TIMES})
 
@@ -132,7 +132,7 @@ def _faults(event: EventSection, names: list[str], part: float) -> Iterator[Faul
         return
     harm = HARMS.get(FaultKind(event.fault))
     if harm is None:
-        raise NotSimulated(f"the simulator has no fault like {event.fault}")
+        raise NotSimulated(f"the simulator does not have the fault {event.fault}")
     yield Fault(at, name, harm, event.factor or 1.0)
     if event.lasts is not None:
         yield Fault(at + event.lasts * part, name, Harm.RECOVER)

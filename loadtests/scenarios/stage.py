@@ -32,7 +32,7 @@ from loadtests.scenarios.file import (
 
 ADMIN_TOKEN = "tg-scenario-admin-token-0123456789"
 RELOAD_S = 10.0
-"""In which a gateway has taken a policy: where the system does not tell it of changes, it looks every five seconds."""
+"""Seconds until a gateway must have read a policy: without change events of the system, it looks every five seconds."""
 
 
 @dataclass(slots=True)
@@ -51,12 +51,12 @@ Command = Callable[[int, Sequence[str], Path], list[str]]
 
 
 def key_of(tier: str) -> str:
-    """The key of everybody of a tier; its hash is in the policies of the scenarios."""
+    """The API key of a tier; its hash is in the policies of the scenarios."""
     return f"tg-scenario-{tier}"
 
 
 async def start(scenario: ScenarioFile, contender: ContenderSection, children: Children, folder: Path) -> Stage:
-    """Replicas, and the contender in front of them, ready to serve. Raises Broken or Skipped."""
+    """Start replicas and the contender in front of them, and wait until they are ready. Raises Broken or Skipped."""
     fleet = scenario.replicas, MODEL, scenario.time_scale
     urls, _ = await replicas(children, *fleet, "--profile", scenario.profile)
     policy = policy_path(contender.policy or scenario.policy)
@@ -86,7 +86,7 @@ async def start(scenario: ScenarioFile, contender: ContenderSection, children: C
 
 
 async def happen(event: EventSection, stage: Stage, part: float) -> None:
-    """Let it happen, for a `part` of its time; what is about the gateway's own means does not happen to others."""
+    """Carry out an event, at a `part` of its time. Drains and reloads only concern our gateway."""
     async with httpx.AsyncClient(trust_env=False, timeout=10.0) as http:
         if event.fault is not None:
             assert event.replica is not None
@@ -96,7 +96,7 @@ async def happen(event: EventSection, stage: Stage, part: float) -> None:
                 said["factor"] = event.factor
             if event.lasts is not None:
                 said["for_s"] = event.lasts * part
-            # Any replica that answers takes it for the others.
+            # Any replica that answers passes the fault on to the others.
             (
                 await http.post(f"{stage.replicas[event.replica % len(stage.replicas)]}/emulator/faults", json=said)
             ).raise_for_status()
@@ -110,7 +110,7 @@ async def happen(event: EventSection, stage: Stage, part: float) -> None:
 
 
 async def _reload(name: str, stage: Stage, http: httpx.AsyncClient) -> None:
-    """Put a policy in the place of the gateway's. Raises Broken unless it is soon in force there."""
+    """Replace the policy of the gateway. Raises Broken unless it is soon in force."""
     assert stage.policy is not None
     content = policy_path(name).read_bytes()
     written = stage.policy.with_name(".next")
@@ -119,9 +119,9 @@ async def _reload(name: str, stage: Stage, http: httpx.AsyncClient) -> None:
     wanted, until = hashlib.sha256(content).hexdigest(), time.monotonic() + RELOAD_S
     while (found := await _policy(stage, http))["digest"] != wanted:
         if found["reload_error"]:
-            raise Broken(f"the gateway does not take {name}: {found['reload_error']}")
+            raise Broken(f"the gateway refuses {name}: {found['reload_error']}")
         if time.monotonic() >= until:
-            raise Broken(f"{name} is not in force {RELOAD_S:g} s after it took the place of the policy")
+            raise Broken(f"{name} is not in force {RELOAD_S:g} s after it replaced the policy")
         await asyncio.sleep(0.05)
 
 
@@ -132,9 +132,9 @@ async def _policy(stage: Stage, http: httpx.AsyncClient) -> dict[str, Any]:
 
 
 async def _until_answered(url: str, replicas: int, children: Children) -> None:
-    """Until as many answers in a row have come as there are replicas: none is left that cannot be reached yet.
+    """Wait for as many answers in a row as there are replicas, so that all are reachable.
 
-    Of a gateway that wants a key that only says that it listens.
+    If a gateway wants a key, this only shows that it listens.
     """
     body = {"model": MODEL, "messages": [{"role": "user", "content": "ready?"}], "max_tokens": 1}
     async with httpx.AsyncClient(trust_env=False, timeout=5.0) as http, asyncio.timeout(START_S):
@@ -155,7 +155,7 @@ async def _until_answered(url: str, replicas: int, children: Children) -> None:
 
 
 def _gateway(contender: ContenderSection, policy: Path, replicas: Sequence[str]) -> list[str]:
-    """Ours, or a baseline of the simulator in its place."""
+    """Start our gateway, or a baseline of the simulator in its place."""
     given = [f"{name}={url}" for name, url in environment(replicas).items()]
     given.append(f"TAILGATE_ADMIN_TOKEN={ADMIN_TOKEN}")
     return gateway(policy, None if contender.kind == OURS else contender.kind, given)
@@ -180,7 +180,7 @@ def _litellm(port: int, replicas: Sequence[str], folder: Path) -> list[str]:
     ]
     config = {"model_list": models, "router_settings": {"routing_strategy": "least-busy"}}
     (folder / "litellm.yaml").write_text(json.dumps(config))  # JSON is YAML
-    # Nothing fetched, and nobody asked for a key: it listens on loopback, for one test.
+    # It downloads nothing and asks for no key: it listens on loopback, for one test.
     quiet = ["env", "LITELLM_LOCAL_MODEL_COST_MAP=True", "LITELLM_LOG=ERROR"]
     quiet += ["LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY=true"]
     return [

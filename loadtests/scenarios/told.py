@@ -1,4 +1,4 @@
-"""The result of a scenario: as JSON, as a page of HTML or of Markdown, and in words."""
+"""Writes the result of a scenario: as JSON, as a page of HTML or Markdown, and as text."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def write(played: Played, name: str, out: Path) -> None:
 
 
 def as_page(played: Played, name: str) -> str:
-    """scenario.html: the table, the pictures, and what to know of them."""
+    """scenario.html: the table, the pictures, and notes on them."""
     scenario = played.scenario
     found = grid(scenario, played.reports)
     parts = [
@@ -70,28 +70,28 @@ def write_docs(played: Played, name: str, folder: Path) -> Path:
 
 
 def how(played: Played) -> str:
-    """An explanation of the rows; empty where no test was played."""
+    """An explanation of the rows; empty if no test was played."""
     tests = list(played.reports.values())
     if not tests:
         return ""
     late = max(of["generator"]["late_p99_s"] for of in tests)
     return (
         f"{played.scenario.replicas} emulated replicas at {played.scenario.time_scale:g} times their speed. A row is "
-        f"one test, of which {tests[0]['seconds']:.0f} s count, with the same requests for everybody. Answered is what "
-        "ended within that time; good is what was due within it and met its objectives, whenever it ended. "
+        f"one test, of which {tests[0]['seconds']:.0f} s count, with the same requests for everybody. Answered ones "
+        "ended within that time. Good requests were due within it and met their objectives, whenever they ended. "
         f"The p99 of the generator's lateness was {1e3 * late:.1f} ms at most, of {1e3 * MAX_LATE_S:.0f} allowed."
     )
 
 
 def notes(played: Played) -> list[str]:
-    """Warnings that are read before the figures are believed."""
+    """Warnings that a reader needs before the figures."""
     found = [f"{name} was left out: {why}" for name, why in played.skipped.items()]
     for (contender, times), why in played.broken.items():
         found.append(f"{contender} {times:g}x broke off: {why.splitlines()[0]}")
     if played.interrupted:
-        found.append("Interrupted: what was not over by then is not here")
+        found.append("Interrupted: tests that were not over are missing")
     if played.quick:
-        found.append(f"A quick run, {QUICK:g} of the time: it shows that all of it works, and compares nothing")
+        found.append(f"A quick run, {QUICK:g} of the time: it only shows that all of it works")
     for (contender, times), of in played.reports.items():
         if (behind := fell_behind(of["generator"])) is not None:
             found.append(f"{contender} {times:g}x: {behind}: not to be trusted")

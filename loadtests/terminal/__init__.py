@@ -1,1 +1,1 @@
-"""Messages of `python -m loadtests` to a terminal, and where its commands write."""
+"""Terminal output of `python -m loadtests`, and the places to which its commands write."""

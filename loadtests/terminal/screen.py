@@ -1,4 +1,5 @@
-"""Where commands print, a terminal as it is, a file or a pipe as wide as tables want; and how they write paths."""
+"""The console of commands, and the form of paths. A terminal keeps its width; a file or a pipe is as wide as tables
+need."""
 
 from __future__ import annotations
 
@@ -20,6 +21,6 @@ def screen() -> Console:
 
 
 def short(path: Path) -> str:
-    """A path as it is typed from here."""
+    """A path, relative to the working directory if that is shorter."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)

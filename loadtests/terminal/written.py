@@ -1,4 +1,4 @@
-"""Where commands write: what cannot be written is told by the option that names it, with exit status 2."""
+"""The output of commands: if it cannot be written, the error names the option, and the exit status is 2."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.cli.output import console
 
 @contextmanager
 def writing(path: Path, option: str) -> Iterator[None]:
-    """Around what makes or writes `path`."""
+    """A context for code that makes or writes `path`."""
     try:
         yield
     except OSError as error:
@@ -24,14 +24,14 @@ def writing(path: Path, option: str) -> Iterator[None]:
 
 
 def make_folder(path: Path, option: str) -> None:
-    """Before the work is done: what it writes goes there."""
+    """Check, before the work, that `path` can be written."""
     with writing(path, option):
         path.mkdir(parents=True, exist_ok=True)
         _may_write(path)
 
 
 def check_writable(path: Path, option: str, *, folder: bool = False) -> None:
-    """Before the work is done: what stands under the name is of the right kind, a file has a folder to be in, and
+    """Check, before the work, that an existing `path` is of the right kind, that a file has a parent folder, and that
     this user may write there."""
     with writing(path, option):
         if folder and any(part.exists() and not part.is_dir() for part in (path, *path.parents)):
@@ -51,10 +51,10 @@ def _may_write(there: Path) -> None:
 def _why(path: Path, error: OSError) -> str:
     match error:
         case FileNotFoundError():
-            return f"there is no folder {path.parent}: make it first"
+            return f"the folder {path.parent} does not exist: make it first"
         case IsADirectoryError():
             return "that is a folder: name a file"
         case NotADirectoryError() | FileExistsError():
-            return "a file stands there: name a folder"
+            return "that is a file: name a folder"
         case _:
             return error.strerror or str(error)

@@ -1,4 +1,4 @@
-"""From one format of traces to another, row by row; nothing is left out without being counted."""
+"""Converts traces between formats, row by row; everything left out is counted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from loadtests.traces.writers import WRITERS
 TELL_EVERY = 1000
 TICKS = {1.0: "second", 0.001: "millisecond"}
 EXACT_S = 1e-7
-"""Times are kept no more exactly than in microseconds."""
+"""Times are kept in microseconds."""
 
 
 @dataclass(slots=True)
@@ -32,11 +32,11 @@ class Converted:
     written: int = 0
     left_out: EmptyRows = field(default_factory=EmptyRows)
     lost: Counter[str] = field(default_factory=Counter)
-    """Rows by what they say and the format written has no place for."""
+    """Rows by field that the output format cannot hold."""
     unread: tuple[str, ...] = ()
-    """Columns of what was read that say nothing of when a request came, how long it is, or whose."""
+    """Columns of the input that tell nothing about a request's time, length or tenant."""
     spread: int = 0
-    """Requests that came some time within a tick, which is all that their trace says."""
+    """Requests whose trace gives their time only to a tick."""
     guessed: int = 0
     missing: int = 0
     only_ended: int = 0
@@ -44,7 +44,7 @@ class Converted:
     """Conversations without an answer to a question."""
 
     def rounds(self, at: float, tick_s: float) -> None:
-        """Count it if a request that came `at` a time is written with another, to a tick."""
+        """Count a request whose time `at` is rounded to a tick."""
         if tick_s and abs(at - round(at / tick_s) * tick_s) > EXACT_S:
             self.lost[f"fraction of the {TICKS[tick_s]}"] += 1
 
@@ -53,19 +53,19 @@ class Converted:
         return {**asdict(self), "lost": dict(self.lost)}
 
     def told(self) -> Iterator[str]:
-        """For people, a line each."""
+        """The notes for people, one per line."""
         yield f"{self.written:,} requests, {self.format} to {self.to}"
         if self.left_out.rows:
             yield str(self.left_out)
         if self.unread:
-            yield f"not read: {', '.join(self.unread)}, which {self.format} has and a request here has not"
+            yield f"not read: {', '.join(self.unread)}, columns of {self.format} that a request here lacks"
         for name, count in self.lost.items():
-            yield f"lost: {name} of {count:,} requests, for which {self.to} has no place"
+            yield f"lost: {name} of {count:,} requests, which {self.to} cannot hold"
         if self.spread:
             yield f"{self.spread:,} requests were spread over their tick, by seed 1: their trace says no more"
         if self.guessed:
-            like = "theirs is as long as that of another of their tier"
-            yield f"{self.guessed:,} requests had no whole answer in the journal: {like}"
+            like = "each got the length of another answer of its tier"
+            yield f"{self.guessed:,} requests have no complete answer in the journal: {like}"
         if self.format == "sharegpt":
             yield "times are drawn by seed 1: one conversation a second, 10 s to think; lengths are four bytes a token"
         if self.unanswered:
@@ -73,11 +73,11 @@ class Converted:
         if self.missing:
             yield f"{self.missing:,} calls are missing in the journal: requests may be among them"
         if self.only_ended:
-            yield f"{self.only_ended:,} requests are left out: the journal has their end, and their arrival is missing"
+            yield f"{self.only_ended:,} requests are left out: the journal has their end, but not their arrival"
 
 
 def convert(sources: Sequence[Path], out: IO[str], to: str, tell: Callable[[int], None]) -> Converted:
-    """Read and write row by row. The output is no trace if it raises TraceError, NotReplayable or OSError."""
+    """Read and write row by row. After TraceError, NotReplayable or OSError the output is not a complete trace."""
     writer = WRITERS[to]
     journal = _journal(sources)
     talks = ShareGptRows(sources[0]) if journal is None and len(sources) == 1 and is_sharegpt(sources[0]) else None
@@ -107,14 +107,14 @@ def convert(sources: Sequence[Path], out: IO[str], to: str, tell: Callable[[int]
 
 
 def _journal(sources: Sequence[Path]) -> JournalRows | None:
-    """None where these are no journal. Raises NotReplayable where they are one that cannot be read."""
+    """The requests of a journal; None if these files are not one. Raises NotReplayable if it cannot be read."""
     return JournalRows(sources) if is_journal(sources[0]) else None
 
 
 def _rows(sources: Sequence[Path], done: Converted, tick_s: float) -> Iterator[TraceRow]:
-    """Of a trace, from 0 on, those that ran."""
+    """The rows of a trace that ran, with times from 0 on."""
     if len(sources) != 1:
-        raise TraceError(f"{sources[1]}: one trace at a time; only the files of a journal go together")
+        raise TraceError(f"{sources[1]}: convert one trace at a time; only the files of a journal go together")
     trace = replace(open_trace(sources[0], Mix()), on_empty=done.left_out.add)
     done.format, done.unread = trace.format.name, trace.unread()
     start: float | None = None
@@ -130,6 +130,6 @@ def _rows(sources: Sequence[Path], done: Converted, tick_s: float) -> Iterator[T
             done.rounds(row.at, tick_s)
             yield row
 
-    # A format that cannot say more than the tick keeps it.
+    # A format with no finer times keeps the tick.
     coarse = trace.format.tick_s <= tick_s
     yield from recorded() if coarse else spread(recorded(), trace.format, Random("1 jitter"), moved)

@@ -1,12 +1,13 @@
-"""The gateway's journal as a trace: what its clients asked for, so that it can be played again.
+"""Reads a gateway's journal as a trace, so that its requests can be played again.
 
-The journal has no prompts; it has their lengths. A request that was refused, or whose client left, has no answer whose
-length could be known. It gets the length of the last answer of its tier and model, so that the arrivals stay the same.
-This is a hot deck (Andridge and Little, "A review of hot deck imputation", 2010). Such requests are counted.
+The journal has no prompts, only their lengths. A request that was refused, or whose client left, has no known length of
+answer. It gets the length of the last answer of its tier and model, so that the arrivals stay the same. This is a hot
+deck (Andridge and Little, "A review of hot deck imputation", 2010). Such requests are counted.
 
-A journal may have gaps, where calls are missing. The end of a request that was under way may be among them. It is
-waited for as long as the request can last; after that, its answer has no known length. An arrival may be missing too:
-such a request is no row, but its end is counted if it is there. Before any gap an end without an arrival is an error.
+A journal may have gaps, where calls are missing. The end of a request that was under way may be among them. The reader
+waits for it as long as the request can last; after that, the length of its answer is unknown. An arrival may be
+missing, too: such a request gets no row, but an end of it is counted. Before the first gap an end without an arrival is
+an error.
 """
 
 from __future__ import annotations
@@ -26,30 +27,28 @@ from gateway.observe.journal.replay import Line, NotReplayable, in_order, lines
 from gateway.sim.workload.trace_formats import TraceRow
 
 FIRST_OUTPUT_TOKENS = 128
-"""Before any answer is known."""
+"""Length of an answer (tokens) before any answer is known."""
 FIRST_PER_BYTE = 0.25
 NO_TOTAL_S: Final = Timeouts().total_s
-"""How long after a gap an end is waited for where the tier has no total timeout: as long as by default it may take.
-
-A few requests last longer. Theirs is a guessed length; without a bound, an end that is missing would hold all the rest.
-"""
+"""Seconds to wait for an end after a gap if the tier has no total timeout: the default total timeout. The few requests
+that last longer get a guessed length. Without a bound, a missing end would hold up all later rows."""
 
 
 class JournalRows:
-    """The requests of a journal in the order in which they arrived. Raises NotReplayable or OSError."""
+    """The requests of a journal in the order of arrival. Raises NotReplayable or OSError."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         self.guessed = 0
-        """Requests whose answer has a length that another had."""
+        """Number of requests with the length of another answer."""
         self.missing = 0
-        """Calls that the journal has lost: requests may be among them."""
+        """Number of calls that the journal has lost, possibly with requests."""
         self.only_ended = 0
-        """Requests of which that is known: their arrival is missing, and they are not in the trace."""
+        """Number of requests that are known to be lost: their arrival is missing, so they are not in the trace."""
         self._parts = in_order(files)
         self._waiting: deque[_Request] = deque()
         self._open: dict[int, _Request] = {}
         self._given_up: set[int] = set()
-        """Ids of those that left before their end was read, which may still come."""
+        """Ids of requests that were returned before their end, which may still follow."""
         self._now = 0.0
         self._after_gap = False
         self._lengths: dict[tuple[str, str], int] = {}
@@ -57,28 +56,29 @@ class JournalRows:
 
     @property
     def now(self) -> float:
-        """Time of the last call that was read, by the clock of the journal."""
+        """Time of the last read call, by the clock of the journal."""
         return self._now
 
     @property
     def waiting(self) -> int:
-        """Requests that have arrived and are not given as rows yet."""
+        """Number of requests that have arrived and are not yet returned as rows."""
         return len(self._waiting)
 
     @property
     def open(self) -> int:
-        """Requests whose end was neither read nor given up."""
+        """Number of requests whose end was neither read nor given up."""
         return len(self._open)
 
     @property
     def given_up(self) -> int:
-        """Requests that were given as rows before their end was read."""
+        """Number of requests that were returned as rows before their end was read."""
         return len(self._given_up)
 
     def rows(self) -> Iterator[TraceRow]:
-        """A request leaves when all that came before it have ended, so what is held are those under way.
+        """The rows.
 
-        Or those that may still be, where their end may be in a gap.
+        A request is returned once all earlier ones have ended, so only open requests are held. After a gap, so are
+        requests that may still be open.
         """
         where, decoder = f"{self._parts[0].path}:1", None
         try:
@@ -105,12 +105,12 @@ class JournalRows:
                     self._doubt()
                 self._call(row, decoder)
             case None:
-                pass  # the last line of a process that was killed
+                pass  # the last line of a killed process is cut off
             case _:
-                raise Unreadable("this is neither a call nor a known object of a journal")
+                raise Unreadable("a line is neither a call nor a known object of a journal")
 
     def _doubt(self) -> None:
-        """The end of all that were under way at a gap may be in it. `_now` is the first moment known after it."""
+        """A gap may contain the end of every open request. `_now` is the first known moment after it."""
         self._after_gap = False
         for request in self._open.values():
             if request.over_by == math.inf:
@@ -123,7 +123,7 @@ class JournalRows:
         except Unnamed:
             if not self.missing:
                 raise
-            arguments = ()  # what the name stands for is in a gap, and so as good as the arrival itself
+            arguments = ()  # the definition of the name is in a gap, so the arrival is lost as well
         for ask in arguments:
             if isinstance(ask, Request):
                 request = _Request(ask)
@@ -135,7 +135,7 @@ class JournalRows:
                 self._ended(command.record)
 
     def _of_known(self, row: Sequence[object], decoder: Decoder) -> Sequence[object]:
-        """The row without the ends of requests that did not arrive here, or that were given up."""
+        """The row without the ends of requests whose arrival is missing, or that were given up."""
         answer = row[3]
         if not isinstance(answer, list):
             return row
@@ -191,7 +191,7 @@ class JournalRows:
 
 
 class _Request:
-    """One that has arrived."""
+    """A request that has arrived."""
 
     __slots__ = ("ask", "output_tokens", "over", "over_by", "prompt_tokens")
 
@@ -199,6 +199,6 @@ class _Request:
         self.ask = ask
         self.over = False
         self.over_by = math.inf
-        """When it can no longer be under way, though nothing was said of its end: finite once there was a gap."""
+        """Time after which it cannot be open any more, even without a known end; finite after a gap."""
         self.prompt_tokens: int | None = None
         self.output_tokens: int | None = None

@@ -1,4 +1,4 @@
-"""How rows are written in each format of traces, and what each has no place for."""
+"""Writers of each trace format, and the fields that each cannot hold."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import IO
 from gateway.sim.workload.trace_formats import TraceRow
 
 EPOCH = datetime(2000, 1, 1)
-"""When a trace begins that has to say a date."""
+"""Begin of a trace whose format needs a date."""
 OPTIONAL = ("tier", "tenant", "model", "stream", "max_tokens", "session", "prefix")
 _UNSAID = {
     "tier": None,
@@ -27,17 +27,17 @@ _UNSAID = {
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """A format that can be written."""
+    """A format for output."""
 
     carries: tuple[str, ...]
-    """Fields, of those that a row may have, that it has a place for."""
+    """Optional fields of a row that the format can hold."""
     open: Callable[[IO[str]], Callable[[TraceRow], None]]
-    """Writes what stands above the rows, and returns what writes one."""
+    """Writes the header, and returns a function that writes a row."""
     tick_s: float = 0.0
-    """The finest time that it can say."""
+    """The finest time that it can hold, in seconds."""
 
     def lacks(self, row: TraceRow) -> list[str]:
-        """Values of this row that the format has no place for."""
+        """Fields of this row that the format cannot hold."""
         return [name for name in OPTIONAL if name not in self.carries and getattr(row, name) != _UNSAID[name]]
 
 

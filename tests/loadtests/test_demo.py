@@ -189,7 +189,7 @@ def test_every_taken_port_is_named() -> None:
 def test_a_port_that_there_is_not_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         parser().parse_args([option, "99999"])
-    assert f"argument {option}: 99999 is no port" in capsys.readouterr().err
+    assert f"argument {option}: 99999 is not a port" in capsys.readouterr().err
 
 
 def test_a_policy_that_is_broken_or_of_other_machines_is_not_demonstrated(tmp_path: Path) -> None:

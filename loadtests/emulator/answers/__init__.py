@@ -1,4 +1,4 @@
-"""How each dialect words an answer. One class per dialect, one row per path."""
+"""The form of an answer in each dialect. One class per dialect, one row per path."""
 
 from __future__ import annotations
 

@@ -42,9 +42,9 @@ class Answer(ABC):
         self.created = created
         self.write = write
         self.cached_tokens = 0
-        """Prompt tokens that the choice which ended last found in the prefix cache,"""
+        """Prompt tokens that the last choice to end found in the prefix cache,"""
         self.created_tokens = 0
-        """and tokens of the blocks that it added."""
+        """and tokens of the blocks that it added to it."""
 
     @abstractmethod
     def body(self) -> bytes:
@@ -64,7 +64,7 @@ class Answer(ABC):
 
     @staticmethod
     def failure(message: str) -> list[bytes]:
-        """How a stream says that the engine failed: framed events."""
+        """Framed events that tell that the engine failed."""
         error = {"message": message, "type": "InternalServerError", "param": None, "code": 500}
         return [data({"error": error}), DONE]
 
@@ -91,16 +91,16 @@ class Answer(ABC):
 
 
 class TokenAnswer(Answer):
-    """A chunk per token, usage if asked for, `[DONE]`: what chat and completions have in common."""
+    """A chunk per token, usage on request, `[DONE]`: the common form of chat and completions."""
 
     kind = ""
     """`object` of a chunk."""
     start = b""
-    """Of a plain chunk, up to its token: id, created, model and choice to be filled in."""
+    """Template of a plain chunk up to its token, to be filled with id, created, model and choice."""
     end = b""
-    """Of a plain chunk, from its token on."""
+    """Template of a plain chunk after its token."""
     begun = True
-    """Whether everything has been said that comes with the first token of any choice."""
+    """Whether the events before the first token of any choice were sent."""
 
     def voice(self, index: int) -> Callable[[], None]:
         choice = self.request.choices[index]
@@ -124,7 +124,7 @@ class TokenAnswer(Answer):
         return speak
 
     def begin(self) -> None:
-        """Say what comes with the first token of any choice."""
+        """Send the events before the first token of any choice."""
         self.begun = True
 
     def closing(self) -> None:
@@ -137,15 +137,15 @@ class TokenAnswer(Answer):
         self.write(DONE)
 
     def details(self) -> dict[str, object]:
-        """The source of its prompt tokens, for an engine with --enable-prompt-tokens-details."""
+        """The details of its prompt tokens, as an engine with --enable-prompt-tokens-details gives them."""
         return {"cached_tokens": self.cached_tokens}
 
     @abstractmethod
     def part(self, index: int, choice: Choice, said: int) -> dict[str, object]:
-        """The token at `said` of a choice, as a chunk has it."""
+        """The token at index `said` of a choice, in the form of a chunk."""
 
     def head(self, kind: str) -> dict[str, object]:
-        """The fields at the head of every object."""
+        """The first fields of every object."""
         return {"id": self.id, "object": kind, "created": self.created, "model": self.request.model}
 
     def whole(self, kind: str, choices: list[dict[str, object]], absent: tuple[str, ...]) -> bytes:
@@ -170,7 +170,7 @@ class TokenAnswer(Answer):
 
 
 def logprob(index: int) -> float:
-    """A log-probability for the token at `index`: any value will do, but always the same."""
+    """A log-probability for the token at `index`: an arbitrary value, but always the same."""
     return -0.1 - (index * 37 % 64) / 16
 
 

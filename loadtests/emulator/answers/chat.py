@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions: a role chunk first, a chunk per token, usage if asked for, `[DONE]`."""
+"""POST /v1/chat/completions: a role chunk, a chunk per token, usage on request, `[DONE]`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ABSENT = ("refusal", "annotations", "audio", "function_call", "reasoning")
 
 
 class ChatAnswer(TokenAnswer):
-    """The dialect that nearly everybody speaks."""
+    """Answers of the chat completions API."""
 
     prefix = "chatcmpl"
     kind, start, end = "chat.completion.chunk", CHUNK, CHUNK_END

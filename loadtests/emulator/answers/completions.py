@@ -12,7 +12,7 @@ CHUNK_END = (
 
 
 class CompletionsAnswer(TokenAnswer):
-    """The old dialect, and the one that takes token ids and batches."""
+    """Answers of the completions API, which takes token ids and batches, too."""
 
     prefix = "cmpl"
     kind, start, end = "text_completion", CHUNK, CHUNK_END

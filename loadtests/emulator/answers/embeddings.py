@@ -15,7 +15,7 @@ DIMENSIONS = 128
 
 
 class EmbeddingsAnswer(Answer):
-    """Never streamed. The vectors say nothing; they depend on the place and the length of the input alone."""
+    """Never streamed. The vectors are meaningless; they depend only on the position and the length of the input."""
 
     prefix = "embd"
 

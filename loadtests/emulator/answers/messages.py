@@ -16,7 +16,7 @@ CHUNK = (
 
 
 class MessagesAnswer(Answer):
-    """One choice; every event has a name."""
+    """Messages: one choice; every event has a name."""
 
     prefix = "chatcmpl"  # vLLM's own: its messages are chat completions underneath
 
@@ -79,7 +79,7 @@ class MessagesAnswer(Answer):
         self.write(named({"type": "content_block_start", "content_block": block, "index": 0}))
 
     def _usage(self, choice: Choice) -> dict[str, object]:
-        """Anthropic's `input_tokens` are neither read from the cache nor written to it."""
+        """Anthropic's `input_tokens` leave out the tokens that are read from the cache or written to it."""
         if not self.request.details:
             return {"input_tokens": choice.prompt_tokens, "output_tokens": choice.output_tokens}
         return {

@@ -1,4 +1,4 @@
-"""Numbers instead of text: POST to /rerank, /score, /classify and /pooling, as vLLM 0.32 words the answers."""
+"""Numbers instead of text: POST to /rerank, /score, /classify and /pooling, in the form of vLLM 0.32."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DIMENSIONS = 16
 
 
 class PooledAnswer(Answer):
-    """Never streamed. The numbers say nothing; they depend on the place and the length of the prompt alone."""
+    """Never streamed. The numbers are meaningless; they depend only on the position and the length of the prompt."""
 
     prefix = "pool"
 

@@ -1,4 +1,4 @@
-"""POST /v1/responses: named events with sequence numbers, the whole response at both ends of the stream."""
+"""POST /v1/responses: named events with sequence numbers; the first and the last event have the whole response."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SAMPLING = {"parallel_tool_calls": True, "temperature": 1.0, "tool_choice": "non
 
 
 class ResponsesAnswer(Answer):
-    """One choice. A stream that ran into max_output_tokens still ends with response.completed, as in vLLM 0.32."""
+    """One choice. As in vLLM 0.32, a stream that reaches max_output_tokens still ends with response.completed."""
 
     prefix = "resp"
 

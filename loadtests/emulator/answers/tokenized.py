@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize: token ids, of which an id stands for four bytes at most, and nothing else."""
+"""POST /tokenize and /detokenize: token ids, each for at most four bytes of text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from loadtests.emulator.answers.pooled import PooledAnswer
 
 
 class TokenizeAnswer(PooledAnswer):
-    """Ids in the order of the tokens. Of messages, whose template is the emulator's own, they are all 0."""
+    """Ids in the order of the tokens. The ids of messages are all 0, since their template is the emulator's own."""
 
     def body(self) -> bytes:
         given = self.request.fields.get("prompt")
@@ -20,7 +20,7 @@ class TokenizeAnswer(PooledAnswer):
 
 
 class DetokenizeAnswer(PooledAnswer):
-    """The text that these ids were made of."""
+    """The text of these ids."""
 
     def body(self) -> bytes:
         tokens = self.request.fields["tokens"]

@@ -13,7 +13,7 @@ KIND = "transcription.chunk"
 
 
 class TranscribedAnswer(Answer):
-    """vLLM 0.32's words: a whole answer tells seconds, a stream tokens, if asked for them."""
+    """As in vLLM 0.32, usage is in seconds in a whole answer, and in tokens in a stream, on request."""
 
     prefix = "trsc"
 

@@ -58,5 +58,5 @@ def test_the_cost_of_decisions_is_cpu_time_of_what_was_asked_for() -> None:
 
 
 def test_a_request_that_is_refused_is_a_fault() -> None:
-    with pytest.raises(ValueError, match="not the steady one"):
+    with pytest.raises(ValueError, match="did not stay steady"):
         Fleet(4).hear([Commit(1, 1), Refuse(1, Reason.QUEUE_FULL)])

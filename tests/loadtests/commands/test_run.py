@@ -85,10 +85,10 @@ async def test_the_only_model_of_the_target_is_asked_for_where_nobody_has_named_
     options = ["--target", replica.url, "--workload", LINE, "--rate", "50", "--duration", "1", "--max-late", "5000"]
     status, out, errors = await run(*options, "--out", str(tmp_path), "--json", "--no-png")
     assert status == 0
-    assert "has no model default: all ask for the one it has, m" in " ".join(errors.split())
+    assert "has no model default: all requests use its only model, m" in " ".join(errors.split())
     assert json.loads(out)["totals"]["finished"] > 20
     status, _, errors = await run(*options, "--model", "other", "--out", str(tmp_path))
-    assert (status, "has no model other: give with --model one that it lists: m" in " ".join(errors.split())) == (
+    assert (status, "has no model other: give one of its models with --model: m" in " ".join(errors.split())) == (
         2,
         True,
     )
@@ -97,7 +97,7 @@ async def test_the_only_model_of_the_target_is_asked_for_where_nobody_has_named_
 async def test_of_several_models_somebody_has_to_say_which(tmp_path: Path) -> None:
     async with serving(listed("llama", "qwen")) as (url, _):
         status, _, errors = await run("--target", url, "--workload", LINE, "--out", str(tmp_path))
-    assert (status, "one that it lists: llama, qwen" in " ".join(errors.split())) == (2, True), errors
+    assert (status, "with --model: llama, qwen" in " ".join(errors.split())) == (2, True), errors
 
 
 @pytest.mark.parametrize("command", [[], ["run"], ["scenario"]])
@@ -136,7 +136,7 @@ async def test_ctrl_c_before_anything_was_due(replica: EmulatedReplica, tmp_path
         ([], "--trace FILE or --workload SPEC"),
         (["--workload", "chatt"], "did you mean chat"),
         (["--workload", "prompt_tokens=3,cv="], "'cv=': each part is NAME=VALUE"),
-        (["--workload", "prompt_tokens=3,output_token=3"], "there is no output_token: did you mean output_tokens?"),
+        (["--workload", "prompt_tokens=3,output_token=3"], "output_token is unknown: did you mean output_tokens?"),
         (["--workload", "output_tokens=abc"], "--workload: output_tokens: abc is neither a number of tokens nor"),
         (["--workload", "cv=-1"], "--workload: cv: -1 is too small"),
         (["--workload", "streamed=x", "--mix", "a=50%,b=50%"], "--workload: streamed: x is not a share"),
@@ -146,19 +146,25 @@ async def test_ctrl_c_before_anything_was_due(replica: EmulatedReplica, tmp_path
         (["--workload", "chat", "--key", "=x"], "a key is written KEY, or TIER=KEY"),
         (["--workload", "chat", "--key", "premum=x"], "no tier premum: did you mean premium"),
         (["--workload", LINE, "--mix", "a=50%,b=50%", "--key", "c=x"], "(tiers: a, b)"),
-        (["--workload", "chat", "--extra", "[]"], "no JSON object"),
-        (["--workload", "chat", "--extra", '{"n": NaN}'], "--extra is no JSON"),
-        (["--workload", "chat", "--extra", '{"n": 1' + 400 * "0" + "}"], "--extra is no JSON"),
-        (["--workload", "chat", "--extra", '{"n":' + 9999 * "["], "--extra is no JSON"),
-        (["--workload", "chat", "--extra", '{"stream": false}'], "--extra: stream is what the tester writes itself"),
-        (["--workload", "chat", "--extra", '{"model": "m"}'], "model is what the tester writes itself: give --model"),
+        (["--workload", "chat", "--extra", "[]"], "not a JSON object"),
+        (["--workload", "chat", "--extra", '{"n": NaN}'], "--extra is not JSON"),
+        (["--workload", "chat", "--extra", '{"n": 1' + 400 * "0" + "}"], "--extra is not JSON"),
+        (["--workload", "chat", "--extra", '{"n":' + 9999 * "["], "--extra is not JSON"),
+        (
+            ["--workload", "chat", "--extra", '{"stream": false}'],
+            "--extra: stream is written by the load tester itself",
+        ),
+        (
+            ["--workload", "chat", "--extra", '{"model": "m"}'],
+            "model is written by the load tester itself: give --model",
+        ),
         (["--workload", "chat", "--key", "a b"], "--key: a key is printable ASCII without spaces"),
         (["--workload", LINE, "--mix", "a=50%,a=50%"], "--mix a=50%,a=50%: a is there twice: add its shares up"),
         (["--workload", "chat", "--seed", str(2**64)], "Invalid value for '--seed'"),
         (["--workload", "chat", "--retries", str(2**64)], "Invalid value for '--retries'"),
         (["--workload", "chat", "--mix", "a=100%"], "--mix is for traces"),
         (["--workload", LINE, "--mix", "standard=x"], "--mix standard=x: a mix is written TIER=SHARE"),
-        (["--trace", "nowhere.csv"], "no such file"),
+        (["--trace", "nowhere.csv"], "the file does not exist"),
         (["--workload", "chat", "--target", "http://127.0.0.1:2"], "one target is tested at a time"),
         (["--workload", LINE, "--duration", "5", "--warmup", "5"], "--warmup 5 leaves nothing to count of 5 s"),
         (["--workload", LINE, "--warmup", "inf"], "inf is not a finite duration"),
@@ -167,8 +173,8 @@ async def test_ctrl_c_before_anything_was_due(replica: EmulatedReplica, tmp_path
         (["--workload", LINE, "--max-late", "inf"], "inf is not a finite number"),
         (["--trace", "loadtests/traces/small.jsonl", "--speed", "inf"], "inf is not a finite number"),
         (["--trace", "loadtests/traces/small.jsonl", "--speed", "nan"], "Invalid value for '--speed'"),
-        (["--workload", LINE, "--closed-loop", "2", "--rate", "5"], "--closed-loop sends when an answer has come"),
-        (["--workload", LINE, "--out", "README.md"], "--out: cannot write README.md: a file stands there"),
+        (["--workload", LINE, "--closed-loop", "2", "--rate", "5"], "--closed-loop sends after each answer"),
+        (["--workload", LINE, "--out", "README.md"], "--out: cannot write README.md: that is a file"),
     ],
 )
 def test_bad_run_option_is_refused_before_anything_is_sent(
@@ -184,9 +190,9 @@ def test_bad_run_option_is_refused_before_anything_is_sent(
 @pytest.mark.parametrize(
     ("target", "told"),
     [
-        ("localhost:1", "no address of a server"),
+        ("localhost:1", "not the address of a server"),
         ("http://me:s3cret@127.0.0.1:1", "a user name or password in an address is not sent: leave it out, and give a"),
-        ("http://127.0.0.1:99999", "http://127.0.0.1:99999 is no address of a server: Port out of range 0-65535"),
+        ("http://127.0.0.1:99999", "http://127.0.0.1:99999 is not the address of a server: Port out of range 0-65535"),
         ("http://127.0.0.1:1,http://127.0.0.1:2", "one target is tested at a time"),
     ],
 )
@@ -211,7 +217,7 @@ def test_a_trace_without_a_request_is_told_and_not_read_for_ever(
     trace = tmp_path / "trace.csv"
     trace.write_text(f"TIMESTAMP,ContextTokens,GeneratedTokens\n{rows}")
     found = CliRunner().invoke(app, ["run", "--target", "http://127.0.0.1:1", "--trace", str(trace), *options])
-    assert (found.exit_code, "trace.csv: there is no request in it" in found.stderr) == (2, True), found.stderr
+    assert (found.exit_code, "trace.csv: it has no request" in found.stderr) == (2, True), found.stderr
 
 
 @pytest.mark.parametrize("spec", ["chat", "gateway/sim/workloads/chat.yaml"])
@@ -266,7 +272,7 @@ async def test_a_row_that_is_wrong_ends_the_test_and_what_was_sent_is_reported(
     why = found["about"]["wrong_row"]
     assert f"{why}. The test ended there" in " ".join(errors.split())
     for text in (shown, (out / "report.html").read_text()):
-        assert "Partial: the test ended at a row of the trace that is wrong" in " ".join(text.split())
+        assert "Partial: the test ended at a wrong row of the trace" in " ".join(text.split())
         assert "the test was stopped" not in text
 
 
@@ -366,4 +372,4 @@ async def test_where_every_request_is_refused_the_exit_status_says_so(replica: E
         *("--out", str(tmp_path), "--no-png", "--max-late", "60000"),
     )
     assert status == 1, said
-    assert re.search(r"Nothing counts: (\d+) of \1 requests are counted apart, in no share: \1 invalid: 404", said)
+    assert re.search(r"Nothing counts: (\d+) of \1 requests are in no share: \1 invalid: 404", said)

@@ -113,13 +113,13 @@ async def test_an_engine_that_there_is_not_is_told_with_those_that_there_are() -
 @pytest.mark.parametrize(
     ("option", "value", "told"),
     [
-        ("--replicas", "0", "0: it is a whole number from 1 on"),
-        ("--time-scale", "0", "0: it is a number above 0, such as 0.5, or max"),
-        ("--output-median", "nan", "nan: it is a number from 1 to 1e+09"),
-        ("--output-sigma", "-1", "-1: it is a number from 0 to 10"),
-        ("--max-num-queued-reqs", "-1", "-1: it is a whole number from 0 on"),
-        ("--keep-alive", "soon", "soon: it is a number from 0 to 1e+09"),
-        ("--keep-requests", "1.5", "1.5: it is a whole number from 0 on"),
+        ("--replicas", "0", "0: give a whole number, at least 1"),
+        ("--time-scale", "0", "0: give a number above 0, such as 0.5, or max"),
+        ("--output-median", "nan", "nan: give a number from 1 to 1e+09"),
+        ("--output-sigma", "-1", "-1: give a number from 0 to 10"),
+        ("--max-num-queued-reqs", "-1", "-1: give a whole number, at least 0"),
+        ("--keep-alive", "soon", "soon: give a number from 0 to 1e+09"),
+        ("--keep-requests", "1.5", "1.5: give a whole number, at least 0"),
     ],
 )
 def test_bad_emulator_option_exits_with_2_and_names_the_rule(

@@ -91,18 +91,18 @@ def test_a_quick_one_takes_a_part_of_the_time(tmp_path: Path) -> None:
     [
         ("events: [{at: 1s}]", r"it.yaml:7: events\[0\]: says nothing that happens"),
         ("events: [{at: 1s, fault: slow}]", "has a fault and no replica"),
-        ("events: [{at: 1s, fault: slo, replica: 1}]", "slo is no fault: did you mean slow"),
+        ("events: [{at: 1s, fault: slo, replica: 1}]", "slo is not a fault: did you mean slow"),
         ("events: [{at: 1s, drain: r1, reload: x.yaml}]", "says drain and reload: give one"),
         ("profil: default", "profil: unknown field: did you mean profile"),
-        ("profile: defalt", "defalt is no profile: did you mean default"),
+        ("profile: defalt", "defalt is not a profile: did you mean default"),
         ("policy: one-teir.yaml", "policy: there is no policy one-teir.yaml: did you mean one-tier.yaml"),
         (
             "events: [{at: 2m, fault: slow, replica: 1}]",
             r"events\[0\].at: is not before the end: the scenario lasts 60 s",
         ),
         ("events: [{at: 1s, fault: slow, replica: 5}]", r"events\[0\].replica: is 5, must be 1 to 4"),
-        ("events: [{at: 1s, drain: s1}]", r"events\[0\].drain: s1 is no replica of the policy"),
-        ("policy: one-tier.yaml\nevents: [{at: 1s, reload: tiers.yaml}, {at: 2s, drain: r9}]", "r9 is no replica"),
+        ("events: [{at: 1s, drain: s1}]", r"events\[0\].drain: s1 is not a replica of the policy"),
+        ("policy: one-tier.yaml\nevents: [{at: 1s, reload: tiers.yaml}, {at: 2s, drain: r9}]", "r9 is not a replica"),
         ("lasts: 30s\nwarmup: 30s", "it.yaml:8: warmup: leaves nothing to count: the scenario lasts 30 s"),
         ("replicas: 3", "it.yaml:7: replicas: the policy has 4 replicas, the scenario 3"),
     ],
@@ -115,12 +115,12 @@ def test_bad_scenario_field_is_refused(tmp_path: Path, more: str, told: str) -> 
 @pytest.mark.parametrize(("when", "ends"), [("from: 20s, until: 10s", 10), ("from: 70s", 60)])
 def test_a_stream_that_never_sends_is_told(when: str, ends: int, tmp_path: Path) -> None:
     text = MIN.replace("{tier: standard", f"{{{when}, tier: standard")
-    with pytest.raises(PolicyErrors, match=rf"traffic\[0\].from: is not before its end, which is at {ends} s"):
+    with pytest.raises(PolicyErrors, match=rf"traffic\[0\].from: is not before its end at {ends} s"):
         load_scenario(str(scenario(tmp_path, text)))
 
 
 def test_contenders_of_one_name_are_told(tmp_path: Path) -> None:
-    with pytest.raises(PolicyErrors, match=r"contenders\[1\]: tailgate is there twice: give one of them a name"):
+    with pytest.raises(PolicyErrors, match=r"contenders\[1\]: tailgate occurs twice: give one of them a name"):
         load_scenario(str(scenario(tmp_path, MIN.replace("[tailgate]", "[tailgate, tailgate]"))))
 
 
@@ -129,8 +129,8 @@ def test_a_tier_and_a_contender_that_nobody_knows(tmp_path: Path) -> None:
     with pytest.raises(PolicyErrors) as caught:
         load_scenario(str(scenario(tmp_path, text)))
     told = str(caught.value)
-    assert "traffic[0].tier: standart is no tier of the policy: did you mean standard?" in told
-    assert "contenders[1]: haproxy is nobody that can be tried" in told
+    assert "traffic[0].tier: standart is not a tier of the policy: did you mean standard?" in told
+    assert "contenders[1]: haproxy is not a known contender" in told
 
 
 def test_a_name_that_nobody_knows() -> None:

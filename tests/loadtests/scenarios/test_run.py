@@ -87,7 +87,7 @@ def test_a_reload_that_the_gateway_refuses_breaks_the_test(tmp_path: Path, monke
     monkeypatch.setattr(stage, "policy_path", lambda name: wrong if name == "unwatched.yaml" else policy_path(name))
     done = CliRunner().invoke(app, ["scenario", str(file), "--out", str(tmp_path / "out")])
     assert (done.exit_code, done.stdout) == (1, "")
-    assert "an event failed: the gateway does not take unwatched.yaml: " in done.stderr
+    assert "an event failed: the gateway refuses unwatched.yaml: " in done.stderr
     assert "apiVersion" in done.stderr
 
 
@@ -130,7 +130,7 @@ def test_where_the_generator_was_late_the_exit_status_says_so(tmp_path: Path, mo
     file.write_text(TEXT.replace("[tailgate, round-robin]", "[round-robin]"))
     done = CliRunner().invoke(app, ["scenario", str(file), "--quick", "--out", str(tmp_path / "out")])
     assert (done.exit_code, "not to be trusted" in done.stdout) == (3, True), done.output
-    assert "good is what was due within it" in " ".join(done.stdout.split()), "what the columns of the table are"
+    assert "Good requests were due within it" in " ".join(done.stdout.split()), "what the columns of the table are"
     assert (tmp_path / "out" / "scenario.html").exists()
 
 
@@ -205,7 +205,7 @@ def test_a_file_is_no_folder_to_write_to(option: str, tmp_path: Path, monkeypatc
     (tmp_path / "notes.txt").touch()
     done = CliRunner().invoke(app, ["scenario", "burst-2x", "--quick", option, "notes.txt"])
     assert done.exit_code == 2
-    assert f"{option}: cannot write notes.txt: a file stands there: name a folder" in done.stderr
+    assert f"{option}: cannot write notes.txt: that is a file: name a folder" in done.stderr
 
 
 def test_a_contender_that_does_not_start_is_left_out_and_that_is_said(

@@ -70,7 +70,7 @@ def test_scenario_without_a_simulated_counterpart_is_refused(name: str) -> None:
 def test_a_fault_that_the_simulator_has_not_is_said() -> None:
     scenario = load_scenario("ballooning")
     event = scenario.events[0].model_copy(update={"fault": "truncated"})
-    with pytest.raises(NotSimulated, match="no fault like truncated"):
+    with pytest.raises(NotSimulated, match="does not have the fault truncated"):
         simulated(scenario.model_copy(update={"events": [event]}), OURS, 1.0, PART, 0)
 
 

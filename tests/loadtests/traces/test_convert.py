@@ -58,7 +58,7 @@ def test_other_formats_keep_lengths_and_times_and_say_what_they_lose(tmp_path: P
     assert sorted((a.prompt_tokens, a.output_tokens) for a in after) == sorted(
         (a.prompt_tokens, a.output_tokens) for a in before
     )
-    assert f"lost: tier of {len(before)} requests, for which {to} has no place" in done.stderr
+    assert f"lost: tier of {len(before)} requests, which {to} cannot hold" in done.stderr
     assert ("prefix of" in done.stderr) == (to != "mooncake")
 
 
@@ -137,7 +137,7 @@ def test_source_trace_is_never_overwritten(tmp_path: Path, name: str) -> None:
     source = tmp_path / name
     source.write_text(SMALL.read_text())
     done = converted(source, out=tmp_path / "out")
-    assert (done.exit_code, "is what is read" in done.stderr) == (2, True)
+    assert (done.exit_code, "is the input" in done.stderr) == (2, True)
     assert source.read_text() == SMALL.read_text()
 
 
@@ -163,7 +163,7 @@ def test_a_trace_without_a_request_becomes_none(tmp_path: Path, text: str, told:
 
 @pytest.mark.parametrize(
     ("options", "told"),
-    [(["--to", "csv"], "--to csv is no format"), ([], "is not the first line of a known format")],
+    [(["--to", "csv"], "--to csv is not a format"), ([], "is not the first line of a known format")],
 )
 def test_unconvertible_trace_is_refused_with_its_cause(tmp_path: Path, options: list[str], told: str) -> None:
     source = tmp_path / "in"
@@ -181,7 +181,7 @@ def test_unreadable_or_unwritable_trace_is_named_as_given(tmp_path: Path) -> Non
     source.write_text('{"at": 0, "prompt_tokens": 1, "output_tokens": 1}\n')
     done = CliRunner().invoke(app, ["convert", str(source), str(out)])
     assert done.exit_code == 2
-    assert done.stderr == f"OUT: cannot write {out}: there is no folder {out.parent}: make it first\n"
+    assert done.stderr == f"OUT: cannot write {out}: the folder {out.parent} does not exist: make it first\n"
 
 
 def test_every_format_that_is_read_can_be_written() -> None:
@@ -218,7 +218,7 @@ def test_a_journal_is_a_trace_of_all_that_was_asked(tmp_path: Path) -> None:
     done = converted(file, out=out)
     assert done.exit_code == 0, done.stderr
     assert "7 requests, journal to tailgate" in done.stderr
-    assert f"{refused} requests had no whole answer" in done.stderr
+    assert f"{refused} requests have no complete answer" in done.stderr
     found = arrivals(out)
     assert found[0].at == 0.0
     # 100 words of five bytes, and the template: as the replica counts them. The refused are as long as their like.
@@ -252,7 +252,7 @@ def test_columns_that_are_not_read_are_named(tmp_path: Path) -> None:
     trace.write_text("Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,GPT-4,20,30,50,API log\n")
     done = converted(trace, out=tmp_path / "out")
     assert done.exit_code == 0
-    assert "not read: Log Type, Model, Total tokens, which burstgpt has and a request here has not" in done.stderr
+    assert "not read: Log Type, Model, Total tokens, columns of burstgpt that a request here lacks" in done.stderr
     assert "not read" not in converted(SMALL, out=tmp_path / "own").stderr
 
 

@@ -87,7 +87,7 @@ def test_a_request_whose_arrival_is_missing_is_left_out_and_counted(tmp_path: Pa
     done = converted(file, out=tmp_path / "out.jsonl")
     assert done.exit_code == 0, done.stderr
     assert "1 calls are missing in the journal: requests may be among them" in done.stderr
-    assert "1 requests are left out: the journal has their end, and their arrival is missing" in done.stderr
+    assert "1 requests are left out: the journal has their end, but not their arrival" in done.stderr
     assert len(arrivals(tmp_path / "out.jsonl")) == 3
 
 
