@@ -32,7 +32,7 @@ def test_who_makes_many_calls_is_slow_if_one_is() -> None:
 
 
 def test_churn_leaks_nothing_and_answers_everybody_once() -> None:
-    found = churned((3, 1500))
+    found = churned((4, 3000))
     assert set(found.leaked.values()) == {0}
     assert set(found.wrong.values()) == {0}
     assert found.happened["disconnects"] > 300
