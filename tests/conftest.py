@@ -1,4 +1,4 @@
-"""What holds for every test."""
+"""Settings of all tests."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from hypothesis import settings
 from gateway.observe.build_info import is_compiled
 from tests.effort import LONG, examples
 
-# How long an example takes says something of the machine, not of the code.
+# No deadline for examples: their time depends on the machine.
 settings.register_profile("tests", deadline=None, max_examples=examples(100))
 settings.load_profile("tests")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`make test-interpreted` and `make test-long` run what is skipped here."""
+    """Skips tests; `make test-interpreted` and `make test-long` run those."""
     skipped = {}
     if is_compiled():
         skipped["interpreted"] = "replaces parts of classes that are compiled"

@@ -1,4 +1,4 @@
-"""How much the tests try. `TAILGATE_TEST_LONG=1`, as `make test-long` has it, runs what takes long as well."""
+"""The number of examples in tests. `TAILGATE_TEST_LONG=1`, set by `make test-long`, also runs long tests."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ LONG: Final = os.environ.get("TAILGATE_TEST_LONG", "") not in ("", "0")
 
 
 def examples(many: int) -> int:
-    """How many random examples to try where `many` are wanted: a quarter of them, unless there is time."""
+    """Number of random examples: a quarter of `many`, or all in long tests."""
     return many if LONG else many // 4

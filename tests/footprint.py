@@ -1,4 +1,4 @@
-"""Memory that an object holds, measured from outside: for tests of what must not grow."""
+"""Memory that an object holds, measured from outside, for tests of growth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that replace methods of the gateway, or inherit from its classes, cannot do so where it is compiled."""
+"""Marks tests that compiled code cannot run: they replace methods of the gateway or inherit from its classes."""
 
 import pytest
 

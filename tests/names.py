@@ -1,4 +1,4 @@
-"""Rules of names and comments that a program can hold in Python source: see `tests.prose` for the sentences."""
+"""Rules of names and comments in Python source that a program can check; `tests.prose` has those of sentences."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ STOP_WORDS = frozenset(
     ]
 )
 CONSTANT = re.compile(r"_*(LEAST|MOST)_")
-DOCUMENTED = ("_exit", "_request_id")  # public all the same, in `os` and in the SDKs of OpenAI and Anthropic
+# public in spite of the underscore, in `os` and in the SDKs of OpenAI and Anthropic
+DOCUMENTED = ("_exit", "_request_id")
 VAGUE = re.compile(r"test_(it|what)_")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -168,7 +169,7 @@ def docstrings(source: str) -> Iterator[tuple[int, str, str]]:
 
 
 def comments(source: str) -> Iterator[tuple[int, str]]:
-    """Line and text of each comment; lines that follow one another in a column are one."""
+    """Line and text of each comment; consecutive lines in a column are one comment."""
     block: list[tokenize.TokenInfo] = []
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type != tokenize.COMMENT or re.match(r"#\s*(type:|noqa|pragma|----|!)", token.string):

@@ -1,7 +1,4 @@
-"""Rules of plain English that a program can hold: how a sentence opens, and how long it is.
-
-They read Markdown; a docstring is Markdown enough. Code, tables, formulas and pictures are no prose.
-"""
+"""Rules of plain English that a program can check: openings and lengths of sentences."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ class Fault:
 
 
 def _blank(match: re.Match[str]) -> str:
-    """As many lines as there were, all empty, so that later lines keep their numbers."""
+    """Empty lines in the same number, so that later lines keep their numbers."""
     return "\n" * match[0].count("\n")
 
 

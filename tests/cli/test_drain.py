@@ -1,4 +1,4 @@
-"""`tailgate drain` and `undrain`, told to a gateway that runs."""
+"""`tailgate drain` and `undrain` against a running gateway."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class Served:
     client: httpx.AsyncClient
 
     async def command(self, *arguments: str, token: str = TOKEN) -> Result:
-        """Run it as somebody at a shell would."""
+        """Run a command as from a shell."""
         where = ["--admin", self.gateway.admin_url]
         env = {"TAILGATE_ADMIN_TOKEN": token, "COLUMNS": "300"}
         return await asyncio.to_thread(CliRunner().invoke, app, [*arguments, *where], env=env)
 
     async def asked(self, count: int) -> set[str]:
-        """Who answers so many requests."""
+        """The replicas that answer this many requests."""
         body = {"model": "emulated", "prompt": "hello", "max_tokens": 2}
         answers = [await self.client.post("/v1/completions", json=body) for _ in range(count)]
         assert {answer.status_code for answer in answers} == {200}

@@ -1,4 +1,4 @@
-"""What `explain` says of a request is what the gateway does with it."""
+"""The gateway does with a request exactly what `explain` tells."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Served:
     emulator: Emulator
 
     def sent(self) -> dict[str, Any]:
-        """The body that the replica asked last has received."""
+        """The body of the last request, as its replica received it."""
         received = [r for replica in self.emulator.replicas for r in replica.requests if r.method == "POST"]
         body: dict[str, Any] = json.loads(received[-1].body)
         return body

@@ -1,4 +1,4 @@
-"""`tailgate explain --live`: what people are shown of an answer."""
+"""`tailgate explain --live`: the printed form of an answer."""
 
 from __future__ import annotations
 

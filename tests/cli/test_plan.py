@@ -1,4 +1,4 @@
-"""`tailgate plan`: what it prints, and what it says of what is wrong."""
+"""`tailgate plan`: its output and its errors."""
 
 from __future__ import annotations
 
@@ -133,7 +133,8 @@ def test_a_trace_is_planned_for() -> None:
     found = answered(*asked, "--target", "0.95", "--seeds", "1")
     assert found["replicas"] == found["needed"]["replicas"]["chat"]
     assert found["needed"]["rate_per_s"] == pytest.approx(229 / 60, rel=0.15)
-    # Played at twice and three times its speed, and twice and three times. Conversations find their prompts in caches.
+    # Played at two and three times its speed, and repeated two and three times. Conversations find their prompts in
+    # caches.
     assert 12 < found["limit"]["rate_per_s"] < 20
 
 

@@ -1,4 +1,4 @@
-"""What a live gateway decided is decided again by a fresh controller; what differs is shown."""
+"""A fresh controller repeats the decisions of a live gateway from its journal; differences are shown."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def body(stream: bool, max_tokens: int, **more: object) -> dict[str, object]:
 
 
 async def traffic(file: Path) -> list[int]:
-    """Answers, refusals, clients that leave, replicas that fail, a reload and a drain that cuts off; the statuses."""
+    """Traffic with answers, refusals, clients that leave, failing replicas, a reload and a drain. Returns the
+    statuses."""
     async with Emulator(replicas=2, time_scale=0.5) as replicas:
         urls = [*replicas.urls, "http://127.0.0.1:9"]
         settings = Settings(port=0, admin_port=0, drain_deadline_s=0.0, journal=file)
@@ -78,14 +79,14 @@ async def traffic(file: Path) -> list[int]:
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
-    """A journal of real requests over real sockets, and how they were answered."""
+    """A journal of real requests over real sockets, and their statuses."""
     file = tmp_path_factory.mktemp("journal") / "calls.jsonl"
     return file, uvloop.run(traffic(file))
 
 
 @pytest.fixture
 def copy(live: tuple[Path, list[int]], tmp_path: Path) -> Path:
-    """That journal, to be spoiled."""
+    """A copy of that journal, for damage."""
     file = tmp_path / "calls.jsonl"
     file.write_bytes(live[0].read_bytes())
     return file
@@ -105,7 +106,7 @@ def test_a_live_journal_gets_the_same_answers(live: tuple[Path, list[int]]) -> N
     assert result.exit_code == 0, result.output
     assert f"{len(calls(file))} calls of " in result.stdout
     assert result.stdout.endswith("every answer is the same\n")
-    # There was something to replay: all that the traffic was meant to have.
+    # The traffic had all the events that it was meant to have.
     assert 200 in statuses
     made = {row[1] for row in calls(file)}
     assert {"arrive", "sent", "first_token", "finish", "leave", "observe", "configure", "shut"} <= made

@@ -1,4 +1,4 @@
-"""`tailgate simulate`: what it prints, and what it says of what is wrong."""
+"""`tailgate simulate`: its output and its errors."""
 
 from __future__ import annotations
 

@@ -13,12 +13,12 @@ Events = list[tuple[str, Body | str]]
 
 
 def pieces(text: str) -> list[str]:
-    """A word each, with the space before it."""
+    """The words of a text, each with the space before it."""
     return re.findall(r"\s*\S+\s*$|\s*\S+", text)
 
 
 def counted(body: Body, reply: Reply) -> tuple[int, int]:
-    """Tokens of the prompt and of the answer, as this engine counts them."""
+    """Prompt and output tokens, as this engine counts them."""
     return len(json.dumps(body)) // 4, max(1, len(pieces(reply.text or reply.arguments)))
 
 
@@ -41,7 +41,7 @@ def chat(body: Body, reply: Reply, number: int) -> Body:
 
 
 def chat_events(body: Body, reply: Reply, number: int) -> Events:
-    """Its chunks, one for each word."""
+    """The chunks of a streamed chat completion, one for each word."""
     whole = chat(body, reply, number)
     usage = whole.pop("usage")
     head = whole | {"object": "chat.completion.chunk"}
@@ -160,7 +160,7 @@ def messages_events(body: Body, reply: Reply, number: int) -> Events:
 
 
 def embeddings(body: Body) -> Body:
-    """A vector of four for each input, as floats or in base64."""
+    """A vector of four numbers for each input, as floats or in base64."""
     given = body["input"]
     count = len(given) if isinstance(given, list) and given and not isinstance(given[0], int) else 1
     vector: object = [0.5, -0.5, 0.25, 1.0]

@@ -1,4 +1,4 @@
-"""The part of a request that decides its answer, whichever of the three APIs it came by, and that answer."""
+"""Reads, from a request of any of the three APIs, the part that decides its answer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A text, or one call of a tool; one that fails ends in an error if it is streamed."""
+    """The answer: a text, or one call of a tool. With `fails`, a stream ends in an error."""
 
     text: str = ""
     tool: str = ""
@@ -42,12 +42,12 @@ class Reply:
 
 
 def reply(asked: Asked) -> Reply:
-    """What answers the request, with whether it is to fail."""
+    """The answer to a request, and whether it fails."""
     return replace(_reply(asked), fails=FAIL in asked.prompt)
 
 
 def _reply(asked: Asked) -> Reply:
-    """A call if the prompt says CALL, what is forced, JSON that fits the schema, or a text."""
+    """A call if the prompt says CALL or the tool is forced, else JSON that fits the schema, else a text."""
     called = CALL.search(asked.prompt)
     if called and not asked.results and called[1] in asked.tools:
         return Reply(tool=called[1], arguments=called[2])
@@ -95,7 +95,7 @@ def sample(schema: Any, root: Any) -> Any:
 
 
 def text_of(content: Any) -> str:
-    """Of a message or a result: a text, or the texts among its parts."""
+    """The text of a message or a result; its parts may be texts, too."""
     if isinstance(content, list):
         return " ".join(part.get("text", "") for part in content)
     return content or ""

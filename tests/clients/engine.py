@@ -1,4 +1,4 @@
-"""A replica that speaks chat completions, responses and messages, and answers as the prompt tells it to."""
+"""A replica for chat completions, responses and messages; the prompt decides its answer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Handler(BaseHTTPRequestHandler):
             super().handle()
 
     def do_GET(self) -> None:
-        """The list of models; anything else is a sign of life."""
+        """The list of models, or for other paths a sign of life."""
         self._whole({"object": "list", "data": [{"id": MODEL, "object": "model", "created": 0, "owned_by": "us"}]})
 
     def do_POST(self) -> None:
@@ -81,7 +81,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def engine() -> Iterator[str]:
-    """One on a free port, in threads of its own: its URL."""
+    """Start an engine on a free port, in threads of its own. Yields its URL."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})

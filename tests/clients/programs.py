@@ -1,4 +1,4 @@
-"""The table of clients: what each of them must be able to do. docs/guides/clients.md shows it, and is held to it."""
+"""The table of clients, with the checks that each must pass. docs/guides/clients.md must show the same."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHECKS = ("streaming", "failing", "tools", "schemas", "embeddings", "errors", "w
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One client, in a file of its own."""
+    """One client, whose checks are in one file."""
 
     package: str
     """The name under which its registry has it, and its pin is found."""
@@ -39,7 +39,7 @@ class Program:
 
     @property
     def row(self) -> str:
-        """Of the table in docs/guides/clients.md."""
+        """Its row of the table in docs/guides/clients.md."""
         client = f"`{self.package}`" + (self.package == "openai") * f" ({'node' if self.node else 'Python'})"
         cells = [client, self.pin, *("yes" if check in self.checks else "" for check in CHECKS)]
         return f"| {' | '.join(cells)} |".replace("|  |", "| |")
@@ -54,7 +54,7 @@ class Program:
 
     @property
     def installed(self) -> bool:
-        """Whether it can run here. The light ones of Python are among the requirements of every developer."""
+        """Whether it can run here. The small Python clients are among every developer's requirements."""
         if self.node and not (shutil.which("node") and (NODE / "node_modules" / self.package).is_dir()):
             return False
         return self.light or bool(os.environ.get(ALL))
@@ -72,7 +72,7 @@ class Program:
 
 
 def without(*missing: str) -> tuple[str, ...]:
-    """All checks but these: the client has no such function."""
+    """All checks except these, which the client does not support."""
     return tuple(check for check in CHECKS if check not in missing)
 
 

@@ -23,7 +23,7 @@ FOLDER = Path(__file__).parent
 
 
 def policy(replica: str) -> str:
-    """One model and one replica; a request of the limited tenants comes back after three seconds, or after ten."""
+    """One model and one replica; limits of the limited tenants refill after three seconds, or after ten."""
     keys = [
         f"  - {{sha256: {hashlib.sha256(key.encode()).hexdigest()}, tenant: {tenant}, tier: {tier}}}\n"
         for key, tenant, tier in TENANTS
@@ -47,7 +47,7 @@ keys:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a program has printed: the version of its package, and of each check what went wrong, None if nothing."""
+    """The output of a program: the version of its package, and the error of each check, or None."""
 
     version: str = ""
     checks: dict[str, str | None] = field(default_factory=dict)
@@ -55,13 +55,13 @@ class Outcome:
 
 
 def outside() -> dict[str, str]:
-    """The environment of a program: no proxy, nothing of this project, no telemetry."""
+    """The environment of a program, without proxy, telemetry, or variables of this project."""
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "SSL_CERT_FILE") if name in os.environ}
     return kept | {"NO_PROXY": "*", "DO_NOT_TRACK": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
 
 
 def run(command: list[str], home: Path, url: str, admin_url: str) -> Outcome:
-    """Run a program in front of the gateway at `url`; `home` is its home."""
+    """Run a program against the gateway at `url`, with the home folder `home`."""
     given = {
         "URL": url,
         "ADMIN": admin_url,
@@ -73,7 +73,7 @@ def run(command: list[str], home: Path, url: str, admin_url: str) -> Outcome:
     environment = outside() | {f"CLIENTS_{name}": value for name, value in given.items()} | {"HOME": str(home)}
     both: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     with subprocess.Popen(command, cwd=home, env=environment, start_new_session=True, **both) as process:
-        late = threading.Timer(PROGRAM_S, os.killpg, (process.pid, signal.SIGKILL))  # with all that it has started
+        late = threading.Timer(PROGRAM_S, os.killpg, (process.pid, signal.SIGKILL))  # and all processes that it started
         late.start()
         written = process.communicate()[0]
         late.cancel()

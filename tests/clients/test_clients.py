@@ -1,4 +1,4 @@
-"""Every client does through the gateway what the table says it can."""
+"""Every client passes, through the gateway, the checks of the table."""
 
 from __future__ import annotations
 

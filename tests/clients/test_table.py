@@ -1,4 +1,4 @@
-"""The table in docs/guides/clients.md is that of the programs, and each has its lines of configuration there."""
+"""The table in docs/guides/clients.md has all programs, and their lines of configuration."""
 
 from __future__ import annotations
 

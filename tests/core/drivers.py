@@ -1,4 +1,4 @@
-"""Policies of every kind, and a driver that tells a controller whatever may legally happen and checks each answer."""
+"""Policies of every kind, and a driver that makes any legal call to a controller and checks each answer."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def pools(draw: st.DrawFn, name: str) -> PoolSpec:
 
 @st.composite
 def policies(draw: st.DrawFn) -> Policy:
-    """One to three pools, three tiers; each pool in its own way."""
+    """A random policy: one to three pools with different settings, three tiers."""
     names = draw(st.sampled_from([("p0",), ("p0", "p1"), ("p2", "p0"), POOLS]))
     model = Model("m", names)
     return Policy(
@@ -137,7 +137,7 @@ def policies(draw: st.DrawFn) -> Policy:
 
 
 def hedge(controller: Controller, attempt_id: int, now: float) -> list[Command]:
-    """A duplicate at any time, however little is known of how long first tokens take."""
+    """Hedges at any time, even before TTFT quantiles are known."""
     live = controller.state.attempts[attempt_id].live
     first = live.open[0].replica
     commands = controller.state.turn.begin(now)
@@ -149,12 +149,10 @@ def hedge(controller: Controller, attempt_id: int, now: float) -> list[Command]:
 
 
 def controller_of(policy: Policy, seed: int) -> Controller:
-    """One that acts upon its forecasts from the first request on where `seed` is odd, and these say anything at all.
-
-    From `FORESEEN` on its draws are those that `explain` reckons with.
-    """
+    """A controller. If `seed` is odd, it acts on its forecasts from the first request on, and they are random. From
+    `FORESEEN` on its draws are the ones that `explain` assumes."""
     controller = Controller(policy, Random(seed) if seed < FORESEEN else MiddleDraw())
-    if seed % 2 and not is_compiled():  # a compiled class keeps its methods
+    if seed % 2 and not is_compiled():  # methods of a compiled class cannot be replaced
         forecaster = controller.forecaster
         honest = forecaster.forecast
 
@@ -171,7 +169,7 @@ def controller_of(policy: Policy, seed: int) -> Controller:
 
 @dataclass
 class Seen:
-    """What a client and a relay have seen of one request."""
+    """The events of one request, as seen by the client and the exchange."""
 
     request: Request
     arrived_at: float
@@ -185,7 +183,7 @@ class Seen:
 
 
 class Driver:
-    """Makes calls, keeps account of the answers, and compares the books after each call."""
+    """Makes calls, keeps its own count from the answers, and compares counts after each call."""
 
     def __init__(self, policy: Policy, seed: int) -> None:
         self.controller = controller_of(policy, seed)
@@ -214,7 +212,7 @@ class Driver:
             assert sum(other.request.body_bytes for other in shared) <= spec.queue_bytes
 
     def _check_explained(self, request: Request, found: PlacementExplanation | Unplaceable) -> None:
-        """The verdict of explain, given before the request arrived, is the outcome of its arrival."""
+        """The verdict of explain before the arrival must be the outcome of the arrival."""
         seen, sent = self.seen[request.id], request.id in self.open.values()
         if seen.refused is Reason.QUARANTINED:
             return
@@ -236,7 +234,7 @@ class Driver:
         self._call("finish", attempt, finish, self.now, closing=(attempt, request))
 
     def hedge(self, attempt_id: int) -> None:
-        """A second attempt beside one that is open, where a rule for hedging might open one."""
+        """Open a second attempt beside an open one, as a hedge would."""
         out = hedge(self.controller, attempt_id, self.now)
         self.calls.append(("hedge", (attempt_id, self.now), out))
         self._hear(out, None)
@@ -247,17 +245,17 @@ class Driver:
         self._call(what, *args, self.now)
 
     def pass_time(self, duration_s: float) -> None:
-        """Wake when asked to, for `duration_s`."""
+        """Let `duration_s` pass, and wake the controller when it asked for it."""
         until = self.now + duration_s
         while (at := self.controller.wake_at()) <= until:
-            # A deadline may have passed when it begins to count: of a request that a reload moved to another pool.
+            # A deadline may have passed already when it is set: a reload can move a request to another pool.
             self.now = max(at, self.now)
             self._call("wake", self.now)
             assert self.controller.wake_at() > self.now, "an alarm that rang is still due"
         self.now = until
 
     def end_all(self) -> None:
-        """Every client is told the end, every attempt closed; then nothing is left of anything."""
+        """End every request and close every attempt; then check that nothing is held."""
         self._call("shut", self.now)
         for attempt in list(self.open):
             self.finish(attempt, AttemptResult(AttemptOutcome.CANCELLED))
@@ -273,7 +271,7 @@ class Driver:
             assert all((r.in_flight, r.unprefilled_tokens, r.held_tokens) == (0, 0, 0) for r in pool.replicas.values())
 
     def replay(self) -> None:
-        """The same calls to another controller with the same seed are answered alike."""
+        """Repeat the calls to another controller with the same seed; answers must be equal."""
         other = controller_of(self.policy, self.seed)
         for what, args, answer in self.calls:
             call: Any = partial(hedge, other) if what == "hedge" else getattr(other, what)
@@ -354,7 +352,7 @@ class Driver:
                 assert seen.left
                 assert seen.refused is None
             case Outcome.INVALID:
-                # An engine may find the fault of a request inside a stream that has begun: then both.
+                # An engine may report a bad request inside a stream that has begun: then both occur.
                 said_inside = seen.committed and seen.refused is Reason.UPSTREAM_REJECTED
                 assert said_inside or seen.committed != (seen.refused is not None)
             case _:
@@ -363,9 +361,10 @@ class Driver:
         seen.record = record
 
     def _check_not_late(self, seen: Seen) -> None:
-        """Nothing is sent whose time is up, nor, where admission is enforced, what waited until it missed its bound."""
+        """Check that no request is sent after its deadline, nor, with enforced admission, after it missed its bound in
+        the queue."""
         live = self.controller.state.requests.get(seen.request.id)
-        if live is not None and len(live.open) == 1:  # duplicates are made here by hand, at any time
+        if live is not None and len(live.open) == 1:  # duplicates are opened by the test, at any time
             assert self.now < seen.request.head_at + live.timeouts.total_s or self.now == seen.arrived_at
         if live is not None and seen.dispatches == 0 and seen.request.tier.admission.mode is AdmissionMode.ENFORCE:
             assert self.now < live.deadline or self.now == seen.arrived_at
@@ -399,7 +398,7 @@ class Driver:
                 assert self.now > attempt.last_at + min(mine.idle_s, self._pool_timeouts(seen).idle_s)
 
     def _pool_timeouts(self, seen: Seen) -> Timeouts:
-        """The tightest of all pools that could serve it: a bound that holds whichever pool did."""
+        """The tightest bound of all pools that could serve it, so that it holds for any of them."""
         route = seen.request.policy.route(seen.request.model, seen.request.tier)
         tightest = route[0].timeouts
         for pool in route:
@@ -409,7 +408,7 @@ class Driver:
     # ---- the books
 
     def _check_turns(self, queues: list[list[tuple[float, int, QueuedRequest]]], out: list[Command]) -> None:
-        """Whoever was served stood before all of its tenant and tier who still wait in the same room."""
+        """Check that a served request was ahead of all waiting ones of its tenant and tier in the same queue."""
         served = {command.request_id for command in out if isinstance(command, Dispatch)}
         for queue in queues:
             still = [(at, number) for at, number, live in queue if live.ticket]
@@ -417,18 +416,18 @@ class Driver:
             assert not still or not gone or max(gone) < min(still)
 
     def _pools(self) -> list[Pool]:
-        """Those in force, and those gone that still serve."""
+        """Pools of the policy in force, and removed ones that still serve."""
         pools = list(self.controller.state.fleet)
         pools += [a.replica.pool for a in self.controller.state.attempts.values() if a.replica.pool not in pools]
         return list({id(pool): pool for pool in pools}.values())
 
     def check(self) -> None:
-        """Every count agrees with what it counts."""
+        """Check every count of the controller."""
         controller = self.controller
         assert set(controller.state.attempts) == set(self.open)
         assert set(controller.state.requests) == {number for number, seen in self.seen.items() if seen.record is None}
         for live in controller.state.requests.values():
-            # Who is not over waits, or runs: what does neither is forgotten, and its client waits for ever.
+            # An open request waits or runs: one that does neither is lost, and its client waits for ever.
             assert live.open or (live.waiting and live.outcome is None), live.request.id
             assert not (live.open and live.waiting)
             assert all(controller.state.attempts[attempt.id] is attempt for attempt in live.open)
@@ -439,7 +438,7 @@ class Driver:
         self._check_alarms()
 
     def _check_learned(self) -> None:
-        """Nothing is known of pools and replicas that are gone."""
+        """Check that nothing is kept of removed pools and replicas."""
         learned = self.controller.forecaster.view(self.now)
         replicas = {name for pool in self.controller.state.fleet for name in pool.replicas}
         replicas |= {attempt.replica.spec.name for attempt in self.controller.state.attempts.values()}
@@ -520,7 +519,7 @@ def _queue_of(live: QueuedRequest) -> tuple[str, str]:
 
 
 def _shared(pool: Pool, tier: Tier) -> list[RequestState]:
-    """Those with whom a newcomer of `tier` shares the queue: who goes before it, and who could make way."""
+    """The requests that share the queue with a newcomer of `tier`: those ahead of it, and those it could displace."""
     enforced = AdmissionMode.ENFORCE
     return [
         live

@@ -1,4 +1,4 @@
-"""Small policies and asks for tests of the core; everything not said is generous, and nothing happens by itself."""
+"""Small policies and requests for tests of the core. Defaults are generous, and no timers act by themselves."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHADOW = AdmissionSpec(AdmissionMode.SHADOW)
 
 
 def tier(name: str, priority: int = 0, **more: Any) -> Tier:
-    """A tier that waits for ever, without limits."""
+    """A tier without limits, whose requests may wait for ever."""
     return Tier(name, priority, **{"timeouts": NEVER_TOO_LATE, **more})
 
 
@@ -43,7 +43,7 @@ def pool(name: str, *replicas: str, slots: int | None = 1, **more: Any) -> PoolS
 
 
 def policy(*parts: PoolSpec | Tier, models: Sequence[Model] = (), generation: int = 0) -> Policy:
-    """A policy of these pools and tiers; the model `m` is served by every pool, in the order given."""
+    """A policy of these pools and tiers; all pools serve the model `m`, in the given order."""
     pools = {part.name: part for part in parts if isinstance(part, PoolSpec)}
     tiers = {part.name: part for part in parts if isinstance(part, Tier)} or {"std": tier("std")}
     models = models or (Model("m", tuple(pools)),)

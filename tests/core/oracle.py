@@ -1,4 +1,4 @@
-"""A forecaster that says what it was told to say, and hears what it is told of how requests ended."""
+"""A forecaster with scripted forecasts, which records the outcomes that it is told."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STRICT = tier("std", slo=SLO, admission=ENFORCE)
 
 
 class Oracle:
-    """Says P(breach) by pool, or by replica where one of that name is told."""
+    """Returns P(breach) by pool, or by replica if one is named."""
 
     def __init__(self, story: Story, **breach: float) -> None:
         self.breach = breach
@@ -53,10 +53,10 @@ class Oracle:
         return made
 
     def watch(self, live: RequestState, now: float) -> None:
-        """Nothing is waited for."""
+        """Do nothing: there is nothing to learn."""
 
     def judged(self, live: RequestState, breached: bool, now: float) -> None:
-        """Nobody learns from what an oracle said."""
+        """Do nothing: nobody learns from an oracle."""
         self.labels.append(("judged", live.request.id, breached))
 
     def waited(self, live: RequestState, forecast: Forecast, in_vain: bool) -> None:
@@ -71,7 +71,7 @@ class Oracle:
 
 
 def made_forecast(breach: float, pool_name: str, now: float, ttft_s: float = 0.5) -> Forecast:
-    """One with these times."""
+    """A forecast with these times."""
     made = Forecast(pool_name, now, 0.0, ttft_s, 0.1, 5.0)
     made.breach = breach
     return made
@@ -85,7 +85,7 @@ def story_of(
 
 
 def late(story: Story) -> Story:
-    """One waits behind another until little time is left."""
+    """A request waits behind another until little time is left."""
     return story.arrives("running").arrives("a").expect(dispatch("r1", of="running")).at(0.4)
 
 

@@ -1,8 +1,8 @@
-"""Stories told to a controller: what happens, when, and exactly what it answers.
+"""Playbooks of a controller: events with their times, and the exact commands that it returns.
 
     play(policy(pool("p", "r1"))).at(0.0).arrives("a").expect(dispatch("r1"))
 
-Requests have names. What is expected is of the request named last unless `of` says otherwise. Time passes in `at` and
+Requests have names. Expected commands concern the request named last unless `of` names another. Time passes in `at` and
 `after` as it does for a live caller: `wake` is called whenever the controller asked for it.
 """
 
@@ -25,7 +25,7 @@ from .made import a_request
 
 
 class Chance:
-    """A source of randomness that says what it was told to say, the last again and again."""
+    """A source of scripted random numbers; the last one repeats."""
 
     def __init__(self, *draws: float) -> None:
         self._draws = list(draws)
@@ -36,7 +36,7 @@ class Chance:
 
 @dataclass(frozen=True)
 class Expected:
-    """One command, by the name of its request; details that are not given may be anything."""
+    """One command, by the name of its request; details that are not given are not compared."""
 
     kind: type[Command]
     of: str | None
@@ -49,12 +49,12 @@ def dispatch(replica: str, of: str | None = None, **details: object) -> Expected
 
 
 def commit(of: str | None = None, **details: object) -> Expected:
-    """The client sees this attempt and no other; it is the latest unless `attempt` says otherwise (1, 2, ...)."""
+    """The client gets this attempt's answer; the latest attempt unless `attempt` is given (1, 2, ...)."""
     return Expected(Commit, of, details)
 
 
 def cancel(of: str | None = None, **details: object) -> Expected:
-    """An attempt is to be closed; it is the latest unless `attempt` says otherwise (1, 2, ...)."""
+    """An attempt must be closed; the latest unless `attempt` is given (1, 2, ...)."""
     return Expected(Cancel, of, details)
 
 
@@ -64,7 +64,7 @@ def refuse(why: Reason, of: str | None = None, **details: object) -> Expected:
 
 
 def cut(why: Reason, of: str | None = None, **details: object) -> Expected:
-    """The answer that the client has so far ends in peace, as one that is incomplete."""
+    """The client's answer ends properly, marked as incomplete."""
     return Expected(Cut, of, {"why": why, **details})
 
 
@@ -79,7 +79,7 @@ def play(policy: Policy, *chances: float, share: float = 1.0) -> Story:
 
 
 class Story:
-    """A controller, the time, and the names of what it has been told of."""
+    """A controller, the time, and the names of its requests."""
 
     def __init__(self, controller: Controller) -> None:
         self.controller = controller
@@ -97,7 +97,7 @@ class Story:
     # ---- time
 
     def at(self, time_s: float) -> Story:
-        """Time passes until `time_s`; alarms on the way ring, one due at that very time included."""
+        """Time passes until `time_s`; timers up to that time, inclusive, wake the controller."""
         assert time_s >= self.now
         while (at := self.controller.wake_at()) <= time_s:
             self._hear(self.controller.wake(max(at, self.now)))
@@ -112,7 +112,7 @@ class Story:
     # ---- what happens
 
     def arrives(self, name: str, **how: Any) -> Story:
-        """A request arrives; `how` is as for `made.a_request`."""
+        """A request arrives; A request arrives. `how` is as for `made.a_request`."""
         assert name not in self.ids
         self._subject = name
         self.ids[name] = len(self.ids) + 1
@@ -126,7 +126,7 @@ class Story:
         return self._hear(self.controller.sent(self._attempt(name, attempt), self.now))
 
     def first_token(self, name: str, attempt: int = 0) -> Story:
-        """There is something to show."""
+        """The first token has arrived."""
         return self._hear(self.controller.first_token(self._attempt(name, attempt), self.now))
 
     def progress(self, name: str, tokens: int, attempt: int = 0) -> Story:
@@ -134,11 +134,11 @@ class Story:
         return self._hear(self.controller.progress(self._attempt(name, attempt), tokens, self.now))
 
     def repeats(self, name: str, attempt: int = 0) -> Story:
-        """What it says goes round in circles."""
+        """The answer repeats itself."""
         return self._hear(self.controller.repeats(self._attempt(name, attempt), self.now))
 
     def pauses(self, name: str, attempt: int = 0) -> Story:
-        """The client does not keep up: the answer is not read for now."""
+        """The client is too slow, so the answer is not read for now."""
         return self._hear(self.controller.paused(self._attempt(name, attempt), self.now))
 
     def resumes(self, name: str, attempt: int = 0) -> Story:
@@ -152,16 +152,16 @@ class Story:
         return self._hear(self.controller.finish(self._attempt(name, attempt), AttemptResult(end, **facts), self.now))
 
     def cancelled(self, name: str, attempt: int = 0) -> Story:
-        """The caller has closed an attempt as it was told to."""
+        """The caller has closed an attempt, as commanded."""
         return self.finishes(name, AttemptOutcome.CANCELLED, attempt)
 
     def leaves(self, name: str, why: Reason = Reason.CLIENT_GONE) -> Story:
-        """The client is gone."""
+        """The client has left."""
         self._subject = name
         return self._hear(self.controller.leave(self.ids[name], self.now, why))
 
     def fails(self, name: str, *, times: int = 3) -> Story:
-        """A replica fails so many health checks."""
+        """A replica fails this many health checks."""
         return self.observes(name, Sample(healthy=False), times=times)
 
     def recovers(self, name: str) -> Story:
@@ -169,13 +169,13 @@ class Story:
         return self.observes(name, Sample(healthy=True))
 
     def observes(self, name: str, sample: Sample, *, times: int = 1) -> Story:
-        """A replica was looked at."""
+        """A replica was scraped."""
         for _ in range(times):
             self._hear(self.controller.observe(name, sample, self.now))
         return self
 
     def drains(self, name: str, *, on: bool = True) -> Story:
-        """Somebody drains a replica, or no longer wants it drained."""
+        """An operator drains a replica, or ends the drain."""
         return self._hear(self.controller.drain(name, on, self.now))
 
     def configured(self, policy: Policy) -> Story:
@@ -183,15 +183,15 @@ class Story:
         return self._hear(self.controller.configure(policy, self.now))
 
     def shuts(self) -> Story:
-        """The time to drain is over."""
+        """The drain deadline of the process is over."""
         return self._hear(self.controller.shut(self.now))
 
     def wakes(self) -> Story:
-        """The caller's timer rings, too early perhaps."""
+        """The caller wakes the controller, perhaps too early."""
         return self._hear(self.controller.wake(self.now))
 
     def hedges(self, name: str, replica: str) -> Story:
-        """A duplicate is sent, whatever speaks against it."""
+        """Send a duplicate, against all rules."""
         self._subject = name
         state = self.controller.state
         target = state.fleet.replica(replica)
@@ -203,13 +203,13 @@ class Story:
         return self._hear(commands)
 
     def served(self, name: str, **facts: Any) -> Story:
-        """From sent to finished, all at once, whatever the answers."""
+        """A request is sent and finishes at once; commands are ignored."""
         return self.sent(name).first_token(name).finishes(name, **facts)
 
     # ---- what is expected
 
     def expect(self, *expected: Expected) -> Story:
-        """These are the commands since the last time, in this order, and no others."""
+        """Check that these are all commands since the last check, in this order."""
         said, self.commands = self.commands, []
         assert [_kind(c) for c in said] == [e.kind.__name__ for e in expected], said
         for command, wanted in zip(said, expected, strict=True):
@@ -217,23 +217,23 @@ class Story:
         return self
 
     def whatever(self) -> Story:
-        """Never mind what was answered so far."""
+        """Forget the commands so far."""
         self.commands = []
         return self
 
     def expect_alarm(self, at: float) -> Story:
-        """The controller wants to be woken then."""
+        """Check the time at which the controller wants to be woken."""
         assert self.controller.wake_at() == pytest.approx(at)
         return self
 
     # ---- what can be seen
 
     def pool(self, name: str) -> PoolView:
-        """A pool as the snapshot shows it."""
+        """The pool in the snapshot."""
         return next(p for p in self.controller.snapshot(self.now).pools if p.name == name)
 
     def replica(self, name: str) -> ReplicaView:
-        """A replica as the snapshot shows it."""
+        """The replica in the snapshot."""
         pools = self.controller.snapshot(self.now).pools
         return next(r for p in pools for r in p.replicas if r.name == name)
 
@@ -243,7 +243,7 @@ class Story:
         return next(t for t in tenants if (t.tenant, t.tier) == (tenant, tier))
 
     def retry_after_s(self) -> float:
-        """When the one refusal since the last `expect` says to come back."""
+        """Retry-After of the only refusal since the last `expect`."""
         (refusal,) = (c for c in self.commands if isinstance(c, Refuse))
         assert refusal.retry_after_s is not None
         return refusal.retry_after_s

@@ -1,4 +1,4 @@
-"""A pool that is served in turns, and traffic at a steady rate on it: what tests of ejection have in common."""
+"""A pool with round robin under traffic at a steady rate, for tests of ejection."""
 
 import math
 from collections import Counter
@@ -14,14 +14,14 @@ from .playbook import Story, play
 
 
 def fleet(replicas: int, *tiers: Any, slots: int = 8, slow_start_s: float = 0.0, **ejection: Any) -> Policy:
-    """A pool of so many, in turns."""
+    """A pool of this many replicas with round robin."""
     health = Health(failures=3, open_s=5.0, slow_start_s=slow_start_s, ejection=Ejection(**ejection))
     names = [f"r{n}" for n in range(1, replicas + 1)]
     return policy(pool("p", *names, slots=slots, router="round-robin", health=health), *tiers)
 
 
 class Traffic:
-    """Requests at a steady rate, each answered after the time that its replica takes."""
+    """Requests at a steady rate; each replica has its own answer time."""
 
     def __init__(self, story: Story, *, per_s: float, ttft_s: float = 0.1, spread: float = 0.1, **how: Any) -> None:
         self.story = story
@@ -37,7 +37,7 @@ class Traffic:
         self._next_at = story.now
 
     def until(self, time_s: float) -> Story:
-        """Go on until then."""
+        """Run until then."""
         story = self.story
         while True:
             due = min(self._due, default=(math.inf, ""))
@@ -64,7 +64,7 @@ class Traffic:
                     self._due.append((story.now + took_s, name))
 
     def hang(self, name: str) -> None:
-        """The answer to that request never comes."""
+        """The request never gets an answer."""
         self._due = [due for due in self._due if due[1] != name]
 
     def stop(self) -> None:
@@ -72,7 +72,7 @@ class Traffic:
         self._next_at = math.inf
 
     def until_out(self, replica: str) -> float:
-        """Go on until it is ejected; when it was."""
+        """Run until the replica is ejected. Returns that time."""
         for _ in range(60):
             if state(self.story, replica) is ReplicaState.EJECTED:
                 return self.story.now
@@ -80,13 +80,13 @@ class Traffic:
         raise AssertionError(f"{replica} is not ejected")
 
     def share(self, replica: str, since: float, until: float = math.inf) -> float:
-        """Of all requests that were sent."""
+        """All requests that were sent."""
         counts = Counter(name for at, name in self.sent if since <= at < until)
         return counts[replica] / max(1, sum(counts.values()))
 
 
 def out_of_six(per_s: float) -> tuple[Story, Traffic, float]:
-    """Six replicas, whose r3 was slow and is ejected; when it was. Nothing arrives since."""
+    """Six replicas with a slow r3, run until r3 is ejected. Returns that time. Nothing arrives since."""
     story = play(fleet(6))
     traffic = Traffic(story, per_s=per_s)
     traffic.times["r3"] = 3.0

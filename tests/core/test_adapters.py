@@ -1,4 +1,4 @@
-"""Requests for LoRA adapters: to a replica that has theirs loaded, else to one that can load it, else they wait."""
+"""Requests for LoRA adapters go to a replica that has theirs loaded, else to one that can load it; else they wait."""
 
 from __future__ import annotations
 

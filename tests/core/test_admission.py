@@ -1,4 +1,4 @@
-"""What is sent, waits or is refused by its forecast: the forecaster says here what it was told to say."""
+"""Requests are sent, wait or are refused by scripted forecasts."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_nothing_is_sent_after_its_bound_however_little_is_known(trusted: bool) 
 
 @pytest.mark.parametrize("trusted", [True, False])
 def test_a_slot_that_comes_after_its_bound_and_before_its_alarm_is_not_for_it(trusted: bool) -> None:
-    """A loop that lags hears of the slot first."""
+    """With a late event loop the slot's release is told first."""
     story, oracle = story_of(pool("p", "r1"), STRICT)
     oracle.trusted = trusted
     story.arrives("running").arrives("a").at(0.5).arrives("b").whatever()

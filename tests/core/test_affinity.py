@@ -1,4 +1,4 @@
-"""Prompts go where their beginning is cached, unless that replica has more to do than the cache saves."""
+"""Prompts go to the replica that caches their beginning, unless its load costs more than the cache saves."""
 
 import base64
 
@@ -16,7 +16,7 @@ BLOCK_TOKENS = 500
 
 
 def prefix(*blocks: int) -> Prefix:
-    """Blocks of 500 tokens, with 100 tokens behind them."""
+    """Blocks of 500 tokens, followed by 100 tokens."""
     size = BLOCK_TOKENS * BYTES_PER_TOKEN
     ends = tuple(size * (i + 1) for i in range(len(blocks)))
     return Prefix(tuple(hash(blocks[: i + 1]) for i in range(len(blocks))), ends, ends[-1] + 100 * BYTES_PER_TOKEN)
@@ -38,7 +38,7 @@ def served(story: Story, name: str) -> Story:
 
 
 def first_turn(**more: object) -> tuple[Story, str]:
-    """A conversation whose first turn is over, and the replica that served it."""
+    """Serve the first turn of a conversation. Returns its replica."""
     story = asks(play(two(**more), 0.0), "turn 1", 1, 2, 3)
     replica = next(iter(story.controller.state.attempts.values())).replica.spec.name
     served(story, "turn 1").whatever()
@@ -81,11 +81,11 @@ def test_one_beginning_of_many_prompts_spreads_over_the_replicas() -> None:
 
 
 def closed_by_a_prompt(**more: object) -> tuple[Story, str]:
-    """Both replicas closed by unread prompts, and the one that has the first turn."""
+    """Both replicas are full of unread prompts. Returns the one that served the first turn."""
     story, warm = first_turn(**more)
     pool = next(iter(story.controller.state.fleet))
     for replica in ("r1", "r2"):
-        story.observes(replica, Sample(waiting=0, running=0))  # looks at it set the window for unread prompts
+        story.observes(replica, Sample(waiting=0, running=0))  # scrapes set the limit of unread prompts
     for first in (1000, 2000):
         asks(story, f"long {first}", *range(first, first + 40)).whatever()
     assert [replica.bound for replica in pool.replicas.values()] == [CapacityBound.PROMPTS] * 2
@@ -130,7 +130,7 @@ def test_a_replica_whose_breaker_has_opened_is_cold_afterwards() -> None:
 
 
 def test_cached_bytes_are_weighed_in_the_tokens_of_the_engine() -> None:
-    """Two bytes a token: the same beginning has twice the tokens."""
+    """With two bytes per token the same beginning has twice the tokens."""
     story, _ = first_turn()
     for number in range(60):
         name = f"n{number}"
@@ -144,7 +144,7 @@ def test_cached_bytes_are_weighed_in_the_tokens_of_the_engine() -> None:
 
 
 def with_picture(text: str) -> Prefix:
-    """A prompt of 8 kB that begins with a picture of 900 kB, which has no size that could be read."""
+    """A prompt of 8 kB that begins with a picture of 900 kB of unknown size."""
     data = base64.b64encode(bytes(675_000)).decode()
     image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
     messages = [{"role": "user", "content": [image, {"type": "text", "text": text * 8000}]}]

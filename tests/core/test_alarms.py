@@ -1,4 +1,4 @@
-"""Alarms against a plain dictionary."""
+"""Timers against a plain dictionary."""
 
 import math
 

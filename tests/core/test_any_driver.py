@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order: every request is answered once, no slot overflows, nothing leaks."""
+"""For any events in any order, every request is answered once, no slot overflows, and nothing leaks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SENT = (
 
 
 class AnyDriver(RuleBasedStateMachine):
-    """A caller that keeps to the contract of the controller, and to nothing else."""
+    """A random caller that keeps only to the controller's contract."""
 
     driver: Driver
     policy: Policy
@@ -141,7 +141,7 @@ class AnyDriver(RuleBasedStateMachine):
         lags=st.lists(st.sampled_from([0.0, 0.0, 0.1, 0.3, 2.5]), min_size=1, max_size=4),
     )
     def rush(self, tiers: list[str], tenant: str, lags: list[float]) -> None:
-        """More come than there are slots, and what is served ends, heard of before alarms by a loop that lags."""
+        """More requests arrive than there are slots. A late event loop tells their ends before it serves timers."""
         for tier in tiers:
             self.arrive(tier, tenant, True, False, 100, 400, 60, 1, 1, 10, 0.0, None)
         for lag in lags:
@@ -191,7 +191,7 @@ class AnyDriver(RuleBasedStateMachine):
     @precondition(lambda self: self.driver.open)
     @rule(picks=st.permutations(range(6)))
     def everything_dies(self, picks: list[int]) -> None:
-        """All replicas at once: some requests hear of it, in any order, the checks of all fail."""
+        """All replicas fail at once: some requests fail, in any order, and all health checks fail."""
         open_now = list(self.driver.open)
         for pick in picks:
             if pick < len(open_now) and open_now[pick] in self.driver.open:
@@ -258,5 +258,5 @@ TestAnyDriver.settings = settings(
     phases=(Phase.generate, Phase.shrink),
     report_multiple_bugs=False,
 )
-# What fails is made as short as possible, which takes its time.
+# Hypothesis shrinks a failing example, which takes time.
 cast(Any, TestAnyDriver).pytestmark = [pytest.mark.timeout(600)]

@@ -1,4 +1,4 @@
-"""Whole answers whose tokens are seen all the same, since their replicas stream them to us."""
+"""Whole answers that replicas stream to the gateway, so that their tokens are seen."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_when_its_time_is_up_it_is_what_there_is() -> None:
 
 
 def test_its_client_sees_no_first_token() -> None:
-    """So none is held against its objective, and none stands in its record."""
+    """So TTFT and TPOT do not judge it, and are not in its record."""
     slo = Slo(ttft=(Objective(0.99, 1.0),), e2e=(Objective(0.99, 50.0),))
     story = running(slo=slo).at(9.0).first_token("a").at(12.0).progress("a", 60).at(15.0).whatever()
     story.finishes("a", output_tokens=80).expect(ended(Outcome.OK, ttft_s=None, tpot_s=None, e2e_s=15.0, good=True))

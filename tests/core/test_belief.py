@@ -1,4 +1,5 @@
-"""Token counts of engines: believed up to what the request allowed and what came; beyond it an estimate counts."""
+"""Token counts of engines are believed up to what the request allowed and what arrived; beyond that an estimate
+counts."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ UNCAPPED = policy(pool("p", "r1", slots=4), tier("std", caps=Caps(max_tokens_def
 
 
 def served(story: Story, name: str, how: dict[str, Any], **usage: Any) -> Story:
-    """Eight tokens were seen to pass."""
+    """Eight tokens of the answer were seen."""
     story.arrives(name, **how).sent(name).first_token(name).progress(name, 8)
     return story.finishes(name, tokens_seen=8, **usage).whatever()
 

@@ -1,4 +1,4 @@
-"""The breaker of a replica: what opens it, what does not, and how it closes."""
+"""The breaker of a replica: failures that open it, outcomes that do not, and how it closes."""
 
 import pytest
 
@@ -35,7 +35,7 @@ def breaker(state: ReplicaState) -> Breaker:
 
 
 def one_by_one(story: Story, ends: tuple[AttemptOutcome, ...]) -> Story:
-    """Requests to the only replica, each ending so."""
+    """Requests to the only replica, each with this outcome."""
     for number, end in enumerate(ends):
         name = f"a{number}"
         story.arrives(name).sent(name).finishes(name, end)
@@ -109,7 +109,7 @@ def test_a_success_or_a_passing_check_starts_the_count_anew() -> None:
 
 
 def test_a_check_begun_before_a_failure_says_nothing_against_it() -> None:
-    """The replica answered it, and died."""
+    """The replica answered the request, then died."""
     made = breaker(ReplicaState.UP)
     made.ended(AttemptOutcome.RESET, HEALTH, 2.0)
     made.checked(True, HEALTH, 2.1, asked_at=1.9)

@@ -1,4 +1,4 @@
-"""How much risk a tier may take, by what it has missed lately."""
+"""The risk that a tier may take depends on its recent misses."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The index of a prefix cache is corrected by the engine: by answers that say what was cached, and by its counters."""
+"""The engine corrects the index of a prefix cache: by cached tokens of answers, and by its counters."""
 
 import pytest
 from hypothesis import given
@@ -23,14 +23,14 @@ def turn(story: Story, name: str, *blocks: int, cached: int | None) -> Story:
 
 
 def unread(story: Story, name: str, *blocks: int) -> int:
-    """Tokens of the prompt of `name` that are taken for unread."""
+    """Prompt tokens of `name` that count as unread."""
     asks(story, name, *blocks).whatever()
     attempt = next(a for a in story.controller.state.attempts.values() if a.live.request.prefix.blocks)
     return attempt.slot.unread_tokens
 
 
 def warmed(count: int, cached: int | None) -> Story:
-    """One replica's answers to one long prompt, each of which reports so many cached tokens."""
+    """One replica's answers to one long prompt; each reports the given number of cached tokens."""
     story, _ = first_turn()
     for number in range(count):
         turn(story, f"n{number}", *LONG, cached=cached)
@@ -58,7 +58,7 @@ def test_half_of_what_is_expected_becomes_half_of_the_cost() -> None:
 
 
 def busy_at(story: Story, replica: str) -> Story:
-    """Of two requests that nobody has cached, the one at `replica` is still unread and the other one is over."""
+    """Two uncached requests: the one at `replica` is still unread, the other is over."""
     for name, block in (("a", 600), ("b", 700)):
         asks(story, name, block, block + 1).whatever()
     for attempt in list(story.controller.state.attempts.values()):

@@ -1,4 +1,4 @@
-"""Caches that end: evicted, emptied by a restart, or out of reach. A conversation then pays for its prompt once."""
+"""Lost caches: evicted, emptied by a restart, or out of reach. A conversation then has its prompt read once more."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def three() -> Policy:
 
 
 def asks(story: Story, name: str, *blocks: int, session: Session | None = None) -> str:
-    """The replica that a prompt of these blocks goes to."""
+    """The replica that gets a prompt of these blocks."""
     begins = prefix(*blocks)
     tokens = begins.size // BYTES_PER_TOKEN
     story.arrives(name, prefix=begins, prompt=tokens, prompt_bytes=begins.size, session=session)
@@ -29,7 +29,7 @@ def asks(story: Story, name: str, *blocks: int, session: Session | None = None) 
 
 
 def cached(story: Story, name: str) -> int:
-    """Blocks of an open request that its replica is taken to have."""
+    """Blocks of an open request that the index holds for its replica."""
     return story.controller.state.attempts[story.attempts[name][-1]].predicted_tokens // BLOCK_TOKENS
 
 
@@ -52,7 +52,8 @@ def fill(story: Story, replica: str, fraction: float) -> None:
 
 
 def others(story: Story, count: int) -> None:
-    """So many other prompts of four blocks are served, by the first replica: all are cold, and the first wins ties."""
+    """The first replica serves this many other prompts of four blocks: all are cold, and the first replica wins
+    ties."""
     for number in range(count):
         name = f"other {number}"
         assert asks(story, name, *range(1000 * number + 1000, 1000 * number + 1004)) == "r1"

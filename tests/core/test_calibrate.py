@@ -1,4 +1,4 @@
-"""Probabilities that mean what they say, after some labels and for ever after."""
+"""Calibrated probabilities are right after some labels, and stay right."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_label_of_exploration_weighs_for_those_that_were_not_let_in() -> None:
 
 
 def test_the_same_forecast_may_mean_less_of_one_tier_than_of_another() -> None:
-    """To one nothing happens that was not foreseen; the other is overtaken by what nobody could foresee."""
+    """One tier has no surprises; the other is overtaken by requests that nobody could foresee."""
     source = random.Random(5)
     labels = Calibrator()
 

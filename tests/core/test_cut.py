@@ -1,4 +1,4 @@
-"""Answers that the gateway ends: when that may be, and what becomes of them in the books."""
+"""Answers that the gateway cuts: when it may, and how they are counted."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ WATCHED = policy(pool("p", "r1", slots=2), tier("std", caps=Caps(watch=True)))
 
 
 def after_many(rules: Policy = WATCHED, n: int = 600) -> Story:
-    """So many answers of 50 tokens have ended, and one in fifty of 80."""
+    """This many answers have ended: one in fifty with 80 tokens, the others with 50."""
     story = play(rules)
     for number in range(n):
         name = f"before {number}"

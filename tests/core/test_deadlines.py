@@ -40,7 +40,7 @@ def test_a_request_that_was_dispatched_in_time_has_no_queue_deadline() -> None:
 
 
 def test_the_total_deadline_holds_in_the_queue_too() -> None:
-    """Where it was the queue that took the time: another try may be luckier."""
+    """If the queue took the time, another try may be faster."""
     story = play(with_timeouts(50.0, 50.0, 50.0, 30.0)).arrives("running", stream=False).at(10.0)
     story.arrives("a", head_at=5.0, body_at=9.0).whatever()
     story.at(30.0).whatever()

@@ -1,4 +1,4 @@
-"""A replica drained by hand, and slow start: who gets what, and when it is back."""
+"""Drains by hand, and slow start: which requests a replica gets, and when it is back."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -78,7 +78,7 @@ def test_twice_is_once_and_of_strangers_nothing_is_known() -> None:
 
 
 def slots(*, slots: int = 20) -> tuple[int, ...]:
-    """Of a replica whose breaker has closed at 5 s, every five seconds from then on."""
+    """Share of a replica whose breaker closed at 5 s, every five seconds from then on."""
     story = play(policy(pool("p", "r1", "r2", slots=slots, health=SLOWLY))).fails("r1").at(5.0)
     story.arrives("a").expect(dispatch("r1")).finishes("a")
     return tuple(story.at(5.0 + later).replica("r1").slots for later in (0, 5, 10, 15, 20, 25, 30))

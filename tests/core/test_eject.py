@@ -1,4 +1,4 @@
-"""Ejection: who is slow beside its pool is left out, and by how many at the most."""
+"""Ejection: a replica that is slow beside its pool is left out, up to a cap."""
 
 from random import Random
 
@@ -43,7 +43,7 @@ def test_one_that_is_twelve_times_as_slow_is_ejected_before_much_of_it_has_come(
 
 
 def test_requests_that_were_called_off_count_as_well() -> None:
-    """Who is rescued by a hedge or a timeout does not hide the replica it was rescued from."""
+    """Hedges and timeouts do not hide the slowness of the replica that they avoid."""
     story = play(fleet(5, stall_s=1e6))
     for number in range(600):
         story.at(number * 0.1).whatever().arrives(f"q{number}")
@@ -120,7 +120,7 @@ def test_of_two_nobody_can_say_which_is_the_odd_one(replicas: int) -> None:
 
 
 def test_replica_that_was_always_slow_is_ejected() -> None:
-    """One that was always slow is as conspicuous as one that has become so."""
+    """A replica that was always slow is found like one that became slow."""
     story = play(fleet(6))
     traffic = Traffic(story, per_s=30.0)
     traffic.times["r3"] = 3.0
@@ -202,7 +202,7 @@ def test_a_minute_of_any_latencies_ejects_some() -> None:
 
 
 def _minute(replicas: int, slowdown: float, max_share: float, panic: float, seed: int) -> int:
-    """Any latencies, silences, breakers and drains, for a minute; ejections for slowness, by the second."""
+    """A minute of random latencies, silences, breakers and drains. Returns the ejections for slowness, by second."""
     random = Random(seed)
     rules = fleet(replicas, slowdown=slowdown, max_share=max_share, panic_share=panic, time_s=7.0, max_time_s=20.0)
     story = play(rules)
@@ -229,7 +229,7 @@ def _minute(replicas: int, slowdown: float, max_share: float, panic: float, seed
                 for _ in range(random.choice([0, 1, 5])):
                     score.add(random.gauss(pace[replica], 0.3))
         if second % 20 == 0:
-            story.arrives(f"q{second}").whatever()  # of which nothing is ever heard
+            story.arrives(f"q{second}").whatever()  # these requests never get an answer
         story.controller.state.turn.begin(story.now)
         story.controller.scheduler.look()
         meant = [replica for replica in members if not replica.drained]

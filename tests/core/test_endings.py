@@ -1,4 +1,4 @@
-"""How requests end: answered, failed, left, shut; what their records say."""
+"""Ends of requests (answered, failed, left, shut down) and their records."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What would become of a request now is what becomes of it, and asking changes nothing."""
+"""`explain` tells the real outcome of a request, and changes nothing."""
 
 import random
 from typing import Any
@@ -22,7 +22,7 @@ pytestmark = interpreted
 
 
 def explained(story: Story, **how: Any) -> PlacementExplanation | Unplaceable:
-    """Of a request that arrived now."""
+    """The explanation of a request that arrives now."""
     return story.controller.explain(a_request(999, story.controller.policy, story.now, **how), story.now)
 
 
@@ -250,7 +250,7 @@ def test_asking_makes_no_kind_of_answer() -> None:
 
 @pytest.mark.parametrize("asks", [0, 1])
 def test_asking_for_a_tier_gives_it_no_band_with_the_floor_of_that_time(asks: int) -> None:
-    """What it is given without waiting counts against its floor, as that is by then."""
+    """Tokens that are dispatched without waiting count against the tier's floor."""
     before, after = (policy(pool("p", "r1"), tier("high"), tier("low", 1, floor=floor)) for floor in (0.0, 0.5))
     story = play(before).arrives("a", tier="high").whatever()
     for _ in range(asks):

@@ -22,7 +22,7 @@ RULES = policy(pool("p", "r1"), tier("std"))
 
 
 def full(*tenants: str, **bounds: Any) -> Story:
-    """One slot taken, and the room full of requests of these tenants, in this order."""
+    """The only slot is taken, and the queue is full of requests of these tenants, in this order."""
     story = play(policy(pool("p", "r1", **{"queue_limit": len(tenants), **bounds})))
     story.arrives("running", tenant="other")
     for number, tenant in enumerate(tenants):

@@ -1,4 +1,4 @@
-"""What is said of a request before it is sent, and what is learned from what came."""
+"""Forecasts of requests, and what they learn from outcomes."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class World:
         self.forecaster.closed(attempt, AttemptResult(end, output_tokens=tokens, tokens_seen=seen), self.now)
 
     def serve(self, prompt: int = 1000, tokens: int = 50, slowness: float = 1.0, replica: str = "r0") -> RequestState:
-        """A request by itself from beginning to end."""
+        """Serve a single request from beginning to end."""
         live = self.live(prompt)
         attempt = self.send(live, replica)
         self.now += slowness * (STEP_S + PROMPT_TOKEN_S * prompt)
@@ -99,7 +99,7 @@ class World:
         return live
 
     def rest(self) -> World:
-        """Nothing happens for a minute."""
+        """Let a minute pass without events."""
         self.now += 60.0
         return self
 
@@ -442,7 +442,7 @@ WARM = World().warm()
 def stream(
     world: World, tokens: int, *, max_tokens: int = 4096, looks: int = 20, end: AttemptOutcome = AttemptOutcome.COMPLETE
 ) -> None:
-    """One whose answer is looked at now and then."""
+    """A request whose progress is told now and then."""
     attempt = world.send(world.live(max_tokens=max_tokens))
     world.now += 0.1
     world.first_token(attempt)
@@ -471,7 +471,7 @@ def test_an_answer_that_was_broken_off_is_at_least_so_long(end: AttemptOutcome) 
 
 
 def test_an_answer_that_ran_into_its_cap_is_at_least_so_long() -> None:
-    """Whether the client asked for no more, or we held it short."""
+    """Both if the client asked for no more, and if the gateway capped it."""
     world = World()
     for number in range(600):
         tokens, cap = (64, 64) if number % 2 else (400, 4096)
@@ -507,7 +507,7 @@ def test_tokenizing_teaches_nothing_of_what_a_prompt_takes() -> None:
 
 
 def streamed(world: World, tokens: int, tpot_s: float, replica: str = "r0") -> Attempt:
-    """A stream that has so many tokens by now, told every 8 of them."""
+    """A stream with this many tokens, told in steps of 8."""
     attempt = world.send(world.live(100), replica)
     world.now += STEP_S
     world.first_token(attempt)

@@ -1,4 +1,4 @@
-"""A replica that is down, as its health checks say, keeps no request that it has not begun to answer."""
+"""A replica whose health checks fail loses the requests that it has not begun to answer."""
 
 from gateway.core.policy import Retry
 from gateway.core.request import AttemptOutcome, Outcome, Reason, Sample

@@ -1,4 +1,4 @@
-"""Places that less urgent tiers leave free for more urgent ones."""
+"""Room that less urgent tiers leave free for more urgent ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STRICT = tier("premium", priority=0, slo=Slo(ttft=(P99,)))
 
 
 def waits_too_long(kept: int, arrivals: float, ends: float, limit_s: float, seed: int) -> float:
-    """Share of urgent requests that wait longer than `limit_s`, while places are taken and given back at random."""
+    """Share of urgent requests that wait longer than `limit_s`, while slots are taken and released at random."""
     random = Random(seed)
     now, free, late, seen = 0.0, kept, 0, 0
     waiting: list[float] = []

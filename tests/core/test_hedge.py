@@ -24,10 +24,8 @@ def rules(hedge: Hedge | None = ALWAYS, *replicas: str, slots: int = 10, **more:
 
 
 def warmed(story: Story, ttft_s: float = 1.0, n: int = MIN_SAMPLES, **how: Any) -> Story:
-    """`n` requests are over, of which one in five had its first token after `ttft_s`, the others in a tenth of it.
-
-    None of them was hedged: all are in the holdout.
-    """
+    """Serve `n` requests: one in five has its first token after `ttft_s`, the others after a tenth of that. None is
+    hedged: all are in the holdout."""
     was = story.controller.policy
     std = was.tiers["std"]
     if std.hedge is not None:
@@ -36,18 +34,18 @@ def warmed(story: Story, ttft_s: float = 1.0, n: int = MIN_SAMPLES, **how: Any) 
         name = f"warm {len(story.records)}"
         took_s = ttft_s if index % 5 == 0 else ttft_s / 10
         story.arrives(name, **how).sent(name).after(took_s).first_token(name).finishes(name, output_tokens=2).whatever()
-    return story.configured(was).after(5.0).whatever()  # what was learned is looked at every few seconds
+    return story.configured(was).after(5.0).whatever()  # quantiles are read only every few seconds
 
 
 def late(story: Story, name: str = "a", **how: Any) -> Story:
-    """A request that was sent just now and is not answered until the clock of warm ones has rung."""
+    """A request without an answer until the hedging threshold of warm requests has passed."""
     story.arrives(name, **how).sent(name).expect(dispatch("r1"))
     rings_at = story.controller.state.hedges.next_at()
     return story if rings_at == math.inf else story.at(rings_at)
 
 
 def expected(story: Story, ttft_s: float) -> Story:
-    """The forecast of the attempt that was made last says `ttft_s`."""
+    """Set the TTFT forecast of the last attempt to `ttft_s`."""
     facts = story.controller.state.attempts[max(story.controller.state.attempts)].facts
     assert facts is not None
     facts.ttft_s = ttft_s
@@ -71,7 +69,7 @@ class TestLate:
         story.after(0.05).expect(dispatch("r2"))
 
     def test_sent_again_on_another_connection_it_is_drawn_once(self) -> None:
-        """The replica closes an idle connection just as the request is put on it."""
+        """The replica closes an idle connection while the request is being sent on it."""
         story = warmed(play(rules(Hedge(holdout=0.5, budget=1.0)), 0.0)).arrives("held")
         for _ in range(2):
             story.sent("held")
@@ -79,7 +77,7 @@ class TestLate:
         assert of.held == MIN_SAMPLES + 1
 
     def test_the_clock_is_not_set_by_whoever_looks(self) -> None:
-        """Else a journal, which does not tell of looks, could not be replayed."""
+        """Journals do not contain reads, so a replay would differ otherwise."""
         found = []
         for looks in (False, True):
             first_tokens = TtftQuantiles()
@@ -117,7 +115,7 @@ class TestLate:
     def test_a_length_with_few_samples_leans_on_the_others(self) -> None:
         story = warmed(warmed(play(rules()), 0.5, n=100), 4.0, n=10, prompt=10_000)
         expected(story.arrives("long", prompt=9000).expect(dispatch("r1")), 0.1).sent("long")
-        # 10 samples, where 50 would stand for themselves; the p95 of all 110 is .5 s: exp(.2 ln 4 + .8 ln .5) = .76.
+        # 10 samples, where 50 would count alone; the p95 of all 110 is .5 s: exp(.2 ln 4 + .8 ln .5) = .76.
         story.after(0.74).expect()
         story.after(0.04).expect(dispatch("r2"))
 
@@ -127,7 +125,7 @@ class TestLate:
         story.after(0.2).expect(dispatch("r2"))
 
     def test_abandoned_attempt_does_not_lower_the_ttft_quantile(self) -> None:
-        """Clients that leave after .1 s say that the first token takes longer than that, not that it takes .1 s."""
+        """A client that leaves after .1 s shows that the first token takes longer than .1 s."""
         story = play(rules())
         for n in range(100):
             name = f"left {n}"

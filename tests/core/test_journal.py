@@ -1,4 +1,4 @@
-"""What is written of a controller's calls is read back as it was, and gets the same answers from a fresh one."""
+"""A journal reads back exactly, and a fresh controller answers its calls in the same way."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ POLICY = policy(pool("p", "r1", "r2"), tier("std"), tier("low", 1, limits=rules.
 
 
 def on_paper(rows: Sequence[object]) -> list[Any]:
-    """The rows as JSON gives them back; infinity is no JSON."""
+    """The rows after a round trip through JSON, which has no infinity."""
     return [json.loads(json.dumps(row, allow_nan=False)) for row in rows]
 
 
@@ -60,7 +60,7 @@ def header(encoder: Encoder, seed: int = 1, share: float = 1.0) -> dict[str, Any
 
 
 def there_and_back(*calls: Told) -> list[Told]:
-    """Calls as they are read from a journal in which they were written."""
+    """Calls written to a journal and read back."""
     encoder = Encoder(POLICY)
     decoder = Decoder(header(encoder))
     found: list[Any] = []
@@ -76,7 +76,7 @@ def there_and_back(*calls: Told) -> list[Told]:
 
 
 def methods() -> dict[str, ast.FunctionDef]:
-    """The methods of the controller, inherited ones too, from source: compiled ones do not tell their types."""
+    """The methods of the controller, with inherited ones, from the source: compiled methods have no signatures."""
     found: dict[str, ast.FunctionDef] = {}
     for module, name in (("inspect", "Inspector"), ("controller", "Controller")):
         tree = ast.parse((Path(__file__).parents[2] / f"gateway/core/{module}.py").read_text("utf-8"))
@@ -91,7 +91,7 @@ def arguments_of(name: str) -> list[ast.arg]:
 
 
 def test_every_public_method_is_a_call_or_known_to_change_nothing() -> None:
-    """A new one that changes something belongs into `Recorded`, or replays go wrong without it."""
+    """A new call that changes state must be in `Recorded`, or replays go wrong."""
     public = {name: node for name, node in methods().items() if not name.startswith("_")}
     answering = {name for name, node in public.items() if ast.unparse(node.returns or node) == "list[Command]"}
     assert answering == CALLS
@@ -102,7 +102,7 @@ def test_every_public_method_is_a_call_or_known_to_change_nothing() -> None:
 
 
 def test_no_call_makes_another() -> None:
-    """It would be told twice, and replayed twice."""
+    """It would be recorded twice, and replayed twice."""
     nodes = [node for method in methods().values() for node in ast.walk(method)]
     used = {node.attr for node in nodes if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self"}
     assert "_requests" in used
@@ -201,7 +201,7 @@ def test_values_come_back_bit_for_bit(
         ("finish", (4, finish, 1e-320), [Ended(replace(record, request=made))]),
         ("observe", ("r1", sample, -0.0), []),
     ]
-    # The text of values tells -0.0 from 0.0 and 1 from True, and takes two of nan for the same.
+    # Texts of values are compared: they separate -0.0 from 0.0 and 1 from True, and two nan are equal.
     assert repr(there_and_back(*told)) == repr(told)
 
 
@@ -230,7 +230,7 @@ def test_a_policy_is_written_once() -> None:
 
 
 def test_a_tier_or_model_of_another_policy_than_the_request_s_own_is_kept_apart() -> None:
-    """A key is checked with the head, a model is found with the body, and a reload may lie between."""
+    """The key is checked with the head, the model with the body; a reload may lie between."""
     other = policy(pool("p", "r1"), tier("std", 3))
     mixed = replace(a_request(1, other, 1.0), tier=POLICY.tiers["std"])
     strange = replace(a_request(2, POLICY, 1.0), tier=tier("nowhere", 9), model=rules.Model("odd", ("p",)))
@@ -242,7 +242,7 @@ def test_a_tier_or_model_of_another_policy_than_the_request_s_own_is_kept_apart(
 
 
 class AnyJournal(AnyDriver):
-    """Everything that may legally happen is written, read and told to a fresh controller."""
+    """Any legal calls are written, read and replayed to a fresh controller."""
 
     @initialize(policy=policies(), seed=st.integers(0, 3))
     def begin(self, policy: Policy, seed: int) -> None:
@@ -256,20 +256,20 @@ class AnyJournal(AnyDriver):
         name, args, _ = told
         controller, now = self.driver.controller, args[NOW_AT.get(name, -1)]
         assert isinstance(now, float)
-        for number, asked in enumerate(controller.policy.tiers):  # who only asks changes nothing
+        for number, asked in enumerate(controller.policy.tiers):  # a read changes nothing
             controller.explain(a_request(0, controller.policy, now, tier=asked, prompt=1000 << number), now)
         self.told.append(told)
         self.rows += on_paper(self.encoder.rows([told]))
 
     def hedge(self, pick: int) -> None:
-        """No call of the controller, so it is no rule here."""
+        """Not a call of the controller, so not a rule here."""
 
     def teardown(self) -> None:
         if not hasattr(self, "encoder"):
             return
         self.driver.end_all()
         first = header(self.encoder, self.driver.seed)
-        # Journals are written some time after the call: nothing that they need may change until then.
+        # Calls are written some time later: their values must not change until then.
         later = Encoder(self.driver.policy)
         assert on_paper(later.rows(self.told)) == self.rows
         decoder, replay = Decoder(first), Replay(first, Random)
@@ -367,7 +367,7 @@ def test_continued_responses_are_replayed_with_the_replica_and_the_tokens_that_w
 
 
 def test_another_seed_or_share_gives_other_answers() -> None:
-    """Else a replay could not fail."""
+    """This shows that a replay can fail."""
     told: list[Told] = []
     limited = policy(pool("p", *(f"r{i}" for i in range(9))), tier("std", limits=rules.Limits(60.0, None, 9)))
     outer = Recorded(limited, Random(1), told.append)

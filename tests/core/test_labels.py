@@ -1,4 +1,4 @@
-"""What the forecast is told of how requests ended: missed, in time, or nothing."""
+"""Labels for the forecast from ends of requests: missed, in time, or none."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_served_request_is_labelled_by_its_ttft(first_token_s: float, missed: bo
 
 
 def test_admitted_request_that_is_never_sent_is_labelled_a_miss() -> None:
-    """Else only who gets through would teach, and ever more would be let in to wait in vain."""
+    """Else only served requests would teach, and ever more requests would wait in vain."""
     story, oracle = story_of(pool("p", "r1"), STRICT)
     late(story)
     oracle.breach["p"] = 0.6
@@ -89,7 +89,7 @@ def test_where_a_reload_takes_the_last_replica_away_nobody_was_late() -> None:
 
 
 def test_an_answer_that_we_held_short_is_not_good_but_was_in_time() -> None:
-    """It was forecast to be in time if it was short: were that called a miss, ever more would be doubted."""
+    """A short answer was forecast to be in time: a label of "missed" would make ever more requests doubtful."""
     story, oracle = degrading()
     story.arrives("a", max_tokens=500).sent("a").first_token("a").finishes("a", output_tokens=76).whatever()
     record = story.records["a"]

@@ -1,4 +1,4 @@
-"""How many slots an engine is believed to have, and how much context, by what it does."""
+"""Slots and context of an engine, learned from its behaviour."""
 
 import math
 
@@ -10,7 +10,7 @@ from gateway.core.request import Sample
 
 
 def learned(slots: int, seconds: int, *, pressed: bool = True) -> ConcurrencyLimit:
-    """An engine of so many slots that is sent as much as it may be."""
+    """An engine of this many slots that is sent as much as its limit allows."""
     limit = ConcurrencyLimit()
     for second in range(1, seconds + 1):
         running = min(limit.slots, slots)
@@ -110,7 +110,7 @@ def test_an_empty_cache_says_nothing_of_its_size(sample: Sample) -> None:
 def test_a_cache_that_others_have_left_is_found_to_be_large_again() -> None:
     cache = KvCache()
     for second in range(30):
-        cache.scraped(Sample(kv_fraction=0.9), 4000, 0, float(second))  # nearly all of it is somebody else's
+        cache.scraped(Sample(kv_fraction=0.9), 4000, 0, float(second))  # other gateways hold nearly all of it
     assert cache.capacity_tokens == pytest.approx(4000 / 0.9)
     for second in range(30, 90):
         assert cache.capacity_tokens is not None
@@ -133,7 +133,7 @@ def cache_of(capacity_tokens: int) -> KvCache:
 
 
 def room(cache: KvCache, context: int, growth: float, headroom: float | None = None) -> int:
-    """How many requests that hold so much, and have so much to come in the mean, are sent until there is no room."""
+    """Requests that fit, if each holds this many tokens and expects that many more."""
     n = 0
     while cache.has_room(n, n * context, n * growth, headroom):
         n += 1

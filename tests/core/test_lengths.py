@@ -1,4 +1,4 @@
-"""How long answers will be: quantiles that are monotone, lean on the broader kind, and follow what is seen."""
+"""Output lengths: quantiles are monotone, fall back to broader groups, and follow observations."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_an_answer_counts_once_however_often_it_was_looked_at() -> None:
         watched.add(tokens, told)
         unwatched.add(tokens)
     for bucket in (watched, unwatched):
-        for _ in range(300):  # more than may be left to be counted
+        for _ in range(300):  # more than may remain uncounted
             bucket.add(100)
     assert watched.seen == pytest.approx(unwatched.seen, abs=300)
     for q in (0.2, 0.5, 0.9):
@@ -163,7 +163,7 @@ def test_abandoned_answers_do_not_shorten_the_length_estimate(most: int) -> None
 
 @pytest.mark.parametrize("cut_at", [450, 500, 560, 800])
 def test_answers_cut_at_one_length_do_not_shorten_the_length_estimate(cut_at: int) -> None:
-    """Others end in the bin in which it is cut, and nobody passes that."""
+    """Other answers end in the bin of the cut, and none is longer."""
     seen, bucket = drawn(), OutputLengths().bucket("m", "std", 500)
     for tokens in seen:
         if cut_at < tokens:

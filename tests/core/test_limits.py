@@ -1,4 +1,4 @@
-"""Token buckets and the use of a tenant: nothing is lost, nothing is made."""
+"""Token buckets and the usage of a tenant: no tokens are lost or created."""
 
 import math
 
@@ -65,7 +65,7 @@ def test_who_waits_as_told_gets_what_was_asked(
 def test_returned_tokens_leave_the_bucket_as_if_never_taken(
     per_min: float, leases: list[tuple[float, float]], gap: float
 ) -> None:
-    """As long as the bucket does not fill up in between: what then flows over is lost, as in any bucket."""
+    """Holds while the bucket does not fill up: an overflow is lost, as in any token bucket."""
     bucket, plain = TokenBucket(per_min, 0.0), TokenBucket(per_min, 0.0)
     bucket.take(1e9, 0.0)
     plain.take(1e9, 0.0)

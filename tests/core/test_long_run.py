@@ -1,6 +1,6 @@
-"""A minute of everything at once: hedges, ejections, drains, reloads, cuts; and the same again from its journal.
+"""A minute with hedges, ejections, drains, reloads and cuts at once; then the same from its journal.
 
-Whoever looks (metrics, `explain`, the log) does so in the first run only: looking must not change what is decided.
+Reads (metrics, `explain`, the log) happen in the first run only: they must not change decisions.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def rules(generation: int, *replicas: str, second: bool = True) -> Policy:
 
 
 class Fleet:
-    """Engines that answer, are slow, hang, refuse or break off, and somebody who drains and reloads."""
+    """Engines that answer, are slow, hang, refuse or break off, and an operator who drains and reloads."""
 
     def __init__(self, seed: int, told: list[Told]) -> None:
         self.random = Random(seed)
@@ -78,7 +78,7 @@ class Fleet:
             self.over(attempt, AttemptResult(AttemptOutcome.CANCELLED))
 
     def look(self) -> None:
-        """What metrics, `explain` and the log ask."""
+        """The reads of metrics, `explain` and the log."""
         self.controller.snapshot(self.now)
         self.controller.states()
         self.controller.quarantined(self.now)
@@ -129,7 +129,7 @@ class Fleet:
     # ---- engines
 
     def speed(self, replica: str) -> float:
-        """Times as long as usual; inf: it hangs. For a while each, in turns."""
+        """Factor on the usual time of each replica, for a while each, in turn; inf: it hangs."""
         turn = int(self.now / 20.0)
         return 4.0 if replica == f"r{turn % 4 + 2}" else math.inf if replica == f"r{turn % 7}" else 1.0
 

@@ -1,4 +1,4 @@
-"""The cap on output that goes with a request to its replica."""
+"""The output cap of a request that its replica gets."""
 
 import pytest
 
@@ -47,7 +47,7 @@ def test_a_context_that_changes_counts_from_then_on() -> None:
 
 
 def test_an_estimated_prompt_cuts_by_what_it_most_likely_is() -> None:
-    # 6,000 bytes are 720 to 2,416 tokens: by the most there would be no room left, and an answer of one token.
+    # 6,000 bytes are 720 to 2,416 tokens: at the high estimate only an answer of one token would fit.
     story = play(capped(200, 300)).observes("r1", Sample(context_tokens=2000))
     story.arrives("a", prompt=None, prompt_bytes=6000, max_tokens=None).expect(dispatch("r1", max_tokens=200))
     story.arrives("b", prompt=None, prompt_bytes=7000, max_tokens=None).expect(dispatch("r2", max_tokens=172))

@@ -28,7 +28,7 @@ USEFUL = AttemptResult(AttemptOutcome.COMPLETE, prompt_tokens=100, output_tokens
 
 
 class Traffic:
-    """Requests at a steady rate on a pool some replicas of which answer at once, and oddly."""
+    """Requests at a steady rate on a pool; some replicas answer at once, and oddly."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Traffic:
         self._number = 0
 
     def run(self, seconds: float, per_s: float = 10.0, bad_share: float = 0.0) -> "Traffic":
-        """`bad_share` of the requests are refused by every replica."""
+        """Every replica refuses `bad_share` of the requests."""
         until = self.story.now + seconds
         share = Random(self._number)
         while (now := self.story.now + 1.0 / per_s) < until:
@@ -66,7 +66,7 @@ class Traffic:
         return self
 
     def _answer(self, name: str) -> None:
-        """As often as it is sent."""
+        """Times that each request was sent."""
         story, tries = self.story, 0
         while name not in story.records and len(story.attempts[name]) > tries:
             tries += 1

@@ -24,7 +24,7 @@ def cold(mode: AdmissionSpec, **more: object) -> Story:
 
 
 def learned(mode: AdmissionSpec = ENFORCED, **more: object) -> Story:
-    """The same, once it is known that engines read a token in some 100 us."""
+    """The same, after the gateway learned that engines read a token in some 100 us."""
     story = cold(mode, **more)
     for number in range(40):
         name, first = f"lesson {number}", 10_000 + 1000 * number
@@ -39,7 +39,7 @@ def learned(mode: AdmissionSpec = ENFORCED, **more: object) -> Story:
 
 
 def remembers(story: Story, replica: str, *blocks: int) -> Story:
-    """The cache of a replica holds these blocks."""
+    """Put these blocks into the cache of a replica."""
     found = story.controller.state.fleet.replica(replica)
     assert found is not None
     found.cache.sent(prefix(*blocks))
@@ -56,7 +56,7 @@ def occupied(story: Story, *replicas: str) -> Story:
 
 
 def freed(story: Story, busy: str, takes: str) -> None:
-    """The request `busy` ends, and `takes` takes its replica, of the same name."""
+    """The request `busy` ends, and `takes` gets its replica, which has the name of `busy`."""
     story.finishes(busy).expect(ended(Outcome.OK, of=busy), dispatch(busy, of=takes))
 
 
@@ -111,7 +111,7 @@ def test_no_request_waits_for_its_own_replica_under_another_router() -> None:
 
 
 def occupied_in_turn(story: Story) -> Story:
-    """Round robin: a request at r1, the next one is for r2."""
+    """Round robin: after a request at r1, the next one goes to r2."""
     name = "first"
     while not story.pool("p").replicas[0].in_flight:
         asks(story, name, 70, 71).sent(name).first_token(name)

@@ -1,4 +1,4 @@
-"""An answer that nobody reads, because its client does not keep up: the silence is not the replica's."""
+"""An answer is paused for a slow client: its silence is not the replica's fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Percentiles of TTFT as constraints on whom a tier admits."""
+"""Percentiles of TTFT as constraints on a tier's admission."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def guarding(objective: Objective) -> ShareGuard:
 
 
 def answered(guard: ShareGuard, ttfts_s: list[float], late: float = 0.5, now: float = 0.0) -> None:
-    """Requests whose forecast was to be late with this probability, and that had their first token after so long."""
+    """Requests with this forecast P(late), and this TTFT."""
     assert guard.objective is not None
     for ttft_s in ttfts_s:
         guard.admitted(late)
@@ -167,7 +167,7 @@ tiers:
 
 @pytest.mark.interpreted
 def test_in_lasting_overload_the_median_is_kept_and_refusals_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One and a half times of what four replicas can do, under the policy of `make run`."""
+    """1.5 times the load that four replicas can serve, under the policy of `make run`."""
     records: list[Record] = []
     ended = Tally.ended
     monkeypatch.setattr(Tally, "ended", lambda tally, *told: (records.append(told[3]), ended(tally, *told))[1])

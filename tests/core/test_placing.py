@@ -1,4 +1,4 @@
-"""Which pool serves a request: by the length of its prompt, the order in the policy, and what is up."""
+"""The pool of a request: by prompt length, order in the policy, and available replicas."""
 
 import pytest
 
@@ -51,7 +51,7 @@ def test_the_refusal_says_how_long_the_prompt_is_and_may_be() -> None:
 
 
 def test_a_prompt_that_may_fit_after_all_is_left_to_the_longest_pool() -> None:
-    # Between 3,600 and 12,016 tokens, in pools of at most 8,000: the engine will count.
+    # Between 3,600 and 12,016 tokens, in pools of at most 8,000: the engine decides.
     play(RULES).arrives("a", prompt=None, prompt_bytes=30_000).expect(dispatch("l1"))
     play(RULES).arrives("a", prompt=None, prompt_bytes=66_667).expect(dispatch("l1"))
     play(RULES).arrives("a", prompt=None, prompt_bytes=66_675).expect(

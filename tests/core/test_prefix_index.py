@@ -1,4 +1,4 @@
-"""The index of a prefix cache: it says what was sent, forgets what is old, and stays within its bound."""
+"""The index of a prefix cache: it knows sent blocks, forgets old ones, and stays within its bound."""
 
 from random import Random
 
@@ -15,7 +15,7 @@ BLOCK = 1000
 
 
 def prefix(*blocks: int) -> Prefix:
-    """Each block is named by all before it, too."""
+    """A block's hash covers all blocks before it."""
     chain = tuple(hash(blocks[: i + 1]) for i in range(len(blocks)))
     return Prefix(chain, tuple(BLOCK * (i + 1) for i in range(len(blocks))), BLOCK * len(blocks) + 7)
 

@@ -1,4 +1,4 @@
-"""Ejection: how long a slow replica is out, what it is sent meanwhile, and how it comes back."""
+"""Ejection: how long a slow replica is out, its probes, and its return."""
 
 import math
 from itertools import pairwise
@@ -85,7 +85,7 @@ def test_a_replica_that_is_still_slow_stays_ejected_for_longer_each_time() -> No
 
 
 def test_one_quick_probe_of_a_slow_replica_does_not_bring_it_back() -> None:
-    """Three times as slow on the whole, and the last one before its time is up came in less than twice the time."""
+    """Overall three times as slow, but the last probe before the end was less than twice as slow."""
     traffic = Traffic(play(fleet(6)), per_s=45.0, spread=0.01)
     story = traffic.story
     traffic.times["r3"] = 3.0
@@ -101,7 +101,7 @@ def test_one_quick_probe_of_a_slow_replica_does_not_bring_it_back() -> None:
 
 
 def test_a_replica_whose_latest_probe_was_good_is_not_ejected_anew() -> None:
-    """Traffic is thin, its time is up, and of two probes one was slow: the next follows at once, and decides."""
+    """Thin traffic; its time is over, and one of two probes was slow: the next probe follows at once, and decides."""
     traffic = Traffic(play(fleet(6)), per_s=6.0)
     traffic.times["r3"] = 8.0
     out_at = traffic.until_out("r3")
@@ -112,7 +112,7 @@ def test_a_replica_whose_latest_probe_was_good_is_not_ejected_anew() -> None:
 
 
 def probes_until_back(traffic: Traffic, replica: str) -> int:
-    """It is well from now on; how many requests it is given until it is back."""
+    """The replica is healthy from now on. Returns the number of requests until it is back."""
     began_at, traffic.times = traffic.story.now, {}
     while state(traffic.story, replica) is ReplicaState.EJECTED:
         traffic.until(traffic.story.now + 0.25)
@@ -149,7 +149,7 @@ def test_a_slow_probe_takes_back_what_those_before_it_have_proven() -> None:
 
 
 def test_replica_is_back_early_where_the_least_urgent_tier_never_comes() -> None:
-    """Probes that were like the others do not put off the next one."""
+    """Normal probes do not delay the next one."""
     traffic = Traffic(play(fleet(6, tier("fast", 0), tier("batch", 5))), per_s=40.0, tier="fast")
     traffic.times["r3"] = 3.0
     out_at = traffic.until_out("r3")
@@ -158,7 +158,7 @@ def test_replica_is_back_early_where_the_least_urgent_tier_never_comes() -> None
 
 
 def test_probes_that_were_called_off_prove_nothing() -> None:
-    """Whoever leaves as soon as it is late, or is hedged, has not seen that it was not much later."""
+    """A client that leaves at the first delay, or a hedge, does not show how late the answer was."""
     traffic = Traffic(play(fleet(6)), per_s=40.0)
     story = traffic.story
     traffic.times["r3"] = 3.0
@@ -176,7 +176,7 @@ def test_probes_that_were_called_off_prove_nothing() -> None:
 
 
 def test_two_that_are_out_are_tried_in_turns() -> None:
-    """Where there are requests for one probe at a time only."""
+    """With requests for only one probe at a time."""
     story = play(fleet(8))
     traffic = Traffic(story, per_s=10.0)
     traffic.times |= {"r2": 3.0, "r5": 3.0}
@@ -201,7 +201,7 @@ def test_one_that_was_slow_comes_back_with_half_of_its_slots() -> None:
 
 
 def test_one_that_fills_up_is_not_judged_by_its_tokens() -> None:
-    """Nobody has learned what a token takes with so few answers under way."""
+    """With so few answers under way, nothing is known of the time per token."""
     story = play(fleet(5, slow_start_s=20.0))
     story.at(1.0).drains("r4").at(2.0).drains("r4", on=False)
     for number in range(150):
@@ -226,7 +226,7 @@ def test_the_time_out_grows_and_is_capped_and_health_is_forgiving() -> None:
 
 
 def test_one_that_is_out_when_its_breaker_opens_is_judged_anew() -> None:
-    """Else nobody would be sent there to close it: what is out gets probes, what is probed a slot of its own."""
+    """Else no request would close the breaker: an ejected replica gets only probes, each with a slot of its own."""
     traffic = Traffic(play(fleet(6, slow_start_s=20.0)), per_s=30.0)
     story = traffic.story
     traffic.times["r3"] = 3.0

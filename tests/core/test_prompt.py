@@ -1,4 +1,4 @@
-"""Prompt estimates: few prompts are longer than the high one, few shorter than the low one, whatever the text."""
+"""Prompt estimates: for any text, few prompts are above the high one, and few below the low one."""
 
 import math
 from collections.abc import Callable
@@ -35,7 +35,7 @@ TEXTS: dict[str, Text] = {
 
 
 def prompts(text: Text, count: int, seed: int, *, shortest: int = 1024, longest: int = 2047) -> list[tuple[int, int]]:
-    """(bytes, tokens) of prompts whose lengths are spread evenly over their logarithm."""
+    """(bytes, tokens) of prompts with log-uniform lengths."""
     random = Random(seed)
     sizes = [int(math.exp(random.uniform(math.log(shortest), math.log(longest)))) for _ in range(count)]
     return [(size, max(1, round(size * max(0.01, text(random))))) for size in sizes]
@@ -49,7 +49,7 @@ def learned(text: Text, count: int) -> PromptEstimator:
 
 
 def misses(estimator: PromptEstimator, text: Text, count: int = 4000) -> tuple[float, float]:
-    """The shares of prompts below the low and above the high estimate, learning going on."""
+    """The shares of prompts below the low and above the high estimate, while the model learns."""
     below = above = 0
     for size, tokens in prompts(text, count, seed=2):
         low, high = estimator.estimate("m", size)

@@ -1,4 +1,4 @@
-"""What is remembered of requests whose replica broke off."""
+"""Quarantine of requests whose replica broke off."""
 
 from gateway.core.fleet.quarantine import KEEP_S, TELL_EVERY_S, News, Quarantine, doubt_s
 from gateway.core.policy import Health
@@ -114,7 +114,7 @@ def test_one_more_replica_sees_it_and_no_third() -> None:
 
 
 def test_who_comes_back_with_it_is_not_tried_again() -> None:
-    """Its first attempt is the second that broke off."""
+    """Its first attempt is the second break-off."""
     story = play(RULES).arrives("a").sent("a").first_token("a").whatever()
     story.finishes("a", AttemptOutcome.TRUNCATED, body_hash=POISON).whatever()
     story.arrives("b", body_hash=POISON).expect(dispatch("r2")).sent("b")

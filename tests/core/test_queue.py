@@ -143,7 +143,7 @@ def test_a_rate_is_never_more_than_was_seen_in_the_shortest_window(gaps: list[fl
 def waiting(
     *who: tuple[str, float], shared: dict[str, TenantUse] | None = None
 ) -> tuple[PoolQueue, list[RequestState]]:
-    """A room in which these (tenant, deadline) wait, all of one tier; a tenant's use is one object."""
+    """A queue with these (tenant, deadline), all of one tier; each tenant has one usage object."""
     room, uses = PoolQueue(), {} if shared is None else shared
     lives = []
     for number, (tenant, deadline) in enumerate(who):
@@ -160,7 +160,7 @@ LONG_AFTER = 1000.0
 
 
 def order(room: PoolQueue, cost: float = 0.0, now: float = LONG_AFTER) -> list[int]:
-    """Who is served when, each costing its tenant so many tokens."""
+    """The order of service; each request costs its tenant this many tokens."""
     ids = []
     while room:
         (live,) = room.heads(now)
@@ -190,7 +190,7 @@ def test_of_two_with_one_deadline_the_one_that_its_engine_needs_longer_for_is_fi
 
 
 def test_time_waited_before_the_forecast_is_not_counted_as_engine_time() -> None:
-    """It comes from another pool, after it has waited there for five seconds."""
+    """The request comes from another pool after five seconds of waiting."""
     room, live = PoolQueue(), made(0, "free", 0)
     live.forecast = Forecast("p", 5.0, 3.0, 5.0 + 3.0 + 0.4, 0.0, 9.0)
     room.push(live)
@@ -222,7 +222,7 @@ def test_the_tenant_that_was_served_least_lately_is_next() -> None:
     heavy, light = TenantUse("heavy", "free"), TenantUse("light", "free")
     heavy.serve(8000, 0.0)
     light.serve(1000, 3 * FAIRNESS_HALF_LIFE_S)
-    # After three half-lives 8000 tokens are worth 1000.
+    # After three half-lives 8000 tokens count 1000.
     assert heavy.served == pytest.approx(light.served)
     light.serve(-1, 3 * FAIRNESS_HALF_LIFE_S)
     room, _ = waiting(("heavy", 1.0), ("light", 2.0), shared={"heavy": heavy, "light": light})
@@ -289,7 +289,7 @@ def test_queue_heaps_forget_removed_requests() -> None:
 
 
 def dispatched(floor: float, costs: dict[str, list[float]], rounds: int) -> list[tuple[str, float]]:
-    """Who was served, and its tokens, while tiers `high` and `low` both always wait."""
+    """The served tiers and tokens, while both tiers `high` and `low` always have waiting requests."""
     high, low = tier("high", 0), tier("low", 1, floor=floor)
     rules = policy(pool("p", "r1"), high, low)
     room, served = PoolQueue(), list[tuple[str, float]]()
@@ -345,7 +345,7 @@ def test_the_rate_of_those_who_come_is_that_of_the_last_seconds() -> None:
 
 
 def test_tenants_that_come_and_go_leave_nothing() -> None:
-    """There is always somebody waiting, who was served least, so that turns of others never come to the top."""
+    """One tenant always waits and was served least, so that other entries never come to the top."""
     room, few = PoolQueue(), 0
     room.push(made(0, "x", 1))
     for number in range(1, 1000):

@@ -1,4 +1,4 @@
-"""Data-parallel ranks of one server: replicas of their own that share a process."""
+"""Data-parallel ranks of one server: separate replicas that share a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Costs learned from samples: found again, never below zero, and forgotten."""
+"""Costs learned from samples: correct, never below zero, and forgotten over time."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def test_a_replica_at_another_address_is_another_replica() -> None:
 
 
 def learned(story: Story) -> tuple[list[str], list[str]]:
-    """The pools and the replicas of which anything is known."""
+    """The pools and replicas with learned facts."""
     found = story.controller.snapshot(story.now).forecast
     return [pool.pool for pool in found.pools], [name for name, _ in found.speeds]
 

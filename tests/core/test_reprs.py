@@ -1,4 +1,4 @@
-"""What a debugger or a traceback shows of a replica, a pool and a request."""
+"""`repr` of a replica, a pool and a request, for debuggers and tracebacks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RULES = policy(pool("p", "r1", "r2", slots=2), tier("std"))
 
 
 def busy() -> Controller:
-    """Request 1 runs at one replica, 2 at the other, 3 and 4 beside them; 5 waits."""
+    """Request 1 runs at one replica, 2 at the other, 3 and 4 at either; 5 waits."""
     controller = Controller(RULES, random.Random(1))
     for number in range(1, 6):
         controller.arrive(a_request(number, RULES, 0.0, prompt=100), 0.0)

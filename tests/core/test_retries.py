@@ -1,4 +1,4 @@
-"""Trying again: only what no engine worked on, once, elsewhere, within the budget, unseen."""
+"""Retries: only requests that no engine worked on, once, elsewhere, within the budget, and unseen by the client."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_request_answered_502_by_a_proxy_before_the_engine_is_retried() -> None:
 
 
 def test_request_is_not_retried_after_its_total_timeout() -> None:
-    """A loop that lags hears of the end first."""
+    """With a late event loop the end is told first."""
     story = play(policy(pool("p", "r1", "r2"), tier("std", timeouts=Timeouts(total_s=1.0)))).arrives("a").whatever()
     story.now = 1.005
     story.finishes("a", AttemptOutcome.UNREACHABLE).expect(
@@ -76,7 +76,7 @@ def test_one_that_has_just_failed_others_is_not_asked_to_help() -> None:
 
 
 def test_nor_is_one_whose_check_was_answered_before_it_failed() -> None:
-    """It answers its check, breaks off with a request, and the check is read last."""
+    """A replica passes its check, then breaks off with a request; the check is read last."""
     story = play(policy(pool("p", "r1", "r2", "r3", slots=4, router="round-robin")))
     story.arrives("a").sent("a").whatever().at(1.0).finishes("a", AttemptOutcome.RESET).expect(dispatch("r2"))
     story.observes("r1", Sample(healthy=True, asked_at=0.9))
@@ -110,7 +110,7 @@ def test_retries_are_a_share_of_requests() -> None:
 
 
 def test_unsent_requests_of_a_dead_replica_are_all_retried() -> None:
-    """A replica dies with a crowd on its way to it: the fleet is sent each of them once."""
+    """A replica dies with many requests on their way to it: each is sent to the fleet once more."""
     health = Health(failures=1000)
     story = play(policy(pool("p", "r1", "r2", slots=1000, router="round-robin", health=health)))
     names = [f"a{number}" for number in range(40 * int(BURST))]
@@ -143,7 +143,7 @@ def test_duplicates_leave_half_of_it_to_retries() -> None:
     assert [budget.hedge() for _ in range(7)] == [True] * 6 + [False]
     assert [budget.retry(hedged, was_sent=True) for _ in range(5)] == [True] * 4 + [False]
     for _ in range(5):
-        budget.deposit(hedged)  # the larger of the two shares: together they are not more
+        budget.deposit(hedged)  # the larger of the two shares bounds both together
     assert budget.retry(hedged, was_sent=True)
     assert not budget.retry(hedged, was_sent=True)
 
@@ -181,7 +181,7 @@ def test_a_replica_that_says_when_to_come_back_is_passed_over_until_then() -> No
 
 
 def test_others_that_serve_are_waited_for_and_it_is_asked_before_then_only_if_there_is_none() -> None:
-    """Else what refuses at once gets everything as soon as the others are full."""
+    """Else a replica that refuses at once would get all requests as soon as the others are full."""
     story = play(policy(pool("p", "r1", "r2"))).arrives("a").arrives("b").whatever()
     story.finishes("b", AttemptOutcome.BUSY, retry_after_s=5.0).whatever().arrives("c").expect()
     story.finishes("a").whatever().arrives("d").expect()
@@ -190,7 +190,7 @@ def test_others_that_serve_are_waited_for_and_it_is_asked_before_then_only_if_th
 
 
 def test_one_that_refuses_at_once_is_not_the_idlest_of_all() -> None:
-    """It is asked again after .25 s, .5 s, 1 s, ... 8 s at the longest, until it has answered one."""
+    """It is tried again after .25 s, .5 s, 1 s, up to 8 s, until it answers a request."""
     story = play(policy(pool("p", "r1", "r2", slots=4)))
     asked = []
     for number in range(400):

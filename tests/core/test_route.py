@@ -21,7 +21,7 @@ def fleet(loads: list[tuple[int, int]]) -> list[RoutingTarget]:
 
 
 def shares(router: Router, replicas: list[RoutingTarget], draws: int) -> list[float]:
-    """How often each replica is picked, relative to an equal share."""
+    """Picks of each replica, relative to an equal share."""
     random = Random(7)
     picked = Counter(router.pick(replicas, random.random()).rank for _ in range(draws))
     return [picked[r.rank] * len(replicas) / draws for r in replicas]
@@ -101,7 +101,7 @@ def test_in_a_large_fleet_only_a_few_are_looked_at(name: str) -> None:
     looked: list[str] = []
 
     class Costly(RoutingTarget):
-        """Counts how often it is looked at."""
+        """Counts its reads."""
 
         def __getattribute__(self, name: str) -> object:
             if name in ("in_flight", "unprefilled_tokens"):

@@ -1,4 +1,4 @@
-"""What a policy answers by itself: bounds of objectives, routes, the tighter timeouts."""
+"""Computed values of a policy: bounds of objectives, routes, the tighter timeouts."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""How many replicas a pool wants: what demand makes of it, what the knee learns, and what it holds on to."""
+"""Wanted replicas of a pool: the effects of demand, the learned knee, and the hysteresis."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PROMPT, ANSWER, SLOTS = 1000, 100, 64
 
 
 class Story:
-    """Demand in replicas' worth of work, and replicas that serve it."""
+    """Demand, in replicas' worth of work, and the serving replicas."""
 
     def __init__(self, serving: float = 4.0) -> None:
         self.demand = Demand()
@@ -42,7 +42,7 @@ class Story:
         self._owed = 0.0
 
     def runs(self, seconds: float, worth: Callable[[float], float] | float, missed: float = 0.0) -> Story:
-        """So much work comes, by the time since now; the share `missed` of the requests is not good."""
+        """This much work arrives, by time from now; the share `missed` of the requests is not good."""
         begin, end = self.now, self.now + seconds
         each_s = self.request_s()
         while self.now < end:
@@ -58,7 +58,7 @@ class Story:
         return self
 
     def request_s(self) -> float:
-        """What one request takes of a full replica."""
+        """Seconds of a full replica that one request takes."""
         c0, c1, c2, c3 = self.costs.step.coefficients
         return PROMPT * c3 / 1e3 + ANSWER * (c1 / 1e3 + c2 * (PROMPT + ANSWER / 2) / 1e5 + c0 / SLOTS)
 

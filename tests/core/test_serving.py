@@ -1,4 +1,4 @@
-"""Which arm of a split model a session gets."""
+"""The arm of a split model that a session gets."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_sessions_are_split_by_the_weights(split: dict[str, int]) -> None:
 
 
 def test_the_arm_of_a_session_is_the_same_in_every_process_and_version() -> None:
-    """These stand for what other gateways say: a change here moves the sessions of everybody."""
+    """Other gateways choose the same arms: a change here would move everybody's sessions."""
     found = arms({"a": 2, "b": 1, "c": 1})
     assert [found[f"session {number}"] for number in range(12)] == list("bbacababaaaa")
 

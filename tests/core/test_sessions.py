@@ -25,7 +25,7 @@ def four(slots: int = 8, **more: object) -> Policy:
 
 
 def home_of(name: str, replicas: tuple[str, ...] = NAMES) -> str:
-    """By the hash alone."""
+    """The home of a session by its hash alone."""
     return max(replicas, key=lambda replica: draw(session(name).key, key_of(replica)))
 
 
@@ -36,7 +36,7 @@ def down(story: Story, replica: str) -> Story:
 
 
 def where(story: Story, name: str, **how: object) -> str:
-    """The replica that a request of a session of that name goes to."""
+    """The replica that gets a request of this session."""
     story.arrives(f"{name} {len(story.ids)}", session=session(name), **how)
     (attempt,) = list(story.controller.state.attempts.values())[-1:]
     return attempt.replica.spec.name
@@ -98,7 +98,8 @@ def test_a_session_stays_where_its_prompt_is_cached_if_its_home_has_more_to_do()
 
 
 def test_a_home_is_held_to_its_index_where_no_other_gateway_sends_prompts() -> None:
-    """A replica that has all but a block of a prompt wins over a home that has nothing, unless others send there."""
+    """A replica that caches all but a block of a prompt wins over a home without it, unless other gateways use it,
+    too."""
     homes = {}
     for queried in (400_000, 100_000):
         story = play(four())

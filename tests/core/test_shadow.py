@@ -1,4 +1,4 @@
-"""In shadow, and where admission is off, nothing waits and nothing is refused for what was learned."""
+"""In shadow, and with admission off, learned facts make no request wait and refuse none."""
 
 import pytest
 
@@ -17,7 +17,7 @@ KV_HALF_FULL = Sample(kv_fraction=0.5, waiting=0, running=1)
 
 
 def flooded(story: Story, count: int, tier_name: str | None = None, prompt: int = 100) -> Story:
-    """So many requests arrive at once."""
+    """This many requests arrive at once."""
     for number in range(count):
         story.arrives(f"{tier_name or 'std'}{number}", tier=tier_name, prompt=prompt)
     return story

@@ -1,4 +1,4 @@
-"""Ejection: a replica that owes an answer and says nothing is left out, whatever the cap; a word brings it back."""
+"""Ejection: a replica that owes an answer and is silent is ejected, beyond any cap; a token brings it back."""
 
 import math
 
@@ -81,7 +81,7 @@ def test_idle_is_not_silent_nor_is_one_whose_clients_do_not_read() -> None:
 
 
 def test_silence_adds_up_over_requests_that_are_called_off() -> None:
-    """Timeouts shorter than the limit do not hide a replica that hangs."""
+    """Timeouts shorter than the limit do not hide a hung replica."""
     story = play(fleet(3))
     for number in range(9):
         name = f"q{number}"
@@ -95,7 +95,7 @@ def test_silence_adds_up_over_requests_that_are_called_off() -> None:
 
 
 def test_where_answers_are_rare_more_patience_is_due() -> None:
-    """Eight times the p99 of the gap: whole answers that take four seconds each are not silence."""
+    """The limit is eight times the p99 of gaps: whole answers of four seconds each are not silence."""
     story = play(fleet(3))
     for number in range(40):
         story.whatever().arrives(f"q{number}", stream=False).sent(f"q{number}").after(4.0)

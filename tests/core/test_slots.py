@@ -1,4 +1,4 @@
-"""Slots and the queue: who is served, who waits, who is pushed out, who is refused."""
+"""Slots and the queue: requests are served, wait, are displaced, or are refused."""
 
 from itertools import pairwise
 
@@ -341,7 +341,7 @@ def test_an_engine_that_refuses_does_not_show_that_it_keeps_up(end: AttemptOutco
 def test_slots_are_learned_from_whole_answers_too() -> None:
     story = play(policy(pool("p", "r1", slots=None, queue_limit=9999), tier("std")))
     sent = 0
-    for _ in range(4):  # an engine that reads at once, and of which all want more than it is sent
+    for _ in range(4):  # an engine that reads at once, while all tiers want more than it is sent
         for _ in range(2 * story.pool("p").slots):
             story.arrives(f"{sent}", prompt=1, stream=False)
             sent += 1

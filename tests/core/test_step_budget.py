@@ -1,4 +1,4 @@
-"""How many requests a replica carries before its steps are too long for the TPOT objectives that are promised."""
+"""The number of requests that a replica carries before its steps break the promised TPOT."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def budget(limit_s: float, prices: StepPrices | None = PRICES) -> StepBudget:
 
 
 def filled(made: StepBudget, prompt_tokens: int = 0, output_tokens: float = 0.0, every_s: float = 0.0) -> int:
-    """How many requests are sent until there is no room."""
+    """Requests that are sent until there is no room."""
     n, now = 0, 0.0
     while made.has_room(n * prompt_tokens, now) and n < 1000:
         made.add(1, prompt_tokens, output_tokens, now)

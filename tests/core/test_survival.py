@@ -1,4 +1,4 @@
-"""Quantiles of times of which some were cut short."""
+"""Quantiles of partly censored times."""
 
 import math
 from random import Random
@@ -20,7 +20,7 @@ def survival_of(times: list[tuple[float, bool]]) -> Survival:
 
 
 def product_limit(times: list[tuple[float, bool]], q: float) -> float | None:
-    """The textbook's estimate, one time after the other: ends before those cut short at the same time."""
+    """The textbook's (Kaplan-Meier) estimate, time by time; at equal times, ends come before censored ones."""
     survives, at_risk = 1.0, len(times)
     for elapsed_s, censored in sorted(times):
         if not censored:
@@ -58,7 +58,7 @@ def test_the_textbooks_example() -> None:
     assert survival.quantile(0.5) == pytest.approx(23, rel=0.02)
 
 
-# Times that stand in buckets of their own, so that the estimate over buckets and the one over times are the same.
+# Each time has its own bucket, so that the estimates over buckets and over times are equal.
 apart = st.lists(
     st.tuples(st.integers(1, 200).map(lambda n: 1e-3 * RATIO ** (2 * n)), st.booleans()), min_size=1, max_size=80
 )
@@ -82,7 +82,7 @@ def test_two_windows_together_are_one(first: list[tuple[float, bool]], second: l
 
 
 def test_cutting_the_slowest_short_does_not_move_it() -> None:
-    """Each time beyond a threshold is cut short there or soon after, as duplicates do: the p95 stays what it was."""
+    """Times beyond a threshold are censored there or soon after, as by duplicates: the p95 stays the same."""
     random = Random(7)
     times = [0.04 * math.exp(0.35 * random.gauss(0, 1)) * (6 if random.random() < 0.02 else 1) for _ in range(40_000)]
     duplicates = [0.077 + 0.04 * math.exp(0.35 * random.gauss(0, 1)) for _ in times]

@@ -1,4 +1,4 @@
-"""Limits of tenants: what is taken on arrival, given back, and settled at the end."""
+"""Limits of tenants: taken on arrival, returned, and settled at the end."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""When a forecast may be acted upon, and when the alarm is raised."""
+"""When forecasts are trusted, and when the alarm is raised."""
 
 from __future__ import annotations
 

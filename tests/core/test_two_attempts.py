@@ -1,4 +1,4 @@
-"""Two attempts of one request at a time: the seam for hedging. No rule opens the second yet; the story does."""
+"""Two open attempts of one request. No rule opens the second one here; the playbook does."""
 
 from gateway.core.policy import Timeouts
 from gateway.core.request import AttemptOutcome, Outcome, Reason

@@ -1,4 +1,4 @@
-"""Tiers of one priority: by latest start, and by weight while requests of that priority are lost."""
+"""Tiers of one priority are served by latest start, and by weight while requests of that priority are shed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RULES = policy(pool("p", "r1", queue_limit=3), HEAVY, LIGHT, LOW)
 
 
 def busy() -> Story:
-    """One request runs, and nobody waits."""
+    """One request runs; the queue is empty."""
     return play(RULES).at(0.0).arrives("running", tier="light").expect(dispatch("r1"))
 
 

@@ -1,1 +1,1 @@
-"""Tests of what is deployed: manifests, container, unit, rules, dashboard."""
+"""Tests of deployment files: manifests, container, unit, rules, dashboard."""

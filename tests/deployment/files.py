@@ -1,4 +1,4 @@
-"""The files under deploy/, read."""
+"""Reads the files under deploy/."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DEPLOY = ROOT / "deploy"
 BASE = DEPLOY / "kubernetes" / "base"
 OVERLAY = DEPLOY / "kubernetes" / "overlays" / "example"
 
-# Any: what YAML holds has no better type, and the tests are what says what is in it.
+# Any: the contents of YAML have no better type, and the tests check them.
 Document = dict[str, Any]
 
 
@@ -27,5 +27,5 @@ def manifest(name: str) -> Document:
 
 
 def environment(container: Document) -> dict[str, str | None]:
-    """Names and plain values of a container's variables; None for what comes from a Secret."""
+    """Environment variables of a container by name; None for a value from a Secret."""
     return {variable["name"]: variable.get("value") for variable in container["env"]}

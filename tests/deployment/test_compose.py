@@ -1,4 +1,4 @@
-"""The compose file has the shape of one, and its parts fit each other."""
+"""The compose file is well formed, and its parts fit each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The container file builds from locked hashes, and leaves an image that runs as nobody and can install nothing."""
+"""The container file builds from locked hashes. Its image runs as nobody and cannot install anything."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FINAL = LINES[FROM[-1] :]
 
 
 def the(instruction: str) -> str:
-    """The argument of the only such instruction of the final stage."""
+    """The argument of an instruction that occurs once in the final stage."""
     (found,) = [line.split(" ", 1)[1] for line in FINAL if line.startswith(f"{instruction} ")]
     return found
 
@@ -107,7 +107,7 @@ def test_only_what_is_copied_is_sent_to_the_builder() -> None:
 
 
 def test_the_locks_agree() -> None:
-    """What compiles has the same versions at hand as what runs: types are part of what is compiled."""
+    """Compilation and runtime have the same versions: the compiled code depends on their types."""
     run, build, dev = (
         dict(re.findall(r"^(\S+)==(\S+)", (ROOT / f"requirements{name}.lock").read_text(), re.MULTILINE))
         for name in ("", "-build", "-dev")

@@ -1,4 +1,4 @@
-"""The manifests are valid, fit each other, and fit the process that they run."""
+"""The manifests are valid, and fit each other and the process."""
 
 from __future__ import annotations
 
@@ -151,12 +151,12 @@ def test_the_pod_is_restricted() -> None:
         "capabilities": {"drop": ["ALL"]},
     }
     assert POD["spec"]["automountServiceAccountToken"] is False
-    # Else a Service called tailgate sets TAILGATE_PORT, which is a setting.
+    # Without this, a Service named tailgate sets TAILGATE_PORT, which is a setting.
     assert POD["spec"]["enableServiceLinks"] is False
 
 
 def test_an_updated_policy_reaches_running_pods() -> None:
-    """Same name at every apply, and a mounted directory: the kubelet never updates a subPath."""
+    """The ConfigMap keeps its name and is mounted as a directory: the kubelet never updates a subPath."""
     assert KUSTOMIZATION["generatorOptions"]["disableNameSuffixHash"] is True
     assert read_yaml(OVERLAY / "kustomization.yaml")["generatorOptions"]["disableNameSuffixHash"] is True
     (volume,) = POD["spec"]["volumes"]
@@ -171,7 +171,7 @@ def _documents(path: Path) -> list[Document]:
 
 
 def _drains_long_enough(deployment: Document, policy: Path) -> bool:
-    """Whether a stream that began just before the end may take as long as its tier allows."""
+    """A stream that began just before the end may take as long as its tier allows."""
     pod = deployment["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     drain_s = float(environment(container)["TAILGATE_DRAIN_DEADLINE_S"] or 0)
@@ -208,7 +208,7 @@ def test_the_scaledobject_has_the_shape_of_its_crd() -> None:
     (trigger,) = scaled["spec"]["triggers"]
     assert set(trigger) == {"type", "metricType", "metadata"}
     assert set(trigger["metadata"]) == {"serverAddress", "query", "threshold", "ignoreNullValues"}
-    # KEDA wants text for all of them.
+    # KEDA accepts only strings here.
     assert all(isinstance(value, str) for value in trigger["metadata"].values())
 
 

@@ -1,4 +1,4 @@
-"""Rules and dashboard ask for metrics and labels that the gateway exports, and nothing else."""
+"""Rules and dashboard use only metrics and labels that the gateway exports."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DASHBOARD: Document = json.loads((DEPLOY / "grafana" / "tailgate.json").read_tex
 TARGETS: list[Document] = [target for panel in DASHBOARD["panels"] for target in panel.get("targets", [])]
 QUERIES = [rule["expr"] for rule in RULES] + [target["expr"] for target in TARGETS]
 
-# What Prometheus itself adds to every series.
+# Labels that Prometheus itself adds to every series.
 FROM_PROMETHEUS = {"instance", "pod", "job", "le"}
 SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "info": ("_info",), "gauge": ("",)}
 
@@ -72,7 +72,7 @@ PAGES = [page for folder in ("guides", "operations") for page in (DEPLOY.parent 
 
 
 def without_use(series: set[str], texts: list[str]) -> set[str]:
-    """Metrics that no text names. A histogram is named by any of its three series."""
+    """Metrics that no text mentions. Any of its three series mentions a histogram."""
     families = {re.sub(r"_(bucket|sum|count)$", "", name) for text in texts for name in names(text)}
     return {name for name in series if re.sub(r"_(bucket|sum|count)$", "", name) not in families}
 

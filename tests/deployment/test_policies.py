@@ -1,4 +1,4 @@
-"""Every policy that is deployed is one the gateway takes, and opens nothing to strangers."""
+"""The gateway accepts every deployed policy, and none is open to strangers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_no_key_that_somebody_might_know_is_deployed() -> None:
 
 
 def test_slots_are_divided_among_the_gateways() -> None:
-    """vLLM takes 256 sequences unless told otherwise."""
+    """vLLM's default is 256 sequences."""
     for folder, gateways in (
         ("base", manifest("deployment")["spec"]["replicas"]),
         (

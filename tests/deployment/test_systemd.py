@@ -1,4 +1,4 @@
-"""The unit starts, reloads and drains the process that there is, and confines it."""
+"""The unit starts, reloads, drains and confines the process."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ UNIT = (DEPLOY / "systemd" / "tailgate.service").read_text()
 
 
 def values(key: str) -> list[str]:
-    """Every value that the unit gives a key."""
+    """Every value of a key in the unit."""
     return re.findall(rf"^{key}=(.*)$", UNIT, re.MULTILINE)
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd reads its own units")
 def test_systemd_takes_it(tmp_path: Path) -> None:
-    """In its place there is /bin/true, since the gateway is not installed under /opt here."""
+    """/bin/true stands for the gateway, which is not installed under /opt here."""
     unit = tmp_path / "tailgate.service"
     unit.write_text(UNIT.replace("/opt/tailgate/bin/tailgate", "/bin/true"))
     verified = subprocess.run(

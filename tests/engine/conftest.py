@@ -33,7 +33,7 @@ tiers:
 
 @pytest.fixture
 async def engine() -> AsyncIterator[Engine]:
-    """The engine itself, and what it says it is."""
+    """The engine, and the facts that it reports."""
     url = os.environ.get("TAILGATE_TEST_ENGINE")
     if not url:
         pytest.skip("no engine: name one with TAILGATE_TEST_ENGINE, or make test-vllm URL=...")

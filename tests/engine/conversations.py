@@ -1,4 +1,4 @@
-"""Conversations with one system prompt, sent to an engine turn by turn, and the cached tokens that it tells of."""
+"""Conversations with one system prompt, sent to an engine turn by turn, and the cached tokens that it reports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class CacheCounters:
 
     @property
     def hit_rate(self) -> float:
-        """Share (0-1) of the tokens that were found."""
+        """Share (0-1) of the tokens that were cached."""
         return self.hits / self.queries
 
     def since(self, before: CacheCounters) -> CacheCounters:
@@ -31,14 +31,14 @@ class CacheCounters:
 
 
 async def counters(client: httpx.AsyncClient) -> CacheCounters:
-    """Of an engine, now."""
+    """The counters of an engine, now."""
     page = (await client.get("/metrics")).text
     queries, hits = (total(page, f"vllm:prefix_cache_{name}_total") for name in ("queries", "hits"))
     return CacheCounters(queries, hits)
 
 
 def total(page: str, name: str) -> float:
-    """The sum of a metric's series."""
+    """The sum over a metric's series."""
     return sum(map(float, re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", page, re.MULTILINE)))
 
 
@@ -59,7 +59,7 @@ class TokenTalk:
     ids: list[int] = field(default_factory=list)
 
     def next_turn(self, turn: int) -> list[int]:
-        """The prompt of the next turn: all that was said, and 100 to 300 new tokens."""
+        """The prompt of the next turn: all earlier turns, and 100 to 300 new tokens."""
         draw = Random(f"{self.seed} {self.number} {turn}")
         if not self.ids:
             self.ids = Random(f"{self.seed} system").choices(range(300, 1000), k=600)
@@ -77,7 +77,7 @@ async def talk_tokens(client: httpx.AsyncClient, model: str, talk: TokenTalk) ->
 
 
 async def cached_of_tokens(client: httpx.AsyncClient, model: str, seed: str) -> list[int]:
-    """Cached tokens of each prompt, one prompt at a time, the first turn of all conversations first."""
+    """Cached tokens of each prompt. Prompts are sent one at a time, the first turn of all conversations first."""
     talks = [TokenTalk(number, seed) for number in range(CONVERSATIONS)]
     found = []
     for turn in range(TURNS):

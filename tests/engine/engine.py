@@ -1,4 +1,4 @@
-"""What a real engine is and has, found out by asking it."""
+"""The facts of a real engine, found by requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RUNNING = {
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """`max_model_len` is None where the engine does not say."""
+    """`max_model_len` is None if the engine does not report it."""
 
     client: httpx.AsyncClient
     url: str
@@ -32,7 +32,7 @@ class Engine:
     max_model_len: int | None
 
     async def running(self) -> float:
-        """Requests that it works on now. Skips the test where there is no such gauge."""
+        """Requests that it works on now. Skips the test without that gauge."""
         page = await self.client.get("/metrics")
         values = re.findall(rf"^{RUNNING.get(self.kind, 'none')}(?:{{[^}}]*}})? (\S+)$", page.text, re.MULTILINE)
         if not values:
@@ -40,7 +40,7 @@ class Engine:
         return sum(map(float, values))
 
     async def until_running(self, condition: Callable[[float], bool], timeout_s: float) -> float:
-        """Wait until the gauge fits; how long it took, in seconds."""
+        """Wait until the gauge fits. Returns the seconds that it took."""
         start = monotonic()
         async with asyncio.timeout(timeout_s):
             while not condition(await self.running()):
@@ -48,7 +48,7 @@ class Engine:
         return monotonic() - start
 
     async def wants(self, path: str, body: dict[str, object]) -> None:
-        """Skip the test where the engine has no such endpoint, or not for this model."""
+        """Skip the test if the engine lacks the endpoint, or lacks it for this model."""
         answer = await self.client.post(path, json={"model": self.model} | body)
         if answer.status_code in (404, 405, 501) or "does not support" in answer.text:
             pytest.skip(f"this engine has no {path}: {answer.status_code} {answer.text[:200]}")
@@ -63,7 +63,7 @@ async def found(client: httpx.AsyncClient) -> Engine:
 
 
 async def reached(client: httpx.AsyncClient) -> Engine:
-    """The same; ends all tests where nobody is there to ask, since each of them would fail alike."""
+    """The same. Ends all tests if the engine is unreachable, since each would fail in the same way."""
     try:
         return await found(client)
     except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
@@ -73,7 +73,7 @@ async def reached(client: httpx.AsyncClient) -> Engine:
 
 @asynccontextmanager
 async def recording(url: str) -> AsyncIterator[tuple[str, dict[int, bytearray]]]:
-    """A wire to the engine that keeps what the engine says, by connection: its URL, and what was said."""
+    """A relay to the engine that keeps the engine's bytes by connection. Yields its URL and the bytes."""
     parts = urlsplit(url)
     said: dict[int, bytearray] = {}
     running: set[asyncio.Task[None]] = set()
@@ -104,7 +104,7 @@ async def recording(url: str) -> AsyncIterator[tuple[str, dict[int, bytearray]]]
 
 
 def payload_of(framed: bytes) -> bytes:
-    """The body of one chunked answer, head included in what is given."""
+    """The body of one chunked answer, from the bytes with its head."""
     rest = framed.partition(b"\r\n\r\n")[2]
     body = b""
     while rest and not rest.startswith(b"0\r\n"):

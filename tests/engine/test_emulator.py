@@ -1,4 +1,4 @@
-"""The emulator beside the engine: the same conversations find the same in both prefix caches."""
+"""The emulator beside the engine: the same conversations have the same hits in both prefix caches."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def twin(engine: Engine) -> AsyncIterator[httpx.AsyncClient]:
         prefix_caching=caching == "True",
     )
     async with (
-        # In real time: clients that take as long as the engine would not be at once.
+        # In real time: with virtual time, clients as slow as the engine would not overlap.
         Emulator(profile=profile, model=engine.model, time_scale=1.0) as emulator,
         httpx.AsyncClient(base_url=emulator.url, timeout=60) as client,
     ):
@@ -51,7 +51,7 @@ async def twin(engine: Engine) -> AsyncIterator[httpx.AsyncClient]:
 async def test_each_prompt_of_tokens_finds_as_much_in_the_emulated_cache(
     engine: Engine, twin: httpx.AsyncClient
 ) -> None:
-    """To the token, also where the conversations do not fit into the cache together."""
+    """Exact to the token, even if the conversations do not fit into the cache together."""
     seed = uuid4().hex
     there = await cached_of_tokens(engine.client, engine.model, seed)
     if not any(there):
@@ -61,7 +61,7 @@ async def test_each_prompt_of_tokens_finds_as_much_in_the_emulated_cache(
 
 
 async def hit_rate(client: httpx.AsyncClient, talks: list[Awaitable[None]]) -> float:
-    """Of conversations that are held at the same time."""
+    """For simultaneous conversations."""
     before = await counters(client)
     await asyncio.gather(*talks)
     return (await counters(client)).since(before).hit_rate
@@ -70,7 +70,7 @@ async def hit_rate(client: httpx.AsyncClient, talks: list[Awaitable[None]]) -> f
 async def test_conversations_at_once_have_the_same_hit_rate_in_the_emulated_cache(
     engine: Engine, twin: httpx.AsyncClient
 ) -> None:
-    """In token ids, whether or not all conversations fit into the cache."""
+    """With token ids, whether or not all conversations fit into the cache."""
     seed = uuid4().hex
     there, here = [
         await hit_rate(

@@ -1,4 +1,4 @@
-"""The same requests with the gateway in between and without it, and what the gateway makes of the engine's own ways."""
+"""The same requests with and without the gateway, and how the gateway handles the engine's own features."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ async def test_models(engine: Engine, client: openai.AsyncOpenAI) -> None:
 
 
 async def test_events_are_relayed_as_they_came(engine: Engine) -> None:
-    """Byte for byte, for a client that asked for everything; for another one, less the usage."""
+    """Byte for byte, for a client that asked for usage; for others, without the usage."""
     body = {"model": engine.model, "messages": HELLO, "max_tokens": 12, "stream": True}
     async with recording(engine.url) as (url, said):
         policy = f"""\
@@ -182,7 +182,7 @@ async def test_tokens_are_those_of_the_engine(engine: Engine, gateway: Gateway, 
 
 
 async def test_the_engine_is_seen(engine: Engine, gateway: Gateway) -> None:
-    """Its health, its load and its models, read as this kind of engine writes them."""
+    """Health, load and models, read in the form of this engine."""
     async with asyncio.timeout(10):
         while True:
             (pool,) = gateway.controller.snapshot(monotonic()).pools
@@ -201,7 +201,7 @@ async def test_the_engine_is_seen(engine: Engine, gateway: Gateway) -> None:
 
 
 async def _freed(engine: Engine, leave: Awaitable[None]) -> None:
-    """The engine works on one request, which is given up now."""
+    """The engine works on one request, whose client leaves now."""
     await engine.until_running(lambda running: running == 1, 60)
     await leave
     assert await engine.until_running(lambda running: running == 0, 30) <= GONE_S
@@ -236,7 +236,7 @@ async def test_leaving_an_answer_that_is_not_streamed_is_noticed(engine: Engine,
 
 
 def _hurried(engine: Engine, on_total: str = "cut") -> Policy:
-    """A policy that gives every request one second."""
+    """A policy with a total timeout of one second."""
     text = f"""\
 apiVersion: tailgate/v1
 models: {{{engine.model}: {{pools: [main]}}}}
@@ -261,7 +261,7 @@ async def test_a_stream_whose_time_is_up_is_cut_short_and_frees_the_engine(
 async def test_a_request_whose_time_is_up_may_be_told_so_and_frees_the_engine(
     engine: Engine, client: openai.AsyncOpenAI, gateway: Gateway, stream: bool
 ) -> None:
-    """An answer in one piece always is: there is nothing to keep."""
+    """A whole answer fails entirely: there is nothing to keep."""
     assert await engine.running() == 0, "somebody else uses this engine"
     gateway.reloads.configure(_hurried(engine, "error" if stream else "cut"))
 
@@ -296,7 +296,7 @@ async def test_a_prompt_that_is_too_long(
 
 
 async def test_a_model_that_there_is_not(client: openai.AsyncOpenAI) -> None:
-    """Unknown to the gateway, or known to it and unknown to the engine."""
+    """A model unknown to the gateway, or only to the engine."""
     for model in ("nobody", "not-there"):
         for stream in (False, True):
             with pytest.raises(openai.NotFoundError) as raised:

@@ -1,4 +1,4 @@
-"""Where there is no engine the tests of one end with a word."""
+"""Without an engine, its tests end with a message."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Tests of what is known of the replicas."""
+"""Tests of the watch over replicas."""

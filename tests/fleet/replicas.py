@@ -1,4 +1,4 @@
-"""Replicas to watch: real sockets that answer what a test says, and policies that name them."""
+"""Replicas to watch: real sockets with scripted answers, and policies that name them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ MODELS = '{"object": "list", "data": [{"id": "m", "max_model_len": 8192}]}'
 
 
 def answer(body: bytes | str = b"", *, status: int = 200, headers: str = "") -> bytes:
-    """A whole answer as it goes over the wire."""
+    """The bytes of a whole answer."""
     raw = body.encode() if isinstance(body, str) else body
     return f"HTTP/1.1 {status} X\r\n{headers}Content-Length: {len(raw)}\r\n\r\n".encode() + raw
 
 
 class FakeReplica:
-    """Answers each path with fixed bytes; None accepts the request and stays silent. Remembers what it was asked."""
+    """Answers each path with fixed bytes; None accepts the request and stays silent. It keeps the requests."""
 
     def __init__(self) -> None:
         self.answers: dict[str, bytes | None] = {
@@ -58,7 +58,7 @@ class FakeReplica:
         await self._server.wait_closed()
 
     async def hang_up(self) -> None:
-        """End every connection in peace."""
+        """Close every connection properly."""
         for writer in self._writers:
             await writer.drain()
             writer.write_eof()
@@ -97,7 +97,7 @@ async def replica() -> AsyncIterator[FakeReplica]:
         await fake.stop()
 
 
-# As often as a test can want, and never so slow that a healthy replica fails for a busy machine.
+# Frequent enough for tests, with timeouts that a healthy replica meets on a busy machine.
 OFTEN = Health(interval_s=0.01, scrape_interval_s=0.01, timeout_s=10.0)
 
 
@@ -108,14 +108,14 @@ def pool(
     health: Health = OFTEN,
     upstream_key: str | None = None,
 ) -> PoolSpec:
-    """A pool whose replicas are called `{name}-0`, `{name}-1`, …; a string is a URL."""
+    """A pool whose replicas are named `{name}-0`, `{name}-1`, …; a string is a URL."""
     urls = [fake if isinstance(fake, str) else fake.url for fake in replicas]
     specs = tuple(ReplicaSpec(f"{name}-{i}", url) for i, url in enumerate(urls))
     return PoolSpec(name, specs, engine=engine, health=health, upstream_key=upstream_key)
 
 
 def policy(*pools: PoolSpec, models: tuple[Model, ...] = (), tiers: tuple[Tier, ...] = (Tier("t"),)) -> Policy:
-    """A policy of these pools. Models stand under their names and aliases."""
+    """A policy of these pools. Models are found by name and alias."""
     names = {name: model for model in models for name in (model.name, *model.aliases)}
     return Policy(names, {p.name: p for p in pools}, {t.name: t for t in tiers}, {}, tiers[0].name)
 
@@ -129,7 +129,7 @@ async def until(true: Callable[[], bool], deadline_s: float = 20.0) -> None:
 
 @asynccontextmanager
 async def watched(watcher: FleetWatcher, rules: Policy) -> AsyncIterator[None]:
-    """`watcher` runs under `rules`."""
+    """Run `watcher` under `rules`."""
     watcher.configure(rules)
     running = asyncio.create_task(watcher.run())
     try:

@@ -1,4 +1,4 @@
-"""The board merges what replicas say of their models, and lists them as clients know them."""
+"""The board merges the model lists of replicas, and lists models by the names that clients use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ANY = Model("*", ("short", "long"), any_name=True)
 
 
 def board(**cards: tuple[ModelCard, ...]) -> ModelBoard:
-    """One that heard from the replicas named, with _ for -."""
+    """A board with reports of the named replicas, with _ for -."""
     made = ModelBoard(created_unix_s=1_700_000_000)
     for name, said in cards.items():
         made.put(name.replace("_", "-"), said)
@@ -135,7 +135,7 @@ def test_a_name_passes_a_catch_all_while_the_list_of_one_replica_cannot_be_read(
 
 
 def test_a_split_is_listed_with_the_shortest_context_of_its_arms() -> None:
-    """A session may get either, so no more than both can take is promised."""
+    """A session may get either arm, so the shorter context of both is promised."""
     old, new = Model("v1", ("short",)), Model("v2", ("long",))
     shared = Model("chat", ("short", "long"), aliases=("default",), split=(("v1", 95), ("v2", 5)))
     two = board(short_0=(ModelCard("v1", 16384),), long_0=(ModelCard("v2", 8192),))

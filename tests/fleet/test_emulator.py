@@ -1,4 +1,4 @@
-"""What the emulated replicas say of themselves is understood."""
+"""The watch understands the pages of emulated replicas."""
 
 from __future__ import annotations
 

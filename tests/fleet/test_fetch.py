@@ -1,4 +1,4 @@
-"""One GET is bounded in time and size, keeps its connection while all goes well, and fails with a value."""
+"""One GET is bounded in time and size, keeps its connection after success, and fails with a value."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ async def test_non_http_answer_is_a_broken_fetch(fake: FakeReplica) -> None:
 
 
 async def test_errors_never_quote_the_key(fake: FakeReplica) -> None:
-    """Nor is a header sent with one that would begin another."""
+    """Nor is a header sent whose value would begin another header."""
     one = fetcher(fake.url + "/health", key="sk-canary\nx")
     failed = await one.get()
     await one.aclose()
@@ -214,14 +214,14 @@ async def test_errors_never_quote_the_key(fake: FakeReplica) -> None:
 
 @pytest.mark.parametrize("host", ["10.0.0.256", "010.0.0.1", "xn--a"])
 async def test_a_host_that_cannot_be_is_one_that_does_not_answer(host: str) -> None:
-    """Not an exception, with which the watch of all replicas would end."""
+    """It must not be an exception, which would end the watch of all replicas."""
     failed = await once(f"http://{host}:8000/health")
     assert isinstance(failed, Failed)
     assert failed.fault is ReadFault.UNREACHABLE
 
 
 async def test_a_replica_that_resets_at_once_is_a_fault_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over uvloop anyio then asks a socket that is gone for its peer, once in a hundred times."""
+    """Over uvloop, anyio asks a closed socket for its peer, once in a hundred times."""
 
     async def reset(*_: object) -> None:
         nobody = cast(socket.socket, None)

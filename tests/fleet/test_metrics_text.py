@@ -1,4 +1,4 @@
-"""The load signals are read right off the pages of every engine, and nothing else on a page confuses them."""
+"""Load signals are read correctly from the pages of every engine, whatever else is on the page."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_a_page_without_any_of_the_metrics_is_not_a_sample(page: str) -> None:
 
 
 def test_spaces_without_end_do_not_keep_it_busy() -> None:
-    """Would take hours if the pattern backtracked."""
+    """This would take hours with a backtracking pattern."""
     line = "vllm:num_requests_running{" + ('a="b"' + " " * 50) * 2000 + "!"
     assert isinstance(vllm(line), Failed)
 
@@ -224,7 +224,7 @@ def test_no_page_raises(tail: str) -> None:
 
 
 def test_adapters_with_requests_are_those_of_the_series_with_the_latest_timestamp() -> None:
-    """vLLM leaves a series on the page for every combination of adapters that a step has had."""
+    """vLLM keeps a series for every combination of adapters that a step ever had."""
     page = """\
 vllm:num_requests_running{model_name="m"} 2.0
 vllm:lora_requests_info{max_lora="4",running_lora_adapters="sql",waiting_lora_adapters=""} 1.7e+09

@@ -1,4 +1,4 @@
-"""Copies to shadow pools: how many, when none, and that nothing of them is left."""
+"""Copies to shadow pools: how many, when none, and that they leave nothing behind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .replicas import FakeReplica, answer, policy, pool, replica
 
 
 class Shadow:
-    """The mirror of a model, and a time that a test sets."""
+    """The mirror of a model, on a clock that a test sets."""
 
     def __init__(self, to: PoolSpec, share: float = 1.0, limit: int = 8) -> None:
         self.now = 100.0

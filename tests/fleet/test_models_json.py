@@ -1,4 +1,4 @@
-"""A list of models is read, or refused in words."""
+"""A list of models is read, or refused with a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data-parallel ranks behind one address: read once, and each is told its own part."""
+"""Data-parallel ranks behind one address: one read, and each rank gets its own part."""
 
 from __future__ import annotations
 

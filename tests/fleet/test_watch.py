@@ -24,7 +24,7 @@ LOAD = Sample(waiting=2, running=3, kv_fraction=0.25)
 
 
 class Fleet:
-    """A watcher that runs, and everything it said."""
+    """A running watcher, and all its reports."""
 
     def __init__(self, models_interval_s: float, clock: Callable[[], float]) -> None:
         self.samples: list[tuple[str, Sample]] = []
@@ -54,7 +54,7 @@ class Fleet:
         await asyncio.sleep(seconds)
 
     async def says(self, name: str, sample: Sample) -> None:
-        """Wait until it says this of the replica, once more than before."""
+        """Wait until it reports this state of the replica once more."""
         seen = self.samples.count((name, sample))
         await until(lambda: self.samples.count((name, sample)) > seen)
 
@@ -121,7 +121,7 @@ async def test_only_a_2xx_is_healthy(fake: FakeReplica, status: int) -> None:
 
 
 async def test_a_verdict_is_dated_when_its_check_was_begun(fake: FakeReplica) -> None:
-    """By then what fails meanwhile is known to be newer. The clock counts what has reached the replica."""
+    """A failure in the meantime is then newer. The clock counts requests that reached the replica."""
     async with watching(policy(pool(fake)), clock=lambda: float(fake.paths().count("/health"))) as fleet:
         for _ in range(3):
             await fleet.says("main-0", Sample(healthy=True))

@@ -1,1 +1,1 @@
-"""Foreign servers: byte scripts of how other engines and proxies answer, each played through the gateway."""
+"""Foreign servers: byte scripts of answers of other engines and proxies, each played through the gateway."""

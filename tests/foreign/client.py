@@ -1,4 +1,4 @@
-"""A client at the other end of a transport that is none, fast or slow; and what it makes of the bytes it got."""
+"""A client at the other end of a fake transport, fast or slow, and its reading of the bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KERNEL_BYTES: Final = 128 * 1024
 
 
 class Door(asyncio.Transport):
-    """The gateway's end of one client connection. `pace` is how many bytes the client takes in a `beat_s`."""
+    """The gateway's end of one client connection. The client takes `pace` bytes per `beat_s`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, pace: int = 2**40, beat_s: float = 0.0) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Door(asyncio.Transport):
     # ---- the client
 
     def leave(self) -> None:
-        """Be gone, whatever the state."""
+        """Close at once, in any state."""
         self.closed = True
         self._buffer.clear()
         self._kernel.clear()
@@ -123,7 +123,7 @@ class Door(asyncio.Transport):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer as it came; `framed` tells whether it came to its end, `extra` is what came after that."""
+    """One received answer. `framed`: whether it is complete. `extra`: bytes after it."""
 
     status: int
     fields: dict[str, str]
@@ -133,17 +133,17 @@ class Answer:
 
     @property
     def streamed(self) -> bool:
-        """Whether it is one of events."""
+        """Whether the answer is a stream of events."""
         return self.fields.get("content-type", "").lower().startswith("text/event-stream")
 
 
 def may_be_whole(raw: bytearray) -> bool:
-    """A cheap look, for streams that come in many pieces."""
+    """A cheap check, for streams of many pieces."""
     return raw.endswith(b"0\r\n\r\n") or raw.find(b"transfer-encoding: chunked", 0, 2000) < 0
 
 
 def read_answer(raw: bytes) -> Answer | None:
-    """The answer in `raw`; None if not even its head is whole."""
+    """The answer in `raw`; None if its head is incomplete."""
     head, end, rest = raw.partition(b"\r\n\r\n")
     if not end:
         return None
@@ -158,7 +158,7 @@ def read_answer(raw: bytes) -> Answer | None:
 
 
 def chunks(raw: bytes) -> tuple[bytes, int, bool]:
-    """The payload, where it ends in `raw`, and whether it came to its end."""
+    """The payload, its end in `raw`, and whether it is complete."""
     pieces: list[bytes] = []
     at = 0
     while (line_end := raw.find(b"\r\n", at)) >= 0:
@@ -174,7 +174,7 @@ def chunks(raw: bytes) -> tuple[bytes, int, bool]:
 
 
 def request(path: str, stream: bool, said: str, choices: int = 1) -> bytes:
-    """A request that `said` makes unlike all others."""
+    """A request with a unique prompt `said`."""
     body: dict[str, object] = {"model": MODEL}
     turns = [{"role": "user", "content": said}]
     match path:
@@ -206,7 +206,7 @@ def request(path: str, stream: bool, said: str, choices: int = 1) -> bytes:
 
 
 def events(body: bytes) -> list[tuple[str, str]]:
-    """Name and data of each event, as the SDKs' decoders read them; one at the end without its blank line, too."""
+    """Name and data of each event, by the rules of the SDKs' decoders; also of a last one without its blank line."""
     found, name, lines = list[Any](), "", list[Any]()
     for raw in [*body.removeprefix(b"\xef\xbb\xbf").splitlines(), b""]:
         line = raw.decode("utf-8", "replace")
@@ -254,7 +254,7 @@ def _first(value: Any, *path: str | int) -> Any:
 
 
 def said_in_stream(path: str, body: bytes) -> str:
-    """The text of every event, joined; of several choices, all of them in the order in which they came."""
+    """The joined text of all events, over all choices, in order of arrival."""
     said: list[object] = []
     for _, data in events(body):
         value = _loaded(data)

@@ -1,8 +1,8 @@
-"""Answers that no server is known to give, made from nothing: each part of one is odd by chance, and the whole is HTTP.
+"""Invented answers that no known server gives: each part may be odd by chance, but the whole is HTTP.
 
 Damage to known answers (`mutate.py`) seldom makes these: usage in the middle, an index that is a text, half a character
-in each of two events, a thousand levels, trailers, interim heads, a body that is compressed. As with damage, any of it
-must give one answer or one error, and harm nobody: `python -m tests.foreign.invented --count 4000`.
+in each of two events, a thousand levels, trailers, interim heads, a compressed body. As with damage, each must give one
+answer or one error, and harm nobody: `python -m tests.foreign.invented --count 4000`.
 """
 
 # ruff: noqa: UP031 - in any other form the braces of JSON would have to be doubled
@@ -102,7 +102,7 @@ class Inventor:
         self._path = path
 
     def value(self) -> str:
-        """Any JSON, and what is none."""
+        """Any JSON, and text that is not JSON."""
         levels = self._random.choice(LEVELS)
         nest = self._random.choice(("[" * levels + "]" * levels, '{"a":' * levels + "1" + "}" * levels))
         return nest if self._random.random() < 0.1 else self._random.choice(VALUES)
@@ -152,7 +152,7 @@ class Inventor:
         return (end.join(lines) + end * self._random.choice((2, 2, 2, 2, 3, 1))).encode("utf-8", "surrogatepass")
 
     def stream(self) -> bytes:
-        """Events, with an end or without."""
+        """A stream of events, with or without an end."""
         events = b"".join(self._event() for _ in range(self._random.choice((0, 1, 3, 8, 20))))
         ends = {MESSAGES: END_OF_MESSAGE, RESPONSES: END_OF_RESPONSE}
         return events + self._random.choice((ends.get(self._path, DONE),) * 3 + (b"", b"data: [DONE]"))
@@ -166,7 +166,7 @@ class Inventor:
         return self._or_any(body, 0.05).encode("utf-8", "surrogatepass")
 
     def framed(self, payload: bytes, content_type: str) -> bytes:
-        """The message: its body in chunks, of a length, or to the end of the connection."""
+        """The HTTP message: its body is chunked, has a length, or ends with the connection."""
         draw = self._random
         lines = draw.sample(LINES, draw.choice((0,) * 6 + (1, 2)))
         if draw.random() < 0.04:

@@ -1,4 +1,4 @@
-"""An event loop without sockets, whose time is a number: it jumps to the next timer when nothing is left to do."""
+"""An event loop without sockets, in virtual time: when idle, it jumps to the next timer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class StuckError(Exception):
-    """Nothing is left to do and no timer is set: whoever waits would wait for ever."""
+    """The loop is idle and no timer is set: all waiting tasks would wait for ever."""
 
 
 class _NoSockets(selectors.SelectSelector):
@@ -31,7 +31,7 @@ Connect = Callable[[asyncio.Protocol, int], asyncio.Transport]
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """`connect` makes the other side of a connection; raises OSError where nobody listens."""
+    """`connect` makes the other side of a connection; it raises OSError if nobody listens."""
 
     def __init__(self) -> None:
         self._virtual = _NoSockets()

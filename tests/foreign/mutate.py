@@ -1,7 +1,8 @@
-"""Scripts cut, joined and damaged by chance, for readers fast and slow: `python -m tests.foreign.mutate --count 10000`.
+"""Scripts that are cut, joined and damaged by chance, for fast and slow readers: `python -m tests.foreign.mutate
+--count 10000`.
 
-Whatever bytes a replica sends, its client gets exactly one answer or one error, nothing hangs beyond its timeout, the
-connection is safe to use again or closed, and no other client's request fails.
+For any bytes of a replica, its client gets exactly one answer or one error, and nothing hangs beyond its timeout. The
+connection is closed or safe to reuse, and no other client's request fails.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ SMALL: Final = [script for script in SCRIPTS if len(script.data) <= MAX_BYTES]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One example, made by chance."""
+    """One random example."""
 
     script: Script
     kind: Kind
@@ -105,7 +106,7 @@ def _damaged(random: Random, data: bytes) -> bytes:
 
 
 def _retyped(random: Random, data: bytes) -> bytes:
-    """Another value for a field of JSON."""
+    """Replace the value of a JSON field."""
     found = list(_VALUE.finditer(data))
     if not found:
         return _damaged(random, data)
@@ -114,7 +115,7 @@ def _retyped(random: Random, data: bytes) -> bytes:
 
 
 def _reframed(random: Random, data: bytes) -> bytes:
-    """Damaged inside a framing that is right: what is wrong is found by whoever reads the payload."""
+    """Damage inside correct framing, so that only a reader of the payload finds it."""
     head, _, rest = data.partition(b"\r\n\r\n")
     chunked = b"transfer-encoding: chunked" in head
     if not chunked and b"content-length: " not in head:
@@ -165,7 +166,7 @@ def case_of(seed: int) -> Case:
 
 
 async def faults(world: World, case: Case) -> list[str]:
-    """What is not as it must be."""
+    """The violations in this example."""
     script = case.script
     first, second = SOUND_STREAM[:500], SOUND_STREAM[500:]
     world.set_parts(lambda _: Play([first, second], between_s=2.0))
@@ -213,7 +214,7 @@ async def faults(world: World, case: Case) -> list[str]:
 
 
 def _told(script: Script, answer: Answer, records: list[Record]) -> list[str]:
-    """What is wrong with the error of a stream that had begun: its client must not take it for one that is whole."""
+    """The violations after an error inside a stream: its client must not take the stream for complete."""
     if not answer.streamed or answer.status != 200:
         return []
     record = max(records, key=lambda record: record.request.id)
@@ -225,7 +226,7 @@ def _told(script: Script, answer: Answer, records: list[Record]) -> list[str]:
 
 
 def _overcounted(script: Script, records: list[Record]) -> list[str]:
-    """Whether more is accounted than the request could cost."""
+    """Whether more tokens were counted than the request could cost."""
     record = max(records, key=lambda record: record.request.id)
     most = max(MAX_TOKENS * script.choices, len(script.data))
     right = 0 <= record.output_tokens <= most and 0 <= record.prompt_tokens <= MAX_PROMPT_TOKENS
@@ -233,7 +234,7 @@ def _overcounted(script: Script, records: list[Record]) -> list[str]:
 
 
 async def _outlived(world: World) -> list[str]:
-    """Whether the deadlines still ring."""
+    """Whether deadlines still fire."""
     world.set_parts(lambda _: Play([]))
     door = world.door()
     began = world.loop.time()
@@ -247,7 +248,7 @@ async def _outlived(world: World) -> list[str]:
 
 
 def run(seeds: range, report: Callable[[int, Case, list[str]], None], make: Callable[[int], Case] = case_of) -> None:
-    """Play the examples that `make` gives for all seeds; `report` hears of those that go wrong."""
+    """Play the examples of `make` for all seeds; `report` is called with failures."""
     stage = Stage()
     for seed in seeds:
         case = make(seed)
@@ -268,7 +269,7 @@ async def _one(stage: Stage, case: Case) -> list[str]:
 
 
 def main(make: Callable[[int], Case] = case_of) -> int:
-    """The long form, of the examples that `make` gives."""
+    """The command line for long runs of the examples of `make`."""
     parser = argparse.ArgumentParser(description="Plays damaged or invented answers.")
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)

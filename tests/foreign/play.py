@@ -1,4 +1,4 @@
-"""Plays a script through a gateway and says what is wrong with what came of it."""
+"""Plays a script through a gateway and lists the violations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LATE_S: Final = 30.0
 
 
 def in_lines(data: bytes) -> list[bytes]:
-    """A piece for each line."""
+    """The bytes of each line as a piece."""
     return data.splitlines(keepends=True) if data.count(b"\n") < 2000 else _every(data, 1000)
 
 
@@ -44,7 +44,7 @@ HUGE_BYTES: Final = 5_000_000
 
 
 def sizes_of(script: Script, hedged: bool) -> tuple[str, ...]:
-    """Sizes of reads. Where two replicas play, bytes come by sevens, and of what is large there are fewer: time."""
+    """Sizes of reads. With two replicas, pieces have seven bytes; large scripts have fewer runs, to save time."""
     if len(script.data) > HUGE_BYTES:
         return () if hedged else ("whole",)
     if len(script.data) > LARGE_BYTES:
@@ -53,7 +53,7 @@ def sizes_of(script: Script, hedged: bool) -> tuple[str, ...]:
 
 
 def play_of(script: Script, pieces: Iterable[bytes], *late_s: float) -> Callable[[bytes], Play]:
-    """The part of a replica: how long after each request it begins, the last of them for all that follow."""
+    """The part of a replica: its delay for each request; the last delay repeats."""
     given = list(pieces)
     asked = 0
 
@@ -66,10 +66,10 @@ def play_of(script: Script, pieces: Iterable[bytes], *late_s: float) -> Callable
 
 
 async def problems(world: World, script: Script, cut: str, aggregate: bool, hedged: bool) -> list[str]:
-    """Everything that is not as it must be."""
+    """All violations of a script."""
     if aggregate and script.choices > 1:
-        return []  # refused before any replica is asked
-    # The duplicate wins, or where the reads are lines, the first attempt does after all.
+        return []  # refused without a replica
+    # The duplicate wins; if pieces are lines, the first attempt does.
     late_s = (0.0,) if not hedged else (LATE_S, LATE_S + 5.0) if cut == "lines" else (LATE_S, 0.0)
     world.set_parts(play_of(script, CUTS[cut](script.data), *late_s))
     before = len(world.records)
@@ -94,7 +94,8 @@ async def problems(world: World, script: Script, cut: str, aggregate: bool, hedg
 
 
 async def problems_elsewhere(world: World, script: Script) -> list[str]:
-    """The same where another replica is sound: nothing may be worse, and what has not begun may be answered there."""
+    """The violations with a second, healthy replica: nothing may be worse, and answers that have not begun may come
+    from there."""
     first = play_of(script, CUTS["whole"](script.data), 0.0)
     asked = 0
 
@@ -129,12 +130,12 @@ def _accounted(world: World, script: Script, before: int, aggregate: bool) -> li
 
 
 def expected(script: Script, aggregate: bool) -> Ends:
-    """What a tier of that kind makes of it."""
+    """The expected outcome in this kind of tier."""
     return script.assembled if aggregate and script.stream and script.ends is Ends.WHOLE else script.ends
 
 
 def judged(script: Script, answer: Answer | None, aggregate: bool) -> list[str]:
-    """What is wrong with one answer."""
+    """The violations in one answer."""
     if answer is None:
         return ["no answer"]
     match expected(script, aggregate):
@@ -187,16 +188,16 @@ HELD_BYTES: Final = 1024 * 1024
 
 
 def payload_of(data: bytes) -> bytes:
-    """The body of a whole answer that is right in HTTP."""
+    """The body of a whole answer with correct framing."""
     head, _, rest = data.partition(b"\r\n\r\n")
     return chunks(rest)[0] if b"transfer-encoding" in head else rest
 
 
 def dialect_faults(script: Script, answer: Answer) -> list[str]:
-    """What is wrong with an answer, whatever it ought to have been."""
+    """The violations that no answer may have."""
     if answer.status != 200:
         return ([] if answer.framed else ["the error has no end"]) + _dialect(script, answer)
-    # Too long to be held, a whole answer is shown before it is known whether it has an end.
+    # A whole answer that is too long to hold is passed on before its end is known.
     may_break = not answer.streamed and len(script.data) > HELD_BYTES
     return [] if answer.framed or may_break else ["the answer has no end"]
 

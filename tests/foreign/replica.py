@@ -1,4 +1,4 @@
-"""A replica at the other end of a transport that is none: plays a script in pieces of any size."""
+"""A replica at the other end of a fake transport: plays a script in pieces of any size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PIECES_AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """What a replica sends for one request: at once, or `after_s` seconds later."""
+    """The bytes of a replica for one request, sent at once, or `after_s` seconds later."""
 
     pieces: Iterable[bytes]
     then: Then = Then.KEEP
@@ -32,7 +32,7 @@ Part = Callable[[bytes], Play]
 
 
 class Line(asyncio.Transport):
-    """One connection, as the gateway holds it."""
+    """The gateway's end of one connection."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, protocol: asyncio.Protocol, part: Callable[[], Part]) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class Line(asyncio.Transport):
 
     @property
     def unread(self) -> bool:
-        """Whether the replica has sent what the gateway has not read."""
+        """Whether the replica has sent bytes that the gateway has not read."""
         return self._at < len(self._pieces)
 
     def _begin(self, play: Play) -> None:
@@ -141,7 +141,7 @@ class Line(asyncio.Transport):
 
 
 class Replicas:
-    """Every replica by its port: each request at one is answered by the part that is set for it then."""
+    """Every replica by its port: each request gets the part that is set for its replica at that time."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ports: Iterable[int]) -> None:
         self._loop = loop
@@ -155,7 +155,7 @@ class Replicas:
         return line
 
     def unsafe(self) -> list[str]:
-        """What is wrong with connections that nobody owns: they are to be open, reading and empty, or closed."""
+        """The violations of idle connections: they must be open, reading and empty, or closed."""
         wrong = []
         for line in self.lines:
             if not line.closed and cast(Any, line.protocol).receiver is None:

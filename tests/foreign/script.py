@@ -1,6 +1,6 @@
-"""One answer of a foreign server: its bytes, the public fact behind them, and what must come of it.
+"""One answer of a foreign server: its bytes, the public fact behind them, and the right outcome.
 
-A script is data. Its bytes are written here from the facts that `source` names; nothing is copied from there.
+A script is data. Its bytes were written for this file from the facts that `source` names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ EMBEDDINGS: Final = "/v1/embeddings"
 
 
 class Then(Enum):
-    """What becomes of the connection after the bytes."""
+    """The state of the connection after the bytes."""
 
     KEEP = auto()
     CLOSE = auto()
@@ -30,7 +30,7 @@ class Then(Enum):
 
 
 class Ends(Enum):
-    """What the client must get."""
+    """The outcome that the client must get."""
 
     WHOLE = auto()
     """The answer, complete."""
@@ -44,7 +44,7 @@ class Ends(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """`text` is what a client reads out of a whole answer, joined."""
+    """`text`: the joined text of a whole answer."""
 
     name: str
     source: str
@@ -110,12 +110,12 @@ DONE: Final = b"data: [DONE]\n\n"
 
 
 def dumped(value: object) -> bytes:
-    """JSON as most engines write it: without blanks."""
+    """Compact JSON, as most engines write it."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
 def data(value: object) -> bytes:
-    """One event with JSON and nothing else."""
+    """One event with only JSON."""
     return b"data: " + dumped(value) + b"\n\n"
 
 
@@ -130,7 +130,7 @@ def typed(name: str, **fields: Any) -> bytes:
 
 
 def spoken(text: str | None = None, finish: object = None, index: int = 0, **fields: Any) -> dict[str, Any]:
-    """A chunk of a chat stream; `fields` are further ones of the delta."""
+    """A chunk of a chat stream; `fields` are added to the delta."""
     delta: dict[str, Any] = dict(fields) if text is None else {"content": text, **fields}
     choice = {"index": index, "delta": delta, "finish_reason": finish}
     return {"id": "c-1", "object": "chat.completion.chunk", "created": 1, "model": MODEL, "choices": [choice]}
@@ -145,7 +145,7 @@ USED: Final = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
 
 
 def usage(value: object = USED, **fields: Any) -> bytes:
-    """The event with token counts and nothing else."""
+    """The event with only token counts."""
     return data({**spoken(), "choices": [], "usage": value, **fields})
 
 
@@ -157,7 +157,7 @@ TEXT: Final = "Hi there"
 
 
 def completion(text: str | None = TEXT, finish: object = "stop", **fields: Any) -> bytes:
-    """A whole chat completion; `fields` go to the top."""
+    """A whole chat completion; `fields` are added at the top."""
     message = {"role": "assistant", "content": text}
     choice = {"index": 0, "message": message, "finish_reason": finish}
     whole = {"id": "c-1", "object": "chat.completion", "created": 1, "model": MODEL, "choices": [choice], "usage": USED}

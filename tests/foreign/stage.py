@@ -1,4 +1,4 @@
-"""One loop, and on it a gateway for each kind of tier."""
+"""An event loop with a gateway for each kind of tier."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TWO_REPLICAS: Final[Kind] = (False, True)
 
 
 class Stage:
-    """One loop, and one gateway for each kind of tier; a gateway at which anything went wrong is not used again."""
+    """An event loop with one gateway for each kind of tier. A gateway is not used again after a violation."""
 
     def __init__(self) -> None:
         self.loop = VirtualLoop()
@@ -43,7 +43,7 @@ class Stage:
         return found
 
     async def play_elsewhere(self, script: Script) -> list[str]:
-        """What is wrong where another replica is sound."""
+        """The violations with a second, healthy replica."""
         world = await self.world(TWO_REPLICAS)
         with watched(self.loop) as seen:
             found = await problems_elsewhere(world, script)
@@ -53,7 +53,7 @@ class Stage:
         return found
 
     def drop(self, kind: Kind) -> None:
-        """Use that gateway no more."""
+        """Discard that gateway."""
         self._worlds.pop(kind).close()
 
     def close(self) -> None:

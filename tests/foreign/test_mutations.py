@@ -1,4 +1,4 @@
-"""Whatever bytes a replica sends: one answer or one error, no hang, no harm to others. The long form: `mutate.py`."""
+"""For any bytes of a replica: one answer or one error, no hang, no harm to others. The long form: `mutate.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each script through each kind of tier, in pieces of each size; and what the fleet of them has to have."""
+"""Each script through each kind of tier, in pieces of each size; and the coverage of all scripts."""
 
 from __future__ import annotations
 

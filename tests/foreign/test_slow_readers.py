@@ -1,4 +1,4 @@
-"""A client that reads slowly and steadily gets all of a large answer; one that reads next to nothing is cut off."""
+"""A slow and steady reader gets all of a large answer; one that reads almost nothing is cut off."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NEXT_TO_NOTHING_BYTES = 20
 
 
 def asked(name: str, pace: int) -> tuple[Answer | None, float]:
-    """The answer to a client that takes so much in a beat, and how long it took, in seconds of the loop."""
+    """The answer to a client of this pace, and its duration, in seconds of the loop."""
     stage, script = Stage(), FLEET[name]
 
     async def ask() -> tuple[Answer | None, float]:

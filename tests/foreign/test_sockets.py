@@ -1,4 +1,4 @@
-"""Some of the scripts over real sockets, with the loop that the gateway is served with, compiled or not."""
+"""Some scripts over real sockets, with the gateway's own event loop, compiled or not."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ TAKEN = [name for name, script in FLEET.items() if name.startswith(SERVERS) and 
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, object]:
-    """The loop that the gateway is served with."""
+    """The gateway's own event loop."""
     return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture
 async def replica() -> AsyncIterator[Capture]:
-    """A replica that sends whatever it is told to."""
+    """A replica that sends given bytes."""
     async with Capture() as capture:
         yield capture
 
 
 async def ask(port: int, data: bytes) -> Answer | None:
-    """One request on a connection of its own, its answer to the end of it or of the connection."""
+    """Send one request on a new connection. Returns the bytes up to the end of the answer or of the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     raw = b""
     try:

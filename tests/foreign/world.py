@@ -42,12 +42,12 @@ SOUND_WHOLE: Final = sized(completion())
 
 
 def sound(body: bytes) -> Play:
-    """A replica as it should be."""
+    """A healthy replica."""
     return Play([SOUND_STREAM if b'"stream":true' in body else SOUND_WHOLE])
 
 
 def policy_of(ports: Iterable[int], aggregate: bool, hedged: bool = False, failures: int = 1) -> Policy:
-    """One tier, and one pool of a replica at each port; so many faults that count open a breaker."""
+    """One tier, and one pool with a replica at each port; this many counted faults open a breaker."""
     urls = ", ".join(f"http://127.0.0.1:{port}" for port in ports)
     hedge = ", hedge: {holdout: 0%, budget: 100%}, retry: {budget: 100%}" if hedged else ""
     return load_text(
@@ -81,7 +81,7 @@ def _config() -> uvicorn.Config:
 
 
 class Tracebacks(logging.Handler):
-    """Keeps what must never be logged."""
+    """Keeps log records that must never occur."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class Tracebacks(logging.Handler):
 
 @contextmanager
 def watched(loop: asyncio.AbstractEventLoop) -> Iterator[list[str]]:
-    """What is logged with a traceback, or raised in a callback, meanwhile."""
+    """Collects tracebacks in the log and exceptions in callbacks, inside the block."""
     handler = Tracebacks()
     logger = logging.getLogger("tailgate")
     logger.addHandler(handler)
@@ -107,7 +107,7 @@ def watched(loop: asyncio.AbstractEventLoop) -> Iterator[list[str]]:
 
 
 class World:
-    """Everything between a client's bytes and a replica's."""
+    """The whole gateway, between a client's bytes and a replica's."""
 
     def __init__(self, loop: VirtualLoop, aggregate: bool = False, hedged: bool = False) -> None:
         self.loop = loop
@@ -130,7 +130,7 @@ class World:
         self._asked = 0
 
     def set_parts(self, part: Part) -> None:
-        """Every replica plays that from now on."""
+        """Every replica plays this script from now on."""
         self.replicas.parts = dict.fromkeys(PORTS, part)
 
     def _sweep(self) -> None:
@@ -148,24 +148,24 @@ class World:
     # ---- clients
 
     def door(self, **pace: Any) -> Door:
-        """A client that has connected."""
+        """A connected client."""
         door = Door(self.loop, **pace)
         door.protocol = ClientConnection(self.gateway.handler, self.gateway.limits, _config(), self._state, {})
         door.protocol.connection_made(door)
         return door
 
     def unlike(self) -> str:
-        """A prompt that no other request has."""
+        """A unique prompt."""
         self._asked += 1
         return f"question {self._asked}"
 
     async def ask(self, door: Door, data: bytes) -> Answer | None:
-        """Send a request, wait for the answer; None: the connection ended without one, or nothing came for ever."""
+        """Send a request and wait for the answer. None: the connection ended without one, or nothing ever arrived."""
         door.protocol.data_received(data)
         return await self.answer(door)
 
     async def answer(self, door: Door) -> Answer | None:
-        """Wait for the answer to what was sent."""
+        """Wait for the answer to the last request."""
         try:
             async with asyncio.timeout(MAX_S):
                 while True:
@@ -179,18 +179,18 @@ class World:
             return None
 
     async def turn(self) -> None:
-        """Let everything that is due happen, and no time pass to speak of."""
+        """Run everything that is due, with almost no time passing."""
         await asyncio.sleep(0.001)
 
     async def served(self) -> bool:
-        """Whether one more client gets an ordinary answer."""
+        """Whether another client gets a normal answer."""
         door = self.door()
         answer = await self.ask(door, request(CHAT, True, self.unlike()))
         door.close()
         return answer is not None and answer.status == 200 and b"[DONE]" in answer.body
 
     async def warm(self) -> None:
-        """Let it learn how long first tokens take, so that it hedges those that are late."""
+        """Let the gateway learn TTFT quantiles, so that it hedges late requests."""
         door = self.door()
         for _ in range(MIN_SAMPLES):
             await self.ask(door, request(CHAT, True, self.unlike()))
@@ -201,11 +201,11 @@ class World:
     # ---- the fleet
 
     def down(self) -> list[str]:
-        """Replicas that get nothing."""
+        """Replicas that get no requests."""
         return [name for _, name, state, _ in self.gateway.controller.states() if state is not ReplicaState.UP]
 
     async def recovered(self) -> bool:
-        """Whether every replica is up, once the breakers have cooled and somebody has asked."""
+        """Whether every replica is up, after the breakers' wait and some requests."""
         for _ in range(MAX_TRIES):
             if not self.down():
                 return True
@@ -214,7 +214,7 @@ class World:
         return False
 
     def held(self) -> list[str]:
-        """What is held although nobody asks for anything."""
+        """State that is held although no request is open."""
         found = self.replicas.unsafe()
         if self.gateway.driver.under_way:
             found.append(f"{self.gateway.driver.under_way} requests are under way")

@@ -44,7 +44,7 @@ async def start(children: Children, code: str, name: str = "worker") -> Child:
 
 
 def gone(child: Child) -> bool:
-    """Whether there is no such process any more; one that has ended and was not waited for is still there."""
+    """Whether the process is gone; an ended one that was not waited for still exists."""
     try:
         os.kill(child.process.pid, 0)
     except ProcessLookupError:

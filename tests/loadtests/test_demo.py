@@ -1,4 +1,4 @@
-"""`make run`, as the person who types it sees it."""
+"""`make run`, as a user sees it."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ NAMES = {"short-1", "short-2", "short-3", "long-1", "gateway"}
 
 
 class Demo:
-    """A demo under way, and what it has printed so far."""
+    """A running demo, and its output so far."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
         self.text = ""
 
     async def prints(self, what: str) -> str:
-        """Read until a line that has `what` in it; gives that line."""
+        """Read until a line with `what` in it. Returns that line."""
         assert self.process.stdout is not None
         while raw := await self.process.stdout.readline():
             self.text += raw.decode()
@@ -46,17 +46,17 @@ class Demo:
         raise AssertionError(f"it ended without a word of {what!r}:\n{self.text}")
 
     async def ends(self) -> int:
-        """Read to the end; gives the exit status."""
+        """Read to the end. Returns the exit status."""
         assert self.process.stdout is not None
         self.text += (await self.process.stdout.read()).decode()
         return await self.process.wait()
 
     def children(self) -> list[int]:
-        """The processes that it has started, the first one first."""
+        """The processes that it started, in order."""
         return sorted(entry.pid for entry in process_table() if entry.parent == self.process.pid)
 
     def fact(self, name: str) -> str:
-        """What stands behind `name`."""
+        """The rest of the line after `name`."""
         found = re.search(rf"^  {name} +(\S+( m?s\b)?)", self.text, re.MULTILINE)
         assert found, f"nothing is said of {name}:\n{self.text}"
         return found[1]
@@ -89,7 +89,7 @@ def alive(pids: list[int]) -> list[int]:
 
 
 def request_of(line: str) -> httpx.Request:
-    """What a printed curl line sends: the body is its own, or comes from the program before it."""
+    """The request of a printed curl line; its body is in the line, or comes from the program before it."""
     program, _, curl = line.rpartition(" | ")
     words = shlex.split(curl)
     assert words[0] == "curl"

@@ -1,4 +1,4 @@
-"""Reading the process table, and summing up a tree."""
+"""Reads of the process table, and sums over a tree."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_neighbours_are_what_the_machine_did_beside_us(monkeypatch: pytest.Monke
     monkeypatch.setattr("loadtests.processes.machine_busy_s", lambda: machine[0])
     monkeypatch.setattr("loadtests.processes.os.cpu_count", lambda: 2)
     neighbours = Neighbours()
-    # Ten seconds of two cores: the machine worked for 11 s, we for 6 of them.
+    # Ten seconds of two cores: the machine worked for 11 s, this process for 6 of them.
     clock[0], ours[0], machine[0] = 10.0, 7.0, 111.0
     assert neighbours.share() == pytest.approx(0.25)
 

@@ -1,1 +1,1 @@
-"""Tests of what is measured and shown."""
+"""Tests of metrics, state, admin port, logs and journals."""

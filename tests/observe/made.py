@@ -1,4 +1,4 @@
-"""Policies, records and sources to test with."""
+"""Policies, records and sources for tests."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def a_request(tier: Tier = PREMIUM, *, stream: bool = True, body_at: float = 100
 
 
 def serve(requests: int, tell: Callable[[Told], None], seed: int = 5) -> None:
-    """So many requests, one after the other and all of them answered, by a controller whose calls are told."""
+    """Serve this many requests, one after the other, by a controller whose calls are recorded."""
     controller = Recorded(POLICY, Random(seed), tell)
     for number in range(requests):
         at = 100.0 + number

@@ -1,4 +1,4 @@
-"""The admin port: probes, state, page, and who may change something."""
+"""The admin port: probes, state, console, and the right to change something."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOKEN = "canary-admin-token"
 
 
 class Process:
-    """Metrics, and a reload that remembers that it was asked for."""
+    """Metrics, and a reload that counts its calls."""
 
     def __init__(self) -> None:
         self.metrics = Metrics(POLICY)
@@ -354,7 +354,7 @@ async def test_the_page_reads_only_fields_that_the_state_has(process: Process) -
         assert read & keys, name
 
 
-# ---- what would become of a request
+# ---- explain
 
 
 async def question(process: Process, body: str, host: str = "127.0.0.1") -> httpx.Response:

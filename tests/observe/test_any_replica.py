@@ -1,4 +1,4 @@
-"""Whatever a replica says of itself, nothing raises: our pages and our list of models stay readable."""
+"""For any text of a replica, nothing raises: our pages and our list of models stay readable."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ SAMPLES = st.builds(
 
 
 class Gateway:
-    """What stands between a replica's pages and those who read ours, without sockets."""
+    """The parts between a replica's pages and readers of ours, without sockets."""
 
     def __init__(self) -> None:
         self.controller = Controller(RULES, Random(3))
@@ -88,12 +88,12 @@ class Gateway:
                 self.observe(Sample(context_tokens=min(lengths)))
 
     def observe(self, sample: Sample) -> None:
-        """The replica said this."""
+        """Let the replica report this."""
         self.now += 1.0
         self.controller.observe("r0", sample, self.now)
 
     def serve(self) -> None:
-        """One request, whatever becomes of it."""
+        """Serve one request, with any outcome."""
         self._asked += 1
         request = replace(a_request(FREE, body_at=self.now), id=self._asked, head_at=self.now, policy=RULES)
         for command in self.controller.arrive(request, self.now):
@@ -103,7 +103,7 @@ class Gateway:
         self.controller.leave(self._asked, self.now)
 
     def check(self) -> None:
-        """Everybody who looks gets an answer that can be read."""
+        """All our pages can be read."""
         orjson.loads(orjson.dumps(self.board.listing(RULES)))
         for name in ("llama", "m", "x"):
             orjson.dumps(self.board.one(RULES, name))

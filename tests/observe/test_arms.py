@@ -1,4 +1,4 @@
-"""The arms of a split: counted, compared, and judged only where there is enough to say."""
+"""The arms of a split: counted, compared, and judged only with enough data."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def split(big: int = 95, small: int = 5) -> Policy:
 
 
 class Told:
-    """Metrics that hear of the requests of a split."""
+    """Metrics of the requests of a split."""
 
     def __init__(self) -> None:
         self.policy = split()
         self.metrics = Metrics(self.policy)
 
     def hear(self, arm: str, requests: int, ttft_s: float, failed: int = 0) -> None:
-        """So many requests of which `failed` failed; their TTFT spreads from half to one and a half times."""
+        """This many requests, of which `failed` failed; TTFT is spread from .5 to 1.5 times the given one."""
         random = Random(f"{arm} {requests}")
         request = replace(ASK, policy=self.policy, model=self.policy.models[arm], split="chat")
         for number in range(requests):
@@ -121,7 +121,8 @@ def test_requests_of_other_models_are_in_no_arm() -> None:
 
 
 def test_equal_arms_are_accused_in_fewer_than_1_of_20_runs_however_often_somebody_looks() -> None:
-    """150 runs of 1,000 requests, looked at after every fiftieth. With z = 1.96, every seventh is accused."""
+    """150 runs of 1,000 requests, with a look after every fiftieth. With z = 1.96, one equal arm in seven is called
+    worse."""
     accused = 0
     policy = split()
     asks = {arm: replace(ASK, policy=policy, model=policy.models[arm], split="chat") for arm in ("v1", "v2")}

@@ -1,4 +1,4 @@
-"""The question of `/admin/explain` is about the model that would serve the request."""
+"""`/admin/explain` answers for the model that would serve the request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The metrics page parses in both formats, follows the naming rules, and lets the event loop run."""
+"""The metrics page parses in both formats, follows the naming rules, and does not block the event loop."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Parse = Callable[[str], Iterable[Metric]]
 
 
 def filled(replicas: int = 2) -> Metrics:
-    """Metrics of which every family has a series."""
+    """Metrics with a series in every family."""
     metrics = Metrics(policy(replicas=replicas))
     for number in range(replicas):
         metrics.ended(replace(OK, replica=f"r{number}", ttft_s=0.01 * number))

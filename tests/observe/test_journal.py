@@ -1,4 +1,4 @@
-"""A journal is whole files of whole lines, whatever the disk does, and the requests never wait for it."""
+"""A journal has complete lines, even if the disk fails, and requests never wait for it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def journal(path: Path, **more: int) -> Journal:
 
 
 def fail(monkeypatch: pytest.MonkeyPatch, *which: int) -> None:
-    """Let these writes (0: the first from now on) write half of what they should and fail: the disk is full."""
+    """Make these writes (0: the next one) write only half and fail, as on a full disk."""
     count, write = [0], parts.write_all
 
     def full(fd: int, data: bytes) -> None:
@@ -148,7 +148,7 @@ async def test_a_full_disk_leaves_a_gap_that_is_counted_and_told_once(
 async def test_a_name_that_a_full_disk_did_not_take_is_written_after_the_gap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else all that comes under a policy that was loaded meanwhile could not even be read."""
+    """Else calls under a policy that was loaded in between could not be read."""
     written = journal(tmp_path / "j")
     fail(monkeypatch, 0, 1, 2)
     loaded = [policy(generation=number) for number in (2, 3)]
@@ -204,7 +204,7 @@ async def test_call_that_cannot_be_encoded_leaves_a_gap_in_the_journal(
 
 
 def test_calls_are_kept_only_until_their_batch_is_full(tmp_path: Path) -> None:
-    """Else a fast loop would hold every request of the last flush."""
+    """Else a fast loop would hold all requests of the last flush."""
     written = journal(tmp_path / "j")
     longest = 0
     for _ in range(3 * BATCH):

@@ -1,4 +1,4 @@
-"""Objectives that the answers of a tier break: since when, and at which bound of its replicas."""
+"""Broken objectives of a tier: since when, and at which bound of its replicas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The event-loop lag gauge: holds the largest for a while, then forgets it."""
+"""The event-loop lag gauge holds the largest lag for a while, then forgets it."""
 
 import asyncio
 import contextlib
@@ -30,11 +30,12 @@ def test_the_largest_lag_is_held_and_then_forgotten() -> None:
     assert round(lag.read(), 6) == 0.02
     assert len(seen) == 4
     assert lag.waits.counts[lag.waits.edges.index(0.5)] == 1
-    assert sum(lag.waits.counts) == 6  # two of them in the .3 s, as long as those who came during it had to wait
+    # two of them in the .3 s, as long as callbacks that became ready during it waited
+    assert sum(lag.waits.counts) == 6
 
 
 def test_a_loop_that_stands_still_makes_every_moment_of_it_wait() -> None:
-    """What is ready .2 s into a stall of a second waits for .8 s; one wait for all of it would leave the others out."""
+    """A callback that is ready .2 s into a stall of 1 s waits for .8 s; a single long wait would hide it."""
     clock = Clock()
     lag = LoopLag(clock, lambda _: None, interval_s=0.01)
     for _ in range(900):

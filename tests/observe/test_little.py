@@ -1,4 +1,4 @@
-"""Little's law between the server and the controller: it holds for any traffic and any window, and a leak breaks it."""
+"""Little's law between server and controller: it holds for any traffic and window, and a leak breaks it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SLOTS = 16  # of the short pool
 
 
 class Traffic:
-    """Requests at random times for random times, through a real controller, told to a door and to metrics."""
+    """Requests at random times of random length, through a real controller, counted by a server and by metrics."""
 
     def __init__(self, seed: int, rate_per_s: float, service_s: float) -> None:
         self.draw = Random(seed)
@@ -49,7 +49,7 @@ class Traffic:
         self._inside: set[int] = set()
 
     def run(self, seconds: float) -> None:
-        """Let requests come for so long, and leave those under way that are."""
+        """Let requests arrive for this long; open ones stay open."""
         until = self.now + seconds
         at = self.now + self.draw.expovariate(self.rate_per_s)
         while (next_at := min(at, self._due[0][0] if self._due else at, self.controller.wake_at())) < until:
@@ -116,7 +116,7 @@ def test_the_law_holds_for_any_traffic_over_any_window(
 
 
 def leaking(share: float, **what: Callable[[int], bool]) -> LittleView:
-    """A minute of traffic, a minute of it with a leak."""
+    """A minute of traffic, then a minute with a leak."""
     traffic = Traffic(7, 20.0, 0.4)
     traffic.run(60.0)
     traffic.read()
@@ -157,7 +157,7 @@ def test_a_controller_that_never_ends_a_request_is_seen() -> None:
     traffic = Traffic(7, 20.0, 0.4)
     traffic.run(60.0)
     traffic.read()
-    # Its connection is gone and the server has closed it, but nobody told the controller that the attempt has ended.
+    # The server has closed its connection, but the controller never learned that the attempt ended.
     heappop(traffic._due)
     traffic.server.end(traffic.now)
     traffic.run(60.0)

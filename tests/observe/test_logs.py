@@ -1,4 +1,4 @@
-"""Log lines: one per event, parseable, forged by nobody, silent unless asked."""
+"""Log lines: one per event, parseable, unforgeable, and silent by default."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORGED = 'x"\n2025-01-01T00:00:00Z INFO gateway: forged \x1b[31m\u2028 a=b'
 
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
-    """The process's logging as it was."""
+    """Restore the process's logging after the test."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     root.handlers = []

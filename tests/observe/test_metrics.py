@@ -31,7 +31,7 @@ places = st.sampled_from([(None, None), ("short", None), ("short", "r0"), ("shor
 
 @st.composite
 def records(draw: st.DrawFn) -> Record:
-    """Any record that could be, and some that could not."""
+    """Any possible record, and some impossible ones."""
     tier = draw(st.sampled_from([PREMIUM, FREE]))
     outcome = draw(st.sampled_from(Outcome))
     pool, replica = draw(places)
@@ -69,7 +69,7 @@ def series(metrics: Metrics) -> int:
 
 
 def applies(record: Record, metric: Metric) -> bool:
-    """Whether an objective on `metric` has something to say of `record`: by docs/reference/metrics.md, again."""
+    """Whether an objective on `metric` judges `record`, by the rules of docs/reference/metrics.md."""
     if not record.outcome.counts:
         return False
     if metric is Metric.E2E:

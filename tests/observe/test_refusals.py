@@ -1,4 +1,4 @@
-"""Times to refusals: told at once, after a wait, or caused by a failure."""
+"""Times to refusals: at once, after a wait, or after a failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A journal is told to a fresh controller, from its first part to its last, and the first other answer is found."""
+"""A journal is replayed to a fresh controller, part by part, and the first different answer is found."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REQUESTS = 30
 
 
 def written(path: Path, max_bytes: int = 2**20) -> list[Path]:
-    """A journal of `REQUESTS` requests, in as many parts as it takes."""
+    """A journal of `REQUESTS` requests, in several parts."""
     path.mkdir(exist_ok=True)
     journal = Journal(path / "j", POLICY, 5, 1.0, "1.2.3", max_bytes=max_bytes, files=1000)
 
@@ -37,7 +37,7 @@ def told(*paths: Path) -> Replayed:
 
 
 def change(path: Path, line: int, row: Any) -> None:
-    """Write another line (0: the header) in the place of one."""
+    """Replace a line (0: the header)."""
     lines = path.read_bytes().splitlines(keepends=True)
     lines[line] = row if isinstance(row, bytes) else orjson.dumps(row) + b"\n"
     path.write_bytes(b"".join(lines))
@@ -91,7 +91,7 @@ def test_the_first_other_answer_is_found(tmp_path: Path) -> None:
 
 
 def test_bits_count(tmp_path: Path) -> None:
-    """The next float is another one."""
+    """The next larger float must count as a different answer."""
     (file,) = written(tmp_path)
     whole = file.read_bytes()
     row = orjson.loads(whole.splitlines()[4])

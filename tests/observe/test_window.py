@@ -1,4 +1,4 @@
-"""Sliding windows: what is in, what is out, and quantiles of what is in."""
+"""Sliding windows: members, and quantiles of members."""
 
 import math
 

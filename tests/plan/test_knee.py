@@ -72,7 +72,7 @@ def test_none_below_the_least_is_tried() -> None:
 @pytest.mark.parametrize("before", [0.0, 0.93])
 @pytest.mark.parametrize("start", [1, 3, 4, 64])
 def test_a_fleet_that_is_full_is_no_sign_that_more_replicas_do_not_help(start: int, before: float) -> None:
-    """Without admission control nearly nothing is good until everything fits."""
+    """Without admission control almost nothing is good until everything fits."""
     asked, attempt = counting(lambda n: 1.0 if n >= 37 else before, in_system=300.0)
     assert fewest(attempt, start) == 37
     assert len(asked) <= 14
@@ -141,7 +141,7 @@ tiers: {default: {slo: {e2e: {p99: 2s}}}}
 
 
 def test_the_arithmetic_of_what_was_found_is_told_beside_it() -> None:
-    """Little's law: requests in slots, which are sampled, are the rate times the time from the queue to the end."""
+    """Little's law: the sampled requests in slots equal the rate times the time from the queue to the end."""
     made, results = search(load_text(ONE_POOL, "policy.yaml")), list[Result]()
     made.profiles = {"p": DEFAULT}
     made.workload = load_workload_text(WORKLOAD.replace("400/s", "20/s").replace("2s", "20s"), "workload.yaml")
@@ -149,7 +149,7 @@ def test_the_arithmetic_of_what_was_found_is_told_beside_it() -> None:
     found = made.run()
     needed, by_slots = found.needed, found.by_slots
     assert by_slots is not None
-    assert by_slots.load.slots == 24  # of the policy: the engine has more
+    assert by_slots.load.slots == 24  # the policy's slots; the engine has more
     assert by_slots.load.latency_s is not None
     first = [result.tiers["default"] for result in results[:2]]  # one replica is enough, and is tried first
     assert needed.total == 1
@@ -165,7 +165,7 @@ def test_of_several_pools_there_is_no_such_arithmetic(found: Knee) -> None:
 
 
 def test_where_limits_of_tenants_bind_the_search_for_the_knee_ends(found: Knee) -> None:
-    """Who is over a limit counts nowhere, so that any rate reaches the target."""
+    """Requests over a limit are not counted, so any rate reaches the target."""
     limited = ONE_POOL.replace("{slo:", "{limits: {concurrency: 2}, slo:")
     endless = search(load_text(limited, "policy.yaml")).run()
     assert not endless.limit_is_known
@@ -186,7 +186,7 @@ def test_a_pool_that_can_spare_one_needs_no_more() -> None:
     made = search(load_text(POLICY, "policy.yaml"))
     made.workload = load_workload_text(WORKLOAD.replace("most: 600", "most: 300"), "workload.yaml")
     found = made.run()
-    assert found.needed.replicas["long"] == 1  # where no prompt goes
+    assert found.needed.replicas["long"] == 1  # no prompt goes to this pool
     assert found.replicas_one_lost == {"short": found.needed.replicas["short"] + 1, "long": 1}
 
 

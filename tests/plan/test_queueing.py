@@ -1,4 +1,4 @@
-"""Erlang B and C against exact fractions, sums in logarithms, and what textbooks print."""
+"""Erlang B and C against exact fractions, sums of logarithms, and tables of textbooks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def exact_b(load: Fraction, servers: int) -> Fraction:
 
 
 def b_in_logarithms(load: float, servers: int) -> float:
-    """The same sum for any number of servers, in another way than by recursion."""
+    """The same sum for any number of servers, without recursion."""
     terms = [n * math.log(load) - math.lgamma(n + 1) for n in range(servers + 1)]
     most = max(terms)
     return math.exp(terms[-1] - most) / math.fsum(math.exp(term - most) for term in terms)
@@ -52,7 +52,7 @@ def test_one_server(busy: float, queue: float) -> None:
     assert found is not None
     assert found.p_wait == pytest.approx(busy)
     assert found.queue == pytest.approx(queue)
-    # Little's law of those that wait: Lq = rate x mean wait.
+    # Little's law for waiting requests: Lq = rate x mean wait.
     assert found.mean_s == pytest.approx(queue / (busy / 2.0))
     # M/M/1: P(wait > t) = busy e^-((1 - busy) t / service).
     assert busy * math.exp(-(1 - busy) * found.p99_s / 2.0) == pytest.approx(0.01)

@@ -1,4 +1,4 @@
-"""How many replicas: the examples that people know, and what each option does to them."""
+"""Number of replicas: known examples, and the effect of each option."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def changed(old: str, new: str) -> str:
 
 
 def errors_of(text: str, environment: dict[str, str] | None = None) -> list[str]:
-    """Every error of a text, as it is shown."""
+    """Every error of a policy text, in its printed form."""
     try:
         load_text(text, "p.yaml", environment or {})
     except PolicyErrors as errors:

@@ -1,4 +1,4 @@
-"""Whatever a file holds, it is a policy or a list of errors."""
+"""Any file gives a policy or a list of errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every kind of error: the line it is reported on, the field it names, and what it says would be right."""
+"""Every kind of error: its line, its field, and the proposed correction."""
 
 from __future__ import annotations
 

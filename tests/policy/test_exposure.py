@@ -1,4 +1,4 @@
-"""Without keys, a policy is served on loopback only, unless it says otherwise in words."""
+"""Without keys, a policy is served on loopback only, unless it allows more explicitly."""
 
 from __future__ import annotations
 

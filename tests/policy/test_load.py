@@ -1,4 +1,4 @@
-"""What a policy file compiles to."""
+"""The compiled form of a policy file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is valid and still worth a word."""
+"""Notes on policies that are valid but unusual."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .sample import SAMPLE, changed
 
 
 def said(text: str) -> list[str]:
-    """All but that the paid tier of the sample has no cap."""
+    """The notes, except that the paid tier of the sample has no cap."""
     return [note for note in notes(load_text(text, "p.yaml")) if not note.startswith("tiers.paid.max_tokens:")]
 
 

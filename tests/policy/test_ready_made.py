@@ -92,14 +92,14 @@ def test_every_field_of_the_schema_is_described() -> None:
     sections = [schema, *schema["$defs"].values()]
     for section in sections:
         for name, field in section.get("properties", {}).items():
-            # A field that would only repeat its section's description refers to it.
+            # A field without a description of its own refers to its section's.
             target = schema["$defs"].get(field.get("$ref", "").rpartition("/")[2], {})
             assert field.get("description", target.get("description")), f"{section['title']}.{name}"
 
 
 @pytest.mark.long
 def test_every_default_in_the_schema_can_be_written_in_a_policy() -> None:
-    """An editor offers them, so they are in the words of the file: 2s, not 2.0."""
+    """An editor offers defaults, so they have the form of a policy file: 2s, not 2.0."""
     schema = orjson.loads(json_schema())
     checked = 0
     for section in schema["$defs"].values():

@@ -1,4 +1,4 @@
-"""A swap of a large policy holds the event loop up in slices that grow no faster than the policy."""
+"""A swap of a large policy blocks the event loop in slices that grow no faster than the policy."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def _changed(policy: Policy) -> Policy:
 
 
 async def _longest_slice_s(replicas: int, keys: int) -> float:
-    """CPU seconds of the longest turn of the loop in which a policy is swapped, the least of several reloads."""
+    """CPU seconds of the longest turn of the loop during a swap; the minimum of several reloads."""
     policy = load_text(_written(replicas, keys), "policy.yaml")
     policies = [policy, _changed(policy)]
-    # It does not serve: a thousand health checks of replicas that are not there would be all that is measured.
+    # The gateway does not serve: else a thousand failing health checks would dominate the measurement.
     gateway = Gateway(Settings(port=0, admin_port=0, drain_deadline_s=0.0), policies[0])
     slices = []
     for number in range(1, RELOADS + 1):
@@ -63,7 +63,7 @@ async def _longest_slice_s(replicas: int, keys: int) -> float:
         began = time.thread_time()
         gateway.reloads.configure(policies[number % 2])
         swapped = time.thread_time()
-        await asyncio.sleep(0)  # the watches follow in a turn of their own
+        await asyncio.sleep(0)  # the watches are updated in a later turn
         slices.append(max(swapped - began, time.thread_time() - swapped))
     return min(slices)
 

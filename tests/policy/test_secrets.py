@@ -1,4 +1,4 @@
-"""What came from the environment, or was pasted where only a hash belongs, is never shown."""
+"""Secrets from the environment, or in the place of a hash, are never shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hot reload: what is valid is handed on, what is not leaves the last good policy in force."""
+"""Hot reload: a valid policy is passed on, an invalid one leaves the last good policy in force."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NEVER_S = 3600.0
 
 
 class Heard:
-    """What a watcher said, in order."""
+    """The reports of a watcher, in order."""
 
     def __init__(self) -> None:
         self.queue: asyncio.Queue[Policy | PolicyErrors] = asyncio.Queue()
@@ -76,7 +76,7 @@ def write(path: Path, text: str) -> None:
 
 
 def replace(path: Path, text: str) -> None:
-    """Change a file the way editors do: write another one, move it into place."""
+    """Change a file as editors do: write a new one and move it into place."""
     fresh = path.with_suffix(".new")
     fresh.write_text(text)
     os.replace(fresh, path)
@@ -157,7 +157,7 @@ async def test_reloads_at_the_same_time_take_turns(path: Path, heard: Heard) -> 
 
 async def test_a_change_is_noticed_at_once(path: Path, heard: Heard) -> None:
     async with running(watcher(path, heard)):
-        # The watch begins at some moment after the task does: what is written before it is only found by looking.
+        # The watch begins some time after the task: earlier changes are only found by polling.
         for attempt in range(2, 100):
             replace(path, sample(attempt))
             with suppress(TimeoutError):
@@ -237,7 +237,7 @@ async def test_a_link_to_a_file_elsewhere_is_followed(tmp_path: Path, heard: Hea
 
 
 async def test_slow_policy_preparation_runs_outside_the_event_loop(path: Path, heard: Heard) -> None:
-    """Of the very policy that then comes into force."""
+    """Notes belong to the policy that comes into force."""
     prepared: list[tuple[Policy, int]] = []
     watched = PolicyWatcher(
         path, load(path), heard, heard, prepare=lambda policy: prepared.append((policy, threading.get_ident()))

@@ -1,4 +1,4 @@
-"""What playbooks begin with."""
+"""Fixtures of playbooks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.proxy.playbook import Loop, Play
 
 @pytest.fixture
 def play() -> Iterator[Callable[..., Play]]:
-    """Makes a play; at its end nothing may be held, and nothing may have raised."""
+    """Makes a `Play`. At its end nothing may be held, and nothing may have raised."""
     loop, plays = Loop(), list[Play]()
 
     def make(*args: object, **limits: object) -> Play:

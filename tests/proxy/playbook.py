@@ -1,4 +1,4 @@
-"""Playbooks of bytes: what comes in from a client and from replicas, and what goes out to them.
+"""Playbooks of bytes: input from a client and from replicas, and output to them.
 
 The proxy is the real one. The sockets, the clock and the controller are stand-ins: a scripted controller sends each
 request to `r1`, commits at the first token and ends with the attempt, unless a step says otherwise.
@@ -128,14 +128,14 @@ STREAMED: Final = CHUNKED + b"".join(map(chunk, (ROLE, HI, STOP, DONE))) + LAST
 
 @dataclass(frozen=True)
 class FromClient:
-    """The client sends that."""
+    """The client sends these bytes."""
 
     data: bytes
 
 
 @dataclass(frozen=True)
 class FromReplica:
-    """A replica sends that, on the connection made as the n-th."""
+    """A replica sends these bytes on its n-th connection."""
 
     data: bytes
     at: int = 1
@@ -143,7 +143,7 @@ class FromReplica:
 
 @dataclass(frozen=True, init=False)
 class ToClient:
-    """The client has been sent these pieces since the step before, in this order; nothing, if there are none."""
+    """The client was sent these pieces since the last step, in this order."""
 
     parts: tuple[bytes, ...]
 
@@ -153,7 +153,7 @@ class ToClient:
 
 @dataclass(frozen=True, init=False)
 class Exactly:
-    """The client has been sent exactly that."""
+    """The client was sent exactly these bytes."""
 
     data: bytes
 
@@ -163,7 +163,7 @@ class Exactly:
 
 @dataclass(frozen=True, init=False)
 class ToReplica:
-    """The same of the n-th connection to a replica."""
+    """The same for the n-th connection to a replica."""
 
     parts: tuple[bytes, ...]
     at: int
@@ -175,7 +175,7 @@ class ToReplica:
 
 @dataclass(frozen=True)
 class ReplicaCloses:
-    """A replica closes a connection, in peace or with a reset."""
+    """A replica closes a connection, properly or with a reset."""
 
     at: int = 1
     error: Exception | None = None
@@ -196,7 +196,7 @@ class On:
 
 @dataclass(frozen=True, init=False)
 class Now:
-    """The controller decides this on its own."""
+    """The controller issues these commands by itself."""
 
     commands: tuple[Command | int, ...]
 
@@ -206,7 +206,7 @@ class Now:
 
 @dataclass(frozen=True, init=False)
 class Called:
-    """The controller has been told this since the step before, among other things, in this order."""
+    """The controller got these calls since the last step, in this order, among others."""
 
     calls: tuple[str, ...]
 
@@ -216,7 +216,7 @@ class Called:
 
 @dataclass(frozen=True)
 class Wait:
-    """Time passes, and what is due is done."""
+    """Time passes, and due timers run."""
 
     seconds: float
 
@@ -245,7 +245,7 @@ class ReplicaIs:
 
 @dataclass(frozen=True)
 class Odd:
-    """That oddity has been counted."""
+    """This oddity was counted."""
 
     kind: Oddity
 
@@ -291,13 +291,13 @@ class Wire(asyncio.Transport):
                 self.protocol.pause_writing()
 
     def take_all(self) -> None:
-        """The other side has read everything."""
+        """The other side has read all bytes."""
         self.takes, was_full, self.unsent = True, self.unsent > self._high, 0
         if was_full:
             self.protocol.resume_writing()
 
     def lose(self, error: Exception | None = None) -> None:
-        """The connection is gone."""
+        """The connection is closed."""
         if not self._is_lost:
             self._is_lost = True
             self.state = "closed" if self.state == "open" else self.state
@@ -342,7 +342,7 @@ class Wire(asyncio.Transport):
 
 
 class Loop(VirtualLoop):
-    """Connects to replicas by name; `refuses` names those that cannot be reached, and why."""
+    """Connects to replicas by name; `refuses` has unreachable ones, with the reason."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -365,7 +365,7 @@ class Loop(VirtualLoop):
 
 
 class Meter:
-    """Keeps what it is told."""
+    """Records its calls."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
@@ -415,7 +415,7 @@ class Catalog:
 
 @dataclass
 class Script:
-    """A controller that decides nothing beyond what its script says."""
+    """A scripted controller."""
 
     now: Callable[[], float]
     open_requests: dict[int, Request] = field(default_factory=dict)
@@ -551,7 +551,7 @@ class Script:
 
 
 class Play:
-    """One client, the replicas `r1` and `r2`, and everything between."""
+    """One client, the replicas `r1` and `r2`, and the proxy between them."""
 
     def __init__(self, loop: Loop, rules: Policy | None = None, **limits: Any) -> None:
         self.loop = loop
@@ -580,7 +580,7 @@ class Play:
         self.logged.append(request_id)
 
     def connect(self) -> Wire:
-        """A further client; it takes part by hand."""
+        """Another client, controlled by the test."""
         server: Any = SimpleNamespace(connections=set())
         config: Any = None
         protocol = ClientConnection(self.handler, self.limits, config, server, {})
@@ -598,7 +598,7 @@ class Play:
         return self
 
     def count_exactly(self, count: int) -> None:
-        """Let the model have a tokenizer that says so."""
+        """Give the model a tokenizer with this count."""
         self.handler.counters["m"] = lambda parsed: _same(parsed, count)
 
     @property
@@ -680,7 +680,7 @@ class Play:
         self.loop.run_until_complete(go())
 
     def over(self) -> None:
-        """Nothing is held any more, and nothing of ours has raised."""
+        """Check that nothing is held, and that nothing of ours raised."""
         self._in_loop(lambda: self.client.abort())
         self._in_loop(self.upstreams.close)
         assert not self.meter.bugs

@@ -1,4 +1,4 @@
-"""A bug costs one request, not a slot and not the connection of somebody else."""
+"""A bug costs one request, but no slot and no other client's connection."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ PLACES: list[tuple[type, str]] = [
 async def test_a_bug_in_any_callback_costs_at_most_one_request_and_no_slot(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
 ) -> None:
-    """The first call raises; of four requests at least three are answered in full, and the other one has an end."""
+    """The first call raises. Of four requests at least three get full answers, and the other one gets an error."""
     whole = getattr(owner, name)
     calls = [0]
 

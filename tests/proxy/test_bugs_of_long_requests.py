@@ -1,4 +1,4 @@
-"""A bug in what only long, compressed or abandoned requests come by costs that request, and the gateway serves on."""
+"""A bug in code for long, compressed or abandoned requests costs only that request; the gateway goes on."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def gateway(emulator: Emulator) -> AsyncIterator[Gateway]:
 
 
 def raises_once(owner: type, name: str, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Have the first call of a method raise; the list has the number of calls."""
+    """Make the first call of a method raise. The list has the number of calls."""
     whole, calls = getattr(owner, name), [0]
 
     def once(*args: Any, **more: Any) -> Any:
@@ -60,7 +60,7 @@ def raises_once(owner: type, name: str, monkeypatch: pytest.MonkeyPatch) -> list
 
 
 async def ask(gateway: Gateway, body: dict[str, Any], **more: Any) -> bool:
-    """Whether it is answered with 200 and all of a stream; False if not, but then it has an end."""
+    """Whether the answer is a 200 with a complete stream. It must end in any case."""
     async with httpx.AsyncClient(base_url=gateway.url, timeout=20.0) as client:
         content = json.dumps(body).encode()
         if more.pop("compressed", False):

@@ -1,4 +1,4 @@
-"""Cached tokens from an engine's answers and counters reach the core, whatever the API and the form of the answer."""
+"""Cached tokens from an engine's answers and counters reach the core, in every API and form of answer."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_cached_tokens_of_an_answer_are_reported(gateway: Gateway, path: s
 
 
 async def test_a_prompt_in_anthropics_words_is_counted_whole(gateway: Gateway) -> None:
-    """There `input_tokens` leave out the cached ones."""
+    """In that API `input_tokens` leave out cached tokens."""
     async with httpx.AsyncClient(base_url=gateway.url) as client:
         for _ in range(2):
             answer = await client.post("/v1/messages", json={"model": "emulated"} | ASKS["/v1/messages"])

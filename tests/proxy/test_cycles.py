@@ -1,4 +1,4 @@
-"""A finished request is free at once: it leaves nothing for the garbage collector (docs/internals/adr/0006)."""
+"""A finished request is freed at once: it leaves nothing for the garbage collector (docs/internals/adr/0006)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def ask(gateway: Gateway, data: bytes, until: bytes) -> bytes:
 
 
 def ours() -> list[str]:
-    """What the collector finds of this project's own, by type."""
+    """Objects of this project that the collector finds, by type."""
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:
         gc.collect()

@@ -1,4 +1,4 @@
-"""Deadlines of many connections are acted upon in slices, the oldest first."""
+"""Deadlines of many connections are handled in slices, the oldest first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A connection in the pool is reading, empty and nobody's, whatever came before; any other is closed and counted."""
+"""A pooled connection is reading, empty and without an owner; any other is closed and counted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ENDINGS = {"as it should": b"", "a byte too much": b"x", "another answer": SIZED
 
 
 class Transport(asyncio.Transport):
-    """Remembers whether it reads, and whether it is closed."""
+    """Records whether it reads, and whether it is closed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Transport(asyncio.Transport):
 
 
 class Receiver:
-    """Takes an answer as slowly as it is told: at each piece it pauses, goes on, or leaves things as they are."""
+    """Takes an answer at a scripted pace: at each piece it pauses, resumes, or does nothing."""
 
     def __init__(self, moves: list[str]) -> None:
         self.moves = moves
@@ -84,7 +84,7 @@ class Receiver:
 
     def on_end(self) -> None:
         self.ends += 1
-        self.move()  # an answer that ends may fill its client's buffer once more
+        self.move()  # the end of an answer may fill its client's buffer again
         self.line = None
 
     def on_lost(self, end: AttemptOutcome) -> None:

@@ -1,4 +1,4 @@
-"""When a comment is due: not long before a stream was silent for as long as it may be, and never after it."""
+"""A comment is sent shortly before the allowed silence of a stream is over, never after it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.proxy.limits import SWEEP_S
 
 
 class Stream:
-    """Says something at given times, and a comment where one is due; notes when those were sent."""
+    """Sends data at given times, and comments when due; records the times of comments."""
 
     def __init__(self, owner: KeepAlives, silence_s: float, says_at: tuple[float, ...]) -> None:
         self._owner = owner

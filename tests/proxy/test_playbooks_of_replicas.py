@@ -1,4 +1,4 @@
-"""Playbooks of replicas: connections that fail, and bytes that are no answer."""
+"""Playbooks of replicas: connections that fail, and bytes that are not an answer."""
 
 from __future__ import annotations
 

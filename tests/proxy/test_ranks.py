@@ -1,4 +1,4 @@
-"""Data-parallel ranks of one server, over sockets: who gets a request, and whose evidence that is."""
+"""Data-parallel ranks of one server, over sockets: the rank of a request, and the evidence for that rank."""
 
 from __future__ import annotations
 

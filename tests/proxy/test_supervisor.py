@@ -1,8 +1,5 @@
-"""A bug anywhere costs one request: each call and each command raises in turn, and all others are served.
-
-The driver is the real one, and so is the controller; a clock of the test's own stands in for the loop's. The number of
-places at which something can raise is counted in a run in which nothing does.
-"""
+"""A bug anywhere costs one request: each call and each command raises in turn, and all other requests are served.
+Driver and controller are real; the clock is the test's own. A run without errors counts the places that can raise."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ class Bug(Exception):
 
 @dataclass
 class Trap:
-    """Raises at one of the places that are passed, and counts them."""
+    """Counts the places that are passed, and raises at one of them."""
 
     at: int = -1
     passed: int = 0
@@ -73,7 +70,7 @@ class Timer:
 
 
 class Loop:
-    """A loop with timers alone, and the clock that they go by."""
+    """A loop with only timers, and their clock."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -118,7 +115,7 @@ class Meter:
 
 @dataclass
 class FakeExchange:
-    """What a client hears, and which attempts are open."""
+    """The client's events, and the open attempts."""
 
     trap: Trap
     answers: list[str] = field(default_factory=list)
@@ -160,7 +157,7 @@ class FakeExchange:
 
 
 class Rig:
-    """Six requests for two slots: one is slow and times out, one is retried, one leaves, the others are answered."""
+    """Six requests for two slots: one times out, one is retried, one client leaves, the others are answered."""
 
     def __init__(self, trap: Trap) -> None:
         self.loop = Loop()
@@ -195,7 +192,7 @@ class Rig:
         self.driver.shut()
 
     def serve(self, but: FakeExchange | None = None) -> None:
-        """Answer all that is open, and all that is sent then."""
+        """Answer all open requests, and those that are sent after them."""
         for _ in range(2 * REQUESTS):
             for exchange in self.exchanges:
                 for attempt in list(exchange.open) if exchange is not but else ():
@@ -230,7 +227,7 @@ def test_a_bug_at_any_place_costs_one_request_and_no_slot() -> None:
             try:
                 rig.play()
             except Bug:
-                # Who orders a policy, or a drain, is told.
+                # The caller of a reload or a drain gets the error.
                 assert trap.sprung.endswith(("controller.configure", "controller.drain"))
                 rig.loop.run_until(rig.loop.now + 200.0)
                 rig.driver.shut()
@@ -287,7 +284,7 @@ def test_a_wake_that_always_raises_keeps_its_alarm_and_lets_the_loop_rest() -> N
 
 
 def test_end_of_an_attempt_whose_cancel_raised_is_ignored() -> None:
-    """The cancel has freed the slot; the call goes on at the replica, and its end is nobody's."""
+    """The cancel freed the slot; the attempt goes on at the replica, and its end concerns no request."""
     rig = Rig(Trap())
     exchange: Any = rig.exchanges[0]
 

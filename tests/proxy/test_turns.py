@@ -1,4 +1,4 @@
-"""Long work of many: one part in each turn of the event loop."""
+"""Long work of many callers: one part in each turn of the event loop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gateway.proxy.turns import Turns
 
 
 class Work:
-    """So many parts, each of which writes its name down."""
+    """Work in this many parts; each records its name."""
 
     def __init__(self, turns: Turns, name: str, parts: int, done: list[str]) -> None:
         self._turns = turns

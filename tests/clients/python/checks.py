@@ -1,4 +1,4 @@
-"""What every program of this folder shares: where the gateway is, and how the outcome of each check is printed."""
+"""Shared by all programs of this folder: the gateway's address, and the printed form of outcomes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TOO_HOT = 9.0  # a temperature or top_p that no API takes
 
 
 def run(package: str, *checks: Callable[[], Any]) -> None:
-    """Print the version of the package, then a line of JSON for each check: its name, and what went wrong or null."""
+    """Print the version of the package, then a line of JSON for each check: its name, and its error or null."""
     print(json.dumps({"version": version(package)}), flush=True)
     perform(*checks)
 
@@ -52,16 +52,16 @@ def perform(*checks: Callable[[], Any]) -> None:
             error = traceback.format_exc()
         print(json.dumps({"check": check.__name__, "error": error}), flush=True)
     sys.stdout.flush()
-    os._exit(0)  # some clients leave threads behind that wait for nothing
+    os._exit(0)  # some clients leave threads behind that never end
 
 
 def same(found: object, wanted: object) -> None:
-    """An assertion that says both sides."""
+    """An assertion whose error shows both sides."""
     assert found == wanted, f"{found!r} is not {wanted!r}"
 
 
 def calling(tool: str, **arguments: object) -> str:
-    """A prompt that has the engine call a tool."""
+    """A prompt that makes the engine call a tool."""
     return f"CALL {tool} {json.dumps(arguments)}"
 
 
@@ -72,7 +72,7 @@ def weather(city: str) -> str:
 
 @contextmanager
 def raises(kind: type[BaseException], status: int | None = None, of: str = "status_code") -> Iterator[None]:
-    """The block raises `kind`, with `status` in its attribute `of`."""
+    """Check that the block raises `kind`, with `status` in its attribute `of`."""
     try:
         yield
     except kind as error:
@@ -91,7 +91,7 @@ def refused() -> int:
 
 
 def use_up_the_limit(key: str) -> None:
-    """Ask with this key until it is refused."""
+    """Send requests with this key until one is refused."""
     body = json.dumps({"model": MODEL, "max_tokens": 8, "messages": [{"role": "user", "content": "hi"}]}).encode()
     headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
     request = urllib.request.Request(f"{V1}/chat/completions", body, headers)

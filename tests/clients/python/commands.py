@@ -1,4 +1,5 @@
-"""What the two coding agents share: commands of node_modules, run in an empty folder with the lines of the README."""
+"""Shared by the two coding agents: commands of node_modules, run in an empty folder with the configuration of the
+README."""
 
 from __future__ import annotations
 
@@ -33,19 +34,19 @@ MADE = "echo made > made.txt; cat made.txt"
 
 
 def configuration(about: str) -> str:
-    """The block of the README in which `about` stands, with the address of this gateway."""
+    """The block of the README that contains `about`, with the address of this gateway."""
     blocks = [block for block in FENCE.findall((ROOT / "README.md").read_text("utf-8")) if about in block]
     same(len(blocks), 1)
     return blocks[0].replace(README_URL, URL)
 
 
 def path_of(command: str) -> str:
-    """Where npm has put it."""
+    """Path of the command that npm installed."""
     return str(MODULES / ".bin" / command)
 
 
 def agent(*command: str, status: int = 0, **environment: str) -> str:
-    """What the command prints, error output included if it fails, as is due with another `status` than 0."""
+    """The output of a command that must exit with `status`; if that is not 0, with its error output."""
     WORK.mkdir(exist_ok=True)
     done = subprocess.run(
         command,

@@ -6,7 +6,7 @@ import pydantic
 
 
 class Answer(pydantic.BaseModel):
-    """The form of an answer."""
+    """The schema of an answer."""
 
     city: str
     people: int

@@ -29,7 +29,7 @@ def streaming() -> None:
 
 
 def failing() -> None:
-    same(claude(FAIL), HELLO)  # it asks again, and not for a stream
+    same(claude(FAIL), HELLO)  # it retries without a stream
 
 
 def tools() -> None:

@@ -1,4 +1,4 @@
-"""Instructor, which makes schemas its own business, over the clients of OpenAI and Anthropic."""
+"""Instructor, which handles schemas itself, over the clients of OpenAI and Anthropic."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def streaming() -> None:
 
 def failing() -> None:
     asked_to_fail = asked | {"messages": [{"role": "user", "content": FAIL}]}
-    with raises(Exception):  # of its own, or that of the client below it
+    with raises(Exception):  # its own exception, or that of the client below it
         list(over_openai(instructor.Mode.JSON_SCHEMA).create_partial(**asked_to_fail))
 
 

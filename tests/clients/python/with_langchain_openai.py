@@ -63,7 +63,7 @@ def schemas() -> None:
 
 
 def embeddings() -> None:
-    # The client would count tokens with a tokenizer that it fetches; the names of models of one's own are not in it.
+    # The client would download a tokenizer to count tokens; it knows no models of one's own.
     client = OpenAIEmbeddings(base_url=V1, api_key=KEY, model=MODEL, check_embedding_ctx_length=False)
     same(client.embed_documents(["one", "two"]), VECTORS)
 

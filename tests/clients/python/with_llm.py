@@ -15,7 +15,7 @@ TOOLS = "def get_weather(city: str) -> str:\n    return f'sunny in {city}'\n"
 
 
 def llm(*words: str, key: str = KEY, model: str = MODEL, status: int = 0) -> str:
-    """What the command prints, on its error output if it fails."""
+    """The output of the command; the error output if it fails."""
     command = [str(Path(sys.executable).with_name("llm")), "-m", model, "--key", key, "--no-log", *words]
     environment = os.environ | {"LLM_USER_PATH": str(HOME)}
     done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
@@ -55,7 +55,7 @@ def errors() -> None:
 
 
 def waits() -> None:
-    # In this process: the limit would be over before the command has started.
+    # Called in this process: the limit would be over before a command has started.
     os.environ["LLM_USER_PATH"] = str(HOME)
     from llm import get_model
 

@@ -56,7 +56,7 @@ async def streaming() -> None:
 
 async def failing() -> None:
     for model in models():
-        with raises(Exception):  # that of the client below it
+        with raises(Exception):  # the exception of the client below it
             async with Agent(model).run_stream(FAIL) as stream:
                 await stream.get_output()
 

@@ -1,4 +1,4 @@
-"""Whoever it may be: answers that break off, answers that never come, and no HTTP at all."""
+"""Any server: answers that break off, answers that never arrive, and bytes that are not HTTP."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ SCRIPTS: Final = (
         504,
         then=Then.SILENCE,
     ),
-    # ---- what is not HTTP, or too much of it
+    # ---- bytes that are not HTTP, or too many of them
     _refused("a greeting of SSH", "a wrong port", b"SSH-2.0-OpenSSH_9.6\r\n"),
     _refused("an alert of TLS", "https where http was said", b"\x15\x03\x01\x00\x02\x02F"),
     _refused("zeros", "a wrong port", b"\x00" * 100),

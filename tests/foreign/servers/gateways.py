@@ -1,4 +1,4 @@
-"""LiteLLM's proxy and other gateways that stand where a replica does."""
+"""LiteLLM's proxy and other gateways in the place of a replica."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hosted APIs and the styles that others took from them: OpenAI, Azure, OpenRouter, and others that speak like them."""
+"""Hosted APIs and the styles that others took from them: OpenAI, Azure, OpenRouter, and similar ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever it may be: HTTP that is right, if unusual, and whole answers that are not as expected."""
+"""Any server: correct but unusual HTTP, and unexpected whole answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams of events from whoever it may be: their grammar and their size."""
+"""Any server: grammar and size of event streams."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from tests.foreign.script import Ends, Script
 
 
 def _tight(*events: bytes) -> list[bytes]:
-    """Without the blank after the colon, as axum writes events that begin with none."""
+    """Without the space after the colon, as axum writes events."""
     return [event.replace(b"data: ", b"data:") for event in events]
 
 

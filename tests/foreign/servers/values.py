@@ -1,4 +1,4 @@
-"""Streams of events from whoever it may be: JSON that is not as expected."""
+"""Any server: unexpected JSON in event streams."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from loadtests.bench.upstream import Wheel, listen
 
 @asynccontextmanager
 async def cheap_upstream(interval_s: float = 0.002) -> AsyncIterator[int]:
-    """The bench's upstream in this loop; its port."""
+    """Run the bench's upstream in this loop. Yields its port."""
     wheel = Wheel(interval_s)
     turning = asyncio.create_task(wheel.run())
     [server] = await listen([0], wheel)
@@ -24,7 +24,7 @@ async def cheap_upstream(interval_s: float = 0.002) -> AsyncIterator[int]:
 
 
 class Scripted(asyncio.Protocol):
-    """Answers each piece that arrives with what `answer(nth)` says; None closes the connection."""
+    """Answers the nth piece with `answer(nth)`; None closes the connection."""
 
     def __init__(self, answer: Callable[[int], bytes | None]) -> None:
         self._answer = answer
@@ -44,7 +44,7 @@ class Scripted(asyncio.Protocol):
 
 @asynccontextmanager
 async def scripted_upstream(answer: Callable[[int], bytes | None]) -> AsyncIterator[int]:
-    """A server whose every connection answers by script; its port."""
+    """Run a server with scripted answers. Yields its port."""
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: Scripted(answer), "127.0.0.1", 0)
     try:

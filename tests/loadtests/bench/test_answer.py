@@ -1,4 +1,4 @@
-"""Answers: counted whatever pieces they come in, and refused when they are not what was asked for."""
+"""Answers are counted in pieces of any size, and refused if they are not the requested ones."""
 
 from __future__ import annotations
 

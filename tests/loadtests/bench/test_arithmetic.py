@@ -8,7 +8,7 @@ from loadtests.bench.arithmetic import median_ratio, rotated
 
 
 def test_ratios_are_paired_by_round_so_that_drift_cancels_out() -> None:
-    # The machine gets ten times slower half way: each round still says 2, the ratio of medians would not.
+    # The machine gets ten times slower half way: the ratio of each round is still 2, the ratio of medians is not.
     assert median_ratio([2, 4, 20, 60, 40], [1, 2, 10, 30, 20]) == 2
     # One disturbed round does not move the median.
     assert median_ratio([1, 1, 50], [2, 2, 2]) == 0.5

@@ -41,7 +41,7 @@ def test_a_missing_peer_skips_a_claim_and_a_gateway_that_does_not_start_voids_it
     no_gateway = section(nginx=[1.0])
     no_gateway.skipped["tailgate"] = "it exited with 1"
     assert judge(RATIO, no_gateway).state is State.VOID
-    # Nobody asked for it: nothing was promised about this run.
+    # The measure was not asked for, so the run makes no claim.
     assert judge(RATIO, section(nginx=[1.0])).state is State.SKIPPED
 
 

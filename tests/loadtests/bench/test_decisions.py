@@ -37,7 +37,7 @@ def test_a_steady_fleet_answers_every_request_and_keeps_its_load() -> None:
     fleet.serve(500)
     [short, long] = fleet.snapshot().pools
     assert (short.in_flight, long.in_flight, short.queued) == (8 * IN_FLIGHT, 0, 0)
-    # Spread over the replicas, not piled up.
+    # Requests are spread over the replicas.
     assert max(replica.in_flight for replica in short.replicas) <= 2 * IN_FLIGHT
 
 

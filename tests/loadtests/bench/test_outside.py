@@ -1,4 +1,4 @@
-"""A run of wrk: what it says is counted, and it sends the bench's bytes. A small program stands in for it."""
+"""A run of wrk: its output is counted, and it sends the bench's bytes. A small program stands in for wrk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_ERRORS = {"connect": 0, "read": 0, "write": 0, "status": 0, "timeout": 0}
 
 
 def run(folder: Path, *, requests: int = 90, errors: dict[str, int] = NO_ERRORS) -> OutsideResult:
-    """With a stand-in that keeps the script it was given as `folder`/sent.lua."""
+    """A stand-in that keeps its script as `folder`/sent.lua."""
     told = json.dumps({"requests": requests, "duration": 3_000_000, "errors": errors})
     program = folder / "wrk.py"
     program.write_text(

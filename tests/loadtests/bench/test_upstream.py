@@ -1,4 +1,4 @@
-"""The cheap upstream: what a gateway sees of it, and the pace of its streams."""
+"""The cheap upstream: its answers, and the pace of its streams."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .rigged import cheap_upstream
 
 
 class Written:
-    """A transport that only remembers."""
+    """A transport that only records."""
 
     def __init__(self) -> None:
         self.writes: list[bytes] = []

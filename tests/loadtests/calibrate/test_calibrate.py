@@ -1,4 +1,4 @@
-"""The probe against an emulated engine over sockets, and what is told where there is none."""
+"""The probe against an emulated engine over sockets, and its errors without one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.loadtests.replay.test_models import serving
 
 @pytest.fixture
 async def engine() -> AsyncIterator[Emulator]:
-    """As fast as the loop turns: its times say nothing, all else does."""
+    """As fast as the loop turns: its times are meaningless, the rest is not."""
     async with Emulator() as emulator:
         yield emulator
 

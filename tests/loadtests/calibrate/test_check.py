@@ -1,4 +1,4 @@
-"""The second half of a calibration: other traffic, live and simulated."""
+"""The check of a calibration: other traffic, live and simulated."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_requests_fit_into_the_context_and_are_as_many_at_any_rate() -> None:
 
 
 def test_an_engine_is_behind_above_its_full_rate_and_not_below_it() -> None:
-    """By what the last requests wait."""
+    """The wait of the last requests."""
     rate = full(DEFAULT)
 
     def waits(share: float) -> float:

@@ -54,7 +54,7 @@ def test_fit_finds_no_cost_that_the_engine_does_not_have() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("times", [0.2, 5.0])
 def test_costs_are_found_from_far_off(times: float) -> None:
-    """One search from there ends on the way."""
+    """A single search from there ends too early."""
     engine = replace(DEFAULT, path_s=0.002, prefill_s_per_sequence=0.003)
     near = replace(engine, kv_s_per_token=engine.kv_s_per_token * times, step_base_s=engine.step_base_s / times)
     found = fit(probed(engine), engine.max_model_len, near=near)
@@ -72,7 +72,7 @@ def test_slots_are_counted_where_there_are_fewer_than_requests() -> None:
 
 
 def test_an_engine_that_ends_before_all_are_sent_has_not_shown_its_slots() -> None:
-    """All of those that had come when the first was over had begun: it may be that there are more slots."""
+    """All requests had begun when the first was over, so there may be more slots."""
     apart = [Seen(0.02 * n, 0.02 * n + 0.001, 0.02 * n + 0.1, 32, 10) for n in range(64)]
     found = fit([apart], 4096)
     assert (found.profile.max_num_seqs, found.slots_seen) == (5, False)

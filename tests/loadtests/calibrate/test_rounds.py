@@ -26,7 +26,7 @@ FEW = 20
 
 
 def little_effort(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a fit end soon, and badly: where what it finds does not matter."""
+    """Make a fit end early, for tests in which its result does not matter."""
     monkeypatch.setattr(fit, "TRIED", 8)
     monkeypatch.setattr(fit, "REFINED", 8)
     monkeypatch.setattr(fit, "ANEW", 1)
@@ -37,7 +37,7 @@ PLAN = [Burst(1, 32, 8), Burst(1, 256, 4), Burst(20, 32, 16)]
 
 @pytest.fixture(autouse=True)
 def _few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests of mixed traffic: what is found does not matter here, and many take their time."""
+    """Few requests of mixed traffic, to save time: the result does not matter here."""
     monkeypatch.setattr(rounds, "FITTED_REQUESTS", FEW)
     monkeypatch.setattr(rounds, "REQUESTS", FEW)
     little_effort(monkeypatch)
@@ -69,7 +69,7 @@ async def test_a_check_that_fails_leaves_the_profile_and_says_why(monkeypatch: p
 
     async def failing(*given: Any) -> object:
         calls.append(given)
-        # The first check comes after the first mixed traffic that is fitted.
+        # The first check follows the first fitted mixed traffic.
         if len(calls) == 2:
             raise Failed("a request of the probe was failed, not finished")
         return await sent(*given)
@@ -79,12 +79,12 @@ async def test_a_check_that_fails_leaves_the_profile_and_says_why(monkeypatch: p
         found = await calibrated(engine_of(emulator), PLAN, 1, rounds=2)
     assert found.checks == []
     assert found.unchecked == "a request of the probe was failed, not finished"
-    assert len(calls) == 2 * TURNS * len(FITTED_SHARES) + 1  # all mixed traffic that is fitted, and no more checks
+    assert len(calls) == 2 * TURNS * len(FITTED_SHARES) + 1  # all fitted mixed traffic, and no more checks
     assert found.fitted.profile.max_num_seqs > 0
 
 
 def found(off: float | None, *, unchecked: str | None = None, error: float = 0.5, **said: int | None) -> Calibrated:
-    """A calibration whose checks are so far off (None: there are none)."""
+    """A calibration whose checks have this error (None: no checks)."""
     engine = Engine(
         Target("http://127.0.0.1:1", "m", {}, Length.EXACT), Sizes(), said.get("context"), said.get("cache")
     )

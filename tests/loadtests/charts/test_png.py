@@ -1,4 +1,4 @@
-"""Pictures are drawn whatever their names are."""
+"""Pictures are drawn with any names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BARS = Bars("p", MATHS, MATHS, {MATHS: [1.0]}, [MATHS])
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """What is drawn, as it was last drawn. None is drawn more than twice."""
+    """Keep the last drawing of each picture. None is drawn more than twice."""
     found: list[Figure] = []
     times = Counter[Figure]()
     draw_canvas = FigureCanvasAgg.draw
@@ -58,7 +58,7 @@ def test_dollars_in_names_are_no_mathematics(tmp_path: Path, picture: Picture) -
 def test_ticks_of_a_logarithmic_axis_are_plain_numbers(
     tmp_path: Path, figures: list[Figure], values: list[float], wanted: set[str], axis: str
 ) -> None:
-    many = values * MAX_MARKED  # few points are ticks themselves
+    many = values * MAX_MARKED  # with few points, each is a tick
     draw(Chart("p", "", "", "", [Line("", many, many)], log_x=True, log_y=True), tmp_path)
     (figure,) = figures
     labels_of = getattr(figure.axes[0], f"get_{axis}ticklabels")
@@ -128,7 +128,7 @@ TALL = [Line(f"{n}", [1.0], [1.0]) for n in range(60)]
     ids=["short", "title", "legend and axis", "rows of the legend, and axis", "level", "bar", "long bar", "no bars"],
 )
 def test_a_picture_is_as_large_as_what_is_on_it(tmp_path: Path, figures: list[Figure], picture: Picture) -> None:
-    """Nothing is cut off, whatever the length of names; and around it there is the same white on each side."""
+    """Nothing is cut off, for names of any length, and the margin is the same on each side."""
     drawn = imread(draw(picture, tmp_path))
     (figure,) = figures
     ink: Any = (drawn[..., :3] < 1.0).any(axis=2)

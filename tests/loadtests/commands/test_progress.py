@@ -1,4 +1,4 @@
-"""What is shown while a test runs: counts, and percentiles of the last ten seconds."""
+"""The progress of a running test: counts, and percentiles of the last ten seconds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def ended(at: float, ttft_s: float | None, outcome: Outcome = Outcome.FINISHED) 
 
 
 def shown(request: Request, count: int, lines: int, before: str = "") -> tuple[str, Kept]:
-    """The last of so many lines, where so many requests like that end before each look."""
+    """The last progress line, after this many looks with this many equal requests before each."""
     out, kept = StringIO(), Kept()
     progress = Progress(kept, Console(file=out, width=400), 30.0)
     for look in range(PLAIN_EVERY * lines):
@@ -34,7 +34,7 @@ def shown(request: Request, count: int, lines: int, before: str = "") -> tuple[s
 
 
 def seconds(line: str) -> list[float]:
-    """Its percentiles, p50 and p99, and the p99 of lateness."""
+    """p50 and p99 of the line, and its p99 of lateness."""
     found = re.findall(r"p(?:50|99) ([\d.]+) (m?)s", line)
     return [float(value) / (1000 if milli else 1) for value, milli in found]
 

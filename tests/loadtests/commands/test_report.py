@@ -1,4 +1,4 @@
-"""`python -m loadtests report`: what it leaves in the folder of a test."""
+"""`python -m loadtests report`: the files that it writes."""
 
 from __future__ import annotations
 

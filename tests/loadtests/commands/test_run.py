@@ -1,4 +1,4 @@
-"""The command, as it is typed: a process against an emulated replica."""
+"""`python -m loadtests run` as a process, against an emulated replica."""
 
 from __future__ import annotations
 

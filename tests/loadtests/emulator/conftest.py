@@ -22,7 +22,7 @@ async def emulator() -> AsyncIterator[Emulator]:
 
 @pytest.fixture
 async def real_time() -> AsyncIterator[Emulator]:
-    """One replica whose answers take real time, 10 ms per token: something to interrupt."""
+    """One replica whose answers take real time, 10 ms per token, so that tests can interrupt them."""
     async with Emulator(profile="default", time_scale=1.0) as emulator:
         yield emulator
 
@@ -48,6 +48,6 @@ ON_BOTH_LOOPS = {"test_faults.py", "test_http.py"}
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Resets, closes and half-sent answers are the loop's business: there uvloop and asyncio must agree."""
+    """Both event loops: they must agree on resets, closes and half-sent answers."""
     loops: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
     return loops | {"uvloop": uvloop.new_event_loop} if item.path.name in ON_BOTH_LOOPS else loops

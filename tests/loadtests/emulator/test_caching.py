@@ -1,4 +1,4 @@
-"""The emulated prefix cache, as clients and scrapers see it: usage of each dialect, counters, blocks."""
+"""The emulated prefix cache in the usage of each dialect, in counters, and in blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chat completions, as the official client sees them and as they are on the wire."""
+"""Chat completions, through the official client and on the wire."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine tells of itself, and how its time passes."""
+"""The reports of an emulated engine, and its time."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ async def test_an_answer_takes_the_time_of_the_model(connect, stream: bool) -> N
         began = time.monotonic()
         await wire.answer()
         took = time.monotonic() - began
-    assert took * 20 >= 99 * PROFILES["default"].step_base_s  # slower is the machine's business
+    assert took * 20 >= 99 * PROFILES["default"].step_base_s  # a slow machine may take longer
 
 
 async def test_time_stands_still_while_an_engine_is_paused() -> None:

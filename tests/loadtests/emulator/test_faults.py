@@ -1,4 +1,4 @@
-"""Each fault does over a real socket what it says, and is over when it is switched off."""
+"""Each fault has its effect over a real socket, and ends when it is switched off."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EVENTS = 1 + 8 + 1  # role, tokens, [DONE]
 
 
 async def well(emulator: Emulator, connect, replica: int = 0) -> bool:
-    """Whether a whole, proper stream comes from it now."""
+    """Whether it now sends a complete stream."""
     wire = await connect(emulator.urls[replica], STREAM)
     answer = await wire.answer()
     return answer.status == 200 and answer.ended and answer.events()[-1] == "[DONE]" and len(answer.chunks) == EVENTS

@@ -1,4 +1,4 @@
-"""Rankings and scores of the emulated replica, as vLLM 0.32 words them."""
+"""Rankings and scores of the emulated replica, in the form of vLLM 0.32."""
 
 from __future__ import annotations
 

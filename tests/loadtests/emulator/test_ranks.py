@@ -1,4 +1,4 @@
-"""An emulated replica with data-parallel ranks: who runs a request, and whose numbers those are."""
+"""An emulated replica with data-parallel ranks: the rank of a request, and the metrics of each rank."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_a_rank_that_is_not_there_is_refused(client: httpx.AsyncClient, ra
 
 async def test_without_a_rank_the_least_busy_one_runs_it(emulator: Emulator, client: httpx.AsyncClient) -> None:
     (replica,) = emulator.replicas
-    replica.fault("pause")  # the engines stand still, and requests that come are held
+    replica.fault("pause")  # the engines are paused, and new requests are held
     asks = [asyncio.create_task(ask(client, rank)) for rank in (None, "x", None)]
     await replica.until(lambda held: held.received_total == 3)
     replica.fault(None)

@@ -1,4 +1,5 @@
-"""The emulator beside what vLLM 0.32 answered to the same requests (CPU build, a tiny random Llama, 8192 context).
+"""The emulator beside recorded answers of vLLM 0.32 to the same requests (CPU build, a tiny random Llama, 8192
+context).
 
 The recording holds real answers, some of an engine with `prompt_tokens_details`.
 Errors must be the same to the letter; other answers must have the same fields of
@@ -24,7 +25,7 @@ PROFILE = replace(PROFILES["test"], max_model_len=8192)
 
 
 def shape(value: object) -> object:
-    """What is left of a value without its values."""
+    """The types and keys of a JSON value."""
     if isinstance(value, dict) and value and all(isinstance(inner, float) for inner in value.values()):
         return "log-probability by token"
     if isinstance(value, dict):

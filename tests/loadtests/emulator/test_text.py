@@ -1,4 +1,4 @@
-"""How long a prompt is, what is said, and how long an answer is."""
+"""Lengths of prompts, texts of answers, and their lengths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A raw client: what a replica really puts on the wire, and how its connections end."""
+"""A raw client: reads the bytes of a replica, and how its connections end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def http(path: str, body: bytes | None = None, *headers: str, method: str | None
 
 @dataclass
 class Answer:
-    """A parsed response; `chunks` is None if it was not chunked, `ended` whether its framing came to its end."""
+    """A parsed response; `chunks` is None if it was not chunked; `ended`: whether the framing is complete."""
 
     status: int
     headers: dict[str, str]
@@ -37,7 +37,7 @@ class Answer:
         return json.loads(self.body)
 
     def events(self) -> list[dict[str, object] | str]:
-        """The data of every SSE event; what is not JSON stays text."""
+        """The data of every SSE event; text if it is not JSON."""
         return [_data(event) for event in self.body.decode().split("\n\n") if event]
 
 
@@ -48,7 +48,7 @@ def _data(event: str) -> dict[str, object] | str:
 
 @dataclass
 class Wire:
-    """One connection. `reset` tells a RST from a FIN once `rest` has returned."""
+    """One connection. `reset`: whether it ended with a RST, known once `rest` has returned."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter

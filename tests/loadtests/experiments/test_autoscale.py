@@ -1,4 +1,4 @@
-"""The fleet that follows what the gateway wants, and the optimum that it is held against."""
+"""The fleet that follows the wanted replicas, and the optimum for comparison."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_wanted_replica_is_paid_at_once_and_serves_after_its_start(day: Day) -> 
 
 def test_the_day_is_served_by_what_serves(day: Day) -> None:
     assert day.result.goodput > 0.9
-    # Sixteen replicas are in the policy: those that were drained did nothing.
+    # The policy has sixteen replicas; drained ones did nothing.
     most = max(look.serving for look in day.looks)
     assert day.result.busy <= (most + 0.5) / MAX
     assert day.looks[-1].knee > 0.0

@@ -1,4 +1,4 @@
-"""The canary experiment accuses a bad arm and not an equal one."""
+"""The canary experiment calls a bad arm worse, but not an equal one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = interpreted
 
 
 def accused(case: Case) -> int | None:
-    """When the canary of 500 requests is accused."""
+    """Number of requests, of 500, after which the canary is called worse."""
     traffic = replace(Lab(Effort()).workload("main"), duration_s=40.0).at_rate(RATE)
     return first_accused((case, traffic, 1))
 

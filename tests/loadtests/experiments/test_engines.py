@@ -1,4 +1,4 @@
-"""Engines, promises and noise: their quick runs hold a floor, and a miss is told with its cell."""
+"""Quick runs of the experiments engines, promises and noise reach a floor; a miss is reported with its cell."""
 
 from __future__ import annotations
 

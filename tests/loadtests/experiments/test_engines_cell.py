@@ -1,4 +1,4 @@
-"""The measure of one engine, workload and load: what counts as kept, what is cold, and that a cap is found."""
+"""Figures of one engine, workload and load: kept objectives, cold starts, and the search for a cap."""
 
 from __future__ import annotations
 

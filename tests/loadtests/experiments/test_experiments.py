@@ -1,4 +1,4 @@
-"""The runner of experiments: figures are judged by the table, told as JSON and drawn."""
+"""The runner of experiments: figures are judged by the targets, written as JSON and drawn."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_run_prints_documents_writes_pages_and_fails_on_a_miss(tmp_path: Path, m
     assert CliRunner().invoke(app, [*arguments, "--no-fail"]).exit_code == 0
 
 
-@interpreted  # else `--pure` begins the process anew
+@interpreted  # else `--pure` restarts the process
 def test_a_target_that_was_not_measured_is_not_met(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     some = {key: bare(0.0, 1) for key in TARGETS["outside-tools"] if key.startswith("aiperf")}
     monkeypatch.setitem(EXPERIMENTS, "outside-tools", lambda lab: Findings((1,), some, notes=["wrk was left out"]))
@@ -236,7 +236,7 @@ def _half_of_it(number: int) -> int:
 
 
 def _missing(lab: Lab) -> Findings:
-    """Finds a floor that is too low."""
+    """The experiment reports a floor that is too low."""
     return Findings(lab.seeds, {"least_floor": bare(0.01, 1)})
 
 
@@ -283,7 +283,7 @@ def test_one_x_is_found_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(calls) == 1
 
 
-# What single experiments compute by themselves.
+# ---- computations of single experiments
 
 
 def test_a_knee_is_interpolated_between_loads() -> None:

@@ -1,4 +1,4 @@
-"""What is held against what where something is both live and simulated, and how often it has to be."""
+"""Comparisons of live and simulated runs, and the number of live runs that they need."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_p99_is_held_against_what_single_seeds_say_however_many_there_are() ->
 
 
 def test_a_p99_of_several_runs_is_held_against_as_many_seeds_together() -> None:
-    """Seeds whose p99 is anything from 1 to 2: that of nine together is the third of nine such draws."""
+    """Seeds with a p99 between 1 and 2: the p99 of nine together is the third of nine such draws."""
     live = [{"a": [1.0] * 480 + [1.2] * 20}] * 9
     runs = [{"a": [1.0] * 480 + [1.0 + n / 40] * 20} for n in range(41)]
     assert whole("x", live[:1], runs).p99_overlaps is True
@@ -96,7 +96,7 @@ def test_seed_interval_holds_nine_in_ten_seeds() -> None:
 def test_how_often_chance_alone_misses_follows_from_how_far_the_seeds_lie_apart(
     runs: int, missed: float, give: float
 ) -> None:
-    """Latencies of a normal distribution of .15 around 1: the share of it below 1/1.15 and above 1/.85."""
+    """Normal latencies with mean 1 and sigma .15: the share below 1/1.15 and above 1/.85."""
     draw = Random(1)
     seeds = [{"a": [draw.gauss(1.0, 0.15)]} for _ in range(2000)]
     pair = whole("x", seeds[:runs], seeds)

@@ -1,4 +1,4 @@
-"""Which live runs are held against the simulator."""
+"""The live runs that are compared with the simulator."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from loadtests.scenarios.simulated import Simulated
 def compared(
     monkeypatch: pytest.MonkeyPatch, needed: int, *live: tuple[bool, float, float] | Broken
 ) -> simulated_live.Test:
-    """A test that needs so many live runs: of each whether it is to be trusted, its goodput, and its TTFT."""
+    """A test that needs this many live runs, with validity, goodput and TTFT of each."""
     runs = list(live)
 
     def once(*_: object) -> tuple[dict[str, Any], dict[str, list[float]]]:
@@ -91,7 +91,7 @@ def test_where_no_run_tells_anything_both_reasons_are_given(monkeypatch: pytest.
 
 
 def played(monkeypatch: pytest.MonkeyPatch, trusted: Callable[[str], bool]) -> Findings:
-    """The overload, quick, live as simulated; a test is asked by its title whether the generator was in time."""
+    """The quick overload, with simulated runs in the place of live ones; by title, tests may have a late generator."""
     ttft_s = {"a": [1.0] * MIN, "b": [1.0] * MIN}
 
     def once(_: Lab, title: str, *__: object) -> tuple[dict[str, Any], dict[str, list[float]]]:

@@ -1,4 +1,4 @@
-"""What the experiments on retries, fan-out and churn compute by themselves."""
+"""Computations of the experiments on retries, fan-out and churn."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from loadtests.experiments.retry_storm import SECONDS, SLOW_AT, WELL_AT, back_af
 
 
 def timeline(bad: range) -> Timeline:
-    """Ten a second, all good, but for half of those of the `bad` seconds."""
+    """Ten requests a second, all good, except half of those in the `bad` seconds."""
     good = tuple(5 if second in bad else 10 for second in range(SECONDS))
     return Timeline((10,) * SECONDS, (10,) * SECONDS, good)
 
@@ -20,7 +20,7 @@ def timeline(bad: range) -> Timeline:
 def test_goodput_is_held_against_that_before_the_trouble() -> None:
     run = timeline(range(SLOW_AT, WELL_AT + 15))
     assert to_before(run, WELL_AT + 10, WELL_AT + 20) == pytest.approx(0.75)
-    assert back_after_s(run) == 19.0  # until no five seconds have any of the bad ones
+    assert back_after_s(run) == 19.0  # until no five seconds contain a bad second
     assert back_after_s(timeline(range(SLOW_AT, WELL_AT))) == 0.0
 
 

@@ -1,4 +1,4 @@
-"""The experiment on the worth of a request: its quick run, and how far a length is behind."""
+"""The experiment on the worth of a request: its quick run, and the gap of the least accepted length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The experiment around the runs: what is sent, what is repeated, what is judged. No process is started."""
+"""The experiment around the runs: its requests, repetitions and judgements. No process is started."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def lab() -> Lab:
 
 
 def played(load: Load, name: str, edge_s: float) -> Run:
-    """A run in which ours serves everybody at once, and others every second one."""
+    """A run in which our gateway serves all requests at once, and others serve every second one."""
     shots = [replace(shot) for shot in load.shots]
     for n, shot in enumerate(shots):
         shot.sent_s, shot.status = shot.at, 200
@@ -41,7 +41,7 @@ Runner = Callable[[str, str | None, Load, Callable[[str], None]], Run]
 
 
 def runner(edges: list[float], called: list[str]) -> Runner:
-    """Lags in this order, the last one for ever."""
+    """Lags in this order; the last one repeats."""
 
     def run(name: str, baseline: str | None, load: Load, tell: Callable[[str], None]) -> Run:
         assert (baseline is None) == (name == experiment.OURS)

@@ -1,4 +1,4 @@
-"""Processes, end to end: a few requests through the gateway, and through a baseline in its place."""
+"""End to end over processes: a few requests through the gateway, and through a baseline in its place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A policy for engines at another pace says the same in stretched time."""
+"""A policy for engines at another speed is the same in scaled time."""
 
 from __future__ import annotations
 

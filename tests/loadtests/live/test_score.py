@@ -1,4 +1,4 @@
-"""What runs are worth, worked out by hand."""
+"""Scores of runs, computed by hand."""
 
 from __future__ import annotations
 

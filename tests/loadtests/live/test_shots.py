@@ -1,4 +1,4 @@
-"""What a request was worth to its client."""
+"""Outcomes of requests for their clients."""
 
 from __future__ import annotations
 

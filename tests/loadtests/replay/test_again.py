@@ -1,4 +1,4 @@
-"""What became of clients that were told when to retry."""
+"""Outcomes of clients that were told when to retry."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tried(
     status: int = 429,
     reason: str = "full",
 ) -> None:
-    """Sent when it was due, or when its last rest was over; ended .1 s later; then `rest_s` until the next try."""
+    """A try: sent when it was due or its last pause was over, ended .1 s later; `rest_s` until the next try."""
     request.outcome, request.reason, request.status, request.retry_after_s = outcome, reason, status, told_s
     request.tried_s = max(request.tried_s, request.arrival.at)
     request.ended_s = request.tried_s + 0.1
@@ -64,7 +64,7 @@ def test_who_comes_early_has_not_obeyed_and_who_was_not_told_cannot() -> None:
 
 
 def test_retry_obeys_when_it_comes_no_earlier_than_told() -> None:
-    """A timer may be a little early, and a client that is sent back to sooner than told has not obeyed."""
+    """A timer may be a little early, but a client that retries clearly sooner than told has not obeyed."""
     again, nearly, early = Again(0.0), request(1), request(2)
     tried(again, nearly, Outcome.SHED, 1.9995, told_s=2.0)
     tried(again, nearly, Outcome.FINISHED, None, status=200)

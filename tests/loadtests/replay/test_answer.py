@@ -1,4 +1,4 @@
-"""Answers are the same in whatever pieces they come."""
+"""Answers are the same in pieces of any size."""
 
 from __future__ import annotations
 

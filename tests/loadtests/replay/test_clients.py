@@ -1,4 +1,4 @@
-"""What clients make of what comes, and of what does not, on a clock and connections that the test has in hand."""
+"""Clients with answers and without, on a clock and connections that the test controls."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":0}}
 
 
 class Wire(asyncio.Transport):
-    """A connection that takes everything."""
+    """A fake connection that accepts all bytes."""
 
     def __init__(self) -> None:
         super().__init__()
         self.aborted = False
 
     def write(self, data: object) -> None:
-        """Nobody looks at it."""
+        """Outcomes are ignored."""
 
     def close(self) -> None:
         self.abort()
@@ -239,7 +239,7 @@ async def test_patience_runs_while_there_is_no_connection() -> None:
     assert (waiting, True) in line.ended
     assert (waiting.outcome, waiting.reason) == (Outcome.TIMEOUT, "no connection within 5 s")
     assert waiting not in line.clients.requests()
-    await asyncio.sleep(0)  # the task that was connecting goes
+    await asyncio.sleep(0)  # the connecting task is cancelled
 
 
 async def test_each_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,7 +270,7 @@ def test_the_next_look_is_when_the_most_silent_may_have_had_enough() -> None:
     line.now = 4.0
     assert line.clients.expire() == 6.0
     line.gets(HEAD + chunk(ONE), at=5.0)
-    assert line.clients.expire() == 8.0  # that of the other, silent since second 3
+    assert line.clients.expire() == 8.0  # the check of the other request, silent since second 3
     line.now = 13.5
     assert line.clients.expire() == 1.5
     assert [request for request, _ in line.ended] == [late]
@@ -289,7 +289,7 @@ class Timer:
 
 
 class Timers:
-    """The timers of a loop that goes by the clock of a line; nothing else of a loop is there."""
+    """Timers of a fake loop on the clock of a `Line`; the rest of a loop is missing."""
 
     def __init__(self, line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
         self.line = line
@@ -301,7 +301,7 @@ class Timers:
         return self.set[-1]
 
     def goes_off(self) -> float:
-        """The time of the only one, which it is now."""
+        """Advance to the only timer, and return its time."""
         (timer,) = self.set
         self.set = []
         self.line.now = timer.at
@@ -310,7 +310,7 @@ class Timers:
 
 
 def sent(line: Line, at: float) -> Request:
-    """Another request, over a connection that was idle."""
+    """Send another request over an idle connection."""
     line.now = at
     client = Client(line.clients)
     client.connection_made(Wire())
@@ -359,7 +359,7 @@ def test_looks_are_no_oftener_than_they_may_cost(monkeypatch: pytest.MonkeyPatch
     while timers.set:
         looks.append(timers.goes_off())
     assert min(b - a for a, b in pairwise(looks)) >= LOOK_S
-    assert len(looks) < 15  # at 5,000 connections they are .1 s apart
+    assert len(looks) < 15  # with 5,000 connections, checks are .1 s apart
 
 
 def test_patience_is_of_silence() -> None:
@@ -369,7 +369,7 @@ def test_patience_is_of_silence() -> None:
     line.gets(chunk(ONE), at=19.0).clients.expire()
     line.now = 29.0
     line.clients.expire()
-    assert line.ended == []  # 29 s, of which none in ten was silent
+    assert line.ended == []  # 29 s without ten silent seconds
     line.now = 29.1
     line.clients.expire()
     assert (line.request.outcome, line.request.reason) == (Outcome.TIMEOUT, "no next token within 10 s")

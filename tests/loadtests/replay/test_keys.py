@@ -1,4 +1,4 @@
-"""Keys as people write them, and which tenant has which."""
+"""The forms of keys on the command line, and the key of each tenant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model of a target that does not know the one of the traffic."""
+"""The model for a target that lacks the traffic's model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def listed(*names: str) -> bytes:
 
 @asynccontextmanager
 async def serving(body: bytes, status: int = 200) -> AsyncIterator[tuple[str, list[bytes]]]:
-    """A server with that answer to GET /v1/models alone, all else is 404: its URL, and the heads that it was sent."""
+    """A server with this answer to GET /v1/models, and 404 for the rest. Yields its URL and the received heads."""
     heads: list[bytes] = []
     answering: set[asyncio.Task[None]] = set()
 
@@ -31,7 +31,7 @@ async def serving(body: bytes, status: int = 200) -> AsyncIterator[tuple[str, li
         task = asyncio.current_task()
         assert task is not None
         answering.add(task)
-        with closing(writer), suppress(asyncio.IncompleteReadError):  # a probe connects and asks nothing
+        with closing(writer), suppress(asyncio.IncompleteReadError):  # a probe connects without a request
             await answer(await reader.readuntil(b"\r\n\r\n"), writer)
 
     async def answer(head: bytes, writer: asyncio.StreamWriter) -> None:

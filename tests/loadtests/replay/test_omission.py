@@ -1,7 +1,7 @@
-"""Coordinated omission: what a stall costs is seen in an open loop, and hidden by a closed one.
+"""Coordinated omission: an open loop shows the cost of a stall, a closed loop hides it.
 
-The target answers at once, but for one stall. How long it is does not matter, nor how fast the machine is: every
-request that was due before its end must have waited for it.
+The target answers at once, except during one stall. Neither its length nor the machine's speed matters: every request
+that was due before its end must wait for it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 
 
 
 class Staller:
-    """Answers everything at once, but for what comes after the first BEFORE requests: that waits for its release."""
+    """Answers the first BEFORE requests at once; later ones wait for the release."""
 
     def __init__(self) -> None:
         self.received = 0
@@ -95,7 +95,7 @@ async def test_an_open_loop_sees_everybody_who_had_to_wait() -> None:
     for request in waited:
         assert request.outcome is Outcome.FINISHED
         assert request.ended_s >= released_s
-    # What the first of them waited is as long as the stall, for it counts from when it was due.
+    # The first of them waited for the whole stall, counted from when it was due.
     longest_s = max(request.ended_s - request.arrival.at for request in waited)
     assert longest_s >= released_s - EVERY_S * BEFORE >= EVERY_S * (DURING - 1)
 
@@ -104,7 +104,7 @@ async def test_a_closed_loop_sees_as_many_as_it_has_clients() -> None:
     clients = 2
     async with staller(BEFORE + clients) as (of, target):
         kept = Kept()
-        # All due at once: who asks open loop has sent them all by now.
+        # All are due at once: an open loop has sent them all by now.
         player = Player(traffic(0.0), target, kept, replace(PLAN, clients=clients))
         playing = asyncio.create_task(player.play())
         await asyncio.wait_for(of.reached.wait(), 20)
@@ -115,5 +115,5 @@ async def test_a_closed_loop_sees_as_many_as_it_has_clients() -> None:
         await playing
     assert stalled == clients
     assert len(kept.requests) == BEFORE + DURING
-    # All others say that there was no stall: their clocks began after it.
+    # The other latencies hide the stall: their clocks began after it.
     assert sum(request.arrival.at < released_s <= request.ended_s for request in kept.requests) == clients

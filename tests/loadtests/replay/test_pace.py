@@ -1,4 +1,4 @@
-"""The schedule is fixed beforehand, and lateness is the client's own fault."""
+"""The schedule is fixed beforehand, and lateness is the generator's own fault."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from loadtests.replay.request import Outcome, Request
 
 
 class Clock:
-    """A clock that sleeping and working move on."""
+    """A clock that advances by sleep and work."""
 
     now = 0.0
     sleeps = 0
@@ -48,7 +48,7 @@ async def test_each_is_sent_when_it_is_due() -> None:
 
 
 async def test_pace_catches_up_after_slow_sends() -> None:
-    # Sending takes 1 s each: two are late, the last one is not, for the schedule has not moved.
+    # Sending takes 1 s each: two are late, the last one is not, since the schedule does not move.
     assert await sent([0.0, 0.25, 0.5, 5.0], Clock(), work_s=1.0) == pytest.approx([0.0, 1.0, 2.0, 5.0])
 
 

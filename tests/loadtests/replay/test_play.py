@@ -84,7 +84,7 @@ async def test_every_request_is_answered_and_timed(replica: EmulatedReplica, str
         assert (request.first_s is not None) == stream
         if request.first_s is not None:
             assert request.arrival.at < request.first_s <= request.last_s <= request.ended_s
-            assert request.chunks == 4  # the end of the answer is a token, and says nothing
+            assert request.chunks == 4  # the end of the answer is an empty token
 
 
 async def test_errors_are_told_apart(replica: EmulatedReplica) -> None:
@@ -163,11 +163,11 @@ async def test_a_refused_request_is_sent_again_and_counted_once(replica: Emulate
     (request,) = await played(arrivals(1), target(replica), replace(FAST, retries=2))
     assert (request.outcome, request.tries) == (Outcome.FINISHED, 2)
     assert request.first_s is not None
-    assert request.first_s > 0.37  # half a second, less a quarter at most, since it was due: not since the second try
+    assert request.first_s > 0.37  # half a second, less at most a quarter, since it was due, not since the second try
 
 
 async def test_who_rests_before_another_try_is_still_waited_for(replica: EmulatedReplica) -> None:
-    """Whoever says that nothing matters any more is asked about those as well."""
+    """`settled` is called with those requests, too."""
     replica.fault("status_500", count=1)
     kept = Kept()
     nobody = Player(
@@ -208,7 +208,7 @@ async def test_a_stop_ends_everything_and_says_what_was_under_way(replica: Emula
 async def test_every_moment_counts_in_which_the_generator_stood_still(
     replica: EmulatedReplica, warmup_s: float, counts: bool
 ) -> None:
-    """After the last request was sent, too, when all that is left to do is to read; but not in the warm-up."""
+    """Waits count also after the last request, while only answers are read, but not in the warm-up."""
     replica.fault("pause")
     stop = asyncio.Event()
     stalled: list[float] = []
@@ -218,7 +218,7 @@ async def test_every_moment_counts_in_which_the_generator_stood_still(
             stop.set()
         elif now.sent == 2:
             stalled.append(now.at_s)
-            time.sleep(0.3)  # as a process that is stopped, or has no processor
+            time.sleep(0.3)  # like a stopped process, or one without a processor
 
     plan = replace(FAST, warmup_s=warmup_s)
     found = await Player(arrivals(2), target(replica), Kept(), plan, look=look).play(stop)
@@ -232,7 +232,7 @@ async def test_a_stall_that_outlasts_the_warm_up_counts(replica: EmulatedReplica
 
     def endless() -> Iterator[Arrival]:
         yield from arrivals(1)
-        time.sleep(0.3)  # the second request is made before the warm-up ends, and takes longer than that
+        time.sleep(0.3)  # the second request is prepared before the warm-up ends, and takes beyond its end
         yield from arrivals(10**6)
 
     player = Player(endless(), target(replica), Kept(), replace(FAST, warmup_s=0.1), look=lambda _: stop.set())
@@ -244,7 +244,7 @@ async def test_a_generator_that_was_late_says_so(replica: EmulatedReplica, tmp_p
     def slow() -> Iterator[Arrival]:
         for arrival in arrivals(3):
             yield arrival
-            time.sleep(0.04)  # while the next one is made, which was due 2 ms after this one
+            time.sleep(0.04)  # while the next one is prepared, which is due 2 ms after this one
 
     columns = Columns(tmp_path)
     found = await play(slow(), target(replica), columns, FAST)
@@ -281,7 +281,7 @@ async def test_the_first_contact_says_what_is_wrong(replica: EmulatedReplica) ->
 
 
 async def test_the_first_contact_waits_no_longer_than_clients_would_and_says_so() -> None:
-    """Of a server that takes connections and answers nothing."""
+    """A server that accepts connections and never answers."""
     server = await asyncio.get_running_loop().create_server(asyncio.Protocol, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     told: list[str] = []
@@ -324,5 +324,5 @@ async def test_rows_hold_what_requests_were(replica: EmulatedReplica, tmp_path: 
     assert np.allclose(rows["ttft_s"], [(request.first_s or 0.0) - request.arrival.at for request in found])
     assert np.allclose(rows["e2e_s"], [request.ended_s - request.arrival.at for request in found])
     assert set(rows["output_tokens"].tolist()) == {5}
-    # Of each answer of four pieces, three gaps.
+    # Each answer of four pieces has three gaps.
     assert sum(columns.gaps["default"].counts) == 3 * len(rows)

@@ -1,4 +1,4 @@
-"""Prompts have the wanted length, are the same for the same seed, and share what they are told to share."""
+"""Prompts have the wanted length, depend only on the seed, and share the wanted prefixes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_block_is_as_many_words_as_the_target_counts_512_tokens_in(per_word: f
     one, two = (prompts.text(number, 1024, (7, number)).split() for number in (8, 9))
     alike = [a == b for a, b in zip(one, two, strict=True)]
     assert len(one) == round(1024 / per_word)
-    # Words may be alike by chance where the blocks are others.
+    # Different blocks may have equal words by chance.
     assert all(alike[: round(512 / per_word)])
     assert sum(alike[round(512 / per_word) :]) < len(one) / 10
 

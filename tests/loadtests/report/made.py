@@ -1,4 +1,4 @@
-"""Load tests that never were: requests written down as they would have been."""
+"""Invented load tests: requests written like those of a real test."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def refused(
 def written(
     folder: Path, requests: Iterable[Request], waits: Mapping[float, int] = MappingProxyType({}), **about: Any
 ) -> Path:
-    """As a load test of SECONDS, or so many `seconds`, would have written them; `waits` on its loop, and how many."""
+    """Write the files of a load test of SECONDS, or of `seconds`. `waits`: counts of waits on its loop."""
     folder.mkdir(parents=True, exist_ok=True)
     columns = Columns(folder, float(about.get("warmup_s", 0.0)))
     for number, request in enumerate(requests):

@@ -1,4 +1,4 @@
-"""Is B better than A? Only if chance could not have made the difference."""
+"""Comparisons: B is better than A only if the difference is beyond chance."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.loadtests.report.made import POLICY, answered, policy, refused, writt
 
 
 def traffic(missed: float, *, seed: int, slower: float = 1.0, count: int = 2000) -> list[Request]:
-    """Requests at the same times, of which a share is refused, and the others answered in some time or other."""
+    """Requests at fixed times: a share is refused, the others are answered after varying times."""
     draw = Random(seed)
     return [
         refused(0.05 * n) if draw.random() < missed else answered(0.05 * n, ttft_s=slower * 0.05 * (1 + draw.random()))
@@ -100,7 +100,7 @@ def test_a_difference_is_found_with_its_size(tmp_path: Path) -> None:
 
 
 def test_requests_that_fail_together_are_not_counted_as_many(tmp_path: Path) -> None:
-    # The same number of refusals, once scattered and once in one stretch of time: the second says less.
+    # The same number of refusals, scattered and in one stretch of time: the second is weaker evidence.
     a = traffic(0.0, seed=1)
     scattered = [refused(0.05 * n) if n % 20 == 0 else answered(0.05 * n) for n in range(2000)]
     together = [refused(0.05 * n) if 500 <= n < 600 else answered(0.05 * n) for n in range(2000)]
@@ -153,7 +153,7 @@ def test_run_shorter_than_its_answers_is_not_judged(tmp_path: Path) -> None:
 
 
 def test_latencies_of_nothing_are_latencies() -> None:
-    # Answers that came in one piece have a TPOT of 0: nine of ten here.
+    # Answers in one piece have a TPOT of 0: nine of ten here.
     values = np.array([0.0] * 9 + [0.1])
     once = np.ones((1, 1))
     medians = quantiles(Blocks(1, 1.0), np.zeros(10, dtype=np.int64), values, 0.5, once)
@@ -189,7 +189,7 @@ def test_the_command(tmp_path: Path) -> None:
 
 
 def reported(folder: Path, policy: str | None) -> str:
-    """A test with a report that was made with a policy, which is gone since."""
+    """A test whose report was made with a policy that no longer exists."""
     written(folder, traffic(0.1, seed=1))
     file = folder / "policy.yaml"
     file.write_text(policy or "")
@@ -235,7 +235,7 @@ def test_an_open_loop_and_a_closed_one_are_not_compared(tmp_path: Path) -> None:
 
 
 def test_a_test_is_held_against_what_its_report_was(tmp_path: Path) -> None:
-    # The files are gone, and both tests were written with no objectives but those of their reports.
+    # The files are gone, so only the reports have objectives.
     strict = POLICY.replace("{p50: 200ms, p99: 1s}", "{p99: 60ms}")
     folders = [reported(tmp_path / name, strict) for name in "ab"]
     found = json.loads(CliRunner().invoke(app, ["compare", *folders, "--json"]).stdout)

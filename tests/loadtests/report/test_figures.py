@@ -1,4 +1,4 @@
-"""Figures worked out by hand, and a schema that they keep to."""
+"""Figures computed by hand, and their schema."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_goodput_counts_requests_within_their_objectives(tmp_path: Path) -> None
     found = made(tmp_path)
     gold, free = found["tiers"]["gold"], found["tiers"]["free"]
     assert (gold["offered"], gold["counted"], gold["finished"], gold["good"]) == (5, 5, 3, 1)
-    # The second answer is longer than its objective is about.
+    # The second answer is too long for its objective.
     assert (free["offered"], free["counted"], free["finished"], free["good"]) == (7, 4, 2, 1)
     totals = found["totals"]
     assert (totals["offered"], totals["counted"], totals["good"], totals["goodput"]) == (12, 9, 2, 2 / 9)
@@ -83,7 +83,7 @@ def test_every_miss_stands_under_one_reason(tmp_path: Path) -> None:
 
 
 def stopped(at: float, tier: str, waited_s: float, first_s: float | None = None) -> Request:
-    """Under way for so long when somebody stopped the test."""
+    """A request that was open for this long when the user stopped the test."""
     made = refused(at, tier, Outcome.INTERRUPTED, "", 0)
     made.ended_s, made.first_s = at + waited_s, None if first_s is None else at + first_s
     return made
@@ -93,7 +93,7 @@ def test_request_hanging_at_the_stop_is_a_miss_once_it_is_late(tmp_path: Path) -
     hung = [stopped(2.0 + n, "gold", 60.0) for n in range(3)]
     soon = [stopped(90.0, "gold", 0.9), stopped(91.0, "gold", 5.0, first_s=0.2)]
     late = stopped(92.0, "gold", 5.0, first_s=1.2)
-    # An answer that has become longer than its objective is about may still be good.
+    # An answer that became too long for its objective may still be good.
     free = stopped(93.0, "free", 60.0, first_s=0.2)
     found = made(tmp_path, [answered(1.0), *hung, *soon, late, free], interrupted=True)
     gold = found["tiers"]["gold"]
@@ -148,7 +148,7 @@ def test_an_objective_is_measured_on_the_answers_that_it_is_about(tmp_path: Path
 
 
 def test_each_objective_has_its_own_goodput_over_all_that_it_is_about(tmp_path: Path) -> None:
-    """As the gateway counts (gateway/observe/metrics/facts.py): refusals have missed them all."""
+    """As the gateway counts (gateway/observe/metrics/facts.py): refusals miss every objective."""
     whole = answered(6.0, tpot_s=0.5)
     whole.first_s, whole.arrival = None, replace(whole.arrival, stream=False)
     of_one_token = answered(5.0, tokens=1)

@@ -1,4 +1,4 @@
-"""Throughput and goodput by how much was offered, and nothing where only chance made it vary."""
+"""Throughput and goodput by offered load, and none if only chance made the load vary."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ CARRIES = 40.0
 
 
 def steps(*rates: float) -> list[float]:
-    """When requests are due that come regularly, at one rate after the other."""
+    """Times of evenly spaced requests, at one rate after the other."""
     each_s = SECONDS / len(rates)
     return [n * each_s + k / rate for n, rate in enumerate(rates) for k in range(int(rate * each_s))]
 
 
 def served(due: list[float]) -> list[Request]:
-    """By a target that carries so many a second and lets all others wait."""
+    """Answers of a target that serves this many requests a second and lets the others wait."""
     found, free_s = [], 0.0
     for at in due:
         free_s = max(at, free_s) + 1 / CARRIES

@@ -1,4 +1,4 @@
-"""A page that needs nothing else, and says what has to be known before its figures are believed."""
+"""The page is self-contained, and shows warnings before figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports say what became of clients that were told when to retry."""
+"""Reports have the outcomes of clients that were told when to retry."""
 
 from __future__ import annotations
 

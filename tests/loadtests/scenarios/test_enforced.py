@@ -1,4 +1,4 @@
-"""Forecasts that decide whom they learn from have to stay true while they are acted upon."""
+"""Forecasts decide which requests they learn from, and must stay right while they are enforced."""
 
 from __future__ import annotations
 
@@ -21,11 +21,8 @@ SECONDS = 150.0
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2, 9])
 def test_under_lasting_overload_breach_probabilities_hold(seed: int) -> None:
-    """Most of the last tier are refused when their turn comes: it is not only those who get through that teach.
-
-    Those who are admitted are nearly all in time, so how well they are told apart (Brier skill) is chance: from -.34
-    to .17 over ten seeds.
-    """
+    """Most requests of the last tier are refused at their turn, so not only served requests teach. Nearly all admitted
+    ones are in time, so their Brier skill is chance: from -.34 to .17 over ten seeds."""
     scenario = load_scenario("overload").model_copy(update={"lasts": SECONDS})
     policy = load(policy_path(scenario.policy), {})
     controller = Controller(policy, Random(seed))

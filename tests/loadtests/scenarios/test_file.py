@@ -1,4 +1,4 @@
-"""Scenario files say what they mean, and what is wrong with them is told by line and field."""
+"""Scenario files are read, and their errors are reported by line and field."""
 
 from __future__ import annotations
 

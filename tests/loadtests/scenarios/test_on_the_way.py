@@ -1,4 +1,4 @@
-"""What requests take outside of engines."""
+"""Times of requests outside of engines."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_engines_that_took_longer_than_clients_waited_are_a_fault(found_s: list[
 @pytest.mark.long
 @pytest.mark.long
 def test_time_outside_of_engines_is_measured_over_real_sockets() -> None:
-    """At half of their speed: a mistake in what a second of an engine is would be a tenth of a second and more."""
+    """At half speed, a wrong unit of engine seconds would make an error of .1 s or more."""
     slow = OVERLOAD.model_copy(update={"time_scale": 0.5})
     found_s = asyncio.run(on_the_way.ways_s(slow, OURS, 5, 0.03))
     assert len(found_s) == 5

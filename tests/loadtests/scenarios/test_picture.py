@@ -1,4 +1,4 @@
-"""A scenario as a table and pictures: whose time to first token is shown."""
+"""A scenario as a table and pictures: the tier whose TTFT is shown."""
 
 from __future__ import annotations
 

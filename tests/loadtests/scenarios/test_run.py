@@ -1,4 +1,4 @@
-"""A scenario, played: processes are started, things happen, and the table says what came of it."""
+"""A played scenario: processes start, events happen, and the table has the results."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ events:
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine makes no test fail."""
+    """A busy machine must not make a test fail."""
     monkeypatch.setattr(run, "MAX_LATE_S", 60.0)
 
 
 def round_robin_ends_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its test alone; those of others are played."""
+    """Only its own test fails; those of others are played."""
     whole = run.ScenarioTest.run
 
     async def broken(test: run.ScenarioTest) -> run.Report:
@@ -71,7 +71,7 @@ def test_a_scenario_from_end_to_end(tmp_path: Path) -> None:
     assert "A replica dies" in page
     assert "4 emulated replicas at" in page
     assert done.stderr.splitlines()[0].startswith("2 tests, ")
-    assert done.stderr.splitlines()[1:] == ["tailgate", "round-robin"]  # where there is no terminal for a spinner
+    assert done.stderr.splitlines()[1:] == ["tailgate", "round-robin"]  # without a terminal there is no spinner
     assert "replica 2 dead" in page
     assert (out / "tailgate" / "report.html").exists()
 
@@ -186,7 +186,7 @@ def test_a_scenario_that_is_an_experiment_takes_the_rest(tmp_path: Path, monkeyp
     monkeypatch.setattr("loadtests.experiments.__main__.app", told.append)
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, ["scenario", "coordinated-omission", "--quick", "--json", "--docs", "pages"])
-    assert (done.exit_code, list(tmp_path.iterdir())) == (0, [])  # what it writes is for the experiment to write
+    assert (done.exit_code, list(tmp_path.iterdir())) == (0, [])  # the experiment writes its own files
     (flags,) = told
     assert flags[:2] == ["run", "coordinated-omission"]
     assert {"--quick", "--json"} < set(flags)

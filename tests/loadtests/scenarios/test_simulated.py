@@ -1,4 +1,4 @@
-"""Scenarios in the simulator: the same arrivals, the same faults, and a word where it has nothing of the kind."""
+"""Scenarios in the simulator: the same arrivals and faults, and an error for what it lacks."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_same_happens_to_replicas() -> None:
 
 
 def test_a_client_that_has_lost_patience_is_a_miss() -> None:
-    """As it is live, where the load tester is that client."""
+    """As in a live run, where the load tester is that client."""
     scenario = load_scenario("retry-storm").model_copy(update={"patience": 0.2, "retries": 0})
     found = simulated(scenario, OURS, 1.0, PART, seed=0)
     assert found.result.counted < found.result.offered

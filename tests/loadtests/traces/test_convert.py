@@ -1,4 +1,4 @@
-"""From one format to another: nothing is left out without being said."""
+"""Conversions between formats: everything left out is reported."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_other_formats_keep_lengths_and_times_and_say_what_they_lose(tmp_path: P
     assert done.exit_code == 0
     before, after = arrivals(SMALL), arrivals(out)
     assert len(after) == len(before)
-    # Times of a tick are spread over it, and so their order may change.
+    # Times of a tick are spread over it, so their order may change.
     assert sorted((a.prompt_tokens, a.output_tokens) for a in after) == sorted(
         (a.prompt_tokens, a.output_tokens) for a in before
     )
@@ -199,7 +199,7 @@ tiers: {free: {retry: {budget: 0%}}}
 
 
 async def recorded(file: Path) -> list[int]:
-    """A gateway with a journal, and six requests at once, of which it takes three; their statuses."""
+    """A gateway with a journal gets six requests at once and serves three. Returns their statuses."""
     async with Emulator(time_scale=10.0, model="m", output_median_tokens=20, output_sigma=0.0) as emulator:
         policy = load_text(POLICY.replace("URL", emulator.urls[0]), "policy.yaml")
         settings = Settings(port=0, admin_port=0, drain_deadline_s=0.0, journal=file)
@@ -221,7 +221,8 @@ def test_a_journal_is_a_trace_of_all_that_was_asked(tmp_path: Path) -> None:
     assert f"{refused} requests have no complete answer" in done.stderr
     found = arrivals(out)
     assert found[0].at == 0.0
-    # 100 words of five bytes, and the template: as the replica counts them. The refused are as long as their like.
+    # 100 words of five bytes, and the template: as the replica counts them. Refused ones get the length of similar
+    # requests.
     assert {(a.prompt_tokens, a.output_tokens, a.tier, a.model, a.max_tokens) for a in found} == {
         (132, 20, "free", "m", 50)
     }

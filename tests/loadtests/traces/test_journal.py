@@ -1,4 +1,4 @@
-"""A journal with gaps can be read: what is missing is counted, and holds nothing up."""
+"""A journal with gaps can be read: missing calls are counted, and do not block rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Drop = Callable[[Any], bool]
 
 
 def is_call(name: str, request: int) -> Drop:
-    """Requests are sent in the order in which they arrive, so that an attempt has the number of its request."""
+    """Requests are sent in order of arrival, so that an attempt has the number of its request."""
     return lambda row: (
         isinstance(row, list)
         and row[1] == name
@@ -36,7 +36,7 @@ def is_call(name: str, request: int) -> Drop:
 
 
 def answered(requests: int, first_s: float = 0.5, rules: Policy = POLICY, then: Policy | None = None) -> list[Any]:
-    """The rows of so many requests, one a second; each takes half a second, but the first may take longer.
+    """The rows of this many requests, one a second. Each takes half a second, but the first may take longer.
 
     Request n has an answer of 10 + n tokens. `then` is the policy after the third.
     """
@@ -59,7 +59,7 @@ def answered(requests: int, first_s: float = 0.5, rules: Policy = POLICY, then: 
 
 
 def lost(rows: Sequence[Any], *drops: Drop) -> list[Any]:
-    """The same with a gap for every row that one of these is true for."""
+    """The same, with a gap for every row for which a condition is true."""
     return [{"gap": 1} if any(drop(row) for drop in drops) else row for row in rows]
 
 
@@ -70,12 +70,12 @@ def written(folder: Path, rows: Sequence[Any]) -> Path:
 
 
 def lengths(rows: Sequence[TraceRow]) -> dict[float, int]:
-    """Tokens of the answers, by when their requests came."""
+    """Tokens of the answers, by time of arrival."""
     return {row.at: row.output_tokens for row in rows}
 
 
 def followed(journal: JournalRows) -> dict[float, float]:
-    """When each request left, by when it came: the time of the journal at which it was given."""
+    """The journal time at which each request was returned, by time of arrival."""
     return {row.at: journal.now for row in journal.rows()}
 
 
@@ -109,14 +109,15 @@ def test_without_a_gap_before_it_an_end_without_an_arrival_is_an_error(tmp_path:
 def test_a_request_whose_end_is_missing_holds_up_no_others_once_its_total_timeout_has_passed(tmp_path: Path) -> None:
     journal = JournalRows([written(tmp_path, lost(answered(100), is_call("finish", 1)))])
     left_at = followed(journal)
-    # It came at 1; the first call after 6 is that of the one that then ends.
+    # It arrived at 1; the first call after 6 is the end of another request.
     assert [left_at[float(at)] for at in (1, 2, 5)] == [6.5, 6.5, 6.5]
     assert [left_at[float(at)] for at in (6, 7, 100)] == [6.5, 7.5, 100.5]
     assert (journal.missing, journal.guessed, journal.only_ended) == (1, 1, 0)
 
 
 def test_nothing_is_kept_of_those_whose_end_was_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """But their numbers, lest an end that comes late is taken for that of a stranger. The decoder has them, too."""
+    """Only their numbers are kept, so that a late end is not taken for an unknown request's. The decoder keeps them,
+    too."""
     decoders: list[Decoder] = []
 
     def kept(about: Mapping[str, object]) -> Decoder:
@@ -134,7 +135,7 @@ def test_nothing_is_kept_of_those_whose_end_was_missing(tmp_path: Path, monkeypa
 def test_an_answer_whose_end_is_missing_is_as_long_as_the_last_one_like_it(tmp_path: Path) -> None:
     rows = lost(answered(20), is_call("finish", 3))
     found = lengths(list(JournalRows([written(tmp_path, rows)]).rows()))
-    assert found[3.0] == 18  # that of the one which ended at 8.5, when 3 + TOTAL_S was over
+    assert found[3.0] == 18  # the call of the request that ended at 8.5, when 3 + TOTAL_S was over
     assert {at: tokens for at, tokens in found.items() if at != 3.0} == {
         float(n): 10 + n for n in range(1, 21) if n != 3
     }
@@ -142,7 +143,7 @@ def test_an_answer_whose_end_is_missing_is_as_long_as_the_last_one_like_it(tmp_p
 
 @pytest.mark.parametrize("gaps", [1, 2])
 def test_an_end_that_comes_after_the_gap_counts(tmp_path: Path, gaps: int) -> None:
-    """Whatever was missing, it was not this; the requests wait for it as they do without a gap."""
+    """The gap did not contain this end, so rows wait for it as without a gap."""
     drops = [is_call("sent", number) for number in range(2, 2 + gaps)]
     journal = JournalRows([written(tmp_path, lost(answered(20, first_s=4.75), *drops))])
     rows = list(journal.rows())
@@ -172,14 +173,14 @@ def test_without_a_total_timeout_an_end_is_waited_for_as_long_as_with_the_defaul
     rows = lost(answered(requests, rules=UNLIMITED), is_call("finish", 1), is_call("sent", 30))
     journal = JournalRows([written(tmp_path, rows)])
     left_at = followed(journal)
-    # The first call after the gap came at 2, and the first after that time is half a second later.
+    # The first call after the gap is at 2; the next one is half a second later.
     assert left_at[1.0] == 2.0 + NO_TOTAL_S + 0.5
     assert left_at[float(requests)] == requests + 0.5
     assert (journal.guessed, journal.only_ended) == (1, 0)
 
 
 def test_a_gap_that_is_longer_than_an_end_is_waited_for_gives_nobody_up(tmp_path: Path) -> None:
-    """It is after the gap that it can be said what did not come."""
+    """Only after the gap is it known which calls are missing."""
     requests, after_s = round(NO_TOTAL_S) + 200, NO_TOTAL_S + 100.0
     rows = answered(requests, first_s=after_s + 50.25, rules=UNLIMITED)
     journal = JournalRows(
@@ -190,7 +191,7 @@ def test_a_gap_that_is_longer_than_an_end_is_waited_for_gives_nobody_up(tmp_path
 
 
 def test_of_a_policy_that_is_missing_the_requests_are(tmp_path: Path) -> None:
-    """Journals of before were so: a policy that was to be written into a full disk was never named again."""
+    """Journals of older versions: a policy that met a full disk was never written again."""
     later = policy(pool("p", "r1", "r2", slots=100), tier("std", timeouts=Timeouts(total_s=TOTAL_S)), generation=1)
     rows = answered(6, then=later)
     (let,) = (row for row in rows if "let" in row)
