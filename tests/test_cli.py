@@ -1,4 +1,4 @@
-"""The `tailgate` command: what it prints, and the status it exits with."""
+"""The `tailgate` command: its output and exit status."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ keys:
 
 
 def run(*arguments: str | Path, stdin: str | None = None, env: dict[str, str] | None = None) -> Result:
-    """Runs a command in this process, on a terminal so wide that no message is wrapped."""
+    """Runs a command in this process, on a wide terminal that wraps no message."""
     env = {"TAILGATE_KEY": "", "COLUMNS": "300", **(env or {})}
     return CliRunner().invoke(app, [str(a) for a in arguments], input=stdin, env=env)
 
@@ -382,7 +382,7 @@ class TestServe:
 
 
 class TestScript:
-    """The console script itself, in a process of its own."""
+    """Run the console script in a process of its own."""
 
     def test_check_writes_plain_text_when_stdout_is_no_terminal(self, policy: Path, broken: Path) -> None:
         script = Path(sys.executable).with_name("tailgate")

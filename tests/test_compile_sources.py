@@ -1,4 +1,4 @@
-"""What is compiled, and when nothing can be."""
+"""The compiled files, and reasons not to compile."""
 
 from __future__ import annotations
 

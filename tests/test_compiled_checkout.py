@@ -1,4 +1,4 @@
-"""A compiled module is used only while the checkout holds what it was made from."""
+"""A compiled module is used only while the checkout has the source that it was made from."""
 
 from __future__ import annotations
 

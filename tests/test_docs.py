@@ -1,4 +1,4 @@
-"""What the documents say is what the code does: links, commands, names, and the table of reasons."""
+"""The documents agree with the code: links, commands, names, and the table of reasons."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ LOADTEST_OPTIONS = ROOT / "docs" / "reference" / "loadtests.md"
 RESULTS = ROOT / "docs" / "results"
 PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "deploy" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PARSERS = {"loadtests.demo": demo.parser, "loadtests.emulator": emulator_parser}
-# Read by a command or a test, and by no process: no settings.
+# Variables for commands or tests, not for the process: these are not settings.
 OTHER_VARIABLES = {"TAILGATE_KEY", "TAILGATE_PURE", "TAILGATE_TEST_LONG"}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -64,7 +64,7 @@ def shell_blocks(page: Path) -> list[str]:
 
 
 def anchors(page: Path) -> set[str]:
-    """What GitHub makes of the headings."""
+    """The anchors that GitHub makes of headings."""
     titles = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
@@ -113,7 +113,7 @@ def test_policy_fields_that_are_named_exist(page: Path) -> None:
 
 
 def _inside(section: Any, part: str) -> Any:
-    """The kind of what stands at `part` of a section, a mapping or a list; None if nothing may stand there."""
+    """The kind of the value at `part` of a section, a mapping or a list; None if no value is allowed there."""
     if part == "*":
         return _bare(get_args(section)[-1])
     if not (isinstance(section, type) and issubclass(section, BaseModel)):
@@ -183,7 +183,7 @@ def yaml_blocks(page: Path) -> list[str]:
 
 
 def policy_tables() -> Iterator[tuple[list[str], dict[str, list[str]]]]:
-    """Of each section of the reference: the paths it is about, and the rows of its table by field."""
+    """For each section of the reference: its paths, and the rows of its table by field."""
     for title, body in re.findall(r"^##+ (.+)\n((?:(?!^##).*\n)*)", prose(POLICY), re.MULTILINE):
         rows = re.findall(r"^\| `(\w+)` \| (.*) \| (.*) \| (.*) ?\|$", body, re.MULTILINE)
         if rows:
@@ -201,7 +201,7 @@ def policy_sections(section: Any = PolicyFile, path: str = "") -> Iterator[tuple
 
 
 def _shown_default(field: FieldInfo) -> str | None:
-    """The default as the page writes it; None where that is told in words."""
+    """The default in the form of the page; None if the page describes it in words."""
     if field.is_required():
         return "required"
     match field.json_schema_extra:
@@ -269,7 +269,7 @@ def test_shell_blocks_parse(page: Path) -> None:
 
 
 def commands(page: Path) -> Iterator[list[str]]:
-    """The words of every command in a shell block, and of every one in the prose that is ours."""
+    """The words of every command in a shell block, and of our own commands in prose."""
     lines = [line for block in shell_blocks(page) for line in block.splitlines()]
     lines += re.findall(r"`((?:tailgate|make|\S*python -m loadtests\S*) [^`]+)`", prose(page))
     for line in lines:
@@ -279,7 +279,7 @@ def commands(page: Path) -> Iterator[list[str]]:
             lexer.whitespace_split = True
             parts = list(lexer)
         except ValueError:
-            continue  # one line of a quotation that has several; `sh -n` has read it whole
+            continue  # one line of a quotation over several lines; `sh -n` has read it whole
         for word in [*parts, ";"]:
             if word in (";", "|", "<", "&&"):
                 yield words

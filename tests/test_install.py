@@ -1,7 +1,7 @@
 """`pip install` of the sdist in an empty environment, outside the checkout, gives a working `tailgate`.
 
-The sdist is built from a copy of what is needed, the wheel from the sdist, and installed into a new venv. Its
-dependencies are those installed here, seen through a .pth file, so that nothing is downloaded.
+The sdist is built from a copy of the needed files, and the wheel from the sdist; the wheel is installed into a new
+venv. Its dependencies are the ones installed here, visible by a .pth file, so that nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ NO_CACHES = shutil.ignore_patterns("__pycache__")
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A venv with nothing but tailgate in it, and a folder to work in that is not the checkout."""
+    """A venv with only tailgate in it, and a working folder outside of the checkout."""
 
     wheel: Path
     bin: Path
     folder: Path
 
     def run(self, program: str, *arguments: str) -> str:
-        """What a program of the venv prints; it must succeed."""
+        """The output of a program of the venv, which must succeed."""
         command = [str(self.bin / program), *arguments]
         done = subprocess.run(command, cwd=self.folder, env=environment(), capture_output=True, text=True, timeout=50)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -54,10 +54,8 @@ class Installed:
 
 
 def environment() -> dict[str, str]:
-    """Without whatever could lead Python back to the checkout, or settings into the gateway.
-
-    Compiled where the tests run over compiled code, which the build then finds; to compile would take minutes.
-    """
+    """The environment without variables that lead Python to the checkout, or set the gateway's settings. The package is
+    compiled only if the tests run over compiled code, which the build reuses: compiling would take minutes."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "TAILGATE_"))}
     return kept | {PURE: "0" if is_compiled() else "1"}
 
@@ -109,7 +107,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     pip = (sys.executable, "-m", "pip", "--python", str(venv / "bin" / "python"), "--disable-pip-version-check")
     quietly(*pip, "install", "--no-deps", "--no-index", str(wheel), cwd=base)
     (packages,) = venv.glob("lib/python*/site-packages")
-    # .pth files in a folder that is named in a .pth file are not read: the editable install is not seen.
+    # .pth files in a folder that a .pth file adds are not read, so the editable install is invisible.
     (packages / "dependencies.pth").write_text("\n".join(site.getsitepackages()))
     return Installed(wheel, venv / "bin", folder)
 
@@ -157,7 +155,7 @@ def test_the_command_helps_and_checks(installed: Installed) -> None:
 
 def test_the_gateway_serves_with_its_console(installed: Installed) -> None:
     ports = ("--port", "0", "--admin-port", "0")
-    # A port that nobody listens on: the gateway serves, and says that its replica cannot be reached.
+    # A port without a listener: the gateway serves, and reports that its replica cannot be reached.
     command = [str(installed.bin / "tailgate"), "serve", "--replica", "http://127.0.0.1:1", *ports]
     with subprocess.Popen(
         command, cwd=installed.folder, env=environment(), stderr=subprocess.PIPE, text=True

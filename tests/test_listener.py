@@ -1,4 +1,4 @@
-"""What accepted connections have without a word from them."""
+"""Limits of accepted connections before they send anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real answers of the emulated replica, byte for byte, and the ways in which they can be cut."""
+"""Real answers of the emulated replica, byte for byte, and the places where they can be cut."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ FIRST_TOKEN = {
 
 
 def asking(path: str, *lines: str, stream: bool, **fields: object) -> bytes:
-    """A small request to `path`, as a client would send it; `lines` are further header lines."""
+    """A small request of a client to `path`; `lines` are further header lines."""
     body = {"model": MODEL} | FIELDS[path] | ({"stream": True} if stream else {}) | fields
     return request(path, json.dumps(body).encode(), *lines)
 
 
 async def recorded(path: str, *, stream: bool) -> bytes:
-    """What a replica answers, head and framing included."""
+    """The bytes of a replica's answer, with head and framing."""
     async with Emulator() as emulator:
         client = await connect(emulator.url)
         options = {"stream_options": {"include_usage": True}} if stream and path in (CHAT, "/v1/completions") else {}
@@ -44,7 +44,7 @@ async def recorded(path: str, *, stream: bool) -> bytes:
 
 
 def unframed(answer: bytes) -> bytes:
-    """The same answer without a length: its end is the end of the connection."""
+    """The same answer without a length: it ends with the connection."""
     head, _, framed = answer.partition(b"\r\n\r\n")
     lines = [line for line in head.split(b"\r\n") if not line.startswith((b"transfer-encoding", b"content-length"))]
     payload = framed
@@ -78,14 +78,14 @@ class Cut:
 
 
 def is_error_event(path: str, event: dict | str) -> bool:
-    """Whether it is an event that the SDK of this path raises on."""
+    """Whether it is an event for which the SDK of this path raises."""
     if not isinstance(event, dict) or not event.get("error"):
         return False
     return path == CHAT or path == "/v1/completions" or event.get("type") == "error"
 
 
 def is_never_complete(path: str, response: Response) -> str:
-    """Why a client could take a streamed answer of which the end was missing for a whole one; empty if it cannot."""
+    """Why a client could take a stream with a missing end for a complete one; empty if it cannot."""
     if response.status != 200:
         return "" if response.status == 502 and response.whole else f"status {response.status}"
     if not response.whole:

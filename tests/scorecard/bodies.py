@@ -40,7 +40,7 @@ SHAPES = (
 
 
 def nasty(dice: random.Random, path: str) -> bytes:
-    """A body for `path`: one that would be served, with fields added anywhere, and perhaps spoilt as a whole."""
+    """A body for `path`: a valid one with added fields anywhere, and perhaps damaged as a whole."""
     pairs = [(json.dumps(name), json.dumps(value)) for name, value in MINIMAL[path].items()]
     for _ in range(dice.randint(1, 5)):
         name = dice.choice(dice.choice((OUTPUT, COSTLY, COSTLY, CONTROL, HARMLESS)))
@@ -60,7 +60,7 @@ def _value(dice: random.Random) -> str:
 
 
 def _spelled(dice: random.Random, name: str) -> str:
-    """The name as a JSON string, perhaps one that only some readers take for it."""
+    """The name as a JSON string, perhaps in a form that only some readers accept as this name."""
     match dice.randrange(16):
         case 0:
             name = name.upper()

@@ -1,4 +1,4 @@
-"""A replica that keeps every byte it receives and answers what it is told to; it judges nothing."""
+"""A replica that keeps every received byte and sends given answers, without any checks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .waiting import DEADLINE_S
 
 
 class Then(Enum):
-    """What becomes of the connection after an answer."""
+    """The state of the connection after an answer."""
 
     KEEP = auto()
     CLOSE = auto()
@@ -25,7 +25,7 @@ class Then(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Bytes to send, and what to do then."""
+    """Bytes to send, and the action after them."""
 
     data: bytes
     then: Then = Then.KEEP
@@ -33,7 +33,7 @@ class Answer:
 
 @dataclass
 class Call:
-    """One request as its framing (content-length or nothing) says, and everything that can be known of it."""
+    """One request, delimited by its framing (content-length or none), and its facts."""
 
     head: bytes
     body: bytes
@@ -46,12 +46,12 @@ class Call:
 
     @property
     def path(self) -> str:
-        """The request target, as it came."""
+        """The request target, unchanged."""
         return self.line.split(" ")[1]
 
     @property
     def headers(self) -> list[tuple[str, str]]:
-        """Names in lower case, in the order in which they came."""
+        """Names in lower case, in the order of the request."""
         lines = self.head.decode("latin-1").split("\r\n")[1:-2]
         return [(name.lower(), value.strip()) for name, _, value in (line.partition(":") for line in lines)]
 
@@ -69,7 +69,7 @@ class Call:
         self.connection.send(Answer(data, then))
 
     def finish(self) -> None:
-        """The answer is over: an end of the connection is no abort any more."""
+        """The answer is over: the end of the connection is not an abort from here on."""
         self.connection.open_call = None
 
 
@@ -115,11 +115,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def leftover(self) -> bytes:
-        """Bytes that are no whole request."""
+        """Bytes that are not a complete request."""
         return self._pending
 
     def send(self, answer: Answer) -> None:
-        """Put bytes on the wire."""
+        """Send bytes."""
         transport = cast(asyncio.Transport, self.transport)
         if transport.is_closing():
             return
@@ -184,19 +184,17 @@ STREAM = STREAM_HEAD + token("Hi") + token(" there", "stop") + USAGE + DONE + LA
 
 
 def by_default(call: Call) -> Answer:
-    """Streamed where the body asks for it, whole where not."""
+    """Streamed if the body asks for it, else whole."""
     return Answer(STREAM if b'"stream":true' in call.body else whole())
 
 
 def never(call: Call) -> None:
-    """No answer: the request prefills for ever."""
+    """No answer, as if the request prefilled for ever."""
 
 
 class Capture:
-    """`calls` are the requests the gateway made on behalf of clients; its own health checks are answered apart.
-
-    `answer` is called with each call; it gives what is sent at once, or None and `call.send` is used later.
-    """
+    """`calls` are the requests that the gateway made for clients; its own health checks are answered apart. `answer` is
+    called with each call: it returns the bytes to send at once, or None if `call.send` is used later."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
@@ -218,7 +216,7 @@ class Capture:
 
     @property
     def traffic(self) -> list[Connection]:
-        """Connections that carried anything else than the gateway's own health checks."""
+        """Connections that carried more than the gateway's own health checks."""
         probing = {id(call.connection) for call in self.probes}
         return [c for c in self.connections if c.received and id(c) not in probing]
 
@@ -239,7 +237,7 @@ class Capture:
             call.finish()
 
     async def until(self, condition: Callable[[], object], timeout_s: float = DEADLINE_S) -> float:
-        """Wait until the condition holds; it is looked at whenever anything happens here. Seconds it took."""
+        """Wait until the condition holds; it is checked after every event of this replica. Seconds it took."""
         loop = asyncio.get_running_loop()
         start = loop.time()
         async with asyncio.timeout(timeout_s):

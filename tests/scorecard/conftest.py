@@ -1,4 +1,4 @@
-"""What every row needs: a gateway in this process, replicas behind it, and clients that write bytes.
+"""Fixtures of all rows: a gateway in this process, replicas behind it, and clients that write bytes.
 
 gw = await gateway(rules(capture.url, slots=1), receive_timeout_s=1.0)
 client = await connect(gw.url)
@@ -30,16 +30,14 @@ Connect = Callable[..., Awaitable[raw.Client]]
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """The loop that the gateway is served with: what happens at the end of connections differs from asyncio's."""
+    """The gateway's own event loop: it differs from asyncio's at the end of connections."""
     return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture
 async def gateway() -> AsyncIterator[GatewayFactory]:
-    """`await gateway(policy, clock, **settings)`: a gateway that serves, its policy given as YAML or compiled.
-
-    Whatever is raised in a callback of the event loop, where nobody would see it, fails the test.
-    """
+    """`await gateway(policy, clock, **settings)`: a serving gateway, with a policy as YAML or compiled. An exception in
+    a callback of the event loop fails the test."""
     raised: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
     async with AsyncExitStack() as stack:
@@ -57,14 +55,14 @@ async def gateway() -> AsyncIterator[GatewayFactory]:
 
 
 def _hurry(gw: Gateway) -> None:
-    """End the listeners together: one after the other, each takes a few of uvicorn's looks at the clock."""
+    """End the listeners together: one after the other, each would take a few of uvicorn's ticks."""
     for listener in gw.listeners:
         listener.should_exit = True
 
 
 @pytest.fixture
 async def emulator() -> AsyncIterator[EmulatorFactory]:
-    """`await emulator(**options)`: emulated replicas, as fast as the loop turns if not said otherwise."""
+    """`await emulator(**options)`: emulated replicas, by default as fast as the loop turns."""
     async with AsyncExitStack() as stack:
 
         async def start(**options: Any) -> Emulator:
@@ -75,7 +73,7 @@ async def emulator() -> AsyncIterator[EmulatorFactory]:
 
 @pytest.fixture
 async def capture() -> AsyncIterator[Capture]:
-    """A replica that keeps what it receives, byte for byte."""
+    """A replica that keeps all received bytes."""
     async with Capture() as capture:
         yield capture
 

@@ -14,16 +14,16 @@ from urllib.parse import urlsplit
 from .capture import STREAM_HEAD, completion, token, whole
 from .raw import Client
 
-# Long tokens, since it is the bytes that fill a reader up.
+# Long tokens, since buffers are filled by bytes.
 TOKENS = token("x" * 4_000) * 4
-# On loopback a segment has 64 kB, and the kernels keep megabytes for each connection; on a network it has this much.
+# The size of a segment on a network. On loopback it is 64 kB, and the kernels keep megabytes per connection.
 SEGMENT_BYTES = 1400
 RECEIVE_BUFFER_BYTES = 4096
 
 
 @dataclass
 class Firehose:
-    """`taken` are the bytes of each stream that the gateway's side of the connection, kernels included, has taken."""
+    """`taken`: the bytes of each stream that the gateway's side, kernels included, has accepted."""
 
     url: str = ""
     taken: dict[int, int] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Firehose:
 
 @asynccontextmanager
 async def flowing() -> AsyncIterator[Firehose]:
-    """A firehose on a free port."""
+    """Start a firehose on a free port."""
     hose = Firehose()
     listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT_BYTES)
@@ -86,7 +86,7 @@ def _serve_alone(pipe: Connection) -> None:
 
 @contextmanager
 def firehose_process() -> Iterator[str]:
-    """The URL of a firehose in a process of its own."""
+    """Start a firehose in a process of its own. Yields its URL."""
     here, there = get_context("spawn").Pipe()
     process = get_context("spawn").Process(target=_serve_alone, args=(there,), daemon=True)
     process.start()
@@ -98,7 +98,7 @@ def firehose_process() -> Iterator[str]:
 
 
 async def slow_reader(url: str) -> Client:
-    """A client that takes a few kilobytes and then nothing until it is read from."""
+    """A client that accepts a few kilobytes, then nothing until a test reads from it."""
     parts = urlsplit(url)
     sock = socket.socket()
     sock.setblocking(False)

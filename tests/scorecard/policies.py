@@ -36,7 +36,7 @@ def rules(
 
 
 def sha256(key: str) -> str:
-    """A key as a policy file holds it."""
+    """A key in the form of a policy file."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 

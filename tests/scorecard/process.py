@@ -20,7 +20,7 @@ LISTENING = re.compile(rb"API on (\S+), admin on (\S+)")
 
 @dataclass
 class Serving:
-    """The process, where it listens, and everything it has written."""
+    """The process, its addresses, and its output."""
 
     process: asyncio.subprocess.Process
     url: str = ""
@@ -32,7 +32,7 @@ class Serving:
         self.process.send_signal(number)
 
     async def exit_code(self, timeout_s: float = DEADLINE_S) -> int:
-        """Wait for its end."""
+        """Wait until it ends."""
         async with asyncio.timeout(timeout_s):
             return await self.process.wait()
 
@@ -51,10 +51,8 @@ class Serving:
 async def serving(
     folder: Path, policy: str, *, descriptors: int | None = None, **environment: str
 ) -> AsyncIterator[Serving]:
-    """Start it on free ports with `policy`, written into `folder`; it is killed if it still runs in the end.
-
-    `descriptors`: the most files that it may open.
-    """
+    """Start it on free ports with `policy`, written into `folder`; kill it if it still runs in the end. `descriptors`:
+    its limit of open files."""
     file = folder / "policy.yaml"
     file.write_text(policy)
     command: tuple[str, ...] = (

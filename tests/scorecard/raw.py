@@ -20,7 +20,7 @@ CHAT = "/v1/chat/completions"
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """One answer. `chunks` is None where it was not chunked; `whole`, whether its framing came to its end."""
+    """One answer. `chunks` is None if it was not chunked; `whole`: whether its framing is complete."""
 
     status: int
     headers: dict[str, str]
@@ -44,7 +44,7 @@ class Response:
 
     @property
     def events(self) -> list[Any]:
-        """The data of every server-sent event, parsed where it is JSON."""
+        """The data of every server-sent event, parsed if it is JSON."""
         lines = [line[5:].strip() for line in self.body.decode().split("\n") if line.startswith("data:")]
         return [json.loads(line) if line[:1] in "{[" and line != "[DONE]" else line for line in lines]
 
@@ -92,12 +92,12 @@ class Client:
     was_reset: bool = field(default=False)
 
     def send(self, data: bytes) -> None:
-        """Write, without waiting for the other side to take it; it may be gone."""
+        """Write without waiting for the other side, which may be gone."""
         if not self.writer.transport.is_closing():
             self.writer.write(data)
 
     async def drain(self) -> None:
-        """Wait until the other side has taken most of it."""
+        """Wait until the other side has accepted most of it."""
         async with asyncio.timeout(self.timeout_s):
             await self.writer.drain()
 
@@ -136,7 +136,7 @@ class Client:
         return payload[:-2]
 
     async def rest_of_chunks(self) -> list[bytes]:
-        """The payloads of the chunks that are still to come, to the end of the answer or of the connection."""
+        """The payloads of the remaining chunks, up to the end of the answer or of the connection."""
         chunks, _ = await self._chunks()
         return chunks
 
@@ -153,7 +153,7 @@ class Client:
         return chunks, True
 
     async def rest(self) -> bytes:
-        """Everything until the connection ends, in whatever way; `was_reset` tells which."""
+        """All bytes until the connection ends, in any way; `was_reset` tells which."""
         seen = b""
         try:
             async with asyncio.timeout(self.timeout_s):
@@ -180,7 +180,7 @@ class Client:
         self.writer.transport.abort()
 
     async def close(self) -> None:
-        """Be gone, whatever the state."""
+        """Close at once, in any state."""
         self.writer.transport.abort()
         with contextlib.suppress(ConnectionError):
             await self.writer.wait_closed()
@@ -189,7 +189,7 @@ class Client:
 async def connect(
     url: str, tls: ssl.SSLContext | None = None, receive_buffer: int | None = None, source: str = ""
 ) -> Client:
-    """A new connection. `receive_buffer` (bytes) makes a client that can be full; `source` is the address it has."""
+    """A new connection. `receive_buffer` (bytes) gives the client a small buffer; `source` is its address."""
     parts = urlsplit(url)
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     sock.setblocking(False)

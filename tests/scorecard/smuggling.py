@@ -1,7 +1,7 @@
-"""Requests whose end two readers could see in different places, each with another request hidden in it.
+"""Requests whose end two readers could see in different places; each hides another request.
 
-From RFC 9112 (sections 2.2, 5.2, 6 and 7), the CL.TE, TE.CL, TE.TE, 0.CL and chunk-extension families of the published
-research on request smuggling, and what httptools is known to let through.
+The sources are RFC 9112 (sections 2.2, 5.2, 6 and 7), the published families of request smuggling (CL.TE, TE.CL, TE.TE,
+0.CL, chunk extensions), and known gaps of httptools.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ LENGTHS = (
     *(b"Content-Length:", b"Content-Length: ", b"Content-Length: 1844674407370955161%d", b"Content-Length: 9%d" * 40),
     *(b"Connection: Content-Length\r\nContent-Length: %d", b"Content-Length: %d\r\nconTENT-length: 1"),
 )
-# Each holds a whole chunk of the outer body, %b, where its reader would see the end, or should not.
+# Each holds a whole chunk of the outer body, %b, at a place where a reader might see the end.
 CHUNKS = (
     *(b"%x\r\n%b\r\n0\r\n\r\n", b"%x\r\n%b\r\n0\r\n\r", b"%x\r\n%b\r\n0\n\n", b"%x\n%b\n0\n\n", b"%x\r\n%b0\r\n\r\n"),
     *(b"%x\r%b\r0\r\r", b"0x%x\r\n%b\r\n0\r\n\r\n", b"+%x\r\n%b\r\n0\r\n\r\n", b"-%x\r\n%b\r\n0\r\n\r\n"),
@@ -95,12 +95,12 @@ HEAD_LINES = (
 
 
 def attacks() -> Iterator[tuple[str, bytes]]:
-    """Name and bytes of each. The outer request's prompt is its name; what is hidden says HIDDEN."""
+    """Name and bytes of each. The outer request's prompt is its name; the hidden one's prompt is HIDDEN."""
     for number, line in enumerate(TRANSFER_ENCODINGS):
         name = f"te-{number}"
         body = chat_body(content=name)
         chunked = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
-        # CL.TE: who reads the length takes what follows the last chunk for body.
+        # CL.TE: a reader of the length takes the bytes after the last chunk for body.
         yield name + "-cl.te", _post(line, b"Content-Length: %d" % len(chunked + SMUGGLED)) + chunked + SMUGGLED
         yield name + "-te.cl", _post(b"Content-Length: 4", line) + chunked + SMUGGLED
         yield name + "-0.cl", _post(b"Content-Length: 0", line) + chunked + SMUGGLED

@@ -10,7 +10,7 @@ import pytest
 
 @contextlib.contextmanager
 def room_for(sockets: int):
-    """Raise the soft limit of open files; skip where the hard one is too low."""
+    """Raise the soft limit of open files; skip the test if the hard limit is too low."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = sockets + 256
     if hard not in (resource.RLIM_INFINITY,) and hard < wanted:

@@ -1,4 +1,4 @@
-"""What of a gateway must be zero again once every client is gone."""
+"""Counts of a gateway that must be zero once every client has left."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gateway.app import Gateway
 
 
 def held(gw: Gateway) -> dict[str, int]:
-    """Everything that somebody still holds, by name; empty when nothing is."""
+    """All resources that are still held, by name; empty if none is."""
     snapshot = gw.controller.snapshot(monotonic())
     counts = {
         "requests under way": gw.driver.under_way,

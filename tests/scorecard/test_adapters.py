@@ -1,4 +1,4 @@
-"""LoRA adapters that replicas list are models: by their names, at the replicas that have them."""
+"""Listed LoRA adapters are models: requests name them, and go to the replicas that have them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ tiers: {{free: {{max_tokens: {{default: 4, limit: 8}}}}}}
 
 
 async def listed(gw: Gateway, *names: str) -> None:
-    """The lists of models were read."""
+    """Wait until the lists of models were read."""
     await until(lambda: set(names) <= {model["id"] for model in gw.board.listing(gw.handler.policy)})
 
 

@@ -1,4 +1,4 @@
-"""The admin port is bounded: silence, large heads and large bodies there cost little, and the API nothing."""
+"""The admin port is bounded: silence, large heads and large bodies cost little there, and do not disturb the API."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def allowed(*lines: str, token: str = TOKEN) -> tuple[str, ...]:
 
 @asynccontextmanager
 async def silent(url: str, connections: int) -> AsyncIterator[None]:
-    """So many clients connect and say nothing."""
+    """Connect this many silent clients."""
     clients: list[raw.Client] = []
     try:
         for _ in range(connections):
@@ -149,7 +149,7 @@ async def test_the_unix_socket_is_for_its_owner_and_its_group_alone(
     gateway: GatewayFactory, capture: Capture, tmp_path: Path
 ) -> None:
     path = tmp_path / "admin.sock"
-    bound_socket(path).close()  # left by an earlier process
+    bound_socket(path).close()  # an old file, left by an earlier process
     await gateway(rules(capture.url), **KNOWN, admin_uds=path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o660
     transport = httpx.AsyncHTTPTransport(uds=str(path))

@@ -1,4 +1,4 @@
-"""Tokens are the proof of life: late checks do not end what streams, and pings do not keep what has stopped."""
+"""Tokens prove life: late checks do not end a stream, and pings do not keep a stopped one alive."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_a_replica_that_streams_stays_up_though_its_checks_are_late(
 
 
 async def _stream(call: Call) -> None:
-    """More often than progress is told of, and often enough for each check."""
+    """More frequent than progress calls, and frequent enough for each check."""
     while True:
         call.send(token("Hi"))
         await asyncio.sleep(0.005)

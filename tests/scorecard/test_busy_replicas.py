@@ -1,4 +1,4 @@
-"""A replica that refuses as too busy, or shutting down, is covered by another one, unseen by the client."""
+"""If a replica refuses as busy or shutting down, another one answers, unseen by the client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two choices in a body that ends with its connection: each has to say its end, or `[DONE]` has to."""
+"""Two choices in a body that ends with its connection: each needs a finish reason, or there is a `[DONE]`."""
 
 from __future__ import annotations
 

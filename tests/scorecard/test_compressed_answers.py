@@ -1,4 +1,4 @@
-"""Answers that come compressed, although nobody asked for it: some proxies before engines compress whatever passes."""
+"""Answers that are compressed without being asked for: some proxies in front of engines compress everything."""
 
 from __future__ import annotations
 

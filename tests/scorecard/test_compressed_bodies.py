@@ -1,4 +1,4 @@
-"""Request bodies in a content encoding: decoded within the body limit, and refused in words."""
+"""Request bodies in a content encoding: decoded within the body limit, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_decompressed_bytes_count_as_held_body_bytes(
 ) -> None:
     gw = await gateway(rules(capture.url), max_body_bytes=LIMIT, max_receiving_bytes=LIMIT)
     client = await connect(gw.url)
-    # Someone else's body, that is not whole yet.
+    # Another client's body, still incomplete.
     other = await connect(gw.url)
     other.send(head(CHAT, f"Content-Length: {LIMIT}") + bytes(LIMIT // 2))
     await until(lambda: sum(gw.limits.parts.values()) >= LIMIT // 2)
@@ -117,13 +117,13 @@ async def test_a_coding_that_is_not_understood_is_a_415_with_those_that_are(
 
 
 async def begin_decoding(gw: Gateway, client: Client, body: bytes) -> None:
-    """Send a body, and return while it is being decoded."""
+    """Send a body, and return during its decoding."""
     client.send(head(CHAT, "Content-Encoding: gzip", f"Content-Length: {len(body)}") + body)
     loop = asyncio.get_running_loop()
     begun = loop.create_future()
 
     def look() -> None:
-        # Once a turn, as the decoding goes: a look every few milliseconds would miss it.
+        # Checked in every turn, like the decoding: a check every few milliseconds would miss it.
         if gw.limits.parts:
             begun.set_result(None)
         else:

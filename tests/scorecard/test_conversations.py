@@ -1,4 +1,4 @@
-"""A conversation stays with the replica that has read it, over real sockets."""
+"""A conversation stays at the replica that has read it, over real sockets."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_without_affinity_turns_are_spread(gateway: GatewayFactory, connec
 
 
 async def by_session(gateway: GatewayFactory, connect: Connect, path: str, *lines: str, **fields: Any) -> set[int]:
-    """The replicas, of four, that serve twelve short requests of one session and of as many idle moments."""
+    """The replicas, of four, that serve twelve short requests of one session, each sent to an idle fleet."""
     async with AsyncExitStack() as stack:
         replicas = [await stack.enter_async_context(Capture()) for _ in range(4)]
         pool = "affinity: {header: X-Chat, keys: [header, prompt_cache_key, metadata.user_id, user]}"

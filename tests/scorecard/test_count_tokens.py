@@ -1,4 +1,4 @@
-"""`/v1/messages/count_tokens`: an engine tells, or what is known here does; never refused for load."""
+"""`/v1/messages/count_tokens`: counted by an engine, else by the gateway; never refused for load."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_estimate_answers_where_no_engine_counts_and_no_limit_is_used(
         answer = await client.ask(count())
         assert answer.status == 200
         assert 200 <= answer.json()["input_tokens"] <= 600
-    assert len(capture.calls) == 1  # it is known by then that it cannot
+    assert len(capture.calls) == 1  # the gateway knows by then that the engine cannot count
     assert held(gw) == {"client connections": 1}
 
 

@@ -161,7 +161,7 @@ async def test_tokenizing_costs_no_tokens_and_what_comes_back_is_the_text(
 async def test_a_ranking_in_a_bare_list_is_no_broken_answer(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
-    """SGLang and TEI answer so."""
+    """The form of SGLang and TEI."""
     ranking = b'[{"index":1,"score":0.9},{"index":0,"score":0.1}]'
     capture.answer = lambda call: Answer(whole(ranking))
     gw = await gateway(rules(capture.url, tier=ALL))

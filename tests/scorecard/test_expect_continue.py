@@ -1,4 +1,4 @@
-"""`Expect: 100-continue`: asked first, a client learns of a refusal before it sends the body."""
+"""`Expect: 100-continue`: a client learns of a refusal before it sends the body."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_refused_request_gets_no_100_continue(
         client = await connect(gw.url)
         client.send(head(path, *lines))
         got, headers = await client.head()
-        # The connection cannot be used again: nobody knows whether the body will still be sent.
+        # The connection cannot be reused: the body may or may not follow.
         assert (got, headers["connection"]) == (status, "close"), (path, lines)
         await client.rest()
         await client.close()

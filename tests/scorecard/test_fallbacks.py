@@ -1,4 +1,4 @@
-"""A request that its own model has no room for is answered by the fallback of its tier, and says so."""
+"""If its model has no room, a request is answered by the fallback of its tier, and the answer says so."""
 
 from __future__ import annotations
 

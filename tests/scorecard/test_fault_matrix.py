@@ -1,7 +1,7 @@
-"""Every fault of a replica, before its answer has begun and after, streamed or not: what the client is told.
+"""Every fault of a replica, before and after the begin of its answer, streamed or not: the client's outcome.
 
-Two replicas take turns, one of them is ill: of two requests one meets the fault. Before a byte of an answer the other
-replica may answer instead; after it nobody does, and nothing that broke off looks whole.
+Two replicas take turns, and one of them has the fault, so one of two requests meets it. Before the first byte the other
+replica may answer instead. After it nobody does, and a broken answer never looks complete.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ BROKEN_OFF, ERROR, LATE = "502 upstream_truncated", "502 upstream_error", "504 d
 CUT, CUT_BY_ERROR, CUT_LATE = (f"200, then {code[4:]}" for code in (BROKEN_OFF, ERROR, LATE))
 UNREAD = "200, as it came"
 
-# (streamed, whole); what is not there is answered well: by the other replica, or as if there were no fault. An error
-# event, and a line without end, are only in streams.
+# (streamed, whole). Missing faults end well: the other replica answers, or the fault has no effect. An error event and
+# an endless line exist only in streams.
 BEFORE: dict[Case, tuple[str, str]] = {
     (FaultKind.PAUSE, ""): (LATE, LATE),
     (FaultKind.STALL, ""): (LATE, LATE),
-    # The status line has come.
+    # The status line has arrived.
     (FaultKind.RESET, ""): (BROKEN_OFF, BROKEN_OFF),
     (FaultKind.TRUNCATED, ""): (BROKEN_OFF, BROKEN_OFF),
     (FaultKind.GARBAGE, "http"): (BROKEN_OFF, BROKEN_OFF),
@@ -71,7 +71,7 @@ BEFORE: dict[Case, tuple[str, str]] = {
 AFTER: dict[Case, tuple[str, str]] = {
     (FaultKind.PAUSE, ""): (CUT_LATE, LATE),
     (FaultKind.STALL, ""): (CUT_LATE, LATE),
-    # Of a whole answer nothing has come when its replica dies.
+    # Nothing of a whole answer has arrived when its replica dies.
     (FaultKind.DEAD, ""): (CUT, WHOLE),
     (FaultKind.RESET, ""): (CUT, BROKEN_OFF),
     (FaultKind.TRUNCATED, ""): (CUT, BROKEN_OFF),
@@ -82,7 +82,7 @@ AFTER: dict[Case, tuple[str, str]] = {
 
 
 def told(answer: Response, stream: bool) -> str:
-    """What a client is told, in a word or two."""
+    """A client's outcome, in one or two words."""
     if answer.status != 200:
         return f"{answer.status} {answer.error['code']}"
     assert answer.whole

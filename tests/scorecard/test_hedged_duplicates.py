@@ -1,4 +1,4 @@
-"""A request whose first token is late is sent to a second replica: the client sees one answer, the loser is closed."""
+"""A request with a late first token is sent to a second replica: the client sees one answer, the loser is closed."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ async def both() -> AsyncIterator[list[Capture]]:
 
 
 async def late(gateway: GatewayFactory, both: list[Capture], connect: Connect) -> tuple[Gateway, Client, Call, Call]:
-    """A gateway that knows how long first tokens take; a request that waits, at its first and its second replica."""
+    """A gateway that has learned TTFT, and a waiting request at its first and its second replica."""
     gw = await gateway(rules(*(capture.url for capture in both), tier=TIER))
     client = await connect(gw.url)
     for _ in range(MIN_SAMPLES):
         assert (await client.ask(chat(stream=True))).status == 200
     taken: list[Call] = []
     for capture in both:
-        capture.answer = taken.append  # and no answer, for now
-    # What was learned is looked at every few seconds; not to wait for that:
+        # and no answer, for now. Quantiles are read every few seconds; to avoid that wait:
+        capture.answer = taken.append
     gw.controller.state.hedges.of_pool(next(iter(gw.controller.state.fleet))).first_tokens.refresh_at = 0.0
     client.send(chat(stream=True))
     await until(lambda: len(taken) == 2)
@@ -47,7 +47,7 @@ async def late(gateway: GatewayFactory, both: list[Capture], connect: Connect) -
 
 
 def rest(call: Call, text: str) -> None:
-    """The replica answers, all of it."""
+    """The replica sends its whole answer."""
     call.send(STREAM_HEAD + token(text) + token(" there", "stop") + USAGE + DONE + LAST_CHUNK)
     call.finish()
 
@@ -82,7 +82,7 @@ async def test_the_first_answers_after_all_and_the_second_is_closed(
 async def test_empty_delta_does_not_commit_an_attempt(
     gateway: GatewayFactory, both: list[Capture], connect: Connect
 ) -> None:
-    """An answer that has begun is not an answer yet: the other one may have something to say first."""
+    """The begin of an answer does not decide: the other attempt may have the first token."""
     _, client, first, second = await late(gateway, both, connect)
     first.send(STREAM_HEAD + token(""))
     rest(second, "second")

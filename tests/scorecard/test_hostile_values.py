@@ -1,8 +1,6 @@
-"""JSON that trips code rather than rules, from clients and replicas: the process outlives it, and no bug is found.
-
-Compiled code differs here: values of another type than is declared, numbers beyond 64 bits, slices whose ends cross,
-and recursion, whose limit it does not know.
-"""
+"""JSON from clients and replicas that could break code: the process survives, and no bug is found. Compiled code
+differs here: in values of undeclared types, numbers beyond 64 bits, slices whose ends cross, and recursion without a
+limit."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ ERRORS: Final = (b'{"error":%b}', b'{"error":{"message":%b}}', b'{"detail":[{"lo
 
 
 def bodies() -> Iterator[tuple[str, bytes]]:
-    """For each API: each value in the place of one of its fields, then inside its longest field, in turns."""
+    """For each API: each value in the place of a field, and inside the longest field, in turn."""
     for endpoint, minimal in MINIMAL.items():
         fields = list(API_OF[endpoint].shape.rules)
         for number, value in enumerate(VALUES):
@@ -55,7 +53,7 @@ def bodies() -> Iterator[tuple[str, bytes]]:
 
 
 def answers() -> Iterator[tuple[bool, Answer]]:
-    """Streamed or whole, each value in each place."""
+    """Each value in each place, streamed or whole."""
     for value in VALUES:
         for place in range(len(USUAL)):
             fields = (*USUAL[:place], value, *USUAL[place + 1 :])
@@ -68,7 +66,7 @@ def answers() -> Iterator[tuple[bool, Answer]]:
 
 
 def found_no_bug(gw: Gateway) -> bool:
-    """Whether no callback has raised, and nothing is left over."""
+    """Check that no callback raised, and that nothing is held."""
     return not any(gw.metrics.bugs.values()) and not gw.driver.under_way
 
 
@@ -80,7 +78,7 @@ async def test_no_value_in_a_request_finds_a_bug(
     client = await connect(gw.url)
     for path, body in bodies():
         answer = await client.ask(request(path, body))
-        # 502: the replica's answer is that of a chat, which makes no whole answer of another API.
+        # 502: the replica sends a chat answer, which is invalid in other APIs.
         assert (answer.status in (200, 400, 502), found_no_bug(gw)) == (True, True), (path, body[:300], answer)
     assert (await client.ask(chat())).status == 200
 

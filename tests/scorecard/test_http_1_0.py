@@ -49,7 +49,7 @@ async def test_an_answer_too_long_to_hold(gateway: GatewayFactory, capture: Capt
 async def test_a_stream_that_breaks_off_ends_in_an_error(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
-    """The end of the connection says nothing here, so the event is all there is."""
+    """Here the end of the connection proves nothing, so only the event tells."""
     capture.answer = lambda call: Answer(STREAM_HEAD + token("Hi"), Then.CLOSE)
     gw = await gateway(rules(capture.url))
     status, _, body = await ask(await connect(gw.url), stream=True)

@@ -1,4 +1,4 @@
-"""A replica that hangs, and fails its health checks, does not hold what it has not begun to answer."""
+"""A replica that hangs and fails its health checks loses the requests that it has not begun to answer."""
 
 from __future__ import annotations
 

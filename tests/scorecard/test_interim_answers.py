@@ -1,4 +1,4 @@
-"""What is said before an answer (1xx), by an engine or what stands before it, is not passed on, nor taken for it."""
+"""Interim answers (1xx) of an engine or its proxy are neither passed on nor taken for the answer."""
 
 from __future__ import annotations
 

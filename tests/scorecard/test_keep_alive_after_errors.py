@@ -1,4 +1,4 @@
-"""After every kind of error the connection is either usable, or said to be closed and closed."""
+"""After every kind of error the connection is either usable, or announced as closed and closed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def error(status: int) -> Answer:
     return Answer(whole(b'{"error":{"message":"no","type":"BadRequestError","code":400}}', f"{status} No"))
 
 
-# What the replica answers to a request whose prompt is the key of the row.
+# Answers of the replica, by prompt.
 REPLICA: dict[str, Answer | None] = {
     "400": error(400),
     "404": error(404),
@@ -41,7 +41,7 @@ REPLICA: dict[str, Answer | None] = {
 
 
 def requests() -> dict[str, bytes]:
-    """Everything that is answered with an error, by name."""
+    """All requests that get an error, by name."""
     body = chat_body()
     made = {
         "not JSON": request(CHAT, b"{", MINE),
@@ -70,7 +70,7 @@ def requests() -> dict[str, bytes]:
 
 
 def replica(call: Call) -> Answer | None:
-    """A replica that misbehaves as the prompt says."""
+    """A replica with the fault that the prompt names."""
     for prompt, answer in REPLICA.items():
         if f'"content":"{prompt}"'.encode() in call.body:
             return answer
@@ -89,7 +89,7 @@ async def test_the_next_request_is_answered_or_the_end_announced(
     usable = set()
 
     async def ask(client: Client, data: bytes) -> Response:
-        """With an id of its own, which the answer must bear."""
+        """With a unique id, which the answer must carry."""
         rid = f"id-{next(numbers)}"
         response = await client.ask(data.replace(b"\r\n", f"\r\nX-Request-Id: {rid}\r\n".encode(), 1))
         assert response.headers["x-request-id"] == rid
@@ -108,7 +108,7 @@ async def test_the_next_request_is_answered_or_the_end_announced(
         usable.add(name)
         assert (await ask(client, chat(MINE))).status == 200, name
         assert (await ask(client, chat(MINE, stream=True))).whole, name
-    # Only where the end of the request is in doubt, or not waited for, is the connection given up.
+    # The connection is closed only if the end of the request is in doubt or not awaited.
     given_up = set(requests()) - usable
     assert given_up == {
         *("two keys", "two hosts", "a content encoding", "an unknown expectation", "HTTP/2"),

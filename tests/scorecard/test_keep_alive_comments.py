@@ -1,4 +1,4 @@
-"""A client that wants comments hears one while it waits, and is committed to a stream, not to a replica."""
+"""A client that wants comments gets one while it waits; that commits it to a stream, not to a replica."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ANSWER = STREAM_HEAD + token("Hi") + token(" there", "stop") + DONE + LAST_CHUNK
 
 
 async def _first_comment(client: Client) -> dict[str, str]:
-    """Wait for the head and a comment; the headers."""
+    """Wait for the head and a comment. Returns the headers."""
     status, headers = await client.head()
     assert (status, headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
     assert await client.chunk() == COMMENT

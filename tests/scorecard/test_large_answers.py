@@ -1,4 +1,4 @@
-"""Whole answers of more than is held: passed on as they come, under the name that was asked for."""
+"""Whole answers that are too large to hold: passed on as they arrive, with the requested model name."""
 
 from __future__ import annotations
 

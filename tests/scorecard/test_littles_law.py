@@ -1,4 +1,4 @@
-"""Little's law between the sockets and the ledger: what the server's connections had, and what the records say."""
+"""Little's law between the sockets and the records: requests on connections, and requests in records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A replica that counts more tokens than can be: it is served, its tenant is not locked out, the lie is told."""
+"""A replica reports impossible token counts: the answer is served, its tenant is not locked out, the count is noted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A shadow pool gets copies, and whatever it does, the client's answer is the same."""
+"""A shadow pool gets copies, and never changes the client's answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers that a replica states beyond any range are kept out, counted, and end nothing."""
+"""A replica's numbers outside of any range are ignored and counted, and break nothing."""
 
 from __future__ import annotations
 

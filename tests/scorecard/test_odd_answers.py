@@ -1,4 +1,4 @@
-"""One of four replicas that answers everything at once, and with nothing: it gets no more than its share."""
+"""One of four replicas gives empty answers at once: it gets no more than its share."""
 
 from __future__ import annotations
 

@@ -31,17 +31,17 @@ async def test_line_ends_before_and_between_requests(
     client = await connect(gw.url)
     assert (await client.ask(b"\r\n\r\n" + chat())).status == 200
     client.send(b"\r\n")
-    # They begin no request that would have to be finished in time: another connection is timed out meanwhile.
+    # They do not begin a request with a deadline: in the meantime another connection times out.
     other = await connect(gw.url)
     assert (await other.ask(b"GET /")).status == 408
     assert (await client.ask(b"\r\n" + chat())).status == 200
-    # Behind a body, some old clients send one more; it may come with it or after it.
+    # Some old clients send an extra line end after a body, with it or later.
     assert (await client.ask(chat() + b"\r\n")).status == 200
     assert (await client.ask(chat())).status == 200
 
 
 async def test_a_body_longer_than_its_length(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
-    """What is left over is no request: it is said so if it comes with the body, and ends everything if it is late."""
+    """Extra bytes are not a request: with the body they get an error; late ones close the connection."""
     gw = await gateway(rules(capture.url))
     client = await connect(gw.url)
     response = await client.ask(chat() + b"}")
@@ -77,7 +77,7 @@ async def test_a_body_that_ends_too_soon(gateway: GatewayFactory, capture: Captu
 async def test_nothing_is_said_to_a_head_request_but_the_head(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
-    """A client takes whatever follows the head of an answer to HEAD for the next answer."""
+    """A client takes bytes after the head of an answer to HEAD for the next answer."""
     gw = await gateway(rules(capture.url))
     for path in ("/health", "/v1/models", CHAT, "/nowhere"):
         client = await connect(gw.url)
@@ -101,7 +101,7 @@ OTHER_PROTOCOLS = (
 async def test_asking_for_another_protocol_changes_nothing(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
-    """As RFC 9110, 7.8 has it; Java's client asks for h2c with its first request."""
+    """By RFC 9110, 7.8. Java's client asks for h2c with its first request."""
     gw = await gateway(rules(capture.url))
     for lines in OTHER_PROTOCOLS:
         client = await connect(gw.url)
@@ -110,7 +110,7 @@ async def test_asking_for_another_protocol_changes_nothing(
         chunked = head(CHAT, "Transfer-Encoding: chunked", *lines) + chunks
         for data in (chat(*lines), chunked):
             assert (await client.ask(data)).status == 200, lines
-        # A GET that asks for a WebSocket opens one, and can do nothing without it.
+        # A GET that asks for a WebSocket is useless without one.
         for data in [request("/v1/models", None, *lines)] if "Upgrade: websocket" not in lines else []:
             assert (await client.ask(data)).status == 200, lines
         for byte in chat(*lines):
@@ -128,7 +128,7 @@ async def test_asking_for_another_protocol_changes_nothing(
 async def test_opening_a_websocket_is_answered_at_once_with_426(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
-    """Codex opens one on /v1/responses, and goes on over HTTP when it hears this."""
+    """Codex opens one on /v1/responses, and falls back to HTTP after this answer."""
     gw = await gateway(rules(capture.url))
     for path, upgrade in (
         ("/v1/responses", "websocket"),
@@ -177,7 +177,7 @@ async def test_h2_and_tls_without_asking(gateway: GatewayFactory, capture: Captu
 async def test_a_client_that_never_reads_its_refusal(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
-    """It goes on sending after the answer that ends its connection: it is listened to for a moment, and then cut."""
+    """A client that sends beyond its last answer is read for a moment, then cut off."""
     gw = await gateway(rules(capture.url))
     client = await connect(gw.url)
     client.send(b"GARBAGE\r\n\r\n")

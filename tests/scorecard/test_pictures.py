@@ -1,4 +1,4 @@
-"""A picture is charged what the model's family makes of it, told by its own head."""
+"""A picture is charged by the model's family and the size in its own header."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A refused request has one log line that says why; a flood of them has few, with the number left out."""
+"""A refused request has one log line with the reason; a flood has few lines, with the number left out."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def test_flood_has_a_few_lines_and_the_next_one_has_the_number_left_out(
     client = await connect(gw.url)
     for number in range(200):
         assert (await client.ask(chat(f"x-request-id: flood-{number}"))).status == 401
-    # Another kind is not left out because of the flood.
+    # Another kind is still logged in the flood.
     assert (await client.ask(request("/nothing", None, "x-request-id: other"))).status == 404
     now[0] += 1.0
     await client.ask(chat("x-request-id: late"))

@@ -1,4 +1,4 @@
-"""Request ids and trace context: passed on where they are harmless, replaced or dropped where they are not."""
+"""Request ids and trace context: passed on if harmless, else replaced or dropped."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_trace_context(gateway: GatewayFactory, capture: Capture, connect:
 
     assert await sent(f"traceparent: {TRACE}") == ([TRACE], [])
     assert await sent(f"traceparent: {TRACE}", "tracestate: a=b,c=d") == ([TRACE], ["a=b,c=d"])
-    # A list may be cut into several lines (W3C Trace Context, 3.3.1).
+    # A list may be split over several lines (W3C Trace Context, 3.3.1).
     assert await sent(f"traceparent: {TRACE}", "tracestate: a=b", "tracestate: c=d") == ([TRACE], ["a=b,c=d"])
     assert await sent("tracestate: a=b") == ([], [])
     assert await sent() == ([], [])

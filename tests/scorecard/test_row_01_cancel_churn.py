@@ -24,7 +24,7 @@ QUEUE = 8
 CONCURRENCY = 40
 SOURCES = [f"127.0.0.{last}" for last in range(2, 34)] if sys.platform == "linux" else [""]
 """Where clients come from: from one address to one port there are only so many connections in a minute."""
-# Replica time is real time here, so that every phase is long enough to be left in.
+# Replicas run in real time, so that clients can leave in every phase.
 TIER = f"limits: {{concurrency: {CONCURRENCY}, tokens: 100000k/min}}"
 FAULTS: tuple[tuple[str | None, Any], ...] = (
     *((None, {}), (None, {}), ("slow", {"factor": 20}), ("pause", {"for_s": 0.05}), ("refuse", {"for_s": 0.05})),
@@ -60,22 +60,22 @@ async def test_ten_thousand_cancels_leave_no_slot_behind(
     await until(lambda: not held(gw), seen=lambda: held(gw))
     for replica in fleet.replicas:
         await replica.until(lambda r: not (r.in_flight or r.running or r.waiting))
-    # No socket is left open either; the gateway's health checks keep a few of their own.
+    # No socket is left open, either, except a few of the gateway's health checks.
     probing = 4 * REPLICAS
     sockets = [replica.connections for replica in fleet.replicas]
     await until(lambda: sum(map(len, sockets)) <= gw.upstreams.open_connections + probing)
-    # Every cancel was one of a request that was really there.
+    # Every cancel concerned an existing request.
     assert sum(replica.received_total for replica in fleet.replicas) > CANCELS / 4
     assert sum(replica.finished["abort"] for replica in fleet.replicas) > CANCELS / 20
 
-    # All the room there was is there again: as many requests at once as slots and queue hold, all served.
+    # All room is free again: slots and queue full of requests are all served.
     clients = [await connect(gw.url) for _ in range(REPLICAS * SLOTS + QUEUE)]
     answers = await asyncio.gather(*(client.ask(chat(max_tokens=4, stream=True)) for client in clients))
     assert {(answer.status, answer.whole) for answer in answers} == {(200, True)}
 
 
 async def test_cancels_among_faults(gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect) -> None:
-    """The same while replicas fail in every way there is, and deadlines pass: all ends meet."""
+    """The same, while replicas have all kinds of faults and deadlines pass."""
     fleet = await emulator(replicas=REPLICAS, time_scale=1.0)
     timeouts = "timeouts: {queue: 30ms, ttft: 50ms, idle: 100ms, total: 300ms}"
     pool = "connect_timeout: 100ms, health: {failures: 100000}"

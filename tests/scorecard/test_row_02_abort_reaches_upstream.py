@@ -1,4 +1,4 @@
-"""Row 2: a client that leaves, however it leaves and whatever its request is doing, frees the replica within 1 s.
+"""Row 2: a client that leaves, in any way and any phase of its request, frees the replica within 1 s.
 
 Every phase is one that would last for ever: the replica answers only as far as the test says, and every timeout of
 the gateway is longer than the test.
@@ -39,12 +39,12 @@ WHOLE_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-leng
 
 
 def start(stream: bool) -> bytes:
-    """The beginning of an answer, without anything that is worth showing to a client."""
+    """The beginning of an answer, without a token."""
     return STREAM_HEAD + ROLE if stream else WHOLE_HEAD + b'{"id":"c-1",'
 
 
 async def sent_by_each(gw: Gateway, capture: Capture, connect: Connect, stream: bool) -> dict[str, tuple[Client, Call]]:
-    """For every way to leave a client, and its request as it has arrived at the replica."""
+    """A client for each way to leave, and its request at the replica."""
     clients = {}
     for way in LEAVE:
         clients[way] = await connect(gw.url)
@@ -93,7 +93,7 @@ async def test_while_the_answer_has_begun_but_nothing_can_be_shown(
 async def test_while_the_answer_is_passed_on(
     gateway: GatewayFactory, capture: Capture, connect: Connect, stream: bool
 ) -> None:
-    # A whole answer is passed on before its end only if it is longer than 1 MB.
+    # A whole answer is passed on early only if it is longer than 1 MB.
     more = token("shown") if stream else b"x" * 2_000_000
     capture.answer = lambda call: call.send(start(stream) + more)
     gw = await gateway(rules(capture.url))
@@ -109,12 +109,12 @@ async def test_while_the_answer_is_passed_on(
 async def test_while_the_client_is_full(
     gateway: GatewayFactory, capture: Capture, connect: Connect, stream: bool
 ) -> None:
-    """Nobody reads: the gateway's buffers are full, and it reads no more of the replica's answer."""
+    """The client does not read: the gateway's buffers are full, and it stops reading the replica's answer."""
     gw = await gateway(rules(capture.url))
     piece = token("x" * 4000) if stream else b"x" * 4000
 
     async def pour(call: Call) -> None:
-        """Send until it stays in this side's buffer, as it does when the gateway has stopped reading."""
+        """Send until bytes stay in this side's buffer, because the gateway has stopped reading."""
         transport = cast(asyncio.Transport, call.connection.transport)
         call.send(start(stream) + piece * 400)
         while not (transport.is_closing() or transport.get_write_buffer_size() > 4_000_000):
@@ -153,7 +153,7 @@ async def test_while_it_waits_for_a_slot(
         await until(lambda: queued(gw) == 1)
         leave(client)
         assert await until(lambda: queued(gw) == 0) <= LIMIT_S, way
-    # The slot comes free, and nobody who has left is served in it.
+    # The slot becomes free, and no client that left is served in it.
     capture.answer = by_default
     capture.calls[0].send(by_default(capture.calls[0]).data)
     assert (await occupant.response()).status == 200
@@ -177,7 +177,7 @@ async def unanswering() -> AsyncIterator[str]:
                 filler.setblocking(False)
                 fillers.append(filler)
                 try:
-                    # A connection over loopback is there at once, or not at all.
+                    # A connection over loopback succeeds at once, or never.
                     async with asyncio.timeout(0.2):
                         await loop.sock_connect(filler, listener.getsockname())
                 except TimeoutError:

@@ -1,7 +1,7 @@
 """Row 3: no body makes a replica do more than its tier allows, judged by the bytes the replica gets.
 
-The judge here knows nothing of the gateway's own tables: it reads a body as engines do (the last or the first of
-duplicate keys, names in any letters, numbers in any type) and wants no reading to exceed the caps.
+The check here does not use the gateway's own tables. It reads a body in every way of engines (first or last of
+duplicate keys, names in any case, numbers of any type). No reading may exceed the caps.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SWITCHES = {"enable_thinking", "thinking"}
 
 
 def violations(call: Call) -> list[str]:
-    """Everything in a request as the replica gets it that could cost more than the caps, or steer the engine."""
+    """All fields of a request at the replica that could cost more than the caps, or control the engine."""
     found = [f"header {name}" for name, _ in call.headers if name in NEVER_SENT]
     if call.header("content-length") != [str(len(call.body))] or call.header("transfer-encoding"):
         found.append("framing")
@@ -138,7 +138,7 @@ async def test_no_body_gets_past_the_caps(gateway: GatewayFactory, capture: Capt
 
     await asyncio.gather(*(work() for _ in range(AT_ONCE)))
     judge()
-    # What was refused never got there; what was served got there once. Both are many.
+    # Refused requests never arrived; served ones arrived once. Both are many.
     assert total == served
     assert 0.1 * CASES < served < 0.9 * CASES
 

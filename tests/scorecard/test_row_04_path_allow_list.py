@@ -1,4 +1,4 @@
-"""Row 4: only the listed paths reach a replica, and they reach it as they stand in the list."""
+"""Row 4: only the listed paths reach a replica, in exactly the listed form."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .conftest import Connect, GatewayFactory
 from .policies import rules
 from .raw import CHAT, Client, Response, chat_body, head, request
 
-# What vLLM and SGLang serve without a key even where --api-key is set, and what else there is to be found.
+# Paths that vLLM and SGLang serve without a key even with --api-key, and other known paths.
 ENGINE_PATHS = (
     *("/invocations", "/pause", "/resume", "/sleep", "/wake_up", "/update_weights", "/tokenize", "/detokenize"),
     *("/score", "/rerank", "/v2/rerank", "/load", "/metrics", "/version", "/ping", "/pooling"),
@@ -35,7 +35,7 @@ ENGINE_PATHS = (
     ),
     *("/admin/state", "/livez", "/v1", "/v1/", "/v1/chat", "/v1/chat/", "*", "/v1/models/x/y/../../../load"),
 )
-# Other ways to write a path that is listed, which somebody on the way could take for it or for another one.
+# Other spellings of listed paths, which a proxy could take for a listed path or for another one.
 DISGUISES = (
     *("/v1/../load", "/v1/./chat/completions", "/v1/chat/../chat/completions", "/v1/chat/completions/."),
     *("/v1/chat/completions/..", "/v1/chat/completions/../../../load", "/v1/chat/completions/..;/load"),
@@ -64,7 +64,7 @@ SPLITS = (
     "/v1/chat/completions\rGET /load",
     "/v1/chat/completions /load",
 )
-# Forms that mean a listed path beyond doubt.
+# Spellings that clearly mean a listed path.
 CLEANED = (
     *("//v1/chat/completions", "/v1//chat/completions", "/v1/chat///completions", "/v1/chat/completions/"),
     *("/v1/chat/completions//", "///v1//chat//completions///?a=b", "http://localhost/v1/chat/completions"),
@@ -98,11 +98,11 @@ async def test_nothing_else_reaches_a_replica(
         response = await answer(
             client, head(path, "Connection: close", f"Content-Length: {len(body)}", method=method) + body
         )
-        # 403: the host in the target is none of ours.
+        # 403: the host in the target is not ours.
         expected = (403,) if "://evil" in path.lower() and "/v1/" in path else (400, 404, 405)
         assert response is None or response.status in expected or method == "GET", (path, response)
         assert response is None or 400 <= response.status < 500
-    # Whatever was to be sent upstream for one of them has been: this one came last.
+    # This one came last, so all earlier ones would have arrived by now.
     last = await connect(gw.url)
     assert (await last.ask(request(CHAT, chat_body(content="last")))).status == 200
     assert [b'"last"' in call.body for call in capture.calls] == [True]
@@ -175,7 +175,7 @@ async def test_only_post_does(gateway: GatewayFactory, capture: Capture, connect
 async def test_the_path_upstream_is_the_one_in_the_list(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
-    """A query is let through by the allow-list, and is not sent on."""
+    """A path with a query is allowed, but the query is not sent on."""
     gw = await gateway(rules(capture.url))
     client = await connect(gw.url)
     for query in QUERIES:

@@ -1,4 +1,4 @@
-"""Row 5: the Host header, and all that stands in for it, decides nothing: not who is let in, not what goes upstream."""
+"""Row 5: the Host header and its substitutes decide neither access nor the bytes that go upstream."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ HOSTS = (
     *("/health", "../../health", "%2e%2e", "a\tb", "\xff\xfe", "x" * 8000, "", " ", "gateway\\@evil", "0", "-"),
     *("health", "http://gateway/health", "gateway:80:80", "\u2100".encode().decode("latin-1"), "a\x0bb"),
 )
-# Rewritten by some proxies, read by some frameworks.
+# Headers that some proxies rewrite and some frameworks read.
 ALIASES = (
     *("X-Forwarded-Host: 127.0.0.1", "X-Forwarded-For: 127.0.0.1", "X-Forwarded-Proto: https", "X-Real-IP: 127.0.0.1"),
     *("Forwarded: for=127.0.0.1;host=evil", "X-Original-URL: /health", "X-Rewrite-URL: /health", "X-Host: evil"),
     *("X-HTTP-Method-Override: GET", "X-Forwarded-Prefix: /health", "X-Forwarded-User: admin", "Via: 1.1 evil"),
 )
-# A head that has not exactly one Host is not HTTP/1.1.
+# A head without exactly one Host is not HTTP/1.1.
 NOT_ONE = (
     ("Host: a", "Host: b"),
     ("Host: a", "Host: a"),

@@ -22,15 +22,13 @@ HEAD = re.compile(
     rb"host: 127\.0\.0\.1:\d+\r\ncontent-type: application/json\r\naccept: text/event-stream, application/json\r\n"
     rb"accept-encoding: identity\r\nx-request-id: [A-Za-z0-9._:-]{1,128}\r\ncontent-length: (\d+)\r\n\r\n"
 )
-# Each way cuts the bytes in other places: in one piece, in two, in many.
+# Bytes in one piece, in two, and in many.
 WAYS = 3
 
 
 def pieces(name: str, data: bytes, way: int) -> list[bytes]:
-    """`data` cut at random, but never behind the head if anything follows the request.
-
-    What comes when the first answer has been given is an honest second request, hidden from nobody.
-    """
+    """`data` cut at random, but not right after a request if bytes follow it: bytes that arrive after the first answer
+    are an honest second request."""
     dice = random.Random(f"{name} {way}")
     alone = name.endswith("-alone") or (name.startswith("line-") and not name.endswith("-pipelined"))
     end = len(data) if alone else data.find(b"\r\n\r\n")
@@ -63,7 +61,7 @@ async def test_nothing_hidden_gets_through(gateway: GatewayFactory, capture: Cap
     await until(lambda: not held(gw), seen=lambda: held(gw))
     seen = [call.body for call in capture.calls]
     assert not [body for body in seen if HIDDEN in body]
-    # At most one request for each attack; and the bytes on the wire are these requests, nothing before or between.
+    # At most one request for each attack, and no other bytes on the wire.
     for prompt, times in Counter(json.loads(body)["messages"][0]["content"] for body in seen).items():
         assert times <= WAYS * sum(f'"{prompt}"'.encode() in data for _, data in corpus), prompt
     for connection in capture.traffic:
@@ -72,14 +70,14 @@ async def test_nothing_hidden_gets_through(gateway: GatewayFactory, capture: Cap
             head = HEAD.match(rest)
             assert head is not None, rest[:300]
             rest = rest[head.end() + int(head[1]) :]
-    # Some of them are honest after all, or the corpus would prove nothing.
+    # Some of them are served, or the corpus would prove nothing.
     assert len(seen) > 20
 
 
 async def test_the_same_bytes_without_anything_hidden_are_served(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
-    """The control: what the corpus is made of is a good request where nothing is wrong with it."""
+    """The control: the corpus is made from a request that is served if nothing is wrong with it."""
     gw = await gateway(rules(capture.url))
     client = await connect(gw.url)
     body = chat_body(content="control")

@@ -1,4 +1,4 @@
-"""Row 7: sockets that send nothing, or never finish, are closed by the deadline, and nobody else notices them."""
+"""Row 7: sockets that send nothing, or never finish, are closed by the deadline, and disturb no other client."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def test_a_thousand_slow_sockets(gateway: GatewayFactory, capture: Capture
         await until(lambda: gw.limits.connections == 0)
     assert before > 0
     assert max(times) < RECEIVE_TIMEOUT_S + GRACE_S
-    # None was closed before its time, and who had begun to speak was told why.
+    # None was closed early, and clients that had begun a request got the reason.
     assert min(times) > RECEIVE_TIMEOUT_S * 0.9
     assert ends["idle"] == [b""] * ATTACKERS
     for kind in ("head", "body", "chunk"):
@@ -88,7 +88,7 @@ async def test_a_thousand_slow_sockets(gateway: GatewayFactory, capture: Capture
 
 
 async def test_the_deadline_is_absolute(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
-    """A byte now and then buys no time."""
+    """Single bytes now and then do not extend the deadline."""
     gw = await gateway(rules(capture.url), receive_timeout_s=SHORT_S)
 
     async def drip(client: Client, byte: bytes) -> None:
@@ -148,13 +148,13 @@ async def test_half_a_second_request_has_the_same_deadline(
 
 
 async def test_a_slow_answer_is_no_slow_request(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
-    """The deadlines for clients do not end what a replica takes long for."""
+    """The deadlines for clients do not end a request at a slow replica."""
     gw = await gateway(rules(capture.url), receive_timeout_s=SHORT_S, keep_alive_s=SHORT_S)
     capture.answer = lambda call: None
     client = await connect(gw.url)
     client.send(chat())
     await capture.until(lambda: capture.calls)
-    # Another connection, opened later, has been closed for being idle: its deadline was after the first one's.
+    # Another connection, opened later, was closed as idle: its deadline was after the first one's.
     idle = await connect(gw.url)
     assert await idle.rest() == b""
     capture.calls[0].send(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
@@ -162,7 +162,7 @@ async def test_a_slow_answer_is_no_slow_request(gateway: GatewayFactory, capture
 
 
 async def test_a_full_house_empties(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
-    """With a limit of connections the slow ones take all of them, but not for longer than the deadline."""
+    """Slow clients may take all connections of the limit, but not beyond the deadline."""
     gw = await gateway(rules(capture.url), receive_timeout_s=SHORT_S, max_connections=20)
     for number in range(20):
         (await connect(gw.url)).send(HALF_HEAD if number % 2 else b"")

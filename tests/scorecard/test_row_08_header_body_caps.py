@@ -1,8 +1,5 @@
-"""Row 8: heads and bodies beyond the caps are refused while they come, and cost no memory.
-
-The client is in the same process, so what is measured is both sides; the client sends one small buffer again and
-again, and keeps none of what it sends.
-"""
+"""Row 8: heads and bodies beyond the caps are refused while they arrive, and cost no memory. The client is in the same
+process, so the measured memory includes it; it sends one small buffer again and again."""
 
 from __future__ import annotations
 
@@ -31,14 +28,14 @@ PIECE = b"x" * 65536
 
 
 def rss() -> int:
-    """Bytes of this process in memory."""
+    """Resident bytes of this process."""
     if sys.platform != "linux":
         pytest.skip("memory is read from /proc")
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 async def flood(client: Client, first: bytes, piece: bytes, megabytes: int) -> tuple[Response, int]:
-    """Send all of it, whatever the answer, unless cut off: the answer, and by how much memory grew meanwhile."""
+    """Send all of it, unless cut off. Returns the answer, and the growth of memory."""
     before, most = rss(), 0
     client.send(first)
     for number in range(megabytes * MB // len(piece)):
@@ -48,7 +45,7 @@ async def flood(client: Client, first: bytes, piece: bytes, megabytes: int) -> t
         with contextlib.suppress(ConnectionError):
             await client.drain()
         if not number % 16:
-            # The other side must have its turn, and may by now be at its fullest.
+            # The other side needs a turn, and may now hold the most.
             await asyncio.sleep(0)
             most = max(most, rss() - before)
     return await client.response(), most
@@ -129,7 +126,7 @@ async def test_bodies_without_end(gateway: GatewayFactory, capture: Capture, con
 async def test_who_stops_sending_reads_the_answer(
     gateway: GatewayFactory, capture: Capture, connect: Connect, length: bool
 ) -> None:
-    """A client that looks for an answer while it sends gets it in the middle, followed by the end."""
+    """A client that reads while it sends gets the answer in the middle, then the end."""
     gw = await gateway(rules(capture.url), **CAPS)
     client = await connect(gw.url)
     client.send(head(CHAT, f"Content-Length: {BODY_MB * MB}") if length else CHUNKED + b"7fffffff\r\n")
@@ -187,7 +184,7 @@ async def test_request_at_the_size_limit_is_served_and_one_byte_more_is_refused(
         top = head(CHAT, "Content-Length: 100", "X: ")
         body = chat_body().ljust(100)
         top = head(CHAT, "Content-Length: 100", "X: " + "x" * (2048 + over - len(top)))
-        # In one piece, cut before the last byte of the head, and behind line ends, which are not counted.
+        # In one piece, cut before the last byte of the head, and after line ends, which are not counted.
         for data in ((top + body,), (top[:-1], top[-1:] + body), (b"\r\n\r\n" + top + body,)):
             client = await connect(gw.url)
             for piece in data:
@@ -209,7 +206,7 @@ async def test_request_at_the_size_limit_is_served_and_one_byte_more_is_refused(
 async def test_many_bodies_at_once_are_held_only_for_known_keys(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
-    """Who has no key cannot make the gateway hold anything."""
+    """Clients without a key cannot make the gateway hold bytes."""
     gw = await gateway(rules(capture.url, keys={"sk-known-0123456789": "acme"}), max_body_bytes=4 * MB)
     before = rss()
     clients = [await connect(gw.url) for _ in range(40)]
@@ -229,7 +226,7 @@ async def test_many_bodies_at_once_are_held_only_for_known_keys(
 async def test_bodies_of_all_clients_together(
     gateway: GatewayFactory, capture: Capture, connect: Connect, length: bool
 ) -> None:
-    """Whoever goes beyond the bound is turned away, to come back soon; the others, and small requests, are served."""
+    """Requests beyond the bound are refused, to be retried soon; others, and small ones, are served."""
     gw = await gateway(rules(capture.url), max_body_bytes=4 * MB, max_receiving_bytes=5 * MB)
     body = chat_body(content="x" * (2 * MB))
     framed = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)

@@ -1,4 +1,4 @@
-"""Row 9: nothing of one tenant reaches another, over cookies or over connections to replicas that are used again."""
+"""Row 9: nothing of one tenant reaches another, by cookies or by reused connections to replicas."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_cookies_go_neither_way(
 
 
 def _echo(call: Call) -> Answer | None:
-    """Say the marker of the request, and nothing but it: streamed, in pieces that come one loop turn after another."""
+    """Answer only with the marker of the request: streamed, one piece per turn of the loop."""
     marker = _marker(call.body)
     if b'"stream":true' not in call.body:
         return Answer(whole(completion(marker)))
@@ -76,7 +76,7 @@ def _marker(data: bytes) -> str:
 async def test_no_answer_crosses_over_when_clients_leave_at_any_moment(
     gateway: GatewayFactory, capture: Capture
 ) -> None:
-    """Few slots, so that requests are also given up in the queue and while their connection is being made."""
+    """Few slots, so that clients also leave in the queue and while a connection is being opened."""
     capture.answer = _echo
     gw = await gateway(rules(capture.url, keys=TENANTS, slots=6))
     seen = await asyncio.gather(*(_visitor(gw.url, number) for number in range(CLIENTS)))
@@ -86,7 +86,7 @@ async def test_no_answer_crosses_over_when_clients_leave_at_any_moment(
 
 
 async def _visitor(url: str, number: int) -> int:
-    """Requests one after another, some of them given up; how many were answered, each with its own marker only."""
+    """Send requests one after another, and leave some. Returns the number of answers, each with only its own marker."""
     draw = random.Random(number)
     key = list(TENANTS)[number % len(TENANTS)]
     client = await connect(url)

@@ -1,4 +1,4 @@
-"""Row 10: of a client's header only what is known and well formed reaches a replica, and of a replica's no line."""
+"""Row 10: only known and well-formed headers of a client reach a replica, and none of a replica reaches a client."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ HOSTILE = (
     "X-HTTP-Method-Override: DELETE",
     "X-Original-URL: /admin",
     "X-Rewrite-URL: /admin",
-    # what the gateway says, said by a client
+    # the gateway's own headers, sent by a client
     "X-Tailgate-Tier: premium",
     "X_Tailgate_Tier: premium",
     "X-Tier: premium",
     "X_Tier: premium",
     "X-Tailgate-Max-Tokens: 1000000",
-    # what engines and other gateways obey
+    # headers that engines and other gateways obey
     "X-Vllm-Priority: -1",
     "X-Override-Priority: 100",
     "X-data-parallel-rank: 0",
@@ -80,7 +80,7 @@ async def test_trailers_are_nothing(gateway: GatewayFactory, capture: Capture, c
     response = await client.ask(chunked + b"%x\r\n%b\r\n0\r\n%b\r\n\r\n" % (len(body), body, trailer.encode()))
     assert response.status == 200
     assert [name for name, _ in capture.calls[0].headers] == UPSTREAM
-    # and a trailer is no credential either
+    # a trailer is not a credential, either
     without = head(CHAT, "Transfer-Encoding: chunked")
     other = await connect(gw.url)
     response = await other.ask(without + b"%x\r\n%b\r\n0\r\n%b\r\n\r\n" % (len(body), body, trailer.encode()))

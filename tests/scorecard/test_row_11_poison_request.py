@@ -1,4 +1,4 @@
-"""Row 11: a request that kills its replica kills two at most, whoever repeats it."""
+"""Row 11: a request that kills its replica kills at most two, even if repeated."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ async def test_the_gateway_carries_it_on_once(
     gw = await gateway(rules(*replicas.urls))
     clients = [await connect(gw.url) for _ in range(4 * REPLICAS)]
     if warm:
-        # The case in which a request without an answer is sent again: the connection may have been closed before it.
+        # The only case in which a request without an answer is sent again: the connection may have been closed before
+        # it.
         answers = await asyncio.gather(*(client.ask(chat(max_tokens=2)) for client in clients))
         assert {answer.status for answer in answers} == {200}
         assert all(replica.received_total for replica in replicas.replicas)
@@ -55,7 +56,7 @@ async def test_the_gateway_carries_it_on_once(
 async def test_whoever_repeats_it_kills_two_at_most(
     gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Other requests, some of which were there when a replica died, are served meanwhile and afterwards."""
+    """Other requests are served during and after that, even those that were at a dying replica."""
     replicas = await emulator(replicas=REPLICAS)
     gw = await gateway(rules(*replicas.urls, keys={"a": "acme", "b": "globex"}, pool="health: {failures: 1}"))
     _poisonable(replicas)
@@ -80,7 +81,7 @@ def _told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 async def test_the_official_client_kills_two_at_most(gateway: GatewayFactory, emulator: EmulatorFactory) -> None:
-    """It tries again what failed with 502, and then not what is in quarantine."""
+    """The SDK retries after a 502, but not after the quarantine."""
     replicas = await emulator(replicas=REPLICAS)
     gw = await gateway(rules(*replicas.urls))
     _poisonable(replicas)
@@ -99,7 +100,7 @@ async def test_the_official_client_kills_two_at_most(gateway: GatewayFactory, em
 async def test_who_was_merely_there_is_served_by_another(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
-    """The same body, over and over, as of a health check: it was often there when a connection broke off."""
+    """The same body again and again, as of a health check: it was often present at a break-off."""
     async with Capture() as other:
         gw = await gateway(rules(capture.url, other.url, pool="router: round-robin, health: {failures: 1000}"))
         client = await connect(gw.url)

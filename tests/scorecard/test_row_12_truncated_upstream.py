@@ -1,4 +1,4 @@
-"""Row 12: an answer that a replica did not finish never looks finished, wherever it was cut."""
+"""Row 12: an unfinished answer of a replica never looks finished, wherever it was cut."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CLIENTS = 8
 
 
 async def _answers(url: str, path: str, places: list[int], *, stream: bool) -> dict[int, Response]:
-    """What a client gets, for each place of the cut."""
+    """The client's bytes, for each place of the cut."""
     left = list(reversed(places))
     answers: dict[int, Response] = {}
 
@@ -70,7 +70,7 @@ async def test_a_stream_cut_anywhere_ends_in_an_error(
     answers = await _answers(gw.url, path, places, stream=True)
     wrong = {place: why for place in places if (why := is_never_complete(path, answers[place]))}
     assert not wrong
-    # Committed at the first token, not before, and then at once.
+    # Committed at the first token, not earlier and not later.
     first = answer.index(b"\n\n", answer.index(FIRST_TOKEN[path])) + 2
     assert {answers[place].status for place in places if place < first} == {502}
     assert {answers[place].status for place in places if place >= first} == {200}
@@ -80,7 +80,7 @@ async def test_a_stream_cut_anywhere_ends_in_an_error(
 async def test_a_stream_without_framing_cut_anywhere_ends_in_an_error(
     gateway: GatewayFactory, capture: Capture, path: str
 ) -> None:
-    """Here the end of the connection is the end of the answer, cut or not: what it says itself must tell."""
+    """Here the answer ends with the connection, cut or not: only its content can tell."""
     answer = unframed(await recorded(path, stream=True))
     over = answer.index(b"\n\n", answer.rindex(OVER[path]))
     gw = await gateway(rules(capture.url, pool=NEVER_OPEN))
@@ -122,7 +122,7 @@ async def test_a_whole_answer_cut_anywhere_is_an_error(
 async def test_a_whole_answer_too_long_to_be_held_has_no_end(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
-    """Its beginning is shown before its end is known, so that only a missing end can tell."""
+    """Its beginning is passed on before its end is known, so that only a missing end can tell."""
     body = completion("x" * 3_000_000)
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
     gw = await gateway(rules(capture.url, pool=NEVER_OPEN))
@@ -177,7 +177,7 @@ async def test_truncated_answer_is_judged_by_its_last_bytes(
 async def test_a_generation_that_was_aborted_is_an_error(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
-    """vLLM answers with 200 and what there was, when it is told to stop; only the reason tells."""
+    """At shutdown vLLM answers with 200 and the tokens so far; only the finish reason tells."""
     chat_answer = completion().replace(b'"finish_reason":"stop"', b'"finish_reason":"abort"')
     message = (
         b'{"type":"message","role":"assistant","model":"emulated","content":[{"type":"text","text":"Hi"}],'

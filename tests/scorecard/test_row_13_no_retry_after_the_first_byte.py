@@ -1,4 +1,4 @@
-"""Row 13: once a replica has said a byte, its request is sent nowhere again; no client sees anything twice."""
+"""Row 13: once a replica has sent a byte, its request is never sent again, and no client sees anything twice."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BYTES = (1, 2, 9, 17, 100)
 async def test_a_request_whose_answer_had_begun_is_sent_once(
     gateway: GatewayFactory, capture: Capture, connect: Connect, stream: bool, then: Then
 ) -> None:
-    """On new connections and on used ones, where a request without any answer would be sent once more."""
+    """On new connections, and on used ones, where a request without any answer would be retried."""
     async with Capture() as other:
         gw = await gateway(rules(capture.url, other.url, pool=NEVER_OPEN))
         answer = await recorded(CHAT, stream=stream)
@@ -59,7 +59,7 @@ async def test_request_is_not_retried_after_its_first_byte_was_sent(
         response = await client.ask(asking(path, stream=True))
         assert (response.status, response.whole) == (200, True)
         assert len(capture.calls) + len(other.calls) == 1
-        events = response.body.split(b"\n\n")[:-2]  # less what follows the last event, and the error
+        events = response.body.split(b"\n\n")[:-2]  # without the bytes after the last event, and without the error
         assert events
         assert all(event in whole for event in events)
         assert len(set(events)) == len(events)
@@ -68,7 +68,7 @@ async def test_request_is_not_retried_after_its_first_byte_was_sent(
 async def test_a_request_that_got_no_byte_is_sent_once_more_at_most(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
-    """By another replica; a used connection, which may have been closed before it came, is replaced besides."""
+    """By another replica; in addition, a used connection, which may have been closed already, is replaced."""
     async with Capture() as other:
         gw = await gateway(rules(capture.url, other.url, pool=NEVER_OPEN))
         clients = [await connect(gw.url) for _ in range(6)]
@@ -88,7 +88,7 @@ async def test_a_request_that_got_no_byte_is_sent_once_more_at_most(
 async def test_an_answer_that_stops_between_two_tokens_is_not_begun_again(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
-    """The client has read the first token when the replica goes: what follows is an error, and nothing else."""
+    """The client has read the first token when the replica fails: only an error follows."""
     capture.answer = lambda call: call.send(STREAM_HEAD + token("Once"))
     gw = await gateway(rules(capture.url, pool=NEVER_OPEN))
     client = await connect(gw.url)

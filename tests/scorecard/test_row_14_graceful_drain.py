@@ -1,4 +1,5 @@
-"""Row 14: SIGTERM loses nothing that ends in time, ends the rest with an error, and the process at its deadline."""
+"""Row 14: SIGTERM: requests that end in time are served, others end with an error, and the process ends at its
+deadline."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ SLACK_S = 5.0
 
 
 def _first_token_only(call: Call) -> None:
-    """Begin an answer, streamed or not, and say no more; a client that does not read gets more than it can hold."""
+    """Begin an answer, streamed or not, and stop; a client that does not read gets more than it can hold."""
     if b"flood" in call.body:
         call.send(STREAM_HEAD + token("x" * 16_000) * 500)
     elif b'"stream":true' in call.body:
@@ -46,7 +47,7 @@ async def _streams(served: Serving, connect: Connect, count: int) -> list[Client
 
 
 async def _readiness(url: str, path: str, seen: list[int]) -> None:
-    """Ask whether it is ready, over and over on one connection, until there is no answer."""
+    """Poll readiness on one connection until there is no answer."""
     client = await raw.connect(url)
     try:
         while True:
@@ -58,13 +59,13 @@ async def _readiness(url: str, path: str, seen: list[int]) -> None:
 
 
 async def _refused(url: str) -> None:
-    """Wait until nobody listens any more."""
+    """Wait until the port is closed."""
     async with asyncio.timeout(DEADLINE_S):
         try:
             while True:
                 await (await raw.connect(url)).close()
         except (ConnectionRefusedError, ConnectionResetError):
-            return  # reset: it was in the queue of the listening socket when that was closed
+            return  # reset: it waited in the queue of the listening socket when that was closed
 
 
 async def test_stream_that_ends_within_the_drain_window_is_complete(
@@ -103,7 +104,7 @@ async def test_stream_that_ends_within_the_drain_window_is_complete(
             call.finish()
         ends = await asyncio.gather(*(client.reader.readuntil(b"0\r\n\r\n") for client in streams))
         assert all(b"[DONE]" in end for end in ends)
-        # Those that waited for a slot have got it in the middle of the drain; so does one that was still on its way.
+        # Waiting requests get their slots during the drain; so does one that was still being sent.
         half.send(begun[-10:])
         answers = [await client.response() for client in (half, *waiting)]
         assert {(answer.status, answer.whole) for answer in answers} == {(200, True)}
@@ -163,7 +164,7 @@ async def test_a_balancer_is_told_before_the_door_is_closed(
     for client in (kept, await connect(gw.url)):
         assert (await client.ask(chat())).status == 200
     assert not drain.done()
-    gw.broken.set()  # no reason to wait on
+    gw.broken.set()  # no reason to wait longer
     await _refused(gw.url)
     await drain
 

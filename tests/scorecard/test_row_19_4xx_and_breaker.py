@@ -1,4 +1,4 @@
-"""Row 19: what is wrong with requests never opens a breaker; an open one lets a probe through, and recovers."""
+"""Row 19: bad requests never open a breaker; an open one lets a probe through, and recovers."""
 
 from __future__ import annotations
 
@@ -117,9 +117,9 @@ def _broken(call: Call) -> Answer:
 
 
 async def _opened(gw: Gateway, capture: Capture, client: Client) -> None:
-    """Break the replica until nothing is sent to it any more."""
+    """Break the replica until it gets no requests."""
     capture.answer = _broken
-    # A check that passes between two of them begins the count anew.
+    # A check that passes between two of them resets the count.
     for _ in range(1000):
         assert (await client.ask(chat())).error["code"] == "upstream_truncated"
         if _states(gw)[0][0] is not ReplicaState.UP:
@@ -149,12 +149,12 @@ async def test_a_half_open_breaker_recovers(
     await _opened(gw, capture, clients[0])
     await until(lambda: _states(gw)[0][0] is ReplicaState.PROBING)
 
-    # What is wrong with a request neither closes it nor keeps it from being tried again.
+    # A bad request neither closes the breaker nor delays the next try.
     capture.answer = lambda call: Answer(whole(b'{"error":{"message":"no","code":400}}', "400 Bad Request"))
     assert [a.status for a in await _repeated(clients[0], chat(), 20)] == [400] * 20
     assert _states(gw)[0][0] is ReplicaState.PROBING
 
-    # One request at a time: the others wait for what becomes of it.
+    # One request at a time: the others wait for its outcome.
     capture.calls.clear()
     capture.answer = lambda call: None
     for client in clients:

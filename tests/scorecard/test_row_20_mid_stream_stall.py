@@ -1,4 +1,4 @@
-"""Row 20: a replica that falls silent is given up at the limit: an error for the client, its slot for the next."""
+"""Row 20: a silent replica is given up at the limit: the client gets an error, and the slot becomes free."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_a_stall_before_the_first_token(
 async def test_a_stall_of_an_answer_that_is_not_streamed_ends_at_the_total_limit(
     gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect
 ) -> None:
-    """Of such an answer no token can be seen, so silence says nothing before all the time is up."""
+    """Such an answer shows no tokens, so silence means nothing before the total timeout."""
     replicas = await emulator()
     gw = await gateway(rules(replicas.url, slots=1, tier="timeouts: {idle: 20ms, ttft: 20ms, total: 300ms}"))
     client = await connect(gw.url)

@@ -41,7 +41,7 @@ SlowReaders = Callable[[str], Awaitable[Client]]
 
 @pytest.fixture
 async def slow(gateway: GatewayFactory) -> AsyncIterator[SlowReaders]:
-    """`await slow(url)`: a reader that is soon full, closed before the gateway is."""
+    """`await slow(url)`: a reader with a small buffer, closed before the gateway is."""
     readers: list[Client] = []
 
     async def open_one(url: str) -> Client:
@@ -66,7 +66,7 @@ def _buffered(gw: Gateway) -> int:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and relies on how Linux sizes socket buffers")
 async def test_two_hundred_stalled_readers(gateway: GatewayFactory, connect: Connect, slow: SlowReaders) -> None:
     async with flowing() as hose:
-        # On a busy machine the hose may say nothing, and answer no check, for longer than a replica may.
+        # On a busy machine the firehose may be silent, and miss checks, for longer than a replica may.
         alone = rules(hose.url, slots=READERS + 8, pool="health: {timeout: 20s, ejection: {mode: off}}")
         gw = await gateway(alone, write_stall_s=STALL_S)
         readers = [await slow(gw.url) for _ in range(READERS)]
@@ -91,7 +91,7 @@ async def test_two_hundred_stalled_readers(gateway: GatewayFactory, connect: Con
 
 
 async def _ask_and_stall(url: str, beside: Client, readers: list[Client], statuses: Counter[int]) -> None:
-    """Readers that come one after the other, with a healthy request between each ten of them."""
+    """Slow readers, one after the other, with a healthy request after each ten."""
     for number in range(MANY_READERS):
         readers.append(await slow_reader(url))
         readers[-1].send(chat(stream=True))
@@ -104,7 +104,7 @@ async def _ask_and_stall(url: str, beside: Client, readers: list[Client], status
 async def test_a_thousand_stalled_readers_are_cut_while_everybody_else_is_served(
     connect: Connect, tmp_path: Path
 ) -> None:
-    """The gateway and the replica are processes of their own: neither takes the other's time."""
+    """The gateway and the replica are separate processes, so neither takes the other's time."""
     statuses, readers = Counter[int](), list[Client]()
     with firehose_process() as hose_url:
         alone = rules(hose_url, slots=MANY_READERS + 8, pool="health: {timeout: 20s, ejection: {mode: off}}")
@@ -126,14 +126,14 @@ async def test_a_thousand_stalled_readers_are_cut_while_everybody_else_is_served
 
 
 def _stalled(page: str) -> int:
-    """Readers that were cut so far, by a page of metrics."""
+    """Readers that were cut so far, from a page of metrics."""
     return int(sum(float(line.split()[-1]) for line in page.splitlines() if 'reason="client-stalled"' in line))
 
 
 async def test_a_reader_that_pauses_gets_everything(
     gateway: GatewayFactory, capture: Capture, slow: SlowReaders
 ) -> None:
-    """It pauses for longer than a replica may be silent: the silence is its own, not the replica's."""
+    """The client pauses for longer than a replica may be silent: the silence is the client's, not the replica's."""
     events = [token(f"{number:06} " + "x" * 4000) for number in range(1500)]
     capture.answer = lambda call: Answer(STREAM_HEAD + b"".join(events) + token("end", "stop") + DONE + LAST_CHUNK)
     gw = await gateway(rules(capture.url, tier="timeouts: {idle: 50ms}"), write_stall_s=30.0)
@@ -181,7 +181,7 @@ async def test_a_client_that_asks_and_never_reads_is_not_answered_without_end(
 async def test_unread_end_of_an_answer_is_dropped_after_the_write_timeout(
     gateway: GatewayFactory, capture: Capture, slow: SlowReaders
 ) -> None:
-    """The answer is over and the connection to be closed, but some of it is still here: less than would pause it."""
+    """The answer is over, but some bytes are still buffered here: too few to pause."""
     capture.answer = lambda call: call.send(STREAM_HEAD + token("begin"))
     gw = await gateway(rules(capture.url), write_stall_s=0.5)
     reader = await slow(gw.url)
@@ -190,7 +190,7 @@ async def test_unread_end_of_an_answer_is_dropped_after_the_write_timeout(
     (call,) = capture.calls
     while _buffered(gw) < WRITE_HIGH_WATER_BYTES * 3 // 4:
         call.send(token("x" * 4000))
-        for _ in range(10):  # turns of the loop, until the kernel has taken what it takes
+        for _ in range(10):  # turns of the loop, until the kernel's buffers are full
             await asyncio.sleep(0)
     call.send(token("end", "stop") + DONE + LAST_CHUNK)
     await until(lambda: gw.controller.snapshot(monotonic()).pools[0].in_flight == 0)

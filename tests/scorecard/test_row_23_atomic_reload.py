@@ -1,4 +1,4 @@
-"""Row 23: a reload is between two requests: none fails, none sees half of it, and what is wrong changes nothing."""
+"""Row 23: reloads are atomic: no request fails or sees half of one, and a bad policy changes nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TIERS = {"even": 5, "odd": 7}
 
 
 def _policy(number: int, urls: list[str]) -> str:
-    """The Nth policy: another tier, other caps, limits and slots, and other replicas of those there are."""
+    """The Nth policy: another tier, other caps, limits and slots, and other replicas."""
     tier = "even" if number % 2 == 0 else "odd"
     some = urls[: 1 + number % len(urls)] if number % 3 else urls[::-1]
     return f"""\
@@ -59,7 +59,7 @@ LOOKS_LIKE_ONE = json.dumps({"version": "1.0", "added_tokens": [], "model": {"ty
 
 
 def _invalid(number: int, good: str) -> bytes | None:
-    """Twenty ways to break a policy; None: the file is not there."""
+    """Twenty ways to break a policy; None: the file is missing."""
     tier = "even" if "even:" in good else "odd"
     broken = (
         b"",
@@ -87,7 +87,7 @@ def _invalid(number: int, good: str) -> bytes | None:
 
 
 async def _request_ids(url: str, stop: asyncio.Event, answers: list[Response]) -> None:
-    """Ask one request after another, every other one streamed, on one connection."""
+    """Send one request after another on one connection, every second one streamed."""
     client: Client = await connect(url)
     while not stop.is_set():
         stream = len(answers) % 2 == 0
@@ -103,7 +103,7 @@ async def _reloadable(file: Path) -> AsyncIterator[Gateway]:
 
 
 def _write(file: Path, content: bytes | None) -> None:
-    """As editors do: a new file in the old one's place."""
+    """Replace the file, as editors do."""
     if content is None:
         file.unlink()
         return
@@ -155,7 +155,7 @@ async def test_a_hundred_reloads_under_load(tmp_path: Path, emulator: EmulatorFa
 
 
 def _tokens(answer: Response) -> int:
-    """Output tokens of an answer; of a stream, events with a token."""
+    """Output tokens of an answer; for a stream, events with a token."""
     if answer.headers["content-type"] == "application/json":
         return answer.json()["usage"]["completion_tokens"]
     choices = [event["choices"][0] for event in answer.events if isinstance(event, dict)]
@@ -176,7 +176,7 @@ async def test_a_file_that_changes_is_read_without_being_asked_to(tmp_path: Path
 
 
 async def test_requests_under_way_end_as_they_began(tmp_path: Path, capture: Capture, connect: Connect) -> None:
-    """The new policy has another tier, another pool and another replica; the old ones serve what they have begun."""
+    """The new policy has another tier, another pool and another replica; the old ones finish their requests."""
     file = tmp_path / "policy.yaml"
     file.write_text(_policy(0, [capture.url]))
     capture.answer = lambda call: call.send(STREAM_HEAD + token("begin"))

@@ -1,4 +1,4 @@
-"""Row 24: no secret is ever written: not in logs, metrics, state, errors, nor to a replica it is not meant for."""
+"""Row 24: no secret is ever written to logs, metrics, state or errors, nor to another replica than its own."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ BASE64 = tuple(base64.b64encode(secret.encode())[:-4].decode() for secret in SEC
 
 
 def _hits(text: bytes) -> list[str]:
-    """Every secret, hash of one, or start of one in Base64 that stands in a text."""
+    """All secrets in a text, also as a hash or as the start of their Base64 form."""
     return [secret for secret in (*SECRETS, *HASHES, *BASE64) if secret.encode() in text]
 
 
 def _requests() -> list[bytes]:
-    """A key where it belongs and where people put it by mistake, in requests that go well and that do not."""
+    """Keys in the right and in wrong places, in requests that succeed and that fail."""
     body = chat_body(stream=True)
     out = []
     for key in CLIENTS:
@@ -74,14 +74,14 @@ def _requests() -> list[bytes]:
 
 
 def _echoed(data: bytes) -> list[str]:
-    """Keys that a client wrote into its own request line or body, and may read in the answer."""
+    """Keys in the client's own request line or body, which the answer may repeat."""
     first, _, rest = data.partition(b"\r\n")
     text = first + rest.partition(b"\r\n\r\n")[2]
     return [key for key in CLIENTS if key.encode() in text]
 
 
 def _mean(status: str) -> Answer:
-    """An error that says everything the replica knows."""
+    """An error that repeats all headers and the body of the request."""
     text = f'{{"error":{{"message":"your key {POOL} is no good","type":"x","param":"{POOL}","code":"{POOL}"}}}}'
     return Answer(whole(text.encode(), status))
 
@@ -110,8 +110,8 @@ BROKEN = {
 
 
 def _answer(call: Call) -> Answer | None:
-    """What the request id asks for."""
-    # The gateway adds something of its own to the id, so that no two are the same.
+    """The answer that the request id asks for."""
+    # The gateway adds a suffix to the id, so that no two are equal.
     asked = call.header("x-request-id")[0]
     named = [name for name in BROKEN if asked.startswith(name)]
     return BROKEN.get(max(named, key=len, default=""), by_default)(call)
@@ -161,7 +161,7 @@ async def test_no_canary_is_ever_seen(tmp_path: Path, capture: Capture, connect:
                 pages.append(await admin.post(served.admin_url + path, headers=authorization))
         assert {page.status_code for page in pages} == {200, 401, 404}
 
-        # A policy with secrets where they do not belong is refused without their being repeated.
+        # A policy with secrets in wrong places is refused without repeating them.
         for wrong in (
             policy.replace(sha256(GOOD), GOOD),
             policy.replace("'${POOL_KEY}'", f"{{{POOL}: 1}}"),

@@ -1,4 +1,4 @@
-"""Row 25: keys are known by their hash alone, the whole of it, and compared in constant time."""
+"""Row 25: keys are stored only as whole hashes, and compared in constant time."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_a_key_is_known_by_its_whole_hash(gateway: GatewayFactory, capture
     ):
         for line in (f"Authorization: Bearer {given}", f"x-api-key: {given}"):
             assert (await client.ask(chat(line))).status == status, line
-    # Where both are given one of them decides, and the other is not tried in its place.
+    # If both are given, one decides, and the other is not tried.
     assert (await client.ask(chat("Authorization: Bearer nobody", f"x-api-key: {KEY}"))).status == 401
     served = {tenant.tenant: tenant for tenant in gw.controller.snapshot(0.0).tenants}
     assert set(served) == {"acme", "globex"}

@@ -1,4 +1,4 @@
-"""Row 26: on the port of the API there is nothing but the API: no metrics, no state, no control, no engine's paths."""
+"""Row 26: the API port serves only the API: no metrics, no state, no control, no paths of engines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOKEN = "a-token-for-the-admin"
 ON_BOTH = {"/health", "/ready"}
 """Probes: they say whether the gateway is up, and nothing else."""
 
-# What engines, frameworks and other gateways serve; what has become part of the API is left out.
+# Paths of engines, frameworks and other gateways, without those of the API.
 ELSEWHERE = """
 / /admin /admin/ /admin/drain /admin/faults /admin/state/ /admin/config /admin/keys //admin/state
 /./admin/state /v1/admin/state /%61dmin/state /admin%2fstate /metrics/ /Metrics /METRICS /metrics?x=1
@@ -91,5 +91,5 @@ async def test_the_admin_port_is_another_one(gateway: GatewayFactory, capture: C
         assert {(await client.get(path)).status_code for path in ("/metrics", "/admin/state")} == {200}
         for path in ("/v1/chat/completions", "/v1/models"):
             assert (await client.post(path, content=b"{}")).status_code == 404
-        # Nothing is changed by who merely reaches it.
+        # Reaching the port is not enough to change anything.
         assert (await client.post("/admin/reload")).status_code == 403

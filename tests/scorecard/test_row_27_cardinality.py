@@ -1,4 +1,4 @@
-"""Row 27: no request can make a new time series, whatever it is called and wherever it goes."""
+"""Row 27: no request can create a new time series, with any name or path."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEYS = {f"key-{number}": f"tenant-{number}" for number in range(3)}
 
 
 def _policy(url: str) -> str:
-    """With a model of any name, so that junk names reach the replica too."""
+    """With the model `*`, so that junk names reach the replica, too."""
     keys = "\n".join(f"  - {{sha256: {sha256(key)}, tenant: {tenant}, tier: free}}" for key, tenant in KEYS.items())
     return f"""\
 apiVersion: tailgate/v1
@@ -45,7 +45,7 @@ async def _series(gw: Gateway) -> set[str]:
 
 
 def _junk(number: int) -> bytes:
-    """The Nth request, unlike any other in every respect that a client controls."""
+    """The Nth request, unique in everything that a client controls."""
     name = f"junk-{number}"
     key = f"x-api-key: key-{number // 12 % 3}"
     kinds = (
@@ -66,7 +66,7 @@ def _junk(number: int) -> bytes:
 
 
 def _answer(call) -> Answer:
-    """Some of them fail, in ways that a model's name is part of."""
+    """Some of them fail, in ways that involve the model's name."""
     if b"junk" in call.body and len(call.body) % 3 == 0:
         return Answer(whole(b'{"error":{"message":"junk","type":"junk","code":"junk"}}', "404 Not Found"))
     return by_default(call)
@@ -76,7 +76,7 @@ async def test_junk_makes_no_series(gateway: GatewayFactory, capture: Capture, c
     capture.answer = _answer
     gw = await gateway(_policy(capture.url))
     clients = [await connect(gw.url) for _ in range(CLIENTS)]
-    # One of each kind, so that every outcome has been seen once.
+    # One of each kind, so that every outcome occurs once.
     for number in range(1000, 1072):
         await clients[0].ask(_junk(number))
     before = await _series(gw)

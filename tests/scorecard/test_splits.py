@@ -37,7 +37,7 @@ keys: [{{sha256: {sha256(KEY)}, tenant: acme, tier: free}}]
 
 
 async def served(client: Client, *lines: str, model: str = "chat", **fields: str) -> str:
-    """The arm that answered, which the pool confirms."""
+    """The arm that answered; checked against the pool."""
     body = json.dumps({"model": model, "messages": [{"role": "user", "content": "hi"}], **fields}).encode()
     client.send(head(CHAT, f"authorization: Bearer {KEY}", f"content-length: {len(body)}", *lines) + body)
     answer = await client.response()

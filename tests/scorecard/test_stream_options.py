@@ -1,4 +1,4 @@
-"""A replica that does not take `stream_options` is sent none: learned from its refusal, unseen by the client."""
+"""A replica that refuses `stream_options` gets none afterwards, unseen by the client."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_refusal_for_another_reason_reaches_the_client_and_changes_nothing
         assert (await client.ask(chat(stream=True))).status == 400
     assert [has_options(call) for call in capture.calls] == [True, False, True, False]
     assert (await client.ask(chat())).status == 400
-    assert len(capture.calls) == 5  # without a stream there are no such options
+    assert len(capture.calls) == 5  # without a stream there are no stream_options
 
 
 async def test_other_replicas_are_still_asked_for_usage(

@@ -1,4 +1,4 @@
-"""The same front door over TLS: requests, streams, leaving, and what is not TLS."""
+"""The API over TLS: requests, streams, clients that leave, and bytes that are not TLS."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIMIT_S = 1.0
 
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A certificate for 127.0.0.1 that signs itself, as settings."""
+    """Settings with a self-signed certificate for 127.0.0.1."""
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("openssl is not installed")

@@ -1,4 +1,4 @@
-"""What pages in a browser can do with a gateway: nothing without keys, unless they are listed."""
+"""Pages in a browser can do nothing with a gateway without keys, unless they are listed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def listen(fields: str) -> str:
 
 
 async def post(client: Client, *lines: str, host: str = "localhost", body: bytes | None = None) -> Response:
-    """A request as a page can send it without asking: text/plain."""
+    """A request that a page can send without a preflight: text/plain."""
     body = chat_body() if body is None else body
     lines = (*lines, "Content-Type: text/plain;charset=UTF-8", f"Content-Length: {len(body)}")
     return await client.ask(head(CHAT, *lines, host=host) + body)
@@ -192,7 +192,7 @@ async def test_a_listed_page_reads_answers_and_errors_of_every_kind(
         assert readable(response), status
     assert not readable(await post(client, "Origin: https://evil.example", key))
     assert not readable(await post(client, key))
-    # What is refused before the request is whole, and what is not even one.
+    # Requests that are refused before they are complete, and bytes that are not a request.
     for data in (
         head(CHAT, page, "Content-Length: 99999999999"),
         head(CHAT, page, "Content-Length: 3", "X: y\x00"),

@@ -1,4 +1,4 @@
-"""`tailgate serve --replica URL`: what works with the engine alone works through the gateway."""
+"""`tailgate serve --replica URL`: everything that works with the engine alone works through the gateway."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .raw import chat
 async def test_who_asks_for_no_length_gets_the_engines(
     gateway: GatewayFactory, capture: Capture, connect: Connect, stream: bool
 ) -> None:
-    """An engine whose context nobody knows might refuse a default of ours, and serves the same request without."""
+    """An engine of unknown context might refuse our default cap, and serve the same request without it."""
     gw = await gateway(builtin([capture.url]))
     client = await connect(gw.url)
     answer = await client.ask(chat(stream=stream, max_tokens=None))
@@ -34,7 +34,7 @@ async def test_who_asks_for_no_length_gets_the_engines(
 async def test_two_hundred_streams_at_once_all_run_at_an_engine_that_tells_nothing_of_itself(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
-    """Without /metrics nothing is known of its seats: that is no reason to wait, or to be refused."""
+    """Without /metrics its seats are unknown, which must not make requests wait or be refused."""
     capture.answer = lambda call: None
     gw = await gateway(builtin([capture.url]))
     clients = [await connect(gw.url) for _ in range(200)]

@@ -1,4 +1,4 @@
-"""Waiting for what must come true, with a deadline: never a bare sleep."""
+"""Waits for a condition with a deadline, never by a bare sleep."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ SOAK = os.environ.get("TAILGATE_SOAK") == "1"
 async def until(
     condition: Callable[[], object], timeout_s: float = DEADLINE_S, *, seen: Callable[[], object] = str
 ) -> float:
-    """Wait until `condition()` is true; how long it took, in seconds. Raises AssertionError after `timeout_s`.
+    """Wait until `condition()` is true. Returns the seconds that it took. Raises AssertionError after `timeout_s`.
 
-    For what has no event of its own: it is looked at every few milliseconds. `seen()` is shown if it never comes.
+    For conditions without an event: it is checked every few milliseconds. `seen()` is shown after a failure.
     """
     loop = asyncio.get_running_loop()
     start = loop.time()

@@ -23,7 +23,7 @@ Start = Callable[..., Awaitable[Gateway]]
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """The loop that the gateway is served with."""
+    """The gateway's own event loop."""
     return {"uvloop": uvloop.new_event_loop}
 
 
@@ -36,10 +36,8 @@ async def replicas() -> AsyncIterator[Emulator]:
 
 @pytest.fixture
 async def start(replicas: Emulator) -> AsyncIterator[Start]:
-    """`await start(urls=[...], tier="...")`: a gateway, before the emulated replicas if nothing else is said.
-
-    Whatever is raised in a callback of the event loop, where nobody would see it, fails the test.
-    """
+    """`await start(urls=[...], tier="...")`: a gateway, by default in front of the emulated replicas. An exception in a
+    callback of the event loop fails the test."""
     raised: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
     async with AsyncExitStack() as stack:
@@ -56,20 +54,20 @@ async def start(replicas: Emulator) -> AsyncIterator[Start]:
 
 
 def _hurry(gw: Gateway) -> None:
-    """End the listeners together: one after the other, each takes a few of uvicorn's looks at the clock."""
+    """End the listeners together: one after the other, each would take a few of uvicorn's ticks."""
     for listener in gw.listeners:
         listener.should_exit = True
 
 
 @pytest.fixture
 async def gateway(start: Start) -> Gateway:
-    """A gateway with nothing special about it."""
+    """A gateway with default settings."""
     return await start()
 
 
 @pytest.fixture
 async def openai_of() -> AsyncIterator[Callable[..., openai.AsyncOpenAI]]:
-    """`openai_of(gateway, **options)`: a client that does not try again unless told to."""
+    """`openai_of(gateway, **options)`: a client that does not retry by default."""
     async with AsyncExitStack() as stack:
 
         def client(gateway: Gateway, **options: Any) -> openai.AsyncOpenAI:
@@ -83,7 +81,7 @@ async def openai_of() -> AsyncIterator[Callable[..., openai.AsyncOpenAI]]:
 
 @pytest.fixture
 async def anthropic_of() -> AsyncIterator[Callable[..., anthropic.AsyncAnthropic]]:
-    """`anthropic_of(gateway, **options)`: a client that does not try again unless told to."""
+    """`anthropic_of(gateway, **options)`: a client that does not retry by default."""
     async with AsyncExitStack() as stack:
 
         def client(gateway: Gateway, **options: Any) -> anthropic.AsyncAnthropic:

@@ -11,7 +11,7 @@ HELLO = [{"role": "user", "content": "Hello there"}]
 
 
 def policy(urls: list[str], tier: str = "", pool: str = "", limit: int = 4000, model: str = "") -> str:
-    """One model, one pool, one tier, each with further fields in YAML's flow form; `limit` is that of output."""
+    """One model, one pool, one tier, each with more fields in YAML's flow form; `limit`: the cap on output."""
     more_of_tier, more_of_pool, more = (f", {fields}" if fields else "" for fields in (tier, pool, model))
     return f"""\
 apiVersion: tailgate/v1

@@ -1,4 +1,4 @@
-"""A replica that answers with what a test has written down: tool calls, errors, streams that break off."""
+"""A replica with scripted answers: tool calls, errors, streams that break off."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Scripted:
-    """`whole` answers what is not streamed, `events` what is; `bodies` are the requests as they came."""
+    """`whole` answers plain requests, `events` streamed ones; `bodies` are the received requests."""
 
     whole: object = None
     events: list[tuple[str, object]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Whole answers that are put together from a stream: nobody can tell them from those that were never one."""
+"""Whole answers that are assembled from a stream cannot be told from others."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ async def post() -> AsyncIterator[Callable[..., Any]]:
 
 
 def _undated(answer: dict[str, Any]) -> dict[str, Any]:
-    """Without what is another in each answer; a message has `stop_sequence`, which vLLM leaves out where it is null."""
+    """The answer without its varying fields. A message gets `stop_sequence`, which vLLM leaves out if it is null."""
     text = json.dumps({name: value for name, value in answer.items() if name not in ("created", "created_at")})
     text = text.replace(', "stop_sequence": null', "")
     number = answer["id"].rpartition("_" if "_" in answer["id"] else "-")[2]
     undated = json.loads(text.replace(number, "ID"))
     details = undated["usage"].get("prompt_tokens_details")
-    if details is not None:  # vLLM leaves nulls out of those of a stream
+    if details is not None:  # vLLM leaves nulls out of a stream's usage
         undated["usage"]["prompt_tokens_details"] = {
             name: count for name, count in details.items() if count is not None
         }
@@ -96,7 +96,7 @@ async def test_several_choices_are_refused_by_name(start: Start, openai_of: Open
     assert {choice.index async for chunk in stream for choice in chunk.choices} == {0, 1}
 
 
-# ---- what emulated replicas do not say
+# ---- answers that emulated replicas do not give
 
 
 def _chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> tuple[str, object]:

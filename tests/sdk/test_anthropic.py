@@ -24,7 +24,7 @@ TOOLS = [
 
 
 def _prompt_tokens(usage: anthropic.types.Usage) -> int:
-    """All tokens of the prompt: vLLM leaves out of `input_tokens` those that are cached, and those newly cached."""
+    """All tokens of the prompt: vLLM's `input_tokens` leave out cached and newly cached ones."""
     return usage.input_tokens + (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
 
 
@@ -118,7 +118,7 @@ async def test_tools(
     assert final.content[0].input == {"place": "Ulm"}
     assert final.stop_reason == "tool_use"
 
-    # The result goes back as it came.
+    # The result is sent back unchanged.
     result = {"type": "tool_result", "tool_use_id": use.id, "content": "Rain."}
     told = [*HELLO, {"role": "assistant", "content": whole.content}, {"role": "user", "content": [result]}]
     await client.messages.create(model=MODEL, messages=told, max_tokens=99, tools=TOOLS)

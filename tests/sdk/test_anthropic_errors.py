@@ -1,4 +1,4 @@
-"""Errors as Anthropic's client raises them: the right class, what it says, and whether it tries again."""
+"""Errors of Anthropic's client: the class, the text, and whether it retries."""
 
 from __future__ import annotations
 

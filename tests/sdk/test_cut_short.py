@@ -1,4 +1,4 @@
-"""A stream whose time is up ends like one that ran into its length, whichever client reads it."""
+"""A stream that is cut by the total timeout ends like one that reached its length, in every client."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ WHY_AND_USAGE = {"cut": "total-timeout", "usage": "estimated"}
 
 @pytest.fixture
 async def gateway(start: Start, replicas: Emulator) -> Gateway:
-    """Before replicas that fall silent after a few tokens."""
+    """A gateway in front of replicas that fall silent after a few tokens."""
     return await start(tier=TOTAL)
 
 
 @pytest.fixture
 async def an_hour_later(replicas: Emulator) -> AsyncIterator[Callable[..., None]]:
-    """`an_hour_later(gateway, events)`: replicas fall silent after `events`; once those came, an hour passes."""
+    """`an_hour_later(gateway, events)`: replicas fall silent after `events`; once those arrived, an hour passes."""
     tasks: list[asyncio.Task[None]] = []
 
     def begin(gateway: Gateway, events: int, tokens: int = SAID) -> None:
@@ -98,7 +98,7 @@ async def test_a_chat_without_usage_and_with_several_choices(
 async def test_the_helper_that_puts_a_chat_together(
     gateway: Gateway, openai_of: Openai, an_hour_later: Silence
 ) -> None:
-    """It raises, as for any answer that ran into its length: that is what it is for."""
+    """The SDK raises, as for any answer that reached its length."""
     an_hour_later(gateway, 1 + SAID)
     async with openai_of(gateway).chat.completions.stream(model=MODEL, messages=HELLO, max_tokens=99) as stream:
         with pytest.raises(openai.LengthFinishReasonError) as raised:
@@ -216,7 +216,7 @@ async def test_one_that_has_come_to_its_end_by_then_is_left_alone(start: Start, 
         *words, (_, last) = [_chunk({"content": "round and round "}) for _ in range(100)]
         assert isinstance(last, dict)
         last["choices"][0]["finish_reason"] = "stop"
-        # All of it in one piece, as it comes where the gateway has not read for a while.
+        # All in one piece, as if the gateway had not read for a while.
         together = [json.dumps(data) for _, data in words] + [json.dumps(last), "[DONE]"]
         replica.events = [_chunk({"role": "assistant", "content": ""}), ("", "\n\ndata: ".join(together))]
         gateway = await start([replica.url], tier="repetition: {characters: 500, repeats: 4}")

@@ -1,4 +1,4 @@
-"""The model in an answer is the one that was asked for, whatever the engine calls it."""
+"""The model in an answer is the requested one, not the engine's name."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ async def test_usage_of_a_stream_comes_if_it_was_asked_for(chatting: openai.Asyn
     assert last.choices == []
     assert last.usage is not None
     assert last.usage.completion_tokens == 6
-    # The gateway asks for it either way: it is how it learns.
+    # The gateway always asks for usage, to learn from it.
     bodies = [json.loads(received.body) for replica in replicas.replicas for received in replica.requests]
     assert [body["stream_options"] for body in bodies] == [{"include_usage": True}] * 2
 
@@ -163,7 +163,7 @@ async def test_tools(start: Start, openai_of: Callable[..., openai.AsyncOpenAI],
     assert json.loads(streamed.function.arguments) == {"place": "Ulm"}
     assert final.choices[0].finish_reason == "tool_calls"
 
-    # The result goes back as it came.
+    # The result is sent back unchanged.
     answer = [*HELLO, whole.choices[0].message, {"role": "tool", "tool_call_id": "call_1", "content": "Rain."}]
     await client.chat.completions.create(model=MODEL, messages=answer, tools=TOOLS)
     assert tool_caller.bodies[0]["tools"] == TOOLS
@@ -174,7 +174,7 @@ async def test_tools(start: Start, openai_of: Callable[..., openai.AsyncOpenAI],
 async def test_a_tool_call_is_a_first_token(
     start: Start, openai_of: Callable[..., openai.AsyncOpenAI], tool_caller: Scripted
 ) -> None:
-    """It is what commits the answer: nothing in it is text."""
+    """The tool call commits the answer, which has no text."""
     gateway = await start(urls=[tool_caller.url])
     stream = await openai_of(gateway).chat.completions.create(model=MODEL, messages=HELLO, tools=TOOLS, stream=True)
     assert len([chunk async for chunk in stream]) == len(tool_caller.events) - 2

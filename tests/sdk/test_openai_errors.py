@@ -1,4 +1,4 @@
-"""Errors as OpenAI's client raises them: the right class, what it says, and whether and when it tries again."""
+"""Errors of OpenAI's client: the class, the text, and whether and when it retries."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def test_a_path_that_there_is_not(gateway: Gateway, openai_of: Clients) ->
 
 
 async def test_a_prompt_that_is_too_long(gateway: Gateway, openai_of: Clients, replicas: Emulator) -> None:
-    """By the engine's own count: its refusal arrives as OpenAI's would."""
+    """Too long by the engine's own count: its refusal arrives in OpenAI's form."""
     client = openai_of(gateway, max_retries=TRIES)
     for stream in (False, True):
         with pytest.raises(openai.BadRequestError) as raised:
@@ -157,7 +157,7 @@ async def test_too_late(start: Start, openai_of: Clients, replicas: Emulator) ->
 
 @pytest.fixture
 async def endless() -> AsyncIterator[Scripted]:
-    """A replica that says one word and then waits to be told to go on."""
+    """A replica that sends one word, then waits for the test."""
     async with scripted() as replica:
         head = {"id": "c-1", "object": "chat.completion.chunk", "created": 1, "model": MODEL}
         delta = {"index": 0, "delta": {"content": "word"}, "finish_reason": None}
@@ -174,7 +174,7 @@ async def endless() -> AsyncIterator[Scripted]:
 
 
 async def test_a_limit_is_waited_for_as_long_as_it_says(start: Start, openai_of: Clients, endless: Scripted) -> None:
-    """1,000 tokens flow in every second; the first request holds nearly all that there were."""
+    """1,000 tokens are refilled every second; the first request holds nearly all tokens."""
     gateway = await start(urls=[endless.url], tier="limits: {tokens: 60k/min}", limit=100_000)
     client = openai_of(gateway)
     first = await client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=59_900, stream=True)

@@ -43,7 +43,7 @@ async def test_a_batch_of_completions(chatting: openai.AsyncOpenAI) -> None:
 
 
 async def test_a_transcription(chatting: openai.AsyncOpenAI) -> None:
-    """The client sends the file behind the fields, and names lists with brackets."""
+    """The client sends the file after the fields, and marks lists by brackets."""
     whole = await chatting.audio.transcriptions.create(
         model=ALIAS, file=("a.wav", bytes(64_000)), timestamp_granularities=["word"], temperature=0.2
     )

@@ -29,7 +29,7 @@ FOREVER = Timeouts(queue_s=1e6, ttft_s=1e6, idle_s=1e6, total_s=1e6)
 
 
 def tier(name: str = "default", priority: int = 0, ttft_s: float = 1.0, **more: Any) -> Tier:
-    """A tier that takes all comers, waits for ever and wants its first token within `ttft_s`."""
+    """A tier with admission off, no queue timeout, and a TTFT objective of `ttft_s`."""
     slo = Slo(ttft=(Objective(0.99, ttft_s),))
     return Tier(name, priority, **{"slo": slo, "timeouts": FOREVER, "admission": OFF, **more})
 
@@ -55,7 +55,7 @@ def arrival(at: float, prompt_tokens: int = 100, output_tokens: int = 10, **more
 
 @dataclass
 class Heard:
-    """What a decider was told, and what it answered."""
+    """The calls to a decider, and its answers."""
 
     at: float
     call: str
@@ -64,7 +64,7 @@ class Heard:
 
 
 class Spy:
-    """A decider that passes every call on, and keeps it."""
+    """A decider that passes every call on and records it."""
 
     def __init__(self, inner: Decider) -> None:
         self.inner = inner
@@ -109,5 +109,5 @@ class Spy:
 
 
 def timeless(found: Result) -> Result:
-    """A result without what depends on the machine: two runs of the same are equal in it."""
+    """A result without its machine-dependent fields: equal for two equal runs."""
     return replace(found, cpu_s=0.0, requests_per_cpu_s=0.0, events_per_cpu_s=0.0)

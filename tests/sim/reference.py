@@ -1,4 +1,4 @@
-"""The same engine, written for the reader: no counters, no leaps, everything counted anew in every step."""
+"""The same engine, written for readers: without counters and leaps; everything is counted anew in every step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway.sim.run.replica import EngineRequest, ReplicaEvent, ReplicaEventKin
 
 @dataclass(eq=False)
 class Sequence:
-    """One request; `cached` tokens of it are in the KV cache; it `decodes` once all it had when admitted are."""
+    """One request; `cached`: its tokens in the KV cache. It `decodes` once its whole prompt is cached."""
 
     request: EngineRequest
     generated: int = 0
@@ -35,11 +35,11 @@ class Reference:
     events: list[ReplicaEvent] = field(default_factory=list)
 
     def held(self, reading: set[int]) -> int:
-        """Tokens of KV cache spoken for."""
+        """Reserved tokens of the KV cache."""
         return sum(s.length if s.request.id in reading else s.cached for s in self.running)
 
     def begin(self) -> None:
-        """Rules 2 to 5: what the next step does."""
+        """Rules 2 to 5: the work of the next step."""
         profile = self.profile
         reading = {s.request.id for s in self.running if not s.decodes}
         while self.held(reading) + len([s for s in self.running if s.decodes]) > profile.kv_capacity_tokens:
@@ -77,7 +77,7 @@ class Reference:
             )
 
     def end(self) -> None:
-        """Rule 1: what the step yields. Those who decoded come first."""
+        """Rule 1: the tokens of the step; decoding sequences come first."""
         assert self.ends_at is not None
         self.now = self.ends_at
         for sequence, tokens in self.work:

@@ -1,4 +1,4 @@
-"""Whatever the policy, the traffic and the faults: every request ends once, and nothing is left behind."""
+"""For any policy, traffic and faults, every request ends once, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def traffic(draw: st.DrawFn) -> list[Arrival]:
 
 @st.composite
 def faults(draw: st.DrawFn, policy: Policy) -> tuple[Fault, ...]:
-    """A few harms to replicas of the policy, at moments at which something happens."""
+    """A few faults of replicas, at the times of other events."""
     names = [replica.name for pool in policy.pools.values() for replica in pool.replicas]
     return tuple(
         Fault(draw(gaps_s) * draw(st.integers(1, 40)), draw(st.sampled_from(names)), draw(st.sampled_from(Harm)), 20.0)
@@ -55,7 +55,7 @@ def faults(draw: st.DrawFn, policy: Policy) -> tuple[Fault, ...]:
 
 
 def ways_s() -> st.SearchStrategy[tuple[float, ...]]:
-    """None, or some of which one takes no time."""
+    """No ways, or several, one of which takes no time."""
     return st.sampled_from([(), (0.0, 0.01, 0.2)])
 
 

@@ -1,4 +1,4 @@
-"""The core knows no size of an engine: few seats and 2,048, prompts of a million tokens, chunks of 256 and of 32k."""
+"""The core assumes no size of an engine: few seats or 2,048, prompts of a million tokens, chunks of 256 or 32k."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ TIERS = (
 
 @dataclass(frozen=True)
 class Mixed:
-    """A fifth gold, the rest bulk. Lengths differ, or slots would be freed in waves."""
+    """A fifth of the requests are gold, the others bulk. Lengths differ, so that slots are not freed in waves."""
 
     rate_per_s: float
     duration_s: float = 40.0
@@ -172,7 +172,7 @@ def test_a_gate_that_lets_everything_pass_changes_nothing() -> None:
 
 
 class TestBalancer:
-    """The ground that all of them stand on."""
+    """Common behaviour of all baselines."""
 
     @staticmethod
     def run(rules: Policy, *arrivals: Arrival, faults: tuple[Fault, ...] = (), **more: Any) -> Spy:

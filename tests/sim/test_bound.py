@@ -1,4 +1,4 @@
-"""The clairvoyant bound: cases solved by hand, what operators ask of it, and that no policy beats it."""
+"""The clairvoyant bound: cases solved by hand, operators' questions, and that no policy beats it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def solved(arrivals: list[Arrival], of: Policy, profile: Profile = PREFILL, **mo
 
 
 def test_bound_accepts_the_part_of_a_request_that_fits_its_deadline() -> None:
-    # Each takes a second, each must be done by 1.5 s: half of the second fits.
+    # Each takes a second and must be done by 1.5 s: one and a half fit.
     found = solved([arrival(0.0, 1000), arrival(0.0, 1000)], policy(tier(ttft_s=1.5)))
     assert found.weighted == found.goodput == pytest.approx(0.75)
     assert sum(found.accepted) == pytest.approx(1.5)
@@ -65,16 +65,16 @@ def test_where_tokens_count_a_request_is_worth_its_tokens() -> None:
     a, b = tier("a", value=Value.TOKENS), tier("b")
     arrivals = [arrival(0.0, 990, 10, tier="a"), arrival(0.0, 990, 2010, tier="a"), arrival(0.0, 990, 10, tier="b")]
     found = solved(arrivals, policy(a, b))
-    # Worth 1/2, 3/2 and 1. Of the one second until their deadlines, each takes .99.
+    # Worth 1/2, 3/2 and 1. Each takes .99 of the one second until the deadlines.
     assert found.accepted == pytest.approx((0.0, 1.0, 0.01 / 0.99), abs=1e-4)
     assert found.weighted == pytest.approx((1.5 + 0.01 / 0.99) / 3, abs=1e-4)
 
 
 def test_answers_take_the_part_of_a_step_that_a_slot_has() -> None:
-    # 101 tokens: 100 decodes of 0.1 s. Two of them want 20 s of engine, there are 15.
+    # 101 tokens: 100 decodes of 0.1 s. Two of them need 20 s of engine, but there are 15.
     found = solved([arrival(0.0, 10, 101), arrival(0.0, 10, 101)], policy(tier(ttft_s=50.0)), DECODE, horizon_s=15.0)
     assert found.goodput == pytest.approx(0.75)
-    # What is under way at the end may still be decoded: the ceiling knows.
+    # Open requests may still be decoded after the end: the ceiling includes that.
     assert found.ceiling == pytest.approx(1.0)
 
 
@@ -123,7 +123,7 @@ def test_caps_cut_the_answer_before_it_is_paid_for() -> None:
     assert job_of(arrival(0.0, 10, 5000, max_tokens=7), policy()).answer == 7
 
 
-# What operators ask for.
+# ---- operators' questions
 
 
 def test_without_constraints_long_prompts_are_dropped_with_them_lengths_are_alike() -> None:
@@ -143,7 +143,7 @@ def test_without_constraints_long_prompts_are_dropped_with_them_lengths_are_alik
 
 
 def test_no_tier_has_more_than_one_above_it_and_the_lowest_gets_its_floor() -> None:
-    # The lower tier is worth more per second: without the order it would get everything.
+    # The lower tier is worth more per second: without strict tiers it would get everything.
     high, low = tier("a", 0, ttft_s=5.0), tier("b", 1, ttft_s=5.0, weight=3.0)
     arrivals = [arrival(0.0, 1000, tier=name) for name in "ab" for _ in range(5)]
     assert solved(arrivals, policy(high, low)).tiers == pytest.approx({"a": 0.0, "b": 1.0}, abs=1e-4)
@@ -160,7 +160,7 @@ def test_a_floor_asks_for_no_more_than_is_offered() -> None:
     assert solved(arrivals, of, constrained=True).goodput == pytest.approx(1.0)
 
 
-# What is made of it.
+# ---- uses of the bound
 
 
 def test_the_replay_set_keeps_whole_requests_and_rounds_the_rest_in_turn() -> None:

@@ -44,7 +44,8 @@ BUSY_S, CALM_S = 120.0, 60.0
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2])
 def test_answers_cut_to_be_in_time_do_not_raise_the_breach_forecast(seed: int) -> None:
-    """No such answer is good. Were it a miss, ever more would be doubted, until the whole tier is shed."""
+    """No such answer is good. Labels of "missed" would make ever more requests doubtful, until the whole tier is
+    shed."""
     policy = load_text(POLICY, "policy.yaml", {})
     busy = load_workload_text(WORKLOAD, "workload.yaml")
     controller = Controller(policy, Random(seed))

@@ -1,4 +1,4 @@
-"""What the engine of a run carries between decider and replicas."""
+"""The simulation between decider and replicas."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def spied(rules: Policy, arrivals: Any, **more: Any) -> tuple[Spy, Result]:
 
 
 class Short(Controller):
-    """A controller that grants three tokens, whatever was asked for."""
+    """A controller that always grants three tokens."""
 
     def arrive(self, request: Request, now: float) -> list[Command]:
         out = super().arrive(request, now)
@@ -143,7 +143,7 @@ def test_a_cancelled_request_frees_slot_and_cache() -> None:
 
 
 class TestTheWay:
-    """What a request takes outside of steps."""
+    """The time of a request outside of steps."""
 
     FAR = FleetSpec({"p": replace(PROFILES["test"], path_s=0.5)})
 
@@ -171,7 +171,7 @@ class TestTheWay:
         assert took_s[0] == took_s[1] != took_s[2]
 
     def test_none_overtakes_another(self) -> None:
-        """Of a crowd, an engine begins with the one that was sent to it first, though the next may take no time."""
+        """An engine serves simultaneous requests in the order of sending, even if a later one has a shorter way."""
         asked = [arrival(0.001 * n, 2000, output_tokens=1) for n in range(20)]
         spy, _ = spied(policy(replicas=2), asked, options=Options(ways_s=(0.0, 0.01, 0.05, 0.2)))
         sent = [
@@ -187,7 +187,7 @@ class TestTheWay:
 
     def test_who_leaves_on_the_way_never_arrives(self) -> None:
         hasty = tier(timeouts=Timeouts(total_s=0.3))
-        options = Options(watched=False, duration_s=2.0)  # longer than the way
+        options = Options(watched=False, duration_s=2.0)  # longer than the request's way
         spy, found = spied(policy(hasty), [arrival(0.0)], fleet=self.FAR, options=options)
         assert [finish.end for finish in spy.finishes()] == [AttemptOutcome.CANCELLED]
         assert found.finished == 0
@@ -258,7 +258,7 @@ class TestFaults:
         assert found.good == 1
 
     def test_answers_that_balloon_run_to_what_they_are_allowed(self) -> None:
-        """Those that had begun before end as they would have, those that begin after the replica has recovered, too."""
+        """Requests that began before the fault, or after the recovery, end normally."""
         faults = (Fault(1.1, "r1", Harm.BALLOON), Fault(3.0, "r1", Harm.RECOVER))
         caps = Caps(max_tokens_limit=300)
         arrivals = [arrival(at, output_tokens=20, max_tokens=asked) for at, asked in self.ASKED]

@@ -19,7 +19,7 @@ def request(id: int, *blocks: int, more: int = 100, output: int = 10) -> EngineR
 
 
 def first_token_s(replica: SimulatedReplica, made: EngineRequest, now: float) -> float:
-    """Seconds to its first token, of a replica that is idle before and after."""
+    """Seconds to its first token, at a replica that is otherwise idle."""
     replica.add(made, now)
     first = now
     while (at := replica.next_at()) < 1e9:

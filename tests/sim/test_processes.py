@@ -1,4 +1,4 @@
-"""Work in other processes does not outlive what asked for it."""
+"""Work in other processes does not outlive its caller."""
 
 from __future__ import annotations
 

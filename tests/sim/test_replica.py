@@ -1,4 +1,4 @@
-"""The engine model: what it promises whatever arrives, and that leaping is only a faster way of stepping."""
+"""The engine model: its rules for any arrivals, and that leaps give the same results as steps."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FOREVER = 1e9
 
 @dataclass(frozen=True)
 class Arrival:
-    """A request `after_ms` after the one before; gone `patience_ms` after it came, if that is not None."""
+    """A request `after_ms` after the one before; its client leaves after `patience_ms`, if not None."""
 
     after_ms: int
     prompt_tokens: int
@@ -61,7 +61,7 @@ ARRIVALS = st.lists(
 
 @dataclass
 class Run:
-    """What came out of one run of an engine."""
+    """The results of one run of an engine."""
 
     events: list[ReplicaEvent] = field(default_factory=list)
     tokens: Counter[int] = field(default_factory=Counter)
@@ -82,8 +82,8 @@ def calls_of(arrivals: list[Arrival]) -> list[tuple[float, int, EngineRequest | 
     calls: list[tuple[float, int, EngineRequest | None]] = []
     at_ms = 0
     for id, arrival in enumerate(arrivals):
-        # Steps of TINY take whole milliseconds: with these fractions no call falls on the end of a step, where the
-        # rounding of a leap would decide which of the two comes first.
+        # Steps of TINY take whole milliseconds. These fractions avoid calls at the end of a step, where the rounding of
+        # a leap would decide the order.
         at_ms += arrival.after_ms
         at = at_ms / 1e3 + id * 1e-5
         calls.append((at, id, EngineRequest(id, arrival.prompt_tokens, arrival.output_tokens, cost=arrival.cost)))

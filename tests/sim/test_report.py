@@ -1,4 +1,4 @@
-"""Percentiles, shares and intervals: what is said of runs is what happened in them."""
+"""Percentiles, shares and intervals of runs are correct."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class TestResult:
 
     def test_goodput_is_plain_weighted_and_by_tokens(self) -> None:
         found = self.run()
-        # Of the five of `bulk` only the two with short prompts have their first token within 50 ms.
+        # Only two of the five `bulk` requests, with short prompts, have their first token within 50 ms.
         assert {name: (row.counted, row.good) for name, row in found.tiers.items()} == {"gold": (5, 5), "bulk": (5, 2)}
         assert (found.offered, found.finished, found.good) == (10, 10, 7)
         assert found.goodput == 0.7

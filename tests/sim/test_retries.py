@@ -1,4 +1,4 @@
-"""Clients of a run that try again."""
+"""Clients of a run that retry."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def ended(outcome: Outcome, why: Reason | None) -> Record:
 
 
 class Half(Random):
-    """Every draw is .5: an eighth off each pause."""
+    """Every draw is .5, which shortens each pause by an eighth."""
 
     def random(self) -> float:
         return 0.5
@@ -41,7 +41,7 @@ def test_pauses_double_up_to_eight_seconds(tries: int, pause_s: float) -> None:
     ("outcome", "why", "retry_after_s", "rests"),
     [
         (Outcome.REFUSED, Reason.PREDICTED, 7.3, 7.3),
-        (Outcome.REFUSED, Reason.QUEUE_FULL, None, 1.0),  # a 429 says a second where nothing is known
+        (Outcome.REFUSED, Reason.QUEUE_FULL, None, 1.0),  # the Retry-After of a 429 is one second if nothing is known
         (Outcome.REFUSED, Reason.QUEUE_FULL, 120.0, 120.0),
         (Outcome.REFUSED, Reason.QUEUE_FULL, 120.5, None),
         (Outcome.TIMEOUT, Reason.QUEUE_TIMEOUT, 2.0, 2.0),
@@ -79,7 +79,7 @@ def test_who_comes_back_is_served_and_counted_once() -> None:
 def test_the_clocks_start_when_it_was_first_sent() -> None:
     spy, found = run(3, REFUSES, WELL)
     last = spy.calls("arrive")[-1].at
-    assert last == 2.0  # told to wait a second, where nothing is known
+    assert last == 2.0  # told to wait one second, since nothing is known
     ttft_s, e2e_s = found.tiers["default"].ttft.p50, found.tiers["default"].e2e.p50
     assert ttft_s is not None
     assert e2e_s is not None

@@ -1,4 +1,4 @@
-"""Whole runs: nothing is lost, nothing is left to chance, and what queueing theory says holds."""
+"""Whole runs: nothing is lost, results are reproducible, and queueing theory holds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TEST = PROFILES["test"]
 
 
 def spied(rules: Policy, arrivals: Any, **more: Any) -> tuple[Spy, Result]:
-    """One run of the production controller, listened to."""
+    """One run of the production controller, with recorded calls."""
     spy = Spy(Controller(rules, Random(1)))
     return spy, simulate(rules, arrivals, decider=spy, **more)
 
@@ -71,7 +71,7 @@ def test_noise_disturbs_costs_and_believed_prompts_and_leaves_what_is_sent() -> 
 
 
 class TestConservation:
-    """Every arrival ends exactly once, whatever befalls it."""
+    """Every arrival ends exactly once."""
 
     ROUGH = FleetSpec(
         faults=(

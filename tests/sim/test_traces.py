@@ -1,4 +1,4 @@
-"""Recorded traffic: public formats are read as they are published, and what is wrong is told by line."""
+"""Recorded traffic: public formats are read, and errors are reported by line."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_mooncake_is_spread_over_its_ticks_by_the_seed_and_keeps_its_hashes(tmp_
     # A tick ends where the next begins, or after three seconds.
     assert all(0 <= a.at < 2 for a in arrivals[:3])
     assert len({a.at for a in arrivals[:3]}) == 3
-    # Who is alone at a millisecond came then.
+    # A single request in a millisecond keeps its time.
     assert [a.at for a in arrivals[3:]] == pytest.approx([2.0, 5.003])
     assert {a.prompt_tokens: a.prefix for a in arrivals}[7319] == (0, 13, 14)
 
@@ -137,7 +137,7 @@ def test_a_stretch_that_is_less_than_a_tick_has_its_rate(tmp_path: Path) -> None
     text = BURSTGPT.splitlines()[0] + "\n" + "45,ChatGPT,10,10,20,Conversation log\n" * 1000
     (tmp_path / "t.csv").write_text(text)
     played = list(load_workload(tmp_path / "t.csv", rate_per_s=10.0, duration_s=20.0).arrivals(1))
-    assert len(played) == pytest.approx(200, abs=60)  # by chance: where in the second they stand is drawn
+    assert len(played) == pytest.approx(200, abs=60)  # random: their times within the second are drawn
 
 
 def test_rows_that_are_left_out_are_heard_of(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Made-up traffic: rates, bursts, lengths, tiers and conversations are what was asked for."""
+"""Synthetic traffic: rates, bursts, lengths, tiers and conversations are as specified."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_gaps_have_the_mean_and_the_variation_asked_for(cv: float) -> None:
 
 @pytest.mark.parametrize("cv", [0.5, 1.0, 2.0])
 def test_gaps_are_gamma_distributed_and_independent(cv: float) -> None:
-    """Poisson with a cv of 1. Others of the same mean and variation are found out."""
+    """The default is Poisson, with a cv of 1. Other processes of the same mean and variation are detected."""
     gaps = [b - a for a, b in pairwise(times(10, 2000, cv=cv))]
     shape = 1.0 / cv**2
     assert scipy.stats.kstest(gaps, "gamma", args=(shape, 0.0, 0.1 / shape)).pvalue > 0.01
@@ -56,7 +56,7 @@ def test_gaps_are_gamma_distributed_and_independent(cv: float) -> None:
 
 
 def test_requests_of_a_day_are_poisson_at_every_hour() -> None:
-    """By the time-change theorem: on a clock that runs as the rate does, they are spread evenly, at random gaps."""
+    """By the time-change theorem: on a clock that runs with the rate, arrivals are a Poisson process."""
     period_s, depth, rate = 1000.0, 0.8, 10.0
     at = times(rate, period_s, shape=pace.Diurnal(period_s, depth))
     turn = period_s / (2 * math.pi)
@@ -100,7 +100,7 @@ def test_a_day_has_its_low_at_the_start_and_its_high_in_the_middle() -> None:
     assert tenths[0] < 0.4 * 1000 < 1.6 * 1000 < tenths[4]
 
 
-# Mean, median and p99 of the traces, as /docs and the dataset's authors give them.
+# Mean, median and p99 of the traces, from docs/ and the dataset's authors.
 AZURE = {
     "azure-conversation-prompt": (1155, 1020, 4142),
     "azure-conversation-answer": (211, 129, 601),

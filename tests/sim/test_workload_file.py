@@ -1,4 +1,4 @@
-"""Workload files: what they may say, and what is said to who errs."""
+"""Workload files: valid contents, and errors."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ SECONDS = 20.0
 
 
 def policy(replicas: int = 2) -> Policy:
-    """That of `--replica`, with objectives that only count."""
+    """The policy of `--replica`, with objectives that are only counted."""
     rules = builtin([f"http://127.0.0.1:{port}" for port in range(9001, 9001 + replicas)])
     slo = Slo(ttft=(Objective(0.99, 2.0),), tpot=(Objective(0.99, 0.15),))
     return replace(rules, tiers={"default": replace(rules.tiers["default"], slo=slo)})
@@ -43,7 +43,7 @@ def run(rules: Policy, decider: Decider, load: float, fleet: dict[str, Profile])
 
 
 def both(load: float, fleet: dict[str, Profile]) -> tuple[Result, Result]:
-    """Ours, and round robin, on the same arrivals."""
+    """The gateway and round robin, on the same arrivals."""
     rules = policy()
     plain = baselines.setup("round-robin", rules).decider(rules, Random(1))
     return run(rules, Controller(rules, Random(1)), load, fleet), run(rules, plain, load, fleet)

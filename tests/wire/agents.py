@@ -1,4 +1,4 @@
-"""Requests as coding agents send them: the shapes are those of Codex 0.169 and Claude Code 2.1, the words are ours."""
+"""Requests of coding agents: the fields are those of Codex 0.169 and Claude Code 2.1, the texts are ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Request bodies and caps that the tests of requests share."""
+"""Request bodies and caps for the tests of requests."""
 
 from __future__ import annotations
 
@@ -38,6 +38,6 @@ def read(endpoint: Endpoint, document: dict[str, Any], caps: Caps = CAPS) -> Par
 
 
 def sent(endpoint: Endpoint, document: dict[str, Any], max_tokens: int = 100, caps: Caps = CAPS) -> dict[str, Any]:
-    """What the engine receives."""
+    """The body that the engine receives."""
     result: dict[str, Any] = json.loads(render(read(endpoint, document, caps), "upstream", max_tokens))
     return result

@@ -1,4 +1,4 @@
-"""Bodies in the content encodings that are understood."""
+"""Bodies in the supported content encodings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heads of answers: what is read of them, and what is refused rather than guessed."""
+"""Heads of answers: parsed fields, and heads that are refused rather than guessed."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Whole answers as events: what cannot be said in events is said to be none."""
+"""Whole answers as events; answers without a form as events give an error."""
 
 from __future__ import annotations
 

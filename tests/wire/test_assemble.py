@@ -1,4 +1,4 @@
-"""A stream that is put together has the form of the answer that vLLM gives in one piece: both were recorded."""
+"""An assembled stream has the form of vLLM's whole answer; both were recorded."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ RECORDED = json.loads((Path(__file__).parents[1] / "loadtests/emulator/vllm-0.32
 
 
 def _answers(path: str, *, stream: bool) -> list[tuple[dict[str, Any], Any]]:
-    """Bodies and answers, of one choice each way."""
+    """Bodies and answers with one choice, streamed and whole."""
     calls = [call for call in RECORDED if call["path"] == path and call["status"] == 200]
     asked = [(json.loads(call["body"]), call["answer"]) for call in calls]
     return [(body, answer) for body, answer in asked if body.get("stream", False) is stream]
 
 
 def _form(value: Any) -> Any:
-    """What is where, and of which type; of a list, what its first element is."""
+    """The paths and types of a JSON value; a list counts by its first element."""
     if isinstance(value, dict):
         return {name: _form(inner) for name, inner in sorted(value.items())}
     if isinstance(value, list):
@@ -67,7 +67,7 @@ def test_the_form_is_that_of_an_answer_in_one_piece(endpoint: Endpoint) -> None:
     if "usage" not in form:
         form["usage"] = wanted["usage"]
     if endpoint is Endpoint.MESSAGES:
-        assert form.pop("stop_sequence") == "NoneType"  # the reference has it, vLLM leaves it out where it is null
+        assert form.pop("stop_sequence") == "NoneType"  # the reference has it, vLLM leaves it out if it is null
         wanted.pop("stop_sequence", None)
     assert form == wanted
 

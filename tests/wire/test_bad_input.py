@@ -1,4 +1,4 @@
-"""The page on bad input says what the code does."""
+"""The page on bad input agrees with the code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gateway.wire.request import BadRequest, parse, render
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "bad-input.md").read_text("utf-8")
 FIELDS = re.findall(r"^\| `(\".*)` \| (.+?) \| .* ?\|$", PAGE, re.MULTILINE)
 HAPPENS = re.compile(r"(\d+|dropped,|lowered,|mended,|passed)(?: `(.+)`)?")
-# What a request can be refused for before anything in its body is looked at, but for what is no fault of its own.
+# Reasons of refusals before the body is read, except those that are not the request's fault.
 EARLY = (
     "bad-request host-not-allowed origin-not-allowed unauthorized not-found model-not-found response-not-found "
     "method-not-allowed no-websockets expectation-failed unsupported-encoding headers-too-large body-too-large "

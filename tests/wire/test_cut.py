@@ -1,4 +1,4 @@
-"""A stream that is cut short ends as its API says an answer ends that ran into its length, and says why."""
+"""A stream that is cut ends, in each API, like an answer that reached its length, with the reason."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def read(endpoint: Endpoint, *events: bytes) -> StreamReader:
     reader = make()
     reader.remember()
     for event in events:
-        # As they come: up to the first token read in full, most of them by their bytes alone after that.
+        # As in the proxy: events up to the first token are parsed, most later ones are matched by bytes.
         if reader.tokens_seen and reader.plain(event + b"\r\n", 0):
             reader.tokens_seen += 1
         else:

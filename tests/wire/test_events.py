@@ -1,4 +1,4 @@
-"""What a replica's stream says: tokens, finish, usage, errors, in the words of each API."""
+"""Readers of a replica's stream: tokens, finish, usage, errors, in each API."""
 
 from __future__ import annotations
 
@@ -441,7 +441,7 @@ def test_a_message_counts_its_cached_tokens_with_the_rest_of_the_prompt() -> Non
     assert (reader.prompt_tokens, reader.output_tokens, reader.cached_tokens) == (86, 4, 64)
 
 
-# ---- what vLLM does with its requests when it is told to stop
+# ---- vLLM's requests at its shutdown
 
 
 def test_an_aborted_choice_is_no_end() -> None:

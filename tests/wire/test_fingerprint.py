@@ -1,4 +1,4 @@
-"""The same request again."""
+"""Fingerprints recognise a repeated request."""
 
 from __future__ import annotations
 

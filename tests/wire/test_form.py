@@ -1,4 +1,4 @@
-"""Forms as clients send them, and as an engine gets them."""
+"""Forms from clients, and the forms that an engine gets."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def read(*parts: tuple[str, bytes], endpoint: Endpoint = Endpoint.TRANSCRIPTIONS
 
 
 def sent(parsed: Parsed) -> list[tuple[str, str, bytes]]:
-    """(disposition, type, content) of every part as the engine gets it, by a reader that knows nothing of ours."""
+    """(disposition, type, content) of every part at the engine, by an independent parser."""
     body = render(parsed, "upstream", 0)
     first, *parts, last = (b"\r\n" + body).split(b"\r\n--" + BOUNDARY)
     assert (first, last) == (b"", b"--\r\n")

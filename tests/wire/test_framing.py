@@ -1,4 +1,4 @@
-"""Chunked bodies of replicas: the same payload however they are cut, and nothing that is not chunked."""
+"""Chunked bodies of replicas: the same payload for all cuts, and an error for other bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Histories of clients: what one answer left there does not fail the rest of the session."""
+"""Histories of clients: the remains of one answer do not break the rest of the session."""
 
 from __future__ import annotations
 

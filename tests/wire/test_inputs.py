@@ -1,4 +1,4 @@
-"""Input and messages of the APIs that pool, prompts and ids of those that tokenize."""
+"""Input and messages of pooling APIs; prompts and ids of tokenizing APIs."""
 
 from __future__ import annotations
 

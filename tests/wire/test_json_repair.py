@@ -1,4 +1,4 @@
-"""Half surrogates and a byte order mark are served; everything else that is no JSON is refused as before."""
+"""Half surrogates and a byte order mark are served; all other invalid JSON is refused."""
 
 from __future__ import annotations
 

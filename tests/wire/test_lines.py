@@ -1,4 +1,4 @@
-"""Header lines: found by name, trimmed, read as numbers; and how our own are written."""
+"""Header lines: found by name, trimmed, read as numbers; and the form of our own."""
 
 import pytest
 

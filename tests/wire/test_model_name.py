@@ -1,4 +1,4 @@
-"""The asked name replaces the engine's in the bytes of an answer, and nothing else."""
+"""The requested name replaces only the engine's name in the bytes of an answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers from outside: which are taken, and that nothing raises."""
+"""Numbers from outside: accepted ones, and that nothing raises."""
 
 from __future__ import annotations
 

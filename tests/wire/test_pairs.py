@@ -1,4 +1,4 @@
-"""How long texts are that are read in pairs, and which forms of them are taken."""
+"""Texts that are read in pairs: their lengths and accepted forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes of pictures from their own heads, and what models make of them."""
+"""Sizes of pictures from their headers, and their tokens in models."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def jpeg(width: int, height: int, before: int = 0, frame: int = 0xC0) -> bytes:
         length = min(before, 60_000)
         segments += b"\xff\xe1" + struct.pack(">H", length + 2) + bytes(length)
         before -= length
-    tables = b"\xff\xc4" + struct.pack(">H", 4) + bytes(2)  # of Huffman codes: no frame, though it looks like one
+    tables = b"\xff\xc4" + struct.pack(">H", 4) + bytes(2)  # a Huffman table: not a frame, though it looks like one
     start = bytes([0xFF, frame]) + struct.pack(">HBHHB", 17, 8, height, width, 3) + bytes(9)
     return b"\xff\xd8" + segments + tables + b"\xff\xff" + start[1:] + bytes(20)
 

@@ -1,4 +1,4 @@
-"""Prefixes of prompts: those that begin alike have the same leading blocks, whatever else their requests say."""
+"""Prefixes of prompts: equal beginnings have equal leading blocks, whatever the rest of the request."""
 
 import base64
 import copy

@@ -1,4 +1,4 @@
-"""How long a prompt is, and that it is text unless the tier allows more."""
+"""Lengths of prompts, and that they are text unless the tier allows media."""
 
 from __future__ import annotations
 

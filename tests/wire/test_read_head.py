@@ -1,4 +1,4 @@
-"""Heads are split by us after llhttp has judged them: the two must never see different headers."""
+"""The gateway splits heads after llhttp has checked them: both must see the same headers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gateway.policy.sections.values import UNFIT_HEADERS
 from gateway.wire.http.headers import LISTS, TRACING, WANTED, read_head
 
 HEADS = 20_000
-# These may stand twice.
+# These headers may occur twice.
 FREE = LISTS | TRACING
 NAMES = [*sorted(WANTED), b"x", b"cookie"]
 PIECES = (
@@ -21,7 +21,7 @@ PIECES = (
 
 
 class Heard:
-    """What llhttp reports of a head."""
+    """The fields of a head that llhttp reports."""
 
     def __init__(self) -> None:
         self.headers: list[tuple[bytes, bytes]] = []

@@ -1,4 +1,4 @@
-"""Answers that go round in circles are noticed in time; answers that only look like it are left alone."""
+"""Answers that repeat themselves are detected in time; similar looking ones are not."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ WORDS = [
 
 
 def pieces(text: str, random: Random) -> Iterator[str]:
-    """As tokens come: one to eight characters each."""
+    """The pieces of a text, like tokens: one to eight characters each."""
     place = 0
     while place < len(text):
         size = random.randint(1, 8)
@@ -56,7 +56,7 @@ def pieces(text: str, random: Random) -> Iterator[str]:
 
 
 def alarm_at(text: str, seed: int = 1, characters: int = CHARACTERS, repeats: int = REPEATS) -> int | None:
-    """After how many characters there is an alarm; None: never."""
+    """Characters until the detection; None: never."""
     guard, said = RepetitionDetector(characters, repeats), 0
     for piece in pieces(text, Random(seed)):
         said += len(piece)
@@ -78,7 +78,7 @@ def looping(piece: str, length: int) -> str:
     return "".join(islice(cycle(piece), length))
 
 
-# ---- what goes round in circles
+# ---- repeating answers
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_a_reasonable_answer_with_a_loop_inside_that_ended_is_left_alone() -> No
     assert alarm_at(prose(2000) + looping("no, wait: ", CHARACTERS - 100) + prose(20_000)) is None
 
 
-# ---- what only looks like it
+# ---- answers that only look repeating
 
 
 def _base64(random: Random) -> str:
@@ -179,12 +179,12 @@ def _zeros(_: Random) -> str:
 
 
 def _contents(random: Random) -> str:
-    """A page of contents as it is read from a scan."""
+    """A table of contents, as read from a scan."""
     return "".join(f"{random.choice(WORDS).title()} {'.' * 90} {n * 3}\n" for n in range(200))
 
 
 def _scan(random: Random) -> str:
-    """A form as it is read from a scan: lines, blanks, letters taken for others."""
+    """A form, as read from a scan: lines, blanks, wrong letters."""
     rows = ["_" * 70, " " * 60 + "l", "Narne: " + "_" * 40, "|I|l|1|" * 9, "\u25a1 yes  \u25a1 no"]
     return "".join(f"{random.choice(rows)}{random.choice(('', ' ', '.', ','))}\n" for _ in range(700))
 

@@ -1,4 +1,4 @@
-"""Errors as clients read them: statuses, headers, bodies, events."""
+"""Errors for clients: statuses, headers, bodies, events."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class _Socket:
 
 
 def read(response: bytes) -> tuple[int, dict[str, str], Any]:
-    """Status, headers and JSON of a whole response, which must end where it says it ends."""
+    """Status, headers and JSON of a whole response, whose length must be right."""
     parsed = HTTPResponse(cast(Any, _Socket(response + b"NEXT")))
     parsed.begin()
     headers = {name.lower(): value for name, value in parsed.getheaders()}
@@ -96,7 +96,7 @@ def test_every_reason_makes_a_whole_response(dialect: Dialect, why: Reason) -> N
     else:
         assert (set(body), body["type"], body["request_id"]) == ({"type", "error", "request_id"}, "error", "req-1")
         assert set(body["error"]) == {"type", "message"}
-        assert headers["request-id"] == "req-1"  # where Anthropic's SDK looks
+        assert headers["request-id"] == "req-1"  # the place that Anthropic's SDK reads
     assert body["error"]["message"].endswith(".")
 
 
@@ -244,7 +244,7 @@ def test_the_dialect_of_a_request(path: bytes, anthropic_headers: bool, dialect:
     assert dialect_of(path, anthropic_headers) is dialect
 
 
-# ---- what engines say
+# ---- errors of engines
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The official SDKs take our errors for what they are."""
+"""The official SDKs raise the right classes for our errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MESSAGES = [{"role": "user", "content": "hi"}]
 
 
 def transport(raw: bytes) -> tuple[httpx2.MockTransport, list[httpx2.Request]]:
-    """Answers every request with these bytes; the list is of the requests it got."""
+    """Answers every request with these bytes. The list has the received requests."""
     head, _, body = raw.partition(b"\r\n\r\n")
     status_line, *lines = head.decode().split("\r\n")
     headers = [(name, value.strip()) for name, _, value in (line.partition(":") for line in lines)]
@@ -112,7 +112,7 @@ def stream(*events: bytes) -> httpx2.MockTransport:
 
 
 def until_error(chunks: Iterator[object], error: type[Exception]) -> tuple[int, Exception]:
-    """How many chunks came before the error, and the error."""
+    """The number of chunks before the error, and the error."""
     count = 0
     with pytest.raises(error) as caught:  # noqa: PT012
         for _ in chunks:

@@ -1,4 +1,4 @@
-"""Bodies that are accepted: what is forwarded, what is clamped, what is dropped and reported."""
+"""Accepted bodies: forwarded, clamped, and dropped fields with their report."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_anthropic_thinking_stays_below_the_granted_cap(granted: int, thinking: 
     assert sent(Endpoint.MESSAGES, document, max_tokens=granted)["thinking"] == thinking
 
 
-# ---- what the gateway writes itself
+# ---- fields that the gateway writes itself
 
 
 def test_render_leaves_the_parsed_request_as_it_is() -> None:
@@ -241,7 +241,7 @@ def test_no_answer_is_stored() -> None:
     assert "background" not in sent(Endpoint.RESPONSES, {**RESPONSES, "background": False})
 
 
-# ---- what is dropped
+# ---- dropped fields
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_reported_names_are_fit_for_a_header() -> None:
     assert all(name.isascii() and name.isprintable() and len(name) <= 64 for name in changed)
 
 
-# ---- what a request amounts to
+# ---- the facts of a request
 
 
 @pytest.mark.parametrize(

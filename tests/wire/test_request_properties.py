@@ -1,4 +1,4 @@
-"""No body gets past the caps, and none makes the parser fail, whatever the bytes.
+"""No body gets past the caps, and no bytes make the parser raise.
 
 TAILGATE_EXAMPLES sets the number of examples of the first property (2,000); the others take a quarter of that.
 """
@@ -24,7 +24,7 @@ from tests.effort import examples
 from .bodies import MINIMAL
 
 COUNT = int(os.environ.get("TAILGATE_EXAMPLES", examples(2000)))
-pytestmark = pytest.mark.timeout(60 + COUNT // 4)  # twenty seconds for 2,000 on a machine that does nothing else
+pytestmark = pytest.mark.timeout(60 + COUNT // 4)  # 2,000 take twenty seconds on an idle machine
 EXAMPLES = settings(
     max_examples=COUNT,
     deadline=None,
@@ -55,7 +55,7 @@ caps_strategy = st.builds(
 
 
 class Raw:
-    """A number spelled as a client may spell it, which no Python value would be written as."""
+    """A number in a spelling that clients may use but Python never writes."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -160,7 +160,7 @@ likely = {
 
 @st.composite
 def bodies(draw: st.DrawFn, endpoint: Endpoint, caps: Caps, granted: int) -> bytes:
-    """A body that would be served, with fields added: known, disguised, doubled, of every type and spelling."""
+    """A valid body with added fields: known, disguised, doubled, of every type and spelling."""
     names = sorted(API_OF[endpoint].shape.rules)
     governed = [name for name in GOVERNED if name in names]
     bounds = {name: getattr(caps, name) for name in ("n", "best_of", "top_logprobs", "prompt_logprobs")}
@@ -179,7 +179,7 @@ def bodies(draw: st.DrawFn, endpoint: Endpoint, caps: Caps, granted: int) -> byt
 
 
 def spelled(draw: st.DrawFn, name: str) -> str:
-    """The name as JSON, perhaps with letters written as escapes: a parser sees the same."""
+    """The name as JSON, perhaps with escaped letters: a parser sees the same."""
     if draw(st.integers(0, 3)):
         return json.dumps(name, ensure_ascii=draw(st.booleans()))
     return '"' + "".join(f"\\u{ord(c):04x}" for c in name) + '"'
@@ -205,7 +205,7 @@ def is_integer(value: object, low: int, high: int) -> bool:
 
 
 def check(endpoint: Endpoint, document: dict[str, Any], granted: int, caps: Caps) -> None:
-    """Everything that a tier's caps promise, of the body as an engine reads it."""
+    """Check all promises of a tier's caps for the body that an engine reads."""
     shape = API_OF[endpoint].shape
     stripped = {name for name, rule in shape.rules.items() if rule is STRIP} - {"priority"}
     allowed = set(shape.rules) - stripped
@@ -250,11 +250,11 @@ def check(endpoint: Endpoint, document: dict[str, Any], granted: int, caps: Caps
 
 
 def check_tools(endpoint: Endpoint, document: dict[str, Any], caps: Caps) -> None:
-    """Only functions that a client runs, and of a conversation only what engines read."""
+    """Check that only functions of the client, and only fields that engines read, are left."""
     tools = document.get("tools", [])
     if endpoint is Endpoint.MESSAGES:
         assert all(tool.get("type") in ("custom", None) for tool in tools)
-    elif endpoint in GENERATING:  # what only counts tokens calls no tools
+    elif endpoint in GENERATING:  # counting tokens calls no tools
         assert all(tool.get("type", "function") == "function" for tool in tools)
     if endpoint is Endpoint.RESPONSES and type(document["input"]) is list:
         for item in document["input"]:
@@ -287,7 +287,7 @@ def test_forwarded_request_obeys_the_caps() -> None:
         assert parsed.choices <= max(caps.n, caps.best_of) * caps.batch
 
     holds()
-    assert passed > 0.25 * COUNT  # else this would be a test of refusals alone
+    assert passed > 0.25 * COUNT  # else this would test only refusals
 
 
 json_values = st.recursive(

@@ -1,4 +1,4 @@
-"""Bodies that are refused: each by the name of the field at fault."""
+"""Refused bodies: each error names the field."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_integers_out_of_bounds_are_refused(endpoint: Endpoint, name: str, value
         (Endpoint.CHAT, {"prompt_logprobs": 3}, "prompt_logprobs", "at most 2"),
         (Endpoint.CHAT, {"prompt_logprobs": -1}, "prompt_logprobs", "at least 0"),
         (Endpoint.CHAT, {"logprobs": True, "logprob_token_ids": [1] * 6}, "logprob_token_ids", "at most 5"),
-        # vLLM takes `logprobs` for `prompt_logprobs` when it echoes the prompt.
+        # With `echo`, vLLM treats `logprobs` as `prompt_logprobs`.
         (Endpoint.COMPLETIONS, {"echo": True, "logprobs": 3}, "logprobs", "at most 2"),
     ],
 )

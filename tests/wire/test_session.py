@@ -1,4 +1,4 @@
-"""By which key the requests of a conversation stay together."""
+"""The key that keeps the requests of a conversation together."""
 
 from __future__ import annotations
 

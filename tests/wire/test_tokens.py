@@ -1,4 +1,4 @@
-"""Exact prompt lengths: what the tokenizer counts is what the engine will count."""
+"""Exact prompt lengths: the tokenizer counts like the engine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TEMPLATE = (
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A tokenizer of words, which adds <s> in front where special tokens are wanted."""
+    """A tokenizer of words, which adds <s> in front if special tokens are wanted."""
     tokenizers = pytest.importorskip("tokenizers")
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "<s>": 1}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()

@@ -1,4 +1,4 @@
-"""Names of functions in answers: the client reads its own."""
+"""Names of functions in answers are the client's own."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_bytes_that_are_no_json_stay_as_they_are() -> None:
 
 
 def test_an_answer_that_repeats_thousands_of_tools_is_read_in_one_pass() -> None:
-    # Read anew for each name, this took minutes, and every other client waited meanwhile.
+    # A scan for each name would take minutes and block all other clients.
     renamed = {f"n__f{i}": ("n", f"f{i}") for i in range(4000)}
     parameters = {"type": "object", "properties": {"a": {"type": "string"}}}
     tools = [{"type": "function", "name": name, "parameters": parameters} for name in renamed]

@@ -1,4 +1,4 @@
-"""Tools of clients: functions reach the engine, what nobody can run is dropped and named."""
+"""Tools of clients: functions reach the engine; tools that the client does not run are dropped and named."""
 
 from __future__ import annotations
 
