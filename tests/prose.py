@@ -1,4 +1,5 @@
-"""Rules of plain English that a program can check: openings and lengths of sentences."""
+"""Rules of plain English that a program can check: openings and lengths of sentences. Code, tables, formulas and
+pictures are left out."""
 
 from __future__ import annotations
 

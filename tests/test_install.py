@@ -54,8 +54,11 @@ class Installed:
 
 
 def environment() -> dict[str, str]:
-    """The environment without variables that lead Python to the checkout, or set the gateway's settings. The package is
-    compiled only if the tests run over compiled code, which the build reuses: compiling would take minutes."""
+    """The environment without variables that lead Python to the checkout, or set the gateway's settings.
+
+    The package is compiled only if the tests run over compiled code, which the build reuses: compiling would take
+    minutes.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "TAILGATE_"))}
     return kept | {PURE: "0" if is_compiled() else "1"}
 

@@ -149,8 +149,11 @@ def hedge(controller: Controller, attempt_id: int, now: float) -> list[Command]:
 
 
 def controller_of(policy: Policy, seed: int) -> Controller:
-    """A controller. If `seed` is odd, it acts on its forecasts from the first request on, and they are random. From
-    `FORESEEN` on its draws are the ones that `explain` assumes."""
+    """A controller.
+
+    If `seed` is odd, it acts on its forecasts from the first request on, and they are random. From `FORESEEN` on its
+    draws are the ones that `explain` assumes.
+    """
     controller = Controller(policy, Random(seed) if seed < FORESEEN else MiddleDraw())
     if seed % 2 and not is_compiled():  # methods of a compiled class cannot be replaced
         forecaster = controller.forecaster

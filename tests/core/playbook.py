@@ -238,7 +238,7 @@ class Story:
         return next(r for p in pools for r in p.replicas if r.name == name)
 
     def limits(self, tenant: str = "acme", tier: str = "std") -> LimitView:
-        """What a tenant has left."""
+        """Tokens that a tenant has left."""
         tenants = self.controller.snapshot(self.now).tenants
         return next(t for t in tenants if (t.tenant, t.tier) == (tenant, tier))
 

@@ -24,8 +24,10 @@ def rules(hedge: Hedge | None = ALWAYS, *replicas: str, slots: int = 10, **more:
 
 
 def warmed(story: Story, ttft_s: float = 1.0, n: int = MIN_SAMPLES, **how: Any) -> Story:
-    """Serve `n` requests: one in five has its first token after `ttft_s`, the others after a tenth of that. None is
-    hedged: all are in the holdout."""
+    """Serve `n` requests: one in five has its first token after `ttft_s`, the others after a tenth of that.
+
+    None is hedged: all are in the holdout.
+    """
     was = story.controller.policy
     std = was.tiers["std"]
     if std.hedge is not None:

@@ -21,7 +21,7 @@ from .engine import Engine, payload_of, recording
 
 HELLO = [{"role": "user", "content": "Tell me about the sea, and about those who sail it."}]
 SAME = {"temperature": 0.0, "seed": 1}
-"""What makes an answer repeatable."""
+"""Fields that make an answer repeatable."""
 GONE_S = 1.0
 
 

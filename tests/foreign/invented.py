@@ -1,8 +1,8 @@
 """Invented answers that no known server gives: each part may be odd by chance, but the whole is HTTP.
 
-Damage to known answers (`mutate.py`) seldom makes these: usage in the middle, an index that is a text, half a character
-in each of two events, a thousand levels, trailers, interim heads, a compressed body. As with damage, each must give one
-answer or one error, and harm nobody: `python -m tests.foreign.invented --count 4000`.
+Damage to known answers (`mutate.py`) seldom makes these: usage in the middle, text as an index, half a character in
+each of two events, a thousand levels, trailers, interim heads. As with damage, each must give one answer or one error,
+and harm nobody: `python -m tests.foreign.invented --count 4000`.
 """
 
 # ruff: noqa: UP031 - in any other form the braces of JSON would have to be doubled

@@ -58,7 +58,7 @@ class Script:
     ends: Ends = Ends.WHOLE
     status: int = 502
     assembled: Ends = Ends.WHOLE
-    """What a client of a tier that aggregates gets, if `ends` is WHOLE and the answer is a stream."""
+    """The outcome for a client of a tier that aggregates, if `ends` is WHOLE and the answer is a stream."""
     fault: bool | None = False
     """Whether it counts against the replica; None: it may, or not."""
     usage: tuple[int, int] | None = None

@@ -33,7 +33,7 @@ class Stage:
         return world
 
     async def play(self, script: Script, cut: str, kind: Kind) -> list[str]:
-        """What is wrong."""
+        """The violations."""
         world = await self.world(kind)
         with watched(self.loop) as seen:
             found = await problems(world, script, cut, *kind)

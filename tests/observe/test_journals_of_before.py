@@ -1,7 +1,7 @@
 """Journals of earlier versions are read to their end, and replayed as far as forecasts are equal.
 
-`journals/` holds journals of the version of 2026-11-26 (format 1), with other class names: forty seconds of every fault
-at once, a slow replica under `policies/default.yaml`, and three tiers in overload with a replica that dies.
+`journals/` holds journals of the version of 2026-11-26 (format 1), with other class names. They have forty seconds of
+every fault at once, a slow replica under `policies/default.yaml`, and three tiers in overload with a replica that dies.
 """
 
 from __future__ import annotations

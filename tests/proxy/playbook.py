@@ -1,7 +1,7 @@
 """Playbooks of bytes: input from a client and from replicas, and output to them.
 
-The proxy is the real one. The sockets, the clock and the controller are stand-ins: a scripted controller sends each
-request to `r1`, commits at the first token and ends with the attempt, unless a step says otherwise.
+The proxy is the real one. The sockets, the clock and the controller are stand-ins. By default the scripted controller
+sends each request to `r1`, commits at the first token and ends with the attempt.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """A bug anywhere costs one request: each call and each command raises in turn, and all other requests are served.
-Driver and controller are real; the clock is the test's own. A run without errors counts the places that can raise."""
+
+Driver and controller are real; the clock is the test's own. A run without errors counts the places that can raise.
+"""
 
 from __future__ import annotations
 

@@ -193,8 +193,10 @@ def never(call: Call) -> None:
 
 
 class Capture:
-    """`calls` are the requests that the gateway made for clients; its own health checks are answered apart. `answer` is
-    called with each call: it returns the bytes to send at once, or None if `call.send` is used later."""
+    """`calls` are the requests that the gateway made for clients; its own health checks are answered apart.
+
+    `answer` is called with each call: it returns the bytes to send at once, or None if `call.send` is used later.
+    """
 
     def __init__(self) -> None:
         self.calls: list[Call] = []

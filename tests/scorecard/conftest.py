@@ -36,8 +36,10 @@ def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.Abstrac
 
 @pytest.fixture
 async def gateway() -> AsyncIterator[GatewayFactory]:
-    """`await gateway(policy, clock, **settings)`: a serving gateway, with a policy as YAML or compiled. An exception in
-    a callback of the event loop fails the test."""
+    """`await gateway(policy, clock, **settings)`: a serving gateway, with a policy as YAML or compiled.
+
+    An exception in a callback of the event loop fails the test.
+    """
     raised: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
     async with AsyncExitStack() as stack:

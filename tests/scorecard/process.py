@@ -51,8 +51,10 @@ class Serving:
 async def serving(
     folder: Path, policy: str, *, descriptors: int | None = None, **environment: str
 ) -> AsyncIterator[Serving]:
-    """Start it on free ports with `policy`, written into `folder`; kill it if it still runs in the end. `descriptors`:
-    its limit of open files."""
+    """Start it on free ports with `policy`, written into `folder`; kill it if it still runs in the end.
+
+    `descriptors`: its limit of open files.
+    """
     file = folder / "policy.yaml"
     file.write_text(policy)
     command: tuple[str, ...] = (

@@ -1,6 +1,8 @@
-"""JSON from clients and replicas that could break code: the process survives, and no bug is found. Compiled code
-differs here: in values of undeclared types, numbers beyond 64 bits, slices whose ends cross, and recursion without a
-limit."""
+"""JSON from clients and replicas that could break code: the process survives, and no bug is found.
+
+Compiled code differs here: in values of undeclared types, numbers beyond 64 bits, slices whose ends cross, and
+recursion without a limit.
+"""
 
 from __future__ import annotations
 

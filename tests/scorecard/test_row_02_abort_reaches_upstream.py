@@ -230,7 +230,7 @@ async def test_a_client_that_only_sends_line_ends_has_not_left(
     client.send(chat())
     await capture.until(lambda: capture.calls)
     client.send(b"\r\n\r\n")
-    # Whatever is sent on another connection afterwards is handled afterwards.
+    # A later request on another connection is handled later.
     other = await connect(gw.url)
     assert (await other.ask(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")).status == 200
     (call,) = capture.calls

@@ -1,5 +1,7 @@
-"""Row 8: heads and bodies beyond the caps are refused while they arrive, and cost no memory. The client is in the same
-process, so the measured memory includes it; it sends one small buffer again and again."""
+"""Row 8: heads and bodies beyond the caps are refused while they arrive, and cost no memory.
+
+The client is in the same process, so the measured memory includes it; it sends one small buffer again and again.
+"""
 
 from __future__ import annotations
 

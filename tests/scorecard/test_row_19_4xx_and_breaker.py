@@ -34,7 +34,7 @@ CLIENTS = 10
 REQUESTS = 1000
 BY_TIME = "health: {failures: 3, interval: 100s, open: 60ms}"
 BY_CHECK = "health: {failures: 3, interval: 20ms, open: 100s}"
-"""What lets an open breaker try again: enough time, or a health check that passes."""
+"""An open breaker tries again after enough time, or after a health check that passes."""
 
 
 def _states(gw: Gateway) -> list[tuple[ReplicaState, int]]:
@@ -95,7 +95,7 @@ STATUSES = {
     "429 Too Many Requests": 503,
     "503 Service Unavailable": 503,
 }
-"""What a picky or busy replica says, and what the client sees of it."""
+"""Refusals of a replica, and what the client sees of them."""
 
 
 async def test_no_such_status_counts(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:

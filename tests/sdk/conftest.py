@@ -36,8 +36,10 @@ async def replicas() -> AsyncIterator[Emulator]:
 
 @pytest.fixture
 async def start(replicas: Emulator) -> AsyncIterator[Start]:
-    """`await start(urls=[...], tier="...")`: a gateway, by default in front of the emulated replicas. An exception in a
-    callback of the event loop fails the test."""
+    """`await start(urls=[...], tier="...")`: a gateway, by default in front of the emulated replicas.
+
+    An exception in a callback of the event loop fails the test.
+    """
     raised: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
     async with AsyncExitStack() as stack:

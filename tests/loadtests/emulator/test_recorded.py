@@ -1,9 +1,8 @@
 """The emulator beside recorded answers of vLLM 0.32 to the same requests (CPU build, a tiny random Llama, 8192
 context).
 
-The recording holds real answers, some of an engine with `prompt_tokens_details`.
-Errors must be the same to the letter; other answers must have the same fields of
-the same types in the same order, event by event, with runs of like events taken as one.
+The recording holds real answers, some of an engine with `prompt_tokens_details`. Errors must be identical. Other
+answers must have the same fields, types and order, event by event; runs of similar events count as one.
 """
 
 from __future__ import annotations

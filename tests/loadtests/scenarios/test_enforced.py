@@ -21,8 +21,10 @@ SECONDS = 150.0
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2, 9])
 def test_under_lasting_overload_breach_probabilities_hold(seed: int) -> None:
-    """Most requests of the last tier are refused at their turn, so not only served requests teach. Nearly all admitted
-    ones are in time, so their Brier skill is chance: from -.34 to .17 over ten seeds."""
+    """Most requests of the last tier are refused at their turn, so not only served requests teach.
+
+    Nearly all admitted ones are in time, so their Brier skill is chance: from -.34 to .17 over ten seeds.
+    """
     scenario = load_scenario("overload").model_copy(update={"lasts": SECONDS})
     policy = load(policy_path(scenario.policy), {})
     controller = Controller(policy, Random(seed))
