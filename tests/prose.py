@@ -1,5 +1,7 @@
-"""Rules of plain English that a program can check: openings and lengths of sentences. Code, tables, formulas and
-pictures are left out."""
+"""Rules of plain English that a program can check: openings and lengths of sentences.
+
+Code, tables, formulas and pictures are left out.
+"""
 
 from __future__ import annotations
 

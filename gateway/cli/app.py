@@ -1,4 +1,4 @@
-"""The `tailgate` command: what it can do, by name."""
+"""The `tailgate` command and its subcommands."""
 
 from __future__ import annotations
 
@@ -50,6 +50,6 @@ def tailgate(
 ) -> None:
     """An SLO-aware front door for LLM replicas: tiers, limits and routing behind the OpenAI and Anthropic APIs.
 
-    For a first try: `tailgate serve --replica http://127.0.0.1:8000`. For more, write a policy file, ask
-    `tailgate check FILE` whether it is right, and `tailgate serve --policy FILE`.
+    For a first try: `tailgate serve --replica http://127.0.0.1:8000`. For more, write a policy file, check it by
+    `tailgate check FILE`, and run `tailgate serve --policy FILE`.
     """

@@ -1,4 +1,4 @@
-"""`tailgate drain` and `tailgate undrain`: a replica gets nothing new, or serves again."""
+"""`tailgate drain` and `tailgate undrain`: a replica gets no new requests, or serves again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from gateway.cli.quantities import seconds
 
 LOOK_EVERY_S = 0.5
 
-Replica = Annotated[str, typer.Argument(metavar="REPLICA", help="Its name, as in the policy and in metrics.")]
+Replica = Annotated[
+    str, typer.Argument(metavar="REPLICA", help="Name of the replica, as in the policy and in metrics.")
+]
 Admin = Annotated[str, typer.Option(metavar="URL", help="Admin port of the gateway.")]
 Token = Annotated[
     str,
@@ -32,10 +34,12 @@ def drain_command(
     token: Token = "",
     wait: Annotated[
         float,
-        typer.Option(parser=seconds(0.0), metavar="S", help="Seconds to wait at most for requests there to finish."),
+        typer.Option(
+            parser=seconds(0.0), metavar="S", help="Longest time to wait for its requests to finish, in seconds."
+        ),
     ] = 0.0,
 ) -> None:
-    """Send a replica nothing new: its running requests finish, waiting ones go elsewhere.
+    """Send a replica no new requests: its running requests finish, waiting ones go elsewhere.
 
     The name of a server means all its data-parallel ranks. It stays drained, over reloads of the policy, until
     `tailgate undrain` or a restart of the gateway. Tell every gateway in front of the replica. The exit status is 1 if

@@ -48,14 +48,15 @@ def explain_command(
     ] = Endpoint.CHAT,
     live: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Ask the gateway whose admin port this is, instead.", show_default=False),
+        typer.Option(metavar="URL", help="Ask a running gateway instead, at its admin port.", show_default=False),
     ] = None,
     tier: Annotated[str | None, typer.Option(help="With --live: the tier.", show_default="the default one")] = None,
     model: Annotated[str | None, typer.Option(help="With --live: the model.", show_default="the first one")] = None,
     tenant: Annotated[str | None, typer.Option(help="With --live: the tenant.", show_default="anonymous")] = None,
     prompt_tokens: Annotated[int, typer.Option(min=1, help="With --live: tokens of the prompt.")] = 500,
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="With --live: asked for.", show_default="the tier's default")
+        int | None,
+        typer.Option(min=1, help="With --live: the requested output cap.", show_default="the tier's default"),
     ] = None,
     stream: Annotated[bool, typer.Option(help="With --live: whether the answer is streamed.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of lines.")] = False,
@@ -70,7 +71,7 @@ def explain_command(
     tokens is estimated as by a gateway that has learned nothing yet. The exit status is 1 if the request would be
     refused.
 
-    With --live the running gateway says how it would treat a request of this tier and size now. It shows the forecast
+    With --live the running gateway tells how it would treat a request of this tier and size now. It shows the forecast
     at the best replica and the runner-up, the threshold and the verdict. Nothing changes there:
 
     `tailgate explain --live http://127.0.0.1:9090 --tier free --prompt-tokens 2000`
@@ -84,7 +85,7 @@ def explain_command(
         _explain_live(live, {**described, "prompt_tokens": prompt_tokens, "stream": stream}, as_json)
         return
     if policy is None:
-        raise typer.BadParameter("say which policy file, or ask a gateway with --live URL", param_hint="--policy")
+        raise typer.BadParameter("give the policy file, or ask a gateway with --live URL", param_hint="--policy")
     try:
         loaded = load(policy)
     except PolicyErrors as errors:

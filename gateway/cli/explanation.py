@@ -61,7 +61,7 @@ class PoolVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """How long each answer may be, and which fields were changed on the way."""
+    """The output cap of each answer, and the changed fields."""
 
     asked: int | None
     granted: int
@@ -87,7 +87,7 @@ class Explanation:
 
 
 def explain(policy: Policy, endpoint: Endpoint, key: str | None, body: bytes) -> Explanation:
-    """The answer of an idle gateway to this request: all replicas are up, nothing is learned yet.
+    """The decision of an idle gateway on this request: all replicas are up, nothing is learned yet.
 
     Raises TokenizerError if the model's tokenizer cannot be used.
     """
@@ -219,7 +219,7 @@ def _considered(policy: Policy, model: Model) -> tuple[PoolSpec, ...]:
 
 
 def _verdict(pool: PoolSpec, chosen: PoolSpec | None, tier: Tier, low: int, high: int, batch: int) -> PoolVerdict:
-    """Of a prompt of `low` to `high` tokens, or of each of `batch` such prompts."""
+    """Whether a pool takes a prompt of `low` to `high` tokens, or each of `batch` such prompts, and why."""
     limit = pool.max_prompt_tokens
     if tier.pools is not None and pool.name not in tier.pools:
         return PoolVerdict(pool.name, False, False, f"the tier {tier.name} is bound to other pools")
@@ -232,11 +232,11 @@ def _verdict(pool: PoolSpec, chosen: PoolSpec | None, tier: Tier, low: int, high
     else:
         fits, why = pool is chosen, f"between {low} and {high} tokens, which may be more than its {limit}"
         if fits:
-            why += "; nothing longer is left to try"
+            why += "; no later pool is left to try"
     if batch > 1 and limit is not None:
         why = f"each of {batch} prompts has {why}"
     if fits and chosen is not None and pool is not chosen:
-        why += "; an earlier pool is taken"
+        why += "; an earlier pool is used"
     return PoolVerdict(pool.name, fits, pool is chosen, why)
 
 
@@ -245,9 +245,9 @@ def _granted_why(parsed: Parsed, tier: Tier) -> str:
     if parsed.cap_field is None:
         return "this API has no output cap"
     if parsed.max_tokens is None and not caps.max_tokens_default:
-        return "nothing was asked, and the tier leaves it to the engine"
+        return "not requested, and the tier leaves it to the engine"
     if parsed.max_tokens is None:
-        return f"nothing was asked, so the tier's default; {caps.max_tokens_limit} at most"
+        return f"not requested, so the tier's default; {caps.max_tokens_limit} at most"
     if parsed.max_tokens > caps.max_tokens_limit:
         return "clamped to the tier's limit; the answer says so in x-tailgate-max-tokens"
-    return f"as asked; the tier's limit is {caps.max_tokens_limit}"
+    return f"as requested; the tier's limit is {caps.max_tokens_limit}"

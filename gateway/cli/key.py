@@ -35,7 +35,7 @@ def new(
     ] = PLACEHOLDER,
     tier: Annotated[
         str | None,
-        typer.Option(callback=_name, help="The tier it gives; the default tier unless given.", show_default=False),
+        typer.Option(callback=_name, help="The tier of the key; by default the default tier.", show_default=False),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of lines.")] = False,
 ) -> None:
@@ -55,4 +55,4 @@ def new(
     console(stderr=True).print("For the policy file, under keys:")
     print(f"  {line}")
     if tenant == PLACEHOLDER:
-        console(stderr=True).print(f"{PLACEHOLDER} is a placeholder: say with --tenant who will hold the key.")
+        console(stderr=True).print(f"{PLACEHOLDER} is a placeholder: give the holder of the key with --tenant.")

@@ -1,4 +1,4 @@
-"""`tailgate explain --live`: what a running gateway would do with a request now, and on which forecast."""
+"""`tailgate explain --live`: the decision of a running gateway on a request now, and its forecast."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _detail(body: bytes, status: int) -> str:
 
 
 def show(found: dict[str, Any], out: Console) -> None:
-    """Print what was answered."""
+    """Print the answer."""
     if "verdict" not in found:
         _line(out, "refused", "", f"{found['why']}  {found.get('detail', '')}".rstrip(), "red")
         return

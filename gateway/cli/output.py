@@ -1,4 +1,4 @@
-"""How commands speak: lines for people, JSON for programs."""
+"""Output of commands: lines for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.policy import PolicyError
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Lines are never wrapped or marked up, whatever they contain."""
+    """A console that never wraps lines or interprets markup."""
     return Console(stderr=stderr, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 
@@ -52,7 +52,7 @@ def finite(value: object) -> object:
 
 
 def refuse_unused(context: typer.Context, names: Iterable[str], problem: str) -> None:
-    """An ignored command-line option is an error. The environment may hold more."""
+    """Raise an error for an option that has no effect here; unused environment variables are allowed."""
     for name in names:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":

@@ -56,7 +56,7 @@ def plan_command(
             parser=seconds(),
             metavar="S",
             show_default=False,
-            help="Seconds that a request holds a slot, in the mean: its e2e unqueued.",
+            help="Mean seconds that a request holds a slot: its e2e without queueing.",
         ),
     ] = None,
     slots: Annotated[
@@ -70,7 +70,7 @@ def plan_command(
     ] = None,
     utilization: Annotated[
         float,
-        typer.Option(metavar="SHARE", help="How full replicas shall be at that rate; 0.7 leaves room for bursts."),
+        typer.Option(metavar="SHARE", help="Target utilization of replicas at that rate; 0.7 leaves room for bursts."),
     ] = 1.0,
     p99_wait: Annotated[
         float | None,
@@ -78,19 +78,21 @@ def plan_command(
             parser=seconds(),
             metavar="S",
             show_default=False,
-            help="Seconds that 99% of the requests wait at most for a slot.",
+            help="Longest wait for a slot of 99% of the requests, in seconds.",
         ),
     ] = None,
     availability: Annotated[
         float | None,
-        typer.Option(metavar="SHARE", show_default=False, help="Share of the time in which a replica is up, as 0.999."),
+        typer.Option(
+            metavar="SHARE", show_default=False, help="Share of the time in which a replica is up, such as 0.999."
+        ),
     ] = None,
-    spare: Annotated[int, typer.Option(metavar="N", help="Replicas on top of those needed.")] = 0,
+    spare: Annotated[int, typer.Option(metavar="N", help="Extra replicas beyond the needed ones.")] = 0,
     price: Annotated[
-        float | None, typer.Option(metavar="MONEY", show_default=False, help="What a replica costs per hour.")
+        float | None, typer.Option(metavar="MONEY", show_default=False, help="Price of a replica per hour.")
     ] = None,
     output_tokens: Annotated[
-        float | None, typer.Option(metavar="N", show_default=False, help="Tokens of an answer, in the mean.")
+        float | None, typer.Option(metavar="N", show_default=False, help="Mean tokens of an answer.")
     ] = None,
     policy: Annotated[
         Path | None,
@@ -98,7 +100,7 @@ def plan_command(
     ] = None,
     workload: WorkloadOption = None,
     trace: TraceOption = None,
-    target: Annotated[float, typer.Option(metavar="SHARE", help="With --policy: the goodput that is wanted.")] = 0.99,
+    target: Annotated[float, typer.Option(metavar="SHARE", help="With --policy: the wanted goodput.")] = 0.99,
     fleet: FleetOption = "default",
     seeds: SeedsOption = 3,
     duration: DurationOption = None,
@@ -110,7 +112,7 @@ def plan_command(
 ) -> None:
     """Work out how many replicas a load needs, how long requests wait, and what it costs.
 
-    By Little's law, in flight = rate x latency, and each replica has so many slots:
+    By Little's law, in flight = rate x latency, and each replica has --slots:
 
     `tailgate plan --rate 9000 --latency 0.12 --slots 40 --utilization 0.7 --spare 1 --price 3`
 
@@ -119,7 +121,7 @@ def plan_command(
     `tailgate plan --rate 9000 --per-replica 450`
 
     Or simulated: the fewest replicas with which this policy reaches the wanted goodput on this traffic, with all up and
-    with one lost. It also finds the rate at which they no longer do.
+    with one lost. It also finds the highest rate at which they still do.
 
     `tailgate plan --policy policies/chat-with-tiers.yaml --workload chat --rate 40 --target 0.99`
     """
@@ -147,9 +149,7 @@ def plan_command(
             _print_knee(found, terms, as_json)
             return
         if rate is None:
-            raise ValueError(
-                "say how many requests per second with --rate, or which traffic with --policy and --workload"
-            )
+            raise ValueError("give the requests per second with --rate, or the traffic with --policy and --workload")
         load = Load(rate, latency, slots, per_replica, utilization, p99_wait, availability, terms)
         worked_out = plan(load)
     except PolicyErrors as errors:

@@ -1,4 +1,4 @@
-"""A plan, for people: its figures, and how long requests wait with fewer and with more replicas."""
+"""A plan for people: its figures, and the waits with fewer and with more replicas."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gateway.policy.sections.units import write_share
 BAR = 24
 FOR_EVER = "for ever"
 SIX_NINES = 0.999999
-"""Half a minute a year: beyond that, outages are not those of single replicas."""
+"""Half a minute a year: below that, outages have other causes than single replicas."""
 TITLE = "Waits by Erlang C in one queue for all (█), and apart: with a queue at each replica (░)"
 
 
@@ -33,7 +33,7 @@ def print_plan(found: Plan, out: Console) -> None:
 
 
 def print_knee(found: Knee, spare: int, cost: Cost | None, out: Console) -> None:
-    """The result of a search, and every fleet that it tried."""
+    """Print the result of a search, and every fleet that it tried."""
     for name, value in _found(found, spare, cost):
         _line(out, name, value)
     out.print()
@@ -50,7 +50,7 @@ def _tries_title(found: Knee) -> str:
 
 
 def _foot(found: Knee) -> float:
-    """Where bars begin: low enough that the target is at nine tenths of them."""
+    """Lower end of bars, such that the target is at nine tenths of them."""
     return max(0.0, 1.0 - 10.0 * (1.0 - found.target))
 
 
@@ -131,7 +131,7 @@ def _figures(found: Plan) -> Iterator[tuple[str, str]]:
         yield "one replica", f"{found.capacity_per_s:,.4g} requests/s when it is full"
     yield from _needs(found)
     if found.replicas is None:
-        yield "replicas", "how many is not known: say --slots, or --per-replica"
+        yield "replicas", "how many is not known: give --slots, or --per-replica"
         return
     full = found.planned is not None and found.planned.utilization >= 1.0
     hint = ": leave room for chance, as with --utilization 0.7" if full else ""
@@ -189,7 +189,7 @@ def _p_wait(waits: Waits | None) -> float:
 
 
 def _bar(one: float, apart: float) -> str:
-    """Shares that have to wait: dark with one queue; light with separate queues, which is never less."""
+    """A bar of the shares that wait: dark with one queue, light with separate queues, which is never less."""
     dark = round(one * BAR)
     return "█" * dark + "░" * (round(apart * BAR) - dark)
 

@@ -53,7 +53,7 @@ def _read(with_unit: Callable[[str], float], what: str, such_as: str, least: flo
 
 
 def _seconds(text: str) -> float:
-    """Also refused: a time of zero, which no policy asks for."""
+    """Read a duration as in policies; zero is refused, too."""
     return 0.0 if re.fullmatch(r"0+(\.0+)?(ms|[smh])", text, re.ASCII) else units.seconds(text)
 
 
@@ -67,9 +67,7 @@ RateOption = Annotated[
         parser=per_s(1e-6),
         metavar="PER_S",
         show_default=False,
-        help="Requests per second in the mean; what steps are multiples of.",
+        help="Mean requests per second; steps are multiples of it.",
     ),
 ]
-WarmupOption = Annotated[
-    float, typer.Option(parser=seconds(0.0), metavar="S", help="Seconds at the start that are not counted.")
-]
+WarmupOption = Annotated[float, typer.Option(parser=seconds(0.0), metavar="S", help="Uncounted seconds at the start.")]

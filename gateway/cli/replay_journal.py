@@ -1,4 +1,4 @@
-"""`tailgate replay-journal`: does a fresh controller answer as the recorded one did?"""
+"""`tailgate replay-journal`: does a fresh controller give the recorded answers?"""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def replay_journal(
     `tailgate replay-journal calls.jsonl.1 calls.jsonl`
 
     Nothing is sent anywhere. The exit status is 1 if an answer differs; the first such call is shown. It is 2 if the
-    journal cannot be replayed, or not to its end.
+    journal cannot be replayed to its end.
     """
     try:
         for at, file in enumerate(files):

@@ -82,8 +82,8 @@ def serve(
 
     `tailgate serve --replica http://10.0.0.1:8000 --replica http://10.0.0.2:8000`
 
-    With --replica alone a built-in policy applies. It has one pool, the models that the replicas list, no limit on
-    slots, and refuses no request because replicas are busy.
+    With --replica alone a built-in policy applies. It has one pool, serves the models that the replicas list, and never
+    refuses a request for load.
 
     Options win over the environment. The token of the admin API comes from TAILGATE_ADMIN_TOKEN only. SIGTERM stops
     accepting, lets running requests finish until the drain deadline, and exits with 0.
@@ -105,7 +105,7 @@ def serve(
 
 
 def _settings_in(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that were given and are settings."""
+    """The given options that are settings."""
     return {name: value for name, value in options.items() if name in Settings.model_fields and value is not None}
 
 
@@ -118,7 +118,7 @@ def _settings(given: Mapping[str, Any]) -> Settings:
 
 
 def _problem(place: tuple[int | str, ...], message: str, given: Mapping[str, Any]) -> str:
-    """The fault of a setting, and where it was set."""
+    """The fault of a setting, with the option or variable that set it."""
     text = message.removeprefix("Value error, ")
     if not place:
         return text

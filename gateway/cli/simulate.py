@@ -50,7 +50,7 @@ def simulate_command(
         typer.Option(
             metavar="NAME[:KEY=VALUE,...]",
             show_default=False,
-            help=f"Compare with this one, made of the first policy: {', '.join(BASELINES)}.",
+            help=f"Baseline to compare with, made of the first policy: {', '.join(BASELINES)}.",
         ),
     ] = None,
     fleet: FleetOption = "default",
@@ -59,7 +59,7 @@ def simulate_command(
         typer.Option(
             metavar="REPLICA@SECONDS=HARM",
             show_default=False,
-            help="What befalls a replica: slow:FACTOR, down, dead, hung, busy, balloon or recover.",
+            help="Fault of a replica: slow:FACTOR, down, dead, hung, busy, balloon or recover.",
         ),
     ] = None,
     seeds: SeedsOption = 5,
@@ -75,19 +75,19 @@ def simulate_command(
             parser=seconds(1e-3),
             metavar="S",
             show_default=False,
-            help="Seconds after which clients leave that have seen nothing.",
+            help="Seconds after which clients without any answer leave.",
         ),
     ] = None,
     retries: Annotated[
-        int, typer.Option(min=0, help="How often clients try again that were refused, failed or lost patience.")
+        int, typer.Option(min=0, help="Most retries of clients that were refused, failed or lost patience.")
     ] = 0,
     estimate_prompts: Annotated[
-        bool, typer.Option("--estimate-prompts", help="Do not tell the gateway how long prompts are in tokens.")
+        bool, typer.Option("--estimate-prompts", help="Do not tell the gateway the tokens of prompts.")
     ] = False,
     noise: Annotated[
         float,
         typer.Option(
-            min=0.0, max=3.0, help="Disturb each request's cost and believed prompt length, log-normally: 0.6 is 60%."
+            min=0.0, max=3.0, help="Log-normal noise on each request's cost and estimated prompt length: 0.6 is 60%."
         ),
     ] = 0.0,
     jobs: JobsOption = 1,

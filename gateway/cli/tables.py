@@ -17,13 +17,13 @@ LATENCIES = ("queue", "ttft", "tpot", "e2e")
 
 
 def print_tables(rows: Sequence[Summary], differences: Sequence[Difference], out: Console) -> None:
-    """A whole comparison: goodput, tiers, latencies, why requests were not good, and the differences."""
+    """Print a comparison: goodput, tiers, latencies, reasons of requests that were not good, and differences."""
     seeds = len(rows[0].seeds)
     known = "95% intervals over seeds in brackets" if seeds > 1 else "one seed: no intervals"
     show(out, _goodput(rows), f"Goodput ({seeds} seed{'s' * (seeds > 1)}; {known})")
     show(out, _lengths(rows), "Attainment by tier and by tokens of the prompt (good / offered)")
     show(out, _latencies(rows), "Latencies of finished requests, in ms (raw percentiles, mean over seeds)")
-    show(out, _promises(rows), "Waits, and clients that come back (shares; mean over seeds)")
+    show(out, _promises(rows), "Waits, and clients that retry (shares; mean over seeds)")
     show(out, _misses(rows), "Not finished, by reason (mean per run; in parentheses: counted apart, not in goodput)")
     if differences:
         show(out, _differences(differences), f"{differences[0].policy} less each of the others, paired by seed")
@@ -122,7 +122,7 @@ def new_table(*columns: str) -> Table:
 
 
 def show(out: Console, table: Table, title: str) -> None:
-    """In full: a line longer than the terminal is better than a truncated one."""
+    """Print a table in full, since a line longer than the terminal is better than a truncated one."""
     out.print(title, style="bold")
     out.width = Measurement.get(out, out.options.update(width=WIDEST), table).maximum
     out.print(table)

@@ -44,7 +44,7 @@ MixOption = Annotated[
     typer.Option(
         metavar="TIER=SHARE,...",
         show_default=False,
-        help="Tiers of a trace whose rows name none; else all are of the first policy's default tier.",
+        help="Tiers for a trace without tiers; by default, the first policy's default tier.",
     ),
 ]
 ModelOption = Annotated[
@@ -64,7 +64,7 @@ def loaded_policy(file: Path) -> Policy:
 
 
 def source_of(workload: str | None, trace: str | None) -> str:
-    """The argument of --workload or --trace. Raises ValueError unless it is one of them."""
+    """The argument of --workload or --trace. Raises ValueError unless exactly one is given."""
     if workload is not None and trace is not None:
         raise ValueError("--workload and --trace both name the traffic: keep one")
     if (source := workload or trace) is None:
@@ -85,7 +85,7 @@ def workload_of(
 
 
 def _say_left_out(trace: Trace) -> None:
-    """Read once here, and not in each run, which may be in another process."""
+    """Read the trace once here, not in each run, which may be in another process."""
     left_out = EmptyRows()
     for _ in replace(trace, on_empty=left_out.add).arrivals(seed=0):
         pass

@@ -34,12 +34,13 @@ class ModelBoard:
         """Names that any replica lists as a LoRA adapter."""
 
     def put(self, replica: str, cards: tuple[ModelCard, ...]) -> None:
-        """`replica` serves these. They stand until its next list, even while it cannot be read."""
+        """`replica` serves these. Note a replica's models, which hold until its next list, even while it cannot be
+        read."""
         self._cards[replica] = cards
         self._count()
 
     def forget(self, replica: str) -> None:
-        """`replica` was removed, or another one took its name."""
+        """Forget `replica`: it was removed, or another one took its name."""
         self._cards.pop(replica, None)
         self._count()
 
@@ -106,7 +107,7 @@ class ModelBoard:
         return self._listed(policy, name, model, tier)
 
     def base_of(self, policy: Policy, name: str, tier: Tier | None = None) -> Model | None:
-        """The model of which `name` is a listed LoRA adapter; None if `name` is in the policy."""
+        """The model of which `name` is a listed LoRA adapter; None if there is none, or if `name` is in the policy."""
         if name in policy.models or name not in self._adapters:
             return None
         for model in policy.models.values():
@@ -154,7 +155,7 @@ class ModelBoard:
         )
 
     def _length(self, policy: Policy, model: Model, upstream: str, tier: Tier | None) -> int | None:
-        """The longest that fits some pool: prompts are routed to a pool that takes them."""
+        """The longest context of all pools, since a prompt is routed to a pool that takes it."""
         lengths = [self.max_model_len(pool, upstream) for pool in _pools(policy, model, tier)]
         return max((length for length in lengths if length is not None), default=None)
 

@@ -1,4 +1,4 @@
-"""Why a replica could not be read: an enum, and the exception that carries it."""
+"""The reason why a replica could not be read: an enum, and the value that carries it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ReadFault(StrEnum):
     STATUS = "status"
     """The answer was not a 2xx. Redirects are not followed: the operator gave the address."""
     TOO_LARGE = "too-large"
-    """The body exceeds the needs of such a page."""
+    """The body is too large for such a page."""
     ENCODED = "encoded"
     """A compressed body although none was requested; its decoded size has no bound."""
     GARBAGE = "garbage"
@@ -29,7 +29,7 @@ class ReadFault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """One failed reading. `detail` is written by us: it never quotes headers, keys or bodies."""
+    """One failed reading. `detail` is our own text: it never quotes headers, keys or bodies."""
 
     fault: ReadFault
     detail: str

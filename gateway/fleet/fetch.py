@@ -1,4 +1,4 @@
-"""Repeated GETs to one replica: bounded in time and size, and no answer of a replica raises another exception."""
+"""Repeated GETs to one replica, bounded in time and size. No answer of a replica raises."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Fetcher:
     ) -> None:
         """`key` is sent as a Bearer token; `timeout_s` covers connecting to the last byte of the body.
 
-        With a `body`, JSON, it is a POST. Without `limit_bytes` the answer is thrown away as it comes.
+        With a `body`, JSON, it is a POST. Without `limit_bytes` the answer is discarded as it arrives.
         """
         self._request: httpx.Request | None
         headers = {b"Accept": b"*/*", b"Accept-Encoding": b"identity", b"User-Agent": b"tailgate"}
@@ -57,7 +57,7 @@ class Fetcher:
         try:
             self._request = httpx.Request("GET" if body is None else "POST", url, headers=headers, content=body)
         except (httpx.InvalidURL, UnicodeError):
-            # A host name that is impossible, by the rules of IP addresses or of internationalised names.
+            # The host name is impossible, by the rules of IP addresses or of internationalised names.
             self._request = None
         self._timeout_s = timeout_s
         self._limit_bytes = limit_bytes
@@ -111,7 +111,7 @@ class Fetcher:
             async for chunk in response.aiter_raw():
                 pieces += 1
                 if pieces % _PIECES_AT_ONCE == 0:
-                    await asyncio.sleep(0)  # what has been received already is parsed without a pause
+                    await asyncio.sleep(0)  # received bytes are parsed without a pause
                 if self._limit_bytes is None:
                     continue
                 body += chunk

@@ -1,4 +1,4 @@
-"""Load signals out of an engine's Prometheus page.
+"""Reads load signals from an engine's Prometheus page.
 
 This runs once a second per replica in the process that serves requests. It therefore finds the few wanted lines with
 `str.find` and does not parse the page (50 kB of histograms on vLLM 0.32). Several series of one metric are combined as
@@ -38,7 +38,7 @@ class _Names:
     cache_hits: str | None = None
     """and found there."""
     adapters: str | None = None
-    """LoRA adapters with requests, in labels; of several series the latest counts."""
+    """LoRA adapters with requests, in labels; the latest of several series counts."""
 
     def __iter__(self) -> Iterator[str]:
         """All of them."""
@@ -85,17 +85,17 @@ _NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012
 
 # Floats round: a full cache may read slightly above 1. Far above 1 it is no fraction.
 _FULL = 1.001
-# Series of one metric: an engine has a few for each data-parallel rank. A page full of these would hold up tokens.
+# Series of one metric: an engine has a few for each data-parallel rank. A page with too many series would delay tokens.
 _MAX_SERIES = 1000
 
 
 def scrapes(engine: EngineKind) -> bool:
-    """Whether this engine has a page that can be read."""
+    """Whether this engine has a readable page of metrics."""
     return engine in _NAMES
 
 
 def read_page(engine: EngineKind, body: bytes, *, by_rank: bool = False) -> tuple[Sample, ...] | Failed:
-    """`read_samples` of a page as it comes."""
+    """`read_samples` for the bytes of a page."""
     try:
         text = body.decode()
     except UnicodeDecodeError:
@@ -209,7 +209,7 @@ def _lines(engine: EngineKind, text: str, name: str) -> Lines:
 
 
 def _counts(labels: str) -> bool:
-    """Whether an SGLang series is a total that no other series repeats.
+    """Whether an SGLang series counts: no other series repeats it.
 
     With priority scheduling the total has `priority=""` and a series per priority repeats it in parts. With pipeline
     parallelism every stage reports the same requests (sglang, observability/metrics_collector.py).

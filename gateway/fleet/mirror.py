@@ -1,4 +1,4 @@
-"""Copies of requests to shadow pools. Their answers are thrown away, and nothing is counted but how they ended."""
+"""Copies of requests to shadow pools. Their answers are discarded; only their results are counted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class Mirrors:
         told: Callable[[str, str, MirrorResult], None],
         on_bug: Callable[[Exception], None],
     ) -> None:
-        """`unfit`: names of replicas that get no requests; `told` hears model, pool and result of each copy."""
+        """`unfit`: names of replicas that get no requests; `told` is called with model, pool and result of each
+        copy."""
         self._clock = clock
         self._unfit = unfit
         self._told = told

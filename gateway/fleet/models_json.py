@@ -12,12 +12,12 @@ from gateway.wire.numbers import MAX_COUNT, count
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """One model of a replica. `max_model_len` in tokens, prompt and output together; None if not said."""
+    """One model of a replica. `max_model_len` in tokens, prompt and output together; None if not given."""
 
     id: str
     max_model_len: int | None = None
     parent: str | None = None
-    """Name of the base model of a LoRA adapter, as the replica lists it; None: it is no adapter."""
+    """Name of the base model of a LoRA adapter, as the replica lists it; None: it is not an adapter."""
 
 
 class _Entry(msgspec.Struct):
@@ -40,7 +40,7 @@ def read_models(body: bytes) -> tuple[ModelCard, ...] | Failed:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return Failed(ReadFault.GARBAGE, "the answer is not a list of models")
     if any(entry.max_model_len is not None and not count(entry.max_model_len) for entry in entries):
-        return Failed(ReadFault.GARBAGE, f"max_model_len is no whole number from 1 to {MAX_COUNT}")
+        return Failed(ReadFault.GARBAGE, f"max_model_len is not a whole number from 1 to {MAX_COUNT}")
     if any(not entry.id for entry in entries):
         return Failed(ReadFault.GARBAGE, "a model has an empty id")
     if not entries:

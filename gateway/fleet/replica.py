@@ -1,4 +1,4 @@
-"""Watches one server of replicas: whether it is alive, its load, and its models."""
+"""Watches one server of replicas: its health, its load, and its models."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _MEANWHILE: Final[Mapping[Reading, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Everything that decides how one server is watched. Two equal targets are the same watch."""
+    """All settings of the watch of one server. Two equal targets are the same watch."""
 
     replicas: tuple[ReplicaSpec, ...]
     """One replica, or the data-parallel ranks in their order."""
@@ -96,7 +96,7 @@ class ReplicaReport:
     errors: Mapping[Reading, str]
     """The last error of each reading that is failing now."""
     failures: Mapping[tuple[Reading, ReadFault], int]
-    """How often each reading failed since this watch began."""
+    """Failures of each reading since this watch began."""
 
 
 class ReplicaWatch:
@@ -107,7 +107,7 @@ class ReplicaWatch:
     """
 
     def __init__(self, target: Target, tools: Tools, *, is_cold: bool = False) -> None:
-        """`is_cold`: the replica is new, and has not been asked for anything yet."""
+        """`is_cold`: the replica is new, and has served no request yet."""
         self.target = target
         self._tools = tools
         self._is_cold = is_cold
@@ -164,7 +164,7 @@ class ReplicaWatch:
         self._judge(healthy, asked_at, isinstance(answer, Failed) and answer.fault is ReadFault.TIMEOUT)
 
     def _judge(self, healthy: bool, asked_at: float, late: bool) -> None:
-        """Tell of one verdict. The first verdict, and every recovery, cause the models to be read."""
+        """Report one health check. The first one, and every recovery, causes a read of the models."""
         before, self._healthy = self._healthy, healthy
         self._is_cold = self._is_cold and not healthy
         if before is None or (healthy and not before):
@@ -241,7 +241,7 @@ class ReplicaWatch:
                     self._tools.on_sample(spec.name, Sample(context_tokens=context_tokens, adapters=told))
 
     async def _read(self, reading: Reading, look: Callable[[Fetcher], Awaitable[None]], fetcher: Fetcher) -> None:
-        """Read once. An exception of `look` is a bug: the reading has failed and says nothing about the replica."""
+        """Read once. An exception of `look` is a bug: the reading fails, but says nothing about the replica."""
         try:
             await look(fetcher)
         except Exception as error:  # noqa: BLE001 - a task that ends would take the process with it

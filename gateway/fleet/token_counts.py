@@ -1,8 +1,8 @@
-"""Asks engines for a prompt's number of tokens, where they support it: `POST /v1/messages/count_tokens`.
+"""Asks engines that support it for the number of tokens of a prompt: `POST /v1/messages/count_tokens`.
 
-vLLM has the path since February 2026 (vllm#35588), llama.cpp's server and SGLang have it, too. It takes no slot of the
-engine, but time of its API server. So only one replica is asked, once: the home of its session, else any. A replica
-that cannot answer is skipped for a while.
+vLLM has the path since February 2026 (vllm#35588), llama.cpp's server and SGLang have it, too. It takes time of the
+engine's API server, but no slot. So only one replica is asked, once: the home of its session, else any. A replica that
+cannot answer is skipped for a while.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ PATH: Final = COUNT_TOKENS.decode()
 TIMEOUT_S: Final = 5.0
 MAX_ANSWER_BYTES: Final = 64 * 1024
 REST_S: Final = 30.0
-"""How long a replica is skipped after a failed call."""
+"""Seconds for which a replica is skipped after a failed call."""
 LONG_REST_S: Final = 600.0
-"""How long a replica without the path is skipped."""
+"""Seconds for which a replica without the path is skipped."""
 MAX_RESTING: Final = 10_000
 _NO_SUCH_PATH: Final = (404, 405, 501)
 
@@ -46,7 +46,7 @@ class EngineCounts:
         self._unfit = unfit
         self._random = random
         self._resting: dict[str, float] = {}
-        """End of the skipping of each replica, by its address."""
+        """Time until which each replica is skipped, by its address."""
 
     async def ask(self, pools: Sequence[PoolSpec], body: bytes, rid: bytes, session: Session | None) -> int | None:
         """Prompt tokens of a request in Anthropic's format; None if no replica answers. `rid` is its `x-request-id`."""

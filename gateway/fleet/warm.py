@@ -17,7 +17,7 @@ PROMPT = "The quick brown fox jumps over the lazy dog."
 
 
 async def warm_up(url: str, key: str | None, times: int, ranks: Sequence[int | None] = (None,)) -> Failed | None:
-    """Have each rank answer `times` completions, one after the other; the first error ends it and is returned."""
+    """Send `times` completions to each rank, one after the other. The first error ends it and is returned."""
     listed = await _ask(Fetcher(f"{url}/v1/models", key=key, timeout_s=TIMEOUT_S, limit_bytes=LIMIT_BYTES))
     cards = listed if isinstance(listed, Failed) else read_models(listed)
     if isinstance(cards, Failed):

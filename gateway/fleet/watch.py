@@ -70,7 +70,7 @@ class FleetWatcher:
         self._start()
 
     async def run(self) -> None:
-        """Watch until `aclose`. An exception from this method is a bug, in this package or in `on_sample`."""
+        """Watch until `aclose`. An exception of this method is a bug, in this package or in `on_sample`."""
         async with asyncio.TaskGroup() as group:
             self._group = group
             try:
@@ -83,7 +83,7 @@ class FleetWatcher:
                         running.task.cancel()
 
     async def aclose(self) -> None:
-        """End `run`; every connection is closed when it returns."""
+        """End `run`, and close every connection."""
         self._stop.set()
         tasks = [running.task for running in self._running.values() if running.task is not None]
         for task in tasks:
@@ -95,13 +95,12 @@ class FleetWatcher:
         return tuple(report for running in self._running.values() for report in running.watch.reports())
 
     def _start(self) -> None:
-        """Begin every watch that waits for it."""
+        """Begin every waiting watch."""
         if self._group is None:
             return
         waiting = [running for running in self._running.values() if running.task is None]
         for place, running in enumerate(waiting):
-            # The starts share the interval between them: connecting to a thousand replicas in one turn would block the
-            # loop.
+            # Starts are spread over the interval: connecting to a thousand replicas in one turn would block the loop.
             delay_s = place * min(_STAGGER_S, running.watch.target.health.interval_s / len(waiting))
             running.task = self._group.create_task(running.watch.run(delay_s), name=running.watch.target.name)
 

@@ -35,7 +35,7 @@ NO_TOKEN = (
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Outcome of an action: `message` is for the person who asked for it."""
+    """Outcome of an action; `message` is for its caller."""
 
     ok: bool
     message: str
@@ -47,14 +47,14 @@ ReplicaAction = Callable[[str], Done]
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Rights at an admin port, and the names by which a browser may call it."""
+    """Rights at an admin port, and the host names that a browser may use for it."""
 
     token: str | None
     """Bearer token of every change; None: no change is allowed, unless `trusted`."""
     trusted: bool = False
     """Whether any connection may change something, as at the unix socket."""
     names: Collection[str] = ()
-    """Hosts it is known by, beside addresses and localhost."""
+    """Accepted host names, beside addresses and localhost."""
 
 
 def admin_app(
@@ -64,7 +64,7 @@ def admin_app(
     replica_actions: Mapping[str, ReplicaAction],
     access: Access,
 ) -> FastAPI:
-    """The app. Each of `actions` ("reload") is a POST to /admin/<its name>.
+    """The app. The FastAPI application. Each of `actions` ("reload") is a POST to /admin/<its name>.
 
     Each of `replica_actions` is one with the body {"replica": NAME}; one of the same name without a body is another.
 
@@ -167,7 +167,7 @@ def _actions(actions: Mapping[str, Action], replica_actions: Mapping[str, Replic
 
 
 async def _body(request: Request) -> bytes:
-    """The body of an allowed request: nothing of it has been read earlier."""
+    """The body of an allowed request, which was not read before."""
     body = b""
     try:
         if int(request.headers.get("content-length", 0)) <= MAX_BODY_BYTES:
@@ -183,7 +183,8 @@ async def _body(request: Request) -> bytes:
 
 
 def _replica(body: bytes) -> str:
-    """The one that is named. An unknown body is refused, because an empty drain request drains the gateway."""
+    """The replica that the body names. An unknown body is refused, because a drain without a body drains the
+    gateway."""
     try:
         said: object = orjson.loads(body)
     except orjson.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""Which tailgate this is: its version, and whether its request path is compiled (docs/internals/adr/0007)."""
+"""The version of this tailgate, and whether its request path is compiled (docs/internals/adr/0007)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ COMPILED, INTERPRETED = "compiled", "interpreted"
 
 
 def is_compiled() -> bool:
-    """Whether the decisions are taken by compiled code; the rest of the request path is compiled with them."""
+    """Whether the core is compiled; the rest of the request path is compiled with it."""
     return not controller.__file__.endswith(".py")
 
 

@@ -1,4 +1,4 @@
-"""The question of `/admin/explain` as a `Request` that is never sent."""
+"""Makes a `Request`, which is never sent, from the question of `/admin/explain`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS = {str: "a text", int: "a whole number above 0, of 63 bits at most", bool:
 
 
 def asked(body: bytes, sources: Sources) -> Request:
-    """The request. Raises ValueError that names what is wrong with it."""
+    """The request. Raises ValueError that names the wrong field."""
     policy, now = sources.policy(), sources.now()
     try:
         said: object = orjson.loads(body or b"{}")

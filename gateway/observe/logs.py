@@ -34,7 +34,7 @@ def configure_logging(level: str, as_json: bool, stream: TextIO | None = None) -
         old.close()
     root.addHandler(handler)
     root.setLevel(level.upper())
-    # They log every request, connection or file change at levels where that is not wanted.
+    # These libraries log every request, connection or file change at levels that would flood the log.
     for noisy in ("httpcore", "uvicorn.access", "watchfiles"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
@@ -48,7 +48,7 @@ class AccessLog:
         self._logger = logger
 
     def write(self, record: Record, request_id: str) -> None:
-        """Log `record`, if anybody listens."""
+        """Log `record`, if the logger is enabled."""
         if self._logger.isEnabledFor(logging.DEBUG):
             self._logger.debug(record.outcome.value, extra={"fields": _fields(record, request_id)})
 

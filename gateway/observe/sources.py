@@ -16,7 +16,7 @@ from gateway.observe.metrics.little import LittleView
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """Result of the last load of the policy. `error` is empty if it is the one in force."""
+    """Result of the last load of the policy. `error` is empty if that policy is in force."""
 
     at_unix_s: float
     error: str = ""
@@ -34,7 +34,7 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The process, as its observers see it."""
+    """The process, for its observers."""
 
     version: str
     policy: Callable[[], Policy]
@@ -43,7 +43,7 @@ class Sources:
     connections: Callable[[], int]
     """Client connections that are open."""
     not_ready: Callable[[], str]
-    """Why no requests should be sent here now; empty if they should."""
+    """The reason why no requests should be sent here now; empty if they may."""
     loop_lag_s: Callable[[], float]
     loop_waits: LogHistogram
     watched: Callable[[], Sequence[Watched]]

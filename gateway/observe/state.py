@@ -27,7 +27,7 @@ def document(value: object) -> bytes:
 
 
 def state(metrics: Metrics, sources: Sources, started: float) -> dict[str, object]:
-    """Everything worth showing now; windows end at `sources.now()`. Holds dataclasses: see `document`."""
+    """The state now; windows end at `sources.now()`. Holds dataclasses: see `document`."""
     now = sources.now()
     policy, snapshot, reload = sources.policy(), sources.snapshot(), sources.reload()
     not_ready = sources.not_ready()
@@ -104,7 +104,7 @@ def _tier(metrics: Metrics, tier: Tier, now: float) -> dict[str, object]:
 
 
 def _split(metrics: Metrics, model: Model, now: float) -> dict[str, object]:
-    """The arms of a split model; `judged` is since its arms or weights last changed."""
+    """The arms of a split model; `judged` counts since its arms or weights last changed."""
     found = {arm: metrics.arms.facts[model.name, arm] for arm, _ in model.split}
     windows = {arm: facts.recent.read(now) for arm, facts in found.items()}
     offered = sum(window[ArmFacts.OFFERED] for window in windows.values())
@@ -147,7 +147,7 @@ def _counts(counts: Sequence[float]) -> dict[str, object]:
 
 
 def _admissions(counts: Sequence[float]) -> dict[str, object]:
-    """Newcomers and clients that came back: how many were offered, and the share that was sent to a replica."""
+    """Newcomers and retrying clients: offered requests, and the share that was sent to a replica."""
     parts = {"newcomers": counts[:2], "comebacks": counts[2:]}
     return {
         name: {"offered": sum(part), "admitted": part[1] / sum(part) if sum(part) else None}
@@ -156,7 +156,7 @@ def _admissions(counts: Sequence[float]) -> dict[str, object]:
 
 
 def _quantiles(parts: Sequence[Quantiles], now: float) -> dict[str, object]:
-    """Several histograms with equal edges, added up."""
+    """The sum of several histograms with equal edges."""
     counts = [sum(column) for column in zip(*(part.read(now) for part in parts), strict=True)]
     edges = parts[0].histogram.edges if parts else ()
     return {
@@ -168,7 +168,7 @@ def _quantiles(parts: Sequence[Quantiles], now: float) -> dict[str, object]:
 
 
 def _objectives(facts: TierFacts, tier: Tier, now: float) -> list[dict[str, object]]:
-    """Each objective by counts of requests: over all of them, refusals included, and whether its answers keep it."""
+    """Each objective: its counts over all requests, refusals included, and whether the answers keep it."""
     rows: list[dict[str, object]] = []
     for metric, objective in tier.slo.objectives():
         attainment = facts.slo.get((metric, objective.percentile)) or Attainment(objective.quantile)

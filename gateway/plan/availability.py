@@ -1,4 +1,4 @@
-"""How often enough replicas are up, if each is up for a known share of the time and they fail independently."""
+"""The share of time in which enough replicas are up, if they fail independently."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ class Availability:
     replica: float
     """One replica is up."""
     all_up: float
-    """All of them are up: the chance of a request that needs every one."""
+    """All of them are up."""
     enough_up: float
-    """At least as many are up as the load needs."""
+    """At least the needed ones are up."""
     any_up: float
-    """At least one is."""
+    """At least one is up."""
 
 
 def availability(replica: float, replicas: int, needed: int) -> Availability:
-    """Of `replicas`, each up with probability `replica` (above 0, at most 1), `needed` carry the load."""
+    """Availability of `replicas`, of which `needed` carry the load; each is up with probability `replica` (above 0, at
+    most 1)."""
     return Availability(
         replica=replica,
         all_up=replica**replicas,

@@ -1,11 +1,11 @@
-"""How many replicas a policy needs for its traffic: searched for in the simulator, with the gateway's own decisions.
+"""The replicas that a policy needs for its traffic: a search in the simulator, with the gateway's own decisions.
 
 The goodput knee: the fewest replicas that reach the target at the wanted rate. Every number of replicas gets identical
 arrivals, seed by seed, so none is luckier. Goodput is assumed to grow with that number, which is found by doubling and
 halving. Several pools are first scaled together, and each is then made as small as possible.
 
-A replica is lost during the warm-up: the count shows how the others go on, not the requests that broke with it.
-Replicas of a pool are copies of each other; its queue grows with their number, all other limits are the policy's.
+A replica is lost during the warm-up, so that the figures show the others, not the requests that broke with it. Replicas
+of a pool are copies of each other; its queue grows with their number, all other limits are the policy's.
 """
 
 from __future__ import annotations
@@ -28,15 +28,14 @@ from gateway.sim.workload.arrivals import Traffic
 MAX_REPLICAS = 4096
 """Of one pool."""
 NO_GAIN = 0.002
-"""If doubling the replicas twice adds less goodput than this, more do not help, once every request has its own replica.
-
-Before, a fleet that is full may have none at all, however often it is doubled.
-"""
+"""Gain of goodput from doubling the replicas twice, below which more do not help. It counts only once every request has
+its own replica: a full fleet may have no goodput at all, even after several doublings."""
 MIN_TIMES = 1e-3
 MAX_TIMES = 16.0
-"""Of the wanted rate. If limits of tenants bind, their refusals count nowhere, and any rate is reached."""
+"""Largest multiple of the wanted rate. If limits of tenants bind, their refusals are not counted, so any rate is
+reached."""
 PRECISION = 0.01
-"""Of the knee's rate."""
+"""Precision, as a share of the knee's rate."""
 
 Counts = tuple[tuple[str, int], ...]
 """Replicas by pool."""
@@ -49,7 +48,7 @@ class Tried:
     replicas: dict[str, int]
     """By pool."""
     lost: str | None
-    """The pool of which one replica is gone."""
+    """The pool that has lost a replica."""
     rate_per_s: float
     """Requests that arrived."""
     goodput: Interval
@@ -62,7 +61,7 @@ class Tried:
     in_system: float
     """L: mean number of requests in replicas and queue."""
     output_tokens: float
-    """Of one answer, in the mean."""
+    """Mean tokens of an answer."""
     target: float
     reached: bool
 
@@ -78,7 +77,7 @@ class Tried:
 
     @property
     def certain(self) -> bool:
-        """Whether its interval, if it has one, lies on one side of the target."""
+        """Whether its interval, if any, is entirely on one side of the target."""
         low, high = self.goodput.low, self.goodput.high
         return low is None or high is None or low >= self.target or high < self.target
 
@@ -110,7 +109,7 @@ class Knee:
 
 @dataclass(slots=True)
 class Search:
-    """A search for the knee. `on_run` hears of each run."""
+    """A search for the knee. `on_run` is called after each run."""
 
     policy: Policy
     workload: Traffic
@@ -167,11 +166,11 @@ class Search:
         return counts
 
     def _fewest_of(self, pool: str, counts: Counts) -> Counts:
-        """The others stay as they are."""
+        """The pool's smallest number, with the other pools unchanged."""
         return _with(counts, pool, fewest(lambda n: self._try(_with(counts, pool, n)), dict(counts)[pool]))
 
     def _fewest_with_one_lost(self, counts: Counts, pool: str) -> int:
-        """Mostly one more; none where the pool has room for it, or nothing to do."""
+        """Replicas to add for a lost one: mostly one; none if the pool has spare room, or no work."""
         if self._try(counts, lost=pool).reached:
             return dict(counts)[pool]
         least = dict(counts)[pool] + 1
@@ -190,7 +189,7 @@ class Search:
         return self._limit(counts, times)
 
     def _limit(self, counts: Counts, low: float = 1.0) -> Tried:
-        """By bisection between a rate that is reached, as a multiple of the wanted one, and one that is too high."""
+        """The highest rate that is reached, by bisection between multiples of the wanted rate."""
         high = low * (1.0 + 1.0 / sum(n for _, n in counts))
         while self._try(counts, times=high).reached:
             if high >= MAX_TIMES:
@@ -216,7 +215,8 @@ class Search:
 
 
 def fewest(attempt: Callable[[int], Tried], start: int, least: int = 1) -> int:
-    """The smallest number from `least` on that reaches the target; the search begins at `start`. Raises ValueError."""
+    """The smallest number, from `least` on, that reaches the target; the search begins at `start`. Raises
+    ValueError."""
     low, high = least - 1, start
     best, idle = 0.0, 0
     while not (found := attempt(high)).reached:

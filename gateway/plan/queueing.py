@@ -6,8 +6,8 @@
     P(wait > t) = C exp(-(c - a) t / service time)
 
 The recursion keeps every value between 0 and 1, so thousands of servers neither lose digits nor overflow; factorials
-would at 171. It forgets its start: far below `a`, where B(n) is 1 - n/a up to 1/a, an error shrinks by n/a at each
-step. Sources: A. K. Erlang, 1917; I. Adan and J. Resing, Queueing Systems, 2015, chapter 5.
+would at 171. Errors of the start vanish: far below `a`, where B(n) is 1 - n/a up to 1/a, an error shrinks by n/a at
+each step. Sources: A. K. Erlang, 1917; I. Adan and J. Resing, Queueing Systems, 2015, chapter 5.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass
 
 SATURATED = 1.0 - 1e-9
-"""From here on a utilisation counts as 1, whatever rounding made of it."""
+"""From here on a utilisation counts as 1, despite rounding."""
 FAR_BELOW = 40.0
 """The recursion begins this many square roots of the load below it: an error has shrunk by e^-800 when it arrives."""
 
@@ -28,7 +28,7 @@ class Waits:
     p_wait: float
     """Share of the requests that wait at all (0-1)."""
     mean_s: float
-    """Over all requests, those that do not wait included."""
+    """Mean over all requests, also those that do not wait."""
     p95_s: float
     p99_s: float
     queue: float
@@ -47,7 +47,7 @@ def erlang_b(load: float, servers: int) -> float:
 
 
 def erlang_c(load: float, servers: int) -> float:
-    """P(a request has to wait) if all wait as long as necessary: 1 from `load` = `servers` on."""
+    """P(a request has to wait), if nobody gives up; 1 from `load` = `servers` on."""
     if load >= servers:
         return 1.0
     blocked = erlang_b(load, servers)
@@ -70,5 +70,5 @@ def waits(load: float, servers: int, service_s: float) -> Waits | None:
 
 
 def _quantile(p_wait: float, q: float, drains_per_s: float) -> float:
-    """The wait that a share `q` of all requests does not exceed: 0 if as many find a server free."""
+    """The wait that a share `q` of all requests does not exceed: 0 if that share finds a free server."""
     return max(0.0, math.log(p_wait / (1.0 - q))) / drains_per_s if p_wait > 0.0 else 0.0

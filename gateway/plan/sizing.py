@@ -1,12 +1,12 @@
-"""How many replicas a load needs, and its waits, cost and outages: arithmetic, nothing simulated.
+"""The replicas that a load needs, and its waits, cost and outages, by arithmetic.
 
     in flight = rate x latency                              Little's law (J. D. C. Little, 1961)
     replicas  = ceil(in flight / (slots x utilization))     by slots
     replicas  = ceil(rate / (per replica x utilization))    by a measured rate per replica
 
-Waits are those of one queue for all slots (`queueing`), as a gateway in front keeps it. Next to them stand the waits
-with one queue per replica, each with its part of the load, as blind spreading makes them. If a replica is measured to
-carry less than slots / latency, its slots turn over more slowly by that factor.
+Waits are those of one queue for all slots (`queueing`), as a gateway in front keeps it. Beside them are the waits with
+one queue per replica, as blind spreading of the load makes them. If a replica is measured to carry less than slots /
+latency, its slots turn over more slowly by that factor.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CURVE_AT = (0.99, 0.97, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5)
 """The curve has a row for each of these utilisations."""
 MAX_REPLICAS = 100_000
 MIN_REPLICAS = 1e-12
-"""A smaller load counts as none: it is a mistyped option, and far below it doubles lose their precision."""
+"""A smaller load is refused: it is a mistyped option, and far below it doubles lose precision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Load:
         if self.slots is not None and self.latency_s is None:
             raise ValueError("--slots needs --latency: how long does a request hold a slot?")
         if self.latency_s is None and self.per_replica_per_s is None:
-            raise ValueError("say how long a request takes (--latency), or what a replica carries (--per-replica)")
+            raise ValueError("give the time of a request (--latency), or the rate of a replica (--per-replica)")
         if self.p99_wait_s is not None and self.slots is None:
             raise ValueError("--p99-wait needs --slots and --latency: waits are computed from them")
         if self.full is not None and self.full < MIN_REPLICAS:
@@ -90,11 +90,11 @@ class Point:
 
     replicas: int
     utilization: float
-    """Share of their capacity that the load takes: from 1 on they cannot carry it."""
+    """Share of their capacity that the load takes; from 1 on they cannot carry it."""
     waits: Waits | None
-    """With one queue for all; None if it grows without end, and if slots are unknown."""
+    """Waits with one queue for all; None if it grows without end, or if slots are unknown."""
     apart: Waits | None
-    """The same with a queue at each replica."""
+    """Waits with a queue at each replica."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +108,14 @@ class Plan:
     replicas_by_rate: int | None
     replicas_by_wait: int | None
     replicas_needed: int | None
-    """The most of these."""
+    """The largest of these."""
     replicas: int | None
     """With the spares."""
     planned: Point | None
     one_lost: Point | None
-    """When one of the replicas is gone."""
+    """The load with one replica lost."""
     replicas_one_lost: int | None
-    """Needed so that the utilisation holds when one of them is gone."""
+    """Replicas that keep the utilisation with one lost."""
     cost: Cost | None
     availability: Availability | None
     curve: tuple[Point, ...]
@@ -145,10 +145,10 @@ def plan(load: Load) -> Plan:
 
 
 def point(load: Load, replicas: int) -> Point:
-    """So many replicas (at least one) under that load. Raises ValueError if its capacity is unknown."""
+    """This many replicas (at least one) under that load. Raises ValueError if its capacity is unknown."""
     full, slots = load.full, load.slots
     if full is None:
-        raise ValueError("what a replica carries is not known: say --slots, or --per-replica")
+        raise ValueError("the capacity of a replica is not known: give --slots, or --per-replica")
     utilization = full / replicas
     if slots is None:
         return Point(replicas, utilization, None, None)
@@ -174,10 +174,8 @@ def _by_rate(load: Load) -> int | None:
 
 
 def _by_wait(load: Load) -> int | None:
-    """The fewest replicas with which the p99 of waits is short enough.
-
-    More replicas never make waits longer: bisection.
-    """
+    """The fewest replicas with a short enough p99 of waits, by bisection, since more replicas never make waits
+    longer."""
     if load.p99_wait_s is None or load.full is None:
         return None
     high = low = int(load.full * (1.0 - FUZZ))  # with this many the queue grows without end
@@ -208,7 +206,7 @@ def _bounded(replicas: float) -> int:
 
 
 def _availability(load: Load, replicas: int | None) -> Availability | None:
-    """Enough are up as long as the remaining ones can carry the load at all."""
+    """Enough are up while the remaining ones can carry the load at all."""
     if load.availability is None or replicas is None or load.full is None:
         return None
     return availability(load.availability, replicas, _whole(load.full))

@@ -1,4 +1,4 @@
-"""On which terms replicas are bought: how many spare ones, and at what price."""
+"""The terms of replicas: number of spare ones, and their price."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 HOUR_S = 3600.0
 MAX_PRICE = 1e12
-"""Price of a replica per hour, in any currency: a larger one is no sensible number."""
+"""Upper bound on the price of a replica per hour, in any currency."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """In the currency of the price. Per million: at the planned rate, all day long."""
+    """Costs in the currency of the price; those per million hold at the planned rate, all day long."""
 
     per_hour: float
     per_million_requests: float
@@ -28,16 +28,16 @@ class Terms:
     price_per_hour: float | None = None
     """Of one replica."""
     output_tokens: float | None = None
-    """Of one answer, in the mean."""
+    """Mean tokens of an answer."""
 
     def __post_init__(self) -> None:
         above_0("--output-tokens", self.output_tokens, "tokens of the mean answer, such as 200")
         if self.spare < 0:
-            raise ValueError(f"--spare is {self.spare}: say how many replicas more than needed, 0 or more")
+            raise ValueError(f"--spare is {self.spare}: give the number of extra replicas, 0 or more")
         if self.price_per_hour is not None and not 0.0 <= self.price_per_hour <= MAX_PRICE:
-            raise ValueError(f"--price is {self.price_per_hour:g}: say what a replica costs per hour, such as 3")
+            raise ValueError(f"--price is {self.price_per_hour:g}: give the price of a replica per hour, such as 3")
         if self.output_tokens is not None and self.price_per_hour is None:
-            raise ValueError("--output-tokens is for the cost of a million of them: say the --price of a replica, too")
+            raise ValueError("--output-tokens is for the cost of a million of them: give the --price of a replica, too")
 
     def cost(self, replicas: int, rate_per_s: float, output_tokens: float | None = None) -> Cost | None:
         """Cost of this many replicas at that rate; None without a price.
@@ -55,7 +55,7 @@ class Terms:
 def above_0(option: str, value: float | None, right: str) -> None:
     """Raises ValueError unless the value is absent, or finite and above 0."""
     if value is not None and not 0.0 < value < math.inf:
-        raise ValueError(f"{option} is {value:g}: say {right}")
+        raise ValueError(f"{option} is {value:g}: give {right}")
 
 
 def share(option: str, value: float | None, right: str) -> None:
@@ -65,4 +65,4 @@ def share(option: str, value: float | None, right: str) -> None:
 
 
 BARE = Terms()
-"""No spare ones, no price."""
+"""Terms without spare replicas and without a price."""

@@ -23,7 +23,7 @@ def builtin(replica_urls: Sequence[str]) -> Policy:
 
 
 def written(replica_urls: Sequence[str]) -> dict[str, object]:
-    """The same policy, as a policy file would say it."""
+    """The same policy as the text of a policy file."""
     return {
         "apiVersion": "tailgate/v1",
         "models": {"*": {"pools": ["default"]}},
@@ -38,6 +38,6 @@ def written(replica_urls: Sequence[str]) -> dict[str, object]:
 
 
 def _of_argument(error: PolicyError) -> PolicyError:
-    """The same error, in terms of its option: the second `--replica` is number 2."""
+    """The same error with the name of its option: the second `--replica` is number 2."""
     index = re.search(r"replicas\[(\d+)\]", error.path)
     return PolicyError(f"--replica (number {int(index[1]) + 1})" if index else "--replica", 0, "", error.message)

@@ -1,6 +1,6 @@
 """Rules between the fields of a policy: names that exist, sums, orders, duplicates.
 
-Each check walks whatever shape the document has, so that a mistake in one field does not hide another elsewhere.
+Each check accepts any shape of document, so that a mistake in one field does not hide others.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class At:
 
     @property
     def where(self) -> str:
-        """Its position, for an error elsewhere."""
+        """Its position, for an error at another place."""
         mark = self.document.mark(self.path)
         return f"on line {mark.line}" if mark else "before"
 
@@ -99,7 +99,7 @@ def _known_list(places: At, what: str, known: At) -> None:
 
 
 def references(root: At) -> None:
-    """Pools, tiers and models that are named exist."""
+    """Named pools, tiers and models must exist."""
     for _, model in root["models"].items():
         _known_list(model["pools"], "pool", root["pools"])
     for name, pool in root["pools"].items():
@@ -115,7 +115,7 @@ def references(root: At) -> None:
 
 
 def splits(root: At) -> None:
-    """A model has pools or a split, and the arms of a split are other models with pools."""
+    """A model must have pools or a split; the arms of a split must be other models with pools."""
     models = root["models"]
     own = {str(alias.data): name for name, model in models.items() for alias in model["aliases"].names().values()}
     for name, model in models.items():
@@ -130,7 +130,9 @@ def splits(root: At) -> None:
             split.wrong("the model * cannot be split: split a model with a name", at_key=True)
         for field in ("pools", "upstream", "report", "tokenizer", "mirror"):
             if model[field].data is not None:
-                model[field].wrong("stands beside a split: write it at the models that the split names", at_key=True)
+                model[field].wrong(
+                    "must not be beside a split: write it at the models that the split names", at_key=True
+                )
         for arm, weight in split.items():
             if arm in own:
                 weight.wrong(f"{plain(arm)} is an alias: write the name of its model, {plain(own[arm])}", at_key=True)
@@ -144,7 +146,7 @@ def splits(root: At) -> None:
 
 
 def mirrors(root: At) -> None:
-    """A shadow pool exists, and serves no model: copies would take its slots."""
+    """A shadow pool must exist, and must serve no model: copies would take its slots."""
     serving = {pool: place for _, model in root["models"].items() for pool, place in model["pools"].names().items()}
     for _, model in root["models"].items():
         to = model["mirror"]["to"]
@@ -154,7 +156,7 @@ def mirrors(root: At) -> None:
 
 
 def fallbacks(root: At) -> None:
-    """A fallback is a model with pools, of which the tier may use one."""
+    """A fallback must be a model with pools, one of which the tier may use."""
     models = root["models"]
     own = {str(alias.data): name for name, model in models.items() for alias in model["aliases"].names().values()}
     for _, tier in root["tiers"].items():
@@ -174,7 +176,7 @@ def fallbacks(root: At) -> None:
 
 
 def default_tier(root: At) -> None:
-    """It is clear which tier is the default."""
+    """The default tier must be clear."""
     tiers = root["tiers"].data
     if isinstance(tiers, dict) and len(tiers) > 1 and root["defaults"]["tier"].data is None:
         names = ", ".join(map(plain, sorted(tiers)))
@@ -182,7 +184,7 @@ def default_tier(root: At) -> None:
 
 
 def aliases(root: At) -> None:
-    """Each name that clients may use means one model."""
+    """Each name for clients must mean one model."""
     models = root["models"]
     taken: dict[str, At] = {}
     for name, model in models.items():
@@ -201,7 +203,7 @@ def aliases(root: At) -> None:
 
 
 def tokenizers(root: At) -> None:
-    """Tokenizer files are there, and can be read by this installation."""
+    """Tokenizer files must exist, and this installation must be able to read them."""
     folder = FilePath(root.document.file).parent
     for _, model in root["models"].items():
         place = model["tokenizer"]
@@ -224,7 +226,7 @@ def _is_tokenizer(path: FilePath) -> bool:
 
 
 def replicas(root: At) -> None:
-    """Every pool has replicas; no replica occurs twice, by URL or by name."""
+    """Every pool must have replicas; no replica may occur twice, by URL or by name."""
     urls: dict[object, At] = {}
     names: dict[object, At] = {}
     for _, pool in root["pools"].items():
@@ -249,7 +251,7 @@ def replicas(root: At) -> None:
 
 
 def cache_keys(root: At) -> None:
-    """Caches of tenants are separated only with a secret, and only if the engine takes a salt."""
+    """Separate caches of tenants need a secret, and an engine that takes a salt."""
     for _, pool in root["pools"].items():
         isolation, key, engine = pool["cache_isolation"], pool["cache_key"], pool["engine"]
         if isolation.data != "tenant":
@@ -265,7 +267,7 @@ def cache_keys(root: At) -> None:
 
 
 def reserves(root: At) -> None:
-    """Reserved shares add up to at most 100%, and go to tiers that can use them."""
+    """Reserved shares must add up to at most 100%, and go to tiers that can use them."""
     for name, pool in root["pools"].items():
         total = 0.0
         for tier, place in pool["reserve"].items():
@@ -282,7 +284,7 @@ def reserves(root: At) -> None:
 
 
 def floors(root: At) -> None:
-    """The floors of all tiers add up to at most 100%."""
+    """The floors of all tiers must add up to at most 100%."""
     places = [tier["floor"] for _, tier in root["tiers"].items()]
     total = sum(_number(units.share, place) or 0.0 for place in places)
     if total > 1 + 1e-9:
@@ -291,7 +293,7 @@ def floors(root: At) -> None:
 
 
 def bindings(root: At) -> None:
-    """A tier that is bound to pools can get at least one model there."""
+    """A tier that is bound to pools must get at least one model there."""
     served = {pool for _, model in root["models"].items() for pool in model["pools"].names()}
     known = {name for name, _ in root["pools"].items()}
     for _, tier in root["tiers"].items():
@@ -301,14 +303,14 @@ def bindings(root: At) -> None:
 
 
 def objectives(root: At) -> None:
-    """Thresholds do not decrease with the percentile, and each objective has one."""
+    """Thresholds must not decrease with the percentile, and each objective must have one."""
     for _, tier in root["tiers"].items():
         for metric in Metric:
             place = tier["slo"][metric.value]
             if not isinstance(place.data, dict):
                 continue
             if not PERCENTILES.keys() & place.data.keys():
-                place.wrong("names no percentile: write at least one, such as p99: 2s", at_key=True)
+                place.wrong("has no percentile: write at least one, such as p99: 2s", at_key=True)
             below: At | None = None
             for percentile in PERCENTILES:
                 threshold = place[percentile]
@@ -324,7 +326,7 @@ def objectives(root: At) -> None:
 
 
 def answer_lengths(root: At) -> None:
-    """The default length of an answer is within its limit."""
+    """The default length of an answer must be within its limit."""
     for _, tier in root["tiers"].items():
         default, limit = tier["max_tokens"]["default"], tier["max_tokens"]["limit"]
         if isinstance(default.data, int) and isinstance(limit.data, int) and default.data > limit.data:
@@ -332,7 +334,7 @@ def answer_lengths(root: At) -> None:
 
 
 def key_hashes(root: At) -> None:
-    """No key is listed twice."""
+    """No key may be listed twice."""
     first: dict[object, At] = {}
     for key in root["keys"].entries():
         place = key["sha256"]
@@ -342,7 +344,7 @@ def key_hashes(root: At) -> None:
 
 
 def origins(root: At) -> None:
-    """Every page on the web may use the API only if it needs a key."""
+    """All web pages may use the API only if there are keys."""
     for place in root["listen"]["origins"].entries():
         if place.data == "*" and not root["keys"].data:
             place.wrong("* opens the replicas to every web page, since there are no keys: add keys, or list the pages")

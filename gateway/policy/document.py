@@ -21,7 +21,7 @@ _VARIABLE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|\$\
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Where a value stands (lines count from 1), and its spelling there: `${NAME}`, not its content."""
+    """The place of a value (lines count from 1), and its spelling there: `${NAME}`, not its content."""
 
     key_line: int
     line: int
@@ -66,7 +66,7 @@ def read_text(text: str, file: str, environment: Mapping[str, str]) -> Document:
     yaml = YAML(typ="safe", pure=True)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an anchor defined twice: the later one counts, as YAML says
+            warnings.simplefilter("ignore")  # if an anchor is defined twice, the later one counts, as in YAML
             root = yaml.compose(text)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -93,7 +93,7 @@ class _Reader:
 
     def value(self, node: Node, path: Path, key: Node) -> object:
         written = node.value if isinstance(node, ScalarNode) else ""
-        # A value that is left out is marked at the next token.
+        # The mark of a missing value is at the next token.
         start = key if node.start_mark.index == node.end_mark.index else node
         self._document.marks[path] = Mark(key.start_mark.line + 1, start.start_mark.line + 1, written)
         if self._too_many():
@@ -129,7 +129,7 @@ class _Reader:
             return None
 
     def _items(self, node: MappingNode, path: Path, merging: tuple[Node, ...] = ()) -> Iterator[tuple[str, Node, Node]]:
-        """Name, key and value of each entry; entries merged by `<<` come last, and the others win over them."""
+        """Name, key and value of each entry; entries merged by `<<` come last, and do not override others."""
         first: dict[str, Node] = {}
         merged: list[MappingNode] = []
         for key, item in node.value:

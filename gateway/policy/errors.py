@@ -15,7 +15,7 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class PolicyError:
-    """One thing that is wrong, or that deserves a warning. `line` counts from 1; 0 without a file."""
+    """One error or warning. `line` counts from 1; 0 without a file."""
 
     file: str
     line: int
@@ -57,14 +57,14 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def among(name: str, known: Iterable[str]) -> str:
-    """`did you mean x? Known: w, x, y`: all names in their order, with the similar one first."""
+    """`did you mean x? Known: w, x, y`: the similar name, then all names in their order."""
     names = list(known)
     near, listed = _near(name, sorted(names)), ", ".join(names)
     return f"{near} Known: {listed}" if near else f"known: {listed}"
 
 
 def _near(name: str, names: list[str]) -> str:
-    """`did you mean x?`; empty if none is similar. `names` are in order, so that the answer is always the same."""
+    """`did you mean x?`; empty if none is similar. `names` are sorted, so that the result is always the same."""
     near = get_close_matches(name, names, n=1, cutoff=0.6)
     return f"did you mean {plain(near[0])}?" if near else ""
 

@@ -11,7 +11,7 @@ def exposure_error(policy: Policy, host: str) -> str | None:
     if policy.keys or policy.open_on_any_address or is_loopback(host):
         return None
     return (
-        f"refusing to serve without keys on {host or 'every address'}: whoever can reach it could use the replicas. "
+        f"refusing to serve without keys on {host or 'every address'}: anybody there could use the replicas. "
         "Add keys to the policy (`tailgate key new`), or serve on 127.0.0.1, "
-        "or say `listen: {open_on_any_address: true}` in the policy"
+        "or write `listen: {open_on_any_address: true}` into the policy"
     )

@@ -1,4 +1,4 @@
-"""Keys of clients: made from the system's randomness; the gateway knows only their hashes."""
+"""Keys of clients: made from the system's random source. The gateway knows only their hashes."""
 
 from __future__ import annotations
 

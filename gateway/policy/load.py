@@ -22,7 +22,7 @@ def load(path: Path | str, environment: Mapping[str, str] = os.environ) -> Polic
 
 
 def text_of(path: Path | str) -> str:
-    """The text in a file. Raises PolicyErrors where it cannot be read."""
+    """The text in a file. Raises PolicyErrors if it cannot be read."""
     try:
         return Path(path).read_bytes().decode()
     except OSError as error:

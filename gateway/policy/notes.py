@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from gateway.core.policy import Model, Policy, SessionKey, Tier
 
 MIN_TENANTS = 20
-"""Number of tenants from which on a split by tenant comes close to the weights."""
+"""Number of tenants from which on a split by tenant is close to the weights."""
 
 
 def notes(policy: Policy) -> tuple[str, ...]:
-    """One sentence for each part that has no effect, or hardly the intended one."""
+    """One sentence for each part without effect, or with an unexpected one."""
     found = [*_unused(policy)]
     for tier in policy.tiers.values():
         found += _of_tier(tier)
         if tier.fallback and {model.name for model in policy.models.values()} == {tier.fallback}:
-            found.append(f"tiers.{tier.name}.fallback: has no effect, there is no other model")
+            found.append(f"tiers.{tier.name}.fallback: has no effect: there is no other model")
     return tuple(found)
 
 
@@ -36,11 +36,11 @@ def _unused(policy: Policy) -> Iterator[str]:
     if not policy.keys and not policy.open_on_any_address:
         yield "keys: there are none, so this policy is served on loopback only"
     if policy.keys and policy.host_names:
-        yield "listen.names: has no effect with keys, every Host is served"
+        yield "listen.names: has no effect: with keys, every Host is served"
 
 
 def _equals(policy: Policy) -> Iterator[str]:
-    """The meaning of weights among tiers of one priority. Equal weights need no note."""
+    """A note on the effect of weights among tiers of one priority. Equal weights need none."""
     levels: dict[int, list[Tier]] = {}
     for tier in policy.tiers.values():
         levels.setdefault(tier.priority, []).append(tier)

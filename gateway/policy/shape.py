@@ -17,7 +17,7 @@ File = TypeVar("File", bound=Section)
 
 _KEY = "[key]"  # pydantic's mark for an error in the key of a mapping
 
-# Values of these fields are never shown in an error, whatever was put there by mistake.
+# Values of these fields are never shown in an error.
 _SECRET = frozenset({"sha256", "api_key", "cache_key", "url"})
 
 _SENTENCES = {
@@ -27,16 +27,16 @@ _SENTENCES = {
     "string_type": "{value} is not a text",
     "finite_number": "{value} is not a finite number",
     "greater_than": "{value} is too small: it must be more than {gt:g}",
-    "greater_than_equal": "{value} is too small: the least is {ge}",
+    "greater_than_equal": "{value} is too small: the minimum is {ge}",
     "less_than": "{value} is too large: it must be less than {lt:g}",
-    "less_than_equal": "{value} is too large: the most is {le}",
+    "less_than_equal": "{value} is too large: the maximum is {le}",
     "string_too_short": "is empty: write at least one character",
 }
 _CONTAINERS = {"dict_type": "a mapping", "model_type": "a mapping", "list_type": "a list"}
 
 
 def _is_another(document: Document, file: type[Section]) -> bool:
-    """Whether a document declares another version or kind: then its other errors do not matter."""
+    """Whether a document declares another version or kind. Then its other errors are ignored."""
     found = document.data if isinstance(document.data, Mapping) else {}
     errors = []
     for name in ("apiVersion", "kind"):
@@ -50,7 +50,7 @@ def _is_another(document: Document, file: type[Section]) -> bool:
 
 
 def checked(document: Document, file: type[File], check: Callable[[File | None], None] = lambda _: None) -> File:
-    """The sections of a document that was read as a file of that kind. Raises PolicyErrors with all that is wrong.
+    """The sections of a document, read as a file of that kind. Raises PolicyErrors with all that is wrong.
 
     `check` adds further errors to the document; it gets None if there are no sections.
     """
@@ -150,7 +150,7 @@ def _mapping(fields: list[str]) -> str:
 
 
 def _shown(document: Document, path: Path, found: object) -> str:
-    """A value as the file has it: variables by name, secrets never."""
+    """A value in its spelling of the file: variables by name, secrets never."""
     if isinstance(found, Mapping | list):
         return _kind(found)
     if path and path[-1] in _SECRET:
@@ -180,7 +180,7 @@ def _description(file: type[Section], path: Path) -> str:
 
 
 def _section(file: type[Section], path: Path) -> type[BaseModel] | None:
-    """The section that describes what stands at `path`."""
+    """The section that describes the value at `path`."""
     kind: Any = file
     for part in path:
         kind = _plain(kind)

@@ -21,7 +21,7 @@ LOOK_EVERY_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ReloadStatus:
-    """How the last reload went, and which policy is in force. `last_reload_at` is in seconds since 1970."""
+    """Result of the last reload, and the policy in force. `last_reload_at` is in seconds since 1970."""
 
     last_reload_successful: bool
     last_reload_at: float
@@ -69,7 +69,7 @@ class PolicyWatcher:
                 await self.reload()
 
     async def reload(self) -> bool:
-        """Read the file now, changed or not: True if it is in force, False if the last good one stays."""
+        """Read the file now, even if unchanged. True if it is in force, False if the last good one stays."""
         async with self._turn:
             self._seen = await asyncio.to_thread(_digest_of, self._path)
             generation = self.status.generation + 1
@@ -81,7 +81,7 @@ class PolicyWatcher:
                 return False
             except Exception as error:  # noqa: BLE001 - a bug with one policy must not keep the next from being seen
                 self._on_bug(error)
-                said = f"a bug of the gateway kept it from being taken on: {type(error).__name__}, see the log"
+                said = f"a bug of the gateway prevented its use: {type(error).__name__}, see the log"
                 self._failed(PolicyErrors([PolicyError(str(self._path), 0, "", said)]))
                 return False
             self._seen = policy.digest
@@ -98,7 +98,7 @@ class PolicyWatcher:
         return policy
 
     async def _notices(self) -> AsyncIterator[object]:
-        """One item for each moment at which the file may have changed.
+        """Yields whenever the file may have changed.
 
         The folder is watched, not the file: editors replace files, and Kubernetes swaps the link `..data` beside them.
         """
@@ -118,7 +118,7 @@ def _folders(path: Path) -> Sequence[Path]:
 
 
 def _digest_of(path: Path) -> str:
-    """SHA-256 of the file as the policy's own digest is made; empty while there is no such file."""
+    """SHA-256 of the file, like the policy's own digest; empty if the file does not exist."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:

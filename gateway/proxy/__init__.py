@@ -1,1 +1,1 @@
-"""The sockets: server, upstream connections, and the exchange between them."""
+"""Sockets: the server, upstream connections, and the exchange between them."""

@@ -1,8 +1,8 @@
 """Admits web pages by Host and Origin: without that, every page could use a keyless gateway on loopback.
 
 A page whose own name points at 127.0.0.1 (DNS rebinding) sends that name in Host. A form or a `text/plain` request from
-any page sends that page's Origin. With keys, a page needs one like any client. Listed pages may read the answers
-(CORS), but never with cookies or other credentials, so that even listing every page gives none of them a key.
+any page sends that page's Origin. With keys, a page needs one like any client. Listed pages may read answers (CORS),
+but never with cookies or other credentials: even if every page is listed, none gets a key.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class BrowserAccess:
             head.cors = cors_lines(origin)
 
     def preflight_problem(self, head: RequestHead) -> Problem | None:
-        """Why a page may not send a request. Its browser's preflight carries no key and may name any path."""
+        """Why a page may not send a request. A preflight carries no key and may name any path."""
         return self.problem(head) or (None if head.cors else self._foreign(head.fields[ORIGIN]))
 
     def _is_known(self, host: bytes) -> bool:
@@ -67,7 +67,7 @@ class BrowserAccess:
         return True
 
     def _is_own(self, origin: bytes, host: bytes | None) -> bool:
-        """Whether it is listed, or comes from the requested host and port, where these are known."""
+        """Whether the origin is listed, or is the requested host and port, if these are known."""
         origin = origin.lower()
         if origin in self._origins:
             return True

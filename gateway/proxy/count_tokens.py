@@ -1,7 +1,7 @@
 """`POST /v1/messages/count_tokens`: the length of a prompt, without running it.
 
 Claude Code asks dozens of times when it starts. So a count takes no slot and nothing from a tenant's limits, and is
-never refused because of load. Beyond a few at a time the engines are not asked, and the answer is the gateway's
+never refused because of load. Engines are asked for only a few counts at a time; other answers are the gateway's
 estimate.
 """
 
@@ -27,7 +27,7 @@ from gateway.wire.request import BadRequest, Parsed, parse_counted, render
 from gateway.wire.session import session_of, sticky_key
 
 MAX_ASKED: Final = 64
-"""Counts asked of engines at a time, over all tenants."""
+"""Most counts that engines are asked for at a time, over all tenants."""
 MAX_ASKED_OF_ONE: Final = 8
 """The same for one tenant."""
 
@@ -73,7 +73,7 @@ class CountUnderWay:
         self._task = task
 
     def left(self, why: Reason) -> None:
-        """The client is gone."""
+        """The client has left."""
         self._task.cancel()
 
     def pause(self) -> None:
@@ -96,7 +96,7 @@ class CountingEndpoint:
         """`find`: returns the model that serves a name, and the adapter that the name means; `count_exactly`: None
         without a tokenizer.
 
-        `told` hears of each answer.
+        `told` is called with each answer.
         """
         self._driver = driver
         self._find = find
@@ -139,7 +139,7 @@ class CountingEndpoint:
     async def _asked_of_engine(
         self, asker: CountAsker, pools: Sequence[PoolSpec], parsed: Parsed, model: Model, session: Session | None
     ) -> int | None:
-        """The engine's own count; None if it has none, or too many are being asked for."""
+        """The engine's own count; None if it has none, or if too many counts are under way."""
         asked, tenant = self._asked, asker.tenant
         if asked[tenant] >= MAX_ASKED_OF_ONE or asked.total() >= MAX_ASKED:
             return None
@@ -161,7 +161,7 @@ class CountingEndpoint:
         tokens = self._count_exactly(model, parsed)
         if tokens is not None:
             return CountSource.TOKENIZER, tokens
-        # The high estimate: a client that underestimates a prompt sends one that does not fit.
+        # The high estimate: with a low one, a client would send prompts that do not fit.
         size = parsed.prompt_bytes + Placeholders(parsed.fields, model.sent_as(parsed.model)).correction
         name = parsed.model if model.any_name else model.name
         return CountSource.ESTIMATE, self._driver.controller.prompts.estimate(name, size)[1]

@@ -11,7 +11,8 @@ MAX_AT_ONCE: Final = 32
 
 
 class Deadline(Generic[K]):
-    """A set of keys that all get the same time. First in is first due, so a sweep looks only at those that are."""
+    """A set of keys that all get the same time. The first added is the first due, so a sweep reads only overdue
+    keys."""
 
     def __init__(self, limit_s: float, act: Callable[[K], None], broke: Callable[[K, Exception], None]) -> None:
         """`broke` gets an exception raised by `act`; the other keys are handled all the same."""
@@ -35,7 +36,7 @@ class Deadline(Generic[K]):
         return next(iter(self._due), None)
 
     def sweep(self, now: float) -> bool:
-        """Act on overdue keys, at most `MAX_AT_ONCE`; returns whether more are overdue.
+        """Act on at most `MAX_AT_ONCE` overdue keys. Returns whether more are overdue.
 
         Gives whether more are overdue.
         """

@@ -14,7 +14,7 @@ class CompressedConnection(LimitedConnection, Protocol):
     """A client connection with a compressed body."""
 
     def decoded(self, body: bytes | Problem) -> None:
-        """The body is whole, or there is none."""
+        """The body is complete, or there is none."""
 
 
 class BodyDecoder:
@@ -29,11 +29,12 @@ class BodyDecoder:
         self._stopped = False
 
     def stop(self) -> None:
-        """The client is gone."""
+        """The client has left."""
         self._stopped = True
 
     def run(self) -> None:
-        """Decode one part, and continue when all others have had a turn: then whole bodies come one by one, too."""
+        """Decode one part, and continue after all other bodies had a turn: so complete bodies arrive one by one,
+        too."""
         if self._stopped:
             return
         try:

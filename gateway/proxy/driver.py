@@ -43,7 +43,7 @@ def _is_failure(finish: AttemptResult) -> bool:
 
 
 class Meter(Protocol):
-    """Where facts about requests go."""
+    """Receiver of facts about requests."""
 
     def ended(self, record: Record) -> None: ...
     def refused_early(self, why: Reason) -> None: ...
@@ -55,14 +55,14 @@ class Meter(Protocol):
 
 
 class CommandHandler(ABC):
-    """Acts on the commands that are addressed to one request."""
+    """Carries out the commands for one request."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
     def tokens_seen(self) -> int:
-        """Tokens received so far by the attempt that has most."""
+        """Tokens received so far, of the attempt with the most."""
 
     @abstractmethod
     def dispatch(self, attempt_id: int, replica: str, max_tokens: int, degraded: bool, model: str) -> None:
@@ -90,7 +90,7 @@ class CommandHandler(ABC):
 
     @abstractmethod
     def abort(self) -> None:
-        """Close the client's connection, when no other way is left to end the request."""
+        """Close the client's connection, if no other way is left to end the request."""
 
 
 class Driver:
@@ -105,22 +105,22 @@ class Driver:
     ) -> None:
         self.controller = controller
         self.clock = clock
-        """The time of the request path, in seconds: `time.monotonic`, but for tests."""
+        """The time of the request path, in seconds: `time.monotonic`, except in tests."""
         self.supervisor = Supervisor(meter.bug, clock)
         self._meter = meter
         self._loop = loop
         self._exchanges: dict[int, CommandHandler] = {}
         self._request_ids: dict[int, int] = {}
-        """Which request an open attempt is of."""
+        """The request of each open attempt."""
         self._waiting: deque[tuple[Callable[..., list[Command]], tuple[object, ...], int]] = deque()
-        """Calls to be made: the method, its arguments but for the time, the request concerned or 0."""
+        """Waiting calls: the method, its arguments without the time, the request concerned or 0."""
         self._carried: list[Command] = []
         """The controller's latest answer, once its commands are being carried out."""
         self._busy = False
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = math.inf
         self._silent_until = -math.inf
-        """No alarm rings before."""
+        """Time before which no alarm may fire."""
         self._last_id = 0
 
     # ---- calls
@@ -152,11 +152,11 @@ class Driver:
             self._arm()
 
     def first_token(self, attempt: int) -> None:
-        """An attempt has something to show."""
+        """An attempt has content to show."""
         self._call(self.controller.first_token, (attempt,), self._request_ids.get(attempt, 0))
 
     def full(self, attempt: int) -> None:
-        """An attempt has more bytes than can be held back, and no first token among them."""
+        """An attempt has more bytes than can be held, without a first token."""
         self._call(self.controller.full, (attempt,), self._request_ids.get(attempt, 0))
 
     def progress(self, attempt: int, tokens: int) -> None:
@@ -195,7 +195,7 @@ class Driver:
         self._carry_out(commands)
 
     def leave(self, request_id: int, why: Reason) -> None:
-        """The client is gone."""
+        """The client has left."""
         self._call(self._leave, (request_id, why), request_id)
 
     def observe(self, replica: str, sample: Sample) -> None:
@@ -214,11 +214,11 @@ class Driver:
         """End all requests under way."""
         self._call(self.controller.shut)
         for request_id in list(self._exchanges):
-            # Only where a bug has kept it from being ended.
+            # It is open only if a bug prevented its end.
             self._call(self.controller.fail, (request_id,), request_id)
 
     def broke(self, request_id: int, callback: Callback, error: Exception) -> None:
-        """A callback that handled this request raised: the request is ended with an error."""
+        """A callback for this request raised: end the request with an error."""
         self.supervisor.caught(callback, error)
         self._call(self.controller.fail, (request_id,), request_id)
 
@@ -266,7 +266,7 @@ class Driver:
         try:
             return self.controller.finish(attempt, finish, now)
         except Exception:
-            # The slot is freed if it still is held; an attempt that we closed teaches nothing.
+            # The slot is freed if it is still held. An attempt that we closed teaches nothing.
             self._waiting.append((self._close, (attempt,), 0))
             raise
 
@@ -282,7 +282,7 @@ class Driver:
             return self._raised(error, request_id)
 
     def _carry_out(self, commands: list[Command]) -> None:
-        """Carry out commands, then make the calls that came meanwhile and carry out theirs."""
+        """Carry out commands, then make the waiting calls and carry out theirs."""
         self._busy = True
         self._act_on(commands)
         while self._waiting:
@@ -337,7 +337,7 @@ class Driver:
     # ---- bugs
 
     def _failed(self, command: Command, error: Exception) -> None:
-        """Acting on a command raised. Effects that the controller relies on are carried out all the same."""
+        """A command raised. Its effects that the controller relies on are still carried out."""
         self.supervisor.caught(Callback.COMMAND, error)
         if isinstance(command, Dispatch | Commit):
             self._waiting.append((self.controller.fail, (command.request_id,), command.request_id))
@@ -349,7 +349,7 @@ class Driver:
             self._abort(self._exchanges.pop(command.record.request.id, None))
 
     def _raised(self, error: Exception, request_id: int) -> list[Command]:
-        """A call raised. Returns the commands decided until then, and those that end its request."""
+        """A call raised. A call raised. Returns the commands that it had decided, and those that end its request."""
         self.supervisor.caught(Callback.DECISION, error)
         commands = self._undelivered()
         exchange = self._exchanges.get(request_id)
@@ -375,7 +375,7 @@ class Driver:
         return list(decided)
 
     def _abort(self, exchange: CommandHandler | None) -> None:
-        """Close the client's connection, when no other way is left to tell it."""
+        """Close the client's connection, if no other way is left to tell the client."""
         if exchange is not None:
             try:
                 exchange.abort()

@@ -28,7 +28,7 @@ from gateway.wire.request import Parsed, change_lines, render
 
 
 class Client(Outgoing):
-    """The connection of the client that an answer goes to."""
+    """The client connection of an answer."""
 
     @abstractmethod
     def placed(self, pool: str, since: float) -> None:
@@ -50,7 +50,7 @@ class MirrorService(Protocol):
         """A request was refused for lack of capacity."""
 
     def admits(self, model: Model, size: int) -> bool:
-        """Whether a copy is made of this request."""
+        """Whether this request is copied."""
 
     def send(self, model: Model, endpoint: Endpoint, body: bytes, rid: bytes, total_s: float) -> None:
         """Send a copy, and forget it."""
@@ -59,7 +59,7 @@ class MirrorService(Protocol):
 SHEDS: Final = frozenset(
     {Reason.PREDICTED, Reason.QUEUE_FULL, Reason.EVICTED, Reason.QUEUE_TIMEOUT, Reason.NO_REPLICAS}
 )
-"""Refusals for want of capacity."""
+"""Refusals for lack of capacity."""
 MAX_COPY_S: Final = 600.0
 _OURS: Final = b"-" + PROCESS
 
@@ -76,7 +76,7 @@ class ExchangeServices:
         self.mirror: MirrorService | None = None
         self.responses = StoredResponses(driver.controller.restarts)
         self.keep_alives = KeepAlives()
-        """Streams that get comments while they are silent."""
+        """Silent streams that get comments."""
 
 
 class Exchange(AttemptOwner):
@@ -122,7 +122,7 @@ class Exchange(AttemptOwner):
         self._head = head
         self._parsed: Parsed | None = parsed
         self._model: Model = request.model
-        """The model that serves it."""
+        """The model that serves the request."""
         self._bodies: dict[int, bytes] = {}
         self._attempts: dict[int, UpstreamAttempt] = {}
         self._committed: UpstreamAttempt | None = None
@@ -136,13 +136,13 @@ class Exchange(AttemptOwner):
         self._first = first_if_stored(request, parsed)
         """A hash of what stands before the conversation, if the answer may be stored."""
         self._said_at = request.body_at
-        """When the client was last sent anything besides content."""
+        """Time at which the client was last sent anything other than content."""
         if request.stream and request.tier.keep_alive_s:
             services.keep_alives.start(self, request.tier.keep_alive_s, request.body_at)
 
     def __repr__(self) -> str:
         if self._client is None:
-            state = "client is answered or gone"
+            state = "client is answered or has left"
         elif self._committed is not None:
             state = f"committed to attempt {self._committed.id}"
         else:
@@ -193,14 +193,14 @@ class Exchange(AttemptOwner):
         upstream.send(self._message(attempt_id, upstream, body) if request is None else request, attempt)
 
     def without_options(self, attempt_id: int, upstream: ReplicaConnections, max_tokens: int) -> bytes | None:
-        """The message for a replica that refuses `stream_options`; None if the request has none."""
+        """The message without `stream_options`, for a replica that refuses them; None if the request has none."""
         parsed = self._parsed
         if parsed is None or "stream_options" not in parsed.fields:
             return None
         return self._message(attempt_id, upstream, render(parsed, self._sent_as(parsed), max_tokens, False))
 
     def commit(self, attempt_id: int, hedged: HedgeResult | None) -> None:
-        """Show the client this attempt's answer so far, and everything that follows."""
+        """Show the client this attempt's answer so far, and the rest as it arrives."""
         if hedged is not None:
             self._extra += b"x-tailgate-hedged: %b\r\n" % hedged.value.encode()
         attempt = self._committed = self._attempts[attempt_id]
@@ -223,7 +223,7 @@ class Exchange(AttemptOwner):
         elif attempt.complete and not self._shown and (attempt.reader is None or attempt.assembly is not None):
             self._show_whole(attempt, held[0])
         elif attempt.assembly is not None:
-            return  # it has won, and is shown once it is assembled
+            return  # it has won, and is sent once it is assembled
         elif attempt.reader is not None:
             self._open(STREAM_HEAD, attempt, held)
         else:
@@ -238,7 +238,7 @@ class Exchange(AttemptOwner):
         return attempt.seen
 
     def cut(self, why: Reason, prompt_tokens: int) -> None:
-        """End the answer as an incomplete one that says so; `prompt_tokens` is used if the engine gave none."""
+        """End the answer as incomplete, with a mark; `prompt_tokens` is used if the engine gave none."""
         attempt, client = self._committed, self._client
         assert attempt is not None
         end = attempt.cut_short(why, prompt_tokens)
@@ -279,7 +279,7 @@ class Exchange(AttemptOwner):
     def ended(self, record: Record) -> None:
         """The request has ended and is counted."""
         if self._client is not None:
-            self.abort()  # a bug has kept it from being answered
+            self.abort()  # a bug prevented its answer
         # Breaks the cycle between an exchange and its attempts, which would otherwise wait for the garbage collector.
         attempt, self._committed = self._committed, None
         self._attempts.clear()
@@ -338,7 +338,7 @@ class Exchange(AttemptOwner):
         return self._shown
 
     def keep_alive(self, now: float) -> None:
-        """Send a comment on a stream that was silent for long; begin the stream if necessary.
+        """Send a comment on a silent stream; begin the stream if necessary.
 
         The comment commits to a stream, not to a replica: another may still answer, and a later failure ends in an
         error event.
@@ -365,13 +365,13 @@ class Exchange(AttemptOwner):
     # ---- from the client
 
     def left(self, why: Reason) -> None:
-        """The client is gone, or no longer reads its answer."""
+        """The client has left, or has stopped reading."""
         if self._client is not None:
             self._client = None
             self.driver.leave(self.request.id, why)
 
     def pause(self) -> None:
-        """The client is too slow: stop reading the answer."""
+        """The client is too slow: stop reading from the replica."""
         self._paused = True
         attempt = self._committed
         if attempt is not None and attempt.line is not None:
@@ -453,10 +453,10 @@ class Exchange(AttemptOwner):
         assert client is not None
         event = error_event(self._dialect, problem)
         if attempt is not None and attempt.is_inside_event:
-            event = b"\n\n" + event  # else it would be read as part of the unfinished event
-        # With its last chunk: some clients throw if it is missing and never read the error.
+            event = b"\n\n" + event  # else it would become part of the unfinished event
+        # Send the last chunk, too: some clients raise without it and never read the error.
         client.write(chunk(event) + LAST_CHUNK if client.chunked else event)
-        # The connection is kept: a client that has the last chunk may have sent its next request already.
+        # Keep the connection: a client with the last chunk may have sent its next request already.
         self._finish()
 
     def _show_whole(self, attempt: UpstreamAttempt, body: bytes) -> None:
@@ -474,7 +474,7 @@ class Exchange(AttemptOwner):
         client.done()
 
     def _lines(self, attempt: UpstreamAttempt) -> bytes:
-        """Our own header lines of an answer: who served it, how long it waited, what was changed."""
+        """Our own header lines of an answer: replica, wait, and changed fields."""
         queue = milliseconds(self._dispatched_at - self.request.body_at)
         replica = milliseconds(self.driver.clock() - self._dispatched_at)
         return b"".join(

@@ -44,7 +44,7 @@ class Catalog(Protocol):
         """The model of that name, if there is one. Under a catch-all any name passes while a list cannot be read."""
 
     def base_of(self, policy: Policy, name: str, tier: Tier | None = None) -> Model | None:
-        """The model of which replicas list `name` as a LoRA adapter."""
+        """The model whose replicas list `name` as a LoRA adapter."""
 
     def is_adapter(self, pools: Iterable[PoolSpec], name: str) -> bool:
         """Whether replicas of these pools list `name` as a LoRA adapter."""
@@ -71,7 +71,7 @@ Callers = dict[bytes, tuple[bytes, Caller | None]]
 
 
 def callers_of(policy: Policy) -> Callers:
-    """With thousands of keys this would delay requests: it is done outside the event loop if there is time."""
+    """With thousands of keys this would delay requests, so a reload does it outside the event loop."""
     serves = {tier.name: served(tier) for tier in policy.tiers.values()}
     return {
         digest: (key.sha256, Caller(key.tenant, policy.tiers[key.tier], serves[key.tier]))
@@ -83,9 +83,9 @@ _NOBODY: Final[tuple[bytes, Caller | None]] = (b"", None)
 
 
 class RequestHandler(ExchangeServices):
-    """The parts with which a connection turns bytes into a `Request`, or rejects them.
+    """Turns the bytes of a connection into a `Request`, or rejects them.
 
-    `policy` is replaced between two requests; a request that has passed keeps its own.
+    A reload replaces `policy` between two requests; accepted requests keep theirs.
     """
 
     def __init__(
@@ -102,16 +102,16 @@ class RequestHandler(ExchangeServices):
         self._bound_host = bound_host
         self.configure(policy)
         self.leaving = False
-        """Whether the process is about to end, so that balancers should look elsewhere."""
+        """Whether the process is about to end, so that balancers should stop using it."""
         self.draining = False
         """Whether connections are refused, and open ones are closed after their answers."""
         self.counters: dict[str, TokenCounter] = {}
-        """Exact prompt counters by model name, where the policy names a tokenizer."""
+        """Exact prompt counters by model name, if the policy names a tokenizer."""
         self._catalog = catalog
         self.counting = CountingEndpoint(driver, self.find, self.count_exactly, meter.token_count)
 
     def configure(self, policy: Policy, callers: Callers | None = None) -> None:
-        """Take on a policy for all later requests. `callers`: the result of `callers_of`, computed elsewhere."""
+        """Use a new policy for all later requests. `callers`: the result of `callers_of`, computed elsewhere."""
         self.policy = policy
         default = policy.tiers[policy.default_tier]
         self._anyone = None if policy.keys else Caller(ANONYMOUS, default, served(default))
@@ -122,7 +122,7 @@ class RequestHandler(ExchangeServices):
 
     @property
     def ready(self) -> bool:
-        """Whether new requests are welcome."""
+        """Whether new requests are accepted."""
         return not self.leaving and self.driver.controller.alive()
 
     # ---- with the head alone
@@ -168,7 +168,7 @@ class RequestHandler(ExchangeServices):
         return dialect_of(path, head.anthropic)
 
     def greet(self, method: bytes, head: RequestHead, raw: bytes) -> None:
-        """Note that a web page asks, so that each answer and error says whether the page may read it."""
+        """Note the origin of a web page, so that answers and errors say whether the page may read them."""
         self._browsers.greet(head)
         if method == OPTIONS and head.cors:
             head.preflight = preflight_lines(raw)
@@ -197,7 +197,7 @@ class RequestHandler(ExchangeServices):
         try:
             slo = asked_slo(head, tier.slo)
             parsed = parse(endpoint, body, tier.caps)
-        except BadHeader as header:  # not both under one name: compiled, a name has one type
+        except BadHeader as header:  # two names, since in compiled code a name has one type
             return Problem(Reason.BAD_REQUEST, str(header), param=header.name)
         except BadRequest as exc:
             return Problem(exc.why, exc.message, param=exc.field, code=exc.code)

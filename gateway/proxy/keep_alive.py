@@ -15,7 +15,7 @@ LOOKS: Final = 4.0
 def is_due(said_at: float, silence_s: float, now: float) -> bool:
     """Whether a stream would be silent for too long by the next look.
 
-    Not earlier: after a comment the status can no longer change.
+    A comment is not sent earlier, since the status cannot change after it.
     """
     return now - said_at > silence_s - silence_s / LOOKS
 
@@ -24,7 +24,7 @@ class Stream(Protocol):
     """A stream that may be silent for long."""
 
     def keep_alive(self, now: float) -> None:
-        """Send a comment if the stream was silent since the last look."""
+        """Look at the stream, and send a comment if it was silent."""
 
     def broke(self, callback: Callback, error: Exception) -> None:
         """One of our callbacks raised while it handled this stream."""
@@ -35,7 +35,7 @@ def _broke(stream: Stream, error: Exception) -> None:
 
 
 class KeepAlives:
-    """The streams that want comments. A stream is looked at once for each `start`."""
+    """The streams that want comments. Each `start` schedules one look."""
 
     def __init__(self) -> None:
         self._by_silence: dict[float, Deadline[Stream]] = {}
@@ -59,7 +59,7 @@ class KeepAlives:
         self._now = now
         for deadline in self._by_silence.values():
             while deadline.sweep(now):
-                pass  # a look is quick, however many are due
+                pass  # a look is quick, even if many are due
 
     def _look(self, stream: Stream) -> None:
         stream.keep_alive(self._now)

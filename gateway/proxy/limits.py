@@ -15,7 +15,7 @@ SWEEP_S: Final = 0.25
 
 
 class LimitedConnection(Protocol):
-    """A client connection, as limits and deadlines know it."""
+    """A client connection, for limits and deadlines."""
 
     def too_slow(self) -> None:
         """The request did not arrive completely in time."""
@@ -52,17 +52,17 @@ class ConnectionLimits:
         body_limit_name: str = "`listen.max_body` of the policy",
     ) -> None:
         self.max_body_bytes = max_body_bytes
-        """Decoded; a reload changes it, also for bodies under way."""
+        """Limit of a decoded body; a reload changes it, also for bodies under way."""
         self._body_limit_name = f" ({body_limit_name})" if body_limit_name else ""
         self.max_header_bytes = max_header_bytes
         self.max_connections = max_connections
         self._max_receiving_bytes = max_receiving_bytes
         self.parts: dict[LimitedConnection, int] = {}
-        """Bytes of bodies that are not whole yet."""
+        """Bytes of incomplete bodies."""
         self.part_bytes = 0
         """Sum of `parts`."""
         self.occupancies: dict[str, Occupancy] = {}
-        """Requests that are in a pool, by its name; pools that are gone keep theirs."""
+        """Counters of requests, by pool name; removed pools keep theirs."""
         self.turns = Turns()
         self.open: set[LimitedConnection] = set()
         """Client connections that are open."""
@@ -82,21 +82,21 @@ class ConnectionLimits:
         return self.max_connections is None or len(self.open) <= self.max_connections
 
     def closed(self, connection: LimitedConnection) -> None:
-        """A client is gone."""
+        """A client has left."""
         self.open.discard(connection)
         self.let_go(connection)
         for deadline in (self.receiving, self.idle, self.stalled, self.lingering):
             deadline.stop(connection)
 
     def occupancy(self, pool: str) -> Occupancy:
-        """The requests that the server has in that pool."""
+        """Counter of the server's requests in that pool."""
         found = self.occupancies.get(pool)
         if found is None:
             found = self.occupancies[pool] = Occupancy()
         return found
 
     def holds(self, connection: LimitedConnection, part_bytes: int) -> bool:
-        """A connection now has this much of a body; False if all bodies together have too much."""
+        """A connection now holds this much of a body; False if all bodies together exceed the limit."""
         self.part_bytes += part_bytes - self.parts.get(connection, 0)
         self.parts[connection] = part_bytes
         return self.part_bytes <= self._max_receiving_bytes
@@ -121,7 +121,8 @@ class ConnectionLimits:
                 _broke(connection, error)
 
     def sweep(self, now: float) -> bool:
-        """Act on deadlines that have passed; whether there are more. Called every `SWEEP_S`, and while there are."""
+        """Act on passed deadlines. Returns whether more are left. Called every `SWEEP_S`, and again while more are
+        left."""
         more = False
         for deadline in (self.receiving, self.idle, self.stalled, self.lingering):
             more = deadline.sweep(now) or more

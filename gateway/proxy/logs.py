@@ -1,6 +1,6 @@
 """Log lines of the proxy: a few of each kind per second, with the number left out.
 
-No line quotes a request or an engine. The cause of a refusal is in the controller's words, or the name of a field.
+No line quotes a request or an engine. The cause of a refusal is the controller's text, or the name of a field.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ log = logging.getLogger("tailgate.refusals")
 
 LOG_EVERY_S: Final = 60.0
 MAX_KINDS: Final = 4096
-"""Beyond this many kinds all are forgotten, and each may be logged again."""
+"""Beyond this many kinds, all are forgotten and may be logged again."""
 REFUSAL_LINES: Final = 3
 """Lines per second for each reason, tier and pool."""
 FAILED: Final = (Outcome.TIMEOUT, Outcome.CUT, Outcome.ERROR)
-"""Outcomes of requests that were admitted and then failed: they were not refused."""
+"""Outcomes of requests that failed after their admission."""
 MAX_FIELD_CHARS: Final = 64
 Cause = tuple[str, float | None]
-"""The controller's words about a refusal, empty if it has none; seconds until a retry makes sense, None if unknown."""
+"""The controller's text about a refusal, empty if it has none; seconds until a retry makes sense, None if unknown."""
 NO_CAUSE: Final[Cause] = ("", None)
 
 
@@ -38,7 +38,7 @@ class LogSampler:
         self._kinds: dict[Hashable, _Window] = {}
 
     def take(self, kind: Hashable) -> int | None:
-        """How many lines of this kind were left out since the last one; None if this one is left out, too."""
+        """Number of lines of this kind left out since the last one; None if this one is left out, too."""
         now = self._clock()
         window = self._kinds.get(kind)
         if window is None:
@@ -69,7 +69,7 @@ class _Window:
 
 
 def more(left_out: int) -> str:
-    """The end of a line that says how many were left out before it."""
+    """The end of a line, with the number of lines left out before it."""
     return f" ({left_out} more like it since the last line)" if left_out else ""
 
 

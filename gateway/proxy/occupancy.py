@@ -1,7 +1,7 @@
 """The number of requests that the server has in a pool, and its integral over time: the L of Little's law.
 
-Only the client connections report here, from the first dispatch to the last byte of the answer, or until the client is
-gone. The controller takes no part, so that its figures can be checked against these.
+Only client connections report here: from the first dispatch to the last byte of the answer, or until the client leaves.
+The controller takes no part, so that its figures can be checked against these.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Occupancy:
         self._at = 0.0
 
     def begin(self, since: float, now: float) -> None:
-        """A request came in at `since`."""
+        """A request entered at `since`."""
         self._held_s += self.open * (now - self._at) + (now - since)
         self._at = now
         self.open += 1

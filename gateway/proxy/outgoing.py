@@ -14,8 +14,8 @@ from typing import Final
 from gateway.core.request import Callback
 
 WRITE_HIGH_WATER_BYTES: Final = 16 * 1024
-"""Bytes that may wait for a client before its replica is no longer read: 64 KiB with one more read."""
-# uvloop keeps nearly 1 kB for each piece that it could not write: beyond this many, pieces wait here instead.
+"""Bytes that may wait for a client before reading from its replica stops; with one more read, 64 KiB."""
+# uvloop keeps nearly 1 kB for each piece that it could not write: beyond this many bytes, pieces wait here instead.
 TRANSPORT_HIGH_WATER_BYTES: Final = 4 * 1024
 
 
@@ -44,7 +44,7 @@ class Outgoing(ABC):
             self.transport.write(data)
 
     def hand_on(self) -> None:
-        """Hand the buffer over to the transport, in one piece."""
+        """Pass the buffer to the transport, in one piece."""
         if self._waiting:
             waiting = b"".join(self._waiting)
             self._waiting.clear()
@@ -58,7 +58,7 @@ class Outgoing(ABC):
 
     @property
     def has_taken_some(self) -> bool:
-        """Whether the client has read 16 KiB since `watch_stall`: a slow reader needs long for a large piece."""
+        """Whether the client has read 16 KiB since `watch_stall`: a slow reader takes long for a large piece."""
         return self._unsent_before - self.unsent_bytes >= WRITE_HIGH_WATER_BYTES
 
     # ---- asyncio.Protocol
@@ -112,7 +112,7 @@ class Outgoing(ABC):
         self.held_up()
 
     def _drained(self) -> None:
-        """The transport takes more."""
+        """The transport accepts more bytes."""
         if self.transport.is_closing():
             self.full = False
             # Little is left to send. The rest has a deadline, too, or the connection could stay open for ever.
@@ -122,7 +122,7 @@ class Outgoing(ABC):
         if not self.full:
             return
         if self._blocked and self.unsent_bytes > WRITE_HIGH_WATER_BYTES:
-            self.watch_stall()  # it has taken something
+            self.watch_stall()  # the client has read some bytes
             return
         self.full = False
         self.caught_up()

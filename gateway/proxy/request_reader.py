@@ -1,4 +1,4 @@
-"""Reads the requests of one client connection: head, body, and their limits, up to a request that is whole."""
+"""Reads the requests of one client connection: head, body and their limits, until a request is complete."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class RequestReader:
         # Bytes after a request with `Connection: close` are refused by us, not by the parser.
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self.is_pipelined = False
-        """Whether another request came before this one was answered."""
+        """Whether another request arrived before this one was answered."""
         self.is_http_11 = True
         self.begin()
 
@@ -79,7 +79,7 @@ class RequestReader:
         self.body: bytes | bytearray = b""
         self._body_bytes = 0
         self._is_urgent = False
-        """Whether the problem is answered before the request is whole."""
+        """Whether the problem is answered before the request is complete."""
         self.wants_continue = False
         """Whether the client waits for a 100 before it sends the body."""
         self.keep_alive = True
@@ -88,32 +88,32 @@ class RequestReader:
 
     @property
     def method(self) -> bytes:
-        """Refers to the request that was read last."""
+        """That of the request that was read last."""
         method: bytes = self._parser.get_method()
         return method
 
     def take(self, data: bytes) -> Problem | None:
-        """Read on. A problem is to be answered now, though the request is not whole."""
+        """Read on. A problem must be answered now, before the request is complete."""
         self._received_bytes += len(data)
         if not self._head_done and self._is_head_too_large(data):
             return Problem(Reason.HEADERS_TOO_LARGE)
         return self._feed(data)
 
     def take_body(self) -> bytes:
-        """The whole body, which is kept no longer."""
+        """Take out the whole body."""
         body = self.body if isinstance(self.body, bytes) else bytes(self.body)
         self.body = b""
         return body
 
     def give_up(self) -> None:
-        """Drop the body and read the head received so far, since an answer depends on it."""
+        """Drop the body, and parse the head received so far, since an answer depends on it."""
         self.body = b""
         if not self._head_done:
             self._raw_head = bytes(self._raw_head) + b"\r\n\r\n"
             self._read_head()
 
     def close(self) -> None:
-        """The connection is gone.
+        """The connection is closed.
 
         Breaks the cycle with the parser, which would otherwise wait for the garbage collector.
         """
@@ -125,7 +125,7 @@ class RequestReader:
         except httptools.HttpParserUpgrade:
             return self._ignore_upgrade()
         except httptools.HttpParserCallbackError as callback:
-            # httptools turns any exception of a callback into a parser error: here that is a bug, and not the client's
+            # httptools turns an exception of a callback into a parser error: here that is a bug, not the client's
             # fault.
             raised, supervisor = callback.__context__, self._handler.driver.supervisor
             supervisor.caught(Callback.CLIENT, raised if isinstance(raised, Exception) else callback)
@@ -144,10 +144,11 @@ class RequestReader:
         return None
 
     def _ignore_upgrade(self) -> Problem | None:
-        """Read a head again without its Upgrade, which a server may ignore (RFC 9110, 7.8); Java's client asks for h2c.
+        """Parse a head again without its Upgrade, which a server may ignore (RFC 9110, 7.8). Java's client asks for
+        h2c.
 
         llhttp takes bytes after such a head as another protocol, not as the body. A client that opens a WebSocket
-        (Codex does, on /v1/responses) is told at once to go on without it.
+        (Codex, on /v1/responses) gets an error at once, and goes on without it.
         """
         raw = bytes(self._raw_head)
         if self._parser.get_method() == b"GET" and asks_websocket(raw):
@@ -163,7 +164,7 @@ class RequestReader:
         """Check the bytes of a head before they are parsed: httptools would collect them without limit."""
         raw: bytes | bytearray = data
         if self._raw_head:
-            # Grown in place, since a client may send its head byte by byte.
+            # The buffer grows in place, since a client may send its head byte by byte.
             raw = self._raw_head if isinstance(self._raw_head, bytearray) else bytearray(self._raw_head)
             raw += data
         self._raw_head = raw
@@ -205,7 +206,7 @@ class RequestReader:
             self.problem = self.problem or self._limits.too_large()
             self._is_urgent = True
         elif b"expect" in head.fields and self.is_http_11:
-            # A client that asks first must not be made to send a body that is refused anyway.
+            # A client that asks first must not have to send a body that is refused anyway.
             if self.problem is None:
                 self.wants_continue = True
             else:

@@ -2,7 +2,7 @@
 
 This protocol closes measured gaps of uvicorn 0.54 (docs/internals/adr/0001-data-plane.md). uvicorn waits for ever for
 the rest of a request, and for a stalled reader. It accepts headers without limit, and takes trailers for headers. It
-does not notice that a client has left if another request was pipelined before.
+does not notice that a client has left after it pipelined another request.
 
     IDLE ──bytes──> RECEIVING ──whole request──> ANSWERING ──answer complete──> IDLE
                         └── refused with the body unread ──> LINGERING ──> closed
@@ -71,9 +71,9 @@ class ClientConnection(Client):
         self._keep_alive = True
         self._exchange: Exchange | CountUnderWay | None = None
         self._occupancy: Occupancy | None = None
-        """The pool that the request under way is in."""
+        """The pool of the current request."""
         self._decoder: BodyDecoder | None = None
-        """Decodes the body under way, if it came compressed."""
+        """Decodes the current body, if it is compressed."""
 
     # ---- asyncio.Protocol
 
@@ -96,8 +96,9 @@ class ClientConnection(Client):
         self.eof_received()
 
     def eof_received(self) -> None:
-        """A client that closes its sending side counts as gone: the two cannot be told apart."""
-        # Reported here and not in connection_lost, which waits until everything written has been read.
+        """A client that closes its sending side counts as gone: a half-closed connection cannot be told from a closed
+        one."""
+        # Reported here, not in connection_lost, which waits until the client has read everything.
         exchange = self._exchange
         try:
             self._leave(Reason.CLIENT_GONE)
@@ -116,13 +117,13 @@ class ClientConnection(Client):
         if phase is _LINGERING:
             return
         if phase is _ANSWERING:
-            # If it were parsed, a disconnect behind it would go unseen for as long as the answer takes.
+            # If it were parsed, a later disconnect would go unseen until the answer is complete.
             if data.strip(b"\r\n"):
                 self.abort()
             return
         is_new = phase is _IDLE
         if is_new:
-            # Line ends between requests are no request (RFC 9112, 2.2), and no part of the next head.
+            # Line ends between requests (RFC 9112, 2.2) are ignored.
             data = data.lstrip(b"\r\n")
             if not data:
                 return
@@ -177,7 +178,7 @@ class ClientConnection(Client):
                 self._answer_read(*found)
 
     def _enter(self, body: bytes) -> None:
-        """Parse the request that has come, or reject it."""
+        """Parse the complete request, or reject it."""
         handler, reader = self._handler, self._reader
         endpoint, caller = reader.endpoint, reader.caller
         assert endpoint is not None
@@ -200,7 +201,7 @@ class ClientConnection(Client):
             self.done()
 
     def decoded(self, body: bytes | Problem) -> None:
-        """A body that came compressed is whole, or there is none."""
+        """A compressed body is decoded, or there is none."""
         self._decoder = None
         if isinstance(body, Problem):
             self._refuse(body)
@@ -218,7 +219,7 @@ class ClientConnection(Client):
         self.done()
 
     def counted(self, body: bytes, rid: bytes) -> None:
-        """The answer to a request for a count."""
+        """Send the answer to a request for a count."""
         self._answer_read(200, body, b"x-request-id: %b\r\nrequest-id: %b\r\n" % (rid, rid))
 
     def _write_rejection(self, problem: Problem, close: bool) -> None:
@@ -246,7 +247,7 @@ class ClientConnection(Client):
     # ---- Client
 
     def placed(self, pool: str, since: float) -> None:
-        """The request is in that pool from its first dispatch on."""
+        """The request has its first dispatch, in that pool."""
         occupancy, before = self._limits.occupancy(pool), self._occupancy
         if occupancy is before:
             return
@@ -257,7 +258,7 @@ class ClientConnection(Client):
         self._occupancy = occupancy
 
     def _out(self) -> None:
-        """The request is in no pool any more."""
+        """The request leaves its pool."""
         occupancy, self._occupancy = self._occupancy, None
         if occupancy is not None:
             occupancy.end(self._clock())
@@ -278,7 +279,7 @@ class ClientConnection(Client):
             self._phase = _IDLE
             self._limits.idle.start(self, self._clock())
             if self.full:
-                # A client that keeps asking without reading would pile up answers.
+                # A client that sends requests without reading would pile up answers.
                 self.transport.pause_reading()
         else:
             self.close()
@@ -318,7 +319,7 @@ class ClientConnection(Client):
             self.close()
 
     def stalled(self) -> None:
-        """The client reads nothing of its answer, or next to nothing."""
+        """The client reads nothing, or almost nothing, of its answer."""
         if self.has_taken_some:
             self.watch_stall()
             return
@@ -337,7 +338,7 @@ class ClientConnection(Client):
         self.transport.abort()
 
     def broke(self, callback: Callback, error: Exception) -> None:
-        """An exception was raised while this connection was handled: say that this was a bug if possible, and close it.
+        """A callback of this connection raised: send an error if possible, and close.
 
         The driver ends a running request, and frees its resources.
         """
@@ -363,7 +364,7 @@ class ClientConnection(Client):
             self.transport.abort()
 
     def shutdown(self) -> None:
-        """uvicorn: the server is going down. Running answers are finished, and the connection is then closed."""
+        """For uvicorn: the server shuts down. A running answer is finished, then the connection is closed."""
         if self._phase is _IDLE:
             self.close()
 

@@ -1,8 +1,8 @@
-"""Responses that engines have stored: who may continue them, where, and how long they are.
+"""Responses that engines have stored: their tenants, replicas and lengths.
 
-An engine keeps a response, with the conversation before it, in its own memory, under an id that it draws at random.
-Only that engine can continue it. So each id that is passed on is remembered here with its replica and its size, for the
-tenant that got it. An id that is not here is not forwarded: nobody could tell how long its prompt is.
+An engine keeps a response, with the conversation before it, in its own memory, under a random id. Only that engine can
+continue it. So each id that is passed on is remembered here, with its replica, its size and its tenant. An unknown id
+is not forwarded: the length of its prompt would be unknown.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gateway.wire.request import Parsed
 PREVIOUS: Final = "previous_response_id"
 MAX_AGE_S: Final = 24 * 3600.0
 MAX_BYTES: Final = 64 * 2**20
-"""Estimated memory of all that is remembered; beyond it the oldest is forgotten."""
+"""Limit of the estimated memory, in bytes; beyond it the oldest are forgotten."""
 ENTRY_BYTES: Final = 1000
 BLOCK_BYTES: Final = 100
 
@@ -46,13 +46,13 @@ class Continuable:
         """Its prompt; the size includes the answer."""
         self.size_bytes = ENTRY_BYTES + BLOCK_BYTES * len(prefix.blocks)
         self.at = 0.0
-        """When it was stored, and how often its engine had restarted by then."""
+        """Time of storing, and restarts of its engine until then."""
         self.restarts = 0
 
     def serves(self, policy: Policy, asked: Model, tier: Tier) -> Model | None:
-        """The model that continues it for a client that asks for `asked`; None if that is another one.
+        """The model that continues it for a client that asks for `asked`; None if the model is not allowed for that.
 
-        It is the one that was asked for, an arm of that split, or the fallback of the tier.
+        It must be the requested one, an arm of its split, or the fallback of the tier.
         """
         if asked.name == self.model or any(arm == self.model for arm, _ in asked.split) or tier.fallback == self.model:
             return policy.models.get(self.model)
@@ -79,7 +79,7 @@ class StoredResponses:
         return len(self._known)
 
     def find(self, tenant: str, response_id: str, now: float) -> Continuable | None:
-        """The response of this id; None if this tenant was given none, or if it is gone."""
+        """The response of this id; None if it is not this tenant's, or is gone."""
         name = _name(tenant, response_id)
         found = self._known.get(name)
         if found is None:
@@ -90,7 +90,7 @@ class StoredResponses:
         return found
 
     def keep(self, record: Record, first: int, raw_id: bytes, now: float) -> None:
-        """Remember the answer of a request that ended well; `raw_id` is its id as it stands in JSON."""
+        """Remember the answer of a request that ended well; `raw_id` is its id in JSON."""
         response_id = _read(raw_id)
         if record.outcome is not Outcome.OK or record.replica is None or not response_id:
             return
@@ -99,7 +99,7 @@ class StoredResponses:
         prefix = _with_answer(request.prefix, record.prompt_tokens, stored)
         new = Continuable(name, StoredResponse(record.replica, stored), request.model.name, first, prefix)
         new.at, new.restarts = now, self._restarts(record.replica)
-        self.forget(request.tenant, response_id)  # so that it is the latest
+        self.forget(request.tenant, response_id)  # reinserted, so that it is the newest
         self._known[name] = new
         self._bytes += new.size_bytes
         while self._bytes > MAX_BYTES:
@@ -107,13 +107,13 @@ class StoredResponses:
             self._bytes -= oldest.size_bytes
 
     def forget(self, tenant: str, response_id: str) -> None:
-        """Its engine no longer has it."""
+        """Forget a response that its engine has lost."""
         gone = self._known.pop(_name(tenant, response_id), None)
         if gone is not None:
             self._bytes -= gone.size_bytes
 
     def is_lost(self, request: Request, parsed: Parsed, answer: list[bytes]) -> bool:
-        """Whether a 404 of an engine says that it no longer has the response which this request continues."""
+        """Whether a 404 of an engine means that it has lost the response that this request continues."""
         previous = parsed.fields.get(PREVIOUS) if request.stored is not None else None
         if previous is None or b"".join(answer).find(previous.encode()) < 0:
             return False
@@ -133,7 +133,7 @@ def _name(tenant: str, response_id: str) -> str:
 
 
 def _read(raw_id: bytes) -> str:
-    """The id; empty if it is none that a client could send back."""
+    """The id; empty if a client could not send it back."""
     if not 2 < len(raw_id) <= MAX_ID_CHARS + 2:
         return ""
     try:

@@ -1,7 +1,7 @@
-"""The supervisor of callbacks. A bug costs one request: it is logged once and counted, and everything else goes on.
+"""The supervisor of callbacks. A bug costs one request: it is logged and counted, and everything else goes on.
 
 Our callers (the event loop, httptools, timers) drop an exception, or end the process with it. So every entry point
-passes each exception to the one supervisor of the process, and fails the request it handled.
+passes exceptions to the one supervisor of the process, and fails the request that it handled.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Supervisor:
 
 
 def _place(error: Exception) -> str:
-    """Where it was raised: the innermost file and line. Compiled code shows only its name."""
+    """The innermost file and line of an exception. Compiled code shows only its name."""
     trace = error.__traceback__
     if trace is None:
         return ""

@@ -1,4 +1,4 @@
-"""Long work in parts, one part in each turn of the event loop, so that no turn is long however many have work."""
+"""Long work in parts, one part in each turn of the event loop, so that no turn is long even with many owners."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Turns:
         self._parts: deque[Part] = deque()
 
     def add(self, part: Part) -> None:
-        """Queue a part of work, behind the owners that already wait."""
+        """Queue a part of work, after the owners that already wait."""
         self._parts.append(part)
         if len(self._parts) == 1:
             asyncio.get_running_loop().call_soon(self._run)

@@ -21,13 +21,14 @@ def fingerprint(parsed: Parsed) -> int:
     """
     fields = {name: value for name, value in (parsed.fields | parsed.tied).items() if name not in _DELIVERY}
     asked = (parsed.endpoint.value, parsed.model, parsed.max_tokens)
-    # The list is closed by hand: inside it the deepest accepted body would be one level too deep for orjson.
+    # The brackets of the list are written by hand: inside a list, the deepest accepted body would be too deep for
+    # orjson.
     written = orjson.dumps(asked)[:-1] + b"," + orjson.dumps(fields, default=_told, option=orjson.OPT_SORT_KEYS) + b"]"
     return int.from_bytes(hashlib.blake2b(written, digest_size=8).digest(), "big")
 
 
 def _told(value: object) -> str:
-    """For JSON: a file, by its content."""
+    """For orjson: a file is replaced by a hash of its content."""
     if not isinstance(value, File):
         raise TypeError(f"there is no way to write a {type(value).__name__}")
     return value.digest()

@@ -1,8 +1,8 @@
-"""Separate prefix caches for tenants, since the time to first token reveals whether others have sent the same prompt.
+"""Separate prefix caches for tenants: the time to first token would reveal whether others have sent the same prompt.
 
-vLLM hashes `cache_salt` into the first block of a prompt, so prompts with different salts share no block. A tenant must
-not guess the salt of another one: it is a keyed hash of the tenant's name. All gateways with the same key compute the
-same salt.
+vLLM hashes `cache_salt` into the first block of a prompt, so prompts with different salts share no block. The salt is a
+keyed hash of the tenant's name, so that no tenant can guess another's. All gateways with the same key compute the same
+salt.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Numbers from outside: each is read here, in the one place that knows the possible ones.
+"""Numbers from outside: all are read here, where their possible ranges are known.
 
 Engines write counts in every way that JSON has: `5`, `5.0`, `5e0`. A number beyond a 64-bit count, or one that is not
-finite, overflows in arithmetic that nobody expects to fail. Such a number is None here, and its reader reports it.
+finite, would overflow in later arithmetic. Such a number is None here, and its reader reports it.
 """
 
 from __future__ import annotations

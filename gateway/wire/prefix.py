@@ -1,9 +1,9 @@
 """The beginning of a prompt, as hashes: by these the core finds the replicas that have read it before.
 
-A prompt is written in the order in which chat templates lay it out: tools, system prompt, messages. Each block is
-hashed together with the hash before it. Prompts that begin alike have the same leading hashes, whatever other fields
-their requests have. The hash is Python's own for bytes, SipHash with a key that each process draws at its start. Nobody
-outside can make two prompts collide, and hashes mean nothing to another process.
+A prompt is written in the order of chat templates: tools, system prompt, messages. Each block is hashed together with
+the hash before it. Prompts that begin alike have the same leading hashes, whatever other fields their requests have.
+The hash is Python's own for bytes, SipHash with a key that each process draws at its start. So nobody outside can make
+two prompts collide, and hashes are meaningless in another process.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import orjson
 from gateway.core.request import NO_PREFIX, Prefix
 
 FIRST: Final = ("tools", "functions", "documents", "system", "instructions")
-"""Fields that stand before the conversation,"""
+"""Fields before the conversation,"""
 CONVERSATION: Final = ("messages", "input", "prompt")
-"""and the one that holds it."""
+"""and the field that holds it."""
 MIN_BYTES: Final = 2048
 """Shorter prompts have none: 512 tokens are read in 10 to 80 ms, and hashing them is a tenth of a request's cost."""
 SMALL_BYTES: Final = 512
@@ -55,7 +55,7 @@ def prefix_of(fields: dict[str, Any], adapter: str = "", tenant: str = "", has_m
 def prefix_after(before: Prefix, fields: dict[str, Any], has_first: bool, name: str) -> Prefix:
     """The prefix of a request that continues a stored response of this unique name.
 
-    `before` has the prompt of that response, and its size includes the answer. All that comes after that prompt is one
+    `before` has the prompt of that response, and its size includes the answer. Everything after that prompt is one
     block. `has_first`: whether the new prompt begins like `before`: engines do not keep the system prompt of a
     response, but take that of the new request.
     """
@@ -70,7 +70,7 @@ def prefix_after(before: Prefix, fields: dict[str, Any], has_first: bool, name: 
 
 
 def first_of(fields: dict[str, Any], adapter: str) -> int:
-    """A hash of all that stands before the conversation."""
+    """A hash of everything before the conversation."""
     return hash((adapter, _first(fields)))
 
 

@@ -1,7 +1,7 @@
-"""A request's JSON: parsed once, checked against the tier's caps, and written anew for the engine.
+"""A request's JSON: parsed once, checked against the tier's caps, and rewritten for the engine.
 
 The body sent is built from the fields that `parse` checked, never from the client's bytes. Of duplicate keys the last
-one was seen and the last one is sent. A field that is not in the API's table is not sent at all. Everything known
+one was checked, and only that one is sent. A field that is not in the API's table is not sent at all. Everything known
 before admission is written then; `render` only adds the model's name and the output cap in front.
 """
 
@@ -35,7 +35,7 @@ MAX_REPORTED: Final = 16
 MIN_THINKING_BUDGET: Final = 1024
 """Anthropic's smallest budget_tokens; vLLM refuses less."""
 _TIED: Final[tuple[str, ...]] = ("min_tokens", "thinking_token_budget", "thinking")
-"""Fields that count tokens of their own, which the output cap bounds too."""
+"""Other fields that count tokens, which the output cap bounds, too."""
 
 
 class Parsed:
@@ -90,15 +90,15 @@ class Parsed:
         self.fields = fields
         """Fields for the engine. `render` adds the model, the output cap and the fields tied to it."""
         self.payload = payload
-        """The same as JSON, with the additions of the tier."""
+        """Fields for the engine as JSON, with the additions of the tier."""
         self.tied = tied
         self.prompt_bytes = prompt.size
         self.prompt_exact = prompt.exact
         self.choices = choices
         self.batch = prompt.batch
-        """How many prompts or inputs there are."""
+        """Number of prompts or inputs."""
         self.max_tokens = max_tokens
-        """Tokens asked for each choice, before any clamp; None if the client gave no number."""
+        """Requested tokens for each choice, before any clamp; None if the client gave no number."""
         self.cap_field = cap_field
         """The name under which the output cap is sent; None without one."""
         self.changed = changed
@@ -113,7 +113,7 @@ def parse(endpoint: Endpoint, body: bytes, caps: Caps) -> Parsed:
 
 
 def parse_counted(body: bytes, caps: Caps) -> Parsed:
-    """The same of a message whose tokens are to be counted; nothing of the tier's is added to it."""
+    """The same for a message whose tokens are counted; nothing of the tier's is added."""
     return _parse(Endpoint.MESSAGES, COUNTED, body, Caps(media=caps.media))
 
 
@@ -129,14 +129,14 @@ def _parse(endpoint: Endpoint, shape: Shape, body: bytes, caps: Caps) -> Parsed:
             _refuse_disguise(name, rules)
             changed.append(name)
         elif value is None:
-            continue  # null is absent, in both references
+            continue  # in both references, null means absent
         elif rule is allow:
             fields[name] = value
         elif rule is strip:
             changed.append(name)
         else:
             checked = rule(value, name, caps)
-            if checked is not value and checked != value:  # an integer that came back may be another object
+            if checked is not value and checked != value:  # equal integers may be different objects
                 changed.append(name)
             if checked is not None:
                 fields[name] = checked
@@ -219,7 +219,7 @@ def _payload(shape: Shape, fields: dict[str, Any], stream: bool, caps: Caps) -> 
 def render(parsed: Parsed, upstream_model: str, max_tokens: int, with_options: bool = True) -> bytes:
     """The body for an engine that knows the model as `upstream_model`; each choice may be `max_tokens` long.
 
-    0: as long as the engine likes. Not `with_options`: without `stream_options`, which some servers refuse.
+    0: no cap. Not `with_options`: without `stream_options`, which some servers refuse.
     """
     if parsed.api.shape.is_form:
         return field("model", upstream_model) + parsed.payload
@@ -237,7 +237,7 @@ def render(parsed: Parsed, upstream_model: str, max_tokens: int, with_options: b
 
 
 def change_lines(parsed: Parsed, max_tokens: int) -> bytes:
-    """Header lines that name fields which were dropped or changed, and the output cap if it is not the client's."""
+    """Header lines with the names of dropped or changed fields, and the output cap if it is not the client's."""
     lines = b""
     if max_tokens and parsed.max_tokens != max_tokens and parsed.cap_field is not None:
         lines = b"x-tailgate-max-tokens: %d\r\n" % max_tokens
@@ -275,7 +275,7 @@ def _load(body: bytes, changed: list[str]) -> dict[str, Any]:
 
 
 def _can_be_assembled(shape: Shape, fields: dict[str, Any]) -> bool:
-    """Whether the answer can be asked for as a stream. Several choices are refused: each would be held at length."""
+    """Whether the answer can be requested as a stream. Several choices are refused: each would be held in memory."""
     for name in ("n", "best_of"):
         if fields.get(name, 1) > 1:
             raise BadRequest(name, "must be 1 for this tier, unless the answer is streamed")
@@ -284,7 +284,7 @@ def _can_be_assembled(shape: Shape, fields: dict[str, Any]) -> bool:
 
 
 def _refuse_disguise(name: str, rules: Mapping[str, Check]) -> None:
-    """A known name in other letters: some engine or library might take it for the real one."""
+    """Refuse a known name in other letters: an engine or library might take it for the real one."""
     folded = unicodedata.normalize("NFKC", name[:64]).casefold().strip()
     if folded in rules:
         raise BadRequest(folded, "must be spelled in lower-case ASCII letters", "unknown_parameter")

@@ -24,11 +24,11 @@ IN_USER_ID: Final = "_session_"
 
 
 def session_of(head: RequestHead, tenant: str, fields: Mapping[str, Any], pools: Sequence[PoolSpec]) -> Session | None:
-    """The session of a request: named by its first key, in the order of its pools and of their keys."""
+    """The session of a request, by its first key, in the order of its pools and of their keys."""
     before: SessionKeys | None = None
     for pool in pools:
         keys = pool.sessions
-        # Not `keys == before`: the comparison that a dataclass has is not compiled.
+        # Not `keys == before`: a dataclass's comparison is not compiled.
         if before is not None and keys.header == before.header and keys.keys == before.keys:
             continue
         before = keys
@@ -59,7 +59,7 @@ def _first_message(fields: Mapping[str, Any]) -> str | None:
     """A digest of the prompt up to its first user message; None without one, as in completions."""
     messages = fields.get("messages") or fields.get("input")
     if isinstance(messages, str):
-        messages = [{"role": "user", "content": messages}]  # how later turns of Responses repeat it
+        messages = [{"role": "user", "content": messages}]  # the form in later turns of Responses
     if not isinstance(messages, list):
         return None
     for number, message in enumerate(messages):

@@ -1,7 +1,7 @@
 """Targets of requests: the known paths, and the likely meaning of an unknown one.
 
-Only listed paths are ever served, and a replica gets the path as listed. Forms that clearly mean a listed path are read
-as that path: a URL with the host in it, slashes doubled or at the end. Escapes, dots and semicolons are not resolved:
+Only listed paths are ever served, and a replica gets the path as listed. Spellings that clearly mean a listed path are
+read as that path: a URL with the host in it, doubled or final slashes. Escapes, dots and semicolons are not resolved:
 servers differ on their meaning.
 """
 
@@ -32,7 +32,7 @@ _DIALECTS: Final = {path: API_OF[endpoint].dialect for path, endpoint in POSTS.i
 _ABSOLUTE: Final = re.compile(rb"https?://([^/@?#]+)(.*)", re.IGNORECASE | re.DOTALL)
 _SLASHES: Final = re.compile(rb"/{2,}")
 _V1: Final = b"/v1"
-# The longer path first: /v1/chat/completions ends as /v1/completions does.
+# The longer path first: /v1/chat/completions ends like /v1/completions.
 _BY_LENGTH: Final = sorted((path for path in (*POSTS, MODELS) if path.startswith(_V1)), key=len, reverse=True)
 
 
@@ -53,7 +53,8 @@ def _plain(path: bytes) -> bytes:
 
 
 def nothing_at(path: bytes) -> str:
-    """The words for a path that is not listed, with the one that was probably meant: a wrong base URL is common."""
+    """The error text for a path that is not listed, with the path that was probably meant: a wrong base URL is
+    common."""
     for beginning, words in _UNSERVED:
         if path.startswith(beginning):
             return words
@@ -70,7 +71,7 @@ def nothing_at(path: bytes) -> str:
 
 
 def dialect_of(path: bytes, has_anthropic_headers: bool) -> Dialect:
-    """The path decides where an API has it; else the headers that only Anthropic's clients send."""
+    """The error format for a path: its API's; for other paths, Anthropic's if the client sends its headers."""
     known = _DIALECTS.get(path)
     if known is not None:
         return known

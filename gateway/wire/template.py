@@ -15,14 +15,14 @@ class Template(Protocol):
     """Turns messages into the prompt's text."""
 
     def render(self, messages: list[dict[str, Any]], tools: list[Any] | None) -> str | None:
-        """The text, or None where the template does not take these messages."""
+        """The text; None if the template refuses these messages."""
         ...
 
 
 def load(folder: Path) -> Template | None:
     """The template beside a tokenizer, `chat_template.jinja` or in tokenizer_config.json.
 
-    None where there is none, or where jinja2 is not installed. Raises ValueError if the template is malformed.
+    None if there is none, or if jinja2 is not installed. Raises ValueError if the template is malformed.
     """
     template, settings = FILES
     config = _config(folder / settings)
@@ -42,7 +42,8 @@ def load(folder: Path) -> Template | None:
 
 
 class _Jinja:
-    """As transformers does it: trimmed blocks, loop controls, `raise_exception` and a `tojson` that keeps HTML."""
+    """The environment of transformers: trimmed blocks, loop controls, `raise_exception` and a `tojson` that keeps
+    HTML."""
 
     def __init__(self, jinja2: Any, sandbox: Any, source: str, tokens: dict[str, str]) -> None:
         environment = sandbox.ImmutableSandboxedEnvironment(
@@ -50,7 +51,7 @@ class _Jinja:
         )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _raiser(jinja2.TemplateError)
-        # Some templates write today's date; its length is what matters.
+        # Some templates write today's date; only its length matters.
         environment.globals["strftime_now"] = lambda _format: "26 Jul 2026"
         self._failure: type[Exception] = jinja2.TemplateError
         self._template = environment.from_string(source)
@@ -62,7 +63,7 @@ class _Jinja:
                 messages=messages, tools=tools, add_generation_prompt=True, **self._tokens
             )
         except (self._failure, TypeError, ValueError, ArithmeticError, LookupError, AttributeError):
-            return None  # what the template stumbles over, the engine will name
+            return None  # the engine will report the error
         return text
 
 

@@ -13,11 +13,11 @@ from gateway.wire.request import Parsed
 from gateway.wire.template import Template
 
 MAX_EXACT_BYTES: Final = 256 * 1024
-"""Above this counting would hold up everyone else (about 1 ms for each 4 kB); the learned estimate has to do."""
+"""Above this, counting would delay other requests (about 1 ms per 4 kB), so the learned estimate is used."""
 MESSAGE_TOKENS: Final = 5
 """Without a template: `<|im_start|>role newline ... <|im_end|> newline`, ChatML's overhead for each message."""
 ANSWER_TOKENS: Final = 3
-"""And its opening of the answer."""
+"""and of the opening of the answer."""
 
 
 class TokenizerError(Exception):
@@ -25,7 +25,7 @@ class TokenizerError(Exception):
 
 
 class Tokenizer:
-    """Counts the tokens of prompts as the engine will see them."""
+    """Counts the tokens of prompts like the engine."""
 
     def __init__(self, tokenizer: Any, chat_template: Template | None) -> None:
         self._tokenizer = tokenizer
@@ -57,7 +57,7 @@ class Tokenizer:
             raise TokenizerError(f"{path}: {no_template}") from None
 
     def count(self, parsed: Parsed) -> int | None:
-        """Prompt tokens of a request; None where they cannot be told: media, and prompts too long to count."""
+        """Prompt tokens of a request; None if they are unknown: for media, and for prompts too long to count."""
         if parsed.prompt_exact is not None:
             return parsed.prompt_exact
         if parsed.prompt_bytes > MAX_EXACT_BYTES:
@@ -82,13 +82,13 @@ class Tokenizer:
 
 
 class Tokenizers:
-    """Tokenizers by path, each read again only when it or what stands beside it has changed: reading takes a second."""
+    """Tokenizers by path. Each is read again only if it, or a file beside it, has changed: reading takes a second."""
 
     def __init__(self) -> None:
         self._loaded: dict[str, tuple[_Stamp, Tokenizer]] = {}
 
     def take(self, paths: Iterable[str]) -> dict[str, Tokenizer]:
-        """Those of `paths`; all others are forgotten. Raises `TokenizerError`, and then nothing has changed."""
+        """The tokenizers of `paths`; all others are forgotten. After a `TokenizerError` nothing has changed."""
         loaded = {}
         for path in dict.fromkeys(paths):
             stamp = _stamp(Path(path))
@@ -102,7 +102,7 @@ _Stamp = tuple[tuple[int, int, int] | None, ...]
 
 
 def _stamp(path: Path) -> _Stamp:
-    """Changes whenever one of the files does that a tokenizer is read from."""
+    """A value that changes with every file of a tokenizer."""
     stamps: list[tuple[int, int, int] | None] = []
     for file in (path, *(path.with_name(name) for name in template.FILES)):
         try:

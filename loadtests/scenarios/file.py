@@ -32,13 +32,13 @@ PROXIED = ("nginx", "vllm-router", "litellm")
 
 def _profile(name: object) -> object:
     if name not in PROFILES:
-        raise ValueError("{value} is not a profile:  " + did_you_mean(str(name), PROFILES))
+        raise ValueError("{value} is not a profile: " + did_you_mean(str(name), PROFILES))
     return name
 
 
 def _fault(name: object) -> object:
     if name != RECOVER and name not in list(FaultKind):
-        raise ValueError("{value} is not a fault:  " + did_you_mean(str(name), [*FaultKind, RECOVER]))
+        raise ValueError("{value} is not a fault: " + did_you_mean(str(name), [*FaultKind, RECOVER]))
     return name
 
 

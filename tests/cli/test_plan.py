@@ -87,7 +87,7 @@ def test_bad_plan_option_goes_to_stderr_and_exits_with_2() -> None:
     done = run("plan", "--rate", "-3", "--latency", "1")
     assert done.exit_code == 2
     assert done.stdout == ""
-    assert "--rate is -3: say requests per second, such as 9000" in done.stderr
+    assert "--rate is -3: give requests per second, such as 9000" in done.stderr
 
 
 # ---- simulated
@@ -226,7 +226,7 @@ def test_a_load_that_is_next_to_none_is_one_replica() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("plan",), "with --rate, or which traffic with --policy and --workload"),
+        (("plan",), "with --rate, or the traffic with --policy and --workload"),
         (("plan", "--rate", "5", "--latency", "1", "--seeds", "2"), "is for simulations: give --policy, too"),
         (("plan", "--policy", "policies/default.yaml"), "name the traffic with --workload"),
     ],

@@ -121,7 +121,7 @@ def test_fleet_faults_and_clients_are_told(policy: Path, trace: Path) -> None:
             "--warmup is 1000 s, requests arrive for 20 s",
         ),
         (["--workload", "TRACE", "--duration", "5"], "after the warm-up: --warmup is 10 s, --duration is 5 s"),
-        (["--workload", "no-such-thing"], "no-such-thing: is neither a file nor a workload that is shipped"),
+        (["--workload", "no-such-thing"], "no-such-thing: is neither a file nor a shipped workload"),
         (["--workload", "step", "--mix", "gold=100%"], "--mix is for traces: the requests of step have tiers already"),
         (["--workload", "TRACE", "--mix", "gold"], "--mix gold: a mix is written TIER=SHARE,..."),
         (["--workload", "TRACE", "--mix", "gold=0%,bulk=9%"], "--mix gold=0%: a mix is written TIER=SHARE,..."),

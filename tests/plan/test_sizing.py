@@ -136,14 +136,14 @@ def test_enough_are_up() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rate_per_s": 0.0}, r"--rate is 0: say requests per second, such as 9000"),
+        ({"rate_per_s": 0.0}, r"--rate is 0: give requests per second, such as 9000"),
         ({"rate_per_s": float("nan")}, r"--rate is nan"),
-        ({"latency_s": -1.0}, r"--latency is -1: say seconds"),
-        ({"slots": 0}, r"--slots is 0: say requests that a replica works on at once"),
+        ({"latency_s": -1.0}, r"--latency is -1: give seconds"),
+        ({"slots": 0}, r"--slots is 0: give requests that a replica works on at once"),
         ({"utilization": 70.0}, r"--utilization is 70: it is a share above 0 and at most 1, 0.7 for 70%"),
         ({"availability": 0.0}, r"--availability is 0"),
         ({"latency_s": None}, r"--slots needs --latency"),
-        ({"latency_s": None, "slots": None}, r"--latency\), or what a replica carries \(--per-replica"),
+        ({"latency_s": None, "slots": None}, r"--latency\), or the rate of a replica \(--per-replica"),
         ({"slots": None, "p99_wait_s": 1.0}, r"--p99-wait needs --slots and --latency"),
     ],
 )
@@ -167,11 +167,11 @@ def test_more_replicas_than_anybody_has_are_no_plan() -> None:
 @pytest.mark.parametrize(
     ("terms", "message"),
     [
-        ({"spare": -1}, r"--spare is -1: say how many replicas more than needed"),
-        ({"price_per_hour": float("inf")}, r"--price is inf: say what a replica costs per hour"),
-        ({"price_per_hour": 1e308}, r"--price is 1e\+308: say what a replica costs per hour"),
-        ({"output_tokens": 200.0}, r"--output-tokens .* say the --price"),
-        ({"output_tokens": 0.0, "price_per_hour": 1.0}, r"--output-tokens is 0: say tokens of the mean answer"),
+        ({"spare": -1}, r"--spare is -1: give the number of extra replicas"),
+        ({"price_per_hour": float("inf")}, r"--price is inf: give the price of a replica per hour"),
+        ({"price_per_hour": 1e308}, r"--price is 1e\+308: give the price of a replica per hour"),
+        ({"output_tokens": 200.0}, r"--output-tokens .* give the --price"),
+        ({"output_tokens": 0.0, "price_per_hour": 1.0}, r"--output-tokens is 0: give tokens of the mean answer"),
     ],
 )
 def test_terms_that_are_wrong(terms: dict[str, Any], message: str) -> None:

@@ -50,12 +50,12 @@ CASES = {
     "split beside pools": (
         "    pools: [short, long]",
         "    pools: [short, long]\n    split: {mistral: 1}",
-        "p.yaml:5: models.llama.pools: stands beside a split: write it at the models that the split names",
+        "p.yaml:5: models.llama.pools: must not be beside a split: write it at the models that the split names",
     ),
     "upstream beside a split": (
         "    pools: [short, long]",
         "    split: {mistral: 1}\n    upstream: x",
-        "p.yaml:6: models.llama.upstream: stands beside a split: write it at the models that the split names",
+        "p.yaml:6: models.llama.upstream: must not be beside a split: write it at the models that the split names",
     ),
     "unknown arm": (
         "    pools: [short, long]",
@@ -255,13 +255,13 @@ CASES = {
     "header of sessions that holds a key": (
         "    router: round-robin",
         "    router: round-robin\n    affinity: {header: Authorization}",
-        "p.yaml:15: pools.short.affinity.header: Authorization cannot name a session: it holds a secret, use one of "
-        "its own",
+        "p.yaml:15: pools.short.affinity.header: Authorization cannot name a session: it holds a secret; use a "
+        "separate header",
     ),
     "header of sessions that is new in each request": (
         "    router: round-robin",
         "    router: round-robin\n    affinity: {header: X-Request-ID}",
-        "p.yaml:15: pools.short.affinity.header: X-Request-ID cannot name a session: it is another one in each request",
+        "p.yaml:15: pools.short.affinity.header: X-Request-ID cannot name a session: it differs in each request",
     ),
     "unknown admission mode": (
         "    pools: [long]\nkeys",
@@ -364,12 +364,12 @@ CASES = {
     "ranks that are none": (
         '{name: big, url: "http://c:1"}',
         '{name: big, url: "http://c:1", dp: 0}',
-        "p.yaml:17: pools.long.replicas[0].dp: 0 is too small: the least is 1",
+        "p.yaml:17: pools.long.replicas[0].dp: 0 is too small: the minimum is 1",
     ),
     "more ranks than a page of metrics can have": (
         '{name: big, url: "http://c:1"}',
         '{name: big, url: "http://c:1", dp: 65}',
-        "p.yaml:17: pools.long.replicas[0].dp: 65 is too large: the most is 64",
+        "p.yaml:17: pools.long.replicas[0].dp: 65 is too large: the maximum is 64",
     ),
     "ranks of another engine": (
         '      - {name: big, url: "http://c:1"}',
@@ -413,8 +413,8 @@ CASES = {
     "replica with an address that is none": (
         "http://b:1]",
         "http://10.0.0.256:8000]",
-        "p.yaml:12: pools.short.replicas[1]: is no IPv4 address: four numbers up to 255 without leading zeros, "
-        "write http://host:port",
+        "p.yaml:12: pools.short.replicas[1]: is not an IPv4 address (four numbers up to 255 without leading "
+        "zeros): write http://host:port",
     ),
     "replica with a bad port": (
         "http://b:1]",
@@ -465,7 +465,7 @@ CASES = {
     "objective without a percentile": (
         "{ttft: {p50: 1s, p99: 2s}}",
         "{e2e: {up_to_tokens: 100}}",
-        "p.yaml:20: tiers.free.slo.e2e: names no percentile: write at least one, such as p99: 2s",
+        "p.yaml:20: tiers.free.slo.e2e: has no percentile: write at least one, such as p99: 2s",
     ),
     "default answer over the limit": (
         "{default: 10, limit: 20}",
@@ -496,7 +496,7 @@ CASES = {
     "duration of nothing": (
         "    slots: 8",
         "    health: {interval: 0s}",
-        "p.yaml:13: pools.short.health.interval: 0s is no time at all: write a duration longer than 0s, such as 250ms",
+        "p.yaml:13: pools.short.health.interval: 0s is too short: write a duration longer than 0s, such as 250ms",
     ),
     "rate without a unit": (
         "    pools: [long]\nkeys",
@@ -543,12 +543,12 @@ CASES = {
     "number too small": (
         "    slots: 8",
         "    queue: {limit: -1}",
-        "p.yaml:13: pools.short.queue.limit: -1 is too small: the least is 0",
+        "p.yaml:13: pools.short.queue.limit: -1 is too small: the minimum is 0",
     ),
     "number too large": (
         "    pools: [long]\nkeys",
         "    priority: 5000\nkeys",
-        "p.yaml:23: tiers.paid.priority: 5000 is too large: the most is 1000",
+        "p.yaml:23: tiers.paid.priority: 5000 is too large: the maximum is 1000",
     ),
     "fraction for a whole number": (
         "limit: 20}",

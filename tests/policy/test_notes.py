@@ -31,7 +31,7 @@ def test_a_policy_in_which_everything_has_an_effect_has_no_notes() -> None:
     [
         ("    pools: [short, long]", "    pools: [long]", "pools.short: no model lists this pool"),
         (", tier: paid}", "}", "tiers.paid: no key has this tier"),
-        ("defaults:", "listen: {names: [a]}\ndefaults:", "listen.names: has no effect with keys"),
+        ("defaults:", "listen: {names: [a]}\ndefaults:", "listen.names: has no effect: with keys"),
         (
             "  mistral:\n",
             "  chat: {split: {llama: 1}}\n  mistral:\n",
@@ -47,7 +47,7 @@ def test_change_without_effect_is_noted(old: str, new: str, expected: str) -> No
 
 def test_a_fallback_that_is_the_only_model_is_told_so() -> None:
     text = changed("  mistral:\n    pools: [long]\n", "").replace("  free:\n", "  free:\n    fallback: llama\n")
-    assert said(text) == ["tiers.free.fallback: has no effect, there is no other model"]
+    assert said(text) == ["tiers.free.fallback: has no effect: there is no other model"]
 
 
 def test_the_note_on_a_split_names_the_keys_of_sessions_of_the_policy() -> None:

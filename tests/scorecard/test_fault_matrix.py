@@ -33,13 +33,13 @@ MIDWAY = (
     FaultKind.LONG_LINE,
     FaultKind.SHUTDOWN_LIKE,
 )
-"""Settled when the request arrives, to strike at a certain event."""
+"""These faults are chosen when the request arrives, and take effect at a certain event."""
 ENDING = (FaultKind.PAUSE, FaultKind.DEAD)
-"""Nothing more comes of an answer that is under way."""
+"""These faults end an open answer."""
 TOKENS = 12
 SLOWLY, HARDLY, APART = 0.4, 0.001, 0.002
-"""Scales of time at which an answer is under way when it is struck, is for minutes, and comes token by token: several
-in one read would be looked at before the answer begins."""
+"""Time scales: an answer is open when the fault strikes; is open for minutes; arrives token by token, since the gateway
+would read several tokens before the answer begins."""
 Case = tuple[FaultKind, str]
 """A fault, and how."""
 

@@ -154,7 +154,7 @@ def test_rows_that_are_left_out_are_heard_of(tmp_path: Path) -> None:
             "time,tokens\n",
             "trace:1: is not the first line of a known format. Known, by their fields: azure: ",
         ),
-        ("", "trace: is empty: there is no request in it"),
+        ("", "trace: is empty: it has no request"),
         ("\n", "trace:1: is not the first line of a known format"),
         ('{"a":' + 100_000 * "[" + "\n", "trace:1: is not the first line of a known format"),
         (AZURE_2023.replace("396", "many"), "trace:3: ContextTokens is 'many', must be a whole number"),

@@ -1,1 +1,1 @@
-"""Journal files: written while requests are served, and replayed."""
+"""Journal files: written while requests are served, and replayed later."""

@@ -1,4 +1,4 @@
-"""The files of a journal on disk: the newest is written, older ones are kept, and none has half a line."""
+"""The files of a journal: the newest is written, older ones are kept, and none has half a line."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Parts:
         self._part = 0
         self._size = 0
         self._empty = True
-        """But for its header."""
+        """Size without the header, in bytes."""
         self._fd = -1
         try:
             _refuse_if_in_use(path)
@@ -41,7 +41,7 @@ class Parts:
             raise JournalError(f"the journal {path} cannot be written: {error.strerror}") from error
 
     def write(self, lines: bytes) -> None:
-        """Append whole lines. Raises OSError, and then none of them is written."""
+        """Append whole lines. Write lines. After an OSError none of them is written."""
         if self._size + len(lines) > self._max_bytes and not self._empty:
             self._turn()
         try:
@@ -54,11 +54,11 @@ class Parts:
         self._empty = False
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._fd)
 
     def _turn(self) -> None:
-        """Begin the next file. It is created under another name first: if that fails, nothing has changed."""
+        """Begin the next file. It is created under a temporary name first, so that a failure changes nothing."""
         header = orjson.dumps(
             {"journal": FORMAT, "part": self._part + 1, **self._header}, option=orjson.OPT_APPEND_NEWLINE
         )

@@ -33,7 +33,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The first call with a different answer; both answers as plain data."""
+    """The first call with a different answer, and both answers as plain data."""
 
     file: str
     line: int
@@ -56,12 +56,12 @@ class Replayed:
     """`now` of the first call and of the last."""
     divergence: Divergence | None = None
     stopped: str = ""
-    """Why it stopped, though there is more."""
+    """The reason, if it stopped before the end."""
     cut: bool = False
     """Whether the last line is cut off: the process was killed."""
 
     def alike(self, call: str, now: float) -> None:
-        """Count a call that was answered alike."""
+        """Count a call with an equal answer."""
         self.calls += 1
         self.requests += call == "arrive"
         self.began_at = now if self.began_at is None else self.began_at
@@ -70,7 +70,7 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line after the header, and the bytes it takes."""
+    """One line after the header, with its length in bytes."""
 
     file: str
     number: int
@@ -130,7 +130,7 @@ def _earlier(part: Header, number: int) -> Path:
 
 
 def replay(parts: Sequence[Header], progress: Callable[[int], None]) -> Replayed:
-    """Repeat the calls of these files on a fresh controller; `progress` gets numbers of bytes.
+    """Repeat the calls of these files on a fresh controller; `progress` is called with numbers of bytes.
 
     Raises `NotReplayable` or OSError.
     """
@@ -148,7 +148,7 @@ def replay(parts: Sequence[Header], progress: Callable[[int], None]) -> Replayed
 
 
 def _take(line: Line, fresh: Replay, done: Replayed) -> bool:
-    """Act on one line; False if no other can follow."""
+    """Process one line; False if the replay cannot go on."""
     match line.row:
         case {"let": name, "be": value}:
             fresh.let({"let": name, "be": value})
@@ -156,7 +156,7 @@ def _take(line: Line, fresh: Replay, done: Replayed) -> bool:
             done.stopped = f"{missing} calls are missing at {line.file}:{line.number}: the rest cannot be replayed"
         case [int() | float() as now, str(call), list(arguments), recorded]:
             replayed = orjson.loads(orjson.dumps(fresh.answer([now, call, arguments, recorded])))
-            # 1 and 1.0 are equal here: a compiled core makes floats of whole numbers where a float belongs.
+            # 1 and 1.0 count as equal: a compiled core turns whole numbers into floats.
             if replayed == recorded:
                 done.alike(call, now)
             else:
@@ -169,7 +169,7 @@ def _take(line: Line, fresh: Replay, done: Replayed) -> bool:
 
 
 def lines(parts: Sequence[Header]) -> Iterator[Line]:
-    """Every line after the headers. Only the very last may be cut off."""
+    """Every line after the headers. Only the last one may be cut off."""
     for part in parts:
         with part.path.open("rb") as file:
             for number, text in enumerate(file, start=1):

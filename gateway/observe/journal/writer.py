@@ -24,7 +24,7 @@ from gateway.observe.journal.parts import Parts
 log = logging.getLogger("tailgate")
 
 BATCH = 64
-"""Calls encoded at a time: while they are in the processor's cache that costs a quarter less."""
+"""Calls encoded at a time: while they are in the processor's cache, encoding costs a quarter less."""
 FLUSH_S = 0.05
 BUFFER_BYTES = 16 * 2**20
 """Lines that may wait for the disk."""
@@ -32,7 +32,8 @@ CLOSE_S = 5.0
 
 
 class Journal:
-    """Takes calls (`tell`) until it is closed. `run` has to run meanwhile. Raises `JournalError` if it cannot begin."""
+    """Takes calls (`tell`) until it is closed. `run` must run in the meantime. Raises `JournalError` if it cannot
+    begin."""
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class Journal:
         self._dropped = self._lost = 0
         """Calls that were never handed over, and calls that could not be written."""
         self._offered = self._taken = 0
-        """Bytes: the first is counted here, the second by the thread."""
+        """Bytes handed over, counted here, and bytes written, counted by the thread."""
         self._buffer_bytes = buffer_bytes
         self._quiet = False
         self._work: SimpleQueue[tuple[int, int, bytes] | None] = SimpleQueue()
@@ -83,13 +84,13 @@ class Journal:
             self._encode()
 
     async def run(self) -> None:
-        """Hand over what there is every `FLUSH_S`, until cancelled."""
+        """Hand over the kept calls every `FLUSH_S`, until cancelled."""
         while True:
             await asyncio.sleep(FLUSH_S)
             self.flush()
 
     def flush(self) -> None:
-        """Hand over what there is."""
+        """Hand over the kept calls."""
         self._encode()
         self._hand_over()
 

@@ -23,7 +23,7 @@ class ArmVerdict(StrEnum):
 
     LARGEST = "largest"
     TOO_FEW = "too-few"
-    """Either has too few requests."""
+    """Either arm has too few requests."""
     ALIKE = "alike"
     """No difference is seen yet."""
     BETTER = "better"
@@ -42,7 +42,7 @@ class ArmFacts:
 
     def __init__(self, edges: Edges) -> None:
         self.counts: list[float] = [0, 0, 0, 0]
-        """Requests that were offered, finished and good, and requests that a replica failed."""
+        """Offered, finished and good requests, and requests that a replica failed."""
         self.recent = Sliding(self.counts)
         self.outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
         self.ttft = Quantiles(sorted({*EDGES, *edges.ttft}))
@@ -50,7 +50,7 @@ class ArmFacts:
         self.begin()
 
     def begin(self) -> None:
-        """Judge only by requests that end from now on."""
+        """Restart the comparison: judge only by requests that end from now on."""
         self._before = [list(counts) for counts in (self.counts, self.ttft.histogram.counts, self.e2e.histogram.counts)]
 
     def add(self, record: Record) -> None:
@@ -133,7 +133,7 @@ class Arms:
     def ended(self, record: Record) -> None:
         """Count one request of a split model. A request that a fallback served counts as refused by its arm.
 
-        An arm that was never configured here is left out.
+        An arm that this process never had in its policy is left out.
         """
         request = record.request
         facts = self.facts.get((request.split, request.fallback_of or request.model.name))
@@ -163,7 +163,7 @@ def largest_arm(model: Model) -> str:
 
 
 def difference(arm: ArmFacts, base: ArmFacts) -> ArmDifferences:
-    """The figures of `arm` less those of `base`."""
+    """The figures of `arm` minus those of `base`."""
     (ours, ttft, _), (theirs, their_ttft, _) = arm.judged(), base.judged()
     offered, their_offered = ours[ArmFacts.OFFERED], theirs[ArmFacts.OFFERED]
     if min(offered, their_offered) < MIN_REQUESTS:

@@ -1,7 +1,7 @@
-"""Intervals for differences between two groups of requests that stay valid however often they are looked at.
+"""Intervals for differences between two groups of requests that stay valid after any number of looks.
 
-A plain 95% interval holds for one look. A canary is looked at every minute, until the first alarm. So these intervals
-are wider: confidence sequences (Robbins 1970), in the asymptotic form of Waudby-Smith et al. (2021).
+A plain 95% interval holds for one look, but an operator looks at a canary every minute. So these intervals are wider:
+confidence sequences (Robbins 1970), in the asymptotic form of Waudby-Smith et al. (2021).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def share(hits: float, total: float, z: float) -> Estimate:
 
 
 def quantile_of(edges: Sequence[float], counts: Sequence[float], q: float, z: float) -> Estimate | None:
-    """The quantile `q` of a histogram, between the edges of the buckets with its extreme ranks.
+    """The quantile `q` of a histogram, with an interval between the edges of the buckets with its extreme ranks.
 
     None if a rank lies outside of the counts: there are too few for this quantile.
     """

@@ -21,7 +21,7 @@ SAMPLES_AT_ONCE = 200
 
 
 def registry(metrics: Metrics, sources: Sources) -> CollectorRegistry:
-    """Everything that the page shows; nothing of it is global."""
+    """The collectors of the page; none is global."""
     own = CollectorRegistry()
     own.register(RequestFamilies(metrics))
     own.register(ProcessFamilies(sources, metrics))
@@ -33,7 +33,7 @@ def registry(metrics: Metrics, sources: Sources) -> CollectorRegistry:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A text format: `encode` writes families, `end` stands after the last one."""
+    """A text format: A text format. `encode` writes families; `end` follows the last one."""
 
     content_type: str
     encode: Callable[[Collector], bytes]
@@ -45,12 +45,12 @@ OPENMETRICS = Format(openmetrics.CONTENT_TYPE_LATEST, openmetrics.generate_lates
 
 
 def chosen(accept: str) -> Format:
-    """The format for an Accept header: OpenMetrics for those who name it, as Prometheus does."""
+    """The format for an Accept header: OpenMetrics if it is named, as by Prometheus."""
     return OPENMETRICS if "application/openmetrics-text" in accept else CLASSIC
 
 
 async def render(collector: Collector, form: Format) -> AsyncIterator[bytes]:
-    """The page, letting the event loop run between pieces. Each family is read at one moment."""
+    """Write the page, and let the event loop run between pieces. Each family is read at one moment."""
     for family in collector.collect():
         for piece in _pieces(family, form):
             yield piece

@@ -53,7 +53,7 @@ class Edges:
 
 
 class Attainment:
-    """Requests that met an objective, all that it applied to, and the answered ones among these.
+    """Counts of one objective: requests that met it, all that it applied to, and the answered ones among these.
 
     Counted since the start and over the window. An objective is a promise about answers: it is kept unless more of
     those of the window missed it than chance explains (one-sided 5%).
@@ -69,9 +69,9 @@ class Attainment:
         self.counts: list[float] = [0, 0, 0]
         self.recent = Sliding(self.counts)
         self.quantile = quantile
-        """Share (0-1) of the answers that shall meet it."""
+        """Share (0-1) of the answers that must meet it."""
         self.broken_since: float | None = None
-        """From when on each look found it broken; None if the last one did not."""
+        """Time since which every look found it broken; None if the last one did not."""
 
     def kept(self, now: float) -> bool | None:
         """Whether the answers of the window that ends `now` keep the objective; None without an answer."""
@@ -85,7 +85,7 @@ class Attainment:
         return 0.0 if self.broken_since is None else now - self.broken_since
 
     def roll(self, now: float) -> None:
-        """Let time pass for the window, and look whether it is kept."""
+        """Let time pass for the window, and check whether the objective is kept."""
         self.recent.roll(now)
         if self.kept(now) is not False:
             self.broken_since = None
@@ -114,11 +114,11 @@ def decided(record: Record) -> Decided:
 
 
 ADMISSIONS: Final = (("no", "refused"), ("no", "admitted"), ("yes", "refused"), ("yes", "admitted"))
-"""Whether the client came back, and the decision: an index of two bits."""
+"""An index of two bits: whether the client retried, and the decision."""
 
 
 class RefusalFamily(StrEnum):
-    """When a refusal was told, or that a failure caused it."""
+    """The time of a refusal, or that a failure caused it."""
 
     __hash__ = str.__hash__  # Enum's own is a function in Python
 
@@ -126,11 +126,11 @@ class RefusalFamily(StrEnum):
     """On arrival."""
     WAITED = "waited"
     FAILURE = "failure"
-    """A replica failed, or none could be sent to, or the process stopped."""
+    """A replica failed, no replica was available, or the process stopped."""
 
 
 def family_of(record: Record) -> RefusalFamily | None:
-    """The family of a request without an answer; None if it is not the gateway or a replica that refused it."""
+    """The family of a request without an answer; None if neither the gateway nor a replica refused it."""
     if record.outcome not in (Outcome.REFUSED, Outcome.TIMEOUT, Outcome.ERROR):
         return None
     if not is_lost(record) or record.attempts:
@@ -170,7 +170,7 @@ class TierFacts:
         """Offered requests in the order of `ADMISSIONS`."""
         self.recent_admissions = Sliding(self.admissions)
         self.waits: dict[Reason | None, int] = {}
-        """Requests that waited, by why they were not sent; None: they were."""
+        """Requests that waited, by the reason why they were not sent; None: they were."""
         self.ttft, self.tpot, self.e2e, self.queue = Quantiles(), Quantiles(), Quantiles(), Quantiles()
         self.refusals = {family: Quantiles(_FINE_REFUSAL_EDGES) for family in RefusalFamily}
         """Seconds from the complete body to the refusal."""

@@ -1,4 +1,4 @@
-"""Promises that the answers of a tier break, and the bound that its replicas are at."""
+"""Broken promises of a tier, and the bound that its replicas have reached."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from gateway.observe.metrics.families import gauge
 from gateway.observe.metrics.metrics import Metrics
 
 ENGINE = "engine"
-"""No bound of ours is reached: engines are slower than the objective, or than forecast."""
+"""No bound is reached: engines are slower than the objective, or than the forecast."""
 
 
 def binds(metrics: Metrics, snapshot: Snapshot, tier: str) -> str:
-    """The bound that most replicas of a tier's pools are at: slots, unread prompts, KV cache, TPOT; empty without one.
+    """The bound that most replicas of a tier's pools have reached: slots, unread prompts, KV cache, TPOT; empty without
+    one.
 
     Unread prompts are bounded by TTFT.
     """
@@ -31,7 +32,7 @@ def binds(metrics: Metrics, snapshot: Snapshot, tier: str) -> str:
 
 
 def kept_families(metrics: Metrics, snapshot: Snapshot, now: float) -> Iterator[Metric]:
-    """How long each objective of the current policy has been broken."""
+    """Seconds for which each objective of the current policy has been broken."""
     rows = []
     for tier in metrics.policy.tiers.values():
         bound = binds(metrics, snapshot, tier.name) or ENGINE

@@ -1,4 +1,4 @@
-"""How late the event loop is: how long ready work has to wait, and the longest recent wait."""
+"""Lateness of the event loop: waits of ready work, and the longest recent wait."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EDGES = (0.0005, 0.001, 0.002, 0.003, 0.004, 0.005, 0.0075, 0.01, 0.02, 0.05, 0.
 
 
 class LoopLag:
-    """Sleeps in short steps, counts how much it oversleeps, and keeps the largest of the last 15 to 30 seconds.
+    """Sleeps in short steps, measures how late it wakes, and keeps the maximum of the last 15 to 30 seconds.
 
     A maximum since the last scrape would differ between two scrapers; one over a fixed time is the same for all.
     """
@@ -26,8 +26,8 @@ class LoopLag:
         self.waits = LogHistogram(EDGES)
         """Seconds that the loop was late, one sample per interval since the start.
 
-        A stall of one second counts a sample for every interval in it, each shorter than the one before. One sample per
-        wake-up would leave out most of the stall (coordinated omission).
+        A stall counts one sample for every interval in it, each shorter than the one before. One sample per wake-up
+        would hide most of the stall (coordinated omission).
         """
         self._clock = clock
         self._each = each
@@ -46,7 +46,7 @@ class LoopLag:
             now = self.woke(due)
 
     def woke(self, due: float) -> float:
-        """Note one wake-up that should have come at `due`, and say when it came."""
+        """Note one wake-up that was due at `due`. Returns its time."""
         now = self._clock()
         if now >= self._turn:
             self._turn = now + HOLD_S
@@ -60,5 +60,5 @@ class LoopLag:
         return now
 
     def read(self) -> float:
-        """The largest lag lately, in seconds."""
+        """The largest recent lag, in seconds."""
         return max(self._now_s, self._before_s)

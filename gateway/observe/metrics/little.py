@@ -4,7 +4,7 @@ The three figures are counted in two places. L is the integral of the requests t
 pool (`proxy.occupancy`), over the window. The arrival rate and the mean time come from the controller: from its
 `Record`s and its open requests. Requests count from their first dispatch to the end of their answer, clipped to the
 window. The law then holds for any window, not only in the long run. A gap means that the two places disagree. One of
-them has lost a request or never let it go, or a clock starts or stops at the wrong moment.
+them has lost a request or never released it, or a clock starts or stops at the wrong moment.
 
 The gap is reported for windows of at least `SOJOURNS` mean times. Then cutting requests at the window's edges hardly
 changes it.
@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from gateway.observe.metrics.metrics import Metrics
 
 WINDOW_S = 60.0
-"""The shortest window, where the process has run for so long."""
+"""Length of a window, in seconds, once the process has run for that long."""
 SOJOURNS = 100.0
 EVERY_S = 5.0
 """Marks are at least this far apart, however often the law is read."""
 UNREAD_S = 15.0
-"""After this long without a mark one is due, so that windows are at most this much longer than necessary."""
+"""Seconds after which a new mark is due, so that windows are at most this much too long."""
 MAX_MARKS = 512
 
 
@@ -35,13 +35,13 @@ class LittleView:
     pool: str
     window_s: float
     in_flight: float
-    """L: requests that the server had in the pool, in the mean."""
+    """L: mean number of the server's requests in the pool."""
     rate_per_s: float
     """Requests that were dispatched to it."""
     time_s: float | None
     """W: from the first dispatch to the end; None if no request was dispatched."""
     gap: float | None
-    """(L - rate x time) / the larger of both; None if the window is too short, or nobody was there."""
+    """(L - rate x time) / the larger of both; None if the window is too short, or had no requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +55,16 @@ class _Flow:
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """Everything that was counted by `at`."""
+    """All counts at time `at`."""
 
     at: float
     pools: Mapping[str, _Flow]
 
 
 class Little:
-    """Reads both places at once, and keeps marks of its readings at which windows can begin.
+    """Reads both places at once, and keeps some readings as marks at which windows can begin.
 
-    It must be read whenever it `is_due`; otherwise a window could begin an hour ago.
+    It must be read whenever it `is_due`; otherwise windows would be too long.
     """
 
     def __init__(self, metrics: Metrics, occupancies: Callable[[float], Mapping[str, float]], now: float) -> None:
@@ -83,7 +83,7 @@ class Little:
         if mark.at - self._marks[-1].at >= EVERY_S:
             self._marks.append(mark)
             if len(self._marks) > MAX_MARKS:
-                # The older half of the marks at half the density: windows that begin there are long.
+                # Thin out the older half of the marks: windows that begin there are long.
                 self._marks[: MAX_MARKS // 2] = self._marks[: MAX_MARKS // 2 : 2]
         return views
 
@@ -100,15 +100,15 @@ class Little:
         return _Mark(now, pools)
 
     def _view(self, pool: str, end: _Mark) -> LittleView:
-        """Over `WINDOW_S`, or longer if its requests take longer."""
+        """One pool over `WINDOW_S`, or over more if its requests take longer."""
         view = self._over(pool, WINDOW_S, end)
         all_s = end.at - self._marks[0].at
         while view.window_s < min(all_s, SOJOURNS * (view.time_s or 0.0)):
-            view = self._over(pool, SOJOURNS * (view.time_s or 0.0), end)  # in which the mean is another
+            view = self._over(pool, SOJOURNS * (view.time_s or 0.0), end)  # a longer window has another mean
         return view
 
     def _over(self, pool: str, window_s: float, end: _Mark) -> LittleView:
-        """Over the shortest window of at least that length that begins at a mark, or over all there is."""
+        """One pool over the shortest window of at least that length that begins at a mark, or over all time."""
         place = bisect_right(self._marks, end.at - window_s, key=lambda mark: mark.at)
         begin = self._marks[max(0, place - 1)]
         before, after = begin.pools.get(pool, _Flow()), end.pools[pool]

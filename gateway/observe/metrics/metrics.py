@@ -1,9 +1,9 @@
 """The one place that counts facts about requests: plain counters, cheap enough for the request path.
 
 Nothing is formatted here: `families` turns the counters into Prometheus families when somebody asks. Edges of
-histograms are fixed at the start, include the SLO thresholds of the first policy, and cannot change on reload. Exact
-attainment comes from the `slo` counters, which follow every reload. Nothing is ever reset. Labels come from policies
-and enums only: a name that no policy knows is counted under "".
+histograms include the SLO thresholds of the first policy, and cannot change on reload. Exact attainment comes from the
+`slo` counters, which follow every reload. Nothing is ever reset. Labels come from policies and enums only: a name that
+no policy knows is counted under "".
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REPLICA_LABEL_LIMIT: Final = 64
 
 ADAPTER_LABEL_LIMIT: Final = 64
 OTHER: Final = "other"
-"""Label of all LoRA adapters beyond the first so many."""
+"""Label of all LoRA adapters beyond the first few."""
 
 COUNTED: Final = frozenset(outcome for outcome in Outcome if outcome.counts)
 
@@ -50,7 +50,7 @@ def early_outcome(why: Reason) -> Outcome:
 
 
 class Metrics:
-    """Counts what happened to requests. One per process; every method is called on the event loop's thread."""
+    """Counts facts about requests. One per process; every method is called on the event loop's thread."""
 
     def __init__(self, policy: Policy) -> None:
         self.edges = Edges.of(policy)
@@ -87,7 +87,7 @@ class Metrics:
         self.configure(policy)
 
     def configure(self, policy: Policy) -> None:
-        """Follow a new policy. Counts stay, also for tiers and pools that are gone."""
+        """Follow a new policy. Counts stay, also for removed tiers and pools."""
         self.policy = policy
         self.arms.configure(policy)
         for tier in policy.tiers.values():

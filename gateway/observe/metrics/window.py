@@ -28,17 +28,17 @@ class Sliding:
     def __init__(self, counts: list[float], span_s: float = SPAN_S, slice_s: float = SLICE_S) -> None:
         self.counts = counts
         self.due = NEVER
-        """From when on the next copy is wanted."""
+        """Time from which on the next copy is due."""
         self._span_s = span_s
         self._slice_s = slice_s
         self._copies: deque[tuple[float, list[float]]] = deque([(NEVER, [0] * len(counts))])
 
     def roll(self, now: float) -> None:
-        """Keep a copy if one is due, and forget those that are no longer needed."""
+        """Keep a copy if one is due, and forget unneeded ones."""
         if now < self.due:
             return
         if self.due > NEVER:
-            # Nothing was added since `due`, so today's counts equal those at `due`.
+            # Nothing was added since `due`, so the current counts equal those at `due`.
             self._copies.append((self.due, self.counts.copy()))
         self.due = now + self._slice_s
         while len(self._copies) > 1 and self._copies[1][0] <= now - self._span_s:
@@ -66,7 +66,7 @@ class Quantiles:
         self._sliding = Sliding(self.histogram.counts, span_s, slice_s)
 
     def add(self, value_s: float, now: float) -> None:
-        """Count one duration that was seen at `now` (monotonic seconds, never decreasing)."""
+        """Count one duration at `now` (monotonic seconds, never decreasing)."""
         if now >= self._sliding.due:
             self._sliding.roll(now)
         self.histogram.add(value_s)
@@ -80,5 +80,5 @@ class Quantiles:
         return self._sliding.read(now)
 
     def quantile(self, q: float, now: float) -> float | None:
-        """The quantile `q` (0-1) over the window that ends `now`; None if nothing was seen in it."""
+        """The quantile `q` (0-1) over the window that ends `now`; None if nothing was counted in it."""
         return quantile(self.histogram.edges, self.read(now), q)

@@ -31,7 +31,7 @@ def seconds(value: object) -> float:
         raise ValueError("{value} is not a duration: write a number with ms, s, m or h, such as 250ms, 2s or 1m30s")
     total = sum(float(part) * unit for part, unit in zip(parts.groups(), _DURATION_S, strict=True) if part)
     if total <= 0:
-        raise ValueError("{value} is no time at all: write a duration longer than 0s, such as 250ms")
+        raise ValueError("{value} is too short: write a duration longer than 0s, such as 250ms")
     return total
 
 
@@ -82,7 +82,7 @@ def byte_count(value: object) -> int:
         raise ValueError("{value} is not a size: write a number with B, KiB, MiB or GiB, such as 64MiB")
     size = int(float(parts[1]) * _BYTES[parts[2]])
     if size <= 0:
-        raise ValueError("{value} is no room at all: write a size above zero, such as 64MiB")
+        raise ValueError("{value} is too small: write a size above zero, such as 64MiB")
     return size
 
 

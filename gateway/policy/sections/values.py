@@ -1,4 +1,4 @@
-"""The kinds of value a policy field can have, each with what an editor shows for it."""
+"""The kinds of values of policy fields, each with its schema for editors."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
 HOST_NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}"
 ORIGIN = r"[A-Za-z][A-Za-z0-9+.-]*://[^\s/?#@*,\"<>\\]{1,253}"
 HEADER_NAME = r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}"
-_SECRET = "it holds a secret, use one of its own"
-_CHANGING = "it is another one in each request"
-_TAKEN = "it means something else"
+_SECRET = "it holds a secret; use a separate header"
+_CHANGING = "it differs in each request"
+_TAKEN = "it has another meaning"
 _TAKEN_HEADERS = (
     *("host", "connection", "upgrade", "te", "trailer", "expect", "transfer-encoding", "origin", "user-agent"),
     *("accept", "accept-encoding", "content-length", "content-type", "content-encoding"),
@@ -123,7 +123,7 @@ def read_url(value: object) -> str:
     if url.scheme != "http" or not url.hostname or not re.fullmatch(r"[A-Za-z0-9._:%-]+", url.hostname):
         raise ValueError(f"is not a URL of a replica: {example}")
     if re.fullmatch(r"[0-9.]+", url.hostname) and not _is_ipv4(url.hostname):
-        raise ValueError(f"is no IPv4 address: four numbers up to 255 without leading zeros, {example}")
+        raise ValueError(f"is not an IPv4 address (four numbers up to 255 without leading zeros): {example}")
     if url.username is not None:
         raise ValueError(f"has a user name or password in it: {example}, and put a key into the pool's api_key")
     if url.path not in ("", "/") or url.query or url.fragment:

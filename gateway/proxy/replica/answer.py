@@ -1,4 +1,4 @@
-"""The answer of one attempt, streamed or not: the part held back, and its end, reported once to the driver."""
+"""The answer of one attempt, streamed or not: holds its beginning, and reports its end once to the driver."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class HeldAnswer(AnswerReceiver):
         self.complete = False
         """Whether the answer is whole."""
         self.over = False
-        """Whether the driver has been told the end."""
+        """Whether the end was reported to the driver."""
         self._framed = True
         self._held_bytes = 0
         self._committed = False
@@ -71,7 +71,7 @@ class HeldAnswer(AnswerReceiver):
 
     @property
     def seen(self) -> int:
-        """Tokens that passed, about."""
+        """Estimated tokens that have passed."""
         return 0 if self.reader is None else self.reader.tokens_seen
 
     @property
@@ -80,7 +80,7 @@ class HeldAnswer(AnswerReceiver):
         return self.whole_id if self.reader is None else self.reader.response_id
 
     def cancel(self) -> None:
-        """Close the connection to the replica. The driver asked for it, so it is not told the end."""
+        """Close the connection to the replica. The driver asked for it, so the end is not reported."""
         self.over = True
         if self.line is not None:
             self.line.cancel()
@@ -90,9 +90,9 @@ class HeldAnswer(AnswerReceiver):
         self.owner.broke(callback, error)
 
     def _learn_model(self, reported: bytes, where: bytes) -> None:
-        """Make sure that the client reads the model name that it asked for."""
+        """Find the engine's model name, so that the client's own replaces it."""
         asked = self.owner.asked_model
-        # Not reported[1:-1]: compiled, a slice that ends before it begins raises SystemError.
+        # Not reported[1:-1]: in compiled code, a slice that ends before it begins raises SystemError.
         if asked is not None and reported != b'"%b"' % asked.encode("utf-8", "replace"):
             name = ModelName(asked)
             name.learn(reported, where)
@@ -124,7 +124,7 @@ class HeldAnswer(AnswerReceiver):
         )
 
     def _give_up(self, end: AttemptOutcome) -> None:
-        """Close the call ourselves, since the answer so far is useless."""
+        """Close the call, since the answer so far is useless."""
         if self.line is not None:
             self.line.cancel()
             self.line = None

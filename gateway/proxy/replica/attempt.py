@@ -1,4 +1,4 @@
-"""One attempt at one replica: sent, classified by its first bytes, and read to its end."""
+"""One attempt at one replica: sends the request, classifies the answer by its first bytes, and reads it to its end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gateway.wire.http.answer import AnswerHead
 
 log = logging.getLogger("tailgate.upstream")
 
-# Bytes held before commit. A longer answer is committed early and streamed; of an error only this much is read.
+# Bytes held before commit. A longer answer is committed early and streamed; only this much of an error is read.
 HOLD_WHOLE_BYTES: Final = 1024 * 1024
 HOLD_ERROR_BYTES: Final = 64 * 1024
 
@@ -90,7 +90,7 @@ class UpstreamAttempt(StreamedAnswer):
             self._hold_whole(pieces)
 
     def _sniff(self, beginning: bytes, is_all: bool) -> list[bytes]:
-        """Decide whether a body is a stream of events; no pieces while there are too few bytes to tell."""
+        """Decide whether a body is a stream of events. Returns no pieces while there are too few bytes."""
         if looks_like_events(beginning) or (
             is_all and not beginning and (self.content_type or b"").startswith(b"text/event-stream")
         ):
@@ -140,7 +140,7 @@ class UpstreamAttempt(StreamedAnswer):
         return True
 
     def on_lost(self, end: AttemptOutcome) -> None:
-        """Nothing more will come: never connected, broken off, or not HTTP."""
+        """The attempt is lost: never connected, broken off, or not HTTP."""
         self.line = None
         broke = end is AttemptOutcome.RESET or end is AttemptOutcome.TRUNCATED
         self._tell(AttemptResult(end, tokens_seen=self.seen, body_hash=self.owner.body_hash() if broke else None))
@@ -163,7 +163,7 @@ class UpstreamAttempt(StreamedAnswer):
             self.owner.driver.full(self.id)
 
     def _name_held(self) -> None:
-        """Put the requested name into the beginning of an answer that is passed on before it can be read."""
+        """Put the requested name into the beginning of an answer that is too long to be parsed."""
         beginning = b"".join(self.held)
         if beginning.startswith(b"{"):
             self.coding = None
@@ -187,7 +187,7 @@ class UpstreamAttempt(StreamedAnswer):
                 self._tell(AttemptResult(AttemptOutcome.UNREADABLE))
                 return
             finish.tokens_seen = tokens_in(len(body))
-            finish.empty = self.coding is None  # in an encoding, it is for the client to read
+            finish.empty = self.coding is None  # an encoded body is for the client to read
             body = self.upstream.without_key(body)
         else:
             if error is not None:
@@ -199,7 +199,7 @@ class UpstreamAttempt(StreamedAnswer):
             if not told.is_answer:
                 self.upstream.odd(Oddity.UNREADABLE_ANSWER, "the answer has no choices, no content and no output")
             if told.output is not None or told.odd:
-                finish.tokens_seen = tokens_in(len(body))  # in case the count is not believed
+                finish.tokens_seen = tokens_in(len(body))  # used if the count is not believed
             if told.odd or output != told.output:
                 self.upstream.odd(Oddity.USAGE, "an estimate was taken instead")
             self.coding = None

@@ -19,7 +19,7 @@ class OddityCounter(Protocol):
 
 
 class Oddities:
-    """Tells of odd answers. One log line per replica and kind a minute, with the number that got none."""
+    """Reports odd answers: one log line per replica, kind and minute, with the number of those without a line."""
 
     def __init__(self, counter: OddityCounter, clock: Callable[[], float]) -> None:
         self._counter = counter

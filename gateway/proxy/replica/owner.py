@@ -1,4 +1,4 @@
-"""The request behind an attempt, as the attempt sees it."""
+"""The request of an attempt, as an interface for the attempt."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class AttemptOwner(CommandHandler):
         self.driver = driver
         self.request = request
         self.api = parsed.api
-        """The row of the API that is asked."""
+        """The row of the requested API."""
         self.streams = request.visible
         tier = request.tier
         self.may_be_cut = tier.on_total is OnTotal.CUT or tier.repetition is not None or tier.caps.watch
@@ -29,7 +29,7 @@ class AttemptOwner(CommandHandler):
         self.engine_said = ""
         """Reason given by an engine that failed inside an answer."""
         self.asked_model: str | None = parsed.model if request.model.report is Report.ASKED else None
-        """The model name that the client is to read; None: the engine's own."""
+        """The model name for the client; None: the engine's own."""
 
     @property
     @abstractmethod
@@ -54,7 +54,7 @@ class AttemptOwner(CommandHandler):
 
     @abstractmethod
     def without_options(self, attempt_id: int, upstream: ReplicaConnections, max_tokens: int) -> bytes | None:
-        """The message for a replica that refuses `stream_options`; None if the request has none."""
+        """The message without `stream_options`, for a replica that refuses them; None if the request has none."""
 
     @abstractmethod
     def attempt_ended(self, attempt_id: int) -> None:

@@ -30,11 +30,11 @@ ERROR: Final = int(EventKind.ERROR)
 COMPLETE: Final = AttemptOutcome.COMPLETE
 NO_GAPS: Final = LogHistogram(())
 NO_EVENTS: Final = EventSplitter()
-"""The splitter for an answer that is no stream: it is never fed."""
+"""The splitter of an answer that is not a stream; never used."""
 
 
 class StreamedAnswer(HeldAnswer):
-    """An answer that comes in events, with a fast path for ordinary tokens."""
+    """A streamed answer, with a fast path for ordinary tokens."""
 
     __slots__ = (
         "_client",
@@ -53,19 +53,19 @@ class StreamedAnswer(HeldAnswer):
         self._clock = owner.driver.clock
         self._splitter = NO_EVENTS
         self._end: list[bytes] = []
-        """The closing events of the answer, shown only after the connection reports the end, too."""
+        """The closing events of the answer, held until the connection reports the end, too."""
         self._client: Outgoing | None = None
-        """Receiver of whole, unchanged chunks; None before content and if the client needs another framing."""
+        """Receiver of whole, unchanged chunks; None before content, or if the client needs another framing."""
         self._client_of_content: Outgoing | None = None
         """Becomes `_client` at the first content."""
         self._gaps = NO_GAPS
         self._repetition: RepetitionDetector | None = None
-        """Detector of a repeating answer, where the tier wants one."""
+        """Detector of a repeating answer, if the tier wants one."""
         self._last_at = 0.0
         self._progress_at = 0.0
 
     def commit(self, client: Outgoing | None) -> list[bytes]:
-        """Pass on all that follows. Gives the bytes held back so far.
+        """Pass on all later events. Returns the bytes held so far.
 
         `client` takes chunks as the replica framed them; None if it needs another framing.
         """
@@ -81,7 +81,7 @@ class StreamedAnswer(HeldAnswer):
     def pass_on(self, data: bytes) -> bool:
         """The fast path of nearly every token: one read, one chunk, one event, plain output; False if it is not that.
 
-        `data` begins where a chunk does.
+        `data` begins at a chunk.
         """
         client, reader = self._client, self.reader
         if client is None or reader is None or not self._splitter.clean:
@@ -104,7 +104,7 @@ class StreamedAnswer(HeldAnswer):
 
     @property
     def last_at(self) -> float:
-        """When content came last; 0 if none did."""
+        """Time of the last content; 0 without any."""
         return self._last_at
 
     @property
@@ -176,7 +176,7 @@ class StreamedAnswer(HeldAnswer):
     def _is_for_client(self, event: bytes, kind: int) -> bool:
         """Whether an event is passed on now.
 
-        The end is held until HTTP has ended, too; anything after it is dropped.
+        The end is held until the HTTP message has ended, too; later events are dropped.
         """
         if kind & DONE:
             self._end.append(event)
@@ -184,7 +184,7 @@ class StreamedAnswer(HeldAnswer):
         return not kind & USAGE_ONLY or self.owner.wants_usage
 
     def _odd(self, reader: StreamReader, event: bytes) -> bytes:
-        """Note an odd event; returns it in the form in which it may be passed on."""
+        """Note an odd event. Returns it in a form that may be passed on."""
         if reader.oddity is not None:
             self.upstream.odd(reader.oddity, "passed on as it came")
             reader.oddity = None
@@ -214,7 +214,7 @@ class StreamedAnswer(HeldAnswer):
                     gaps.add(0.0)
                 self._last_at = now
                 if not self._progress_at:
-                    # It was committed for lack of room, and its content begins now.
+                    # It was committed early for lack of room, and its content begins now.
                     self._client = self._client_of_content
                     self.owner.driver.first_token(self.id)
                 if now >= self._progress_at:
@@ -234,9 +234,9 @@ class StreamedAnswer(HeldAnswer):
     # ---- the end
 
     def cut_short(self, why: Reason, prompt_tokens: int) -> list[bytes]:
-        """Bytes that end the answer here as incomplete, or all of it if it is assembled.
+        """Bytes that end the answer here as incomplete; the whole answer if it is assembled.
 
-        Nothing if the answer is not of the requested kind, or the part so far lacks the form for it.
+        Empty if the answer is of another kind, or too incomplete.
         """
         owner, reader = self.owner, self.reader
         if reader is None:
@@ -260,7 +260,7 @@ class StreamedAnswer(HeldAnswer):
         self._take_rest(reader)
         if self.over:
             return
-        # Without a length, a connection lost between the ends of two choices looks like one closed properly.
+        # Without a length, a lost connection between the ends of two choices looks like a proper close.
         ok = reader.complete and (self._framed or reader.done or reader.choices_over >= self.owner.request.choices)
         if ok and self.assembly is not None:
             self.held = self._put_together(self.assembly, self._end)
@@ -273,7 +273,7 @@ class StreamedAnswer(HeldAnswer):
         elif ok:
             self.held += self._end
         elif reader.aborted or not self._framed:
-            # Without a length every end of the connection looks alike: only the answer itself can tell that it is over.
+            # Without a length all ends of the connection look alike: only the answer itself can announce its end.
             self._warn_truncated("the engine aborted it" if reader.aborted else "the connection was closed")
             end = AttemptOutcome.TRUNCATED
         else:
@@ -298,7 +298,8 @@ class StreamedAnswer(HeldAnswer):
         )
 
     def _take_rest(self, reader: StreamReader) -> None:
-        """The last event may lack the line ends that delimit it. Half an event is dropped, as SSE prescribes."""
+        """Handle the end of the stream. The last event may lack its blank line; half an event is dropped, as SSE
+        prescribes."""
         rest = self._splitter.rest().rstrip(b"\r\n")
         if not rest or self._end:
             return

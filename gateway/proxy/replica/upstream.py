@@ -34,7 +34,7 @@ class ReplicaConnections(ConnectionOwner):
         self._oddities = oddities
         self._clock = clock
         self.takes_stream_options = True
-        """Whether it can be asked for usage in streams: Azure's OpenAI and Mistral's API have refused that."""
+        """Whether it accepts a request for usage in streams: Azure's OpenAI and Mistral's API refuse that."""
         self._served_by: dict[str, bytes] = {}
         self._prefixes: dict[Endpoint, bytes] = {}
         url = urlsplit(spec.url)
@@ -54,17 +54,17 @@ class ReplicaConnections(ConnectionOwner):
             connection.send(request, receiver)
 
     def resend(self, request: bytes, receiver: AnswerReceiver) -> None:
-        """The keep-alive race: the replica closed an idle connection just as a request was sent on it.
+        """The keep-alive race: the replica closed an idle connection while a request was sent on it.
 
-        No byte came back, so the request is sent once more, on a fresh connection. The replica may have seen the first
+        No byte was received, so the request is sent again on a fresh connection. The replica may have seen the first
         one: if it cannot be reached now, that counts as a reset.
         """
         self._connect(request, receiver, AttemptOutcome.RESET)
 
     def prefix(self, endpoint: Endpoint) -> bytes:
-        """How the head of a request to `endpoint` begins.
+        """The constant beginning of the head of a request to `endpoint`.
 
-        Created at first use: a reload may bring a thousand replicas.
+        Created at first use: a reload may add a thousand replicas.
         """
         prefix = self._prefixes.get(endpoint)
         if prefix is None:
@@ -76,12 +76,12 @@ class ReplicaConnections(ConnectionOwner):
         return prefix
 
     def move(self, pool: PoolSpec) -> None:
-        """The replica belongs to `pool` now, or the pool has changed."""
+        """Note that the replica belongs to `pool`, or that the pool has changed."""
         self.pool = pool
         self._served_by.clear()
 
     def served_by(self, tier: str) -> bytes:
-        """The header lines that say where a request of `tier` was served."""
+        """The header lines with the pool and replica of a request of `tier`."""
         lines = self._served_by.get(tier)
         if lines is None:
             lines = self._served_by[tier] = _SERVED_BY % (
@@ -97,7 +97,7 @@ class ReplicaConnections(ConnectionOwner):
         return said if key is None else said.replace(key.encode(), b"[...]")
 
     def release(self, connection: UpstreamConnection) -> None:
-        """Take back a connection whose answer is complete; one that cannot be reused is closed."""
+        """Take back a connection after a complete answer, or close it if it cannot be reused."""
         if not connection.idle:
             self.odd(Oddity.NOT_IDLE, "a connection was not idle after its answer, and was closed")
             connection.transport.abort()
@@ -110,7 +110,7 @@ class ReplicaConnections(ConnectionOwner):
         self._oddities.tell(self.pool.name, self.spec.name, kind, detail)
 
     def closed(self, connection: UpstreamConnection) -> None:
-        """A connection is gone."""
+        """A connection is closed."""
         self._all.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
@@ -122,12 +122,12 @@ class ReplicaConnections(ConnectionOwner):
 
     @property
     def idle_connections(self) -> tuple[UpstreamConnection, ...]:
-        """Connections that wait for a request."""
+        """Number of idle connections."""
         return tuple(self._idle)
 
     @property
     def open_connections(self) -> int:
-        """Connections, idle and in use."""
+        """Number of connections, idle and in use."""
         return len(self._all)
 
     @property
@@ -143,11 +143,11 @@ class ReplicaConnections(ConnectionOwner):
             connection.transport.abort()
 
     def _take_idle(self) -> UpstreamConnection | None:
-        """The connection used last: its replica is the least likely to be closing it."""
+        """The connection that was used last, which the replica is least likely to be closing."""
         oldest_fresh = self._clock() - IDLE_LIMIT_S
         while self._idle:
             connection = self._idle.pop()
-            # `release` found it idle, and since then only its end can have come.
+            # `release` found it idle; since then it can only have been closed.
             if connection.idle_since >= oldest_fresh and not connection.transport.is_closing():
                 return connection
             connection.transport.close()
@@ -193,7 +193,7 @@ class ReplicaConnections(ConnectionOwner):
             if connection.transport.is_closing():
                 receiver.on_lost(otherwise)
             else:
-                # Counted only now: uvloop never reports the loss of a connection that was cancelled while being made.
+                # Counted only now: uvloop does not report the loss of a connection that was cancelled while it opened.
                 self._all.add(connection)
                 connection.send(request, receiver)
 
@@ -208,7 +208,7 @@ class Upstreams:
         self._leaving: list[ReplicaConnections] = []
 
     def configure(self, pools: Iterable[PoolSpec]) -> None:
-        """Keep `ReplicaConnections` for each replica; those of removed replicas close when their last call ends."""
+        """Follow a new policy. Connections of removed replicas close when their last call ends."""
         old, self._by_name = self._by_name, {}
         for pool in pools:
             for spec in pool.replicas:
@@ -222,11 +222,11 @@ class Upstreams:
         self.sweep(self._clock())
 
     def get(self, name: str) -> ReplicaConnections | None:
-        """The connections of the replica `name`; None if the policy has none of that name any more."""
+        """The connections of the replica `name`; None if the policy no longer has it."""
         return self._by_name.get(name)
 
     def sweep(self, now: float) -> None:
-        """Close idle connections, and replicas that have left; called about once a second."""
+        """Close idle connections, and those of removed replicas; called about once a second."""
         for upstream in self._by_name.values():
             upstream.sweep(now)
         for upstream in [u for u in self._leaving if not u.calls]:

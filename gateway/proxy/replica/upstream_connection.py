@@ -1,4 +1,4 @@
-"""One connection to a replica: sends a request, reads the answer, tells its receiver."""
+"""One connection to a replica: sends a request, reads the answer, and reports to its receiver."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gateway.wire.http.framing import ChunkReader, FramingError
 log = logging.getLogger("tailgate.upstream")
 
 # For connections that stream; Linux doubles it. uvloop reads up to 256 kB at once, and all of that would be kept here
-# if the stream's reader is slow. A stream needs less in any round trip; whole answers, which may be large, need more.
+# if the stream's reader is slow. A stream needs less per round trip; whole answers may be large and need more.
 STREAM_BUFFER_BYTES: Final = 32 * 1024
 
 
@@ -57,9 +57,9 @@ class AnswerReceiver(ABC):
 
     def __init__(self, streams: bool) -> None:
         self.streams = streams
-        """Whether the answer comes piece by piece, over a long time."""
+        """Whether the answer arrives in pieces over a long time."""
         self.line: UpstreamConnection | Connecting | None = None
-        """The call as it stands; None once it is over."""
+        """The current call; None once it is over."""
 
     @abstractmethod
     def on_sent(self) -> None:
@@ -71,7 +71,7 @@ class AnswerReceiver(ABC):
 
     @abstractmethod
     def pass_on(self, data: bytes) -> bool:
-        """Take a read that begins with a chunk, if it is one plain event; False: it takes the slow path."""
+        """Take the bytes of a read that begins with a chunk, if they are one plain event. False: use the slow path."""
 
     @abstractmethod
     def on_body(self, pieces: list[bytes], raw: bytes | None) -> None:
@@ -83,7 +83,7 @@ class AnswerReceiver(ABC):
 
     @abstractmethod
     def on_lost(self, end: AttemptOutcome) -> None:
-        """Nothing more will come: never connected, broken off, or not HTTP."""
+        """The request is lost: never connected, broken off, or not HTTP."""
 
     @abstractmethod
     def broke(self, callback: Callback, error: Exception) -> None:
@@ -91,22 +91,23 @@ class AnswerReceiver(ABC):
 
 
 class ConnectionOwner(ABC):
-    """Has the connections of one replica, and gets back those that are idle."""
+    """The pool of one replica's connections."""
 
     def __init__(self, spec: ReplicaSpec) -> None:
         self.spec = spec
 
     @abstractmethod
     def release(self, connection: UpstreamConnection) -> None:
-        """Take back a connection whose answer is complete."""
+        """Take back a connection after a complete answer."""
 
     @abstractmethod
     def closed(self, connection: UpstreamConnection) -> None:
-        """A connection is gone."""
+        """A connection is closed."""
 
     @abstractmethod
     def resend(self, request: bytes, receiver: AnswerReceiver) -> None:
-        """Send on a fresh connection: an idle one closed as the request was sent on it, and no byte came back."""
+        """Send the request again on a fresh connection: the idle one closed during the sending, and no byte was
+        received."""
 
     @abstractmethod
     def odd(self, kind: Oddity, detail: str) -> None:
@@ -149,7 +150,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._buffer = b""
         self._chunks: ChunkReader | None = None
         self._left = 0
-        """Remaining bytes of the body, or how else it ends (`wire.http.answer`)."""
+        """Remaining bytes of the body, or another kind of end (`wire.http.answer`)."""
         self._in_body = False
         self._keep_alive = False
         self._started = False
@@ -184,12 +185,12 @@ class UpstreamConnection(asyncio.Protocol):
         receiver.on_sent()
 
     def cancel(self) -> None:
-        """Close at once, unanswered. The receiver is told no more."""
+        """Close at once, without an answer. The receiver gets no more calls."""
         self.receiver = None
         self.transport.abort()
 
     def pause(self) -> None:
-        """Stop reading: the client of the answer is slow. Without a receiver no bytes may be held up."""
+        """Stop reading, since the client of the answer is slow. Without a receiver, reading must go on."""
         if self.receiver is not None and not self._paused and not self.transport.is_closing():
             self._paused = True
             self.transport.pause_reading()
@@ -239,7 +240,7 @@ class UpstreamConnection(asyncio.Protocol):
                 self._body(data)
             else:
                 self._head(data)
-        except LargeHeadError as large:  # not both under one name: compiled, a name has one type
+        except LargeHeadError as large:  # two names, since in compiled code a name has one type
             self.upstream.odd(Oddity.LARGE_HEAD, str(large))
             self._lost(AttemptOutcome.UNREADABLE)
         except FramingError as exc:
@@ -267,7 +268,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._broke(receiver, error)
 
     def _broke(self, receiver: AnswerReceiver | None, error: Exception) -> None:
-        """The receiver's callback, or ours, raised. The connection may serve another request by now."""
+        """A callback raised, the receiver's or ours. The connection may serve another request by now."""
         if self.receiver is receiver:
             self.receiver = None
             self.transport.abort()
@@ -276,7 +277,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _closed(self, exc: Exception | None) -> None:
         if self._in_body and self._left == TO_THE_END:
-            # A body without length ends with the connection, if it ends in peace.
+            # A body without length ends with a proper end of the connection.
             if exc is None:
                 self._end()
             else:
@@ -362,7 +363,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._reset()
         # A client that is slow to read the end of this answer must not delay the next one.
         self.resume()
-        # First return it to the pool, then report: the next request may come from within the report.
+        # First return it to the pool, then report: the report may start the next request.
         if keep:
             self.upstream.release(self)
         else:

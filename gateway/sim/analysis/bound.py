@@ -13,12 +13,12 @@ A0..A3 are the base, prefill, decode and KV costs of a step (`sim.run.profiles`)
 and answer.
 
 Why no policy beats it. Each cost is part of the engine model's charge, and no part is charged twice: a step with n
-decodes takes A0 once, and n <= max_num_seqs. Free of charge are half-computed prompts, steps that are not full,
-preemptions, waiting behind others in a step, and answers that miss. Work may be split, moved and interrupted freely,
-and requests accepted in part. Requests that cannot be good even alone are left out. The program leaves out one thing:
-decoding after the last arrival, for requests begun earlier. At most max_num_seqs of each replica are under way then,
-and none begins after the last deadline. `ceiling` adds the largest possible worth of this, at the price that the
-program itself puts on work. So value <= ceiling, and no policy exceeds ceiling.
+decodes takes A0 once, and n <= max_num_seqs. Half-computed prompts, steps that are not full, preemptions, waits behind
+others in a step, and missed answers are free. Work may be split, moved and interrupted freely, and requests accepted in
+part. Requests that cannot be good even alone are left out. The program leaves out one thing: decoding after the last
+arrival, of requests that began earlier. Each replica has at most max_num_seqs of these, and none begins after the last
+deadline. `ceiling` adds the largest possible worth of this, at the price that the program itself puts on work. So value
+<= ceiling, and no policy exceeds ceiling.
 
 The constrained program also keeps the demands of a policy. No tier has a larger accepted share than a tier above it,
 and the lowest gets its floor of the tokens. The accepted share of each prompt length is within 5 points of its tier's;
@@ -60,7 +60,7 @@ class Bound:
     token_weighted: float
     tiers: dict[str, float]
     accepted: tuple[float, ...]
-    """Of each request, in the order of the arrivals."""
+    """Accepted share of each request, in the order of the arrivals."""
 
 
 def bound(
@@ -88,8 +88,8 @@ def bound(
 def replay_set(arrivals: Sequence[Arrival], found: Bound) -> list[Arrival]:
     """The arrivals that the optimum accepts, as whole requests.
 
-    Shares are carried over to the next request of the same tier and length, so that both keep their part at any time.
-    The choice is the same in every run.
+    Fractions are carried over to the next request of the same tier and length, so that each keeps its share at any
+    time. The choice is the same in every run.
     """
     carried: dict[tuple[str, int], float] = {}
     chosen = []
@@ -108,7 +108,7 @@ class Scalable(Protocol):
     """A workload whose mean rate can be set."""
 
     def at_rate(self, rate_per_s: float) -> Workload:
-        """The same, at that rate."""
+        """The same workload at that rate."""
 
 
 def capacity(
@@ -181,7 +181,7 @@ class _Fluid:
         self.work = self.program.at_most(work, costs.replicas * horizon_s)
 
     def _spread(self, x: int, job: Job, deadline: float, bins: defaultdict[int, list[tuple[int, float]]]) -> None:
-        """The time spent on its prompt, bin by bin until the deadline."""
+        """Variables for the time spent on a prompt, bin by bin until its deadline."""
         parts = [(x, -self.costs.prefill(job))]
         for b in range(int(job.at / self.bin_s), math.ceil(deadline / self.bin_s)):
             overlap_s = min(deadline, (b + 1) * self.bin_s) - max(job.at, b * self.bin_s)
@@ -209,7 +209,8 @@ class _Fluid:
             self._keep_floor(tier)
 
     def _keep_floor(self, tier: Tier) -> None:
-        """Of the accepted tokens, at least the tier's floor, or its part of the offered tokens if that is less."""
+        """Constraint: the tier gets at least its floor of the accepted tokens, or its part of the offered tokens if
+        that is less."""
         tokens = {i: self.jobs[i].prompt + self.jobs[i].answer for i in self.shares}
         own = sum(count for i, count in tokens.items() if self.jobs[i].tier is tier)
         floor = min(tier.floor, own / sum(tokens.values()))
@@ -223,7 +224,7 @@ class _Fluid:
     def solve(self) -> Bound:
         """Solve it.
 
-        Raises RuntimeError if HiGHS finds no optimum: there always is one, since accepting nothing is feasible.
+        Raises RuntimeError if HiGHS finds no optimum. There always is one, since accepting nothing is feasible.
         """
         solution = self.program.solve()
         x = [solution.variables[self.shares[i]] if i in self.shares else 0.0 for i in range(len(self.jobs))]
@@ -248,7 +249,7 @@ class _Fluid:
 
 
 def _worth(jobs: Sequence[Job]) -> list[float]:
-    """Worth of each job, if it is good."""
+    """Worth of each job if it is good."""
     tokens: defaultdict[str, list[int]] = defaultdict(list)
     for job in jobs:
         tokens[job.tier.name].append(job.prompt + job.answer)
@@ -264,5 +265,5 @@ def _share_of(jobs: Sequence[Job], accepted: Sequence[float], size: Callable[[Jo
 
 
 def _less(of: Sequence[tuple[int, float]], other: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """One sum less another."""
+    """The difference of two sums."""
     return [*of, *((variable, -factor) for variable, factor in other)]

@@ -1,4 +1,4 @@
-"""Least cost of requests to a fleet, and the deadlines of their prompts."""
+"""The lowest cost of requests for a fleet, and the deadlines of their prompts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.sim.workload.arrivals import Arrival
 
 @dataclass(frozen=True, slots=True)
 class FleetCosts:
-    """A fleet's costs per unit, each the lowest of its replicas, and how many replicas of that speed it equals."""
+    """A fleet's costs per unit, each the lowest of its replicas, and its size in replicas of that speed."""
 
     base_s: float
     slot_s: float
@@ -54,7 +54,7 @@ class FleetCosts:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A request as the program sees it."""
+    """A request for the linear program."""
 
     at: float
     tier: Tier
@@ -63,7 +63,7 @@ class Job:
     stream: bool
 
     def deadline(self, costs: FleetCosts) -> float | None:
-        """When its prompt must be computed at the latest; None if it cannot be good even alone."""
+        """Latest time at which its prompt must be computed; None if it cannot be good even alone."""
         slo, timeouts = self.tier.slo, self.tier.timeouts
         e2e_s = min(slo.e2e_bound_s if slo.covers(self.answer) else math.inf, timeouts.total_s)
         ttft_s = slo.ttft_bound_s if self.stream else math.inf
@@ -100,12 +100,12 @@ def _shared(profile: Profile) -> tuple[float, ...]:
 
 
 def _times_slower(profile: Profile, least: Sequence[float]) -> float:
-    """Lower bound on how many times as long work takes here."""
+    """Lower bound on the slowness of a replica, relative to these costs."""
     return min(own / cost for own, cost in zip(_shared(profile), least, strict=True) if cost)
 
 
 def job_of(arrival: Arrival, policy: Policy) -> Job:
-    """A request with the answer length that the client's and the tier's caps leave."""
+    """A request, with its answer limited by the client's and the tier's caps."""
     tier = policy.tiers[arrival.tier]
     answer = min(arrival.output_tokens, tier.caps.granted(arrival.max_tokens))
     return Job(arrival.at, tier, arrival.prompt_tokens, answer, arrival.stream)

@@ -11,7 +11,7 @@ Terms = Sequence[tuple[int, float]]
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """The optimum, the variables, and for each row the value of one more unit on its right side."""
+    """The optimum, the variables, and the shadow price of each row."""
 
     value: float
     variables: list[float]

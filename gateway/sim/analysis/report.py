@@ -1,9 +1,9 @@
 """Summary of several runs: means over seeds with intervals, and paired differences between policies.
 
-Intervals are percentile bootstraps over seeds. As many seeds as there are are drawn with replacement, `RESAMPLES`
-times; the interval is the middle 95% of the means. Runs of two policies with the same seed had the same arrivals, so
-they are drawn together. That removes the noise of the arrivals from a difference. The bootstrap draws from a fixed
-seed. Below two seeds there is no interval, and with fewer than ten it is too narrow.
+Intervals are percentile bootstraps over seeds. The seeds are resampled with replacement `RESAMPLES` times; the interval
+is the middle 95% of the means. Runs of two policies with the same seed had the same arrivals, so they are drawn
+together. That removes the noise of the arrivals from a difference. The bootstrap draws from a fixed seed. Below two
+seeds there is no interval, and with fewer than ten it is too narrow.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One policy over all seeds. Figures by name; latencies as `ttft_p99_s`; None where no seed has one."""
+    """One policy over all seeds. Figures by name; latencies as `ttft_p99_s`; None if no seed has one."""
 
     policy: str
     seeds: tuple[int, ...]
@@ -127,7 +127,7 @@ def summary(results: Sequence[Result]) -> Summary:
 
 
 def differences(results: Sequence[Result], against: Sequence[Result]) -> list[Difference]:
-    """How the runs of a policy differ from those of another with the same seeds."""
+    """Differences between the runs of two policies with the same seeds."""
     theirs = {r.seed: r for r in against}
     pairs = [(r, theirs[r.seed]) for r in results]
     found = []

@@ -18,7 +18,7 @@ PERCENTS = (0.50, 0.95, 0.99)
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Raw percentiles (nearest rank) of `n` finished requests, in seconds; None where there is none."""
+    """Raw percentiles (nearest rank) of `n` finished requests, in seconds; None if there are none."""
 
     n: int
     p50: float | None
@@ -28,7 +28,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Of `counted` requests, how many `finished`, and how many were `good`. `attainment` is good / counted."""
+    """Numbers of `counted`, `finished` and `good` requests. `attainment` is good / counted."""
 
     counted: int
     finished: int
@@ -38,9 +38,9 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class QueueResult:
-    """Requests that waited with a forecast, those of them that were refused, and P(refused after waiting) in the mean.
+    """Requests that waited with a forecast, the refused ones among them, and their mean P(refused after waiting).
 
-    `ece`: its mean distance from the share refused, over bins of equal mass.
+    `ece`: its mean distance from the refused share, over bins of equal mass.
     """
 
     waited: int
@@ -51,7 +51,7 @@ class QueueResult:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """Tries that count, and the share of them that was sent to a replica."""
+    """Counted tries, and the share that was sent to a replica."""
 
     tries: int
     share: float | None
@@ -61,7 +61,7 @@ class Admitted:
 class Floor:
     """A tier's share of the dispatched tokens, and its smallest share in windows of 10 s in which it wanted more.
 
-    A share is 0 if only others got tokens, and None if nobody got any.
+    A share is 0 if only others got tokens, and None if no tier got any.
     """
 
     windows: int
@@ -69,13 +69,13 @@ class Floor:
     backlogged: int
     """Windows in which a request of the tier waited at any moment."""
     short: int
-    """The same, with windows in which a request of the tier was refused or waited too long."""
+    """The same, including windows in which a request of the tier was refused or waited too long."""
     share: float | None
-    """Of all tokens dispatched in whole windows."""
+    """The tier's share of all tokens dispatched in whole windows."""
     least: float | None
     """The smallest share in a backlogged window; None without one."""
     least_short: float | None
-    """The same over windows in which the tier got too little."""
+    """The smallest share in a window in which the tier got too little."""
     shares: tuple[float | None, ...]
     """Of each window."""
 
@@ -112,7 +112,7 @@ class TierResult:
     e2e: Latency
     outcomes: dict[str, int]
     misses: dict[str, int]
-    """By reason: refused, timed out or failed."""
+    """Requests by reason: refused, timed out or failed."""
     tokens: int
     finished_tokens: int
     good_tokens: int
@@ -166,7 +166,7 @@ class Result:
     """The value by Little's law: arrivals per second times mean time in the system."""
     events: int
     cpu_s: float
-    """Of this process, the whole run."""
+    """CPU seconds of this process for the whole run."""
     requests_per_cpu_s: float
     events_per_cpu_s: float
 
@@ -268,7 +268,7 @@ def _admitted(refused: int, admitted: int) -> Admitted:
 
 
 def _worth(tier: TierResult) -> float:
-    """Worth of a tier's good requests, in requests of its mean worth."""
+    """Worth of a tier's good requests, in units of its mean request."""
     return tier.counted * _ratio(tier.good_tokens, tier.tokens) if tier.value is Value.TOKENS else tier.good
 
 

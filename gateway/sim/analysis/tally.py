@@ -10,13 +10,13 @@ from gateway.core.policy import Tier
 from gateway.core.request import Outcome, Record
 from gateway.sim.workload.arrivals import Arrival
 
-# Prompts are classed by these lengths, in tokens: a policy must not gain goodput by dropping long ones.
+# Prompts are classed by these lengths, in tokens, to show a policy that gains goodput by dropping long ones.
 LENGTH_EDGES = (256, 1024, 4096, 16384)
 LENGTHS = ("<256", "256-1023", "1024-4095", "4096-16383", ">=16384")
 
 
 def length_of(prompt_tokens: int) -> int:
-    """Which of LENGTHS a prompt belongs to."""
+    """The class of a prompt in LENGTHS."""
     return bisect_right(LENGTH_EDGES, prompt_tokens)
 
 
@@ -67,16 +67,16 @@ class TierTally:
         self.cells = [TallyCell() for _ in LENGTHS]
         self.outcomes: Counter[Outcome] = Counter()
         self.admissions = [0, 0, 0, 0]
-        """Tries that count: refused and admitted newcomers, then those of clients that came back."""
+        """Counted tries: refused and admitted ones, of newcomers, then of retrying clients."""
         self.vain: list[tuple[float, bool]] = []
-        """Of each that waited: P(refused after waiting), and whether it was."""
+        """For each request that waited: P(refused after waiting), and whether it was refused."""
         self.whys: Counter[str] = Counter()
         self.tokens = 0
         """Tokens of prompt and answer of all counted requests, with the answer as long as the client's and the tier's
         caps allow.
         """
         self.output_tokens = 0
-        """Of their answers alone."""
+        """Tokens of these answers alone."""
         self.finished_tokens = 0
         self.good_tokens = 0
         # Latencies of finished requests.
@@ -89,7 +89,7 @@ class TierTally:
         self.waiting = 0
         self.waiting_since = 0.0
         self.spans: list[tuple[float, float]] = []
-        """Periods of a whole window or longer in which at least one request of the tier waited."""
+        """Periods, of a whole window or longer, in which at least one request of the tier waited."""
         self.short: set[int] = set()
         """Windows in which a request of the tier was refused, or waited too long."""
 
@@ -115,7 +115,7 @@ class Tally:
         self.sojourn_s = 0.0
         """Time in the system of all counted requests, refused ones included."""
         self.seconds: list[list[int]] = []
-        """By second of arrival, warm-up included: how many were offered, dispatched, good."""
+        """Offered, dispatched and good requests by second of arrival, warm-up included."""
         self.slots: list[float] = []
         """Share of a replica's slots in use, sampled."""
         self.kv: list[float] = []
@@ -124,7 +124,7 @@ class Tally:
         """Requests that were still under way when the run was given up."""
 
     def sampled(self, slots: float, kv: float) -> None:
-        """A replica was looked at."""
+        """A replica was sampled."""
         self.slots.append(slots)
         self.kv.append(kv)
 
@@ -134,14 +134,14 @@ class Tally:
             tier.dispatched[int(now / WINDOW_S)] += tokens
 
     def tried(self, tier: TierTally, record: Record) -> None:
-        """A try is over; its client may come back."""
+        """A try is over; its client may retry."""
         if record.outcome.counts and record.request.body_at >= self.warmup_s:
             tier.admissions[2 * record.request.comeback + (record.attempts > 0)] += 1
             if record.in_vain is not None:
                 tier.vain.append((record.in_vain, not record.attempts))
 
     def ended(self, tier: TierTally, arrival: Arrival, output_tokens: int, record: Record, cut: bool) -> None:
-        """A request is over. `output_tokens`: its length without our cut; `cut`: it got less because we said so."""
+        """A request is over. `output_tokens`: its length without our cap; `cut`: our cap made it shorter."""
         second = self._second(arrival)
         second[0] += 1
         second[1] += record.attempts > 0

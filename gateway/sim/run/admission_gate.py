@@ -1,8 +1,8 @@
 """A queue in front of a decider that sends everything at once: for baselines.
 
-Each pool has a rule that says when it is full. While it is full, requests of the class to be shed are refused, and all
-others are held. Held requests pass in order of priority, first come first served, or are refused after their tier's
-queue timeout. `Cap` is a static limit of requests in flight per replica. `Saturation` is the rule of llm-d's saturation
+Each pool has a rule that says when it is full. While it is full, requests of the lowest class are shed, and all others
+are held. Held requests pass in order of priority, first come first served, or are refused after their tier's queue
+timeout. `Cap` is a static limit of requests in flight per replica. `Saturation` is the rule of llm-d's saturation
 detector (queue depth 5, KV cache .8, staleness 200 ms, a scrape every 50 ms by default in its inference scheduler).
 """
 
@@ -68,7 +68,7 @@ class Saturation:
 
 
 class _Lane:
-    """One pool: its rule, and who is held, by priority."""
+    """One pool: its rule, and the held requests by priority."""
 
     def __init__(self, rule: Rule, priorities: list[int]) -> None:
         self.rule = rule
@@ -109,7 +109,7 @@ class AdmissionGate:
         return self._released(self._inner.finish(attempt_id, finish, now), now)
 
     def leave(self, request_id: int, now: float) -> list[Command]:
-        """A client is gone."""
+        """A client has left."""
         for lane in self._lanes.values():
             for held in lane.held.values():
                 for request in held:
@@ -134,11 +134,12 @@ class AdmissionGate:
         return out
 
     def wake_at(self) -> float:
-        """When to wake: for the decider behind, or for the first request held too long."""
+        """The next time to wake: that of the decider behind, or of the first request held too long."""
         return min(self._inner.wake_at(), *(lane.expires_at() for lane in self._lanes.values()))
 
     def _lane(self, request: Request) -> _Lane:
-        """The rule of the route's first pool that takes the prompt, else of its last; without a route any will do."""
+        """The rule of the route's first pool that takes the prompt, else of its last pool; without a route, of any
+        pool."""
         route = request.policy.route(request.model, request.tier) or tuple(request.policy.pools.values())
         tokens = request.prompt_exact or request.prompt_bytes // 4
         fitting = (pool for pool in route if pool.takes(tokens))
@@ -153,7 +154,7 @@ class AdmissionGate:
         return out
 
     def _released(self, commands: list[Command], now: float) -> list[Command]:
-        """The same commands, and those for released requests."""
+        """These commands, and those for released requests."""
         for lane in self._lanes.values():
             commands += self._release(lane, now)
         return commands

@@ -2,7 +2,7 @@
 
 It routes as the gateway's routers do, and honours tenants' limits and caps of `max_tokens`. It skips replicas known to
 be down, and tries another one if a connection is refused. It ends requests that exceed their tier's total timeout. It
-holds nothing, orders nothing and predicts nothing; a `Gate` in front may.
+does not hold, order or predict; a `Gate` in front of it may.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ class Balancer:
         return out
 
     def sent(self, attempt_id: int, now: float) -> list[Command]:
-        """It is on its way."""
+        """The attempt was sent."""
         self._attempts[attempt_id].live.reached = True
         return []
 
     def first_token(self, attempt_id: int, now: float) -> list[Command]:
-        """Its prompt was read."""
+        """The attempt has its first token."""
         job = self._attempts[attempt_id]
         self._read(job)
         if job.live.outcome is None:
@@ -91,11 +91,11 @@ class Balancer:
         return self._commit(job) if job.live.outcome is None else []
 
     def progress(self, attempt_id: int, tokens: int, now: float) -> list[Command]:
-        """Nothing follows from it."""
+        """Ignored."""
         return []
 
     def finish(self, attempt_id: int, finish: AttemptResult, now: float) -> list[Command]:
-        """It is over, or tried once more if there was no connection."""
+        """The attempt is over, or is retried if there was no connection."""
         job = self._attempts.pop(attempt_id)
         live, server, out = job.live, job.server, list[Command]()
         assert server is not None
@@ -122,12 +122,12 @@ class Balancer:
         return out
 
     def leave(self, request_id: int, now: float) -> list[Command]:
-        """The client is gone."""
+        """The client has left."""
         job = self._jobs.get(request_id)
         return [] if job is None else self._abandon(job, Outcome.ABANDONED, Reason.CLIENT_GONE, now)
 
     def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]:
-        """A replica was checked: here only whether it is alive matters."""
+        """A replica was checked; only its health matters here."""
         for servers in self._servers.values():
             for server in servers:
                 if server.name == replica_name:
@@ -179,7 +179,7 @@ class Balancer:
         out.append(Dispatch(request.id, job.attempt, server.name, live.max_tokens))
 
     def _commit(self, job: _Job) -> list[Command]:
-        """Its answer goes to the client from now on, unless it already does."""
+        """Commit to the attempt's answer, unless that was done."""
         committed, job.committed = job.committed, True
         return [] if committed else [Commit(job.live.request.id, job.attempt)]
 

@@ -1,9 +1,9 @@
 """Policies of other gateways, for comparison: one row each, named on the command line as NAME or
 NAME:KEY=VALUE,KEY=VALUE.
 
-None is the production controller with a part switched off: the controller always sends engines only as much as they
-keep up with. Each is a plain balancer, with a gate in front if it holds or sheds. All keep the operator's pools,
-models, limits, objectives, weights and caps.
+None is the production controller with a part switched off, because that controller always limits the load of engines.
+Each is a plain balancer, with a gate in front if it holds or sheds. All keep the operator's pools, models, limits,
+objectives, weights and caps.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _llm_d(policy: Policy, numbers: Numbers) -> Setup:
 
 
 def _patient(tier: Tier, wait_s: float) -> Tier:
-    """A request waits for a slot no longer than this; without an objective, as long as its tier says."""
+    """Longest wait for a slot; without an objective, the tier's queue timeout."""
     if wait_s == math.inf:
         return tier
     return replace(tier, timeouts=replace(tier.timeouts, queue_s=wait_s))

@@ -1,4 +1,4 @@
-"""The replicas of a run: each one's engine, and its faults with their times."""
+"""The replicas of a run: their engines, and faults with times."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.sim.run.profiles import DEFAULT, Profile, profile_of
 from gateway.sim.run.replica import EngineRequest, ReplicaEvent, SimulatedReplica
 
 NEVER: Final = 1e12
-"""Slowdown that represents a replica that hangs."""
+"""Slowdown that stands for a hung replica."""
 
 
 class Harm(StrEnum):
@@ -118,7 +118,7 @@ def fault_of(text: str) -> Fault:
 
 
 class Host:
-    """One replica of a run: its engine model, whether it can be reached, and how long it was busy."""
+    """One replica of a run: its engine model, its reachability, and its busy time."""
 
     __slots__ = (
         "_busy_s",
@@ -145,15 +145,15 @@ class Host:
         self.up = True
         self.hung = False
         self.reached_at = 0.0
-        """When the last request that was sent to it arrives."""
+        """Arrival time of the last request that was sent to it."""
         self.refuses = False
         """Whether it answers every request with 503."""
         self.balloons = False
-        """Whether answers that begin now run to what they are allowed."""
+        """Whether answers that begin now run to their allowed length."""
         self.due = math.inf
-        """When `advance` has something to do next; inf while idle."""
+        """Time at which `advance` has work next; inf while idle."""
         self.noted = math.inf
-        """Time for which the run has this replica on its list; inf: none."""
+        """Time of the replica's entry in the run's queue; inf: none."""
         self._busy_s = 0.0
         self._busy_since = 0.0
         self._preempted = self._queried = self._hit = 0
@@ -226,7 +226,7 @@ class Host:
         return breaks_off
 
     def _look(self, now: float) -> None:
-        """Note when it is due next, and whether it works."""
+        """Update `due`, and the busy time."""
         due = self.model.next_at()
         if due == math.inf:
             if self.due != math.inf:

@@ -14,7 +14,7 @@ from gateway.sim.run.observed import ObservedRun
 JITTER = 0.1
 """Pauses between two looks are drawn from 90 to 110% of their interval, as the gateway's own are."""
 SAMPLE_S = 1.0
-"""Slots and KV cache in use are looked at this often, for the result."""
+"""Interval at which slots and KV cache in use are sampled for the result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class MeterReading:
 
 
 class RunMeter:
-    """Everything that is looked at in one run."""
+    """All the looks of one run."""
 
     def __init__(self, engine: ObservedRun, seed: int, warmup_s: float, progress_s: float, watched: bool) -> None:
         """Readings open after `warmup_s`, answers progress every `progress_s`; `watched`: with checks and scrapes."""
@@ -48,7 +48,7 @@ class RunMeter:
         self._random = Random(f"{seed} watch")
 
     def begin(self) -> None:
-        """Look from now on."""
+        """Begin to look."""
         engine, progress_s = self._engine, self._progress_s
         engine.at(self._warmup_s, self._open)
         self._again(lambda: SAMPLE_S, self._sample)
@@ -84,7 +84,7 @@ class RunMeter:
         )
 
     def _again(self, pause_s: Callable[[], float], look: Callable[[], None]) -> None:
-        """Look for ever, with these pauses."""
+        """Repeat a look for ever, with these pauses."""
         engine = self._engine
 
         def again() -> None:
@@ -94,7 +94,7 @@ class RunMeter:
         engine.at(engine.now + pause_s(), again)
 
     def _from_time_to_time(self, interval_s: float, look: Callable[[Host], None], host: Host) -> None:
-        """Look at one replica, out of step with the others."""
+        """Repeat a look at one replica, out of step with the others."""
         draw = self._random.random
         self._engine.at(
             interval_s * draw(),

@@ -1,4 +1,4 @@
-"""A run as its meter sees it."""
+"""A run, for its meter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompt blocks that an engine's KV cache holds and later prompts can use again.
+"""Prompt blocks that an engine's KV cache holds and later prompts can reuse.
 
 The rules, after vLLM's automatic prefix caching (v1: `kv_cache_manager`, `block_pool`):
 
@@ -10,7 +10,7 @@ The rules, after vLLM's automatic prefix caching (v1: `kv_cache_manager`, `block
 4. A block counts as cached from the moment at which the step that fills it begins. So of two prompts that begin alike,
    the second finds the blocks of the first, even in the same step.
 
-vLLM's blocks have 16 tokens. These have as many as a hash of the workload stands for. Generated tokens are cached where
+vLLM's blocks have 16 tokens. Blocks here have as many tokens as a hash of the workload. Generated tokens are cached if
 the workload has hashes of them.
 """
 
@@ -30,7 +30,7 @@ class PrefixCache:
         self.queried_tokens = 0
         """Prompt tokens of all sequences that began,"""
         self.hit_tokens = 0
-        """and how many of them were in the cache."""
+        """and the number of them that were in the cache."""
         self.shared_tokens = 0
         """Tokens of blocks in use, counted once for each user after the first."""
         self._used: dict[int, int] = {}
@@ -39,7 +39,7 @@ class PrefixCache:
         """Blocks without a user; the first is evicted first."""
 
     def match(self, prefix: Sequence[int]) -> int:
-        """How many leading blocks are in the cache."""
+        """Number of leading blocks in the cache."""
         count = 0
         for block in prefix:
             if block not in self._used and block not in self._free:
@@ -62,7 +62,7 @@ class PrefixCache:
             self._used[block] = users + 1
 
     def computed(self, blocks: Sequence[int]) -> list[int]:
-        """A sequence fills these blocks: those that become its own. Copies of cached blocks stay unknown."""
+        """A sequence fills these blocks. Returns the new ones; copies of cached blocks are not counted."""
         own = [block for block in dict.fromkeys(blocks) if block not in self._used and block not in self._free]
         self._used.update(dict.fromkeys(own, 1))
         return own

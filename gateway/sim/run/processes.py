@@ -1,4 +1,4 @@
-"""Work in several processes, which compiled values can be sent to."""
+"""Work in several processes, also with compiled values."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def processes(jobs: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _make_sendable() -> None:
-    """Frozen dataclasses set their fields when they are unpickled, which compiled ones refuse: those are made anew."""
+    """Pickles compiled frozen dataclasses by their constructor: unpickling sets fields, which compiled ones refuse."""
     for module in (rules, engine, fleet):
         if str(module.__file__).endswith(".py"):
             continue

@@ -1,13 +1,13 @@
-"""Engines by name: how long their steps take, how many sequences and tokens they hold.
+"""Engines by name: times of steps, sequences, and tokens of KV cache.
 
 A row is the cost model of one continuous-batching engine,
 
     step = step_base_s + prefill_s_per_token * prefill tokens + prefill_s_per_sequence * prompts that begin
            + decode_s_per_sequence * decodes + kv_s_per_token * tokens of context that the step reads,
 
-with vLLM's own bounds beside it. The constants of `default` come from the simulation that the algorithms of this
-project were first tried on. It had four replicas of 64 slots, chunks of 2048 tokens, and steps of 10 ms + .05 ms per
-prefill token + .04 ms per decode + 5e-5 ms per KV token. They were chosen, not measured: trust shapes, not values.
+with vLLM's own bounds. The constants of `default` come from the simulation that the algorithms of this project were
+first tried on. It had four replicas of 64 slots, chunks of 2048 tokens, and steps of 10 ms + .05 ms per prefill token +
+.04 ms per decode + 5e-5 ms per KV token. They were chosen, not measured: trust shapes, not values.
 
 `ENGINES` are real engines, except `small-4`, which is chosen: a desktop engine with four seats.
 docs/reference/simulation.md gives the sources of their numbers.
@@ -46,7 +46,7 @@ class Profile:
     decode_s_per_sequence: float
     kv_s_per_token: float
     prefill_s_per_sequence: float = 0.0
-    """Cost of a step per prompt that begins in it, however short: its place in the batch, its blocks."""
+    """Cost of a step per prompt that begins in it, of any length: its place in the batch, its blocks."""
     kv_block_tokens: int = 16
     """Tokens of a block (vLLM: block_size). The model counts KV in tokens; prompts are cached in whole blocks."""
     prefix_caching: bool = True
@@ -130,7 +130,7 @@ PROFILES: dict[str, Profile] = {
 
 
 def profile_of(text: str) -> Profile:
-    """By name, or from a `.json` file as `loadtests calibrate` writes it. Raises ValueError that says what is right."""
+    """A profile by name, or from a `.json` file of `loadtests calibrate`. Raises ValueError that says what is right."""
     if text.endswith(".json"):
         return _read(Path(text))
     if text not in PROFILES:

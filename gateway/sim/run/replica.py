@@ -31,7 +31,7 @@ from gateway.sim.workload.arrivals import BLOCK_TOKENS
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """One sequence to be generated. `output_tokens` is where it will end; 0 is a prompt that is only read."""
+    """One sequence to be generated. `output_tokens`: the length at which it ends; 0: the prompt is only read."""
 
     id: int
     prompt_tokens: int
@@ -41,7 +41,7 @@ class EngineRequest:
     answer: tuple[int, ...] = ()
     """Hashes of the blocks that the answer fills. The first may begin in the prompt."""
     cost: float = 1.0
-    """Its part of a step (prompt, decode, context) takes this many times as long as the profile says."""
+    """Factor on its part of a step (prompt, decode, context)."""
 
 
 class ReplicaEventKind(StrEnum):
@@ -106,7 +106,7 @@ class SimulatedReplica:
         self.slowdown = 1.0
         self.cache = PrefixCache(block_tokens)
         self._waiting: OrderedDict[int, _Sequence] = OrderedDict()
-        self._running: dict[int, _Sequence] = {}  # in order of arrival, hence the latest is the last
+        self._running: dict[int, _Sequence] = {}  # in order of arrival, so the latest is the last
         self._prefilling: dict[int, _Sequence] = {}  # the part of `_running` that does not decode yet
         self._finishes: list[tuple[int, int, _Sequence]] = []
         self._pushed = 0
@@ -134,7 +134,7 @@ class SimulatedReplica:
 
     @property
     def held_tokens(self) -> int:
-        """Tokens of KV cache that are spoken for: prompts of running requests in full, and their output so far."""
+        """Reserved tokens of the KV cache: whole prompts of running requests, and their output so far."""
         return self._held
 
     @property
@@ -146,11 +146,11 @@ class SimulatedReplica:
         return id in self._running or id in self._waiting
 
     def next_at(self) -> float:
-        """When to call `advance` next, if nothing is added or aborted before; inf while idle."""
+        """Time of the next needed call of `advance`, if nothing is added or aborted before; inf while idle."""
         return self.end_of(self._steps) if self._steps else math.inf
 
     def step_at(self) -> float:
-        """When the step in flight ends; inf while idle."""
+        """End of the step in flight; inf while idle."""
         return self.end_of(1) if self._steps else math.inf
 
     def generated(self, id: int, now: float) -> int:
@@ -164,7 +164,7 @@ class SimulatedReplica:
         return filled + (self._done(now) * (len(self._running) - len(self._prefilling)) if self._steps else 0)
 
     def decoding(self, now: float) -> list[tuple[int, int]]:
-        """Every request that decodes, in order of arrival, and the tokens that it has got by `now`."""
+        """Every decoding request, in order of arrival, and its tokens by `now`."""
         tick = self._tick + self._done(now)
         return [(id, sequence.offset + tick) for id, sequence in self._running.items() if sequence.decoding]
 
@@ -177,7 +177,7 @@ class SimulatedReplica:
         if request.prompt_tokens + request.output_tokens > self.profile.max_model_len:
             raise ValueError(f"{request.prompt_tokens} + {request.output_tokens} tokens exceed max_model_len")
         if not self._waiting and len(self._running) < self.profile.max_num_seqs:
-            self._interrupt(now)  # else it changes nothing before the run in flight is over
+            self._interrupt(now)  # otherwise the current run is not affected
         self._waiting[request.id] = _Sequence(request)
         if not self._steps or self._began == now:
             self._schedule(now, [])
@@ -224,7 +224,7 @@ class SimulatedReplica:
     # The run in flight.
 
     def end_of(self, steps: int) -> float:
-        """When the first `steps` steps of the run are over: each takes `_growth_s` longer than the one before."""
+        """End of the first `steps` steps of the run: each takes `_growth_s` longer than the one before."""
         return self._began + steps * self._step_s + self._growth_s * (steps * (steps - 1) / 2)
 
     def _done(self, now: float) -> int:
@@ -284,7 +284,7 @@ class SimulatedReplica:
             budget -= self._chunk(sequence, budget)
         if not self._running:
             self._steps = 0
-            self._context_cost = 0.0  # without what rounding left
+            self._context_cost = 0.0  # resets rounding errors
             return
         if not decoders:
             self._decoding_cost = 0.0
@@ -299,11 +299,11 @@ class SimulatedReplica:
         self._steps = 1 if chunks else self._decode_steps(decoders)
 
     def _begin(self, sequence: _Sequence, decoders: int) -> bool:
-        """Give a sequence its KV cache, with the blocks that are there already; False if it does not fit."""
+        """Give a sequence its KV cache, including cached blocks; False if it does not fit."""
         cache, request, profile = self.cache, sequence.request, self.profile
         prefix = request.prefix if profile.prefix_caching else ()
         room = self._free_tokens - decoders
-        cache.shrink(room)  # answers have grown since the last one began
+        cache.shrink(room)  # `answer_tokens` has grown since the last admission
         found = prefix[: cache.match(prefix)]
         if sequence.target - cache.in_use(found) > room:
             return False
@@ -332,7 +332,7 @@ class SimulatedReplica:
 
     @staticmethod
     def _is_current(entry: tuple[int, int, _Sequence]) -> bool:
-        """Whether the sequence has neither been aborted nor preempted since."""
+        """Whether the sequence is still running: neither aborted nor preempted."""
         tick, _, sequence = entry
         return sequence.decoding and sequence.finish_tick == tick
 
@@ -367,7 +367,7 @@ class SimulatedReplica:
 
     def _release(self, sequence: _Sequence) -> None:
         """Free the KV cache of a sequence that has left `_running`, keeping what it has generated."""
-        self.cache.shrink(self._free_tokens)  # its answer has taken room of cached blocks
+        self.cache.shrink(self._free_tokens)  # its answer took the room of cached blocks
         if sequence.decoding:
             sequence.decoding = False
             sequence.generated = sequence.offset + self._tick

@@ -1,4 +1,4 @@
-"""One request of a run: what its client sends, what the gateway was told, and the answer it will get."""
+"""One request of a run: the client's request, the gateway's view of it, and its answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway.sim.run.fleet import Host
 from gateway.sim.workload.arrivals import BLOCK_TOKENS, Arrival
 
 BYTES_PER_TOKEN = 4
-"""Of a prompt whose length in tokens the gateway is not told."""
+"""Bytes per token of a prompt whose length in tokens the gateway does not know."""
 
 
 class SimulatedRequest:
@@ -33,7 +33,7 @@ class SimulatedRequest:
         self.arrival = arrival
         self.request = request
         self.cost = cost
-        """Of its part of a step, in multiples of the profile's."""
+        """Factor on the cost of its part of a step."""
         self.tier = tier
         self.output_tokens = min(arrival.output_tokens, request.tier.caps.granted(request.max_tokens))
         """Tokens that the model generates under the client's cap and the tier's."""
@@ -44,10 +44,10 @@ class SimulatedRequest:
         """Whether the answer that it got was cut short: never good."""
         self.tries = 1
         self.retry_after_s: float | None = None
-        """When it was told to try again, if at all."""
+        """Time at which it was told to retry, if it was."""
 
     def again(self, request: Request) -> None:
-        """Its client tries once more."""
+        """Its client retries."""
         request.comeback = True
         self.request = request
         self.tries += 1
@@ -56,14 +56,14 @@ class SimulatedRequest:
 
 
 class SimulatedAttempt:
-    """One attempt inside a replica. `cut`: it generates less than the request's own caps allow, because we said so."""
+    """One attempt inside a replica. `cut`: our cap makes it shorter than the request's own caps allow."""
 
     __slots__ = ("cut", "host", "output_tokens", "told", "trip")
 
     def __init__(self, trip: SimulatedRequest, host: Host, output_tokens: int, cut: bool) -> None:
         self.cut = cut
         self.told = 0
-        """Tokens that the gateway has been told of."""
+        """Tokens that were reported to the gateway."""
         self.trip = trip
         self.host = host
         self.output_tokens = output_tokens
@@ -78,7 +78,7 @@ class Misfit(ValueError):
 
 
 def asked(arrival: Arrival, request_id: int, policy: Policy, prompts_known: bool, now: float) -> Request:
-    """The request as the gateway knows it. Raises Misfit where policy and workload do not go together."""
+    """The request for the gateway. Raises Misfit if the policy lacks its tier or model."""
     tier, model = policy.tiers.get(arrival.tier), policy.model(arrival.model)
     if tier is None or model is None:
         raise Misfit(arrival)
@@ -109,7 +109,7 @@ def asked(arrival: Arrival, request_id: int, policy: Policy, prompts_known: bool
 
 
 def _prefix(arrival: Arrival) -> Prefix:
-    """The blocks of its prompt. Their hashes in a trace are those of one block each, or of the chain: both will do."""
+    """The blocks of its prompt. Hashes in a trace may be of single blocks or of chains: both work."""
     if not arrival.prefix:
         return NO_PREFIX
     size, whole = BLOCK_TOKENS * BYTES_PER_TOKEN, arrival.prompt_tokens * BYTES_PER_TOKEN

@@ -1,7 +1,7 @@
-"""Clients that try again, as the OpenAI SDK does: after half a second, doubling to eight, or when told to.
+"""Clients that retry like the OpenAI SDK: after half a second, doubling up to eight, or at the told time.
 
-They react to the gateway's answers: its statuses, `x-should-retry` and `Retry-After`. A client that has lost patience
-tries again, too. A client that has seen the beginning of a stream does not: SDKs never do.
+They react to the gateway's answers: its statuses, `x-should-retry` and `Retry-After`. A client that lost patience
+retries, too. A client that has seen the beginning of a stream does not: SDKs never do.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ MAX_S: Final = 8.0
 JITTER: Final = 0.25
 """Each pause without a told time is shortened at random by up to this share."""
 MAX_OBEYED_S: Final = 120.0
-"""A client told to stay away for longer does not come back."""
+"""A client that is told to wait longer does not retry."""
 TOLD: Final = (429, 503, 504)
 """Statuses that always come with a Retry-After."""
 FAILED: Final = (Outcome.REFUSED, Outcome.TIMEOUT, Outcome.ERROR, Outcome.QUOTA)
 
 
 def rests_s(record: Record, retry_after_s: float | None, tries: int, random: Random) -> float | None:
-    """Seconds until a client tries again after this many tries (>= 1) without a token; None: it does not.
+    """Seconds until a client retries after this many tries (>= 1) without a token; None: no retry.
 
     `retry_after_s` comes from the controller's refusal.
     """
@@ -42,9 +42,8 @@ def rests_s(record: Record, retry_after_s: float | None, tries: int, random: Ran
 
 
 def pause_s(told_s: float | None, tries: int, random: Random) -> float | None:
-    """How long the OpenAI SDK waits after this many tries (>= 1), if it was told to come back in `told_s`; None: it
-    does not try again.
-    """
+    """Seconds that the OpenAI SDK waits after this many tries (>= 1), if it was told to retry in `told_s`; None: no
+    retry."""
     if told_s is not None and told_s > 0.0:
         return told_s if told_s <= MAX_OBEYED_S else None
     own_s: float = min(MAX_S, FIRST_S * 2.0 ** (tries - 1))

@@ -51,7 +51,7 @@ def simulate(
         raise ValueError(f"the policy lacks what the workload asks for: {missing}") from None
     finally:
         if isinstance(stream, Generator):
-            stream.close()  # it may hold a file open, and it need not have come to its end
+            stream.close()  # it may hold a file open, and may be unfinished
     for trip in engine.trips.values():
         tally.given_up(trip.tier, trip.arrival)
     cpu_s = process_time() - began
@@ -66,7 +66,7 @@ def _all_warmup(options: Options, arrivals: str) -> str:
 
 
 def _missing(policy: Policy, arrivals: Iterable[Arrival]) -> str:
-    """All tiers and models of these requests that the policy lacks, and those that it has."""
+    """Tiers and models of these requests that the policy lacks, with the existing ones."""
     tiers: dict[str, None] = {}
     models: dict[str, None] = {}
     for arrival in arrivals:

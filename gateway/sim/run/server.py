@@ -1,4 +1,4 @@
-"""A replica as a balancer sees it. Compiled with its base: interpreted classes cannot inherit from compiled ones."""
+"""A replica, for a balancer. Compiled with its base: interpreted classes cannot inherit from compiled ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Server(RoutingTarget):
         self.context_tokens: int | None = None
 
     def up(self, now: float) -> bool:
-        """Whether it may be sent to; an open breaker whose time is over lets one request try."""
+        """Whether it may get requests; an open breaker whose time is over lets one request try."""
         if self.breaker.state is ReplicaState.DOWN:
             self.breaker.cooled(self.pool.health, now)
         return self.breaker.state is not ReplicaState.DOWN

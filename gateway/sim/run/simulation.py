@@ -5,7 +5,7 @@ The rules, those of the gateway's own driver:
 1. Events happen one after the other. Of events due at the same time, replicas' and planned ones come first, in the
    order in which they were added. The decider's alarm comes next, arrivals last.
 2. Commands are carried out after the call has returned; their events are told in the order of their origin.
-3. A closed attempt is told once: a cancelled one after its request is out of the engine, slot and KV cache included.
+3. A closed attempt is told once; a cancelled one after the engine has freed its slot and KV cache.
 4. The network takes no time, except `path_s` of a profile and `ways_s` of the options, all of it on the way to the
    replica. A replica that is not up refuses connections; one that dies breaks off its running and arriving requests.
 
@@ -49,15 +49,15 @@ class Options:
     watched: bool = True
     """Whether replicas are checked and scraped at the policy's intervals."""
     progress_s: float = PROGRESS_EVERY_S
-    """How often streams report progress; the gateway's own pace unless said otherwise."""
+    """Interval of progress reports of streams; by default the gateway's own."""
     patience_s: float = math.inf
-    """A client that has seen nothing for this long leaves: no first token or, if not streamed, no answer."""
+    """A client leaves after this long without a first token or, if not streamed, without an answer."""
     retries: int = 0
-    """How often a client tries again that was refused, failed or lost patience before it saw anything."""
+    """Most retries of a client that was refused, failed or lost patience before it saw anything."""
     prompts_known: bool = True
     """Whether the gateway is told prompt tokens exactly; else it estimates them from bytes."""
     give_up_s: float = 3600.0
-    """Requests that are not over so long after the last arrival are misses."""
+    """Seconds after the last arrival from which on open requests are misses."""
     ways_s: tuple[float, ...] = ()
     """Measured times of requests on the way to their replica.
 
@@ -71,7 +71,7 @@ class Options:
 
 
 class Simulation(ObservedRun):
-    """One run. After `run`, read `tally`, `watch`, `trips` (those that were given up) and `hosts`."""
+    """One run. One run. Its results are `tally`, `watch`, `trips` (unfinished requests) and `hosts`."""
 
     def __init__(
         self, decider: Decider, policy: Policy, hosts: dict[str, Host], options: Options, tally: Tally, seed: int
@@ -79,7 +79,7 @@ class Simulation(ObservedRun):
         super().__init__(decider, policy, hosts, tally)
         self.options = options
         self.events = 0
-        """Things that happened: arrivals, ends of engine runs, alarms, looks at replicas."""
+        """Number of events: arrivals, ends of engine runs, alarms, looks at replicas."""
         self.trips: dict[int, SimulatedRequest] = {}
         self.watch = RunMeter(self, seed, options.warmup_s, options.progress_s, options.watched)
         self._clients = Random(f"{seed} clients")
@@ -108,11 +108,11 @@ class Simulation(ObservedRun):
         heappush(self._heap, (at, self._pushed, what))
 
     def plan(self, fault: Fault) -> None:
-        """Let a fault befall its replica when its time comes."""
+        """Schedule a fault."""
         self.at(fault.at, lambda: self._befall(fault))
 
     def run(self, arrivals: Iterator[Arrival]) -> None:
-        """Until every request is over, or is given up."""
+        """Run until every request is over or given up."""
         heap, trips, wake_at = self._heap, self.trips, self.decider.wake_at
         duration_s = self.options.duration_s
         give_up_at = math.inf
@@ -146,7 +146,7 @@ class Simulation(ObservedRun):
                     self.settle(thing)
                 self.carry_out([])
             elif alarm <= arrival_at:
-                self.now = max(alarm, self.now)  # it may be of a time that had passed when it was set
+                self.now = max(alarm, self.now)  # its time may have passed before it was set
                 self.carry_out(self.decider.wake(self.now))
             else:
                 assert upcoming is not None
@@ -185,7 +185,7 @@ class Simulation(ObservedRun):
             self.tell(self.decider.finish, event.id, finish)
 
     def _note(self, host: Host) -> None:
-        """Come back when the replica has work to do; an entry for another time than `noted` is stale."""
+        """Schedule the replica's next work. An entry with another time than `noted` is stale."""
         due = host.due
         if due != host.noted:
             host.noted = due
@@ -201,7 +201,7 @@ class Simulation(ObservedRun):
         self.carry_out([])
 
     def _believed(self, arrival: Arrival) -> Arrival:
-        """The same prompt as the gateway sees it: hashed blocks are recognised."""
+        """The prefix of the prompt for the gateway, from the hashes of its blocks."""
         if not self.options.noise:
             return arrival
         tokens = max(1, round(arrival.prompt_tokens * self._disturbance()), len(arrival.prefix) * BLOCK_TOKENS)
@@ -212,12 +212,12 @@ class Simulation(ObservedRun):
         return math.exp(self._noise.gauss(-sigma * sigma / 2.0, sigma)) if sigma else 1.0
 
     def _request_ids(self, arrival: Arrival) -> Request:
-        """The next request of a client."""
+        """Take the next arrival."""
         self._asked += 1
         return asked(arrival, self._asked, self.policy, self.options.prompts_known, self.now)
 
     def _ask(self, trip: SimulatedRequest) -> None:
-        """A client tries, for the first time or again."""
+        """A client sends its request, for the first time or again."""
         request_id = trip.request.id
         self.trips[request_id] = trip
         trip.tier.waits(self.now)
@@ -282,12 +282,12 @@ class Simulation(ObservedRun):
         room = host.profile.max_model_len - prompt_tokens
         allowed = command.max_tokens or room
         if self.options.noise and trip.arrival.max_tokens is None:
-            allowed = min(allowed, room)  # the cap is above the request's own: the prompt was believed to be shorter
+            allowed = min(allowed, room)  # the cap is above the request's own: the prompt was underestimated
         if allowed > room or room < 1:
             self.tell(self.decider.finish, attempt, AttemptResult(AttemptOutcome.REJECTED, status=400))
             return
         output_tokens = allowed if host.balloons else min(trip.arrival.output_tokens, allowed)
-        # A default cap fitted to the context changes nothing for the engine; any other cap is our doing.
+        # A default cap that fits the context changes nothing for the engine; any other cap is ours.
         cut = output_tokens < trip.output_tokens and allowed < room
         self.flights[attempt] = SimulatedAttempt(trip, host, output_tokens, cut)
         self.tally.dispatched(trip.tier, prompt_tokens + output_tokens, now)
@@ -301,7 +301,7 @@ class Simulation(ObservedRun):
             self._enter(host, request)
 
     def _enter(self, host: Host, request: EngineRequest) -> None:
-        """A request has reached its engine, unless its client or its replica has gone meanwhile."""
+        """A request reaches its engine, unless its client left or its replica died on the way."""
         if request.id in self.flights:
             self.settle(host)
             host.add(request, self.now)
@@ -311,7 +311,7 @@ class Simulation(ObservedRun):
         attempt = command.attempt
         flight = self.flights.get(attempt)
         if flight is None:
-            return  # it has ended already, which is about to be told
+            return  # it has ended already; its end is told next
         self.settle(flight.host)
         if attempt not in self.flights:
             return  # it has just ended
@@ -342,4 +342,4 @@ class Simulation(ObservedRun):
 
 
 def _nothing(command: Command) -> None:
-    """Effect of a command on a client that only waits."""
+    """The effects of commands on a client."""

@@ -1,4 +1,4 @@
-"""When requests arrive: a renewal process whose clock a shape speeds up and slows down.
+"""Times of arrivals: a renewal process whose clock is sped up and slowed down by a shape.
 
 Gaps are independent Gamma variables of mean 1 (coefficient of variation `cv`; 1 is Poisson, 0 constant).
 `ArrivalProcess` maps the sum of gaps to a time in seconds, so the same seed gives the same gaps at every rate. So a
@@ -15,7 +15,7 @@ from random import Random
 from typing import Protocol
 
 Piece = tuple[float, float]
-"""How long the rate stays (seconds), and its multiple of the nominal rate (>= 0)."""
+"""Duration of a rate (seconds), and its multiple of the nominal rate (>= 0)."""
 
 
 class ArrivalProcess(Protocol):
@@ -48,7 +48,7 @@ class OnOff:
 
     @property
     def most(self) -> float:
-        """The burst at which no requests are left for the rest of the time."""
+        """The burst that leaves no requests for the rest of the time."""
         return (self.on_s + self.off_s) / self.on_s
 
     def pieces(self, draw: Random) -> Iterator[Piece]:
@@ -77,7 +77,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Diurnal:
-    """A sine of `period_s` between (1 - depth) and (1 + depth) times the rate, its lowest point at the start."""
+    """A sine of `period_s` between (1 - depth) and (1 + depth) times the rate, from its lowest point on."""
 
     period_s: float
     depth: float
@@ -92,7 +92,7 @@ class Diurnal:
 
 def times(rate_per_s: float, cv: float, shape: ArrivalProcess, draw: Random) -> Iterator[float]:
     """Arrival times in seconds, without end. `rate_per_s` is the nominal rate, `cv` (>= 0) that of the gaps."""
-    # Gaps and shape have separate random streams, so that a burst stays in place whatever the rate.
+    # Gaps and shape have separate random streams, so that bursts stay in place at any rate.
     gaps, turns = Random(draw.getrandbits(64)), Random(draw.getrandbits(64))
     now = 0.0
     left_s, times_rate = 0.0, 0.0
@@ -111,7 +111,7 @@ def times(rate_per_s: float, cv: float, shape: ArrivalProcess, draw: Random) -> 
 
 
 def _gap(cv: float, draw: Random) -> float:
-    """Of mean 1; all equal with `cv` 0, exponential with 1."""
+    """Gaps of mean 1; all equal with `cv` 0, exponential with 1."""
     if cv == 0.0:
         return 1.0
     return draw.expovariate(1.0) if cv == 1.0 else draw.gammavariate(1 / (cv * cv), cv * cv)

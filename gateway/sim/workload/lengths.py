@@ -1,4 +1,4 @@
-"""How long prompts and answers are, in tokens: fixed, uniform, lognormal, or fitted to public traces.
+"""Lengths of prompts and answers, in tokens: fixed, uniform, lognormal, or fitted to public traces.
 
 The Azure rows are mixtures of lognormals. Longer lengths are set to a maximum, as in the trace. They are fitted to the
 Azure LLM inference traces of 2023 by least squares on the distribution function, with weight on mean, median and p99.
@@ -11,7 +11,7 @@ splitting", ISCA 2024. Trace -> fit:
     code   prompt   2048 -> 2057   1469 -> 1470   7436 -> 7437
            answer     28 ->   28     13 ->   13    251 ->  250
 
-Prompts and answers of these traces are all but independent (rank correlation .07 and -.02), and so they are here.
+Prompts and answers are independent here; in these traces they nearly are (rank correlation .07 and -.02).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LengthDistribution(Protocol):
     """A distribution of token counts."""
 
     def draw(self, draw: Random) -> int:
-        """One of them, >= 1."""
+        """Draw a length, >= 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Uniform:
 
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.most:
-            raise ValueError(f"lengths lie between 1 and the longest: {self.least} to {self.most} is no range")
+            raise ValueError(f"{self.least} to {self.most} is not a range of lengths from 1 on")
 
     def draw(self, draw: Random) -> int:
         """One number of random bits per length, whatever the range."""

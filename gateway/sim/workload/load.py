@@ -1,4 +1,4 @@
-"""A workload by its name on the command line: a shipped one, a workload file, or a trace."""
+"""A workload from the command line: the name of a shipped one, a workload file, or a trace."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ def load_workload(
     if path.suffix in SPECS:
         return _changed(load_text(text_of(path), name, environment), rate_per_s, duration_s)
     if not path.exists():
-        message = f"is neither a file nor a workload that is shipped: {among(name, known)}"
+        message = f"is neither a file nor a shipped workload: {among(name, known)}"
         if "=" in name:
-            message += "; a line of what to send is for `loadtests run`"
+            message += "; a workload in one line is for `loadtests run`"
         raise PolicyErrors([PolicyError(name, 0, "", message)])
     trace = _cut(open_trace(path, mix or Mix()), duration_s)
     return trace if rate_per_s is None else trace.at_rate(rate_per_s)
 
 
 def load_text(text: str, file: str, environment: Mapping[str, str] = os.environ) -> Synthetic:
-    """The traffic that the text of a workload file stands for. Raises PolicyErrors with everything that is wrong."""
+    """The traffic of a workload file's text. Raises PolicyErrors with everything that is wrong."""
     return checked(read_text(text, file, environment), WorkloadFile).workload()
 
 

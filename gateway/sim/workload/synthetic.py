@@ -40,7 +40,7 @@ class TierTraffic:
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """Conversations: each turn's prompt begins with all earlier turns, and with one of some system prompts."""
+    """Conversations: each turn's prompt begins with a system prompt and all earlier turns."""
 
     part: float
     """Share of the first requests that begin a conversation (0-1)."""
@@ -89,7 +89,7 @@ class Synthetic:
         return replace(self, rate_per_s=rate_per_s)
 
     def faster(self, times: float) -> Synthetic:
-        """The same at so many times its rate."""
+        """The same at a multiple of its rate."""
         return self.at_rate(self.rate_per_s * times)
 
 
@@ -161,7 +161,7 @@ class _Source:
 
 
 def _pick(bounds: list[float], draw: Random) -> int:
-    """An index, as likely as its part of the last bound."""
+    """A random index, weighted by its part of the last bound."""
     return min(bisect_right(bounds, draw.random() * bounds[-1]), len(bounds) - 1)
 
 

@@ -1,4 +1,4 @@
-"""Meaning of a line of a trace, in each known format."""
+"""Reads the lines of a trace, in each known format."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ Tokens = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
 
 
 Named = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f\x7f]+\Z", max_length=200)]
-"""Names come into reports and onto terminals: no control characters."""
+"""Names have no control characters, since they are shown in reports and on terminals."""
 
 
 class TraceRow(msgspec.Struct, forbid_unknown_fields=True):
     """One request of a trace, in seconds of the trace's own clock; None: not given. Also a line of our own."""
 
     at: Annotated[float, msgspec.Meta(ge=0)]
-    """From 0 on in a line of our own."""
+    """Seconds; in our own format, from 0 on."""
     prompt_tokens: Tokens
     output_tokens: Tokens
     tier: Named | None = None
@@ -67,7 +67,7 @@ class TraceFormat:
     read: Reader
     tick_s: float = 0.0
     alone_too: bool = False
-    """Whether a request that is alone at its time is moved, too: all times of such a trace are rounded to ticks."""
+    """Whether a request alone at its time is moved, too: such a trace rounds all times to ticks."""
     from_zero: bool = False
     """Whether times count from the start of the run, instead of from the first request."""
     names_tiers: bool = False
@@ -76,7 +76,7 @@ class TraceFormat:
     """Columns that rows use besides those that identify the format."""
 
     def start(self, first: float) -> float:
-        """When the run began, on the clock of the trace: with the tick of the first request."""
+        """Begin of the run, on the clock of the trace: the tick of the first request."""
         if self.from_zero:
             return 0.0
         return math.floor(first / self.tick_s) * self.tick_s if self.tick_s else first
@@ -91,7 +91,7 @@ def cells(line: int, text: str) -> list[str]:
 
 
 def _columns(file: IO[str], names: tuple[str, str, str]) -> Iterator[tuple[int, list[str]]]:
-    """Three columns of a CSV file, whatever the others are."""
+    """Three columns of a CSV file; others are ignored."""
     head = [name.strip() for name in cells(1, file.readline())]
     if twice := [name for name in names if head.count(name) > 1]:
         raise Wrong(1, f"has the column {twice[0]} twice: keep one")
@@ -181,4 +181,4 @@ FORMATS: dict[TraceFormat, frozenset[str]] = {
         "tailgate", _own, from_zero=True, names_tiers=True, also=frozenset(TraceRow.__struct_fields__)
     ): frozenset({"at", "prompt_tokens", "output_tokens"}),
 }
-"""Formats, and the names in their first line by which they are known."""
+"""Formats, and the names in the first line that identify them."""

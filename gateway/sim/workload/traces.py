@@ -55,7 +55,7 @@ class Mix:
 
 
 def mix_for(mix: str | None, policy: Policy | None, model: str | None) -> Mix:
-    """Owners for the requests of a trace: as `mix` says, else of the policy's default tier. Raises ValueError."""
+    """Owners for the requests of a trace: by `mix`, else the policy's default tier. Raises ValueError."""
     asked = model or (next(iter(policy.models)) if policy is not None else "default")
     if mix is not None:
         return mix_of(mix, asked)
@@ -88,11 +88,11 @@ def mix_of(text: str, model: str = "default", tenants: int = 1) -> Mix:
 
 @dataclass(slots=True)
 class EmptyRows:
-    """Rows without prompt or answer, as `Trace.on_empty` gets them."""
+    """Counts the rows without prompt or answer, from `Trace.on_empty`."""
 
     rows: int = 0
     lines: list[int] = field(default_factory=list)
-    """The first of their lines."""
+    """The first few of their lines."""
 
     def add(self, line: int) -> None:
         """One more."""
@@ -113,7 +113,7 @@ def _unheard(line: int) -> None:
 class Trace:
     """A recorded workload. `speed` 2 plays it twice as fast; requests after `duration_s` of the run are left out.
 
-    A trace that is to last `lasts_s` begins again at its end until then; inf: it is played once.
+    The trace is repeated until `lasts_s`; inf: it is played once.
     """
 
     path: Path
@@ -123,7 +123,7 @@ class Trace:
     duration_s: float = math.inf
     lasts_s: float = math.inf
     on_empty: Callable[[int], None] = field(default=_unheard, compare=False)
-    """Gets the line of each row without prompt or answer, as it is left out."""
+    """Called with the line of each row without prompt or answer."""
 
     def arrivals(self, seed: int) -> Iterator[Arrival]:
         """The requests of one run, the first tick at 0. Raises TraceError."""
@@ -153,7 +153,7 @@ class Trace:
                 )
             if math.isinf(self.lasts_s):
                 return
-            begun = at + (at - begun) / (count - 1)  # a mean gap later; a trace that has a length has two requests
+            begun = at + (at - begun) / (count - 1)  # a mean gap later; a trace with a length has at least two requests
 
     def at_rate(self, rate_per_s: float) -> Trace:
         """The same trace, played faster or slower to reach this mean rate. Reads so much. Raises TraceError."""
@@ -171,16 +171,16 @@ class Trace:
         return replace(self, speed=rate_per_s * (last - first) / count)
 
     def faster(self, times: float) -> Trace:
-        """The same for the same duration, at a multiple of its rate: played faster, and repeated from its start. Raises
+        """The same for the same duration, at a multiple of its rate: faster, and repeated from its start. Raises
         TraceError.
 
-        If it were only played faster, a search for a rate that is too high would see ever shorter overloads.
+        If it were only faster, a search over rates would see ever shorter overloads.
         """
         lasts_s = self._length_s() if math.isinf(self.lasts_s) else self.lasts_s
         return replace(self, speed=self.speed * times, lasts_s=lasts_s)
 
     def _length_s(self) -> float:
-        """How long one playing takes: with the mean gap after its last request, or `duration_s` if that is sooner."""
+        """Duration of the trace, with a mean gap after its last request; `duration_s` if that is sooner."""
         count, start, last = 0, math.nan, math.nan
         for row in self.rows():
             start = start if count else self.format.start(row.at)
@@ -237,7 +237,7 @@ def open_trace(path: Path, mix: Mix, speed: float = 1.0) -> Trace:
         why = "it is packed by gzip: unpack it first" if packed else getattr(error, "strerror", None) or "not UTF-8"
         raise TraceError(f"{path}: cannot be read: {why}") from None
     if not first:
-        raise TraceError(f"{path}: is empty: there is no request in it")
+        raise TraceError(f"{path}: is empty: it has no request")
     names = _names(first.strip())
     if "journal" in names:
         raise TraceError(
@@ -253,9 +253,9 @@ def open_trace(path: Path, mix: Mix, speed: float = 1.0) -> Trace:
 def spread(
     rows: Iterable[TraceRow], of: TraceFormat, jitter: Random, moved: Callable[[int], None] = lambda rows: None
 ) -> Iterator[TraceRow]:
-    """Rows, with those of one tick spread over it, or up to the next tick if that comes sooner.
+    """Rows; those of one tick are spread over it, or up to the next tick if that is sooner.
 
-    `moved` hears how many.
+    `moved` is called with their number.
     """
     if not of.tick_s:
         yield from rows

@@ -1,6 +1,7 @@
 """Schema of a workload file, and the traffic it describes.
 
-Read and checked as policy files are: unknown fields are errors, and all errors are told at once, by line and field.
+It is read and checked like a policy file: unknown fields are errors, and all errors are reported at once, by line and
+field.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class LengthsSection(Section):
 
     like: str | None = optional(f"One of {', '.join(LENGTHS)}.")
     least: Count = plain(1, "The shortest.")
-    most: Count | None = optional("The longest; needed unless `like` is given.")
-    median: Positive | None = optional("Of a lognormal; without it all lengths are equally likely.")
+    most: Count | None = optional("The longest length; needed unless `like` is given.")
+    median: Positive | None = optional("Median of a lognormal; without it all lengths are equally likely.")
     sigma: Positive | None = optional("Standard deviation of the logarithm; goes with the median.")
 
     @model_validator(mode="after")
@@ -49,7 +50,7 @@ class LengthsSection(Section):
         elif self.most is None:
             raise ValueError("has no lengths: give most (and median and sigma), or like")
         elif self.least > self.most:
-            raise ValueError(f"least is {self.least}, most is {self.most}: exchange them")
+            raise ValueError(f"least is above most ({self.least} > {self.most}): swap them")
         if (self.median is None) != (self.sigma is None):
             raise ValueError("median and sigma describe a lognormal together: give both, or none")
         return self
@@ -65,7 +66,7 @@ class LengthsSection(Section):
 
 
 def _lengths(value: object) -> object:
-    """A bare number is that length, a bare name a known distribution."""
+    """A bare number is a fixed length, a bare name is a known distribution."""
     match value:
         case str():
             if value not in LENGTHS:
@@ -115,7 +116,7 @@ class DiurnalSection(Section):
 
 
 class ArrivalsSection(Section):
-    """How requests follow each other. At most one of on_off, steps and diurnal."""
+    """The gaps between requests. At most one of on_off, steps and diurnal."""
 
     cv: Annotated[float, Field(ge=0, le=1e6, strict=False, allow_inf_nan=False)] = plain(
         1.0, "Coefficient of variation of the gaps: 0 is constant, 1 is Poisson, more is burstier (Gamma)."
@@ -147,8 +148,8 @@ class ArrivalsSection(Section):
 class TierShare(Section):
     """Traffic of one tier. Lengths and model are the workload's unless given."""
 
-    share: Annotated[Share, Field(gt=0)] = Field(description="Share of the requests, against the other tiers.")
-    tenants: Count = plain(1, "How many tenants it has; they are called TIER-1, TIER-2 and so on.")
+    share: Annotated[Share, Field(gt=0)] = Field(description="Share of the requests, relative to the other tiers.")
+    tenants: Count = plain(1, "Number of tenants; they are named TIER-1, TIER-2 and so on.")
     skew: Annotated[float, Field(ge=0, le=10, strict=False)] = plain(0.0, "Tenant n sends in proportion to 1/n^skew.")
     prompt_tokens: Distribution | None = optional("Lengths of its prompts.")
     output_tokens: Distribution | None = optional("Lengths of its answers without a cap.")
@@ -163,8 +164,8 @@ class SessionsSection(Section):
     share: Share = Field(description="Share of the first requests that begin a conversation.")
     turns: Annotated[float, Field(ge=1, le=1000, strict=False)] = Field(description="Mean number of its requests.")
     think: Duration = Field(description="Mean time from one request to the next.")
-    system_prompts: Count = plain(1, "How many system prompts there are.")
-    system_tokens: CountOrZero = plain(0, "How long a system prompt is.")
+    system_prompts: Count = plain(1, "Number of system prompts.")
+    system_tokens: CountOrZero = plain(0, "Length of a system prompt.")
     most_tokens: Count = plain(16384, "A conversation ends before its prompt and answer exceed this.")
 
     def sessions(self) -> synthetic.Sessions:
@@ -181,13 +182,13 @@ class WorkloadFile(Section):
 
     apiVersion: Literal["tailgate/v1"] = Field(description="The version of this format.")
     kind: Literal["Workload"] = Field(description="Always Workload.")
-    rate: Rate = Field(description="Requests in the mean, such as 20/s; what steps are multiples of.")
-    duration: Duration = Field(description="How long requests arrive.")
-    arrivals: ArrivalsSection = nested(ArrivalsSection(), "How they follow each other.")
+    rate: Rate = Field(description="Mean rate, such as 20/s; steps are multiples of it.")
+    duration: Duration = Field(description="Time in which requests arrive.")
+    arrivals: ArrivalsSection = nested(ArrivalsSection(), "The gaps between requests.")
     prompt_tokens: Distribution = Field(description="Lengths of prompts.")
     output_tokens: Distribution = Field(description="Lengths of answers without a cap.")
-    model: ModelName = plain("default", "The model that is asked for.")
-    tiers: dict[Name, TierShare] = Field(min_length=1, description="Who sends them: the tiers of the policy.")
+    model: ModelName = plain("default", "The model that requests ask for.")
+    tiers: dict[Name, TierShare] = Field(min_length=1, description="The senders: tiers of the policy.")
     sessions: SessionsSection | None = optional("Conversations; none unless given.")
 
     def workload(self) -> synthetic.Synthetic:

@@ -1,8 +1,8 @@
-"""A whole answer as the events of a stream, for a client whose stream began before the answer came.
+"""A whole answer as the events of a stream, for a client whose stream began before the answer arrived.
 
-Some servers answer a streamed request with one JSON object. After a keep-alive comment only events can follow. Only for
-the completion APIs: there a choice of a whole answer and one of an event differ in one name. Messages and Responses
-have a dozen events around each text, which would have to be invented.
+Some servers answer a streamed request with one JSON object. After a keep-alive comment only events can follow. This
+works only in the completion APIs: there a whole choice and a choice of an event differ in one name. In Messages and
+Responses a dozen events around each text would have to be invented.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ DONE: Final = _EVENT % b"[DONE]"
 
 
 def chat_events(body: bytes, wants_usage: bool) -> list[bytes]:
-    """Events with the content of a chat completion, and the end of the stream; none if `body` is not one."""
+    """Events with the content of a chat completion, and the end of the stream; no events if `body` is not one."""
     answer = _answer(body)
     if answer is None:
         return []
@@ -50,7 +50,7 @@ def _events(answer: dict[str, Any], wants_usage: bool) -> list[bytes]:
         if wants_usage and usage is not None:
             events.append(_EVENT % orjson.dumps(answer | {"choices": [], "usage": usage}))
     except TypeError:
-        return []  # nested in more levels than orjson writes
+        return []  # nested more deeply than orjson can write
     return [*events, DONE]
 
 

@@ -1,6 +1,6 @@
 """A stream assembled into the whole answer that the engine would have given without streaming.
 
-Fields that an answer has as null, though a stream lacks them, are null here as well: the names are those of vLLM 0.32.
+Fields that are null in a whole answer and missing in a stream are null here, too; their names are those of vLLM 0.32.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ def _dumped(answer: dict[str, Any]) -> bytes:
     """As JSON, with characters that were split over two events joined, and a lone half replaced."""
     try:
         return orjson.dumps(answer, default=_written)
-    except TypeError:  # also of more than 254 levels, which orjson does not write
+    except TypeError:  # fails, too, beyond 254 levels, which orjson does not write
         return without_halves(json.dumps(answer, default=_written).encode())
 
 
 def _written(text: object) -> str:
-    """For JSON: a text that came in pieces."""
+    """For orjson: a text in pieces."""
     if not isinstance(text, StringIO):
         raise TypeError(f"there is no way to write a {type(text).__name__}")
     return text.getvalue()
@@ -130,4 +130,4 @@ def _finite(digits: str) -> float | None:
 
 
 def _no_number(_name: str) -> None:
-    """NaN and the infinities, which JSON does not have."""
+    """Null for NaN and infinity, which JSON does not have."""

@@ -13,7 +13,7 @@ FIELD: Final = "tailgate"
 
 
 class CutEnding:
-    """The reason, and roughly how many tokens there are: the engine's own counts never come."""
+    """The reason, and an estimate of the tokens: the engine's own counts never arrive."""
 
     __slots__ = ("output_tokens", "prompt_tokens", "why")
 
@@ -23,12 +23,12 @@ class CutEnding:
         self.output_tokens = output_tokens
 
     def mark(self, with_usage: bool) -> dict[str, object]:
-        """The extension field. Next to a usage it says that this is an estimate."""
+        """The extension field. Beside a usage, it marks the usage as an estimate."""
         said = {"cut": self.why.value}
         return {FIELD: {**said, "usage": "estimated"} if with_usage else said}
 
     def tokens(self) -> dict[str, object]:
-        """In OpenAI's words for completions."""
+        """The usage in OpenAI's format for completions."""
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.output_tokens,
@@ -37,7 +37,7 @@ class CutEnding:
 
 
 def event_of(value: object) -> bytes:
-    """An event with data alone."""
+    """An event with only data."""
     return b"data: %b\n\n" % orjson.dumps(value)
 
 

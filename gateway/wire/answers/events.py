@@ -33,7 +33,7 @@ class EventKind(IntFlag):
     CONTENT = 1
     """It carries output: text, reasoning, a tool call."""
     FINISH = 2
-    """The generation says why it ended."""
+    """It has a finish reason."""
     USAGE_ONLY = 4
     """It has only token counts."""
     DONE = 8
@@ -78,12 +78,12 @@ class StreamReader(ABC):
 
     @property
     def complete(self) -> bool:
-        """Whether the answer says that it is over: by a finish reason, its API's last event, or `[DONE]`."""
+        """Whether the answer has announced its end: by a finish reason, its API's last event, or `[DONE]`."""
         return (self.finished or self.done) and not self.aborted and self.error is None
 
     @property
     def choices_over(self) -> int:
-        """How many choices have given a reason for their end; an API without choices counts as one."""
+        """Number of choices with a finish reason; an API without choices counts as one choice."""
         return 1 if self.finished else 0
 
     def read(self, event: bytes) -> EventKind:
@@ -99,13 +99,13 @@ class StreamReader(ABC):
         except UNREADABLE:
             pass
         try:
-            # Invalid UTF-8 must not hide an error or an end beside it.
+            # Invalid UTF-8 must not hide an error or an end in the same event.
             return self._read(event, payload.decode("utf-8", "replace").encode())
         except UNREADABLE:
             return self._unreadable()
 
     def spoken(self, event: bytes) -> str:
-        """The text that an event adds, of whatever kind: answer, reasoning, refusal, arguments of a tool call.
+        """The text that an event adds, of any kind: answer, reasoning, refusal, arguments of a tool call.
 
         Empty if it adds none, or cannot be understood: `read` reports that.
         """
@@ -148,16 +148,16 @@ class StreamReader(ABC):
         """Whether the rest of `data` is exactly one event, of output alone, and the end of a chunk; judged by bytes.
 
         False may also mean that a full parse is needed. JSON escapes quotes inside strings, so no model output can
-        contain the byte sequences that are looked for.
+        contain these byte sequences.
         """
 
     def remember(self) -> None:  # noqa: B027 - not every reader needs it
-        """Keep whatever `cut_short` will need."""
+        """Keep the parts that `cut_short` needs."""
 
     def cut_short(self, why: Reason, prompt_tokens: int, choices: int, wants_usage: bool) -> list[bytes]:
         """The events that end the stream here as incomplete; none if the part so far lacks the form for it.
 
-        `prompt_tokens` is used if the engine gave none; `choices` is how many were asked for.
+        `prompt_tokens` is used if the engine gave none; `choices`: the requested number.
         """
         prompt = prompt_tokens if self.prompt_tokens is None else self.prompt_tokens
         cut = CutEnding(why, prompt, max(self.tokens_seen, self.output_tokens or 0))
@@ -226,12 +226,12 @@ class TypedReader(StreamReader):
 
 
 def text_in(delta: Any, names: tuple[str, ...]) -> str:
-    """The texts under `names` in an object; empty if it is none."""
+    """The texts under `names` in an object; empty for other values."""
     return "".join([text for name in names if type(text := delta.get(name)) is str]) if type(delta) is dict else ""
 
 
 def index_in(raw: Raw, otherwise: int) -> int:
-    """The place of a choice or a content block, as it stands in JSON."""
+    """The index of a choice or a content block, as written in JSON."""
     text = bytes(raw)
     return int(text) if len(text) < 10 and text.isdigit() else otherwise
 

@@ -40,7 +40,7 @@ def end_of(status: int, body: bytes) -> AttemptOutcome:
 
 @dataclass(slots=True)
 class EngineError:
-    """An error that came inside an answer of status 200. `status` is the HTTP status it stands for."""
+    """An error inside an answer of status 200. `status`: the HTTP status that it stands for."""
 
     status: int
     message: str

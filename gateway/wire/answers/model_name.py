@@ -28,7 +28,7 @@ def model_at_start(beginning: bytes) -> bytes:
 class ModelName:
     """Writes the requested name in place of the engine's. Works on bytes, and leaves deeper levels alone.
 
-    A tool's input, or metadata, may have a `model` of its own with the engine's name.
+    A tool's input, or metadata, may have a `model` field of its own.
     """
 
     __slots__ = ("_asked", "_depth", "_head", "_new", "_new_head", "_old", "changes")
@@ -38,7 +38,7 @@ class ModelName:
         self._old = b""
         self._new = b""
         self._depth = 0
-        """Depth at which the field stands."""
+        """Depth of the field."""
         self._head = b""
         """The bytes of an event before the name.
 
@@ -100,7 +100,7 @@ class ModelName:
         for token in _TOKEN.finditer(piece):
             at = token.start()
             depth = _depth_after(piece[at], depth)
-            # Not inside the one before: compiled, a slice that ends before it begins raises SystemError.
+            # Not inside the previous match: in compiled code, a slice that ends before it begins raises SystemError.
             if at >= end and depth <= self._depth and piece.startswith(self._old, at):
                 out += (piece[end:at], self._new)
                 end = at + len(self._old)
@@ -108,7 +108,7 @@ class ModelName:
 
 
 def _depth_after(first: int, depth: int) -> int:
-    """How many objects are open after a token that begins with `first`."""
+    """The depth after a token that begins with `first`."""
     if first == OPEN:
         return depth + 1
     if first == CLOSE:

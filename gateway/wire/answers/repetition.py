@@ -1,4 +1,4 @@
-"""Detects, while a text is written, that it has begun to repeat itself without end.
+"""Detects that a growing text has begun to repeat itself without end.
 
 A text repeats itself if its end is one piece over and over, of any length: a token, a phrase, a paragraph. The piece
 must repeat exactly: a list that counts up, or a table whose cells differ, is no repetition.
@@ -20,16 +20,16 @@ PLAIN_FACTOR: Final = 4
 """Rules, blanks, dot leaders, zeros and runs of padding look like repetition, so their pieces must repeat for longer.
 """
 PLAIN_BELOW: Final = 3
-"""A piece with fewer different letters and digits than this counts as such."""
+"""A piece with fewer different letters and digits than this belongs to that kind."""
 
 
 class RepetitionDetector:
-    """Fed with a text, piece by piece, of which it keeps the end."""
+    """Gets a text piece by piece, and keeps its end."""
 
     __slots__ = ("_characters", "_due", "_fresh", "_repeats", "_text", "_window", "found")
 
     def __init__(self, characters: int, repeats: int) -> None:
-        """Reports once at least `characters` are one piece, at least `repeats` times over.
+        """Detects at least `characters` that consist of one piece, repeated at least `repeats` times.
 
         The piece may be as long as `characters`, so `repeats` times that many are kept.
         """
@@ -82,5 +82,5 @@ class RepetitionDetector:
 
 
 def _has_period(text: str, size: int, span: int) -> bool:
-    """Whether in the last `span` characters each is the same as the one `size` before it."""
+    """Whether each of the last `span` characters equals the one `size` before it."""
     return len(text) >= span and text[len(text) - span : len(text) - size] == text[len(text) - span + size :]

@@ -1,6 +1,6 @@
-"""Fields read of an engine's JSON: the few that matter, the rest skipped by the decoder.
+"""Fields that are read from an engine's JSON; the decoder skips the others.
 
-Structs of msgspec are made when the module is run, so this file is not among those that are compiled.
+Structs of msgspec are made at run time, so this file is not compiled.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ EMPTY = (b"", b'""', b"null", b"[]", b"{}")
 """Raw bytes of an empty field."""
 ABORT = "abort"
 RAW_ABORT: Final = b'"abort"'
-"""How vLLM ends running requests when it is told to stop, and then ends the answer as if nothing had happened."""
+"""How vLLM ends running requests at its shutdown; the rest of the answer looks normal."""
 DecodeError = msgspec.DecodeError
 UNREADABLE = (msgspec.DecodeError, ValueError, OverflowError, RecursionError)
 """Exceptions of decoding: UnicodeDecodeError is a ValueError, an integer of 400 digits may be an OverflowError."""
 
 
 class Usage(msgspec.Struct):
-    """Token counts, in the words of either dialect; `gateway/wire/answers/whole.py` holds them to their range."""
+    """Token counts, by the names of both dialects; `gateway/wire/answers/whole.py` checks their range."""
 
     prompt_tokens: object = None
     completion_tokens: object = None
@@ -45,7 +45,7 @@ class Delta(msgspec.Struct):
 
 
 class Choice(msgspec.Struct):
-    """One of `n` answers, as far as one event shows."""
+    """One of `n` answers, in one event."""
 
     delta: Delta | None = None
     text: msgspec.Raw = ABSENT
@@ -63,7 +63,7 @@ class Chunk(msgspec.Struct):
 
 
 class LooseChunk(msgspec.Struct):
-    """The same, where the choices are not what they should be."""
+    """The same, with choices of another form."""
 
     usage: msgspec.Raw = ABSENT
     error: msgspec.Raw = ABSENT
@@ -93,7 +93,7 @@ class Typed(msgspec.Struct):
 
 
 class Stop(msgspec.Struct):
-    """End in Anthropic's API: null where the engine gave up, absent before the end."""
+    """End in Anthropic's API: null if the engine aborted, absent before the end."""
 
     stop_reason: object = msgspec.UNSET
 
@@ -105,7 +105,7 @@ class WholeChoice(msgspec.Struct):
 
 
 class Whole(msgspec.Struct):
-    """An answer that was not streamed, but for its usage."""
+    """A whole answer without its usage."""
 
     id: msgspec.Raw = ABSENT
     model: msgspec.Raw = ABSENT
@@ -117,7 +117,7 @@ class Whole(msgspec.Struct):
 
 
 class CountedWhole(Whole):
-    """With a usage as it should be."""
+    """The same, with a valid usage."""
 
     usage: Usage | None = None
 

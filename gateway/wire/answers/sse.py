@@ -7,11 +7,11 @@ from typing import Final
 
 MAX_EVENT_BYTES: Final = 1024 * 1024
 """A longer event of a stream is passed on unparsed."""
-# Two line ends, each of any kind. A CR that is the last byte so far may be half of a CRLF.
+# Two line ends, each of any kind. A final CR may be half of a CRLF.
 _EVENT_END: Final = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r(?!\n)(?=[\s\S]))")
 _MAX_END: Final = 4
 _SHOWN_OF_LONG: Final = 1024
-"""Bytes at either end of a long event that are read."""
+"""Bytes at either end of a long event that are parsed."""
 _BOM: Final = b"\xef\xbb\xbf"
 _FIELDS: Final = (b"data:", b"event:", b"id:", b"retry:", b":")
 MAX_SNIFFED: Final = 16
@@ -21,7 +21,7 @@ MAX_SNIFFED: Final = 16
 class EventSplitter:
     """Cuts a byte stream into whole events, each with the blank line that ends it.
 
-    An event longer than `max_bytes` is not kept: `passed` has its bytes, piece by piece as they come.
+    An event longer than `max_bytes` is not kept: `passed` has its bytes, piece by piece.
     """
 
     __slots__ = ("_end_of_tail", "_max_bytes", "_size", "_tail", "clean", "is_long", "long_head", "long_tail", "passed")
@@ -70,7 +70,7 @@ class EventSplitter:
         return passed
 
     def rest(self) -> bytes:
-        """The event that has no end yet, taken out; of a long one everything is passed already."""
+        """Take out the unfinished event; a long one was passed on already."""
         rest = b"".join(self._tail)
         self._drop()
         return rest
@@ -88,7 +88,7 @@ class EventSplitter:
         self.clean = True
 
     def _pass(self, piece: bytes) -> bytes:
-        """Pass a long event on. Gives the part of `piece` after its end."""
+        """Pass a long event on. Returns the part of `piece` after its end."""
         seam = self._end_of_tail + piece
         found = _EVENT_END.search(seam)
         upto = len(piece) if found is None else found.end() - len(self._end_of_tail)

@@ -1,9 +1,8 @@
 """Puts a function's own name, and its namespace, back into an answer of the Responses API.
 
-Codex runs a call only under both: to it, `mcp__disk__list_files` in one piece is an unsupported call, whoever joined
-the names (openai/codex#23186). In JSON a quote inside a text is escaped, so bytes are enough: what a model wrote never
-looks like a field. A name is a function's only in an object whose type says so: a client's metadata, which the answer
-repeats, may have the same words.
+Codex needs both: a call of the joined name `mcp__disk__list_files` is unsupported there (openai/codex#23186). Bytes are
+enough: JSON escapes quotes inside texts, so a model's output never looks like a field. A name counts only in an object
+whose type is a function or a call: metadata, which the answer repeats, may have the same words.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import orjson
 from gateway.wire.body.tools import Renamed
 
 _STRING: Final = rb'"(?:[^"\\]++|\\.)*"?'
-"""A string, or the beginning of one without an end, so that no byte is read twice.
+"""A string, even an unfinished one, so that no byte is read twice.
 
 No group is possessive: before 3.11.5 Python matches less with those than it should (python/cpython#106052).
 """
@@ -43,7 +42,7 @@ class _Object:
         """The place of a name that the client does not know, and the fields to put there."""
 
     def add(self, token: re.Match[bytes], renamed: Renamed) -> None:
-        """A name in it, or its type."""
+        """Note a name in it, or its type."""
         if token[3] is not None:
             self.is_function = True
             return
@@ -54,10 +53,10 @@ class _Object:
 
 
 def _put_back(piece: bytes, renamed: Renamed) -> bytes:
-    """In one pass: an answer may repeat a thousand tools, and other requests wait meanwhile."""
+    """In one pass: an answer may repeat a thousand tools, and other requests wait for it."""
     found: list[tuple[int, int, bytes]] = []
     objects: list[_Object | None] = [None]
-    """The open objects; None if none had such a field yet."""
+    """The open objects; None before the first such field."""
     for token in _TOKEN.finditer(piece):
         if token[4] == b"{":
             objects.append(None)

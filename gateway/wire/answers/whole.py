@@ -39,19 +39,19 @@ class AnswerError(Exception):
 
 
 class Aborted(Exception):
-    """The engine gave up, and says so in the answer."""
+    """The engine aborted the request, and the answer says so."""
 
 
 @dataclass(frozen=True, slots=True)
 class WholeForm:
-    """How an API's whole answers look."""
+    """The form of an API's whole answers."""
 
     generates: bool = False
-    """Whether it answers with generated tokens; then an answer without any is useless."""
+    """Whether its answers are generated tokens, so that one without any is useless."""
     own_error: bool = False
-    """Whether an answer has a field `error` of its own that is no engine error."""
+    """Whether its answers have a field `error` that is not an engine error."""
     bare_text: bool = False
-    """Whether it may be no JSON at all: subtitles, or bare text."""
+    """Whether answers may be other than JSON: subtitles, or bare text."""
 
 
 NUMBERS: Final = WholeForm()
@@ -61,8 +61,8 @@ GENERATED: Final = WholeForm(generates=True)
 class Counted:
     """Facts in an answer: token counts, None without any, the model's name and its own id, as JSON.
 
-    `odd`: it had counts, but they were no counts. `is_answer`: it mentions output, or has some. `cached`: prompt tokens
-    found in the engine's prefix cache.
+    `odd`: its counts were invalid. `is_answer`: it has output, or a count of it. `cached`: prompt tokens found in the
+    engine's prefix cache.
     """
 
     __slots__ = ("cached", "id", "is_answer", "model", "odd", "output", "prompt")
@@ -78,7 +78,7 @@ class Counted:
 
 
 def read_usage(raw: Raw | bytes) -> Counted:
-    """The token counts of a `usage` as it stands in JSON, in the words of either dialect; never raises."""
+    """The token counts of a `usage` in JSON, in either dialect; never raises."""
     if bytes(raw) in EMPTY:
         return Counted(None, None, False)
     try:
@@ -110,7 +110,7 @@ def _decoded(body: bytes) -> tuple[Whole, Counted]:
     try:
         whole = _decode_whole(body)
     except UNREADABLE:
-        pass  # perhaps only for its usage
+        pass  # perhaps only its usage is wrong
     else:
         return whole, Counted(None, None, False) if whole.usage is None else _counted(whole.usage)
     try:
@@ -123,18 +123,18 @@ def _decoded(body: bytes) -> tuple[Whole, Counted]:
 def read_whole(form: WholeForm, body: bytes) -> tuple[Counted, EngineError | None]:
     """Usage and error of an answer that was not streamed.
 
-    Raises `AnswerError` if it is not a JSON object, `Aborted` if the engine gave it up.
+    Raises `AnswerError` if it is not a JSON object, `Aborted` if the engine aborted it.
     """
     if not form.generates and body[:1] == b"[":
         return Counted(None, None, False), None  # SGLang and TEI rank documents in a bare list, without usage
     if form.bare_text and body[:1] != b"{":
         return Counted(None, None, False), None
     whole, usage = _decoded(body)
-    # Most answers have not the word in them, so that their choices need no second look.
+    # Most answers do not contain the word, so their choices need no second parse.
     if whole.stop_reason is None or (body.find(RAW_ABORT) >= 0 and _is_aborted(bytes(whole.choices))):
         raise Aborted
     if usage.output is None and usage.prompt is not None and not form.generates:
-        usage.output = 0  # numbers are no tokens, and this count is exact
+        usage.output = 0  # the numbers of an embedding are not tokens, so this count is exact
     usage.is_answer = not form.generates or bool(usage.output) or _has_output(whole)
     usage.model, usage.id = bytes(whole.model), bytes(whole.id)
     said = whole.error
@@ -144,7 +144,7 @@ def read_whole(form: WholeForm, body: bytes) -> tuple[Counted, EngineError | Non
 
 
 def _has_output(whole: Whole) -> bool:
-    """Whether an answer that counts no output has some all the same."""
+    """Whether an answer without counted output has some."""
     choices = bytes(whole.choices)
     return (
         (choices not in EMPTY and not _is_silent(choices))
@@ -181,5 +181,5 @@ def usage_at_end(tail: bytes) -> Counted:
             break
         told = read_usage(tail[start + 8 : end + 1].strip())
         if not told.odd:
-            break  # the end of the usage itself, and not of an object in it
+            break  # the end of the usage itself, not of an object in it
     return told

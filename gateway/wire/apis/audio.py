@@ -60,14 +60,14 @@ def read(body: bytes) -> dict[str, Any]:
 
 
 def write(fields: dict[str, Any]) -> bytes:
-    """The form, less the model's name. A stream is asked for its usage, which comes in no other way."""
+    """The form, less the model's name. The usage of a stream must be asked for."""
     if fields.get("stream"):
         fields["stream_include_usage"] = True
     return form.write(fields)
 
 
 def measure(fields: dict[str, Any], caps: Caps) -> Prompt:
-    """By the size of the file: only decoding it would show its duration."""
+    """Estimated from the size of the file: only decoding would show its duration."""
     file: File = fields["file"]
     return Prompt(len(file.content) // FILE_BYTES + size(fields.get("prompt")) + size(fields.get("hotwords")))
 

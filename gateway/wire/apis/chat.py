@@ -34,7 +34,7 @@ FIELDS: Final[dict[str, Check]] = {
 def fit(fields: dict[str, Any], caps: Caps, changed: list[str]) -> Renamed:
     """Keep only functions among the tools.
 
-    One without a name is refused: vLLM would answer 500, which counts against the replica.
+    A function without a name is refused: vLLM would answer 500, which counts against the replica.
     """
     if "tools" not in fields:
         return NOT_RENAMED

@@ -54,7 +54,7 @@ class CompletionReader(StreamReader):
         return len(set(self._over))
 
     def plain(self, data: bytes, start: int) -> bool:
-        # Slices, because a method of `bytes` takes compiled code longer than both of them.
+        # Two slices are faster than a method of `bytes` in compiled code.
         before, after = self._before, self._after
         text, end = start + len(before), len(data) - len(after)
         if before and text < end and data[start:text] == before and data[end:] == after:
@@ -62,7 +62,7 @@ class CompletionReader(StreamReader):
             if QUOTE not in said and LF not in said:
                 return True
         # `find` and not `in`, which first raises and clears a TypeError for bytes in bytes (CPython 3.11 to 3.13).
-        # Of several choices in one event some may have finished.
+        # With several choices in one event, some may have finished.
         return (
             is_one(data, start)
             and data.find(b'"finish_reason":null') >= 0
@@ -79,7 +79,7 @@ class CompletionReader(StreamReader):
         )
 
     def _learn(self, event: bytes) -> None:
-        """Remember what stands around the text of `event`, which is output and nothing else."""
+        """Remember the bytes around the text of `event`, which has only output."""
         text = event.find(_TEXT) + len(_TEXT)
         end = event.find(b'"', text)
         if text < len(_TEXT) or event.find(b"\\", text, end) >= 0:
@@ -136,9 +136,9 @@ class CompletionReader(StreamReader):
 
 
 def end_of_completion(first: bytes, over: list[int], choices: int, cut: CutEnding, wants_usage: bool) -> list[bytes]:
-    """The last events of a stream that is cut short.
+    """The last events of a stream that is cut.
 
-    `first` is the data of any chunk, `over` has the choices that have ended.
+    `first`: the data of any chunk; `over`: the choices that have ended.
     """
     chunk = orjson.loads(first)
     head = {name: chunk[name] for name in _KEPT if name in chunk}
@@ -218,7 +218,7 @@ class CompletionAssembly(Assembly):
         choices = [self._choices[index] for index in sorted(self._choices)]
         for choice in choices:
             calls = self._chat and _finish_message(choice["message"])
-            # Some servers end a stream with [DONE] alone; a whole answer always has a reason, and clients insist on it.
+            # Some servers end a stream with only [DONE]; clients need a finish reason in a whole answer.
             choice["finish_reason"] = choice["finish_reason"] or ("tool_calls" if calls else "stop")
         usage = head.pop("usage", None)
         told = {"usage": dict.fromkeys(_NULL_OF_USAGE) | usage} if isinstance(usage, dict) else {}
@@ -230,7 +230,7 @@ def _grow_message(message: dict[str, Any], delta: dict[str, Any]) -> None:
     for call in delta.pop("tool_calls", None) or ():
         calls = message.setdefault("tool_calls", {})
         index = count(call.get("index"))
-        # Without an index, one with an id of its own is another call, and one without goes on with the latest.
+        # Without an index, a part with an id begins another call, and one without an id continues the latest.
         index = (len(calls) if call.get("id") else max(0, len(calls) - 1)) if index is None else index
         mine = calls.setdefault(index, {"id": None, "type": "function", "function": {}})
         function = call.get("function") or {}
@@ -243,10 +243,10 @@ def _grow_message(message: dict[str, Any], delta: dict[str, Any]) -> None:
 
 
 def _finish_message(message: dict[str, Any]) -> bool:
-    """Bring a message into its final form; whether it calls tools."""
+    """Bring a message into its final form. Returns whether it calls tools."""
     calls = message.get("tool_calls")
     if isinstance(calls, dict):
         message["tool_calls"] = [calls[index] for index in sorted(calls)]
     if message["content"] == "" and (calls or message["reasoning"] or message.get("reasoning_content")):
-        message["content"] = None  # "" came with the role, and nothing after it
+        message["content"] = None  # only "" with the role arrived
     return bool(calls)

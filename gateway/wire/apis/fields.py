@@ -16,7 +16,7 @@ from gateway.wire.body.checks import Check
 
 
 def ALLOW(value: Any, field: str, caps: Caps) -> Any:
-    """Forwarded unchanged: the size of the body bounds its cost."""
+    """Forward the field unchanged: the size of the body bounds its cost."""
     return value
 
 
@@ -29,8 +29,8 @@ def ruled(rule: Check, names: str) -> dict[str, Check]:
     return dict.fromkeys(names.split(), rule)
 
 
-# Never taken from the client. Control: who is served first, where, from which cache, under which id. Templates and
-# media: the prompt would differ from the measured one. Cost: work that no cap bounds.
+# Never taken from the client. Control: order of service, place, cache, id. Templates and media: the prompt would differ
+# from the measured one. Cost: work that no cap bounds.
 STRIPPED: Final = ruled(
     STRIP,
     # control

@@ -62,7 +62,7 @@ _SERVER_BLOCKS: Final = frozenset(
 def fit(fields: dict[str, Any], caps: Caps, changed: list[str]) -> Renamed:
     """Drop the blocks and tools that only Anthropic's servers read.
 
-    A client sends its whole history with every request. So leftovers of another server in it must not fail the request.
+    A client sends its whole history with every request, so parts from another server must not fail it.
     """
     given = fields["messages"]
     if type(given) is list:
@@ -91,8 +91,8 @@ def _blocks(message: dict[str, Any], content: list[Any], caps: Caps, changed: li
 def _fit_tools(fields: dict[str, Any], changed: list[str]) -> None:
     """Keep tools that have a schema.
 
-    A typed tool has none, even if the client runs it (bash, text editor, computer). Only Anthropic's models know its
-    schema, and vLLM refuses the request.
+    A typed tool has none, even if the client runs it (bash, text editor, computer): only Anthropic's models know its
+    schema. vLLM would refuse the request.
     """
     kept = Kept(changed)
     for tool in fields["tools"]:
@@ -114,9 +114,9 @@ class MessagesReader(TypedReader):
         super().__init__()
         self._begun = False
         self._block = -1
-        """The content block that is open; below 0: none is."""
+        """The open content block; below 0: none."""
         self._stopped = False
-        """Whether a reason for its end was given."""
+        """Whether a stop reason was given."""
 
     def _take(self, typed: Typed) -> EventKind:
         match typed.type:
@@ -145,7 +145,7 @@ class MessagesReader(TypedReader):
         return EventKind.OTHER
 
     def _ends(self, delta: Raw) -> None:
-        """A reason to stop is an end; null is what vLLM gives when it is told to stop."""
+        """A stop reason is an end; vLLM gives null at its shutdown."""
         if bytes(delta) in EMPTY:
             return
         stop: Stop = decode_stop(delta)
@@ -157,9 +157,9 @@ class MessagesReader(TypedReader):
 
 
 def end_of_message(open_block: int, stopped: bool, cut: CutEnding) -> list[bytes]:
-    """The last events of a stream that is cut short.
+    """The last events of a stream that is cut.
 
-    `open_block` is the content block that has not ended, below 0 where none is open. `stopped`: only its last event is
+    `open_block` is the content block that has not ended; below 0 if none is open. `stopped`: only its last event is
     missing.
     """
     if stopped:
@@ -172,7 +172,7 @@ def end_of_message(open_block: int, stopped: bool, cut: CutEnding) -> list[bytes
 
 
 class MessageAssembly(Assembly):
-    """A message, grown block by block."""
+    """A message, assembled block by block."""
 
     __slots__ = ("_arguments", "_message")
 
@@ -261,4 +261,4 @@ COUNTED: Final = Shape(
     stop=None,
     fit=fit,
 )
-"""The fields of a message that become prompt, of a request to count its tokens."""
+"""The fields of a request to count tokens that become prompt."""

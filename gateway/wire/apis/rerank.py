@@ -21,7 +21,7 @@ INSTRUCTIONS: Final = ("instruct", "instruction")
 
 
 def _top(value: Any, field: str, caps: Caps) -> Any:
-    """How many documents are returned; vLLM's 0 is all of them."""
+    """The number of returned documents; vLLM's 0 means all."""
     return checks.integer(value, field, 0, MAX_INT)
 
 

@@ -1,4 +1,5 @@
-"""Content of a stream of the Responses API so far: the closing events repeat all of it, even if we write them."""
+"""The content of a stream of the Responses API so far: the closing events repeat it, also if the gateway writes
+them."""
 
 from __future__ import annotations
 
@@ -19,16 +20,16 @@ _MARKS: Final = (
 
 
 class Draft:
-    """Grows with each event: of deltas only the text is kept, of other events only the beginnings and ends of items."""
+    """Grows with each event. Only texts of deltas, and beginnings and ends of items, are kept."""
 
     __slots__ = ("_marks", "_texts", "events")
 
     def __init__(self) -> None:
         self.events = 0
-        """How many there were: the engine numbers them from 0."""
+        """Number of events: the engine numbers them from 0."""
         self._marks: list[bytes] = []
         self._texts: list[bytes] = []
-        """The text of the latest part, as it stands in JSON, in pieces."""
+        """The text of the latest part, in pieces of JSON."""
 
     def add(self, event: bytes) -> None:
         """The next event."""
@@ -42,7 +43,7 @@ class Draft:
                 self._texts.append(found[1])
 
     def taken(self) -> tuple[dict[str, Any] | None, list[dict[str, Any]], list[dict[str, Any]]]:
-        """The response as it was created, its items so far, and the events that end the open item."""
+        """The created response, its items so far, and the events that end the open item."""
         response: dict[str, Any] | None = None
         items: list[dict[str, Any]] = []
         opened = part = None
@@ -69,7 +70,7 @@ class Draft:
         item = opened["item"]
         item["status"] = "incomplete"
         items.append(item)
-        # Not orjson: half of a surrogate pair may be all that came of a character.
+        # Not orjson: only half of a surrogate pair may have arrived.
         text = json.loads(b'"' + b"".join(self._texts) + b'"').encode("utf-8", "replace").decode()
         closing: list[dict[str, Any]] = []
         if item.get("type") == "function_call":

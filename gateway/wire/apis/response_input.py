@@ -1,12 +1,12 @@
 """The Responses API's input and tools as engines read them: other items are dropped or rewritten, and named.
 
-A client sends its whole history with every request. So leftovers of another server in it, or a tool that is not served
-here, must not fail the request. Calls that the client has run become function calls, since their results are in the
-history. An output without its call is dropped: vLLM refuses it.
+A client sends its whole history with every request, so parts from another server, or a tool that is not served here,
+must not fail it. Calls that the client has run become function calls, since their results are in the history. An output
+without its call is dropped: vLLM refuses it.
 
 A namespace is a group of functions, one for each MCP server. Its functions are sent under the name
-`namespace__function`, as vLLM itself does. The client knows a call only by both names (openai/codex#23186), so
-`Renamed` says what to put back.
+`namespace__function`, as vLLM itself does. The client needs both names in a call (openai/codex#23186); `Renamed` has
+them.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ _OTHER_CALLS: Final = {
     "shell_call": "action",
     "apply_patch_call": "operation",
 }
-"""Calls that the client ran, and what of each stands for arguments."""
+"""Calls that the client ran, with the field that becomes the arguments."""
 _OTHER_OUTPUTS: Final = frozenset(
     {"custom_tool_call_output", "local_shell_call_output", "shell_call_output", "apply_patch_call_output"}
 )
 
 
 def fit(fields: dict[str, Any], caps: Caps, changed: list[str]) -> Renamed:
-    """The Responses API's input and tools as engines read them. They store answers unless they are told not to."""
+    """Rewrite input and tools for engines. They would store answers by default, so a tier without that sends `store:
+    false`."""
     if not caps.stored_responses:
         fields["store"] = False
     given = fields["input"]
@@ -50,11 +51,11 @@ def _items(given: list[Any], fields: dict[str, Any], caps: Caps, changed: list[s
     gone: set[str] = set()
     for i, item in enumerate(given):
         if type(item) is not dict:
-            out.append(item)  # refused with its place when it is measured
+            out.append(item)  # refused later, with its place, when the prompt is measured
             continue
         item_type = item.get("type", "message")
         if "id" in item and item["id"] is None:
-            del item["id"]  # vLLM makes one where none is given, and refuses null (vllm#54224)
+            del item["id"]  # vLLM makes a missing id itself, and refuses null (vllm#54224)
         if item_type == "message":
             out.append(item)
         elif item_type == "function_call":
@@ -85,7 +86,7 @@ def _items(given: list[Any], fields: dict[str, Any], caps: Caps, changed: list[s
 
 
 def _reasoning(item: dict[str, Any], out: list[Any], changed: list[str]) -> None:
-    """Only the server that wrote `encrypted_content` can read it; vLLM refuses the request for it."""
+    """Drop `encrypted_content`: only the server that wrote it can read it, and vLLM refuses it."""
     if item.get("encrypted_content") is not None:
         changed.append("input.encrypted_content")
     item.pop("encrypted_content", None)
@@ -107,7 +108,7 @@ def _call(item: dict[str, Any], holder: str) -> dict[str, Any]:
 
 
 def _hoist(item: dict[str, Any], fields: dict[str, Any], caps: Caps) -> None:
-    """Codex has a form of request with the tools in the input."""
+    """Move tools from the input to `tools`: Codex has a form of request with them there."""
     more = item.get("tools")
     if type(more) is not list:
         return

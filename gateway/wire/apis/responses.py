@@ -126,7 +126,7 @@ class ResponsesReader(TypedReader):
             case "response.failed":
                 return self._failed(ABSENT if typed.response is None else typed.response.error)
             case "error":
-                # This API's own has no object: code and message stand in the event.
+                # This API's error has no object: code and message are fields of the event.
                 code, message = bytes(typed.code) or b"null", bytes(typed.message) or b"null"
                 return self._failed(Raw(b'{"code":%b,"message":%b}' % (code, message)))
         return self._content(typed.delta) if typed.type.endswith(".delta") else EventKind.OTHER
@@ -140,7 +140,7 @@ class ResponsesReader(TypedReader):
 
 
 def end_of_response(draft: Draft, cut: CutEnding) -> list[bytes]:
-    """The last events of a stream that is cut short; none if it never began."""
+    """The last events of a stream that is cut; none if it never began."""
     response, items, closing = draft.taken()
     if response is None:
         return []
@@ -192,7 +192,7 @@ def _text(fields: dict[str, Any]) -> Conversation | None:
 
 
 class ResponsesDialect(Dialect):
-    """OpenAI's, with an error event of its own."""
+    """OpenAI's format, with its own error event."""
 
     __slots__ = ()
 

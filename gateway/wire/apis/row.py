@@ -34,23 +34,23 @@ class Shape:
     """The allowed fields, with their checkers."""
     required: tuple[str, ...]
     measure: Measure
-    """How large the prompt is."""
+    """The size of the prompt."""
     text: ReadText | None = None
-    """The prompt as a tokenizer takes it; None if only the engine knows it."""
+    """The text of the prompt for a tokenizer; None if only the engine knows it."""
     caps: tuple[str, ...] = ("max_tokens",)
-    """Names of the output cap: the first that a client used is kept, otherwise the last is written."""
+    """Names of the output cap: the first one that a client used is kept; without any, the last is written."""
     stop: str | None = "stop"
     """The field that stop sequences go to."""
     usage: bool = False
     """Whether a stream must ask for its usage, in `stream_options`."""
     usage_flag: str | None = None
-    """The field that asks for usage where there are no `stream_options`."""
+    """The field that asks for usage, if there are no `stream_options`."""
     priority: bool = True
-    """Whether the engine takes a `priority` of the tier's."""
+    """Whether the engine accepts the tier's `priority`."""
     fit: Fit | None = None
     read: Read | None = None
     write: Write | None = None
-    """Reads and writes bodies that are forms, without the model; None where bodies are JSON."""
+    """Reads and writes bodies that are forms, without the model; None if bodies are JSON."""
 
     @property
     def is_form(self) -> bool:
@@ -66,9 +66,9 @@ class Answers:
     reader: type[StreamReader] | None = None
     """Follows one stream and detects its end; None without streams."""
     assembly: Callable[[], Assembly] | None = None
-    """Makes a whole answer of one stream; None if answers are never assembled."""
+    """Assembles a whole answer from a stream; None if answers are never assembled."""
     as_events: Callable[[bytes, bool], list[bytes]] | None = None
-    """Makes a stream of a whole answer, with its usage or without; None if that is impossible."""
+    """Makes a stream from a whole answer, with or without usage; None if that is impossible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,6 @@ class Api:
     counting: bytes | None = None
     """The path that counts the tokens of its requests."""
     unserved: Mapping[bytes, str] = field(default_factory=dict)
-    """Messages for paths of the same API that are not served, by prefix."""
+    """Error messages for unserved paths of the same API, by prefix."""
     upstream_lines: tuple[str, ...] = ()
     """Header lines that every request to a replica has."""

@@ -1,4 +1,4 @@
-"""How well texts go together, pair by pair: vLLM 0.32's API, and SGLang's of one `query` and several `items`.
+"""Scores of pairs of texts: vLLM 0.32's API, and SGLang's with one `query` and several `items`.
 
 vLLM serves /v1/score and /score alike. SGLang's scores are probabilities of the tokens in `label_token_ids`.
 """

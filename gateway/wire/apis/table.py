@@ -1,7 +1,7 @@
-"""Every API that reaches a replica, one row each, and which of their paths a tier has.
+"""Every API that reaches a replica, one row each, and the paths of a tier.
 
-vLLM checks its key only below /v1: its other paths are meant for its operators. So a tier has them only where it names
-their API.
+vLLM checks its key only below /v1; its other paths are meant for operators. So a tier has those only if it names their
+API.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ TEXTS: Final[dict[str, Check]] = {
     **STRIPPED,
     "model": checks.model_name,
     **ruled(ALLOW, "prompt messages"),
-    # In a chat, the last two fields would change an answer unnoticed. Here they only tell how long the prompt is.
+    # In a chat, the last two fields would change an answer unnoticed. Here they only tell the length of the prompt.
     **ruled(checks.boolean, "add_special_tokens return_token_strs add_generation_prompt continue_final_message"),
     "tools": checks.objects,
     "chat_template_kwargs": checks.template_options,

@@ -29,7 +29,7 @@ def choices(value: Any, field: str, caps: Caps) -> Any:
 
 
 def best_of(value: Any, field: str, caps: Caps) -> Any:
-    """`best_of`: generates as many sequences as it says."""
+    """`best_of`: the number of sequences to generate."""
     return integer(value, field, 1, caps.best_of, " for this tier")
 
 
@@ -41,7 +41,7 @@ def log_probs(value: Any, field: str, caps: Caps) -> Any:
 
 
 def top_log_probs(value: Any, field: str, caps: Caps) -> Any:
-    """How many log-probabilities for each token; vLLM's -1, the whole vocabulary, is below the bound."""
+    """The number of log-probabilities per token; vLLM's -1, the whole vocabulary, is refused."""
     if caps.top_logprobs == 0 and value != 0:
         raise BadRequest(field, "log-probabilities are not available for this tier")
     return integer(value, field, 0, caps.top_logprobs, " for this tier")
@@ -62,7 +62,7 @@ def prompt_log_probs(value: Any, field: str, caps: Caps) -> Any:
 
 
 def log_prob_ids(value: Any, field: str, caps: Caps) -> Any:
-    """vLLM's fixed set of token ids to give log-probabilities for, bounded as their number is."""
+    """vLLM's set of token ids for log-probabilities; their number has the same bound."""
     if len(array(value, field, caps)) > caps.top_logprobs:
         raise BadRequest(field, f"must have at most {caps.top_logprobs} entries for this tier")
     return value
@@ -94,7 +94,7 @@ def reasoning(value: Any, field: str, caps: Caps) -> Any:
 
 
 def includes(value: Any, field: str, caps: Caps) -> Any:
-    """Extras of a Responses answer: those of unserved tools are dropped, since vLLM refuses unknown ones."""
+    """Extras of a Responses answer. Those of unserved tools are dropped, since vLLM refuses unknown ones."""
     wanted = array(value, field, caps)
     if caps.top_logprobs == 0 and LOG_PROBS in wanted:
         raise BadRequest(field, "log-probabilities are not available for this tier")

@@ -14,7 +14,7 @@ from gateway.core.policy import Caps
 from gateway.core.request import Reason
 
 MAX_INT: Final = 2**53
-"""Above this a JSON reader that uses doubles, such as JavaScript's, no longer sees the same number."""
+"""Above this a JSON reader that uses doubles, such as JavaScript's, reads another number."""
 MAX_MODEL_CHARS: Final = 256
 MAX_WORD_CHARS: Final = 64
 MAX_STOPS: Final = 4
@@ -24,7 +24,7 @@ MAX_FLAGS: Final = 16
 MAX_ID_CHARS: Final = 256
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,256}")
 MAX_ENTRIES: Final = 1024
-"""Of lists and maps that the engine works through for every token: logit_bias, bad_words and the like."""
+"""Bound on lists and maps that the engine reads for every token, such as logit_bias and bad_words."""
 
 Check: TypeAlias = Callable[[Any, str, Caps], Any]
 
@@ -34,7 +34,7 @@ BAD_VALUE: Final = "invalid_value"
 
 
 class BadRequest(Exception):
-    """A request that is refused for its content. `message` names the field; `code` is OpenAI's word for it."""
+    """A request that is refused for its content. `message` names the field; `code` is OpenAI's name of the error."""
 
     def __init__(
         self, field: str | None, problem: str, code: str | None = BAD_VALUE, why: Reason = Reason.BAD_REQUEST
@@ -71,7 +71,8 @@ def wrong_type(field: str, wanted: str, value: object) -> BadRequest:
 
 
 def integer(value: Any, field: str, low: int, high: int, bound: str = "") -> int:
-    """`value` if it is a real integer within [low, high]: True, 4.0 and "4" are what engines coerce, so they go."""
+    """`value` if it is an integer within [low, high]. True, 4.0 and "4" are refused, though engines would coerce
+    them."""
     if type(value) is not int:
         raise wrong_type(field, "an integer", value)
     if value < low:
@@ -82,7 +83,7 @@ def integer(value: Any, field: str, low: int, high: int, bound: str = "") -> int
 
 
 def boolean(value: Any, field: str, caps: Caps) -> Any:
-    """true or false; no other value that an engine would take for one."""
+    """true or false, and no value that an engine would coerce."""
     if value is True or value is False:
         return value
     raise wrong_type(field, "a boolean", value)
@@ -96,7 +97,7 @@ def string(value: Any, field: str, caps: Caps) -> Any:
 
 
 def word(value: Any, field: str, caps: Caps) -> Any:
-    """A string that stands for a choice: templates write it out, so it must not carry text."""
+    """A string that names a choice. It is short, since templates write it out and it must not carry text."""
     if len(string(value, field, caps)) > MAX_WORD_CHARS:
         raise BadRequest(field, f"must be at most {MAX_WORD_CHARS} characters long")
     return value
@@ -134,7 +135,7 @@ def short(value: Any, field: str, caps: Caps) -> Any:
 
 
 def model_name(value: Any, field: str, caps: Caps) -> Any:
-    """A name that is fit for a log line."""
+    """A model name that is fit for a log line."""
     if type(value) is not str:
         raise wrong_type(field, "a string", value)
     if not value:
@@ -150,7 +151,7 @@ def positive(value: Any, field: str, caps: Caps) -> Any:
 
 
 def truncation(value: Any, field: str, caps: Caps) -> Any:
-    """A number of prompt tokens to keep; -1 is vLLM's word for as many as fit."""
+    """A number of prompt tokens to keep; -1 (vLLM): as many as fit."""
     return integer(value, field, -1, MAX_INT)
 
 
@@ -172,7 +173,7 @@ def only(value: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def stream_options(value: Any, field: str, caps: Caps) -> Any:
-    """Which extras a stream carries. Unknown extras are dropped, so they may be anything."""
+    """The extras of a stream. Unknown ones are dropped, so they may have any value."""
     if type(value) is not dict:
         raise wrong_type(field, "an object", value)
     if len(value) > MAX_FLAGS:
@@ -214,7 +215,7 @@ def never(value: Any, field: str, caps: Caps) -> None:
 
 
 def store(value: Any, field: str, caps: Caps) -> Any:
-    """Whether the engine keeps the answer: as asked where the tier allows it, else never."""
+    """Whether the engine stores the answer: as requested if the tier allows it, else never."""
     return boolean(value, field, caps) and caps.stored_responses
 
 

@@ -1,4 +1,4 @@
-"""Content of a message: text, whose bytes are counted, and media only where the tier allows it."""
+"""Content of a message: text, whose bytes are counted, and media if the tier allows it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from gateway.wire.body.checks import MISSING, BadRequest, wrong_type
 
 _dumps: Final = orjson.dumps
 MEDIA_BYTES: Final = 8192
-"""Prompt bytes of one image, audio clip or video: about 2,000 tokens at 4 bytes each, rather too many for an image."""
+"""Prompt bytes of one image, audio clip or video: about 2,000 tokens at 4 bytes each, too many rather than too few for
+an image."""
 MAX_ITEMS: Final = 20_000
 MAX_KEYS: Final = 64
 MAX_ROLE_CHARS: Final = 64
@@ -45,7 +46,7 @@ MEDIA_PARTS: Final = {
     "video_url": "video_url",
 }
 _BESIDES_MEDIA: Final = {"type", "detail", "cache_control"}
-# Fields from which vLLM takes the kind of a part where `type` does not tell; the embeddings are raw tensors.
+# Fields by which vLLM finds the kind of a part without `type`; embeddings are raw tensors.
 _HIDDEN_MEDIA = {*MEDIA_PARTS, *MEDIA_PARTS.values(), "audio", "video", "file", "file_id", "file_data", "uuid"} | {
     "image_embeds",
     "audio_embeds",
@@ -61,7 +62,7 @@ def utf8(text: str) -> int:
 
 
 def size(value: Any) -> int:
-    """Bytes of a value as it would stand in a prompt: text unchanged, everything else as JSON."""
+    """Bytes of a value in a prompt: text unchanged, everything else as JSON."""
     if type(value) is str:
         return utf8(value)
     return 0 if value is None else len(as_json(value))
@@ -120,7 +121,7 @@ def _text_part(part: dict[str, Any], where: str, caps: Caps, depth: int) -> int:
 
 
 def others(holder: dict[str, Any], field: str, known: tuple[str, ...]) -> int:
-    """Bytes of the other fields of `holder`: templates may render them, so they count; media must not hide there."""
+    """Bytes of the other fields of `holder`. They count, since templates may render them; media is refused there."""
     if len(holder) > MAX_KEYS:
         raise BadRequest(field, f"must have at most {MAX_KEYS} fields")
     total = 0
@@ -149,7 +150,7 @@ def _check_media(part: dict[str, Any], where: str, caps: Caps) -> None:
 
 
 def role_fits(holder: dict[str, Any]) -> bool:
-    """Whether a message has a role. Templates write the role out, so it must not carry text."""
+    """Whether a message has a valid role. It is short, since templates write it out and it must not carry text."""
     given = holder.get("role")
     return type(given) is str and len(given) <= MAX_ROLE_CHARS
 

@@ -1,8 +1,7 @@
-"""Bodies of multipart/form-data (RFC 7578): read part by part, and written anew under a boundary of our own.
+"""Bodies of multipart/form-data (RFC 7578): read part by part, and rewritten with a boundary of our own.
 
-The client's delimiter is taken from the first line of its body, whatever its head says. Nothing of its framing is sent
-on, so two readers cannot understand it differently. A part's head is read for name, file name and type, and written
-anew as well.
+The client's delimiter is the first line of its body, whatever its head says. Nothing of its framing is sent on, so two
+readers cannot understand it differently. A part's head is read for name, file name and type, and written anew as well.
 """
 
 from __future__ import annotations
@@ -45,12 +44,12 @@ class File:
         self.content = content
 
     def digest(self) -> str:
-        """A hash of its content."""
+        """A hash of the file's content."""
         return blake2b(self.content, digest_size=16).hexdigest()
 
 
 def read(body: bytes, flags: tuple[str, ...], numbers: tuple[str, ...]) -> dict[str, Any]:
-    """The fields of a form: text, or what the text of one of `flags` or `numbers` stands for; raises `BadRequest`.
+    """The fields of a form: text, or the value for fields in `flags` and `numbers`; raises `BadRequest`.
 
     Of two fields with one name the last counts, but names that end in [] make a list.
     """
@@ -84,7 +83,7 @@ def write(fields: dict[str, Any]) -> bytes:
 
 
 def field(name: str, value: str) -> bytes:
-    """One part that is no file; `name` is one of ours."""
+    """A part that is not a file; `name` is one of ours."""
     return _head(name, None) + value.encode() + b"\r\n"
 
 
@@ -174,7 +173,7 @@ def _parameters(disposition: bytes) -> dict[bytes, bytes]:
 
 
 def _fit(name: bytes) -> str:
-    """A file name of plain letters, without a path: engines read its end."""
+    """A file name of plain letters, without a path; engines read its suffix."""
     plain = _UNFIT.sub("_", re.split(r"[/\\]", name.decode("utf-8", "replace"))[-1]).lstrip(".")
     return plain[-64:] or "audio"
 

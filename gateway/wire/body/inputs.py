@@ -23,5 +23,5 @@ def measure(fields: dict[str, Any], caps: Caps) -> Prompt:
 
 
 def text(fields: dict[str, Any]) -> PlainText | Conversation | None:
-    """The same as a tokenizer takes it."""
+    """The texts of that input for a tokenizer."""
     return prompt_text.plain(fields["input"], fields) if "input" in fields else prompt_text.chat(fields)

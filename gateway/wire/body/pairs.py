@@ -36,7 +36,7 @@ def text(value: Any, field: str, caps: Caps) -> int:
 def texts(value: Any, field: str, caps: Caps) -> list[int]:
     """Bytes of each of several texts.
 
-    A string is one text, token ids are one; vLLM counts each part of a content as one.
+    A string or a list of token ids is one text; in vLLM each part of a content is one.
     """
     if type(value) is dict and type(value.get("content")) is list:
         field += ".content"

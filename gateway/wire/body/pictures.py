@@ -1,8 +1,7 @@
 """The size of a picture, from its first bytes, and the estimated number of tokens a model makes of it.
 
 The count decides which pool a prompt fits and what it is charged; `usage` corrects it afterwards, as it does for text.
-So the formula of a family is used where it is known, and an estimate everywhere else. Only the head of a picture is
-decoded, never the whole.
+So known families have their formula, others an estimate. Only the header of a picture is decoded.
 """
 
 from __future__ import annotations
@@ -13,10 +12,9 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 HEAD_CHARS: Final = 88
-"""Length in base64 of the 64 bytes within which PNG, GIF and WebP tell their size."""
+"""Length in base64 of the first 64 bytes, which have the size in PNG, GIF and WebP."""
 MAX_JPEG_CHARS: Final = 128 * 1024
-"""JPEG has its size after anything that a camera or an editor wrote: a thumbnail (64 KiB at most) and a color profile.
-"""
+"""JPEG has its size after the data of a camera or an editor: a thumbnail (at most 64 KiB) and a color profile."""
 MAX_SEGMENTS: Final = 128
 MAX_SIDE: Final = 65_535
 
@@ -43,7 +41,7 @@ def sized(head: bytes) -> Size | None:
 
 
 def _webp(head: bytes) -> Size | None:
-    """RFC 9649: lossy, lossless and extended files each store it in another place."""
+    """RFC 9649: lossy, lossless and extended files store the size in different places."""
     kind = head[12:16]
     if kind == b"VP8 " and head[23:26] == b"\x9d\x01\x2a":
         return Size(int.from_bytes(head[26:28], "little") & 0x3FFF, int.from_bytes(head[28:30], "little") & 0x3FFF)
@@ -56,7 +54,7 @@ def _webp(head: bytes) -> Size | None:
 
 
 def _jpeg(head: bytes) -> Size | None:
-    """ITU-T T.81: from segment to segment, up to the one that begins a frame (SOF, without DHT, JPG and DAC)."""
+    """ITU-T T.81: walks the segments up to the begin of a frame (SOF; DHT, JPG and DAC are not)."""
     at = 2
     for _ in range(MAX_SEGMENTS):
         if at + 9 > len(head) or head[at] != 0xFF:
@@ -72,7 +70,7 @@ def _jpeg(head: bytes) -> Size | None:
 
 
 def size_in(encoded: str) -> Size | None:
-    """The same of a picture in base64, with or without `data:...;base64,` before it."""
+    """The same for a picture in base64, with or without `data:...;base64,` before it."""
     start = 0
     if encoded.startswith("data:"):
         comma = encoded.find(",", 0, 256)
@@ -96,7 +94,7 @@ def _decoded(text: str) -> bytes:
 
 
 def tokens_of(size: Size, model: str) -> int:
-    """About how many tokens `model`, as its engine calls it, makes of a picture."""
+    """Estimated tokens of a picture for `model`, by its engine's name."""
     name = model.casefold()
     for words, count in _FAMILIES:
         if all(word in name for word in words):
@@ -105,7 +103,7 @@ def tokens_of(size: Size, model: str) -> int:
 
 
 def _unknown(size: Size) -> int:
-    """One for 28 x 28 pixels, within what engines allow: about Anthropic's width * height / 750."""
+    """One token for 28 x 28 pixels, within the limits of engines: about Anthropic's width * height / 750."""
     return min(max(size.width * size.height // 784, 64), 4096)
 
 
@@ -133,7 +131,7 @@ def _qwen3(size: Size) -> int:
 
 
 def _gemma3(size: Size) -> int:
-    """256 for each picture, without pan and scan (`mm_tokens_per_image` in its config.json), and its two marks."""
+    """256 tokens for each picture without pan and scan (`mm_tokens_per_image` in config.json), and two marks."""
     return 258
 
 
@@ -143,12 +141,13 @@ def _llava15(size: Size) -> int:
 
 
 def _llava_next(size: Size) -> int:
-    """The same for the whole and for each of at most four parts of it."""
+    """The same for the whole picture and for each of at most four parts."""
     return 576 * (1 + min(4, math.ceil(size.width / 336) * math.ceil(size.height / 336)))
 
 
 def _internvl(size: Size) -> int:
-    """256 for each tile of 448 pixels, at most 12 in the nearest shape, and one of the whole (dynamic_preprocess)."""
+    """256 tokens for each tile of 448 pixels (at most 12, in the nearest shape), and 256 for the whole
+    (dynamic_preprocess)."""
     ratio, area = size.width / size.height, size.width * size.height
     tiles, nearest = 1, math.inf
     for columns in range(1, 13):
@@ -177,7 +176,8 @@ def _mistral3(size: Size) -> int:
 
 
 def _llama4(size: Size) -> int:
-    """144 for each tile of 336 pixels, at most 16, and one of the whole, with a mark each (transformers, llama4)."""
+    """144 tokens for each tile of 336 pixels (at most 16) and for the whole, each with a mark (transformers,
+    llama4)."""
     tiles = min(16, math.ceil(size.width / 336) * math.ceil(size.height / 336))
     return 145 * (tiles + (tiles > 1)) + 2
 
@@ -201,4 +201,4 @@ _FAMILIES: Final[tuple[tuple[tuple[str, ...], Callable[[Size], int]], ...]] = (
     (("llama-4",), _llama4),
     (("llama4",), _llama4),
 )
-"""Words that stand in the names of a family's models; the first row that fits counts."""
+"""Words in the names of a family's models; the first row that fits counts."""

@@ -1,4 +1,4 @@
-"""Placeholder texts for a request's pictures, clips and videos, as long as the prompt that a model makes of them.
+"""Placeholder texts for a request's pictures, clips and videos, as long as their share of the prompt.
 
 The length decides which pool a prompt fits and what of it is in a cache. The text is a digest, so the same picture is
 the same prompt.
@@ -15,7 +15,8 @@ BYTES_PER_TOKEN: Final = 4
 MAX_PICTURES: Final = 256
 """Beyond this the flat estimate is used."""
 MAX_BYTES: Final = 4 * 2**20
-"""Of all placeholders together, a million tokens: a body of 1 MB can name 20,000 pictures. Later ones are short."""
+"""Limit of all placeholders together, a million tokens: a body of 1 MB can name 20,000 pictures. Later placeholders are
+short."""
 _PICTURES: Final = frozenset({"image_url", "input_image", "image"})
 _CONVERSATION: Final = ("messages", "input")
 
@@ -30,7 +31,7 @@ class Placeholders:
         self._written = 0
         self.count = 0
         self.correction = 0
-        """Bytes of prompt to add to the flat estimate of its media, or to take away."""
+        """Correction, in prompt bytes, of the flat estimate of its media."""
         self.fields = fields
         """Its fields with the placeholders; the same object without media."""
         changed: dict[str, Any] = {}

@@ -27,7 +27,7 @@ Measure: TypeAlias = Callable[[dict[str, Any], Caps], Prompt]
 
 
 def chat(fields: dict[str, Any], caps: Caps) -> Prompt:
-    """The messages of a chat, in OpenAI's or Anthropic's format, and everything put before them."""
+    """The messages of a chat, in OpenAI's or Anthropic's format, and everything before them."""
     messages = items(fields["messages"], "messages")
     total = 0
     for i, given in enumerate(messages):

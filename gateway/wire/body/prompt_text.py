@@ -1,4 +1,4 @@
-"""Prompts as tokenizers take them: plain texts, or a conversation for a chat template."""
+"""Prompts for tokenizers: plain texts, or a conversation for a chat template."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.wire.body.content import MEDIA_PARTS
 
 @dataclass(frozen=True, slots=True)
 class PlainText:
-    """Texts that are tokenised as they are; `appended` follows them and never gets special tokens."""
+    """Plain texts for the tokenizer; `appended` follows them and never gets special tokens."""
 
     texts: list[str]
     special: bool
@@ -23,7 +23,7 @@ class PlainText:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Messages and tools in the form of chat completions, the one that templates know."""
+    """Messages and tools in the form of chat completions, which templates expect."""
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] | None
@@ -45,7 +45,7 @@ def chat(fields: dict[str, Any]) -> Conversation | None:
 
 
 def conversation(first: Any, given: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> Conversation | None:
-    """Messages behind a system message, if there is one; None if they hold more than text."""
+    """Messages after a system message, if there is one; None if they hold more than text."""
     out: list[dict[str, Any]] = [] if first is None else [{"role": "system", "content": first}]
     out += given
     for i, message in enumerate(out):

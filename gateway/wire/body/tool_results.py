@@ -1,4 +1,4 @@
-"""Results of tools in a conversation, with a text in place of each file that an engine would refuse."""
+"""Results of tools in a conversation: a text replaces each file that an engine would refuse."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _PICTURES: Final = frozenset({"image", "image_url", "input_image"})
 
 
 def without_files(holder: dict[str, Any], name: str, caps: Caps, changed: list[str]) -> None:
-    """Put a text in the place of each file in a tool's result, and of each picture in a tier without media.
+    """Replace each file in a tool's result by a text, and each picture in a tier without media.
 
-    Engines would refuse it, and then every later request of the session.
+    Engines would refuse them, in this and every later request of the session.
     """
     content = holder.get(name)
     if type(content) is not list:

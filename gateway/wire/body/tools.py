@@ -33,12 +33,12 @@ class Kept:
         self.changed = changed
 
     def keep(self, tool: dict[str, Any], name: str) -> None:
-        """One more tool for the engine."""
+        """Add a tool for the engine."""
         self.tools.append(tool)
         self.names.add(name)
 
     def drop(self, tool: dict[str, Any], name: Any) -> None:
-        """One that no engine can run."""
+        """Note a tool that no engine can run."""
         given = tool.get("type")
         tool_type = given if type(given) is str else "untyped"
         self.dropped[name if type(name) is str else tool_type] = tool_type
@@ -54,7 +54,7 @@ def settle(fields: dict[str, Any], kept: Kept) -> None:
         if kept.dropped or kept.renamed:
             fields["tools"] = kept.tools
         return
-    # Without tools, some servers refuse a tool choice and a number of parallel calls.
+    # Without tools, some servers refuse a tool choice and parallel_tool_calls.
     for name in ("tools", "tool_choice", "parallel_tool_calls"):
         fields.pop(name, None)
 
@@ -93,7 +93,7 @@ def _check_allowed(allowed: dict[str, Any], kept: Kept) -> None:
 
 
 def _chosen_name(choice: dict[str, Any]) -> str:
-    """The name in a choice: on its own, or in an object that is called as its type."""
+    """The name in a choice: in the object itself, or in one named by its type."""
     given = choice.get("type")
     inner = choice.get(given) if type(given) is str else None
     name = inner.get("name") if type(inner) is dict else choice.get("name")

@@ -1,1 +1,1 @@
-"""Errors as clients read them, and the reasons behind them."""
+"""Errors for clients, and the reasons behind them."""

@@ -1,4 +1,4 @@
-"""Answer to a client for each reason not to serve a request: one table."""
+"""One table: the answer to a client for each reason not to serve a request."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ ROWS: Final[Mapping[Reason, RefusalRow]] = {
     Reason.UPSTREAM_TRUNCATED: _failed(502, "upstream_truncated", "The replica's answer broke off."),
     Reason.UPSTREAM_UNREADABLE: _failed(502, "upstream_unreadable", "The replica's answer cannot be read."),
     Reason.UPSTREAM_REJECTED: _refused(400, None, "The replica refused the request."),
-    # Nobody reads these two: the status is for the log, nginx's code for a client that closed the connection.
+    # No client reads these two: the status is for the log; 499 is nginx's code for a client that closed the connection.
     Reason.CLIENT_GONE: _refused(499, "client_gone", "The client closed the connection."),
     Reason.CLIENT_STALLED: _refused(499, "client_stalled", "The client stopped reading."),
     Reason.INTERNAL: _failed(

@@ -38,7 +38,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 @dataclass(frozen=True, slots=True)
 class EngineMessage:
-    """The engine's words: empty and None if it had none that a client could use."""
+    """The engine's error for a client: empty and None if it has no useful text."""
 
     message: str = ""
     param: str | None = None
@@ -69,7 +69,7 @@ def read(body: bytes) -> EngineMessage:
 
 
 def clean(message: str) -> str:
-    """Without internals of the engine, on one line, of bounded length."""
+    """The text without internals of the engine, on one line, of bounded length."""
     message = message[: 4 * MAX_MESSAGE_CHARS]
     if "Traceback (most recent call last)" in message:
         return ""
@@ -90,7 +90,7 @@ def _detail(detail: object) -> tuple[str, str | None]:
     first = detail[0]
     where, problem = first.get("loc"), first.get("msg")
     steps = where if type(where) is list else []
-    # A name or an index, and nothing nested: writing nested values as text may exceed the recursion limit.
+    # Only names and indexes: writing nested values as text may exceed the recursion limit.
     path = [str(step) for step in steps if type(step) in (str, int) and step != "body"]
     param = _word(".".join(path))
     if type(problem) is not str:

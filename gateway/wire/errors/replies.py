@@ -25,14 +25,14 @@ MAX_RETRY_AFTER_S: Final = 86400.0
 MAX_MESSAGE_CHARS: Final = 2000
 
 _OUTSIDE: Final = re.compile(r"[^\x21-\x7e]")
-# Refusal statuses of an engine that are passed on to the client. Its other 4xx concern us, our key or our path: not the
-# client's fault.
+# Refusal statuses of an engine that are passed on to the client. Its other 4xx concern our key or our path, not the
+# client.
 CLIENT_FAULTS: Final = {400: 400, 404: 404, 413: 413, 422: 400}
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a request is not served. An empty message and a code of None mean the reason's own.
+    """Why a request is not served. An empty message, or None as code, stands for the reason's own.
 
     `retry_after_s`: when a retry makes sense, inf for never; `allow`: the methods that a 405 names.
     """
@@ -51,7 +51,7 @@ class Dialect:
     __slots__ = ()
 
     def error(self, row: RefusalRow, message: str, problem: Problem, request_id: str | None) -> dict[str, Any]:
-        """The body of an error; without `request_id` that of an event."""
+        """The body of an error; without `request_id`, the one of an event."""
         param = None if problem.param is None else _encodable(problem.param[:256])
         return {
             "error": {"message": message, "type": row.openai_type, "param": param, "code": problem.code or row.code}
@@ -62,7 +62,7 @@ class Dialect:
         return b"data: %b\n\n" % orjson.dumps(error)
 
     def id_line(self, request_id: bytes) -> bytes:
-        """The header line under which the API's SDK looks for a request's id, beside `x-request-id`."""
+        """The header line from which the API's SDK reads a request's id, beside `x-request-id`."""
         return b""
 
 
@@ -87,7 +87,7 @@ def error_event(dialect: Dialect, problem: Problem) -> bytes:
 
 
 def upstream_problem(status: int, body: bytes) -> Problem:
-    """An engine's error answer as a problem of its client."""
+    """An engine's error answer as a `Problem` for the client."""
     if status not in CLIENT_FAULTS:
         # Among these are 401 and 403: the rejected key is the gateway's.
         return Problem(Reason.UPSTREAM_BUSY if status in (429, 503) else Reason.UPSTREAM_ERROR)
@@ -134,7 +134,7 @@ def _response(
     if row.status == 415:
         lines.append(b"accept-encoding: %b\r\n" % ACCEPT_ENCODING)  # RFC 9110, 12.5.3
     if row.status == 426:
-        lines.append(b"upgrade: HTTP/1.1\r\n")  # the way to continue (RFC 9110, 15.5.22)
+        lines.append(b"upgrade: HTTP/1.1\r\n")  # names the protocol to use (RFC 9110, 15.5.22)
     if close:
         lines.append(b"connection: close\r\n")
     lines += (extra_headers, b"\r\n", body)
@@ -142,7 +142,8 @@ def _response(
 
 
 def _retry_lines(retry_after_s: float | None) -> bytes:
-    """Whole seconds for everyone, milliseconds for OpenAI's and Anthropic's SDKs; both rounded up, never zero."""
+    """`Retry-After` in whole seconds, and milliseconds for OpenAI's and Anthropic's SDKs; both rounded up, never
+    zero."""
     seconds = RETRY_AFTER_S if retry_after_s is None else retry_after_s
     if not 0.0 <= seconds <= MAX_RETRY_AFTER_S:
         seconds = 0.0 if seconds < 0.0 else MAX_RETRY_AFTER_S
@@ -153,10 +154,10 @@ def _retry_lines(retry_after_s: float | None) -> bytes:
 
 
 def _token(text: str) -> str:
-    """Fit for a header value: printable ASCII without blanks."""
+    """The text for a header value: printable ASCII without blanks."""
     return _OUTSIDE.sub("", text)[:128]
 
 
 def _encodable(text: str) -> str:
-    """Without lone surrogates, which JSON in UTF-8 cannot carry."""
+    """The text without lone surrogates, which JSON in UTF-8 cannot carry."""
     return text.encode("utf-8", "replace").decode()

@@ -22,7 +22,7 @@ _CONTENT_LENGTH: Final = b"content-length"
 _TRANSFER_ENCODING: Final = b"transfer-encoding"
 _CONNECTION: Final = b"connection"
 _RETRY_AFTER: Final = b"retry-after"
-# These two are in nearly every head, and nothing here reads them.
+# These two headers are in nearly every head, and are not read here.
 _DATE: Final = b"date"
 _SERVER: Final = b"server"
 _NAMES: Final = Names(
@@ -60,7 +60,7 @@ class AnswerHead:
 
     @property
     def framed(self) -> bool:
-        """Whether the end of the body can be told from a broken connection."""
+        """Whether a complete body can be told from a broken connection."""
         return self.body != TO_THE_END
 
 
@@ -77,7 +77,7 @@ def read_answer_head(raw: bytes) -> AnswerHead:
     if not lines or 0 in raw:
         raise FramingError("the head of the answer is empty, or has a NUL")
     if raw[-1] == CR or raw[-1] == LF:
-        raise FramingError("the head of the answer ends with half a line end")
+        raise FramingError("the head of the answer ends with an incomplete line end")
     first = lines[0]
     status = number(first[9:12])
     version = first[:9]
@@ -102,9 +102,9 @@ def read_answer_head(raw: bytes) -> AnswerHead:
         value = trimmed(line, len(name) + 1)
         before = found.get(name)
         found[name] = value if before is None else before + b"," + value
-    # Every kind of line end splits, and only the right one has two bytes.
+    # splitlines accepts every kind of line end; only CRLF has two bytes.
     if size != len(raw):
-        raise FramingError("the head of the answer has a line end where none may be")
+        raise FramingError("the head of the answer has an invalid line end")
     return AnswerHead(
         status,
         _body(status, found),
@@ -114,14 +114,14 @@ def read_answer_head(raw: bytes) -> AnswerHead:
 
 
 def _check(line: bytes) -> None:
-    """Refuse a line that is no header."""
+    """Raise `FramingError` for a line that is not a header."""
     name, colon, _ = line.partition(b":")
     if not colon or not name or name.find(b" ") >= 0 or name.find(b"\t") >= 0:
         raise FramingError("the answer has a malformed header")
 
 
 def _body(status: int, found: dict[bytes, bytes]) -> int:
-    """How the body ends. An ambiguous length is refused, not guessed."""
+    """How the body is delimited. An ambiguous length is refused, not guessed."""
     coding = found.get(_TRANSFER_ENCODING)
     length = found.get(_CONTENT_LENGTH)
     if status in (204, 304):
@@ -146,5 +146,5 @@ def _keeps_alive(by_default: bool, connection: bytes | None) -> bool:
 
 
 def _seconds(value: bytes | None) -> float | None:
-    """`Retry-After` in seconds; the date form is rare among engines and read as none."""
+    """`Retry-After` in seconds; the date form is rare among engines and ignored."""
     return float(value) if value is not None and value.isdigit() and len(value) < 6 else None

@@ -23,7 +23,7 @@ def cors_lines(origin: bytes) -> bytes:
 def preflight_lines(raw: bytes) -> bytes:
     """More lines of the answer to a preflight request, whose head is `raw`. The headers that it asks for are allowed.
 
-    None of them enables anything that a client without a browser could not do.
+    None of them allows more than any client without a browser can do.
     """
     found = _ASKED.search(raw)
     asked = found[1].strip() if found is not None else b""

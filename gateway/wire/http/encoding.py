@@ -6,7 +6,7 @@ import zlib
 from typing import Any, Final
 
 STEP_BYTES: Final = 256 * 1024
-"""Bytes decoded in one step, roughly: below a millisecond of work."""
+"""Approximate bytes decoded in one step: less than a millisecond of work."""
 
 _SLICE_BYTES: Final = 64 * 1024
 # Four bytes of zstd may expand to 128 KiB, and its decoder returns a slice's whole content at once.
@@ -32,7 +32,7 @@ class _Inflater:
         self.slice_bytes = _SLICE_BYTES
 
     def decode(self, encoded: bytes, max_bytes: int) -> bytes:
-        """At most `max_bytes` of the stream."""
+        """Decode at most `max_bytes`."""
         try:
             decoded = bytes(self._inflate.decompress(encoded, max_bytes))
         except zlib.error as exc:
@@ -41,16 +41,16 @@ class _Inflater:
         return decoded
 
     def is_done(self) -> bool:
-        """Whether the stream has come to its end."""
+        """Whether the stream is complete."""
         return bool(self._inflate.eof)
 
     def has_more(self) -> bool:
-        """Whether something stands behind the end."""
+        """Whether bytes follow the end."""
         return bool(self._inflate.unused_data)
 
 
 class _Unzstd(_Inflater):
-    """Zstandard. A slice's whole content comes at once, so slices are small."""
+    """Zstandard. Decodes zstd. A slice's whole content is returned at once, so slices are small."""
 
     __slots__ = ("_error",)
 
@@ -63,7 +63,7 @@ class _Unzstd(_Inflater):
         self.slice_bytes = _ZSTD_SLICE_BYTES
 
     def decode(self, encoded: bytes, max_bytes: int) -> bytes:
-        """All that these bytes expand to, whatever `max_bytes` says."""
+        """Decode all these bytes, also beyond `max_bytes`."""
         try:
             return bytes(self._inflate.decompress(encoded))
         except self._error as exc:
@@ -136,7 +136,7 @@ class Decoding:
 
     @property
     def held(self) -> int:
-        """Bytes that it takes by now."""
+        """Bytes of memory that it takes now."""
         return len(self._encoded) + self.size
 
     def decoded(self) -> bytes:

@@ -17,10 +17,10 @@ class FramingError(Exception):
 
 
 class ChunkReader:
-    """Feeds on bytes of a chunked body, gives its payload.
+    """Turns the bytes of a chunked body into its payload.
 
-    `at_boundary` tells whether everything fed so far ends with a whole chunk. If it was true before and after a `feed`,
-    the bytes of that feed are whole chunks and may be passed on unchanged.
+    `at_boundary`: whether the bytes so far end with a whole chunk. If it was true before and after a `feed`, the bytes
+    of that feed are whole chunks and may be passed on unchanged.
     """
 
     __slots__ = ("_expect_crlf", "_held", "_left", "_trailers", "at_boundary", "done", "extra", "large")
@@ -124,7 +124,7 @@ LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
 def _usual_lines() -> list[bytes]:
-    """The first line of a chunk by the bytes of all of it, as most servers write it; b"" where there is none."""
+    """The usual first line of a chunk, by the chunk's total bytes; b"" if no chunk has this size."""
     lines = [b""] * USUAL_BYTES
     for payload_bytes in range(1, USUAL_BYTES):
         line = b"%x\r\n" % payload_bytes

@@ -1,4 +1,4 @@
-"""Heads of messages: read from clients, written to replicas, and written for answers."""
+"""Heads of messages: reads those of clients, writes those to replicas and of answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _JSON: Final = b"application/json"
 
 
 class _Ids:
-    """Makes request ids, of this process alone."""
+    """Makes request ids that are unique to this process."""
 
     __slots__ = ("_made", "_process")
 
@@ -36,7 +36,7 @@ class _Ids:
 
 _IDS: Final = _Ids()
 PROCESS: Final = b"%b." % os.urandom(3).hex().encode()
-"""Distinguishes the requests of this gateway from those of others before the same replicas."""
+"""Separates the requests of this gateway from those of others in front of the same replicas."""
 
 
 class RequestHead:
@@ -57,7 +57,7 @@ class RequestHead:
 
     def __init__(self) -> None:
         self.at = 0.0
-        """When its last byte came (monotonic seconds)."""
+        """Time of its last byte (monotonic seconds)."""
         self.request_id = ""
         """The client's own id if it is harmless, else a new one."""
         self.fields: dict[bytes, bytes] = {}
@@ -71,9 +71,9 @@ class RequestHead:
         self.has_origin = False
         """Whether it has an Origin, as requests of web pages do."""
         self.cors = b""
-        """Lines for every answer that a page may read."""
+        """Header lines for every answer that a page may read."""
         self.preflight = b""
-        """Further lines of the answer to a browser's preflight."""
+        """More header lines for the answer to a browser's preflight."""
         self.repeated: bytes | None = None
         """The name of a header that may occur once and occurred twice."""
 
@@ -95,12 +95,12 @@ class RequestHead:
 
     @property
     def comes_back(self) -> bool:
-        """Whether its client says that it tried before. A count that is no number is none."""
+        """Whether its client says that this is a retry. An invalid count is ignored."""
         return number(self.fields.get(RETRY_COUNT, b"0")) > 0
 
     @property
     def anthropic(self) -> bool:
-        """Whether the caller speaks as Anthropic's SDK does."""
+        """Whether the headers are those of Anthropic's SDK."""
         return b"anthropic-version" in self.fields or b"x-api-key" in self.fields
 
 
@@ -135,9 +135,9 @@ WANTED: Final = UNUSUAL | {
 _NAMES: Final = Names(WANTED)
 _NOTED: Final = UNUSUAL | SLO_HEADERS | {ORIGIN}
 
-# Headers whose value is a list, which a client may cut into several lines.
+# Headers with lists, which a client may split over several lines.
 LISTS: Final = frozenset({b"connection", b"tracestate"})
-# Headers that do not count if they stand twice: nothing but logs and metrics depend on them.
+# Headers that are ignored if they occur twice: only logs and metrics depend on them.
 TRACING: Final = frozenset({b"traceparent", b"x-request-id", RETRY_COUNT})
 
 
@@ -217,7 +217,7 @@ def asks_websocket(raw: bytes) -> bool:
 
 
 def without_upgrade(raw: bytes) -> bytes:
-    """The same head and the bytes after it, with the Upgrade header under another name."""
+    """The same head and the bytes after it, with the Upgrade header renamed."""
     end = raw.find(b"\r\n\r\n")
     return _UPGRADE.sub(b"\r\nignored", raw[:end]) + raw[end:]
 
@@ -274,7 +274,7 @@ STREAM_HEAD: Final = (
 def whole_head(content_type: bytes | None, body_bytes: int | None, coding: bytes | None = None) -> bytes:
     """The first lines of an answer of status 200 that is not streamed; no length means chunked.
 
-    `coding` is the content encoding of a body that is passed on as it came.
+    `coding`: the content encoding of a body that is passed on unchanged.
     """
     kind = _JSON
     if content_type is not None and content_type != _JSON and _CONTENT_TYPE.fullmatch(content_type):

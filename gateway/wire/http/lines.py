@@ -1,6 +1,6 @@
-"""Header lines: which ones are read, their values, and how our own are written.
+"""Header lines: names that are read, their values, and the form of our own.
 
-Nothing here calls a method of `bytes` for every line: that takes compiled code longer than all the rest.
+Nothing here calls a method of `bytes` per line: in compiled code that takes longer than all the rest.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_DIGITS: Final = 18
 
 
 class _Lengths:
-    """The names of one length that begin with one letter, as they are usually written."""
+    """Names of one length that begin with one letter, in their usual spelling."""
 
     __slots__ = ("ends", "forms", "length")
 
@@ -41,7 +41,7 @@ class _Form:
 
 
 class Names:
-    """Names of headers that are looked for. Most lines are ruled out by first letter and length of the name."""
+    """The wanted header names. Most lines are ruled out by first letter and length of the name."""
 
     __slots__ = ("_names", "_starts")
 
@@ -58,7 +58,7 @@ class Names:
                 known[-1].ends |= 1 << (name[-1] & LETTER)
 
     def find(self, line: bytes) -> bytes | None:
-        """The name of this header in lower case; None if it is not looked for. The line is not empty."""
+        """The name of this header in lower case; None if it is not wanted. The line is not empty."""
         end = len(line)
         for names in self._starts[line[0]]:
             length = names.length
@@ -84,7 +84,7 @@ def trimmed(line: bytes, start: int) -> bytes:
 
 
 def number(digits: bytes) -> int:
-    """The value of these digits; -1 if they are too many, none, or not only digits."""
+    """The value of these digits; -1 if there are too many, none, or other characters."""
     if not 0 < len(digits) <= MAX_DIGITS:
         return -1
     value = 0
