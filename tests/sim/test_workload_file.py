@@ -72,13 +72,16 @@ def test_conversations_can_be_written() -> None:
     ("change", "told"),
     [
         (("rate: 120/min", "rate: 2"), "w.yaml:4: rate: 2 has no unit: write 2/min"),
-        (("duration: 1m30s\n", ""), "w.yaml:2: duration: is missing: how long requests arrive"),
+        (("duration: 1m30s\n", ""), "w.yaml:2: duration: is missing: time in which requests arrive"),
         (("tiers:", "teirs:"), "w.yaml:8: teirs: unknown field: did you mean tiers?"),
         (("kind: Workload", "kind: Policy"), "w.yaml:3: kind: Policy is not supported: write kind: Workload"),
         (("azure-conversation-prompt", "azure-conversatoin-prompt"), "did you mean azure-conversation-prompt?"),
         (("output_tokens: 20", "output_tokens: 0"), "w.yaml:7: output_tokens: 0 is not a length"),
         (("sigma: 0.5, ", ""), "w.yaml:10: tiers.b.prompt_tokens: median and sigma describe a lognormal together"),
-        (("{least: 5, most: 9}", "{least: 9, most: 5}"), "tiers.b.output_tokens: least is 9, most is 5"),
+        (
+            ("{least: 5, most: 9}", "{least: 9, most: 5}"),
+            "tiers.b.output_tokens: least is above most (9 > 5): swap them",
+        ),
         (("{least: 5, most: 9}", "{least: 9}"), "tiers.b.output_tokens: has no lengths"),
         (("share: 30%", "share: 0%"), "tiers.a.share: 0% is too small: it must be more than 0"),
         (("tiers:", "arrivals: {on_off: {on: 5s, off: 5s, burst: 3}}\ntiers:"), "arrivals.on_off: a burst of 3"),
