@@ -69,7 +69,7 @@ class Sweeper:
     def _count_disbelieved(self, _now: float) -> None:
         for (pool, replica), count in self._controller.disbelieved().items():
             for _ in range(count):
-                self._oddities.tell(pool, replica, Oddity.USAGE, "more tokens than can be: an estimate was taken")
+                self._oddities.tell(pool, replica, Oddity.USAGE, "more tokens than possible: an estimate was used")
 
     def log_states(self, _now: float = 0.0) -> None:
         """Log each replica whose state has changed since the last look: the core itself writes no log."""

@@ -35,8 +35,7 @@ class Entry:
 
 
 def parse_stat(line: str, ticks_per_s: int, page_bytes: int) -> Entry:
-    """One /proc/<pid>/stat. Parse /proc/PID/stat. The name may hold spaces and parentheses: fields are counted from the
-    last parenthesis."""
+    """Parse /proc/PID/stat. The name may hold spaces and parentheses: fields are counted from the last parenthesis."""
     pid, rest = line.split(" ", 1)
     fields = rest.rpartition(")")[2].split()
     # proc_pid_stat(5): ppid is field 4, utime to cstime 14-17, rss 24; fields[0] is field 3.

@@ -232,10 +232,7 @@ class Lifecycle:
                 self.cancel_attempt(attempt)
 
     def answered(self, live: RequestState, attempt: Attempt, end: AttemptOutcome) -> None:
-        """The engine answered in full, or rejected the request: the client gets that answer.
-
-        The client gets that answer.
-        """
+        """The engine answered in full, or rejected the request: the client gets that answer."""
         if live.committed is None:
             self.commit(attempt)
         ok = end is AttemptOutcome.COMPLETE

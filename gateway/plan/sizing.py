@@ -174,8 +174,10 @@ def _by_rate(load: Load) -> int | None:
 
 
 def _by_wait(load: Load) -> int | None:
-    """The fewest replicas with a short enough p99 of waits, by bisection, since more replicas never make waits
-    longer."""
+    """The fewest replicas with a short enough p99 of waits.
+
+    By bisection, since more replicas never make waits longer.
+    """
     if load.p99_wait_s is None or load.full is None:
         return None
     high = low = int(load.full * (1.0 - FUZZ))  # with this many the queue grows without end

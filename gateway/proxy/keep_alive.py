@@ -9,7 +9,7 @@ from gateway.proxy.deadlines import Deadline
 
 COMMENT: Final = b": keep-alive\n\n"
 LOOKS: Final = 4.0
-"""Looks at a stream per allowed time of silence."""
+"""Checks of a stream per allowed time of silence."""
 
 
 def is_due(said_at: float, silence_s: float, now: float) -> bool:

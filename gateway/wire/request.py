@@ -291,7 +291,7 @@ def _refuse_disguise(name: str, rules: Mapping[str, Check]) -> None:
 
 
 def _reported(names: list[str]) -> tuple[str, ...]:
-    """Names chosen by a client, reduced to the characters of a header."""
+    """Names chosen by a client; those that do not fit into a header become "?"."""
     fit = (
         name if len(name) <= 64 and name.isascii() and name.replace(".", "_").isidentifier() else "?" for name in names
     )

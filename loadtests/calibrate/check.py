@@ -101,7 +101,7 @@ def compared(profile: Profile, rates: Sequence[float], live: Sequence[Sequence[l
 def full(profile: Profile, seed: int = 1) -> float:
     """The engine's capacity of mixed traffic in requests per second: very many requests at once, divided by their time.
 
-    With so many, the end, when freed slots stay free, hardly matters.
+    With so many requests, the last seconds, in which slots are idle, hardly matter.
     """
     many = mixed(profile, 1.0, seed, MANY)
     asked = [Seen(0.0, 0.0, 0.0, a.prompt_tokens, a.output_tokens) for a in many]

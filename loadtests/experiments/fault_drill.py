@@ -52,7 +52,7 @@ MIN_ALIVE = 4
 
 
 class Counted:
-    """Counts the requests that each replica is sent in each second."""
+    """Counts the requests sent to each replica in each second."""
 
     def __init__(self, policy: Policy, seed: int) -> None:
         self.controller = Controller(policy, Random(f"{seed} controller"))

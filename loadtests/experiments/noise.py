@@ -2,7 +2,7 @@
 
 Every request costs its part of a step times a random factor, and the gateway's estimate of its prompt is wrong by
 another. Both factors are log-normal with mean 1 and a sigma of 0.6: one in six is 1.5 or more. Engines, tiers and
-arrivals are those of [engines](engines.md), with learned slots, and cold. Round robin shows what the noise does to the
+arrivals are those of [engines](engines.md); slots are learned from cold. Round robin shows what the noise does to the
 engines themselves.
 """
 

@@ -2,7 +2,7 @@
 
 The target's latencies are known: 200 to 400 ms to the first token, 20 to 30 ms for each after it, in a fixed order. So
 the tools differ only in how they measure. Five runs of each, in turn. aiperf (NVIDIA) replays the same times, streamed.
-Its inter-token latency is the mean of one answer, our TPOT. Its inter-chunk latency is every gap in every answer, our
+Its inter-token latency is our TPOT: the mean of one answer. Its inter-chunk latency is every gap in every answer, our
 ITL. wrk sends the same request over as many connections as our closed loop has clients, not streamed.
 """
 

@@ -1,10 +1,10 @@
 """Is the simulator right? Scenarios of the load tester, live and simulated, on the same requests.
 
-Live is a gateway of its own, emulated replicas and clients over HTTP on one machine. Simulated is the same controller
-and the same model of an engine in virtual time; the gateway's random draws differ between seeds. Latencies are those of
-all finished requests, and of each tier beside them. If some tiers wait and some do not, a percentile of all tiers lies
-between the two and depends on their mix; those of the tiers do not. Goodput is over all counted requests. Scenarios
-with events that the simulator lacks are left out: rolling restarts and reloads.
+Live is a gateway of its own, emulated replicas and clients over HTTP on one machine. The simulation has the same
+controller and the same model of an engine, in virtual time; the gateway's random draws differ between seeds. Latencies
+are those of all finished requests, and also those of each tier. If some tiers wait and some do not, a percentile of all
+tiers lies between the two and depends on their mix; those of the tiers do not. Goodput is over all counted requests.
+Scenarios with events that the simulator lacks are left out: rolling restarts and reloads.
 
 HTTP and the gateway take time between a client and an engine. That time is measured first, with requests one after the
 other and beside other streams (of other traffic than that of any test). The simulator puts all of it between the

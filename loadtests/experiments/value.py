@@ -6,7 +6,7 @@ first 40 s from cold are left out.
 Two tiers have one priority and the same objectives. One has weight 4 and 3 of 10 requests, the other weight 1. They are
 compared with the same tiers at equal weights; good requests count 4 and 1 in both.
 
-One tier comes with `fairness: 100%`, which lets admission refuse any length of prompts. It is compared with the default
+One tier has `fairness: 100%`, which lets admission refuse any length of prompts. It is compared with the default
 and with `value: tokens`. Prompts are grouped by length, in powers of two; groups have at least 100 requests.
 """
 

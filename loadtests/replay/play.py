@@ -38,7 +38,7 @@ class Recorder(Protocol):
         """Pieces of content arrived, `gap_s` after the ones before."""
 
     def ended(self, request: Request) -> None:
-        """A request is over, its last try included. Called once for each."""
+        """A request is over, its last try included. Called once per request."""
 
 
 class Kept:

@@ -110,7 +110,7 @@ async def happen(event: EventSection, stage: Stage, part: float) -> None:
 
 
 async def _reload(name: str, stage: Stage, http: httpx.AsyncClient) -> None:
-    """Replace the policy of the gateway. Raises Broken unless it is soon in force."""
+    """Replace the policy of the gateway. Raises Broken if it is not in force soon."""
     assert stage.policy is not None
     content = policy_path(name).read_bytes()
     written = stage.policy.with_name(".next")

@@ -112,7 +112,7 @@ class Story:
     # ---- what happens
 
     def arrives(self, name: str, **how: Any) -> Story:
-        """A request arrives; A request arrives. `how` is as for `made.a_request`."""
+        """A request arrives. `how` is as for `made.a_request`."""
         assert name not in self.ids
         self._subject = name
         self.ids[name] = len(self.ids) + 1

@@ -1,4 +1,4 @@
-"""The admin port: probes, state, console, and the right to change something."""
+"""The admin port: probes, state, console, and who may change something."""
 
 from __future__ import annotations
 

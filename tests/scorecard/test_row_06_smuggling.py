@@ -27,8 +27,10 @@ WAYS = 3
 
 
 def pieces(name: str, data: bytes, way: int) -> list[bytes]:
-    """`data` cut at random, but not right after a request if bytes follow it: bytes that arrive after the first answer
-    are an honest second request."""
+    """`data` cut at random, but not right after a request if bytes follow it.
+
+    Bytes that arrive after the first answer are an honest second request.
+    """
     dice = random.Random(f"{name} {way}")
     alone = name.endswith("-alone") or (name.startswith("line-") and not name.endswith("-pipelined"))
     end = len(data) if alone else data.find(b"\r\n\r\n")

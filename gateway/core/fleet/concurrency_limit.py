@@ -14,7 +14,7 @@ A cold engine is unknown, so growth begins at 1: the limit doubles with every se
 unconfirmed second growth stays small until it is confirmed again. TPOT and the KV cache have bounds of their own
 (step_budget.py, kv_cache.py).
 
-More requests than the limit may run, since it does not bind tiers in shadow (pool.py); they prove as many seats. They
+More requests than the limit may run, since it does not bind tiers in shadow (pool.py). They
 prove as many seats.
 
 Netflix's Gradient2 and Envoy's adaptive concurrency infer this limit from latency. Latency is a weaker signal here: it

@@ -12,7 +12,7 @@ from gateway.core.snapshot import HealthView
 SWEEP_S: Final = 1.0
 """Seconds between looks at a pool that has work."""
 FADE: Final = 0.9
-"""Share of the counts of answers kept at each look: a memory of about ten seconds."""
+"""Share of the counts of answers kept at each check: a memory of about ten seconds."""
 LATELY: Final = 0.25
 """Weight of the latest probe in their mean."""
 

@@ -300,7 +300,7 @@ def histogram(
     rows: Iterable[tuple[tuple[str, ...], LogHistogram]],
     edges: Sequence[float] | None = None,
 ) -> Metric:
-    """A histogram family; A histogram family. `edges` is a subset of the histograms' own."""
+    """A histogram family. `edges` is a subset of the histograms' own."""
     family = HistogramMetricFamily(name, text, labels=labels, unit="seconds")
     for values, counted in rows:
         below = dict(zip(counted.edges, accumulate(counted.counts), strict=False))

@@ -40,7 +40,7 @@ class ModelSection(Section):
     upstream: ModelName | None = optional("The name the replicas know it by; the model's own name unless given.")
     report: ReportedName = plain(
         rules.Report.ASKED.value,
-        "Which name stands in answers. asked: the one that the client asked for; upstream: the engine's own.",
+        "The model name in answers. asked: the name that the client asked for; upstream: the engine's own.",
     )
     adapters: Adapters = plain(
         "listed",

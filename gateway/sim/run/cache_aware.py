@@ -1,7 +1,7 @@
 """The router that vllm-router and SGLang's gateway use by default, for comparison.
 
 Their documented rule (vllm-router 0.1.15, `cache_aware`): a tree of past prompts for each replica; above a threshold
-the longest match wins. Here the tree is a set of blocks that forgets nothing; theirs is trimmed. Theirs is trimmed.
+the longest match wins. Here the tree is a set of blocks that forgets nothing; theirs is trimmed.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ async def test_a_check_that_fails_leaves_the_profile_and_says_why(monkeypatch: p
         found = await calibrated(engine_of(emulator), PLAN, 1, rounds=2)
     assert found.checks == []
     assert found.unchecked == "a request of the probe was failed, not finished"
-    assert len(calls) == 2 * TURNS * len(FITTED_SHARES) + 1  # all fitted mixed traffic, and no more checks
+    assert len(calls) == 2 * TURNS * len(FITTED_SHARES) + 1  # all mixed traffic of the fit, but no more checks
     assert found.fitted.profile.max_num_seqs > 0
 
 
