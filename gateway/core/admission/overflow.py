@@ -13,7 +13,6 @@ Requests that no idle replica would serve in time go where balancing sends them.
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 from gateway.core.admission.forecaster import Forecaster
@@ -32,9 +31,20 @@ RENEWED_S: Final = 1.0
 """After this time the replica to give up is chosen anew."""
 LOOKED_AT: Final = 4
 """Replicas that are forecast before a request is hopeless, least loaded first."""
-NOBODY: Final[tuple[Replica | None, float, float]] = (None, -math.inf, -math.inf)
 SLOWNESS_POWER: Final = 3.0
 """A replica half as fast is given up, unless another is eight times as late: less capacity is lost with it."""
+
+
+class GivenUp:
+    """The replica of a pool that is given up."""
+
+    __slots__ = ("chosen_at", "last_at", "replica")
+
+    def __init__(self, replica: Replica, now: float) -> None:
+        self.replica = replica
+        self.chosen_at = now
+        self.last_at = now
+        """When it last got a hopeless request."""
 
 
 class Overflow:
@@ -42,15 +52,16 @@ class Overflow:
 
     def __init__(self, forecaster: Forecaster) -> None:
         self._forecaster = forecaster
-        self._given_up: dict[str, tuple[Replica, float, float]] = {}
-        """By pool: the replica, when it was chosen, and when it last got a hopeless request."""
+        self._given_up: dict[str, GivenUp] = {}
+        """By pool."""
 
     def admitted(self, pool: Pool, given_up: Replica, now: float) -> None:
         """A hopeless request goes to `given_up`."""
-        before, chosen_at, _ = self._given_up.get(pool.spec.name, NOBODY)
-        if before is not given_up or now >= chosen_at + RENEWED_S:
-            chosen_at = now
-        self._given_up[pool.spec.name] = given_up, chosen_at, now
+        before = self._given_up.get(pool.spec.name)
+        if before is None or before.replica is not given_up or now >= before.chosen_at + RENEWED_S:
+            self._given_up[pool.spec.name] = GivenUp(given_up, now)
+        else:
+            before.last_at = now
 
     def placed(self, live: RequestState, pool: Pool, chosen: Replica, random: Random, now: float) -> Replica | None:
         """The replica for a request that the router would send to `chosen`; None: there.
@@ -59,8 +70,8 @@ class Overflow:
         """
         forecast = live.forecast
         assert forecast is not None
-        worst, chosen_at, last_at = self._given_up.get(pool.spec.name, NOBODY)
-        lasts = now < last_at + LASTS_S
+        before = self._given_up.get(pool.spec.name)
+        lasts = before is not None and now < before.last_at + LASTS_S
         if _takes(chosen, forecast, lasts, now):
             return None
         if live.request.adapter or len(pool.below_max) < 2 or not self._forecaster.has_costs(pool.spec.name):
@@ -81,7 +92,8 @@ class Overflow:
             return None
         if self._forecaster.idle_breach(live, pool, now) > HOPELESS:
             return None
-        if worst not in candidates or now >= chosen_at + RENEWED_S:
+        worst = None if before is None or now >= before.chosen_at + RENEWED_S else before.replica
+        if worst not in candidates:
             worst = self._furthest_behind(live, pool, candidates, now)
         assert worst is not None
         live.forecast = self._forecaster.forecast(live, pool, worst, NOTHING_AHEAD, now)
