@@ -214,7 +214,9 @@ def _lengths(one: Mapping[Key, Ran]) -> Grid:
         if key[1] > 1.0
     ]
     return Grid(
-        "One tier: accepted by tokens of the prompt, from", ["engine", "load", "policy", *map(_from, lengths)], rows
+        "One tier: share accepted, by length of the prompt in tokens, from",
+        ["engine", "load", "policy", *map(_from, lengths)],
+        rows,
     )
 
 

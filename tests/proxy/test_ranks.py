@@ -74,7 +74,7 @@ async def test_a_request_names_the_rank_that_was_chosen_and_never_the_one_that_i
 async def test_a_conversation_stays_at_the_rank_that_has_its_prompt_cached(
     emulator: Emulator, client: httpx.AsyncClient
 ) -> None:
-    talks = {n: f"Talk {n}: " + "word " * 1500 for n in range(6)}
+    talks = {n: f"Talk {n}: " + "word " * 600 for n in range(12)}  # all at one rank: one run in 200,000
     homes = {n: await ask(client, said) for n, said in talks.items()}
     assert len(set(homes.values())) > 1
     assert {n: await ask(client, said + "and so on") for n, said in talks.items()} == homes

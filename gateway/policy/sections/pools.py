@@ -141,9 +141,7 @@ class EjectionSection(Section):
         _EJECTION.panic_share, "With less than this share of the replicas well, slow ones are used all the same."
     )
     canary: Duration = duration(_EJECTION.probe_s, "One request per so much time goes to a replica that is out.")
-    stall: Duration = duration(
-        _EJECTION.stall_s, "Least silence of a replica that has requests to answer that counts as a stall."
-    )
+    stall: Duration = duration(_EJECTION.stall_s, "A replica that has requests and is silent for this long is stalled.")
 
 
 class HealthSection(Section):
