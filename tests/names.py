@@ -68,7 +68,7 @@ def crowded(paths: Iterable[Path]) -> dict[str, int]:
 
 
 def long_files(sources: Mapping[Path, str]) -> dict[str, int]:
-    """Files with more than `MAX_LINES` lines, with their number."""
+    """Files with more than `MAX_LINES` lines, and the number of lines of each."""
     lines = {path.as_posix(): source.count("\n") for path, source in sources.items()}
     return {path: count for path, count in sorted(lines.items()) if count > MAX_LINES}
 

@@ -64,7 +64,7 @@ def admin_app(
     replica_actions: Mapping[str, ReplicaAction],
     access: Access,
 ) -> FastAPI:
-    """The app. The FastAPI application. Each of `actions` ("reload") is a POST to /admin/<its name>.
+    """The FastAPI application. Each of `actions` ("reload") is a POST to /admin/<its name>.
 
     Each of `replica_actions` is one with the body {"replica": NAME}; one of the same name without a body is another.
 

@@ -349,7 +349,7 @@ class Driver:
             self._abort(self._exchanges.pop(command.record.request.id, None))
 
     def _raised(self, error: Exception, request_id: int) -> list[Command]:
-        """A call raised. A call raised. Returns the commands that it had decided, and those that end its request."""
+        """A call raised. Returns the commands that it had decided, and those that end its request."""
         self.supervisor.caught(Callback.DECISION, error)
         commands = self._undelivered()
         exchange = self._exchanges.get(request_id)

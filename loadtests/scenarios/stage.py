@@ -155,7 +155,7 @@ async def _until_answered(url: str, replicas: int, children: Children) -> None:
 
 
 def _gateway(contender: ContenderSection, policy: Path, replicas: Sequence[str]) -> list[str]:
-    """Start our gateway, or a baseline of the simulator in its place."""
+    """The command line of our gateway, or of a baseline of the simulator in its place."""
     given = [f"{name}={url}" for name, url in environment(replicas).items()]
     given.append(f"TAILGATE_ADMIN_TOKEN={ADMIN_TOKEN}")
     return gateway(policy, None if contender.kind == OURS else contender.kind, given)

@@ -248,7 +248,7 @@ async def _outlived(world: World) -> list[str]:
 
 
 def run(seeds: range, report: Callable[[int, Case, list[str]], None], make: Callable[[int], Case] = case_of) -> None:
-    """Play the examples of `make` for all seeds; `report` is called with failures."""
+    """Play the case that `make` returns for each seed, and call `report` for each that fails."""
     stage = Stage()
     for seed in seeds:
         case = make(seed)

@@ -20,7 +20,7 @@ from .waiting import until
 PROMPT = "words-of-a-prompt"
 KEY = "sk-secret-of-acme"
 HEAD_WAIT_S = 0.05
-"""The queued request has waited longer than its TTFT objective allows by then."""
+"""After this time the queued request has waited longer than its TTFT objective allows."""
 
 
 @pytest.fixture

@@ -109,7 +109,7 @@ async def test_cancels_among_faults(gateway: GatewayFactory, emulator: EmulatorF
 
 
 async def _one(gw: Gateway, dice: random.Random) -> None:
-    """One request, left at a random moment in a random way."""
+    """Send one request, and disconnect at a random moment, in a random way."""
     client = await raw.connect(gw.url, source=dice.choice(SOURCES))
     try:
         stream = dice.random() < 0.7

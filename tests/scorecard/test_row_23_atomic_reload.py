@@ -30,7 +30,8 @@ CLIENTS = 8
 KEY = "the-key-of-a-client"
 TOKEN = "a-token-for-the-admin"
 TIERS = {"even": 5, "odd": 7}
-"""The tiers of every other policy, and the output cap by default in it: seen together or not at all."""
+"""Policies take turns: one has the tier `even` with a default output cap of 5, the next `odd` with 7. A tier must never
+be seen with the cap of the other."""
 
 
 def _policy(number: int, urls: list[str]) -> str:

@@ -40,7 +40,7 @@ class RoutingTarget:
         self.cache = PrefixIndex()
         """An estimate of its prefix cache."""
         self.imputed_tokens = 0
-        """Prompt tokens of these attempts that would still be unread."""
+        """Prompt tokens of the attempts in `imputed` that would still be unread."""
 
 
 C = TypeVar("C", bound=RoutingTarget)

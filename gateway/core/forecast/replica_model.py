@@ -171,7 +171,7 @@ class ReplicaModel:
 
 
 class LoadMark:
-    """The load integrals of an engine at one time."""
+    """The time integrals of an engine's load, as they stood at the time `at`."""
 
     __slots__ = ("at", "context_s", "decodes_s", "prefilled")
 

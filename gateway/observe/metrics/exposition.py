@@ -33,7 +33,7 @@ def registry(metrics: Metrics, sources: Sources) -> CollectorRegistry:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A text format: A text format. `encode` writes families; `end` follows the last one."""
+    """A text format: `encode` writes families; `end` follows the last one."""
 
     content_type: str
     encode: Callable[[Collector], bytes]

@@ -71,7 +71,7 @@ class Options:
 
 
 class Simulation(ObservedRun):
-    """One run. One run. Its results are `tally`, `watch`, `trips` (unfinished requests) and `hosts`."""
+    """One run. Its results are `tally`, `watch`, `trips` (unfinished requests) and `hosts`."""
 
     def __init__(
         self, decider: Decider, policy: Policy, hosts: dict[str, Host], options: Options, tally: Tally, seed: int

@@ -1,4 +1,4 @@
-"""Rules for tables of fields, which decide the fields that reach an engine, and the tables that APIs share.
+"""Rules for tables of fields, and the tables that several APIs share. A table decides which fields reach an engine.
 
 A field is forwarded unchanged (ALLOW), passed through a checker, or dropped and reported (STRIP). A name in no table is
 dropped too: engines grow new fields that cost or control, so each API lists the allowed ones. The names are those of

@@ -20,7 +20,7 @@ from gateway.wire.http.encoding import ACCEPT_ENCODING
 from gateway.wire.http.headers import status_line
 
 RETRY_AFTER_S: Final = 1.0
-"""The message if no better one is known."""
+"""Sent if no better value is known."""
 MAX_RETRY_AFTER_S: Final = 86400.0
 MAX_MESSAGE_CHARS: Final = 2000
 
