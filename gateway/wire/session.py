@@ -64,9 +64,30 @@ def _first_message(fields: Mapping[str, Any]) -> str | None:
         return None
     for number, message in enumerate(messages):
         if isinstance(message, dict) and message.get("role") == "user":
-            said = [fields.get("system"), fields.get("instructions"), messages[: number + 1]]
-            return blake2b(orjson.dumps(said, option=orjson.OPT_SORT_KEYS), digest_size=16).hexdigest()
+            said = [_said(each) for each in messages[: number + 1]]
+            parts = [_parts(fields.get("system")), fields.get("instructions"), said]
+            return blake2b(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS), digest_size=16).hexdigest()
     return None
+
+
+def _said(message: Any) -> Any:
+    """The role and the content of a message: other fields may differ from turn to turn."""
+    return [message.get("role"), _parts(message.get("content"))] if isinstance(message, dict) else message
+
+
+def _parts(content: Any) -> Any:
+    """The parts of a content, each text as such: clients move `cache_control` from one turn to the next."""
+    if not isinstance(content, list):
+        return [content] if isinstance(content, str) else content
+    parts: list[Any] = []
+    for part in content:
+        if not isinstance(part, dict):
+            parts.append(part)
+        elif isinstance(part.get("text"), str):
+            parts.append(part["text"])
+        else:
+            parts.append({name: value for name, value in part.items() if name != "cache_control"})
+    return parts
 
 
 def _user_id(fields: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import orjson
 import pytest
 
 from gateway.core.policy import ANONYMOUS, PoolSpec, SessionKey, SessionKeys
@@ -127,6 +128,11 @@ def test_a_session_has_no_trace_of_the_clients_own_text() -> None:
     assert digest("secret") != digest("secret", "other")
 
 
+MARK: dict[str, Any] = {"cache_control": {"type": "ephemeral"}}
+MARKED: dict[str, Any] = {"type": "text", "text": "hi", **MARK}
+PICTURE: dict[str, Any] = {"type": "image", "source": {"type": "url", "url": "http://x/a.png"}}
+
+
 def said(role: str, text: str) -> dict[str, str]:
     return {"role": role, "content": text}
 
@@ -140,6 +146,21 @@ def said(role: str, text: str) -> dict[str, str]:
             {"system": "be brief", "messages": [{"content": "hi", "role": "user"}, said("user", "still there?")]},
         ),
         ({"instructions": "be brief", "input": "hi"}, {"instructions": "be brief", "input": [said("user", "hi")]}),
+        (
+            {"input": "hi"},
+            {"input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}]},
+        ),
+        (
+            {"system": [MARKED], "messages": [{"role": "user", "content": [MARKED, {**PICTURE, **MARK}]}]},
+            {
+                "system": [{"type": "text", "text": "hi"}],
+                "messages": [
+                    {"role": "user", "content": ["hi", PICTURE]},
+                    said("assistant", "yes?"),
+                    {"role": "user", "content": [MARKED]},
+                ],
+            },
+        ),
     ],
 )
 def test_every_turn_of_a_conversation_repeats_its_first_message(first: dict[str, Any], later: dict[str, Any]) -> None:
@@ -156,6 +177,28 @@ def test_conversations_that_share_a_system_prompt_have_first_messages_of_their_o
 @pytest.mark.parametrize("fields", [{"prompt": "hi"}, {"messages": [said("system", "a")]}, {"messages": [1]}, {}])
 def test_without_a_user_message_there_is_no_first_message(fields: dict[str, Any]) -> None:
     assert named(keyed(FIRST_MESSAGE), **fields) is None
+
+
+def test_other_texts_pictures_and_roles_are_other_conversations() -> None:
+    contents: list[Any] = ["hi", "ho", ["hi", "ho"], [PICTURE], [{**PICTURE, "source": {"url": "http://x/b.png"}}]]
+    found = [named(keyed(FIRST_MESSAGE), messages=[{"role": "user", "content": each}]) for each in contents]
+    found.append(named(keyed(FIRST_MESSAGE), messages=[said("system", "hi"), said("user", "hi")]))
+    assert len(set(found)) == len(found)
+
+
+def test_a_body_nested_as_deeply_as_any_that_is_read_has_a_first_message() -> None:
+    nested: Any = "x"
+    refused = 0
+    while refused < 3:
+        nested, refused = [nested], 0
+        for content in (nested, {"a": nested}, [{"a": nested}]):
+            fields = {"messages": [{"role": "user", "content": content}]}
+            try:
+                orjson.dumps(fields)
+            except TypeError:
+                refused += 1
+            else:
+                assert named(keyed(FIRST_MESSAGE), **fields) is not None
 
 
 def test_a_named_session_comes_before_the_first_message() -> None:
