@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from gateway.core.admission.adapters import is_blocked, make_way
 from gateway.core.admission.admission import Decision, Verdict
 from gateway.core.admission.deadlines import next_deadline, slo_deadline
+from gateway.core.admission.next_queued import NextQueued, has_room
 from gateway.core.fleet.outlier_score import SWEEP_S, EjectionReason
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.lifecycle import Lifecycle
 from gateway.core.policy import OnTotal
-from gateway.core.queueing.queue import due_at
-from gateway.core.queueing.request import QueuedRequest
 from gateway.core.redundancy.retries import OWN_REFUSALS, is_retried
 from gateway.core.request import AttemptOutcome, AttemptResult, Outcome, Reason, Sample
 from gateway.core.request_state import Attempt, RequestState
@@ -57,6 +55,7 @@ class Scheduler:
         self._hedges = state.hedges
         self._quarantine = state.quarantine
         self._random = state.random
+        self._next = NextQueued(state.requests, self._patience, state.random)
 
     # ---- a new request
 
@@ -142,8 +141,8 @@ class Scheduler:
             until = self._patience.ends_at(live, pool)
             if until > now:
                 self._timers.advance(live.request.id, until)
-            if pool.open:
-                self.pump(pool)  # earlier ones may be waiting for replicas of their own
+        if has_room(pool, live.request.tier):
+            self.pump(pool)  # earlier ones may be waiting for replicas of their own
 
     def _fall_back(self, live: RequestState, may_wait: bool = False) -> bool:
         """Give a request that is about to be refused to its tier's fallback, if that would be in time.
@@ -225,41 +224,12 @@ class Scheduler:
         while served:
             served = False
             for head in pool.queue.heads(self._turn.now):
-                chosen = self._first_of_tier(head, pool)
+                chosen = self._next.of_tier(head, pool, self._turn.now)
                 if chosen is None:
                     continue
                 served = True
                 self._serve(*chosen)
                 break
-
-    def _first_of_tier(self, head: QueuedRequest, pool: Pool) -> tuple[RequestState, Replica] | None:
-        """The first request of a tier that can go now, and its replica.
-
-        Requests with a blocked adapter are passed over.
-        """
-        now = self._turn.now
-        blocked: set[str] = set()
-        waiting: QueuedRequest | None = head
-        while waiting is not None:
-            is_held = is_blocked(waiting.request, pool)
-            if is_held and now >= due_at(waiting):
-                make_way(waiting.request.adapter, pool)
-            chosen = self._chosen(waiting, pool, blocked)
-            if chosen is not None or not is_held:
-                return chosen
-            blocked.add(waiting.request.adapter)
-            waiting = pool.queue.of_tier(head.request.tier).head_but(blocked, now)
-        return None
-
-    def _chosen(self, head: QueuedRequest, pool: Pool, blocked: set[str]) -> tuple[RequestState, Replica] | None:
-        """The head of a queue or a request close behind it, and its replica; None if each of them waits."""
-        first = self._requests[head.request.id]
-        if not pool.knows_caches:
-            replica = pool.pick(head.request, None, self._random.random())
-            return None if replica is None else (first, replica)
-        others = pool.queue.of_tier(head.request.tier).earliest(blocked)
-        waiting = [first, *(self._requests[other.request.id] for other in others if other is not head)]
-        return self._patience.chosen(waiting, pool, self._random.random(), self._turn.now)
 
     def _serve(self, live: RequestState, replica: Replica) -> None:
         """Send a queued request, or refuse it if it is too late for its objective."""
@@ -394,8 +364,16 @@ class Scheduler:
                 self.place(live)
 
     def replace_waiting(self, gone: list[Pool]) -> None:
-        """Move the queues of removed pools to other pools of their models."""
-        for live in [live for pool in gone for live in self._state.waiting(pool)]:
+        """Move the queues of removed pools to other pools of their models.
+
+        Requests that continue responses of removed replicas are refused.
+        """
+        moved = [live for pool in gone for live in self._state.waiting(pool)]
+        for pool in self._fleet:
+            for live in self._state.waiting(pool):
+                if live.request.stored is not None and pool.home(live.request) is None:
+                    moved.append(live)
+        for live in moved:
             if self._life.has_expired(live):
                 continue
             self._life.unqueue(live)

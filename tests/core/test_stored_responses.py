@@ -2,7 +2,18 @@
 
 import pytest
 
-from gateway.core.policy import CountedTokens, Hedge, Limits, Model, Policy, Retry, Tier
+from gateway.core.fleet.outlier_score import EjectionReason
+from gateway.core.policy import (
+    AdmissionMode,
+    AdmissionSpec,
+    CountedTokens,
+    Hedge,
+    Limits,
+    Model,
+    Policy,
+    Retry,
+    Tier,
+)
 from gateway.core.request import AttemptOutcome, Endpoint, Outcome, Prefix, Reason, Sample
 from gateway.core.sessions import StoredResponse
 
@@ -150,3 +161,49 @@ def test_a_restart_is_counted_when_the_counters_of_an_engine_begin_anew() -> Non
         sample = Sample(waiting=0, running=0, cache_queries=queries, cache_hits=0)
         story.observes("r2", sample).whatever()
     assert [story.controller.restarts(name) for name in NAMES] == [0, 1, 0]
+
+
+@pytest.mark.parametrize("router", ["least-prefill", "least-requests", "round-robin"])
+@pytest.mark.parametrize("mode", [AdmissionMode.ENFORCE, AdmissionMode.SHADOW])
+@pytest.mark.parametrize("turns", [1, 12])
+def test_waiting_for_its_replica_it_does_not_keep_others_from_the_idle_ones(
+    router: str, mode: AdmissionMode, turns: int
+) -> None:
+    story = play(three(tier("std", admission=AdmissionSpec(mode)), slots=2, router=router))
+    for number in range(2 + turns):
+        goes_on(story, f"turn {number}").whatever()
+    for number in range(6):
+        story.arrives(f"other {number}").whatever()
+    assert [story.replica(name).in_flight for name in NAMES] == [2, 2, 2]
+    assert story.pool("p").queued == turns + 2
+    before = story.replica("r1").in_flight
+    name = next(f"other {n}" for n in range(6) if story.ids[f"other {n}"] in _at(story, "r1"))
+    story.sent(name).first_token(name).finishes(name).whatever()
+    assert story.replica("r1").in_flight == before, "and a slot that is freed is used at once"
+
+
+def _at(story: Story, replica: str) -> set[int]:
+    """Requests that have an attempt at a replica."""
+    attempts = story.controller.state.attempts.values()
+    return {attempt.live.request.id for attempt in attempts if attempt.replica.spec.name == replica}
+
+
+def test_continued_response_is_not_found_once_a_reload_removes_its_replica_while_it_waits() -> None:
+    story = play(three(slots=1))
+    goes_on(story, "turn 1").sent("turn 1").whatever()
+    goes_on(story, "turn 2").expect()
+    story.configured(policy(pool("p", "r1", "r3", slots=1), tier("std")))
+    story.expect(refuse(Reason.RESPONSE_NOT_FOUND, of="turn 2"), ended(Outcome.INVALID, of="turn 2"))
+    assert "turn 1" not in story.records, "its replica still answers what it was sent"
+
+
+def test_continued_response_is_sent_to_an_ejected_replica_though_all_others_are_full() -> None:
+    story = play(three(slots=1))
+    state, spec = story.controller.state, "r2"
+    home = state.fleet.replica(spec)
+    assert home is not None
+    home.outlier_score.out = EjectionReason.SLOW_ITL
+    home.pool.refresh(story.now)
+    for number in range(2):
+        story.arrives(f"other {number}").whatever()
+    goes_on(story, "turn").expect(dispatch("r2"))

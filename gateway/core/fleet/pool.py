@@ -33,8 +33,7 @@ PROBE_EVERY: Final = 200  # at most one request in this many is a probe, so that
 PROBE_LATEST_S: Final = 60.0  # after this time the next probe may go anyway
 MAX_URGENT: Final = -(2**31)
 TRIED_NEXT: Final = 0.0  # end of an expired backoff, before the replica has taken a request
-WINDOW_STEP: Final = 0.1
-"""The bound on unread prompts changes by at least this share, since each change looks at all replicas."""
+WINDOW_STEP: Final = 0.1  # least share by which the bound on unread prompts changes: each change looks at all replicas
 NO_MAX: Final = 2**31  # slots of a replica whose pool has none configured
 SUSPECT_EVERY: Final = 10  # one request in so many may go to suspects of odd answers: retries can make up for them
 REQUEST_TOKENS: Final = 200.0  # price of a request in flight, in prompt tokens, before costs are learned,
@@ -301,8 +300,9 @@ class Pool(Slots[Replica]):
             free = free + self._warm(request)
         if self.is_bound(request):
             free = [replica for replica in free if replica is home]
-            if home is not None and not home.slots and home.keeps_state:
-                free = [home] if home.in_flight < (self.spec.slots or home.learned.slots) else []
+            if home is not None and not home.slots and home.keeps_state and home is not avoid:
+                takes = not request.adapter or home.adapters.takes(request.adapter)
+                return home if takes and home.in_flight < (self.spec.slots or home.learned.slots) else None
         if request.adapter:
             free = with_adapter(free, request.adapter)
         if self._watch.answers.suspects and (self.acquired % SUSPECT_EVERY or avoid is not None):

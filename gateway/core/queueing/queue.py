@@ -194,6 +194,10 @@ class TierQueue:
         top = sorted(entry for entry in self._earliest[: 2 * LOOKED_AHEAD] if entry[3].ticket == entry[2])
         return [live for _, _, _, live in top[:LOOKED_AHEAD]]
 
+    def in_order(self) -> list[QueuedRequest]:
+        """All queued requests, the earliest latest start first."""
+        return sorted(self, key=_turn)
+
     def least_savable(self) -> QueuedRequest | None:
         """The request with the least time left among those that may be shed: it is the likeliest to be late."""
         first = self.first()

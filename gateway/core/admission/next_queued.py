@@ -1,0 +1,89 @@
+"""Which queued request of a tier goes next, and to which replica.
+
+The head goes, or a request close behind it with more of its prompt in a cache. If the head waits for a busy home or for
+room for its LoRA adapter, others overtake it.
+"""
+
+from __future__ import annotations
+
+from gateway.core.admission.adapters import is_blocked, make_way
+from gateway.core.admission.patience import Patience
+from gateway.core.fleet.pool import Pool, Replica
+from gateway.core.policy import AdmissionMode, Tier
+from gateway.core.queueing.queue import due_at
+from gateway.core.queueing.request import QueuedRequest
+from gateway.core.request import Random
+from gateway.core.request_state import RequestState
+
+
+class NextQueued:
+    """Chooses from the queues of all pools."""
+
+    def __init__(self, requests: dict[int, RequestState], patience: Patience, random: Random) -> None:
+        """`requests`: all under way, by id."""
+        self._requests = requests
+        self._patience = patience
+        self._random = random
+
+    def of_tier(self, head: QueuedRequest, pool: Pool, now: float) -> tuple[RequestState, Replica] | None:
+        """The first request that can go now of the tier of `head`, and its replica.
+
+        Requests with a blocked adapter are passed over.
+        """
+        blocked: set[str] = set()
+        waiting: QueuedRequest | None = head
+        while waiting is not None:
+            is_held = is_blocked(waiting.request, pool)
+            if is_held and now >= due_at(waiting):
+                make_way(waiting.request.adapter, pool)
+            chosen = self._chosen(waiting, pool, blocked, now)
+            if chosen is not None or not is_held:
+                return chosen
+            blocked.add(waiting.request.adapter)
+            waiting = pool.queue.of_tier(head.request.tier).head_but(blocked, now)
+        return None
+
+    def _chosen(
+        self, head: QueuedRequest, pool: Pool, blocked: set[str], now: float
+    ) -> tuple[RequestState, Replica] | None:
+        """The head of a queue or a request behind it, and its replica; None if each of them waits."""
+        first = self._requests[head.request.id]
+        chosen: tuple[RequestState, Replica] | None = None
+        if pool.knows_caches:
+            others = pool.queue.of_tier(head.request.tier).earliest(blocked)
+            waiting = [first, *(self._requests[other.request.id] for other in others if other is not head)]
+            chosen = self._patience.chosen(waiting, pool, self._random.random(), now)
+        else:
+            replica = pool.pick(head.request, None, self._random.random())
+            if replica is not None:
+                chosen = first, replica
+        if chosen is None and pool.is_bound(head.request) and has_room(pool, head.request.tier):
+            return self._behind_bound(head, pool, blocked, now)
+        return chosen
+
+    def _behind_bound(
+        self, head: QueuedRequest, pool: Pool, blocked: set[str], now: float
+    ) -> tuple[RequestState, Replica] | None:
+        """The first of all that can go, and its replica, while `head` waits for its home; O(n log n).
+
+        Otherwise requests that wait for one busy replica would keep the others from all free ones.
+        """
+        waits: set[tuple[str, str]] = set()
+        for queued in pool.queue.of_tier(head.request.tier).in_order():
+            request = queued.request
+            home = pool.home(request) if pool.is_bound(request) else None
+            alike = "" if home is None else home.spec.name, request.adapter
+            if request.adapter in blocked or alike in waits:
+                continue
+            live = self._requests[request.id]
+            replica = pool.pick(request, None, self._random.random())
+            if replica is None:
+                waits.add(alike)
+            elif not pool.knows_caches or not self._patience.waits_for_own(live, replica, now):
+                return live, replica
+        return None
+
+
+def has_room(pool: Pool, tier: Tier) -> bool:
+    """Whether any replica has a free slot by the bounds that hold for `tier`."""
+    return bool(pool.open if tier.admission.mode is AdmissionMode.ENFORCE else pool.below_max)
