@@ -216,6 +216,7 @@ class RequestHandler(ExchangeServices):
         pools = [policy.pools[pool] for pool in model.pools]
         session = session_of(head, caller.tenant, parsed.fields, pools)
         split = asked.name if asked.split else ""
+        by_fallback = model is not asked and not split
         if model.split:
             model = arm_of(policy, model, tier, sticky_key(session, caller.tenant, head.request_id))
         exact = parsed.prompt_exact
@@ -255,11 +256,11 @@ class RequestHandler(ExchangeServices):
             assembled=parsed.assembled,
             prefix=prefix,
             split=split,
-            adapter=adapter,
+            adapter="" if by_fallback else adapter,
             session=session,
             comeback=head.comes_back,
             stored=None if before is None else before.stored,
-            fallback_of=asked.name if model is not asked and not split else "",
+            fallback_of=asked.name if by_fallback else "",
             is_token_ids=parsed.prompt_exact is not None,
         )
         return Exchange(self, client, dialect, head, parsed, request)

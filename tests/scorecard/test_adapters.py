@@ -64,7 +64,7 @@ async def test_a_question_about_an_adapter_is_explained_by_the_replicas_that_hav
     assert [one["why"] for one in found["left_out"]] == ["it does not list the adapter sql"]
     unknown = await admin.ask(request("/admin/explain", b'{"model": "other"}'))
     assert unknown.status == 400
-    assert "there are llama, and LoRA adapters that replicas list" in unknown.json()["detail"]
+    assert "known: llama, and LoRA adapters that replicas list" in unknown.json()["detail"]
 
 
 async def test_adapters_that_the_policy_closes_do_not_exist(
@@ -101,3 +101,25 @@ async def test_the_gauge_of_an_engine_tells_the_limit_of_adapters(
     await until(lambda: replica.adapters.limit is not None and replica.adapters.listed)
     assert replica.adapters.limit == 2
     assert replica.adapters.listed == {"sql", "chat"}
+
+
+async def test_the_fallback_continues_its_own_response_whatever_adapter_was_asked_for(
+    gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect
+) -> None:
+    able, other = await emulator(adapters=("sql",)), await emulator(responses_store=True)
+    gw = await gateway(f"""\
+apiVersion: tailgate/v1
+models: {{llama: {{pools: [main], upstream: {MODEL}}}, small: {{pools: [spare], upstream: {MODEL}}}}}
+pools: {{main: {{replicas: [{able.url}]}}, spare: {{replicas: [{other.url}]}}}}
+tiers: {{free: {{fallback: small, max_tokens: {{default: 4, limit: 8}}, caps: {{stored_responses: true}}}}}}
+""")
+    await listed(gw, "sql")
+    gw.driver.drain(able.url.removeprefix("http://"), True)
+    client = await connect(gw.url)
+    previous: dict[str, str] = {}
+    for _ in range(3):
+        body = json.dumps({"model": "sql", "input": "hi", **previous}).encode()
+        answer = await client.ask(request("/v1/responses", body))
+        assert answer.status == 200, answer.body
+        previous = {"previous_response_id": answer.json()["id"]}
+    assert [json.loads(received.body)["model"] for received in other.replicas[0].requests] == [MODEL] * 3
