@@ -62,7 +62,7 @@ class ShareGptRows:
         """The whole file is read first: it is one JSON document."""
         try:
             talks = msgspec.json.decode(self._path.read_bytes(), type=list[_Talk])
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise TraceError(f"{self._path}: {error}: a list of objects with conversations is expected") from None
         draw, begins = Random("1 sharegpt"), 0.0
         later: list[tuple[float, int, int, TraceRow]] = []
@@ -82,7 +82,7 @@ class ShareGptRows:
 
     def _turns(self, number: int, talk: _Talk) -> Iterator[TraceRow]:
         """The requests of a conversation, all at 0."""
-        before, chain, known = b"", b"", 0
+        before, chain, known = bytearray(), b"", 0
         prefix: list[int] = []
         asked = False
         for said in talk.conversations:

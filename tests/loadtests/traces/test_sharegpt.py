@@ -83,11 +83,19 @@ def test_system_words_count_and_unknown_speakers_are_text(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "text", ['[{"conversations": 7}]', '[{"conversations": [{"value": "x"}]}]', '[{"conversations"']
+    "text",
+    [
+        '[{"conversations": 7}]',
+        '[{"conversations": [{"value": "x"}]}]',
+        '[{"conversations"',
+        '[{"conversations": [{"from": "human", "value": "\xff is no UTF-8"}]}]',
+        '[{"conversations": [], "more": ' + "[" * 50_000,
+    ],
+    ids=["no list", "nobody", "cut", "no UTF-8", "nested"],
 )
 def test_a_wrong_document_is_an_error_that_names_the_file(tmp_path: Path, text: str) -> None:
     path = tmp_path / "sharegpt.json"
-    path.write_text(text)
+    path.write_bytes(text.encode("latin-1"))
     done = converted(path, out=tmp_path / "out.jsonl")
     assert done.exit_code == 2
     assert "sharegpt.json" in done.stderr.replace("\n", "")
