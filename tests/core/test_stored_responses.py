@@ -197,6 +197,21 @@ def test_continued_response_is_not_found_once_a_reload_removes_its_replica_while
     assert "turn 1" not in story.records, "its replica still answers what it was sent"
 
 
+@pytest.mark.parametrize("router", ["least-prefill", "round-robin"])
+def test_a_reload_that_removes_its_replica_and_adds_another_serves_those_behind_it_at_once(router: str) -> None:
+    story = play(three(slots=1, router=router))
+    goes_on(story, "turn 1").sent("turn 1").whatever()
+    goes_on(story, "turn 2").expect()
+    for number in range(3):
+        story.arrives(f"other {number}").whatever()
+    story.configured(policy(pool("p", "r1", "r3", "r4", slots=1, router=router), tier("std")))
+    story.expect(
+        dispatch("r4", of="other 2"),
+        refuse(Reason.RESPONSE_NOT_FOUND, of="turn 2"),
+        ended(Outcome.INVALID, of="turn 2"),
+    )
+
+
 def test_continued_response_is_sent_to_an_ejected_replica_though_all_others_are_full() -> None:
     story = play(three(slots=1))
     state, spec = story.controller.state, "r2"

@@ -71,10 +71,11 @@ class NextQueued:
         waits: set[tuple[str, str]] = set()
         for queued in pool.queue.of_tier(head.request.tier).in_order():
             request = queued.request
-            home = pool.home(request) if pool.is_bound(request) else None
+            is_bound = pool.is_bound(request)
+            home = pool.home(request) if is_bound else None
             alike = "" if home is None else home.spec.name, request.adapter
-            if request.adapter in blocked or alike in waits:
-                continue
+            if request.adapter in blocked or alike in waits or (is_bound and home is None):
+                continue  # one like it waits, or its home is gone
             live = self._requests[request.id]
             replica = pool.pick(request, None, self._random.random())
             if replica is None:
