@@ -63,7 +63,9 @@ def prefix_after(before: Prefix, fields: dict[str, Any], has_first: bool, name: 
     size = before.size + len(text)
     if size < MIN_BYTES:
         return Prefix(size=size)
-    blocks, ends = (before.blocks, before.ends) if has_first else ((), ())
+    if not has_first:
+        return Prefix((hash((name, _first(fields), text)),), (size,), size, before.has_media)
+    blocks, ends = before.blocks, before.ends
     if len(blocks) < MAX_BLOCKS:
         blocks, ends = (*blocks, hash((name, text))), (*ends, size)
     return Prefix(blocks, ends, size, before.has_media)

@@ -121,3 +121,14 @@ def test_a_prompt_finds_its_replica_among_a_thousand_unless_that_is_busier_by_mo
         300,
         (300 + 1 + int(0.3 * 1000 * 7919) % 999) % 1000,
     )
+
+
+def test_a_block_that_is_sent_again_with_another_size_counts_with_the_new_one() -> None:
+    """Else the index would seem full for ever, and eviction would find nothing left to evict."""
+    index = PrefixIndex()
+    index.capacity_bytes = 100 * BLOCK
+    for number in range(10):
+        index.sent(Prefix((number,), (90 * BLOCK,), 90 * BLOCK))
+        index.sent(Prefix((number,), (BLOCK,), BLOCK))
+    for number in range(10):
+        assert index.matched(Prefix((number,), (BLOCK,), BLOCK)) == BLOCK

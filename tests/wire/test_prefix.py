@@ -146,6 +146,15 @@ def test_a_continued_response_begins_with_the_blocks_of_its_prompt_if_the_system
         assert other.size == same.size
 
 
+def test_a_continued_response_shares_no_block_with_one_that_has_another_system_prompt() -> None:
+    stored = Prefix((1, 2), (2000, 4000), 4800)
+    asked = [{"instructions": rules, "input": "And now?"} for rules in ("Be brief.", "Be long.", "Be brief.")]
+    same, *others = [prefix_after(stored, fields, False, "resp_1").blocks for fields in asked]
+    goes_on = prefix_after(stored, asked[0], True, "resp_1").blocks
+    assert same == others[1] != others[0]
+    assert not set(goes_on) & {*same, *others[0]}
+
+
 def test_a_short_continued_response_has_no_blocks_but_a_size() -> None:
     short = prefix_after(Prefix(size=300), {"input": "And now?"}, True, "resp_1")
     assert (short.blocks, short.size) == ((), 300 + len('"And now?"'))

@@ -72,10 +72,10 @@ class PrefixIndex:
         known, blocks, ends = self._blocks, prefix.blocks, prefix.ends
         for i in range(len(blocks) - 1, -1, -1):
             units = (ends[i] - (ends[i - 1] if i else 0) + UNIT_BYTES - 1) // UNIT_BYTES
-            if known.pop(blocks[i], 0) == 0:
-                self._units += units
-                if not i and self.holders is not None:
-                    self.holders.setdefault(blocks[0], {})[self] = None
+            before = known.pop(blocks[i], 0)
+            self._units += units - before  # exact whatever the sizes, since eviction goes on until it fits
+            if before == 0 and not i and self.holders is not None:
+                self.holders.setdefault(blocks[0], {})[self] = None
             known[blocks[i]] = units
         if self._units * UNIT_BYTES > self.capacity_bytes:
             self._evict()
