@@ -15,9 +15,9 @@ from gateway.core.journal.recorder import Decoder
 from gateway.observe.journal.replay import in_order, lines, replay
 
 JOURNALS = {path.name.partition(".")[0]: path for path in (Path(__file__).parent / "journals").glob("*.jsonl.gz")}
-ALIKE = 100
-"""Calls, at least, that are answered alike. After them a cold pool has learned costs and widths that it did not learn
-then (ADR 0014), and the forecasts in its records are others."""
+ALIKE = 90
+"""Calls, at least, that are answered alike. After them a cold pool has learned costs, widths and speeds of replicas
+that it did not learn then (ADR 0014), and the forecasts in its records are others."""
 
 
 def unpacked(name: str, folder: Path) -> Path:

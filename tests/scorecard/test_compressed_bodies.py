@@ -100,7 +100,7 @@ async def test_a_corrupt_body_is_a_400_that_says_so(
     client = await connect((await gateway(rules(capture.url))).url)
     response = await send(client, coding, body)
     assert (response.status, response.reason) == (400, "bad-request")
-    assert response.error["message"].startswith(f"The body is not in the content encoding {coding}")
+    assert response.error["message"].startswith(f"The body is not valid {coding}")
     assert (await client.ask(chat())).status == 200
 
 
