@@ -24,7 +24,7 @@ from gateway.wire.http.framing import LAST_CHUNK, chunk
 from gateway.wire.http.headers import PROCESS, STREAM_HEAD, RequestHead, rate_limit_lines, upstream_head, whole_head
 from gateway.wire.http.lines import milliseconds, written
 from gateway.wire.isolation import salted
-from gateway.wire.request import Parsed, change_lines, render
+from gateway.wire.request import Parsed, change_lines, render, without_store
 
 
 class Client(Outgoing):
@@ -406,6 +406,7 @@ class Exchange(AttemptOwner):
             return
         if service.admits(model, len(parsed.payload)):
             body = render(parsed, mirror.upstream or self._sent_as(parsed), max_tokens)
+            body = body if self._first is None else without_store(body)
             body = salted(body, self.request.endpoint, self.request.policy.pools[mirror.to], self.request.tenant)
             rid = b"%b-%bm" % (self._rid, PROCESS)
             service.send(model, self.request.endpoint, body, rid, min(MAX_COPY_S, self.request.tier.timeouts.total_s))

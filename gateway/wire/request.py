@@ -236,6 +236,11 @@ def render(parsed: Parsed, upstream_model: str, max_tokens: int, with_options: b
     return _dumps(first)[:-1] + b"," + payload[1:]
 
 
+def without_store(body: bytes) -> bytes:
+    """The same body, for an engine that is not to store its answer."""
+    return _dumps({**_loads(body), "store": False})
+
+
 def change_lines(parsed: Parsed, max_tokens: int) -> bytes:
     """Header lines with the names of dropped or changed fields, and the output cap if it is not the client's."""
     lines = b""

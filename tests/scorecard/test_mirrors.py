@@ -8,7 +8,7 @@ import pytest
 
 from .capture import STREAM, Answer, Call, Capture, Then
 from .conftest import Connect, EmulatorFactory, GatewayFactory
-from .raw import chat, head
+from .raw import chat, head, request
 
 
 def rules(main: str, shadow: str) -> str:
@@ -51,3 +51,23 @@ async def test_clients_are_served_whatever_the_shadow_pool_does(
     page = (await admin.ask(head("/metrics", method="GET"))).body.decode()
     assert 'tailgate_offered_requests_total{tier="free"} 8.0' in page
     assert 'pool="shadow",reason=""' not in page
+
+
+async def test_no_answer_to_a_copy_is_stored_since_nobody_could_continue_it(
+    gateway: GatewayFactory, emulator: EmulatorFactory, capture: Capture, connect: Connect
+) -> None:
+    capture.answer = fine
+    text = rules((main := await emulator()).urls[0], capture.url).replace("50%", "100%")
+    gw = await gateway(text.replace("free: {", "free: {caps: {stored_responses: true}, "))
+    client = await connect(gw.url)
+    for stores in ({}, {"store": True}, {"store": False}):
+        answer = await client.ask(
+            request("/v1/responses", json.dumps({"model": "emulated", "input": "hi", **stores}).encode())
+        )
+        assert answer.status == 200
+    await capture.until(lambda: len(capture.calls) == 3)
+    assert [json.loads(call.body)["store"] for call in capture.calls] == [False] * 3
+    sent = [json.loads(received.body) for received in main.replicas[0].requests]
+    assert [body.get("store") for body in sent] == [None, True, False]
+    copied = json.loads(capture.calls[0].body)
+    assert {**copied, "model": "emulated"} == {**sent[0], "store": False}

@@ -41,7 +41,7 @@ class Parts:
             raise JournalError(f"the journal {path} cannot be written: {error.strerror}") from error
 
     def write(self, lines: bytes) -> None:
-        """Append whole lines. Write lines. After an OSError none of them is written."""
+        """Append whole lines. After an OSError none of them is written."""
         if self._size + len(lines) > self._max_bytes and not self._empty:
             self._turn()
         try:
