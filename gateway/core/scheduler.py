@@ -346,7 +346,7 @@ class Scheduler:
         self._life.look_by(now + (min(health.open_s, SWEEP_S) if health.slow_start_s else health.open_s))
         if pool.alive:
             if not replica.slots:
-                self._refuse_bound(replica)
+                self._replace_bound(replica)
             return
         for live in self._state.waiting(pool):
             if self._life.has_expired(live):
@@ -356,12 +356,23 @@ class Scheduler:
                 self._life.unqueue(live)
                 self.enter(live, other)
 
-    def _refuse_bound(self, replica: Replica) -> None:
-        """Refuse the queued requests that only a replica may serve which is down."""
+    def _replace_bound(self, replica: Replica) -> None:
+        """Refuse the queued requests that only a replica may serve which is down, or give them to their fallback."""
         pool = replica.pool
-        for live in list(self._state.waiting(pool)):
-            if live.waiting and pool.is_bound(live.request) and pool.home(live.request) is replica:
-                self.place(live)
+        if replica.keeps_state:
+            return
+        for live in self._state.waiting(pool):
+            if pool.is_bound(live.request) and pool.home(live.request) is replica:
+                self._place_again(live)
+
+    def _place_again(self, live: RequestState) -> None:
+        """Take a request out of its queue, and have another pool serve it, or its fallback; else refuse it."""
+        if not live.waiting or self._life.has_expired(live):
+            return  # an earlier one may have taken its place in a full queue
+        self._life.unqueue(live)
+        other = self.place(live)
+        if other is not None:
+            self.enter(live, other)
 
     def replace_waiting(self, gone: list[Pool]) -> None:
         """Move the queues of removed pools to other pools of their models.
@@ -374,12 +385,7 @@ class Scheduler:
                 if live.request.stored is not None and pool.home(live.request) is None:
                     moved.append(live)
         for live in moved:
-            if self._life.has_expired(live):
-                continue
-            self._life.unqueue(live)
-            other = self.place(live)
-            if other is not None:
-                self.enter(live, other)
+            self._place_again(live)
 
     def look(self) -> None:
         """Judge all replicas, end backoffs that are over, set the timer for the next look, and serve the queues."""

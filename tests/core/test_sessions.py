@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 
-from gateway.core.policy import Policy
+from gateway.core.policy import Model, Policy
 from gateway.core.request import AttemptOutcome, Outcome, Reason, Sample
 from gateway.core.sessions import LOAD_SPREAD, Session, draw, key_of, most_in_flight
 from gateway.core.snapshot import ReplicaState
@@ -171,6 +171,16 @@ def test_waiting_requests_of_a_strict_session_are_refused_when_its_home_dies() -
     for _ in range(3):
         story.observes(home, Sample(healthy=False))
     assert story.records["turn 2"].why is Reason.NO_REPLICAS
+
+
+def test_waiting_requests_of_a_strict_session_go_to_the_fallback_when_their_home_drains() -> None:
+    models = (Model("m", ("p",)), Model("small", ("q",)))
+    own = pool("p", *NAMES, slots=1, strict_sessions=True)
+    story = play(policy(own, pool("q", "s1"), tier("std", fallback="small"), models=models))
+    story.arrives("turn 1", session=session("talk")).sent("turn 1").whatever()
+    story.arrives("turn 2", session=session("talk")).expect()
+    story.drains(home_of("talk")).expect(dispatch("s1", of="turn 2"))
+    assert story.pool("p").queued == 0
 
 
 def test_a_strict_session_is_not_retried_at_another_replica() -> None:
