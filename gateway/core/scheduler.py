@@ -160,6 +160,7 @@ class Scheduler:
         pool = self._places.find(live, now)
         if isinstance(pool, Pool):
             live.move(pool)
+        if isinstance(pool, Pool) and next_deadline(live)[0] > now:
             live.deadline = slo_deadline(live)
             if pool.imputed:
                 pool.imputed.settle(now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import Any
@@ -136,6 +136,18 @@ def policies(draw: st.DrawFn) -> Policy:
     )
 
 
+@st.composite
+def strict_policies(draw: st.DrawFn) -> Policy:
+    """The same with strict sessions, and a fallback for some tiers in a pool of its own."""
+    rules = draw(policies())
+    affinity, strict = draw(st.booleans()), draw(st.booleans())
+    own = {name: replace(spec, affinity=affinity, strict_sessions=strict) for name, spec in rules.pools.items()}
+    falls_back = draw(st.booleans())
+    tiers = {name: replace(tier, pools=None, fallback="small" * falls_back) for name, tier in rules.tiers.items()}
+    models = {**rules.models, "small": Model("small", ("spare",))}
+    return replace(rules, models=models, pools={**own, "spare": draw(pools("spare"))}, tiers=tiers)
+
+
 def hedge(controller: Controller, attempt_id: int, now: float) -> list[Command]:
     """Hedges at any time, even before TTFT quantiles are known."""
     live = controller.state.attempts[attempt_id].live
@@ -188,8 +200,10 @@ class Seen:
 class Driver:
     """Makes calls, keeps its own count from the answers, and compares counts after each call."""
 
-    def __init__(self, policy: Policy, seed: int) -> None:
+    def __init__(self, policy: Policy, seed: int, in_order: bool = True) -> None:
+        """Not `in_order`: requests may overtake others that wait for replicas of their own."""
         self.controller = controller_of(policy, seed)
+        self.in_order = in_order
         self.now = 0.0
         self.seen: dict[int, Seen] = {}
         self.open: dict[int, int] = {}
@@ -205,7 +219,7 @@ class Driver:
         before = {pool.spec.name: len(_shared(pool, request.tier)) for pool in self.controller.state.fleet}
         explained = self.controller.explain(request, self.now)
         self._call("arrive", request, self.now)
-        if self.seed >= FORESEEN:
+        if self.seed >= FORESEEN and self.in_order:
             self._check_explained(request, explained)
         live = self.controller.state.requests.get(request.id)
         if live is not None and live.waiting and request.tier.admission.mode is AdmissionMode.ENFORCE:
@@ -292,7 +306,7 @@ class Driver:
         out = call(*args)
         self.calls.append((what, args, out))
         self._hear(out, closing)
-        if what != "configure":
+        if what != "configure" and self.in_order:
             self._check_turns(queues, out)
         self.check()
 

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gateway.core.policy import Policy
-from gateway.core.request import AttemptOutcome, AttemptResult, Endpoint, Request, Sample
+from gateway.core.request import AttemptOutcome, AttemptResult, Endpoint, Prefix, Request, Sample
+from gateway.core.sessions import Session, StoredResponse, key_of
 from tests.effort import examples
 
-from .drivers import POOLS, TENANTS, TIERS, Driver, policies
-from .made import STEADY
+from .drivers import POOLS, TENANTS, TIERS, Driver, policies, strict_policies
+from .made import STEADY, a_request
 
 replicas = st.sampled_from([f"{pool}r{i}" for pool in POOLS for i in range(3)])
 pauses = st.sampled_from([0.0, 0.01, 0.3, 0.5, 1.0, 2.5, 11.0])
@@ -250,13 +251,63 @@ class AnyDriver(RuleBasedStateMachine):
             self.driver.tell("sent", attempt)
 
 
+class AnyBoundDriver(AnyDriver):
+    """The same with requests that only one replica may serve: of strict sessions, and with stored responses."""
+
+    @initialize(policy=strict_policies(), seed=st.integers(0, 3))
+    def begin(self, policy: Policy, seed: int) -> None:
+        self.policy = policy
+        self.driver = Driver(policy, seed, in_order=False)
+
+    @rule(
+        tier=st.sampled_from(TIERS),
+        session=st.sampled_from([None, "a", "b", "c"]),
+        stored=st.sampled_from([None, None, "p0r0", "p0r1", "p1r0", "gone"]),
+        blocks=st.integers(0, 3),
+    )
+    def arrive_bound(self, tier: str, session: str | None, stored: str | None, blocks: int) -> None:
+        number, now = len(self.driver.seen) + 1, self.driver.now
+        self.driver.arrive(
+            a_request(
+                number,
+                self.policy,
+                now,
+                tier=tier,
+                session=None if session is None else Session(session, key_of(session)),
+                stored=None if stored is None else StoredResponse(stored, 50),
+                prefix=Prefix(tuple(range(blocks)), tuple(range(100, 100 * blocks + 1, 100)), 400)
+                if blocks
+                else Prefix(),
+            )
+        )
+
+    @invariant()
+    def each_is_served_where_it_may_be(self) -> None:
+        if not hasattr(self, "driver"):
+            return
+        for attempt in self.driver.controller.state.attempts.values():
+            request, pool = attempt.live.request, attempt.replica.pool
+            assert pool.spec.name in request.model.pools
+            assert request.stored is None or attempt.replica.spec.name == request.stored.replica
+
+    @invariant()
+    def nobody_waits_beside_a_replica_that_is_free_for_him(self) -> None:
+        if not hasattr(self, "driver"):
+            return
+        for pool in self.driver.controller.state.fleet:
+            unbound = [queued.request for queued in pool.queue if not pool.is_bound(queued.request)]
+            assert not any(pool.candidates(each.tier) for each in unbound if not each.prefix.blocks)
+
+
 TestAnyDriver = AnyDriver.TestCase
-TestAnyDriver.settings = settings(
-    STEADY,
-    max_examples=examples(120),
-    stateful_step_count=60,
-    phases=(Phase.generate, Phase.shrink),
-    report_multiple_bugs=False,
-)
-# Hypothesis shrinks a failing example, which takes time.
-cast(Any, TestAnyDriver).pytestmark = [pytest.mark.timeout(600)]
+TestAnyBoundDriver = AnyBoundDriver.TestCase
+for machine in (TestAnyDriver, TestAnyBoundDriver):
+    machine.settings = settings(
+        STEADY,
+        max_examples=examples(120),
+        stateful_step_count=60,
+        phases=(Phase.generate, Phase.shrink),
+        report_multiple_bugs=False,
+    )
+    # Hypothesis shrinks a failing example, which takes time.
+    cast(Any, machine).pytestmark = [pytest.mark.timeout(600)]

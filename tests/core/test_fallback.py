@@ -91,6 +91,15 @@ def test_a_queue_timeout_refuses_it_if_the_fallback_has_no_slot() -> None:
     story.at(2.0).expect(refuse(Reason.QUEUE_TIMEOUT, of="b"), ended(Outcome.TIMEOUT, of="b"))
 
 
+def test_a_request_whose_total_time_is_over_is_not_sent_to_the_fallback() -> None:
+    brief = replace(NEVER_TOO_LATE, queue_s=2.0, total_s=2.0)
+    story, _ = told(rules(slo=Slo(), timeouts=brief))
+    story.arrives("a").arrives("b").whatever()
+    story.at(2.0).whatever()
+    assert story.records["b"].why is Reason.QUEUE_TIMEOUT
+    assert story.records["b"].attempts == 0
+
+
 def test_a_turn_that_comes_too_late_goes_to_the_fallback() -> None:
     story, oracle = told(rules())
     story.arrives("a").arrives("b").at(0.6).whatever()
