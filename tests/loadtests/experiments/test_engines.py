@@ -20,7 +20,7 @@ def test_quick_engines_are_above_the_floor() -> None:
     findings = engines(Lab(QUICK))
     figures = {name: found.value for name, found in findings.figures.items()}
     assert figures["least_good_of_served"] >= 0.95
-    # Of unlike replicas, shadow mode overloads the fast one before it gives the other up: .05 to .12 below.
+    # Just above the knee, a replica is given up although both could nearly be kept: .12 below in so short a run.
     behind = 0.13
     assert figures["least_zero_less_round_robin"] >= -behind
     assert figures["least_zero_less_round_robin_cold"] >= 0.0
