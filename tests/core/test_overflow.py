@@ -38,27 +38,36 @@ def two(**facts: Any) -> tuple[Story, Oracle]:
     return told(pool("p", "r1", "r2", slots=None), SHADOW, **facts)
 
 
+def overloaded() -> tuple[Story, Oracle]:
+    """Neither replica is in time, and none was for the latest hundred requests."""
+    story, oracle = two(r1=0.95, r2=0.95)
+    for number in range(100):
+        story.arrives(f"before-{number}").served(f"before-{number}").whatever()
+    return story, oracle
+
+
 def test_while_one_replica_is_in_time_it_gets_the_requests_and_nobody_is_given_up() -> None:
     story, _ = two(r1=0.95, r2=0.5)
     assert sent(story, 10) == [0, 10]
 
 
 def test_requests_that_no_replica_serves_in_time_all_go_to_one() -> None:
-    story, _ = two(r1=0.95, r2=0.95)
+    story, _ = overloaded()
     assert sorted(sent(story, 20)) == [0, 20]
     assert story.pool("p").queued == 0
 
 
 def test_the_slow_replica_is_given_up_and_not_the_fast_one() -> None:
     for slow in ("r1", "r2"):
-        story, _ = two(r1=0.95, r2=0.95)
+        story, _ = overloaded()
+        story.after(2.0)
         for replica in story.controller.state.fleet.pool("p").replicas.values():  # type: ignore[union-attr]
             replica.slowness = 2.0 if replica.spec.name == slow else 1.0
         assert sent(story, 10) == [10 * (slow == "r1"), 10 * (slow == "r2")]
 
 
 def test_the_others_take_only_what_they_are_likely_to_serve_while_one_is_given_up() -> None:
-    story, oracle = two(r1=0.95, r2=0.95)
+    story, oracle = overloaded()
     given_up = sent(story, 1).index(1)
     other = ("r1", "r2")[1 - given_up]
     oracle.breach[other] = 0.5
@@ -68,15 +77,25 @@ def test_the_others_take_only_what_they_are_likely_to_serve_while_one_is_given_u
 
 
 def test_a_replica_that_was_given_up_gets_requests_again_once_it_is_in_time() -> None:
-    story, oracle = two(r1=0.95, r2=0.95)
+    story, oracle = overloaded()
     given_up = sent(story, 10).index(10)
     oracle.breach["r1"] = oracle.breach["r2"] = 0.1
-    for name in list(story.ids):
+    for name in [name for name in story.ids if not name.startswith("before")]:
         story.sent(name).first_token(name).finishes(name, output_tokens=5)
     assert sorted(sent(story.whatever(), 10)) == [5, 5]
     oracle.breach[("r2", "r1")[given_up]] = 0.5
     story.after(6.0)
     assert min(sent(story, 10)) >= 4, "after five seconds the other one takes doubtful requests again"
+
+
+def test_while_most_requests_are_in_time_the_others_are_balanced() -> None:
+    story, oracle = two()
+    for number in range(300):
+        late = number % 3 != 0
+        oracle.breach["r1"] = oracle.breach["r2"] = 0.95 if late else 0.1
+        story.arrives(f"mixed-{number}").served(f"mixed-{number}").whatever()
+    oracle.breach["r1"] = oracle.breach["r2"] = 0.95
+    assert sent(story, 10) == [5, 5]
 
 
 @pytest.mark.parametrize("facts", [{"idle": 0.95}, {"known": False}], ids=["not even idle", "costs unknown"])
@@ -105,9 +124,10 @@ def test_no_second_forecast_is_made_while_the_first_choice_is_in_time() -> None:
 
 
 def test_a_request_that_was_given_up_is_no_label() -> None:
-    story, oracle = two(r1=0.95, r2=0.95)
+    story, oracle = overloaded()
     story.arrives("a").whatever()
-    story.sent("a").at(5.0).first_token("a").finishes("a", output_tokens=5)
-    assert oracle.labels[0] == ("dropped", 1)
+    story.sent("a").after(5.0).first_token("a").finishes("a", output_tokens=5)
+    assert ("dropped", story.ids["a"]) in oracle.labels
+    assert ("judged", story.ids["a"]) not in oracle.labels
     record = story.records["a"]
     assert (record.would_shed, record.good) == (True, False)

@@ -216,8 +216,9 @@ class Admission:
     def admitted(self, live: RequestState, pool: Pool, now: float) -> None:
         """A request was sent, or queued."""
         pool.queue.of_tier(live.request.tier).admitted(now)
+        if live.request.tier.admission.mode is AdmissionMode.SHADOW:
+            self._overflow.admitted(live, pool, now)
         if live.given_up is not None:
-            self._overflow.admitted(pool, live.given_up, now)
             self._forecaster.dropped(live)  # a miss that was chosen says nothing about the forecast
             return
         if live.forecast is not None:

@@ -4,9 +4,10 @@ A balancer that refuses nobody overloads all replicas alike: beyond their capaci
 is given up. It gets the requests that nobody can serve in time, until the load falls. The other replicas recover, and
 serve the rest in time. Nothing is held back or refused.
 
-A request is hopeless if each replica would miss with probability `HOPELESS`. That is high, since to give a replica up
-by mistake makes its answers late. While one is given up, another hopeless request there costs little. So the others
-take only requests that they are likely to serve in time, and keep their steps within the budget.
+A request is hopeless if each replica would miss with probability `HOPELESS`. A replica is given up only while most
+requests are hopeless. Below that, balancing keeps more in time: a strict tier may miss where the others do not, or
+short answers while a neighbour's prompt is read. While one is given up, another hopeless request there costs little. So
+the others take only requests that they are likely to serve in time, and keep their steps within the budget.
 
 Requests that no idle replica would serve in time go where balancing sends them.
 """
@@ -23,6 +24,10 @@ from gateway.core.request_state import RequestState
 
 HOPELESS: Final = 0.9
 """P(breach) at every replica, from which one is given up."""
+MOST: Final = 0.8
+"""The share of hopeless requests beyond which a replica is given up,"""
+OF_LATEST: Final = 50.0
+"""among about so many of the latest."""
 LIKELY: Final = 0.3
 """Largest P(breach) of a request at the other replicas, while one is given up."""
 LASTS_S: Final = 5.0
@@ -54,12 +59,20 @@ class Overflow:
         self._forecaster = forecaster
         self._given_up: dict[str, GivenUp] = {}
         """By pool."""
+        self._hopeless: dict[str, float] = {}
+        """The share of hopeless ones among the latest requests, by pool."""
 
-    def admitted(self, pool: Pool, given_up: Replica, now: float) -> None:
-        """A hopeless request goes to `given_up`."""
-        before = self._given_up.get(pool.spec.name)
+    def admitted(self, live: RequestState, pool: Pool, now: float) -> None:
+        """A request of a tier in shadow was sent, or queued."""
+        name, given_up = pool.spec.name, live.given_up
+        is_hopeless = given_up is not None or (live.forecast is not None and live.forecast.breach > HOPELESS)
+        share = self._hopeless.get(name, 0.0)
+        self._hopeless[name] = share + (float(is_hopeless) - share) / OF_LATEST
+        if given_up is None:
+            return
+        before = self._given_up.get(name)
         if before is None or before.replica is not given_up or now >= before.chosen_at + RENEWED_S:
-            self._given_up[pool.spec.name] = GivenUp(given_up, now)
+            self._given_up[name] = GivenUp(given_up, now)
         else:
             before.last_at = now
 
@@ -88,6 +101,8 @@ class Overflow:
             looked_at += 1
             if looked_at == LOOKED_AT:
                 break
+        if not lasts and self._hopeless.get(pool.spec.name, 0.0) < MOST:
+            return None
         if random.random() < live.request.tier.admission.exploration:
             return None
         if self._forecaster.idle_breach(live, pool, now) > HOPELESS:
