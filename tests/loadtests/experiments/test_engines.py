@@ -20,14 +20,12 @@ def test_quick_engines_are_above_the_floor() -> None:
     findings = engines(Lab(QUICK))
     figures = {name: found.value for name, found in findings.figures.items()}
     assert figures["least_good_of_served"] >= 0.95
-    # Just above the knee, a replica is given up although both could nearly be kept: .12 below in so short a run.
-    behind = 0.13
-    assert figures["least_zero_less_round_robin"] >= -behind
+    assert figures["least_zero_less_round_robin"] >= 0.0
     assert figures["least_zero_less_round_robin_cold"] >= 0.0
     assert figures["most_slots_off_auto"] <= 0.1
     (chart,) = findings.charts
     ours, zero, open_ = (line.y[0] or 0.0 for line in chart.lines)
-    assert ours > zero >= open_ - behind
+    assert ours > zero >= open_
 
 
 def test_quick_promises_are_kept() -> None:
