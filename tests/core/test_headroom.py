@@ -60,9 +60,9 @@ def test_no_more_is_kept_than_urgent_requests_vary(arrivals: float, ends: float,
     assert 0 <= places_kept([P99], arrivals, ends, in_flight) <= math.ceil(math.sqrt(in_flight + 1))
 
 
-def busy() -> Story:
-    """Four slots, and requests of both tiers that end one after another."""
-    story = play(policy(pool("p", "r1", slots=4), STRICT, tier("free", priority=1)))
+def busy(floor: float = 0.0) -> Story:
+    """Four slots, and requests of both tiers that end one after another. `floor` is that of the less urgent one."""
+    story = play(policy(pool("p", "r1", slots=4), STRICT, tier("free", priority=1, floor=floor)))
     for number in range(12):
         story.at(1.0 + 0.1 * number)
         for name in ("premium", "free"):
@@ -86,3 +86,13 @@ def test_kept_places_are_given_back_once_no_urgent_request_comes_any_more() -> N
     for number in range(4):
         story.arrives(f"f{number}", tier="free", prompt=10)
     story.whatever().at(60.0).observes("r1", Sample(healthy=True)).expect(dispatch("r1", of="f3"))
+
+
+@pytest.mark.parametrize("floor", [0.0, 0.3])
+def test_a_tier_that_is_owed_its_floor_takes_kept_places(floor: float) -> None:
+    story = busy(floor)
+    for number in range(3):
+        story.arrives(f"f{number}", tier="free", prompt=10).expect(dispatch("r1"))
+    story.arrives("f3", tier="free", prompt=10).expect()
+    story.arrives("urgent", tier="premium", prompt=1000).whatever().served("urgent").whatever()
+    assert story.pool("p").queued == (0 if floor else 1)

@@ -395,7 +395,7 @@ class Pool(Slots[Replica]):
     def _may_take(self, tier: Tier, by_max: bool) -> bool:
         """Whether a slot is left for `tier`: spare slots less the unused ones reserved for other tiers."""
         if not by_max:
-            kept = self.asked.kept_from(tier)
+            kept = self.asked.kept_from(tier, self.queue.is_owed(tier))
             if kept and self.places <= kept:
                 return False
             spare, reserve = self.spare, self._reserved

@@ -62,9 +62,9 @@ class AskedTiers:
         asked.tier, asked.at = tier, now
         asked.rate.add(now)
 
-    def kept_from(self, tier: Tier) -> int:
-        """Places that `tier` leaves free for more urgent tiers."""
-        return self._kept.get(tier.name, 0)
+    def kept_from(self, tier: Tier, is_owed: bool) -> int:
+        """Places that `tier` leaves free for more urgent tiers: none while it is owed some of its floor."""
+        return 0 if is_owed else self._kept.get(tier.name, 0)
 
     @property
     def most_kept(self) -> int:

@@ -336,6 +336,10 @@ class PoolQueue:
         tier_queue = self._tiers.get((tier.priority, tier.name))
         return tier_queue is not None and tier_queue.count > 0
 
+    def is_owed(self, tier: Tier) -> bool:
+        """Whether `tier` has not been served some of its floor."""
+        return tier.floor > 0.0 and self.of_tier(tier).owed > 0.0
+
     def admitted_at(self, tier: Tier) -> float:
         """Time of the last admission of `tier`; -inf without one."""
         tier_queue = self._tiers.get((tier.priority, tier.name))
