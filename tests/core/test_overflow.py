@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from gateway.core.policy import AdmissionMode, AdmissionSpec, Objective, Slo
+from tests.interpreted import interpreted
 
 from .made import pool, tier
 from .oracle import Oracle, story_of
 from .playbook import Story, dispatch
 
+pytestmark = interpreted  # forecasts are replaced
 SLO = Slo(ttft=(Objective(0.99, 1.0),))
 SHADOW = tier("std", slo=SLO, admission=AdmissionSpec(AdmissionMode.SHADOW, exploration=0.01))
 

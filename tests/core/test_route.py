@@ -43,11 +43,17 @@ def test_the_fewest_prompt_tokens_then_the_fewest_requests(loads: list[tuple[int
     assert (picked.unprefilled_tokens, picked.in_flight) == min((r.unprefilled_tokens, r.in_flight) for r in replicas)
 
 
-@pytest.mark.parametrize(("fast", "slow", "picked"), [(0, 0, 0), (390, 100, 0), (410, 100, 1)])
+@pytest.mark.parametrize(("fast", "slow", "picked"), [(390, 100, 0), (410, 100, 1)])
 def test_unread_tokens_of_a_slow_replica_count_as_many_times_as_it_is_slow(fast: int, slow: int, picked: int) -> None:
     replicas = fleet([(fast > 0, fast), (slow > 0, slow)])
     replicas[1].slowness = 4.0
     assert all(ROUTERS["least-prefill"]().pick(replicas, random).rank == picked for random in (0.0, 0.9))
+
+
+def test_an_idle_slow_replica_is_picked_as_often_as_an_idle_fast_one_so_that_it_is_judged_anew() -> None:
+    replicas = fleet([(0, 0), (0, 0)])
+    replicas[1].slowness = 4.0
+    assert [ROUTERS["least-prefill"]().pick(replicas, random).rank for random in (0.0, 0.9)] == [0, 1]
 
 
 def test_a_slow_replica_gets_a_request_once_the_fast_one_has_as_many_as_it_is_faster() -> None:

@@ -22,6 +22,7 @@ from gateway.settings import Settings
 from gateway.wire.request import parse
 from loadtests.emulator import Emulator
 from tests.core.made import a_request, policy, pool, tier
+from tests.interpreted import interpreted
 
 KEYS = {"acme": "key-of-acme", "other": "key-of-other"}
 POLICY = """\
@@ -212,6 +213,7 @@ def test_a_404_that_does_not_name_the_response_says_nothing_of_it() -> None:
     assert table.find("acme", "resp_1", 0.0) is None
 
 
+@interpreted
 def test_the_oldest_responses_make_way_and_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored_responses, "MAX_BYTES", 10 * stored_responses.ENTRY_BYTES)
     table = StoredResponses(lambda _: 0)

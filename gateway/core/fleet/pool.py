@@ -495,6 +495,6 @@ def _load(replica: Replica) -> tuple[bool, float, float, int]:
     return (
         replica.outlier_score.suspected,
         replica.slowness * (replica.unprefilled_tokens + replica.imputed_tokens),
-        replica.slowness * (replica.in_flight + replica.imputed + 1),
+        replica.slowness * (replica.in_flight + replica.imputed),
         replica.rank,
     )

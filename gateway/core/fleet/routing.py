@@ -70,7 +70,8 @@ class Router(Protocol):
 class LeastPrefill:
     """Fewest unread prompt tokens. On a tie, fewest requests, then chance.
 
-    Tokens and requests count as many times as the replica is slow. Of idle replicas a fast one is picked.
+    Tokens and requests count as many times as the replica is slow. Idle replicas tie: one that was slow once, or that
+    an open breaker kept out, must get a request to be judged anew.
 
     If a replica has cached the beginning of the prompt, that part counts as read. Requests in flight then have a price
     in tokens. Without that price, all prompts that begin alike would go to one replica. In a large fleet the replicas
@@ -193,7 +194,7 @@ def _lightest(free: list[C], by_prefill: bool) -> list[C]:
         if by_prefill:
             slow = candidate.slowness
             tokens = slow * (candidate.unprefilled_tokens + candidate.imputed_tokens)
-        requests = slow * (candidate.in_flight + candidate.imputed + 1)
+        requests = slow * (candidate.in_flight + candidate.imputed)
         if not ties or tokens < least_tokens or (tokens == least_tokens and requests < least_requests):
             ties = [candidate]
             least_tokens, least_requests = tokens, requests
