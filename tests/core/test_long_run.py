@@ -211,7 +211,7 @@ class Fleet:
         return {name: state for _, name, state, _ in self.controller.states()}
 
 
-@pytest.mark.parametrize("seed", [1, 8])
+@pytest.mark.parametrize("seed", [2, 8])
 def test_the_same_calls_are_answered_alike(seed: int) -> None:
     told: list[Told] = []
     fleet = Fleet(seed, told)

@@ -21,8 +21,8 @@ SPEED_SPREAD: Final = 0.1
 """Differences of log-speed below this are mostly chance, and are shrunk. Larger ones stand."""
 SPEED_PRIOR: Final = 4.0
 """Lessons that the prior speed counts as: a cold replica's first answers under way show its speed within seconds."""
-SLOWNESS_STEPS: Final = 4.0
-"""Steps of slowness to a factor of two."""
+SLOWNESS_STEPS: Final = 2.0
+"""Steps of slowness to a factor of two. With four, chance made like replicas unlike: half of an overload was shed."""
 SCRAPE_TAU_S: Final = 5.0
 REPLICA_SAMPLES_PER_S: Final = 5.0
 HEAD_SHARE: Final = 0.9

@@ -52,5 +52,5 @@ def test_where_engines_have_begun_more_answers_than_there_were_it_cannot_be_told
 
     monkeypatch.setattr(on_the_way, "_told", more)
     fast = OVERLOAD.model_copy(update={"time_scale": 10.0})
-    with pytest.raises(Broken, match=r"answers have begun, and 1000000 in the engines: were some hedged\?"):
+    with pytest.raises(Broken, match=r"answers have begun, but 1000000 in the engines: were some hedged\?"):
         asyncio.run(on_the_way.ways_s(fast, OURS, 2, 0.01))

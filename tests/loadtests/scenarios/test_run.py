@@ -103,7 +103,7 @@ def test_a_reload_that_is_not_noticed_breaks_the_test(tmp_path: Path, monkeypatc
     file.write_text(RELOADED)
     done = CliRunner().invoke(app, ["scenario", str(file), "--out", str(tmp_path / "out")])
     assert (done.exit_code, done.stdout) == (1, "")
-    assert "an event failed: unwatched.yaml is not in force 0.3 s after it took the place" in done.stderr
+    assert "an event failed: unwatched.yaml is not in force 0.3 s after it replaced the policy" in done.stderr
 
 
 @pytest.mark.long
