@@ -20,11 +20,11 @@ class Told:
 
     told: int = 0
     obeyed: int = 0
-    """Of those: clients that retried at the told time, or later."""
+    """How many of those that were told retried at the told time, or later."""
     admitted: int = 0
     """Clients that obeyed and were answered. Clients neither admitted nor refused met an error or a timeout."""
     refused: int = 0
-    """Of those that obeyed: clients that were refused again."""
+    """How many of those that obeyed were refused again."""
 
 
 @dataclass(slots=True)

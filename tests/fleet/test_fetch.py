@@ -203,7 +203,7 @@ async def test_non_http_answer_is_a_broken_fetch(fake: FakeReplica) -> None:
 
 
 async def test_errors_never_quote_the_key(fake: FakeReplica) -> None:
-    """Nor is a header sent whose value would begin another header."""
+    """A header whose value would begin another header is not sent either."""
     one = fetcher(fake.url + "/health", key="sk-canary\nx")
     failed = await one.get()
     await one.aclose()
