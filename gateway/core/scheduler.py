@@ -338,16 +338,16 @@ class Scheduler:
     def breaker_moved(self, replica: Replica) -> None:
         """The breaker of `replica` opened or closed. If its pool has no replica left, its queue goes to other pools.
 
-        Without another pool the requests wait until their deadlines, since a replica may come back.
+        Without another pool the requests wait until their deadlines, since a replica may come back. A request that only
+        a lost replica may serve is refused at once.
         """
         pool, now = replica.pool, self._turn.now
         health = pool.spec.health
         if replica.breaker.state is ReplicaState.DOWN:
             self._quarantine.died(replica.spec.server, now)
         self._life.look_by(now + (min(health.open_s, SWEEP_S) if health.slow_start_s else health.open_s))
+        self._replace_bound(pool)
         if pool.alive:
-            if not replica.slots:
-                self._replace_bound(replica)
             return
         for live in self._state.waiting(pool):
             if self._life.has_expired(live):
@@ -357,13 +357,13 @@ class Scheduler:
                 self._life.unqueue(live)
                 self.enter(live, other)
 
-    def _replace_bound(self, replica: Replica) -> None:
-        """Refuse the queued requests that only a replica may serve which is down, or give them to their fallback."""
-        pool = replica.pool
-        if replica.keeps_state:
+    def _replace_bound(self, pool: Pool) -> None:
+        """Refuse queued requests whose home is lost (down, drained, silent), or give them to their fallback."""
+        if not pool.queue or all(replica.keeps_state for replica in pool.replicas.values()):
             return
         for live in self._state.waiting(pool):
-            if pool.is_bound(live.request) and pool.home(live.request) is replica:
+            home = pool.home(live.request) if pool.is_bound(live.request) else None
+            if home is not None and not home.keeps_state:
                 self._place_again(live)
 
     def _place_again(self, live: RequestState) -> None:
@@ -392,6 +392,7 @@ class Scheduler:
         """Judge all replicas, end backoffs that are over, set the timer for the next look, and serve the queues."""
         self._timers.set(BREAKERS, self._turn.now + self._fleet.cool(self._turn.now))
         for pool in self._fleet:
+            self._replace_bound(pool)
             self._rescue(pool)
             self.pump(pool)
 

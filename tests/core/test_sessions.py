@@ -173,6 +173,37 @@ def test_waiting_requests_of_a_strict_session_are_refused_when_its_home_dies() -
     assert story.records["turn 2"].why is Reason.NO_REPLICAS
 
 
+def test_waiting_requests_of_a_strict_session_are_refused_when_the_only_replica_dies() -> None:
+    story = play(policy(pool("p", "r1", strict_sessions=True), tier("std")))
+    story.arrives("turn 1", session=session("talk")).sent("turn 1").first_token("turn 1").whatever()
+    story.arrives("turn 2", session=session("talk")).arrives("other").expect()
+    story.fails("r1")
+    detail = "session talk is kept at replica r1, which is down. Try again later, or begin another session and "
+    story.expect(
+        refuse(Reason.NO_REPLICAS, of="turn 2", detail=f"{detail}send the conversation whole."),
+        ended(Outcome.REFUSED, of="turn 2"),
+    )
+    assert story.pool("p").queued == 1, "a request without a session waits for the replica to come back"
+
+
+def test_waiting_requests_of_a_strict_session_are_refused_when_its_home_falls_silent() -> None:
+    rules = fleet(3, slots=1)
+    names = tuple(replica.name for replica in rules.pools["p"].replicas)
+    story = play(replace(rules, pools={"p": replace(rules.pools["p"], strict_sessions=True)}))
+    home = home_of("talk", names)
+    story.arrives("turn 1", session=session("talk")).sent("turn 1").whatever()
+    story.arrives("turn 2", session=session("talk")).expect()
+    while state(story, home) is ReplicaState.UP:
+        assert "turn 2" not in story.records
+        story.after(0.5)
+    assert story.replica(home).health.out == "stalled"
+    detail = f"session talk is kept at replica {home}, which is ejected. Try again later, or begin another session and "
+    story.expect(
+        refuse(Reason.NO_REPLICAS, of="turn 2", detail=f"{detail}send the conversation whole."),
+        ended(Outcome.REFUSED, of="turn 2"),
+    )
+
+
 def test_waiting_requests_of_a_strict_session_go_to_the_fallback_when_their_home_drains() -> None:
     models = (Model("m", ("p",)), Model("small", ("q",)))
     own = pool("p", *NAMES, slots=1, strict_sessions=True)
