@@ -111,6 +111,7 @@ class Admission:
     def configure(self, policy: Policy) -> None:
         """Take on a policy."""
         self.promises.configure(policy)
+        self._overflow.keep(self._fleet)
         bounds_s = [objective.threshold_s for tier in policy.tiers.values() for objective in tier.slo.ttft]
         tightest_s = min(bounds_s, default=math.inf)
         self._hold_s = HOLD_SHARE * min(tightest_s, MAX_TIGHTEST_S)

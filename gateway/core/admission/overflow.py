@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.core.admission.forecaster import Forecaster
+from gateway.core.fleet.fleet import Fleet
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.forecast.ahead import NOTHING_AHEAD, Forecast
 from gateway.core.request import Random
@@ -61,6 +62,15 @@ class Overflow:
         """By pool."""
         self._hopeless: dict[str, float] = {}
         """The share of hopeless ones among the latest requests, by pool."""
+
+    def keep(self, fleet: Fleet) -> None:
+        """Forget pools and replicas that a reload removed."""
+        self._hopeless = {name: share for name, share in self._hopeless.items() if fleet.pool(name) is not None}
+        self._given_up = {
+            name: given_up
+            for name, given_up in self._given_up.items()
+            if fleet.replica(given_up.replica.spec.name) is given_up.replica
+        }
 
     def admitted(self, live: RequestState, pool: Pool, now: float) -> None:
         """A request of a tier in shadow was sent, or queued."""
