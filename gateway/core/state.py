@@ -73,5 +73,8 @@ class State:
         self.admission.configure(policy)
         self.hedges.configure(policy)
         self.forecaster.keep(policy, self.attempts.values())
+        for pool in self.fleet:
+            for replica in pool.replicas.values():
+                replica.slowness = self.forecaster.slowness(replica)
         self.accounting.configure(policy.tiers, now)
         return gone

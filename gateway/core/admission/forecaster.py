@@ -81,6 +81,11 @@ class Forecaster(Learner):
         self._pools = {name: learned for name, learned in self._pools.items() if name in pools}
         self._engines = {name: engine for name, engine in self._engines.items() if name in replicas}
 
+    def slowness(self, replica: Replica) -> float:
+        """Learned time per token over that of its pool, in steps; 1 if unknown."""
+        learned, engine = self._pools.get(replica.pool.spec.name), self._engines.get(replica.spec.name)
+        return engine.slowness if learned is not None and engine is not None and engine.costs is learned.costs else 1.0
+
     # ---- the forecast
 
     def forecast(self, live: RequestState, pool: Pool, replica: Replica | None, ahead: Ahead, now: float) -> Forecast:
