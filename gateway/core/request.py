@@ -8,9 +8,8 @@ Time anchors, all from `time.monotonic` (seconds), all of one request:
     first_at      first content token           TTFT ends, TPOT starts; commit of a streamed answer
     ended_at      answer complete or refused    TPOT and e2e end
 
-Values made for every request (requests, commands, records) are never changed, yet not frozen: a frozen dataclass takes
-four times as long to make. Their `__init__` is written out: the one that `dataclass` generates is never compiled, and
-takes ten times as long.
+Values made for every request (requests, commands, records) never change, yet are not frozen: that takes four times as
+long to make. Their `__init__` is written out: one that `dataclass` generates is not compiled, and takes ten times.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ class Random(Protocol):
 
     def random(self) -> float:
         """A float in [0, 1)."""
-        ...
 
 
 class Endpoint(StrEnum):
@@ -252,7 +250,6 @@ class Request:
     adapter: str = ""
     """LoRA adapter of `model` that it asks for, under the name that replicas list; empty: none."""
     session: Session | None = None
-    """The session that it belongs to, if it names one."""
     comeback: bool = False
     """Whether its client says that it tries again."""
     stored: StoredResponse | None = None
@@ -323,8 +320,6 @@ class Request:
 
 
 class AttemptOutcome(StrEnum):
-    """How one attempt at one replica ended."""
-
     __hash__ = str.__hash__  # Enum's own is a function in Python
 
     COMPLETE = "complete"
@@ -498,3 +493,8 @@ class Record:
         self.hedged = hedged
         self.waited = waited
         self.in_vain = in_vain
+
+    @property
+    def admission(self) -> int:
+        """Index of its count among four: refused and admitted newcomers, then refused and admitted comebacks."""
+        return 2 * self.request.comeback + (self.attempts > 0)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from gateway.core.request import Record
+
 WINDOW: Final = 3000
 """Latest labels from which reliability is computed."""
 BINS: Final = 15
@@ -24,6 +26,11 @@ class Reliability:
     skill: float
     """1 - Brier score / Brier score of always forecasting the base rate; 0 if the latter is 0."""
     bins: tuple[tuple[int, float, float], ...]
+
+
+def wait_label(record: Record) -> tuple[float, bool] | None:
+    """P(refused after waiting), and whether it was refused; None without a wait or a forecast."""
+    return None if record.in_vain is None else (record.in_vain, not record.attempts)
 
 
 def reliability(pairs: Sequence[tuple[float, bool]], bins: int = BINS) -> Reliability:
