@@ -10,18 +10,20 @@ from typing import Final
 from gateway.core.request import Record
 
 WINDOW: Final = 3000
-"""Latest labels from which reliability is computed."""
+"""Reliability is computed from this many of the latest labels."""
 BINS: Final = 15
 
 
 @dataclass(frozen=True, slots=True)
 class Reliability:
-    """Reliability of the probabilities of the last labels. `bins`: (labels, mean probability, share that came true)."""
+    """How well probabilities agreed with the last labels. `bins`: (number of labels, mean probability, share of true
+    labels).
+    """
 
     labels: int
     base_rate: float
     ece: float
-    """Mean |probability - share| over bins of equal mass."""
+    """Expected calibration error: mean |probability - share of true labels| over bins of equal size."""
     brier: float
     skill: float
     """1 - Brier score / Brier score of always forecasting the base rate; 0 if the latter is 0."""
@@ -34,7 +36,7 @@ def wait_label(record: Record) -> tuple[float, bool] | None:
 
 
 def reliability(pairs: Sequence[tuple[float, bool]], bins: int = BINS) -> Reliability:
-    """Reliability of (probability, label) pairs, in bins of equal mass."""
+    """Reliability of (probability, label) pairs, in bins of equal size."""
     n = len(pairs)
     if not n:
         return Reliability(0, 0.0, 0.0, 0.0, 0.0, ())
@@ -71,5 +73,5 @@ class Scores:
         self._pairs.append((probability, label))
 
     def read(self) -> Reliability:
-        """Reliability over the window. It sorts the window, so it is too slow for the request path."""
+        """Reliability over the window. It sorts all labels, so it is too slow for the request path."""
         return reliability(list(self._pairs))
