@@ -21,6 +21,7 @@ from gateway.core.admission.adapters import goes_first
 from gateway.core.admission.forecaster import Forecaster
 from gateway.core.admission.overflow import Overflow
 from gateway.core.admission.patience import Patience
+from gateway.core.admission.percentiles import TtftGuard
 from gateway.core.admission.promises import Promises
 from gateway.core.fleet.fleet import Fleet
 from gateway.core.fleet.pool import Pool, Replica
@@ -261,7 +262,7 @@ class Admission:
         broken = None if forecast.breach > limit else self.promises.broken(live, pool, forecast)
         if broken is None:
             return self.reason(live, forecast, limit)
-        if broken.objective is None:
+        if not isinstance(broken, TtftGuard):
             return (
                 f"The replicas are busy. Predicted: a wait of {forecast.wait_s:.3g} s, and a refusal after it with "
                 f"probability {forecast.in_vain:.2g}; at most {broken.allowed:g} of the admitted are to wait in vain."

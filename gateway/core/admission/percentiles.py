@@ -68,17 +68,11 @@ class ShareGuard:
         "_prior",
         "_seen",
         "allowed",
-        "highest",
-        "objective",
     )
 
-    def __init__(self, allowed: float, prior: float, objective: Objective | None = None, highest: bool = False) -> None:
+    def __init__(self, allowed: float, prior: float) -> None:
         self.allowed = allowed
         """Allowed share (0-1) of requests with an event."""
-        self.highest = highest
-        """Whether its objective is the highest TTFT percentile of the tier."""
-        self.objective = objective
-        """The TTFT objective that an event misses. With None, an event is a wait in vain."""
         self._prior = prior
         self._judged = self._events = 0.0
         self._foreseen, self._seen = PRIOR, prior
@@ -94,12 +88,8 @@ class ShareGuard:
 
     @property
     def constraint(self) -> str:
-        """Name of the guarded objective, for texts."""
-        return "waits in vain" if self.objective is None else f"TTFT {self.objective.percentile}"
-
-    def counts_wait(self, waited_s: float) -> bool:
-        """Whether a refusal after this wait counts as late."""
-        return self.highest and self.objective is not None and waited_s >= LONG_WAIT * self.objective.threshold_s
+        """Name of the guarded share, for texts."""
+        return "waits in vain"
 
     def admits(self, p: float, now: float) -> bool:
         """Whether one more request may be admitted. `p` (0-1): forecast probability that it suffers an event."""
@@ -147,22 +137,40 @@ class ShareGuard:
         self._at = now
 
 
+class TtftGuard(ShareGuard):
+    """Guard of a TTFT objective: an event is an answer that misses it."""
+
+    __slots__ = ("highest", "objective")
+
+    def __init__(self, objective: Objective, highest: bool) -> None:
+        allowed = SAFETY * (1.0 - objective.quantile)
+        if highest:
+            super().__init__(max(allowed, VAIN_AND_LATE), DOUBTED * PRIOR)
+        else:
+            super().__init__(allowed, PRIOR)
+        self.objective = objective
+        self.highest = highest
+        """Whether its objective is the highest TTFT percentile of the tier."""
+
+    @property
+    def constraint(self) -> str:
+        """Name of its objective, for texts."""
+        return f"TTFT {self.objective.percentile}"
+
+    def counts_wait(self, waited_s: float) -> bool:
+        """Whether a refusal after this wait counts as late."""
+        return self.highest and waited_s >= LONG_WAIT * self.objective.threshold_s
+
+
 def vain_guard() -> ShareGuard:
     """The guard of waits in vain."""
     return ShareGuard(IN_VAIN, PRIOR)
 
 
-def ttft_guards(before: tuple[ShareGuard, ...], objectives: tuple[Objective, ...]) -> tuple[ShareGuard, ...]:
+def ttft_guards(before: tuple[TtftGuard, ...], objectives: tuple[Objective, ...]) -> tuple[TtftGuard, ...]:
     """One guard for each TTFT objective of a tier. Guards of unchanged objectives keep their counts."""
     kept = {(guard.objective, guard.highest): guard for guard in before}
     last = max(objectives, key=lambda objective: objective.quantile)
     return tuple(
-        kept.get((objective, objective is last)) or _guard(objective, objective is last) for objective in objectives
+        kept.get((objective, objective is last)) or TtftGuard(objective, objective is last) for objective in objectives
     )
-
-
-def _guard(objective: Objective, highest: bool) -> ShareGuard:
-    allowed = SAFETY * (1.0 - objective.quantile)
-    if highest:
-        return ShareGuard(max(allowed, VAIN_AND_LATE), DOUBTED * PRIOR, objective, highest)
-    return ShareGuard(allowed, PRIOR, objective)

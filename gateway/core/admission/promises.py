@@ -13,7 +13,7 @@ from gateway.core.admission.breach_probability import head_waited_s
 from gateway.core.admission.error_budget import ErrorBudget
 from gateway.core.admission.fairness import LengthFairness
 from gateway.core.admission.forecaster import Forecaster
-from gateway.core.admission.percentiles import ShareGuard, ttft_guards, vain_guard
+from gateway.core.admission.percentiles import ShareGuard, TtftGuard, ttft_guards, vain_guard
 from gateway.core.admission.step_margin import LONG_START, StepMargin
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.step_budget import StepPrices
@@ -47,9 +47,9 @@ class Promises:
     def __init__(self, policy: Policy, forecaster: Forecaster) -> None:
         self._forecaster = forecaster
         self._budgets: dict[str, ErrorBudget] = {}
-        self._guards: dict[str, tuple[ShareGuard, ...]] = {}
+        self._guards: dict[str, tuple[TtftGuard, ...]] = {}
         """Guards of the TTFT objectives, by tier."""
-        self._promised: dict[int, list[tuple[ShareGuard, float]]] = {}
+        self._promised: dict[int, list[tuple[TtftGuard, float]]] = {}
         """By id of an admitted request without a first token: the guards that count it, with its P(late) for each."""
         self._vain: dict[str, ShareGuard] = {}
         """By tier."""
@@ -123,7 +123,7 @@ class Promises:
             return
         alone_s = self._forecaster.alone_s(live, pool)
         for guard in guards:
-            if guard.objective is not None and not guard.highest:
+            if not guard.highest:
                 guard.offered(self._forecaster.is_late_alone(pool, alone_s, guard.objective.threshold_s), now)
 
     def broken(self, live: RequestState, pool: Pool, forecast: Forecast) -> ShareGuard | None:
@@ -149,11 +149,10 @@ class Promises:
         counts_tokens = tier.value is Value.TOKENS and fairness.is_long(live.prompt_likely)
         return fairness.is_owed(live.prompt_likely, 0.0 if counts_tokens else tier.fairness, now)
 
-    def _late(self, live: RequestState, pool: Pool, forecast: Forecast, objective: Objective | None) -> float:
+    def _late(self, live: RequestState, pool: Pool, forecast: Forecast, objective: Objective) -> float:
         """P(the first token misses the objective), 0-1. Before engine costs are known it is 0 or 1, by the wait of the
         queue's head.
         """
-        assert objective is not None
         if self._forecaster.has_costs(pool.spec.name):
             return self._forecaster.is_late(live, forecast, objective.threshold_s)
         return 1.0 if head_waited_s(pool, live.request.tier, forecast.at) > objective.threshold_s else 0.0
@@ -249,7 +248,6 @@ class Promises:
     def first_token(self, live: RequestState, now: float) -> None:
         """Judge the TTFT objectives of a stream whose first token reached the client."""
         for guard, late in self._promised.pop(live.request.id, ()):
-            assert guard.objective is not None
             guard.judged(late, now - live.request.body_at > guard.objective.threshold_s, now)
 
     def ended(self, live: RequestState, record: Record, now: float) -> None:
