@@ -16,6 +16,7 @@ from gateway.core.queueing.limits import Left
 from gateway.core.request import Reason, Request
 from gateway.core.request_state import RequestState, held_by_pool
 from gateway.core.serving import fallback_of
+from gateway.core.sessions import key_of
 from gateway.core.snapshot import ReplicaState, Snapshot
 from gateway.core.state import BREAKERS, State
 
@@ -110,6 +111,12 @@ class Inspector:
         """How often the engine of this replica was seen to restart; -1 if the policy has no such replica."""
         found = self.state.fleet.replica(replica)
         return -1 if found is None else found.restarts
+
+    def session_key(self, pool: str, replica: str) -> int:
+        """The key (64 bits) from which a replica draws sessions."""
+        found = self.state.fleet.pool(pool)
+        known = None if found is None else found.replicas.get(replica)
+        return key_of(replica) if known is None else known.session_key
 
     def states(self) -> list[tuple[str, str, ReplicaState, str]]:
         """Pool, name and state of every replica, and why it is ejected. Cheap enough to poll."""

@@ -48,6 +48,13 @@ def test_idle_gateways_that_know_nothing_of_each_other_send_a_session_to_the_sam
         assert {where(play(four()), name) for _ in range(3)} == {home_of(name)}
 
 
+def test_the_key_of_a_replica_is_the_same_for_those_who_ask_the_controller() -> None:
+    story = play(four())
+    assert {name: story.controller.session_key("p", name) for name in NAMES} == {name: key_of(name) for name in NAMES}
+    story.configured(policy(pool("q", "q1"), tier("std")))
+    assert story.controller.session_key("p", "r1") == key_of("r1"), "of a pool that was removed a moment ago, too"
+
+
 def test_sessions_are_spread_evenly() -> None:
     homes = Counter(home_of(f"talk {number}") for number in range(4000))
     assert all(900 < count < 1100 for count in homes.values())
