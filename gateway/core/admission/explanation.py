@@ -9,12 +9,14 @@ from typing import Final
 
 from gateway.core.admission.admission import Admission, Decision, Verdict
 from gateway.core.admission.deadlines import slo_deadline
+from gateway.core.admission.next_queued import has_room
 from gateway.core.fleet.pool import Pool, Replica, with_adapter
 from gateway.core.fleet.routing import RoundRobin
 from gateway.core.forecast.ahead import NOTHING_AHEAD, Forecast
 from gateway.core.forecast.trust import Trust
 from gateway.core.policy import AdmissionMode, Objective, Slo, Tier
 from gateway.core.queueing.limits import LimitExceeded
+from gateway.core.queueing.queue import LOOKED_AHEAD
 from gateway.core.request import Reason
 from gateway.core.request_state import RequestState
 from gateway.core.snapshot import CapacityBound, ReplicaState, usual
@@ -24,6 +26,7 @@ WAITS: Final = "waits"
 REFUSED: Final = "refused"
 LIMITS: Final = (Reason.LIMIT_REQUESTS.value, Reason.LIMIT_TOKENS.value, Reason.LIMIT_CONCURRENCY.value)
 DRAW: Final = 0.5
+PASSING: Final = "others of its tier wait for busy replicas of their own, and it does not"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +153,34 @@ def _rehearsed(admission: Admission, pools: Iterable[Pool], live: RequestState, 
     routers = [router for other in pools if isinstance(router := other.router, RoundRobin)]
     turns = [router.last for router in routers]
     decision = admission.arrives(live, pool, MiddleDraw(), now)
+    passing = _passing(admission, live, pool, now) if decision.verdict is Verdict.WAIT else None
+    if passing is not None:
+        if live.forecast is not None:
+            live.forecast = admission.forecast(live, pool, passing, now)
+        decision = Decision(Verdict.SEND, passing, detail=PASSING)
     for router, turn in zip(routers, turns, strict=True):
         router.last = turn
     return decision
+
+
+def _passing(admission: Admission, live: RequestState, pool: Pool, now: float) -> Replica | None:
+    """The replica that takes a new request at once, though others of its tier wait: they wait for busy replicas of
+    their own.
+
+    The rule is that of `NextQueued`, since a newcomer is queued before the queue is served.
+    """
+    tier, patience = live.request.tier, admission.patience
+    if not admission.waits_behind(tier, pool) or not has_room(pool, tier):
+        return None
+    queue = pool.queue.of_tier(tier)
+    head = queue.head(now)
+    is_compared = pool.knows_caches and queue.count < LOOKED_AHEAD
+    if not is_compared and (head is None or not pool.is_bound(head.request)):
+        return None
+    replica = pool.pick(live.request, None, DRAW)
+    if replica is None or (pool.knows_caches and patience.waits_for_own(live, replica, now)):
+        return None
+    return replica
 
 
 def _limited(exceeded: LimitExceeded) -> ExplainedVerdict:
@@ -168,7 +196,7 @@ def _decided(admission: Admission, live: RequestState, pool: Pool, decision: Dec
         return ExplainedVerdict(REFUSED, "queue", "the queue is full")
     constraint, why = _admitted(admission, live, pool, decision)
     if decision.verdict is Verdict.SEND:
-        return ExplainedVerdict(SENT, constraint, why)
+        return ExplainedVerdict(SENT, constraint, f"{why}; {decision.detail}" if decision.detail else why)
     bound, held = _awaited(admission, live, pool)
     return ExplainedVerdict(WAITS, bound, f"{why}; {held}")
 
