@@ -104,40 +104,36 @@ def test_a_session_stays_where_its_prompt_is_cached_if_its_home_has_more_to_do()
     assert where(story, "talk", prefix=begins, prompt=begins.size // 4, prompt_bytes=begins.size) == other
 
 
-def test_a_home_is_held_to_its_index_where_no_other_gateway_sends_prompts() -> None:
-    """A replica that caches all but a block of a prompt wins over a home without it, unless other gateways use it,
-    too."""
-    homes = {}
-    for queried in (400_000, 100_000):
-        story = play(four())
-        home = home_of("talk")
-        begins = prefix(*range(1, 21))
-        for name in NAMES:
-            found = story.controller.state.fleet.replica(name)
-            assert found is not None
-            found.cache.evidence.counted(0, 0)
-            found.cache.evidence.sent(100_000, 0)
-            found.cache.evidence.counted(queried, 0)
-            if name != home:
-                found.cache.sent(prefix(*range(1, 20)))
-        homes[queried] = where(story, "talk", prefix=begins, prompt=begins.size // 4, prompt_bytes=begins.size)
-    assert homes[100_000] != home
-    assert homes[400_000] != home, "three quarters of a prompt are less than nineteen blocks of twenty"
+def where_with(queried: int, cached: int) -> str:
+    """The replica that gets a prompt of twenty blocks, if all but its home have `cached` of them.
 
-
-def test_a_home_is_taken_to_have_the_share_that_others_send() -> None:
+    100,000 tokens were sent to each replica, whose engine counts `queried`: the rest came from other gateways.
+    """
     story = play(four())
-    home = home_of("talk")
     begins = prefix(*range(1, 21))
     for name in NAMES:
         found = story.controller.state.fleet.replica(name)
         assert found is not None
         found.cache.evidence.counted(0, 0)
         found.cache.evidence.sent(100_000, 0)
-        found.cache.evidence.counted(400_000, 0)
-        if name != home:
-            found.cache.sent(prefix(*range(1, 11)))
-    assert where(story, "talk", prefix=begins, prompt=begins.size // 4, prompt_bytes=begins.size) == home
+        found.cache.evidence.counted(queried, 0)
+        if name != home_of("talk"):
+            found.cache.sent(prefix(*range(1, cached + 1)))
+    return where(story, "talk", prefix=begins, prompt=begins.size // 4, prompt_bytes=begins.size)
+
+
+def test_a_home_is_held_to_its_index_where_no_other_gateway_sends_prompts() -> None:
+    """A replica that caches all but a block of a prompt wins over a home without it, unless other gateways use it,
+    too."""
+    homes = {}
+    for queried in (400_000, 100_000):
+        homes[queried] = where_with(queried, cached=19)
+    assert homes[100_000] != home_of("talk")
+    assert homes[400_000] != home_of("talk"), "three quarters of a prompt are less than nineteen blocks of twenty"
+
+
+def test_a_home_is_taken_to_have_the_share_that_others_send() -> None:
+    assert where_with(400_000, cached=10) == home_of("talk")
 
 
 def test_a_strict_session_waits_for_its_home_beside_idle_replicas() -> None:
