@@ -48,7 +48,7 @@ class Installed:
     def run(self, program: str, *arguments: str) -> str:
         """The output of a program of the venv, which must succeed."""
         command = [str(self.bin / program), *arguments]
-        done = subprocess.run(command, cwd=self.folder, env=environment(), capture_output=True, text=True, timeout=50)
+        done = subprocess.run(command, cwd=self.folder, env=environment(), capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -64,7 +64,7 @@ def environment() -> dict[str, str]:
 
 
 def quietly(*command: str, cwd: Path) -> None:
-    done = subprocess.run(command, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=50)
+    done = subprocess.run(command, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -167,7 +167,7 @@ def test_the_gateway_serves_with_its_console(installed: Installed) -> None:
             assert process.stderr is not None
             said = next(found for line in process.stderr if (found := re.search(r"admin on (http://\S+)", line)))
             direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-            with direct.open(f"{said[1]}/", timeout=20) as page:
+            with direct.open(f"{said[1]}/", timeout=300) as page:
                 assert b"<title>tailgate</title>" in page.read()
         finally:
             process.send_signal(signal.SIGTERM)

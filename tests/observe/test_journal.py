@@ -14,7 +14,7 @@ import pytest
 
 from gateway.core.journal.recorder import Decoder
 from gateway.core.request import Sample
-from gateway.observe.journal import parts
+from gateway.observe.journal import parts, writer
 from gateway.observe.journal.parts import JournalError, Parts
 from gateway.observe.journal.replay import in_order, replay
 from gateway.observe.journal.writer import BATCH, Journal
@@ -23,6 +23,12 @@ from .made import ASK, POLICY, policy, serve
 
 HEADER = {"run": "r", "version": "1"}
 LINE = b'[1.0,"wake",[],[]]\n'
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A journal is complete, however slow the disk is."""
+    monkeypatch.setattr(writer, "CLOSE_S", 300.0)
 
 
 def rows(path: Path) -> list[Any]:

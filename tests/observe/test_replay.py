@@ -10,12 +10,19 @@ import orjson
 import pytest
 
 from gateway.core.journal.recorder import Told
+from gateway.observe.journal import writer
 from gateway.observe.journal.replay import NotReplayable, Replayed, in_order, replay
 from gateway.observe.journal.writer import Journal
 
 from .made import POLICY, serve
 
 REQUESTS = 30
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A journal is complete, however slow the disk is."""
+    monkeypatch.setattr(writer, "CLOSE_S", 300.0)
 
 
 def written(path: Path, max_bytes: int = 2**20) -> list[Path]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from .waiting import DEADLINE_S
 
-START_S = 30.0
+START_S = 120.0
 LISTENING = re.compile(rb"API on (\S+), admin on (\S+)")
 
 

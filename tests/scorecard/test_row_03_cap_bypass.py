@@ -99,7 +99,7 @@ def framed(dice: random.Random, path: str, number: int, body: bytes) -> bytes:
     return head(path, *lines, "Transfer-Encoding: chunked") + chunks + b"0\r\n" + trailer + b"\r\n"
 
 
-@pytest.mark.timeout(900 if SOAK else 60)
+@pytest.mark.timeout(900 if SOAK else 600)
 async def test_no_body_gets_past_the_caps(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
     capture.answer = lambda call: Answer(whole())
     text = rules(capture.url, tier=TIER).replace("limit: 4000", f"limit: {LIMIT}")

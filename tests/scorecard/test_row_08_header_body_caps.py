@@ -68,7 +68,6 @@ HEADS = {
 }
 
 
-@pytest.mark.timeout(300 if SOAK else 60)
 async def test_heads_without_end(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
     gw = await gateway(rules(capture.url), **CAPS)
     for kind, (first, piece) in HEADS.items():
@@ -110,7 +109,6 @@ BODIES = {
 }
 
 
-@pytest.mark.timeout(300 if SOAK else 60)
 async def test_bodies_without_end(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
     gw = await gateway(rules(capture.url), **CAPS)
     for kind, (first, piece, status) in BODIES.items():

@@ -24,7 +24,7 @@ from tests.effort import examples
 from .bodies import MINIMAL
 
 COUNT = int(os.environ.get("TAILGATE_EXAMPLES", examples(2000)))
-pytestmark = pytest.mark.timeout(60 + COUNT // 4)  # 2,000 take twenty seconds on an idle machine
+pytestmark = pytest.mark.timeout(600 + COUNT // 4)  # 2,000 take twenty seconds on an idle machine
 EXAMPLES = settings(
     max_examples=COUNT,
     deadline=None,

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from loadtests.__main__ import app
+from loadtests.live import start as live_start
 from loadtests.live.start import Broken
 from loadtests.scenarios import run, stage
 from loadtests.scenarios.file import policy_path, shipped
@@ -36,7 +37,10 @@ events:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine must not make a test fail."""
-    monkeypatch.setattr(run, "MAX_LATE_S", 60.0)
+    monkeypatch.setattr(run, "MAX_LATE_S", 300.0)
+    monkeypatch.setattr(stage, "RELOAD_S", 300.0)
+    for module in (stage, live_start):
+        monkeypatch.setattr(module, "START_S", 300.0)
 
 
 def round_robin_ends_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
