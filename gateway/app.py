@@ -106,8 +106,7 @@ class Gateway:
             random=random.Random(),
             on_bug=partial(supervisor.caught, Callback.WATCH),
         )
-        counts = EngineCounts(clock, random.Random(), self.controller.session_key, partial(unfit, self.controller))
-        self.handler.counting.ask_engine = counts.ask
+        self.handler.counting.ask_engine = EngineCounts(clock, random.Random(), partial(unfit, self.controller)).ask
         self.mirrors = Mirrors(
             policy,
             clock,

@@ -1,4 +1,4 @@
-"""Reads of the controller's state. A read changes nothing, unless its docstring says so."""
+"""Reads of the controller. The reads change nothing, unless they say so."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from gateway.core.queueing.limits import Left
 from gateway.core.request import Reason, Request
 from gateway.core.request_state import RequestState, held_by_pool
 from gateway.core.serving import fallback_of
-from gateway.core.sessions import key_of
 from gateway.core.snapshot import ReplicaState, Snapshot
 from gateway.core.state import BREAKERS, State
 
@@ -28,22 +27,20 @@ class Holdings:
     requests: int
     attempts: int
     slots: Mapping[str, int]
-    """Number of slots in use, by replica; replicas without any are left out. Removed replicas that still serve are
-    included.
-    """
+    """Slots in use by replica, zeros left out. Removed replicas that still serve are included."""
     unread_prompts: Mapping[str, int]
-    """Number of prompts that the engine has not read, by replica; replicas without any are left out."""
+    """Prompts that the engine has not read, by replica, zeros left out."""
     unread_tokens: int
     context_tokens: int
-    """Tokens of context in use at all replicas together: prompts and answers."""
+    """Tokens of prompts and answers in use at all replicas."""
     queued: int
     queued_bytes: int
     timers: frozenset[int]
-    """Ids of requests that have a timer set, for a deadline or a hedge."""
+    """Requests that have a timer set, for a deadline or a hedge."""
     tenants: Mapping[tuple[str, str], int]
-    """Number of requests that count against a concurrency limit, by (tenant, tier); pairs without any are left out."""
+    """Requests that count against a concurrency limit, by tenant and tier, zeros left out."""
     promises: int
-    """Number of judgements that the promises still wait for. A request counts once for each guard."""
+    """TTFT objectives promised to requests without a first token."""
 
     @property
     def is_empty(self) -> bool:
@@ -55,7 +52,7 @@ NOTHING_HELD: Final = Holdings(0, 0, {}, {}, 0, 0, 0, 0, frozenset(), {}, 0)
 
 
 class Inspector:
-    """Reads the state of a controller, for its caller, the admin pages and metrics."""
+    """Reads the state of a controller, for its caller, for people and for gauges."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -72,12 +69,12 @@ class Inspector:
 
     @property
     def decided(self) -> list[Command]:
-        """Commands of the latest call. If it raised an exception, the commands that were decided before."""
+        """Commands of the latest call. If it raised, the commands decided before."""
         return self._turn.commands
 
     @property
     def woken(self) -> int:
-        """Id of the request whose deadline was acted on last."""
+        """The request whose deadline was acted on last."""
         return self.state.woken
 
     def knows(self, request_id: int) -> bool:
@@ -85,11 +82,11 @@ class Inspector:
         return request_id in self._requests
 
     def is_open(self, attempt_id: int) -> bool:
-        """Whether this attempt is under way, and so holds a slot."""
+        """Whether this attempt has not finished, and so holds a slot."""
         return attempt_id in self._attempts
 
     def left(self, tenant: str, tier: str, now: float) -> Left:
-        """Requests and tokens that the tenant may still use in this minute."""
+        """Requests and tokens a minute that the tenant has left."""
         return self.state.accounting.left(tenant, tier, now)
 
     def suspects(self, now: float) -> bool:
@@ -97,16 +94,16 @@ class Inspector:
         return not self.state.quarantine.is_empty(now)
 
     def quarantined(self, now: float) -> list[News]:
-        """New reports on requests in quarantine. Each is returned once, so this read changes state."""
+        """News of requests in quarantine. Each is returned once."""
         return self.state.quarantine.news(now)
 
     def disbelieved(self) -> dict[tuple[str, str], int]:
-        """Number of impossible usage reports, by (pool, replica), since the last call. This read resets the numbers."""
+        """Impossible usage counts by pool and replica, since the last call. This read resets them."""
         found, self.state.disbelieved = self.state.disbelieved, {}
         return found
 
     def alive(self) -> bool:
-        """Whether any pool has a replica that gets requests."""
+        """Whether any pool has a replica that may be sent to."""
         return self.state.fleet.alive
 
     def restarts(self, replica: str) -> int:
@@ -114,14 +111,8 @@ class Inspector:
         found = self.state.fleet.replica(replica)
         return -1 if found is None else found.restarts
 
-    def session_key(self, pool: str, replica: str) -> int:
-        """The key (64 bits) from which a replica draws sessions."""
-        found = self.state.fleet.pool(pool)
-        known = None if found is None else found.replicas.get(replica)
-        return key_of(replica) if known is None else known.session_key
-
     def states(self) -> list[tuple[str, str, ReplicaState, str]]:
-        """(pool, replica, state, reason of its ejection) for every replica. Cheap enough to poll."""
+        """Pool, name and state of every replica, and why it is ejected. Cheap enough to poll."""
         return [
             (pool.spec.name, name, r.state, r.outlier_score.why if r.state is ReplicaState.EJECTED else "")
             for pool in self.state.fleet
@@ -129,7 +120,7 @@ class Inspector:
         ]
 
     def held(self, now: float) -> dict[str, tuple[int, float]]:
-        """By pool: the number of dispatched requests, and the sum of their ages in seconds. Cheap enough to poll."""
+        """Dispatched requests of each pool, and the sum of their ages in seconds. Cheap enough to poll."""
         held = held_by_pool(self._requests.values(), now)
         return {pool.spec.name: held.get(pool.spec.name, (0, 0.0)) for pool in self.state.fleet}
 
@@ -156,7 +147,7 @@ class Inspector:
         )
 
     def snapshot(self, now: float) -> Snapshot:
-        """A copy of the whole state, for the admin pages and metrics. `now` must not be before the last call."""
+        """A copy of everything, for people and gauges, no earlier than the last call."""
         now = max(now, self.state.turn.now)
         state, held = self.state, self.held(now)
         return Snapshot(
@@ -171,7 +162,7 @@ class Inspector:
         )
 
     def explain(self, request: Request, now: float) -> PlacementExplanation | Unplaceable:
-        """The decision that a request would get if it arrived now. Nothing is decided or changed."""
+        """The decision on a request as if it arrived now, without taking it. Changes nothing."""
         found = self._explain(request, now)
         other = fallback_of(request)
         if isinstance(found, PlacementExplanation):
@@ -187,7 +178,7 @@ class Inspector:
         return replace(there, why=f"its fallback {other.model.name} serves it: {there.why}. {why}")
 
     def _explain(self, request: Request, now: float) -> PlacementExplanation | Unplaceable:
-        """The decision that a request would get now, without the fallback of its tier."""
+        """The same without the fallback of its tier."""
         state, live = self.state, RequestState(request)
         found = state.places.find(live, now)
         if not isinstance(found, Pool):

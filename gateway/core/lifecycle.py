@@ -1,4 +1,4 @@
-"""Life cycle of requests and attempts: they are opened, committed, cancelled and ended here, and timers are set."""
+"""The life of a request and of its attempts: opened, committed, cancelled, ended, and the timers in between."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from gateway.core.fleet.fleet import DEFAULT_RETRY_AFTER_S
 from gateway.core.fleet.outlier_score import SWEEP_S
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.quarantine import doubt_s
+from gateway.core.policy import AdmissionMode
 from gateway.core.queueing.queue import AT_STAKE_S
 from gateway.core.redundancy.retries import rest_s
 from gateway.core.request import AttemptOutcome, AttemptResult, Outcome, Reason
@@ -21,7 +22,7 @@ from gateway.core.state import BREAKERS, State
 
 MAX_RETRY_AFTER_S: Final = 60.0
 SPARE: Final = 0.2
-"""An overlong answer is cut if less than this share (0-1) of its pool's slots is free."""
+"""An overlong answer is cut when a smaller share (0-1) of its pool's slots is free."""
 ANSWERS: Final = (
     AttemptOutcome.COMPLETE,
     AttemptOutcome.REJECTED,
@@ -30,17 +31,17 @@ ANSWERS: Final = (
     AttemptOutcome.FAILED,
     AttemptOutcome.UNREADABLE,
 )
-"""Outcomes that show that the replica is alive."""
+"""Outcomes that prove that the replica is alive."""
 
 WAITED: Final = {
     Reason.PREDICTED: "no replica became free within its objective",
     Reason.QUEUE_TIMEOUT: "no replica became free within its timeout",
 }
-"""Text on why the wait of a request ended, by reason."""
+"""Why the wait of a request ended."""
 
 
 class Lifecycle:
-    """Changes the state of requests and attempts, and issues the commands that follow."""
+    """Changes the state of requests and attempts, and issues the commands for it."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -61,13 +62,15 @@ class Lifecycle:
     # ---- an attempt
 
     def open(self, live: RequestState, replica: Replica, hedge: bool) -> None:
-        """Take a slot of `replica` and dispatch an attempt there. `hedge`: it runs beside a late attempt."""
+        """Dispatch an attempt to `replica`, which gives it a slot. A `hedge` runs beside a late attempt."""
         now = self._turn.now
         self._next_attempt += 1
         pool = replica.pool
         prompt = live.prompt_tokens
         indexed = replica.indexed_of(prompt, live.request)
         cached = replica.expected_of(prompt, indexed) if indexed else 0
+        if live.request.tier.admission.mode is not AdmissionMode.ENFORCE:
+            replica.budget.overfill(replica.bound, now)
         slot = pool.acquire(replica, live.request.tier.name, prompt, prompt - cached, live.visible, now)
         if live.request.adapter:
             replica.adapters.opened(live.request.adapter)
@@ -89,7 +92,7 @@ class Lifecycle:
         slot.prediction = attempt.facts
         self.arm(live)
         if not live.visible and not replica.open and attempt.facts is not None:
-            # No first token will be seen. So a timer serves the queue at the time when this prompt should be read.
+            # No first token will be seen, so the queue is served when this prompt should have been read.
             self._timers.advance(live.request.id, now + attempt.facts.ttft_s)
         max_tokens = live.max_tokens if live.is_capped else 0
         model = live.request.model.name if live.request.fallback_of else ""
@@ -99,9 +102,7 @@ class Lifecycle:
 
     @staticmethod
     def _compare_cached(attempt: Attempt, finish: AttemptResult) -> None:
-        """Compare the prompt tokens that were expected in the engine's prefix cache with the tokens that it found
-        there.
-        """
+        """Compare the tokens expected in the engine's prefix cache with those that it found."""
         evidence, estimate = attempt.replica.cache.evidence, attempt.prompt_tokens
         prompt = finish.prompt_tokens or estimate
         request = attempt.live.request
@@ -119,12 +120,11 @@ class Lifecycle:
         self._extra.deposit(live.request.tier)
         context = pool.context_tokens
         if context is not None and live.request.max_tokens is None:
-            # Prompt and cap together must fit the engine's context. Our default cap must not make it refuse the
-            # request.
+            # Our default cap must not make the engine refuse a prompt that it would have served.
             live.max_tokens = min(live.max_tokens, max(1, context - live.prompt_likely))
 
     def first_token(self, attempt: Attempt) -> None:
-        """Record the first token of an attempt. Its answer is committed, unless another attempt's is already."""
+        """The attempt has a token to show. Its answer is committed, unless another one is already."""
         live, now = attempt.live, self._turn.now
         attempt.replica.outlier_score.heard(now)
         if attempt.first_at is None:
@@ -146,7 +146,7 @@ class Lifecycle:
         self.arm(live)
 
     def progress(self, attempt: Attempt, tokens: int) -> None:
-        """Record that the answer has `tokens` so far. An overlong answer may be cut."""
+        """The answer has `tokens` so far. An overlong one is cut if the queue needs its slot."""
         now = self._turn.now
         attempt.slot.progress(tokens, now)
         attempt.tokens = tokens
@@ -158,14 +158,14 @@ class Lifecycle:
             self._watch(attempt, tokens)
 
     def _watch(self, attempt: Attempt, tokens: int) -> None:
-        """Cut an overlong answer if requests wait or slots are short. Answers with several choices are never cut."""
+        """Cut an overlong answer of a single choice if its pool is short of slots."""
         live, pool = attempt.live, attempt.replica.pool
         needed = bool(pool.queue) or pool.headroom < SPARE
         if needed and live.request.choices == 1 and live.can_be_cut and self._forecaster.is_overlong(attempt, tokens):
             self.cut(live, Reason.OUTPUT_LENGTH)
 
     def close(self, attempt_id: int, finish: AttemptResult) -> AttemptResult:
-        """Free the slot of an attempt and learn from its end. Returns `finish` without impossible token counts."""
+        """Free the slot of an attempt and learn from it. Returns `finish` without impossible token counts."""
         now = self._turn.now
         attempt = self._attempts[attempt_id]
         told, finish = finish, believed(attempt, finish)
@@ -192,7 +192,7 @@ class Lifecycle:
         return finish
 
     def back_off(self, replica: Replica, finish: AttemptResult) -> None:
-        """Begin a backoff of a replica that answered that it is busy. A complete answer ends it."""
+        """Pass over a replica that said it is busy, for a while. A complete answer ends the backoff."""
         pool, now = replica.pool, self._turn.now
         if finish.end is AttemptOutcome.COMPLETE and replica.refusals:
             pool.accepted(replica)
@@ -205,7 +205,7 @@ class Lifecycle:
     # ---- whose answer the client gets
 
     def commit(self, winner: Attempt) -> None:
-        """Forward the answer of `winner` to the client from now on. Other attempts are cancelled."""
+        """From now on the client gets the answer of `winner`; other attempts are cancelled."""
         live = winner.live
         live.committed = winner
         live.replica = winner.replica
@@ -221,30 +221,28 @@ class Lifecycle:
                 self.cancel_attempt(attempt)
 
     def cancel_attempt(self, attempt: Attempt) -> None:
-        """Ask the caller to close one attempt. The attempt holds its slot until the caller reports `finish`."""
+        """Ask the caller to close one attempt. It holds its slot until `finish` is reported."""
         attempt.cancelled = True
         self._turn.commands.append(Cancel(attempt.live.request.id, attempt.id))
 
     def cancel_unanswered(self, replica: Replica) -> None:
-        """Cancel all attempts without a first token at a replica that is down, since they may hang for ever.
+        """Cancel the attempts without a first token at a replica that is down, where they may hang for ever.
 
-        Their requests are then retried elsewhere, or refused.
+        Their requests are then tried elsewhere, or refused.
         """
         for attempt in self._attempts.values():
             if attempt.replica is replica and attempt.first_at is None and not attempt.cancelled:
                 self.cancel_attempt(attempt)
 
     def answered(self, live: RequestState, attempt: Attempt, end: AttemptOutcome) -> None:
-        """Give the client the engine's whole answer, or its rejection, and decide the outcome."""
+        """The engine answered in full, or rejected the request: the client gets that answer."""
         if live.committed is None:
             self.commit(attempt)
         ok = end is AttemptOutcome.COMPLETE
         live.decide(Outcome.OK if ok else Outcome.INVALID, None if ok else Reason.UPSTREAM_REJECTED, self._turn.now)
 
     def suspect(self, live: RequestState, replica: Replica, body_hash: int) -> None:
-        """Record that a replica's connection broke while it had this request. After a second replica, queued requests
-        with the same body are refused.
-        """
+        """A replica broke off with this request; after a second one, queued requests with the same body are refused."""
         now = self._turn.now
         live.body_hash = body_hash
         is_down = replica.breaker.state is ReplicaState.DOWN
@@ -260,14 +258,14 @@ class Lifecycle:
     def refuse(
         self, live: RequestState, outcome: Outcome, why: Reason, retry_after_s: float | None = None, detail: str = ""
     ) -> None:
-        """End a request with an error. It must have no attempt under way."""
+        """End a request that has no open attempt with an error."""
         self.unqueue(live)
         live.decide(outcome, why, self._turn.now)
         self._turn.commands.append(Refuse(live.request.id, why, retry_after_s, detail))
         self.settle(live)
 
     def abandon(self, live: RequestState, outcome: Outcome, why: Reason) -> None:
-        """End a request in any state: its attempts are cancelled first."""
+        """End a request whose attempts, if any, have to be cancelled first."""
         if live.outcome is not None:
             return
         now = self._turn.now
@@ -285,7 +283,7 @@ class Lifecycle:
         self.settle(live)
 
     def fail(self, live: RequestState) -> None:
-        """End a request with an internal error, whatever its state."""
+        """End a request with an internal error, whatever its state is."""
         self.unqueue(live)
         live.decide(Outcome.ERROR, Reason.INTERNAL, self._turn.now)
         self._turn.commands.append(Refuse(live.request.id, Reason.INTERNAL))
@@ -293,7 +291,7 @@ class Lifecycle:
         self.settle(live)
 
     def cut(self, live: RequestState, why: Reason) -> None:
-        """End an answer that has begun as an incomplete answer."""
+        """End an answer, part of which the client already has, as an incomplete one."""
         live.decide(Outcome.CUT, why, self._turn.now)
         self._turn.commands.append(Cut(live.request.id, why, live.prompt_likely * live.request.batch))
         self.cancel(live)
@@ -304,16 +302,14 @@ class Lifecycle:
         self.abandon(live, Outcome.REFUSED if why is Reason.PREDICTED else Outcome.TIMEOUT, why)
 
     def has_expired(self, live: RequestState) -> bool:
-        """Whether the deadline of a request has passed. If so, the request is ended. It must have no attempt under
-        way.
-        """
+        """Expire a request without open attempts if its deadline has passed, and return whether it did."""
         at, why = next_deadline(live)
         if at <= self._turn.now:
             self.expire(live, why)
         return at <= self._turn.now
 
     def settle(self, live: RequestState) -> None:
-        """If a request has an outcome and no attempt under way, close its accounts and report `Ended`."""
+        """Account for a request that is over and report it, if it has an outcome and no open attempt."""
         if live.outcome is None or live.open or live.request.id not in self._requests:
             return
         del self._requests[live.request.id]
@@ -327,11 +323,10 @@ class Lifecycle:
             if is_lost(record):
                 live.pool.queue.lost(live.request.tier, self._turn.now)
         self._turn.commands.append(Ended(record))
-        # breaks a reference cycle with the attempt, since garbage collection of such cycles would dominate the cost
-        live.committed = None
+        live.committed = None  # breaks the cycle with the attempt: collecting it as garbage would dominate the cost
 
     def unqueue(self, live: RequestState) -> None:
-        """Take a request out of its queue, if it is queued."""
+        """Take a request out of its queue, if it waits."""
         if live.waiting:
             assert live.pool is not None
             live.waiting = False
@@ -340,27 +335,24 @@ class Lifecycle:
     # ---- timers
 
     def arm(self, live: RequestState) -> None:
-        """Set the timer of a request to its next deadline. An earlier timer is kept: when it fires, it is set again."""
+        """Set the timer of a request to its next deadline, or earlier. An early wake sets it again."""
         at, _ = next_deadline(live)
         self._timers.advance(live.request.id, at)
 
     def look_by(self, at: float) -> None:
-        """Schedule a look at all replicas and their breakers for `at`, unless an earlier one is scheduled."""
+        """Have all replicas and their breakers checked by `at`."""
         self._timers.advance(BREAKERS, at)
 
     # ---- when to come back
 
     def drains_in_s(self, pool: Pool, live: RequestState) -> float:
-        """Seconds for `Retry-After`: the predicted time until a request like this would get a slot, jittered."""
+        """Predicted seconds until a request like this would get a slot."""
         rate = pool.drain.per_s
         wait_s = (pool.queue.ahead_of(live.request.tier, self._turn.now) + 1) / rate if rate else DEFAULT_RETRY_AFTER_S
         if pool.queue.at_stake(live.request.tier.priority, self._turn.now):
-            # requests are being lost, and a client that returns into the same overload would be refused again
-            wait_s = max(wait_s, AT_STAKE_S)
+            wait_s = max(wait_s, AT_STAKE_S)  # a client that comes back into the same overload is refused again
         return self.jittered(wait_s)
 
     def jittered(self, wait_s: float) -> float:
-        """`wait_s` times a random factor of 0.5 to 1.5, so that refused clients do not all return at once. At most 90
-        s.
-        """
+        """Spread over half to one and a half times, so that refused clients do not all return at once. At most 90 s."""
         return min(MAX_RETRY_AFTER_S, wait_s) * (0.5 + self._random.random())

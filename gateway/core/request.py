@@ -1,15 +1,16 @@
-"""Values about a request: the request itself, the results of its attempts, and its record.
+"""The nouns of a request: the request itself, the results of its attempts, and its record.
 
 Time anchors, all from `time.monotonic` (seconds), all of one request:
 
     head_at       request head received         absolute deadlines count from here
-    body_at       request body complete         TTFT, e2e and queue time start
+    body_at       request body complete         the SLO clocks start: TTFT, e2e and queue time
     sent_at       attempt written to a replica  engine TTFT, the TTFT timeout and the hedge clock start
     first_at      first content token           TTFT ends, TPOT starts; commit of a streamed answer
     ended_at      answer complete or refused    TPOT and e2e end
 
-Values made for every request (requests, commands, records) never change, yet are not frozen: that takes four times as
-long to make. Their `__init__` is written out: one that `dataclass` generates is not compiled, and takes ten times.
+Values made for every request (requests, commands, records) are never changed, yet not frozen: a frozen dataclass takes
+four times as long to make. Their `__init__` is written out: the one that `dataclass` generates is never compiled, and
+takes ten times as long.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ class Random(Protocol):
 
     def random(self) -> float:
         """A float in [0, 1)."""
+        ...
 
 
 class Endpoint(StrEnum):
-    """API calls that reach a replica. The value is the path."""
+    """The API calls that reach a replica; the value is the path."""
 
     __hash__ = str.__hash__  # Enum's own is a function in Python
 
@@ -53,13 +55,13 @@ class Endpoint(StrEnum):
 
 
 GENERATING: Final = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.RESPONSES, Endpoint.MESSAGES})
-"""Endpoints that generate text, so their answers have an output cap."""
+"""Endpoints whose answers have an output cap. The others answer with numbers, or with text as long as the input."""
 WEIGHTLESS: Final = frozenset({Endpoint.TOKENIZE, Endpoint.DETOKENIZE})
-"""Endpoints that an engine answers without its GPU. No latency is learned from them."""
+"""Endpoints that an engine answers without its GPU, so no latency is learned from them."""
 
 
 class Reason(StrEnum):
-    """Why a request was not served: the machine-readable reason in `x-tailgate-reason`, and a metric label."""
+    """Why a request was not served: the machine-readable reason, `x-tailgate-reason` and a metric label."""
 
     __hash__ = str.__hash__  # Enum's own is a function in Python
 
@@ -79,7 +81,7 @@ class Reason(StrEnum):
     EXPECTATION_FAILED = "expectation-failed"
     NO_WEBSOCKETS = "no-websockets"
     RECEIVING_FULL = "receiving-full"
-    # refused because it seems to kill replicas
+    # refused for what it did to replicas
     QUARANTINED = "quarantined"
     # impossible whatever the load
     CONTEXT_LENGTH = "context-length"
@@ -90,7 +92,7 @@ class Reason(StrEnum):
     LIMIT_CONCURRENCY = "limit-concurrency"
     # contended: worth trying again
     PREDICTED = "predicted-breach"
-    """By its forecast, the request would miss an objective."""
+    """The forecast says that it would miss its objective."""
     QUEUE_FULL = "queue-full"
     EVICTED = "evicted"
     # no capacity at all
@@ -102,106 +104,106 @@ class Reason(StrEnum):
     TTFT_TIMEOUT = "ttft-timeout"
     IDLE_TIMEOUT = "idle-timeout"
     TOTAL_TIMEOUT = "total-timeout"
-    # cut by us, because the answer would not have ended well
+    # cut by us, since it would not have ended well by itself
     REPETITION = "repetition"
     OUTPUT_LENGTH = "output-length"
-    # caused by the replica
+    # the replica's doing
     UPSTREAM_UNREACHABLE = "upstream-unreachable"
     UPSTREAM_BUSY = "upstream-busy"
     UPSTREAM_ERROR = "upstream-error"
     UPSTREAM_TRUNCATED = "upstream-truncated"
     UPSTREAM_UNREADABLE = "upstream-unreadable"
     UPSTREAM_REJECTED = "upstream-rejected"
-    # caused by the client
+    # the client's doing
     CLIENT_GONE = "client-gone"
     CLIENT_STALLED = "client-stalled"
-    # caused by the gateway
+    # ours
     INTERNAL = "internal"
 
 
 class Outcome(StrEnum):
-    """How a request ended, for metrics. Goodput is (OK and within the SLO) / (all outcomes that count)."""
+    """How a request ended, for metrics. Goodput counts OK within the SLO over everything in the denominator."""
 
     __hash__ = str.__hash__  # Enum's own is a function in Python
 
     OK = "ok"
     REFUSED = "refused"
-    """Refused by us for lack of capacity. Counts as a miss, like the next three."""
+    """By us, for want of capacity: a miss. So are the next three."""
     TIMEOUT = "timeout"
     CUT = "cut"
-    """We ended an answer that had begun. The answer says so."""
+    """We ended an answer that had begun, and said so in it."""
     ERROR = "error"
     QUOTA = "quota"
-    """The tenant exceeded its limit. Does not count in goodput, like the next two."""
+    """The tenant's own limit: counted apart."""
     INVALID = "invalid"
-    """The request was invalid (4xx)."""
+    """The request was wrong (4xx): counted apart."""
     ABANDONED = "abandoned"
-    """The client left."""
+    """The client left: counted apart."""
 
     @property
     def counts(self) -> bool:
-        """Whether the outcome counts in goodput's denominator."""
+        """Whether goodput's denominator includes it."""
         return self in (Outcome.OK, Outcome.REFUSED, Outcome.TIMEOUT, Outcome.CUT, Outcome.ERROR)
 
 
 class CountSource(StrEnum):
-    """Source of the count in a `count_tokens` answer. A metric label."""
+    """Where the count in a `count_tokens` answer came from. A metric label."""
 
     ENGINE = "engine"
     TOKENIZER = "tokenizer"
     ESTIMATE = "estimate"
-    """Estimated by the learned ratio of tokens to bytes."""
+    """The learned ratio of tokens to bytes."""
 
 
 class MirrorResult(StrEnum):
-    """Outcome of a copy for a shadow pool. A metric label."""
+    """Outcome of a copy that was due. A metric label."""
 
     OK = "ok"
     FAILED = "failed"
-    """No replica of the shadow pool was up, or its answer was an error or too late."""
+    """The shadow pool had no replica up, answered without success, or not in time."""
     FULL = "full"
-    """Not sent, because too many copies, or too many bytes of copies, were under way."""
+    """Too many copies, or bytes of them, were under way, so it was not sent."""
     SHEDDING = "shedding"
-    """Not sent, because the gateway was short of capacity."""
+    """The gateway was short of capacity, so it was not sent."""
 
 
 class Callback(StrEnum):
-    """Kind of the gateway's own callback that raised an exception (a bug). A metric label."""
+    """The callback of ours that raised: a bug. A metric label."""
 
     DECISION = "decision"
     """A call of the controller."""
     COMMAND = "command"
-    """Carrying out commands of the controller."""
+    """Carrying out its commands."""
     REPLICA = "replica"
-    """Bytes or events of a connection: to a replica, from a client, or to the admin port."""
+    """Bytes or news from a connection: to a replica, of a client, to the admin port."""
     CLIENT = "client"
     ADMIN = "admin"
     TIMER = "timer"
     """A deadline of a connection, or periodic work."""
     WATCH = "watch"
-    """Handling a health check, a scrape or a list of models."""
+    """A health check, a scrape or a list of models."""
 
 
 class HedgeResult(StrEnum):
-    """Result of a hedge: a request was sent a second time because its first token was late."""
+    """Result of a hedge: a request that was sent a second time because its first token was late."""
 
     WON = "won"
     LOST = "lost"
-    """The first attempt had its first token before the duplicate."""
+    """The first attempt had the first token after all."""
     FAILED = "failed"
-    """Neither attempt had a first token."""
+    """Neither had one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """The leading blocks of a prompt. Each block is named by a hash of the prompt up to the block's end."""
+    """The beginning of a prompt: its leading blocks, each named by a hash of the prompt up to the block's end."""
 
     blocks: tuple[int, ...] = ()
-    """Hashes (64 bits) of the blocks, from the beginning of the prompt."""
+    """Hashes (64 bits), the shortest beginning first."""
     ends: tuple[int, ...] = ()
     """Bytes of the prompt up to the end of each block, ascending."""
-    size: int = 0  # bytes of the whole prompt in the form that is hashed
-    has_media: bool = False  # whether pictures or sound are part of the prompt, with an estimated size
+    size: int = 0  # bytes of the whole prompt, as it was hashed
+    has_media: bool = False  # whether a part of it represents pictures or sound, at an estimated size
 
 
 NO_PREFIX: Final = Prefix()
@@ -209,7 +211,7 @@ NO_PREFIX: Final = Prefix()
 
 @dataclass(slots=True, init=False)
 class Request:
-    """A request that needs a replica. The caller fills it once; then it is only read."""
+    """One request that wants a replica. Filled once by the caller, then read only."""
 
     id: int
     policy: Policy
@@ -219,41 +221,42 @@ class Request:
     endpoint: Endpoint
     stream: bool
     prompt_bytes: int
-    """UTF-8 bytes of all parts that become prompt: messages, tools, instructions."""
+    """UTF-8 bytes of everything that becomes prompt: messages, tools, instructions."""
     prompt_exact: int | None
-    """Exact number of prompt tokens (from token ids or a tokenizer); None if only an estimate is possible."""
+    """Prompt tokens where known exactly (token ids, a tokenizer); else None and an estimate is learned."""
     max_tokens: int | None
-    """Output cap per choice that the client set; None if it set none."""
+    """Output tokens per choice that the client asked for; None without a figure."""
     choices: int
-    """Number of sequences to generate: n (or best_of) times `batch`, >= 1."""
+    """Number of sequences generated: n (or best_of) times the batch size, >= 1."""
     body_bytes: int
     head_at: float
     body_at: float
     batch: int = 1
-    """Number of prompts in the request. Each has to fit a pool by itself."""
+    """Number of prompts. Each has to fit a pool by itself."""
     asked_model: str = ""
-    """Model name that the client asked for, if `model` is the catch-all."""
+    """Model name that the client asked for, where `model` is the catch-all."""
     body_hash: int | None = None
-    """64-bit hash of the body; None while the controller has no `suspects`."""
+    """64-bit hash of the body; None as long as the controller has no `suspects`."""
     slo: Slo | None = None
-    """The tier's SLO, tightened as the request asks for; None if it is the tier's own."""
+    """SLO of its tier, tightened as the request asks for; None: that of the tier."""
     assembled: bool = False
-    """Whether the replica streams the answer to us, while the client gets it as a whole."""
+    """Whether its replica streams to us, and the client gets the answer as a whole."""
     prefix: Prefix = NO_PREFIX
-    """Hashes of the prompt's beginning, by which replicas that have it cached are found."""
+    """Finds the replicas that have already read the beginning of its prompt."""
     split: str = ""
-    """Name of the split model that the client asked for, if `model` is an arm of it."""
+    """Split model that the client asked for, where `model` is an arm of it."""
     is_token_ids: bool = False
-    """Whether the prompt consists of token ids, which have a meaning only for this model."""
+    """Whether its prompt is token ids, which mean something to its own model alone."""
     fallback_of: str = ""
-    """Name of the model that the client asked for, if `model` is the fallback of its tier."""
+    """Model that would have served it, where `model` is the fallback of its tier."""
     adapter: str = ""
-    """LoRA adapter that the client asked for, under the name that replicas list; empty if none."""
+    """LoRA adapter of `model` that it asks for, under the name that replicas list; empty: none."""
     session: Session | None = None
+    """The session that it belongs to, if it names one."""
     comeback: bool = False
-    """Whether the client says that this is a retry."""
+    """Whether its client says that it tries again."""
     stored: StoredResponse | None = None
-    """The stored response that the request continues; None if none."""
+    """The response that it continues, if any."""
 
     def __init__(
         self,
@@ -315,52 +318,54 @@ class Request:
 
     @property
     def visible(self) -> bool:
-        """Whether the tokens of its answer can be seen one by one as they come."""
+        """Whether its first token, and each after it, can be seen as it comes."""
         return self.stream or self.assembled
 
 
 class AttemptOutcome(StrEnum):
+    """How one attempt at one replica ended."""
+
     __hash__ = str.__hash__  # Enum's own is a function in Python
 
     COMPLETE = "complete"
     REJECTED = "rejected"
     """The engine answered 4xx: the request's fault, neutral to health."""
     BUSY = "busy"
-    """The engine answered 429 or 503, or a 200 that contains such an error: neutral to the breaker."""
+    """The engine answered 429 or 503, or a 200 that carries such an error: neutral to the breaker."""
     CLOSING = "closing"
-    """The engine answered that it is shutting down. It has not worked on the request, and accepts no others."""
+    """The engine answered that it is shutting down. It has not worked on the request, and takes no others."""
     FAILED = "failed"
     """The engine answered another 5xx, or an error event."""
     UNREACHABLE = "unreachable"
-    """No connection could be made: the replica never saw the request."""
+    """No connection; the replica never saw the request."""
     CONNECT_TIMEOUT = "connect-timeout"
     RESET = "reset"
     """The connection broke before any byte of the answer."""
     TRUNCATED = "truncated"
-    """The answer broke off, was not HTTP, or was aborted by the engine."""
+    """The answer broke off, was not HTTP, or was given up by the engine."""
     UNREADABLE = "unreadable"
     """The answer is complete HTTP, but its content cannot be forwarded: neutral to health."""
     CANCELLED = "cancelled"
-    """We closed the attempt: the client left, a deadline passed, or another attempt won."""
+    """We closed it: the client left, a deadline passed, or another attempt won."""
 
 
 @dataclass(slots=True, init=False)
 class AttemptResult:
-    """The result of an attempt. Token counts are from the engine's `usage`; None if it sent none."""
+    """Facts at the end of an attempt. Token counts are the engine's own `usage`, None where it gave none."""
 
     end: AttemptOutcome
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     tokens_seen: int = 0
-    """Number of events with content that were forwarded. It is the estimate of output tokens if there is no usage."""
+    """Events with content that passed: the estimate of output tokens without a usage."""
     status: int | None = None
     retry_after_s: float | None = None
     body_hash: int | None = None
-    """64-bit hash of the request body, if the connection broke before commit."""
+    """64-bit hash of the body, where the connection broke off before commit."""
     empty: bool = False
-    """Whether the answer is complete but useless: nothing was generated, or it cannot be read."""
+    """Whether it is complete but useless: nothing was generated, or it cannot be read."""
     cached_tokens: int | None = None
-    """Prompt tokens that the engine found in its prefix cache; None if it does not report them."""
+    """Prompt tokens that the engine found in its prefix cache; None if it does not say."""
 
     def __init__(
         self,
@@ -387,35 +392,35 @@ class AttemptResult:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Result of a health check, a scrape or a model list of one replica. Missing values are None."""
+    """Result of a health check, a scrape or a model list of one replica; None for a figure it lacks."""
 
     healthy: bool | None = None
     waiting: int | None = None
     running: int | None = None
     kv_fraction: float | None = None
     preemptions: int | None = None
-    """Number of preemptions since the engine started: requests that lost their KV cache because it was full."""
+    """Requests that lost their KV cache for want of room, since the engine started."""
     context_tokens: int | None = None
-    """The smallest `max_model_len` of the models that the replica serves."""
+    """The shortest `max_model_len` of the models it serves."""
     late: bool = False
     """Whether the health check timed out."""
     adapters: tuple[str, ...] | None = None
-    """LoRA adapters that the replica lists."""
+    """LoRA adapters that it lists,"""
     max_adapters: int | None = None
-    """How many LoRA adapters it can have in one batch."""
+    """how many of them it can have in one batch,"""
     active_adapters: tuple[str, ...] | None = None
-    """LoRA adapters with running or waiting requests there."""
+    """and which adapters have requests there, running or waiting."""
     cache_queries: int | None = None
-    """Prompt tokens that were looked up in the prefix cache since the engine started."""
+    """Prompt tokens looked up in the prefix cache since the engine started,"""
     cache_hits: int | None = None
-    """Prompt tokens that were found in the prefix cache since the engine started."""
+    """and those that were found."""
     asked_at: float | None = field(default=None, compare=False)
-    """Start of the health check; None stands for now. It is ignored when samples are compared."""
+    """Start of the health check; None: just now. Two samples with equal figures are equal whatever its value."""
 
 
 @dataclass(slots=True, init=False)
 class Record:
-    """Record of a request that is over, for metrics, logs and the journal. Durations in seconds."""
+    """One request from end to end, for metrics, logs and the journal. Durations in seconds."""
 
     request: Request
     outcome: Outcome
@@ -423,30 +428,30 @@ class Record:
     pool: str | None
     replica: str | None
     queue_s: float
-    """From body complete to the first dispatch, or to the end if there was none."""
+    """From body complete to the first dispatch, or to the end without one."""
     ttft_s: float | None
     """From body complete to the first content token; None if there was none, or the answer was not streamed."""
     tpot_s: float | None
-    """(ended - first token) / (output tokens - 1); None for fewer than two tokens, or if TTFT is None."""
+    """(ended - first token) / (output tokens - 1); None below two tokens, or where TTFT is None."""
     e2e_s: float
     prompt_tokens: int
     output_tokens: int
     tokens_exact: bool
-    """Whether the token counts are from the engine's `usage`; if not, they are estimates."""
+    """Whether the counts are the engine's `usage`; else they are our estimate."""
     good: bool
-    """Whether the outcome is OK and every latency is within its bound."""
+    """OK and within every bound of its tier's SLO."""
     attempts: int
     breach: float | None = None
-    """P(breach) that was forecast on arrival; None without a forecast."""
+    """P(breach) as forecast on arrival; None without a forecast."""
     would_shed: bool = False
-    """Whether the tier's mode is `shadow`, and `enforce` would have shed the request."""
+    """Whether its tier is in shadow, and enforcement would have shed it."""
     explored: bool = False
-    """Whether the request was doubtful and was admitted as exploration, to learn from its outcome."""
+    """Whether it was admitted by exploration: doubtful, but let in to learn from."""
     degraded: bool = False
     hedged: HedgeResult | None = None
     waited: bool = False
     in_vain: float | None = None
-    """P(refused after waiting) that was forecast when it was queued; None without a wait or a forecast."""
+    """P(it is refused after waiting), as forecast when it was queued; None without a wait or a forecast."""
 
     def __init__(
         self,
@@ -493,8 +498,3 @@ class Record:
         self.hedged = hedged
         self.waited = waited
         self.in_vain = in_vain
-
-    @property
-    def admission(self) -> int:
-        """Index of its count among four: refused and admitted newcomers, then refused and admitted comebacks."""
-        return 2 * self.request.comeback + (self.attempts > 0)

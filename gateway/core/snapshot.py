@@ -1,4 +1,4 @@
-"""Snapshot: a copy of the controller's state, for the admin pages and metrics."""
+"""State of the controller, copied out for people and metrics. Reading it changes nothing."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ class ReplicaState(StrEnum):
 
     UP = "up"
     DOWN = "down"
-    """The breaker is open: nothing is sent."""
+    """Its breaker is open: nothing is sent."""
     PROBING = "probing"
-    """The breaker is half-open: one request at a time is sent."""
+    """Its breaker is half open: one request at a time."""
     EJECTED = "ejected"
-    """The replica is an outlier (slow, silent, or with odd answers): only probes are sent."""
+    """Slower than its pool, or silent: only probes are sent."""
     DRAINED = "drained"
     """An operator drained it: nothing new is sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class HealthView:
-    """How one replica compares with its pool. Scores and excesses are natural logarithms of latency ratios."""
+    """How one replica compares with its pool. Scores and excesses are natural logarithms of ratios."""
 
     out: str | None = None
-    """Reason of the ejection: slow-ttft, slow-itl, stalled, odd-answers. None if it is not ejected."""
+    """Why it is ejected: slow-ttft, slow-itl, stalled, odd-answers."""
     why: str = ""
-    """The reason in words, with figures."""
+    """The same for people, with figures."""
     back_in_s: float | None = None
-    """Seconds until its probes are judged; None if it is not ejected, or is silent."""
+    """When its probes are judged; None if it is not ejected, or still silent."""
     ttft_score: float = 0.0
-    """Mean log(TTFT / TTFT expected at the pool's typical replica)."""
+    """Mean log-ratio of its TTFT to what its pool takes."""
     ttft_excess: float = 0.0
-    """`ttft_score` minus the median score of the pool."""
+    """That score less the pool's median."""
     ttft_z: float = 0.0
     itl_score: float = 0.0
     itl_excess: float = 0.0
     itl_z: float = 0.0
     share: float = 1.0
-    """Share (0-1) of the slots that slow start allows."""
+    """Share (0-1) of its slots that slow start gives it."""
     ejections: tuple[tuple[str, int], ...] = ()
-    """Number of ejections by reason."""
+    """Count of ejections by reason."""
 
 
 WELL = HealthView()
 
 
 class CapacityBound(StrEnum):
-    """The bound that keeps a replica from taking one more request of a tier with mode `enforce`."""
+    """The bound that keeps a replica from one more request of an enforced tier."""
 
     SLOTS = "slots"
     PROMPTS = "unread prompts"
@@ -64,22 +64,22 @@ class CapacityBound(StrEnum):
 
 
 def usual(bounds: Sequence[CapacityBound]) -> CapacityBound | None:
-    """The most frequent bound; of equally frequent ones the first. None if `bounds` is empty."""
+    """The most frequent of them, the first of equals; None of none."""
     return max(dict.fromkeys(bounds), key=bounds.count, default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class CacheView:
-    """The prefix cache of one replica. Token counts are totals since the start."""
+    """The prefix cache of one replica. Counts of tokens are since the start."""
 
     hit_rate: float | None = None
-    """Share (0-1) of recent prompt tokens that the engine found in its cache; None if it does not report it."""
+    """Share (0-1) of recent prompt tokens that its engine found there; None if it does not report it."""
     kept: float = 1.0
-    """Share (0-1) of the indexed tokens that the engine finds in its cache."""
+    """Share (0-1) of the tokens expected there that the engine finds."""
     predicted_tokens: int = 0
-    """Prompt tokens that were expected to be cached when sent."""
+    """Prompt tokens that were assumed to be cached when sent."""
     reported_tokens: int = 0
-    """Prompt tokens that answers reported as cached."""
+    """Prompt tokens that answers report as cached."""
 
 
 UNKNOWN_CACHE: Final = CacheView()
@@ -87,7 +87,7 @@ UNKNOWN_CACHE: Final = CacheView()
 
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
-    """State of one replica. `sample_age_s`: age of the last scrape that was answered; None if none was."""
+    """One replica now. `sample_age_s` is the age of the last scrape that was answered, None if none ever was."""
 
     name: str
     url: str
@@ -95,38 +95,38 @@ class ReplicaView:
     state: ReplicaState
     in_flight: int
     unprefilled_tokens: int
-    """Prompt tokens that the engine has probably not read yet."""
+    """Prompt tokens sent to it, of requests without a first token yet."""
     failures: int
-    """Number of consecutive failures, as counted by the breaker."""
+    """Consecutive failures counted by the breaker."""
     sample: Sample | None
     sample_age_s: float | None
     slots: int = 0
-    """Number of requests that it may have at a time: configured, learned, or 1 while the breaker is half-open."""
+    """Requests it may be sent at once: written, learned, or one while it is probed."""
     held_tokens: int = 0
-    """Tokens of context that its requests use."""
+    """Tokens of context that its open requests use."""
     kv_capacity_tokens: float | None = None
-    """Size of its KV cache in tokens of context, estimated from scrapes; None until known."""
+    """Tokens of context that its KV cache holds, estimated from scrapes."""
     preemption_ratio: float = 0.0
-    """Preemptions per request sent, over about the last minute."""
+    """Preemptions per request sent, of the last minute or so."""
     health: HealthView = WELL
     refusals: int = 0
-    """Number of 429 and 503 answers in a row."""
+    """429 and 503 in a row."""
     rests_s: float = 0.0
-    """Seconds of backoff left; 0 if there is none."""
+    """Seconds of backoff left, after it refused or asked for time."""
     step_s: float | None = None
-    """Predicted mean step (seconds) with its present requests; None until costs are known."""
+    """Mean time of a step with the requests that it has; None before its costs are known."""
     step_limit_s: float | None = None
-    """Longest mean step (seconds) that keeps the TPOT and e2e objectives in use; None without any."""
+    """Longest mean step that keeps the TPOT objectives in use; None without one."""
     bound: CapacityBound | None = None
-    """The bound that keeps it from taking more requests now; None if it has room."""
+    """Why it is sent nothing more now; None if it has room."""
     cache: CacheView = UNKNOWN_CACHE
     adapters: tuple[str, ...] = ()
-    """LoRA adapters that have requests there, from this gateway or others; sorted."""
+    """LoRA adapters loaded there: with requests, from here or elsewhere. Sorted."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """State of one pool. `slots`: the sum over replicas that get requests."""
+    """One pool now. `slots` is the sum over replicas that get requests."""
 
     name: str
     in_flight: int
@@ -135,25 +135,23 @@ class PoolView:
     queue_limit: int
     slots: int
     drain_rate: float | None
-    """Rate (1/s) at which the pool gets room for requests while new requests have to wait; None until some had to."""
+    """Requests per second that the pool makes room for while newcomers have to wait; None before any had to."""
     replicas: tuple[ReplicaView, ...]
     panic: bool = False
-    """Whether so few replicas are healthy that ejected replicas are used as well."""
+    """Whether so few replicas are healthy that ejected ones are used as well."""
     held: int = 0
-    """Number of requests that were dispatched and are not over."""
+    """Requests that were dispatched here and are not over."""
     held_s: float = 0.0
-    """Sum of the ages of these requests since their dispatch, in seconds."""
+    """Sum of their ages since dispatch, in seconds."""
     scale: ScaleView | None = None
-    """The autoscaling signal; None until it is known."""
+    """How many replicas it wants; None before that is known."""
     prefill_limit_tokens: float | None = None
-    """Limit on a replica's unread prompt tokens; None until it is known."""
+    """Unread prompt tokens beyond which a replica is sent no more; None before that is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitView:
-    """Remaining limits of one tenant; None if the tier sets no limit. `reset`: seconds until the limit is full
-    again.
-    """
+    """Remaining limits of one tenant now; None where the tier sets no limit. `reset` is seconds until full again."""
 
     tenant: str
     tier: str
@@ -169,61 +167,61 @@ class LimitView:
 
 @dataclass(frozen=True, slots=True)
 class TierView:
-    """The risk that admission takes for one tier."""
+    """Risk that admission takes for one tier now."""
 
     name: str
     threshold: float
     """Largest P(breach) that is admitted."""
     budget_left: float | None
-    """Remaining error budget, -1 to 1; None if there are too few answers."""
+    """Remaining error budget, -1 to 1; None after too few answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class HedgeThresholdView:
-    """TTFTs of one pool, for prompts with `unread_tokens` / 2 (exclusive) to `unread_tokens` tokens to read."""
+    """TTFT of one pool's prompts with at most `unread_tokens` to read, and more than half of that."""
 
     unread_tokens: int
     samples: int
     censored: int
-    """Number of samples that were cancelled before a first token."""
+    """Samples that were cut short before a first token."""
     p95_s: float | None
-    """p95 of TTFT in seconds, counted from sent; None before enough samples."""
+    """Seconds since sent; None before enough samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class HedgePoolView:
-    """State of hedging in one pool."""
+    """Basis of hedging decisions in one pool."""
 
     pool: str
     thresholds: tuple[HedgeThresholdView, ...]
     won: float | None
-    """Share (0-1) of the last 200 duplicates that won; None before any duplicate."""
+    """Share (0-1) of the last 200 duplicates that had the first token; None before a duplicate."""
     resting: bool
-    """Whether hedging is suspended for a minute, because too few duplicates won."""
+    """Whether hedging is off for a while, since too few duplicates won."""
 
 
 @dataclass(frozen=True, slots=True)
 class HedgeTierView:
-    """Cost and gain of one tier's duplicates. Counts are totals since the start."""
+    """Spending of one tier on duplicates, and their gain. Counts since the start."""
 
     tier: str
     requests_left: float
-    """Number of duplicates that the tier may send now."""
+    """Duplicates that it may send now."""
     tokens_left: float
-    """Prompt tokens that its duplicates may cost now; below zero after a duplicate of a long prompt."""
+    """Prompt tokens that duplicates may cost now; below zero after a long prompt."""
     held: int
-    """Number of requests in the holdout, which are never hedged."""
+    """Requests of the control group, which are never hedged."""
     outcomes: tuple[tuple[str, int], ...]
-    """Number of duplicates, by result."""
+    """Duplicates by result."""
     denied: tuple[tuple[str, int], ...]
-    """Number of late requests that got no duplicate, by reason."""
+    """Late requests without a duplicate, by reason."""
     wasted_prompt_tokens: int
     wasted_output_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The whole state at one moment."""
+    """Everything at one moment."""
 
     generation: int
     pools: tuple[PoolView, ...]
@@ -237,5 +235,5 @@ class Snapshot:
 
     @property
     def held(self) -> dict[str, tuple[int, float]]:
-        """By pool: the number of dispatched requests, and the sum of their ages in seconds."""
+        """`Controller.held` at that moment."""
         return {pool.name: (pool.held, pool.held_s) for pool in self.pools}

@@ -1,9 +1,8 @@
-"""The connection of one client: an asyncio protocol that uvicorn runs. It calls the request handler without a
-framework.
+"""The connection of one client: a protocol that uvicorn runs, joined to the request handler without a framework.
 
-It closes gaps that were measured in uvicorn's own protocol, version 0.54 (docs/internals/adr/0001-data-plane.md).
-uvicorn waits for ever for the rest of a request, and for a client that stopped reading. It accepts headers without
-limit, and takes trailers for headers. If a client leaves after it pipelined another request, uvicorn does not notice.
+This protocol closes measured gaps of uvicorn 0.54 (docs/internals/adr/0001-data-plane.md). uvicorn waits for ever for
+the rest of a request, and for a stalled reader. It accepts headers without limit, and takes trailers for headers. It
+does not notice that a client has left after it pipelined another request.
 
     IDLE ──bytes──> RECEIVING ──whole request──> ANSWERING ──answer complete──> IDLE
                         └── refused with the body unread ──> LINGERING ──> closed
@@ -42,7 +41,7 @@ class Phase(Enum):
     LINGERING = auto()
 
 
-# Module names are used, since reading an enum member through its class takes ten times as long (CPython 3.11).
+# Reading a member through its class costs ten times as much as a name of the module (CPython 3.11).
 _IDLE: Final = Phase.IDLE
 _RECEIVING: Final = Phase.RECEIVING
 _ANSWERING: Final = Phase.ANSWERING
@@ -50,7 +49,7 @@ _LINGERING: Final = Phase.LINGERING
 
 
 class ClientConnection(Client):
-    """One client connection, with one request at a time. uvicorn uses it like its own protocols."""
+    """One client connection; one request at a time. To uvicorn it is one of its own protocols."""
 
     def __init__(
         self,
@@ -72,9 +71,9 @@ class ClientConnection(Client):
         self._keep_alive = True
         self._exchange: Exchange | CountUnderWay | None = None
         self._occupancy: Occupancy | None = None
-        """Counter of the pool that serves the current request; None if none does."""
+        """The pool of the current request."""
         self._decoder: BodyDecoder | None = None
-        """Decodes the current body if it is compressed; else None."""
+        """Decodes the current body, if it is compressed."""
 
     # ---- asyncio.Protocol
 
@@ -97,21 +96,20 @@ class ClientConnection(Client):
         self.eof_received()
 
     def eof_received(self) -> None:
-        """The client closed its sending side. It counts as gone, since a half-closed connection looks the same as a
-        closed one.
-        """
-        # It is reported here, not in `connection_lost`, which is called only after the client has read everything.
+        """A client that closes its sending side counts as gone: a half-closed connection cannot be told from a closed
+        one."""
+        # Reported here, not in connection_lost, which waits until the client has read everything.
         exchange = self._exchange
         try:
             self._leave(Reason.CLIENT_GONE)
-        except Exception as error:  # noqa: BLE001 - a bug affects only this connection
+        except Exception as error:  # noqa: BLE001 - a bug costs this connection
             self._exchange = exchange
             self.broke(Callback.CLIENT, error)
 
     def data_received(self, data: bytes) -> None:
         try:
             self._received(data)
-        except Exception as error:  # noqa: BLE001 - a bug affects only this connection
+        except Exception as error:  # noqa: BLE001 - a bug costs this connection
             self.broke(Callback.CLIENT, error)
 
     def _received(self, data: bytes) -> None:
@@ -119,8 +117,7 @@ class ClientConnection(Client):
         if phase is _LINGERING:
             return
         if phase is _ANSWERING:
-            # The next request is not parsed yet. Otherwise a later disconnect would be seen only when the answer is
-            # complete.
+            # If it were parsed, a later disconnect would go unseen until the answer is complete.
             if data.strip(b"\r\n"):
                 self.abort()
             return
@@ -181,7 +178,7 @@ class ClientConnection(Client):
                 self._answer_read(*found)
 
     def _enter(self, body: bytes) -> None:
-        """Start the exchange of the complete request, or reject it."""
+        """Parse the complete request, or reject it."""
         handler, reader = self._handler, self._reader
         endpoint, caller = reader.endpoint, reader.caller
         assert endpoint is not None
@@ -204,7 +201,7 @@ class ClientConnection(Client):
             self.done()
 
     def decoded(self, body: bytes | Problem) -> None:
-        """Take the decoded body, or the problem because of which there is none."""
+        """A compressed body is decoded, or there is none."""
         self._decoder = None
         if isinstance(body, Problem):
             self._refuse(body)
@@ -212,7 +209,7 @@ class ClientConnection(Client):
             self._enter(body)
 
     def _refuse(self, problem: Problem) -> None:
-        """Reject a complete request."""
+        """Reject a request that is complete."""
         self._write_rejection(problem, close=not self._keep_alive)
         self.done()
 
@@ -229,14 +226,12 @@ class ClientConnection(Client):
         reader = self._reader
         answer = self._handler.rejection(reader.dialect, problem, reader.head, reader.caller, close=close)
         if reader.method == b"HEAD":
-            # The answer to a HEAD must have no body, which would be read as the beginning of the next answer.
+            # Bytes after the head would be read as the beginning of the next answer.
             answer = answer[: answer.index(b"\r\n\r\n") + 4]
         self.write(answer)
 
     def _reject(self, problem: Problem) -> None:
-        """Reject a request before it is complete. The connection is closed without a reset, which could destroy the
-        answer.
-        """
+        """Answer before the request is complete, and close without a reset, which could destroy the answer."""
         limits = self._limits
         limits.receiving.stop(self)
         limits.let_go(self)
@@ -244,7 +239,7 @@ class ClientConnection(Client):
         self._write_rejection(problem, close=True)
         self.hand_on()
         self._phase = _LINGERING
-        # Closing a socket with unread bytes sends a reset (RST), which could destroy the answer in the client's buffer.
+        # Closing with unread bytes would send RST and could destroy the answer in the client's buffer.
         if self.transport.can_write_eof():
             self.transport.write_eof()
         limits.lingering.start(self, self._clock())
@@ -252,7 +247,7 @@ class ClientConnection(Client):
     # ---- Client
 
     def placed(self, pool: str, since: float) -> None:
-        """The request has been in `pool` since its first dispatch at `since`."""
+        """The request has its first dispatch, in that pool."""
         occupancy, before = self._limits.occupancy(pool), self._occupancy
         if occupancy is before:
             return
@@ -263,7 +258,7 @@ class ClientConnection(Client):
         self._occupancy = occupancy
 
     def _out(self) -> None:
-        """Count that the request leaves its pool."""
+        """The request leaves its pool."""
         occupancy, self._occupancy = self._occupancy, None
         if occupancy is not None:
             occupancy.end(self._clock())
@@ -273,7 +268,7 @@ class ClientConnection(Client):
         self._exchange = None
         try:
             self._rest()
-        except Exception as error:  # noqa: BLE001 - a bug affects only this connection
+        except Exception as error:  # noqa: BLE001 - a bug costs this connection
             self._supervisor.caught(Callback.CLIENT, error)
             self.transport.abort()
 
@@ -284,14 +279,13 @@ class ClientConnection(Client):
             self._phase = _IDLE
             self._limits.idle.start(self, self._clock())
             if self.full:
-                # While the client does not read its answers, no more of its requests are read. Otherwise answers would
-                # pile up.
+                # A client that sends requests without reading would pile up answers.
                 self.transport.pause_reading()
         else:
             self.close()
 
     def cut(self) -> None:
-        """The answer ends here, incomplete; close the connection."""
+        """The answer ends here, incomplete, and the connection with it."""
         self._exchange = None
         self._out()
         self.transport.abort()
@@ -318,14 +312,14 @@ class ClientConnection(Client):
     # ---- ends
 
     def too_slow(self) -> None:
-        """The request did not arrive in time: reject it. A connection that sent nothing is closed silently."""
+        """The request did not arrive in time; a connection that sent nothing is closed silently."""
         if self._phase is _RECEIVING:
             self._reject(Problem(Reason.RECEIVE_TIMEOUT))
         else:
             self.close()
 
     def stalled(self) -> None:
-        """The client reads nothing, or almost nothing, of its answer: close the connection."""
+        """The client reads nothing, or almost nothing, of its answer."""
         if self.has_taken_some:
             self.watch_stall()
             return
@@ -344,9 +338,9 @@ class ClientConnection(Client):
         self.transport.abort()
 
     def broke(self, callback: Callback, error: Exception) -> None:
-        """A callback of this connection raised an exception: send an error if possible, and close.
+        """A callback of this connection raised: send an error if possible, and close.
 
-        The driver ends a request under way, and frees its resources.
+        The driver ends a running request, and frees its resources.
         """
         exchange = self._exchange
         if isinstance(exchange, CountUnderWay):
@@ -365,14 +359,12 @@ class ClientConnection(Client):
                 self.done()
             else:
                 self.abort()
-        except Exception as again:  # noqa: BLE001 - nothing more can be sent to the client
+        except Exception as again:  # noqa: BLE001 - nothing can be said any more
             self._supervisor.caught(callback, again)
             self.transport.abort()
 
     def shutdown(self) -> None:
-        """Called by uvicorn when the server shuts down. An answer under way is finished; then the connection is
-        closed.
-        """
+        """For uvicorn: the server shuts down. A running answer is finished, then the connection is closed."""
         if self._phase is _IDLE:
             self.close()
 

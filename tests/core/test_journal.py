@@ -43,7 +43,6 @@ READS = {
     "quarantined",
     "suspects",
     "restarts",
-    "session_key",
     "explain",
 }
 """Public methods that answer a question and change nothing."""

@@ -1,1 +1,1 @@
-"""Decides whether a request is admitted: admission, breach probability, placement, accounting, error budget."""
+"""May a request come in: admission, breach probability, placement, accounting, error budget."""

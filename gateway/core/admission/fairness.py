@@ -1,15 +1,13 @@
-"""Keeps prompts of one length from being refused much more often than the requests of their tier on average.
+"""Prevents that prompts of one length are refused much more often than their tier.
 
-Under overload a long prompt becomes doubtful sooner than a short one, because reading it takes more of its time.
-Without this rule, admission would refuse nearly all long prompts. So prompts of each length get a share of their tier's
-admissions. Lengths between two powers of two count as one length. A doubtful new request is admitted if, counting it as
-admitted,
+Under overload a long prompt becomes doubtful sooner than a short one, because reading it takes more of its time. Left
+alone, admission would refuse nearly all long prompts. So prompts of each length have a share of their tier's
+admissions. Two lengths are distinguished by powers of two. A doubtful newcomer of a length is admitted if with it
 
     admitted of the length <= (admitted / offered of the tier - `fairness`) x offered of the length
 
-over the last minute. If the tier values requests by tokens, `fairness` is 0 for prompts longer than the mean: they are
-refused no more often than the average. An admitted long prompt waits for its turn like others. The queue is ordered by
-latest start, so it goes before most short prompts.
+over the last minute. If requests are valued by tokens, a prompt longer than the mean may not be refused more often at
+all. An admitted long prompt waits for its turn like others: by latest start, it goes before most short ones.
 """
 
 from __future__ import annotations
@@ -18,14 +16,14 @@ import math
 from typing import Final
 
 MEMORY_S: Final = 60.0
-"""Time constant (seconds) with which past requests are forgotten exponentially."""
+"""Requests are forgotten exponentially over so long."""
 MARGIN: Final = 0.03
-"""Subtracted from `fairness` (0-1) when deciding, since some of the requests that are admitted will be late."""
+"""Margin (0-1) by which acceptances are planned closer: some requests are admitted and late."""
 LENGTHS: Final = 24
 
 
 class Admissions:
-    """Numbers of requests offered and admitted lately."""
+    """Requests offered and admitted lately."""
 
     __slots__ = ("_at", "admitted", "offered")
 
@@ -34,18 +32,18 @@ class Admissions:
         self._at = 0.0
 
     def kept(self, now: float) -> float:
-        """Share (0-1) of the counts that is not forgotten by `now`."""
+        """Share (0-1) of the counts that is left at `now`."""
         return math.exp((self._at - now) / MEMORY_S)
 
     def settle(self, now: float) -> None:
-        """Apply the forgetting up to `now` to the counts."""
+        """Forget up to `now`."""
         kept = self.kept(now)
         self.offered *= kept
         self.admitted *= kept
         self._at = now
 
     def decided(self, admitted: bool, now: float) -> None:
-        """Count one more request as offered, and as admitted if it was."""
+        """One more was offered."""
         self.settle(now)
         self.offered += 1.0
         if admitted:
@@ -53,22 +51,22 @@ class Admissions:
 
 
 class LengthFairness:
-    """Requests of one tier offered and admitted, by prompt length."""
+    """Admissions of one tier by the length of prompts."""
 
     __slots__ = ("_all", "_lengths", "_tokens")
 
     def __init__(self) -> None:
         self._all = Admissions()
         self._tokens = Admissions()
-        """The same as `_all`, but its `offered` sums prompt tokens."""
+        """Tokens of their prompts."""
         self._lengths = [Admissions() for _ in range(LENGTHS)]
 
     def is_long(self, prompt_tokens: int) -> bool:
-        """Whether this prompt is longer than the mean prompt offered lately."""
+        """Whether this prompt is longer than the mean of those offered."""
         return prompt_tokens * self._all.offered > self._tokens.offered
 
     def is_owed(self, prompt_tokens: int, fairness: float, now: float) -> bool:
-        """Whether a doubtful request of this length is to be admitted. With `fairness` 1 it never is."""
+        """Whether a request of this length is to be admitted, though it is doubtful. `fairness` 1: never."""
         if fairness >= 1.0 or not self._all.offered:
             return False
         length = self._lengths[length_of(prompt_tokens)]
@@ -77,19 +75,19 @@ class LengthFairness:
         return kept * length.admitted + 1.0 <= share * (kept * length.offered + 1.0)
 
     def decided(self, prompt_tokens: int, admitted: bool, now: float) -> None:
-        """Count a request that was admitted, or refused on arrival."""
+        """A request was admitted, or refused on arrival."""
         self._tokens.settle(now)
         self._tokens.offered += prompt_tokens
         self._all.decided(admitted, now)
         self._lengths[length_of(prompt_tokens)].decided(admitted, now)
 
     def lost(self, prompt_tokens: int, now: float) -> None:
-        """Take back the admission of a request that was refused after all."""
+        """A request that was admitted was refused after all."""
         for count in (self._all, self._lengths[length_of(prompt_tokens)]):
             count.settle(now)
             count.admitted = max(0.0, count.admitted - 1.0)
 
 
 def length_of(prompt_tokens: int) -> int:
-    """Index of the length class. All lengths between two powers of two are one class."""
+    """All lengths between two powers of two count as one."""
     return min(LENGTHS - 1, prompt_tokens.bit_length())

@@ -1,4 +1,4 @@
-"""Counts a failed attempt as load of its replica for as long as a useful answer would have taken."""
+"""Counts useless answers as load of their replica."""
 
 from __future__ import annotations
 
@@ -9,26 +9,24 @@ from gateway.core.fleet.replica import BaseReplica
 from gateway.core.fleet.slot import R, Slot
 
 MAX_IMPUTED_S: Final = 60.0
-"""A failed attempt counts as load for at most this long."""
+"""Longest time for which a useless answer counts as load."""
 
 
 class ImputedLoad:
-    """Failed attempts of one pool that still count as load of their replicas.
+    """Counts each failed attempt as load of its replica for as long as a useful one takes.
 
-    Otherwise a replica that fails at once would look idle and get every request.
+    Otherwise a replica that fails at once would look idle, and get every request.
     """
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, BaseReplica, int]] = []
-        """(end of the load, slot number, replica, prompt tokens). The number is negative for a request, positive for
-        its prompt.
-        """
+        """End of the load, slot number (negative for the request, positive for its prompt), replica, prompt tokens."""
 
     def __len__(self) -> int:
         return len(self._heap)
 
     def add(self, slot: Slot[R], stay_s: float, now: float) -> None:
-        """Count a slot that was released without a useful answer. `stay_s`: mean seconds of a useful answer."""
+        """A slot was released without a useful answer. A useful answer takes `stay_s` in the mean."""
         replica: BaseReplica = slot.replica
         prediction = slot.prediction
         read_s = 0.0 if prediction is None else prediction.expected_s

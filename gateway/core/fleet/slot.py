@@ -1,6 +1,6 @@
 """A slot is a lease: the right to have one request at a replica. It is acquired once and released once.
 
-The counts that slots change are kept here as well, so that pools need not know attempts or requests.
+The counts that slots change are kept here as well, so that a pool does not know attempts and requests.
 """
 
 from __future__ import annotations
@@ -22,35 +22,32 @@ _rank: Final = attrgetter("rank")
 
 
 class Slots(Generic[R]):
-    """The slots in use of one pool, and its replicas that have a free one."""
+    """The slots of one pool that are in use, and the replicas that have one to spare."""
 
     def __init__(self) -> None:
         self.in_flight = 0
         self.acquired = 0
-        """Number of slots acquired since the start."""
+        """Slots given out since the start."""
         self.prefill_limit = math.inf
-        """Limit on a replica's unread prompt tokens: at the limit, it is sent nothing more."""
-        # The next three count only replicas that get requests. They are recounted when a replica comes or goes.
+        """Unread prompt tokens beyond which a replica is sent no more."""
+        # Counts only replicas that get requests. Recounted when one comes or goes.
         self.spare = 0
         self.by_tier: dict[str, int] = {}
         self.places = 0
-        """How many more requests like the present ones fit at all replicas together."""
+        """Requests that may be sent to them, as far as known."""
         self.ends = Rate(ENDS_TAU_S)
-        """Rate at which requests end."""
+        """Requests that end per second."""
         self.open: list[R] = []
-        """Replicas with room by all bounds, sorted by rank."""
+        """Replicas with room by all bounds, by rank."""
         self.below_max: list[R] = []
-        """Replicas with room by configured bounds alone, sorted by rank. Used by tiers whose admission mode is not
-        `enforce`.
-        """
+        """Replicas with room by configured bounds alone, by rank, for tiers without enforced admission."""
 
     def acquire(
         self, replica: R, tier: str, prompt_tokens: int, unread_tokens: int, visible: bool, now: float
     ) -> Slot[R]:
-        """Take a slot of `replica` for a request of `tier`. Takes it even if all `replica.slots` are in use, e.g. for a
-        probe.
+        """A slot of `replica` for a request of `tier`. It may exceed `replica.slots`, e.g. for a probe.
 
-        `visible`: whether the first token of the answer will be seen.
+        `visible`: the first token of the answer will be seen.
         """
         self.in_flight += 1
         self.acquired += 1
@@ -72,9 +69,7 @@ class Slots(Generic[R]):
         return slot
 
     def bound(self, replica: R, now: float) -> CapacityBound | None:
-        """The bound that keeps `replica` from taking one more request; None if it has room. The size of the request is
-        ignored.
-        """
+        """The bound that keeps `replica` from taking one more request of unknown size; None if it has room."""
         if replica.in_flight >= replica.slots:
             return CapacityBound.SLOTS
         if not replica.has_kv_room:
@@ -103,7 +98,7 @@ class Slots(Generic[R]):
         replica.places = places
 
     def sync_max(self, replica: R) -> None:
-        """Update `below_max` after `replica.in_flight` has changed."""
+        """Update `below_max` after its `in_flight` has changed."""
         is_below = replica.in_flight < replica.max_slots
         if is_below is replica.below_max:
             return
@@ -137,19 +132,17 @@ class Slot(UnreadPrompt, Generic[R]):
         self.tokens = 0
         """Tokens of the answer so far."""
         self._sequences = 0
-        """Number of sequences that the request adds to the replica's step budget; 0 before `expect`."""
+        """Sequences that it adds to the step budget of its replica; 0 before `expect`."""
         self._growth = 0.0
         self.paused = False
-        """Whether the answer is paused, because its client is too slow."""
+        """Whether its answer is paused, because the client is too slow."""
 
     def __repr__(self) -> str:
         state = "paused" if self.paused else "answering" if self.first_token else "open"
         return f"<Slot {self.number} of {self.replica.spec.name}, {self.tier}, {state}>"
 
     def prompt_read(self, now: float) -> None:
-        """Record the first token: the prompt is read, and so are the prompts of unstreamed answers that were sent there
-        earlier.
-        """
+        """The first token came: its prompt is read, and so are those of unstreamed answers sent there earlier."""
         replica = self.replica
         self.first_token = True
         read: list[UnreadPrompt] = []
@@ -165,32 +158,32 @@ class Slot(UnreadPrompt, Generic[R]):
         self._slots.sync(replica, now)
 
     def progress(self, tokens: int, now: float) -> None:
-        """Record that the answer has `tokens` so far."""
+        """The answer has `tokens` now."""
         self.replica.held_tokens += tokens - self.tokens
         self.tokens = tokens
         self._slots.sync(self.replica, now)
 
     def expect(self, sequences: int, output_tokens: float) -> None:
-        """Expect an answer of `sequences` (>= 1) choices, with `output_tokens` in total."""
+        """`sequences` (>= 1) answers begin, which are likely to have `output_tokens` together."""
         self._sequences = sequences
         self._growth = output_tokens
         self.replica.budget.add(sequences, self.unread_tokens, output_tokens, self.opened_at)
         self._slots.sync(self.replica, self.opened_at)
 
     def expect_more(self, output_tokens: float) -> None:
-        """Update the number of output tokens that are still expected."""
+        """`output_tokens` are still likely to come."""
         if self._sequences:
             self.replica.budget.grow(output_tokens - self._growth)
             self._growth = output_tokens
 
     def pause(self, now: float) -> None:
-        """Record that the answer is not being read."""
+        """The answer is not read for now."""
         if not self.paused:
             self.paused = True
             self.replica.pause(True, now)
 
     def resume(self, now: float) -> None:
-        """Record that the answer is being read again."""
+        """The answer is read again."""
         if self.paused:
             self.paused = False
             self.replica.pause(False, now)
@@ -201,7 +194,7 @@ class Slot(UnreadPrompt, Generic[R]):
         replica.read(self)
         replica.expire_unread(now)
         if outcome is AttemptOutcome.COMPLETE and not self.visible:
-            replica.saw_load()  # the end of an unstreamed answer is the only sign that its prompt was read
+            replica.saw_load()  # the end is the only sign of an unstreamed answer
         replica.held_tokens -= self.prompt_tokens + self.tokens
         if self._sequences:
             replica.budget.remove(self._sequences, self._growth)

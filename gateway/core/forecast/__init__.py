@@ -1,1 +1,1 @@
-"""Learned facts behind forecasts: latency model, prompt and output lengths, calibration, trust."""
+"""Forecast of the cost of a request: latency model, lengths, breach probability, calibration, trust."""

@@ -1,4 +1,4 @@
-"""Two values: the requests ahead of a queued request, and the forecast of a request."""
+"""The work before a request, and the request's forecast."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from typing import Final
 from gateway.core.forecast.calibrator import DIRECT
 
 NO_CHECKS: Final[list[float]] = []
-NO_FEATURES = (0.0, 0.0, 0.0, 0.0)  # not Final: mypyc would take it for a constant that was never set
+NO_FEATURES = (0.0, 0.0, 0.0, 0.0)  # Final, mypyc takes it for one that was never set
 
 
 class Ahead:
-    """The requests that are served before a request that would have to wait.
+    """Requests ahead of one that would have to wait.
 
-    `requests`: number of requests ahead in its own tier and above. `own`: the number in its own tier alone.
-    `higher_share`: arrival rate of higher tiers, divided by the drain rate of the pool (0-1). `floor`: share (0-1) of
-    service that its tier is guaranteed.
+    `requests`: those of its own tier and above; `own`: those of its own tier alone. `higher_share`: arrivals per second
+    of higher tiers over the drain rate of the pool (0-1). `floor`: share (0-1) of service guaranteed to its tier.
     """
 
     __slots__ = ("floor", "higher_share", "own", "requests")
@@ -37,7 +36,7 @@ NOTHING_AHEAD: Final = Ahead()
 
 
 class Forecast:
-    """Predicted latencies of one request if it were admitted now, in finite seconds."""
+    """Predicted latencies of one request if it were admitted now. Seconds, none infinite."""
 
     __slots__ = (
         "at",
@@ -62,34 +61,34 @@ class Forecast:
     def __init__(self, pool: str, at: float, wait_s: float, ttft_s: float, tpot_s: float, e2e_s: float) -> None:
         self.pool = pool
         self.at = at
-        """Time at which the forecast was made."""
+        """When it was made."""
         self.wait_s = wait_s
         """Wait in the gateway, counted from `at`."""
         self.ttft_s = ttft_s
-        """TTFT, counted from body complete: the time that has passed is included."""
+        """Counted from body complete, so elapsed time is included."""
         self.tpot_s = tpot_s
         self.e2e_s = e2e_s
         self.breach = 0.0
-        """P(an objective is missed | admitted), 0-1, calibrated."""
+        """P(not good | admitted), 0-1."""
         self.raw = 0.0
-        """P(an objective is missed | admitted), 0-1, before calibration."""
+        """The same before calibration."""
         self.features = NO_FEATURES
-        """Features from which the probability is calibrated."""
+        """Input of its calibration."""
         self.in_vain = 0.0
-        """P(refused after waiting | queued), 0-1, calibrated; 0 if the request does not wait."""
+        """P(refused after waiting | queued), 0-1; 0 if it does not wait."""
         self.vain_features = NO_FEATURES
-        """Features from which the probability is calibrated."""
+        """Input of its calibration."""
         self.kind = DIRECT
-        """Kind of the TTFT, by which its spread is looked up (calibrator.py)."""
+        """Kind of its TTFT (calibrator.py)."""
         self.tpot_kind = 0
         self.late = NO_CHECKS
-        """P(first token is late) for each TTFT objective that was checked, in the order of the tier's objectives."""
+        """P(late) for each TTFT objective of its tier that was checked, in their order."""
         self.load = 0.0
         self.weight = 0.0
-        """Number of requests that the forecast's label represents. With 0, calibration does not learn from it."""
+        """Number of requests that its label represents; 0: calibration does not learn from it."""
         self.judged = False
-        """Whether the forecast has its label, or will never get one."""
+        """Whether it has its label, or will never get one."""
 
     def engine_s(self, body_at: float) -> float:
-        """Predicted seconds from getting a slot to the first token. `body_at`: time of body complete."""
+        """Seconds from slot to first token, for a request with body complete at `body_at`."""
         return self.ttft_s - self.wait_s - (self.at - body_at)

@@ -1,12 +1,12 @@
 """Output length: quantiles of output tokens per route, learned as tokens stream.
 
-An answer that is under way, was cut, or reached its cap is censored: its length is only a lower bound. So the
-product-limit estimator is used (Kaplan and Meier 1958): for each length, the share of the answers that reached it and
-ended there. If only ended answers counted, a model that begins to ramble would be noticed too late. If cut answers
-counted as complete, lengths would be underestimated.
+An answer that is open, was cut, or reached its cap is censored: its length is only a lower bound. So the product-limit
+estimator is used: the share of the answers with so many tokens that ended there (Kaplan and Meier 1958). If only ended
+answers counted, a model that begins to ramble would be noticed too late. Cut answers that counted as complete would
+make the rest look short.
 
-Lengths are counted in bins between edges. An answer censored within a bin counts half in that bin, as in life tables
-(Cutler and Ederer 1958).
+Tokens are counted by edges. An answer censored between two edges counts half at risk there, as in life tables (Cutler
+and Ederer 1958).
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from gateway.core.stats import edge_of, log_edges
 
 EDGES: Final = log_edges(1.0, 65536.0, 0.12)
 SHRINK: Final = 20.0
-"""The estimate of the broader kind counts as much as this many answers of a bucket's own."""
+"""Weight of a bucket's parent, in answers."""
 OWN: Final = 10.0 * SHRINK
-"""A bucket with this many answers of its own no longer follows each update of its parent."""
+"""With this many answers of its own a bucket no longer follows each update of its parent."""
 REFRESH: Final = 256
-"""New answers are counted in batches: of an eighth of the bucket's answers, but at most of this many."""
+"""A bucket counts its events after this many at the latest, earlier after an eighth of its answers."""
 PASSING: Final = 0.1
-"""An answer that passed an edge and goes on fills a batch by this much, an ended answer by 1."""
+"""There, weight of an answer that goes on relative to one that has ended."""
 KEEP: Final = 2000.0
-"""Memory in answers: when a bucket has twice as many, its counts are halved."""
+"""Approximate memory in answers: counts are halved when there are twice as many."""
 LONG: Final = 0.99
 MIN_KNOWN: Final = 500.0
-"""Before a (model, tier) has this many answers, no answer counts as overlong."""
+"""Answers that a model and tier need before a length can be overlong."""
 PRIOR_TOKENS = (16.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
-"""Prior: before any answer, these lengths are equally likely."""
+"""Lengths that are equally likely before any answer."""
 
 
 class Bucket:
-    """Output lengths of one kind of request, shrunk towards the lengths of the broader kind, its parent."""
+    """Output lengths of one kind of request, shrunk towards those of the broader kind above it."""
 
     __slots__ = (
         "_above",
@@ -58,21 +58,21 @@ class Bucket:
         self._parent = parent
         self._root: Bucket = self if parent is None else parent._root
         self._taken = 0
-        """Number of updates; the root counts the updates of all buckets."""
+        """Number of updates; the root has those of all buckets."""
         self._as_of = -1
-        """The root's number of updates when the table was last rebuilt."""
+        """Updates of the root that the table includes."""
         self._ended = [0.0] * (len(EDGES) + 1)
         """Number of answers that ended between edge i - 1 and edge i."""
         self._passed = [0.0] * (len(EDGES) + 1)
-        """Number of answers that passed edge i, minus the number that passed edge i - 1."""
+        """Answers that passed edge i, minus those that passed edge i - 1."""
         self._fresh: list[tuple[int, int, bool]] = []
         self._due = 0.0
         self._above: list[float] = []
         """The table: P(output > edge i)."""
         self._longest = 0
-        """The last bin that any answer has reached, in this bucket or its parents."""
+        """The last bin that any answer has reached, in this bucket or above."""
         self.seen = 0.0
-        """Answers counted so far, including those under way."""
+        """Answers counted so far, open ones included."""
         self._median = self._mean = 1.0
         self._rest: list[float] = []
         """Integral of P(output > tokens) from edge i on."""
@@ -82,7 +82,7 @@ class Bucket:
 
     @property
     def median(self) -> float:
-        """Median output tokens of an answer."""
+        """Output tokens that half of the answers do not exceed."""
         self._look()
         return self._median
 
@@ -97,21 +97,15 @@ class Bucket:
         self._look()
         i = edge_of(EDGES, float(tokens))
         if i >= self._longest or self._above[i] <= 0.0:
-            # longer than any answer seen: assume a power law, by which the rest grows with the length
-            return 0.5 * tokens
+            return 0.5 * tokens  # longer than any seen: as for scale-free lengths
         return (EDGES[i] - tokens) + self._rest[i] / self._above[i]
 
     def add(self, tokens: int, told: int = 0) -> None:
-        """Learn that an answer ended by itself after `tokens` (>= 1). `told`: edges that `passes` already counted for
-        it.
-        """
+        """An answer ended by itself after `tokens` (>= 1). `told`: edges that `passes` already counted for it."""
         self._see(told, _bin(tokens), True)
 
     def passes(self, tokens: int, told: int) -> int:
-        """Learn that an answer reached `tokens`, and goes on or was cut.
-
-        `told`: the number of passed edges that the last call returned, at first 0. Returns the new number.
-        """
+        """An answer has `tokens` so far, and goes on or was cut. Returns its passed edges; `told`: those before."""
         if tokens <= EDGES[told]:
             return told
         index = _bin(tokens)
@@ -120,7 +114,7 @@ class Bucket:
         return index
 
     def is_long(self, tokens: int) -> bool:
-        """Whether 99% of the answers are shorter; False until there are enough answers."""
+        """Whether 99% of the answers are shorter; False before there are enough answers."""
         known = self if self._parent is None else self._parent
         return known.seen >= MIN_KNOWN and tokens > self.quantile(LONG)
 
@@ -132,7 +126,7 @@ class Bucket:
             self._fresh, self._due = [], 0.0
 
     def _take(self, fresh: list[tuple[int, int, bool]]) -> None:
-        """Count answers in this bucket and all its parents."""
+        """Count answers, here and in every bucket above."""
         for told, index, ended in fresh:
             self._count(told, index, ended)
             if told == 0:
@@ -156,7 +150,7 @@ class Bucket:
             self._longest = index
 
     def _look(self) -> None:
-        """Rebuild the table if any bucket was updated, since all buckets are shrunk towards the root.
+        """Rebuild the table if any bucket was updated, since all buckets borrow from the root.
 
         The table depends on the counts alone, not on when it is read: a read must not change later results.
         """
@@ -182,7 +176,7 @@ class Bucket:
             risk = max(known, 0.5 * (came + known))
             came = max(0.0, passed)
             if broader:
-                # The parent adds the weight of SHRINK answers, also in bins that no answer of this bucket has reached.
+                # The bucket above adds the weight of SHRINK answers, even in bins that no answer here has reached.
                 after = SHRINK * broader[i]
                 risk += before
                 ended += before - after
@@ -200,7 +194,7 @@ class Bucket:
         self._median = self.quantile(0.5)
 
     def exceeds(self, tokens: float) -> float:
-        """P(output > tokens), interpolated linearly between edges."""
+        """P(output > tokens), between edges by interpolation."""
         i = edge_of(EDGES, tokens)
         if i >= len(EDGES):
             return 0.0
@@ -210,7 +204,7 @@ class Bucket:
         return high_p + (low_p - high_p) * (tokens - low) / (EDGES[i] - low)
 
     def quantile(self, q: float) -> float:
-        """The `q` quantile (0-1) of output tokens, at most the length of the longest answer seen."""
+        """Output tokens that a share `q` (0-1) of answers does not exceed, at most the longest seen."""
         self._look()
         low, high = 0, self._longest
         above = self._above
@@ -226,11 +220,10 @@ class Bucket:
         return max(1.0, lowest + (EDGES[low] - lowest) * min(1.0, max(0.0, share)))
 
     def longest(self, quantile: float, up_to: int | None) -> float:
-        """A cautious `quantile` (0-1) of output tokens, over the answers with at most `up_to` tokens; None: over all
-        answers.
+        """Tokens that certainly more than 1 - `quantile` of the answers with at most `up_to` tokens exceed.
 
-        It is two standard errors below the estimated quantile. If few answers made the tail look too long, replicas
-        would be left empty.
+        It is below the true quantile by two standard errors. An overestimated tail, seen in few answers, would leave
+        replicas empty.
         """
         spread = 2.0 * math.sqrt(quantile * (1.0 - quantile) / max(1.0, self.seen))
         low = max(0.5, quantile - spread)
@@ -244,35 +237,30 @@ def _bin(tokens: int) -> int:
 
 
 class OutputLengths:
-    """Buckets of output lengths in four levels: all requests, by model, by (model, tier), by (model, tier, prompt
-    length).
+    """Buckets by (model, tier, power of two of the prompt's length), below (model, tier), below the model, below all.
 
-    Prompt lengths are grouped by powers of two. A bucket with few answers follows its parent, one level up.
+    A bucket with few answers borrows from the one above it.
     """
 
     def __init__(self) -> None:
         self._root = Bucket(None)
         self._buckets: dict[tuple[str, str], dict[int, Bucket]] = {}
-        """By (model, tier), then by the number of bits of the prompt's length. -1 stands for any length, tier "" for
-        any tier.
-        """
+        """By model and tier, then by bits of the prompt's length; -1: of any length. Tier "": any tier."""
         self._of_tier: dict[str, list[Bucket]] = {}
-        """The buckets for prompts of any length, by tier."""
+        """Those of any length, by tier."""
 
     def __len__(self) -> int:
         return sum(len(group) for group in self._buckets.values())
 
     def bucket(self, model: str, tier: str, prompt_tokens: int) -> Bucket:
-        """The narrowest bucket of such a request, for learning. It is created if it does not exist."""
+        """The narrowest bucket of such a request, created if it is the first of its kind. For learning."""
         bits = prompt_tokens.bit_length()
         group = self._buckets.get((model, tier))
         found = None if group is None else group.get(bits)
         return found if found is not None else self._new(model, tier, bits)
 
     def known(self, model: str, tier: str, prompt_tokens: int) -> Bucket:
-        """The narrowest existing bucket of such a request, for forecasts. A new bucket would predict the same as its
-        parent.
-        """
+        """The narrowest existing bucket for such a request. A new one would predict the same as its parent."""
         group = self._buckets.get((model, tier)) or self._buckets.get((model, ""))
         if group is None:
             return self._root
@@ -280,7 +268,7 @@ class OutputLengths:
         return found if found is not None else group[-1]
 
     def longest(self, tier: str, quantile: float, up_to: int | None) -> float | None:
-        """The largest `Bucket.longest` over all models of this tier; None until there are answers."""
+        """The largest `Bucket.longest` of this tier over all models; None before there are answers."""
         found = [bucket.longest(quantile, up_to) for bucket in self._of_tier.get(tier, ()) if bucket.seen]
         return max(found, default=None)
 

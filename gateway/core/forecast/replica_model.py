@@ -14,25 +14,19 @@ from gateway.core.forecast.severity import Severity
 from gateway.core.stats import Pace
 
 FIRST_STEPS: Final = 8
-"""The pool first learns from an answer under way after this many steps, because its end may be minutes away."""
+"""Steps of an answer before the first lesson on costs: waiting for its end may take minutes."""
 SPEED_BOUND: Final = math.log(8.0)
-"""Learned log-speeds are clamped to this. A share of a GPU, or a throttled GPU, is up to eight times slower than
-others.
-"""
+"""A part of a card, or a throttled one, is up to eight times slower than its neighbours."""
 SPEED_SPREAD: Final = 0.1
-"""Log-speed differences below this are mostly chance and are shrunk towards 0. Larger ones are kept."""
+"""Differences of log-speed below this are mostly chance, and are shrunk. Larger ones stand."""
 SPEED_PRIOR: Final = 4.0
-"""The prior speed counts as this many samples. It is small, so that a cold replica's first answers show its speed
-within seconds.
-"""
+"""Lessons that the prior speed counts as: a cold replica's first answers under way show its speed within seconds."""
 SLOWNESS_STEPS: Final = 2.0
-"""Slowness is rounded to this many steps per factor of two. With four, equal replicas differed by chance, and half of
-an overload was shed.
-"""
+"""Steps of slowness to a factor of two. With four, chance made like replicas unlike: half of an overload was shed."""
 SCRAPE_TAU_S: Final = 5.0
 REPLICA_SAMPLES_PER_S: Final = 5.0
 HEAD_SHARE: Final = 0.9
-"""Before its first token comes, at most this share of a prompt counts as read."""
+"""Largest share of a prompt that counts as read before its first token comes."""
 
 
 class ReplicaModel:
@@ -62,11 +56,11 @@ class ReplicaModel:
     def __init__(self, costs: LatencyModel, now: float) -> None:
         self.costs = costs
         self.factor = 1.0
-        """Time per token of this replica divided by that of its pool's typical replica."""
+        """Time per token of the replica over that of its pool."""
         self.lessons = 0.0
-        """Total weight of the samples in `residual`."""
+        """Weight of the samples of its speed."""
         self.residual = 0.0
-        """Mean log(time per token / time expected at the pool's typical replica)."""
+        """Mean logarithm of its time per token over expected."""
         self.pace = Pace(REPLICA_SAMPLES_PER_S)
         self.decodes = 0
         self.context = 0
@@ -74,30 +68,29 @@ class ReplicaModel:
         self.context_s = 0.0
         self._at = now
         self.prefilled = 0.0
-        """Sum of the tokens of all prompts that the engine has read."""
+        """Prompt tokens of all prompts read so far."""
         self._reading: dict[int, tuple[int, float]] = {}
-        """Unread prompts by attempt id, oldest first: (tokens, time at which the prompt counts as read)."""
+        """Unread prompts by attempt, oldest first: tokens, and the time at which they count as read."""
         self.unread = 0
-        """Sum of the tokens in `_reading`."""
+        """Tokens of these prompts."""
         self._head_at = now
-        """When the engine began to read the oldest unread prompt."""
+        """When the engine began to read the oldest of these."""
         self._foreign = 0.0
-        """Requests in scrapes that are not our own, but come from other gateways; a running mean."""
+        """Requests in a scrape beyond our own, from other gateways."""
         self._foreign_at = now
         self._most = self._full = 0
-        """`_most`: seats of the engine, 0 until known. They are known if two scrapes in a row show the same number
-        running while others wait.
+        """Seats of the engine: the same number ran in two scrapes in a row while others waited in it.
 
-        One scrape is not enough, since a request may wait only for the next step.
+        After a single scrape, a waiting request may just have been waiting for the next step. 0: not known.
         """
 
     @property
     def slowness(self) -> float:
-        """`factor` rounded to coarse steps. So replicas that are about equally fast tie in routing."""
+        """`factor` in steps, for the router: replicas that are about equally fast tie."""
         return math.exp2(round(SLOWNESS_STEPS * math.log2(self.factor)) / SLOWNESS_STEPS)
 
     def advance(self, in_flight: int, held_tokens: int, now: float) -> None:
-        """Add the load since its last change to the time integrals, and set the present load from our own counts."""
+        """Integrate the load since its last change, and take on the present load, by our own counts."""
         passed = now - self._at
         if passed > 0.0:
             self.decodes_s += self.decodes * passed
@@ -107,9 +100,7 @@ class ReplicaModel:
         self.context = max(0, held_tokens - self.unread)
 
     def scraped(self, waiting: int, running: int, in_flight: int, now: float) -> None:
-        """Learn from a scrape the numbers of waiting and running requests in the engine. `in_flight` of them are
-        ours.
-        """
+        """A scrape gave the requests that wait and run in the engine, of which `in_flight` were ours."""
         self._foreign += 0.5 * (waiting + running - in_flight - self._foreign)
         self._foreign_at = now
         if running > self._most:
@@ -119,7 +110,7 @@ class ReplicaModel:
         self._full = running if waiting > 0 else 0
 
     def foreign(self, now: float) -> float:
-        """Requests of other gateways, discounted by the age of the last scrape."""
+        """Requests of others, discounted by the age of the scrape that saw them."""
         if self._foreign < 1.0:
             return 0.0
         return self._foreign * math.exp((self._foreign_at - now) / SCRAPE_TAU_S)
@@ -131,9 +122,7 @@ class ReplicaModel:
         return (in_flight + 1.0 - self._most) * self.costs.decode_s / self._most
 
     def backlog(self, now: float) -> float:
-        """Unread prompt tokens ahead of a new request. The part of the oldest prompt that is probably read is
-        subtracted.
-        """
+        """Unread prompt tokens ahead of a newcomer, less the part of the first prompt that is probably read."""
         unread, since = self.unread, self._head_at
         for tokens, read_by in self._reading.values():
             if read_by > now:
@@ -145,9 +134,7 @@ class ReplicaModel:
         return 0.0
 
     def begin(self, attempt_id: int, prompt_tokens: int, read_by: float, now: float) -> None:
-        """Add the prompt of an attempt that was sent. `read_by`: time at which it counts as read; inf if a first token
-        will show it.
-        """
+        """An attempt was sent. `read_by`: when its prompt counts as read; inf if a first token will show it."""
         due = []
         for _, until in self._reading.values():
             if until > now:
@@ -161,13 +148,13 @@ class ReplicaModel:
         self.unread += prompt_tokens
 
     def read(self, attempt_id: int, now: float) -> None:
-        """Mark the prompt of an attempt, and all earlier prompts, as read: engines read in order of arrival."""
+        """The prompt of an attempt is read, and so are all earlier ones: engines read in order of arrival."""
         if attempt_id in self._reading:
             while self._pop(now) != attempt_id:
                 pass
 
     def forget(self, attempt_id: int, now: float) -> None:
-        """Drop the prompt of an attempt that ended without a complete answer."""
+        """An attempt is over."""
         found = self._reading.pop(attempt_id, None)
         if found is not None:
             self.unread -= found[0]
@@ -184,7 +171,7 @@ class ReplicaModel:
 
 
 class LoadMark:
-    """The values of an engine's load integrals at the time `at`."""
+    """The time integrals of an engine's load, as they stood at the time `at`."""
 
     __slots__ = ("at", "context_s", "decodes_s", "prefilled")
 
@@ -196,7 +183,7 @@ class LoadMark:
 
 
 class AttemptPrediction:
-    """The load that an attempt met, its predicted latencies, and the load integrals at the start of its answer."""
+    """The load that an attempt met, and the load integrals at the start of its answer."""
 
     __slots__ = (
         "backlog",
@@ -230,22 +217,20 @@ class AttemptPrediction:
         in_flight: int,
         now: float,
     ) -> None:
-        """`scores`: severities of TTFT and ITL. `in_flight`: our requests at the replica, without this one."""
+        """`scores` of TTFT and ITL; `in_flight`: own requests at the replica, without this one."""
         costs = engine.costs
         self.engine = engine
         self.bucket = bucket
         self.ttft, self.itl = scores
-        """Outlier scores that this attempt adds to. An ejection gives the replica new scores, so later samples of this
-        attempt do not count there.
-        """
+        """The scores that it counts for. An ejection replaces them, and later samples of earlier attempts are lost."""
         self.teaches = costs.pace.due(now)
-        """Whether the pool learns from this attempt. It is decided before the outcome, so the sample is unbiased."""
+        """Whether its pool learns from it, which is decided in advance, so the selection is unbiased."""
         self.counts = True
-        """Whether the replica's outlier scores and speed are updated by this attempt."""
+        """Whether its replica is scored by it, and its speed learned."""
         self.expects_at = 1
-        """Tokens at which the expected rest of the answer is next updated."""
+        """Length of its answer at which the expected rest is updated next."""
         self.edges = 0
-        """Number of length edges that the bucket has already counted as passed by the answer."""
+        """Edges of lengths that its bucket has already counted as passed."""
         self.backlog = engine.backlog(now)
         self.decodes = engine.decodes
         self.context = engine.context
@@ -255,27 +240,27 @@ class AttemptPrediction:
         engine_s = costs.ttft_s(self.backlog, prompt_tokens, self.step_s)
         self.ttft_s = engine_s * engine.factor + self.slot_s
         self.expected_s = max(engine_s + self.slot_s, 1e-6)
-        """Expected seconds to the first token if the replica were the pool's typical one."""
+        """Seconds to the first token at the pool's typical replica."""
         self.shown = False
-        """Whether the answer was scored before its end."""
+        """Whether its speed was scored before its end."""
         self.lesson_at = FIRST_STEPS
-        """Number of steps at which the pool next learns from the answer."""
+        """Steps of its answer from which its pool learns next."""
         self.lesson_steps = 0
-        """Number of steps that the pool has already learned from."""
+        """Steps of its answer that its pool has learned from."""
         self.begin(now)  # without a visible first token, the answer counts as begun now
 
     def begin(self, now: float) -> None:
-        """Mark now as the start of the answer."""
+        """The answer begins."""
         self.began = self.lesson = LoadMark(self.engine, now)
 
     def learn_ttft(self, costs: LatencyModel, prompt_tokens: int, seen_s: float) -> float:
-        """Learn that the first token came `seen_s` (> 0) seconds after sent. Returns log(seen / predicted)."""
+        """The first token came `seen_s` (> 0) after it was sent. Returns the logarithm of seen over expected."""
         read_s = max(seen_s - self.slot_s, 0.1 * seen_s) / self.engine.factor
         costs.ttft.add(self.backlog * TOKENS, prompt_tokens * TOKENS, self.step_s, read_s, 1.0)
         return math.log(seen_s / max(self.ttft_s, 1e-6))
 
     def learn_step(self, costs: LatencyModel, steps: int, now: float) -> None:
-        """Score the replica and learn its speed from a whole answer of `steps` (>= 1) steps."""
+        """The answer took `steps` (>= 1) steps since it began."""
         span_s = now - self.began.at
         if span_s <= 0.0:
             return
@@ -287,7 +272,7 @@ class AttemptPrediction:
         self._learn_speed(costs, error, weight)
 
     def learn_speed(self, costs: LatencyModel, steps: int, now: float) -> None:
-        """Learn the replica's speed from an answer under way, by the steps since the last lesson."""
+        """The speed of its replica, from the steps since the last lesson of an answer under way."""
         fresh, span_s = steps - self.lesson_steps, now - self.lesson.at
         if fresh > 0 and span_s > 0.0:
             decodes, context, prefill = self._met(self.lesson, fresh, now)
@@ -295,7 +280,7 @@ class AttemptPrediction:
             self._learn_speed(costs, error, _weight(fresh))
 
     def _learn_speed(self, costs: LatencyModel, error: float, weight: float) -> None:
-        """`error`: log(step / step of the pool's typical replica)."""
+        """`error`: logarithm of a step over that of the pool's typical replica."""
         engine = self.engine
         engine.lessons += weight
         costs.lessons += weight
@@ -306,14 +291,13 @@ class AttemptPrediction:
         engine.factor = math.exp(max(-SPEED_BOUND, min(SPEED_BOUND, apart)))
 
     def begin_anew(self) -> None:
-        """Let the next lesson cover the whole answer. Earlier lessons were wrong: they took each event for one step."""
+        """Its next lesson covers the whole answer: lessons under way took events for steps."""
         self.lesson, self.lesson_steps = self.began, 0
 
     def teach(self, costs: LatencyModel, steps: int, now: float) -> None:
-        """Let the pool learn from the steps since the last lesson. `steps`: steps of the answer so far.
+        """Its pool learns from the steps since the last lesson, of `steps` so far.
 
-        Each lesson is twice as long as the one before. So the costs of a load are known long before the answers under
-        it end.
+        Lessons double in length. So a load's costs are known long before the answers under that load end.
         """
         fresh, span_s = steps - self.lesson_steps, now - self.lesson.at
         if fresh > 0 and span_s > 0.0:
@@ -322,7 +306,7 @@ class AttemptPrediction:
         self.lesson, self.lesson_steps, self.lesson_at = LoadMark(self.engine, now), steps, 2 * steps
 
     def show(self, costs: LatencyModel, steps: int, now: float) -> None:
-        """Score the replica by the first `steps` of an answer under way, since a long answer ends much later."""
+        """Score the replica by the first `steps` of an open answer, since a long answer ends much later."""
         self.shown = True
         span_s = now - self.began.at
         if span_s > 0.0:
@@ -330,11 +314,7 @@ class AttemptPrediction:
             self.itl.add(math.log(span_s / steps / costs.typical_step_s(decodes, context, prefill)), _weight(steps))
 
     def _met(self, since: LoadMark, steps: int, now: float) -> tuple[float, float, float]:
-        """Mean load of the engine since `since`, in units of the latency model: decodes, context, prompt tokens per
-        step.
-
-        `steps`: steps of the answer in that time.
-        """
+        """Mean load of its engine since then, as regressors of a step. `steps`: those of its answer meanwhile."""
         engine = self.engine
         span_s = now - since.at
         decodes = (engine.decodes_s - since.decodes_s) / span_s * DECODES
@@ -344,7 +324,5 @@ class AttemptPrediction:
 
 
 def _weight(steps: int) -> float:
-    """Weight (0-1) of a sample with this many steps. In a short answer, one chunk of another prompt has a large
-    effect.
-    """
+    """Weight of a sample with this many steps. In a short answer one chunk of another prompt has a large effect."""
     return steps / (steps + 32.0)

@@ -10,7 +10,7 @@ from gateway.core.forecast.trust import Trust
 
 @dataclass(frozen=True, slots=True)
 class PoolLearnedView:
-    """A pool's learned facts, for the admin pages."""
+    """A pool's learned facts, for people."""
 
     pool: str
     trust: Trust
@@ -20,41 +20,41 @@ class PoolLearnedView:
     labels: int
     drift_alarms: int
     reliability: Reliability
-    """Reliability of P(breach)."""
+    """Of P(breach)."""
     in_vain: Reliability
-    """Reliability of P(refused after waiting)."""
+    """Of P(refused after waiting)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForecastView:
-    """All learned facts, for the admin pages and metrics."""
+    """Everything learned, for people and gauges."""
 
     pools: tuple[PoolLearnedView, ...]
     speeds: tuple[tuple[str, float], ...]
-    """(replica, its time per token divided by that of its pool's typical replica)."""
+    """By replica: time per token over that of its pool."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScaleView:
-    """The number of replicas that a pool wants, and why."""
+    """Replicas that a pool wants, and why."""
 
     wanted: int
     serving: float
-    """Replicas that get requests. One in slow start counts in part."""
+    """Replicas that get requests; one in slow start counts in part."""
     requests_per_s: float
     prompt_tokens_per_s: float
     output_tokens_per_s: float
-    """Output tokens requested per second over about the last minute, by the mean length of recent answers."""
+    """Over about the last minute, with the mean length of recent answers."""
     demand: float
-    """Work that arrives now, in replicas."""
+    """Work that arrives, in replicas."""
     predicted: float
-    """Work forecast for the time when a replica started now would be ready, in replicas."""
+    """The same, forecast for the time when a replica started now would serve."""
     worth: float
-    """Replicas needed for the predicted work, before rounding and before the hold."""
+    """Replicas for the predicted work, before rounding and holding."""
     knee: float
-    """Demand per replica up to which the objectives are met, in replicas' worth of work."""
+    """Work that one replica carries inside the objectives, in replicas."""
     windows: int
-    """Number of measuring windows that have changed `knee`."""
+    """Windows that have moved the knee."""
     held_s: float
-    """Seconds until `wanted` may fall."""
+    """Seconds before `wanted` may fall."""
     why: str

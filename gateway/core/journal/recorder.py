@@ -1,16 +1,15 @@
-"""The journal of a controller: every call with its arguments and its answer, converted to plain data and back.
+"""The journal of a controller: every call with its arguments and its answer, as plain data and back.
 
     {"journal": 2, "run": ..., "policy": {...}, "seed": ..., "share": ..., "fields": {...}}     the header
     [now, call, [argument, ...], [command, ...]]                                                a call
-    {"let": "2", "be": {"Policy": {...}}}                                                       defines a name
+    {"let": "2", "be": {"Policy": {...}}}                                                       a name for later use
     {"gap": 17}                                                                                 17 calls are missing
 
-A line that is a list is a call; other lines are about the journal itself. `codec` defines the form of values. Policies,
-their tiers and their models are written once and then referred to by name ("2", "2/premium"). Requests inside an answer
-are referred to by their id.
+A list is a call; an object is about the journal itself. `codec` defines the form of values. Policies, their tiers and
+their models are written once and referred to by name ("2", "2/premium"), requests inside an answer by their id.
 
-A controller draws random numbers only inside its calls. So a new controller with the same policy and the same random
-seed gives the same answers to the same calls.
+A controller draws random numbers only inside its calls. So a new controller with the same policy and a random source of
+the same seed gives the same answers to the same calls.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ FORMAT: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """Answer of a call that raised an exception (a bug). `error`: type of the exception."""
+    """The call raised: a bug. `error` is the type of the exception."""
 
     error: str
 
@@ -41,13 +40,13 @@ class Unnamed(Unreadable):
 
 
 Told = tuple[str, tuple[object, ...], list[Command] | Raised]
-"""One call: its name, its arguments, its answer."""
+"""One call as it happened: its name, its arguments, its answer."""
 Row = tuple[object, str, Sequence[object], object]
-"""One call as plain data: time, name, other arguments, answer."""
+"""One call as plain data: now, name, the other arguments, answer."""
 
 
 class Recorded(Controller):
-    """A controller that reports each call, with its answer, to `tell`."""
+    """A controller that passes each call, with its answer, to `tell`."""
 
     def __init__(self, policy: Policy, random: Random, tell: Callable[[Told], object], share: float = 1.0) -> None:
         super().__init__(policy, random, share)
@@ -113,30 +112,28 @@ class Recorded(Controller):
 
 CALLS: Final = frozenset(name for name in vars(Recorded) if not name.startswith("_"))
 NOW_AT: Final = {"leave": 1}
-"""Index of the argument `now`, for calls in which it is not the last."""
+"""Index of the argument `now`, where it is not the last."""
 
 
 class Encoder:
-    """Converts calls to plain data. Values that a call refers to are written before the first reference."""
+    """Writes calls, and the values they refer to before the first reference."""
 
     def __init__(self, policy: Policy) -> None:
         self._first = policy
         self._news: list[Mapping[str, object]] = []
         self._kept: list[object] = []
-        """Values that have a name. They are kept alive, so that no other object can get their `id()`."""
+        """Values that have a name. They are kept alive, so that no other object ever gets their id()."""
         self._names: dict[int, Mapping[str, str]] = {}
         self._value = Writer(dict.fromkeys((Policy, Tier, Model), self._name)).value
         self._add(policy)
 
     def header(self, seed: int, share: float) -> dict[str, object]:
-        """The first line of the journal: all that is needed to make an equal controller."""
+        """The first line: all that a fresh controller needs."""
         lists = {name: names_of(kind) for name, kind in RECORDS.items() if not is_frozen(kind)}
         return {"policy": WHOLE.value(self._first), "seed": seed, "share": share, "fields": lists}
 
     def rows(self, calls: Iterable[Told]) -> list[Row | Mapping[str, object]]:
-        """Lines for these calls, with the definitions of names that they need. Raises TypeError for a value that cannot
-        be written.
-        """
+        """Lines for these calls, with definitions of names between. Raises TypeError for a value without a form."""
         out: list[Row | Mapping[str, object]] = []
         for name, args, answer in calls:
             rest = list(args)
@@ -149,11 +146,11 @@ class Encoder:
         return out
 
     def answer(self, answer: list[Command] | Raised) -> object:
-        """The answer to a call, as plain data."""
+        """The answer to a call."""
         return {"raised": answer.error} if isinstance(answer, Raised) else self.answers(answer)
 
     def answers(self, commands: list[Command]) -> list[object]:
-        """The commands of an answer, as plain data."""
+        """The commands with which a call was answered."""
         return [self._command(command) for command in commands]
 
     def _argument(self, value: object) -> object:
@@ -179,9 +176,7 @@ class Encoder:
         return name
 
     def _add(self, value: object) -> None:
-        """Define names for a policy with its tiers and models, or for a single tier or model whose policy was never
-        recorded.
-        """
+        """Name a policy with its tiers and models, or a tier or model of a policy that was never recorded."""
         self._kept.append(value)
         name = str(len(self._kept))
         self._names[id(value)] = {type(value).__name__: name}
@@ -195,7 +190,7 @@ class Encoder:
 
 
 class Decoder:
-    """Reads calls. Raises `Unreadable` for data that is not a journal, or has an unknown format."""
+    """Reads calls. Raises `Unreadable` for data that is no journal, or one of another format."""
 
     def __init__(self, header: Mapping[str, object]) -> None:
         fields, seed, share = header.get("fields"), header.get("seed"), header.get("share")
@@ -206,9 +201,9 @@ class Decoder:
         self.seed = seed
         self.share = share
         self.fields: Mapping[str, Sequence[str]] = fields
-        """By type, the names of the fields that are written as a list, in the version that wrote the journal."""
+        """Names of the fields in lists, by type, as of when it was written."""
         self.open_requests: dict[int, Request] = {}
-        """Requests under way, by id."""
+        """Requests that are not over, by id."""
         self._named: dict[tuple[str, str], object] = {}
         references: dict[str, Code] = {"Request": self._over}
         for kind in ("Policy", "Tier", "Model"):
@@ -220,7 +215,7 @@ class Decoder:
         self.policy = policy
 
     def let(self, row: Mapping[str, object]) -> None:
-        """Read a line that defines a name."""
+        """Take note of a name."""
         self._let(str(row.get("let")), row.get("be"))
 
     def call(self, row: Sequence[object]) -> tuple[str, tuple[object, ...]]:
@@ -236,7 +231,7 @@ class Decoder:
         return name, tuple(args)
 
     def answer(self, row: Sequence[object]) -> list[object] | Raised:
-        """The controller's answer. Must be called after `call` for the same row."""
+        """The controller's answer; to be called after `call` for the same row."""
         written = row[3]
         if isinstance(written, dict) and "raised" in written:
             return Raised(str(written["raised"]))
@@ -246,7 +241,7 @@ class Decoder:
 
     @staticmethod
     def ends(command: object) -> int | None:
-        """Id of the request that a written command ends; None if the command is not `Ended`."""
+        """Id of the request that a written command ends, if it is an `Ended`; else None."""
         match command:
             case {"Ended": [{"Record": [{"Request": int(request_id)}, *_]}]}:
                 return request_id
@@ -275,7 +270,7 @@ class Decoder:
         return find
 
     def _over(self, request_id: object) -> object:
-        """The request of a record. It is forgotten, since no later line refers to it."""
+        """The request of a record. No later line refers to it."""
         request = self.open_requests.pop(request_id, None) if isinstance(request_id, int) else None
         if request is None:
             raise Unreadable(f"request {request_id!r} never arrived, or ended before")
@@ -283,7 +278,7 @@ class Decoder:
 
 
 class Replay:
-    """Replays recorded calls on a new controller."""
+    """A fresh controller that gets the calls of a recorded one."""
 
     def __init__(self, header: Mapping[str, object], random: Callable[[int], Random]) -> None:
         self._decoder = Decoder(header)
@@ -292,13 +287,11 @@ class Replay:
         self.controller = Controller(self._decoder.policy, random(self._decoder.seed), self._decoder.share)
 
     def let(self, row: Mapping[str, object]) -> None:
-        """Read a line that defines a name."""
+        """Take note of a name."""
         self._decoder.let(row)
 
     def answer(self, row: Sequence[object]) -> object:
-        """The new controller's answer to the call of a row, as plain data. It equals the recorded answer if the replay
-        is exact.
-        """
+        """Its answer to the call of a row, as plain data. It equals the recorded one if the replay is exact."""
         name, args = self._decoder.call(row)
         try:
             answer: list[Command] = getattr(self.controller, name)(*args)
@@ -310,9 +303,7 @@ class Replay:
         return [self._as_then(command) for command in self._encoder.answers(answer)]
 
     def _as_then(self, written: object) -> object:
-        """A written command without the fields that its class, or its record, did not have when the journal was
-        written.
-        """
+        """A command without the fields that its class, or its record, has got since the journal was written."""
         if not isinstance(written, dict):
             return written
         return {

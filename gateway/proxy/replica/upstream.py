@@ -1,6 +1,4 @@
-"""Connections to replicas. They are kept alive, have one request at a time, and are closed if the request is
-cancelled.
-"""
+"""The connections of each replica: kept alive, one request at a time on each, closed for good when cancelled."""
 
 from __future__ import annotations
 
@@ -21,16 +19,14 @@ from gateway.wire.http.headers import upstream_prefix
 
 log = logging.getLogger("tailgate.upstream")
 
-# An idle connection is closed after this time. uvicorn, and so vLLM and SGLang, closes it after 5 s.
+# Below the 5 s after which uvicorn, and so vLLM and SGLang, closes an idle connection.
 IDLE_LIMIT_S: Final = 4.0
 
 _SERVED_BY: Final = b"x-tailgate-pool: %b\r\nx-tailgate-replica: %b\r\nx-tailgate-tier: %b\r\n"
 
 
 class ReplicaConnections(ConnectionOwner):
-    """The connections of one replica. Data-parallel ranks of a server have connections of their own, so that each
-    counts its own calls.
-    """
+    """The connections of one replica. Ranks of a server share no connection: each counts its own calls."""
 
     def __init__(self, spec: ReplicaSpec, pool: PoolSpec, oddities: Oddities, clock: Callable[[], float]) -> None:
         super().__init__(spec)
@@ -38,7 +34,7 @@ class ReplicaConnections(ConnectionOwner):
         self._oddities = oddities
         self._clock = clock
         self.takes_stream_options = True
-        """Whether the replica accepts `stream_options`. Azure's OpenAI and Mistral's API refuse them."""
+        """Whether it accepts a request for usage in streams: Azure's OpenAI and Mistral's API refuse that."""
         self._served_by: dict[str, bytes] = {}
         self._prefixes: dict[Endpoint, bytes] = {}
         url = urlsplit(spec.url)
@@ -49,7 +45,7 @@ class ReplicaConnections(ConnectionOwner):
         self._connecting: set[asyncio.Task[None]] = set()
 
     def send(self, request: bytes, receiver: AnswerReceiver) -> None:
-        """Send `request`, a whole HTTP message, on an idle connection or a new one."""
+        """Send `request`, a whole HTTP message, on an idle connection or on a new one."""
         connection = self._take_idle()
         if connection is None:
             self._connect(request, receiver, AttemptOutcome.UNREACHABLE)
@@ -58,17 +54,17 @@ class ReplicaConnections(ConnectionOwner):
             connection.send(request, receiver)
 
     def resend(self, request: bytes, receiver: AnswerReceiver) -> None:
-        """Send the request again, because the replica closed the idle connection just as it was sent (keep-alive race).
+        """The keep-alive race: the replica closed an idle connection while a request was sent on it.
 
-        A new connection is used. No byte of an answer was received, but the replica may have seen the first message. So
-        if it cannot be reached now, the outcome is a reset.
+        No byte was received, so the request is sent again on a fresh connection. The replica may have seen the first
+        one: if it cannot be reached now, that counts as a reset.
         """
         self._connect(request, receiver, AttemptOutcome.RESET)
 
     def prefix(self, endpoint: Endpoint) -> bytes:
-        """The constant beginning of the HTTP head of a request to `endpoint`.
+        """The constant beginning of the head of a request to `endpoint`.
 
-        It is made at first use, since a reload may add a thousand replicas.
+        Created at first use: a reload may add a thousand replicas.
         """
         prefix = self._prefixes.get(endpoint)
         if prefix is None:
@@ -80,12 +76,12 @@ class ReplicaConnections(ConnectionOwner):
         return prefix
 
     def move(self, pool: PoolSpec) -> None:
-        """Set the pool of the replica, after a reload."""
+        """Note that the replica belongs to `pool`, or that the pool has changed."""
         self.pool = pool
         self._served_by.clear()
 
     def served_by(self, tier: str) -> bytes:
-        """The header lines of an answer that name pool and replica, if `tier` shows them."""
+        """The header lines with the pool and replica of a request of `tier`."""
         lines = self._served_by.get(tier)
         if lines is None:
             lines = self._served_by[tier] = _SERVED_BY % (
@@ -96,7 +92,7 @@ class ReplicaConnections(ConnectionOwner):
         return lines
 
     def without_key(self, said: bytes) -> bytes:
-        """A replica's text without the key that the gateway sent."""
+        """A replica's error text, without the key that we sent it."""
         key = self.pool.upstream_key
         return said if key is None else said.replace(key.encode(), b"[...]")
 
@@ -110,17 +106,17 @@ class ReplicaConnections(ConnectionOwner):
         self._idle.append(connection)
 
     def odd(self, kind: Oddity, detail: str) -> None:
-        """Count an odd answer, and perhaps log it."""
+        """Count an answer that was odd, and log one of its kind now and then."""
         self._oddities.tell(self.pool.name, self.spec.name, kind, detail)
 
     def closed(self, connection: UpstreamConnection) -> None:
-        """Forget a connection that is closed."""
+        """A connection is closed."""
         self._all.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
 
     def sweep(self, now: float) -> None:
-        """Close connections that have been idle for too long."""
+        """Close connections that were idle for too long."""
         while self._idle and now - self._idle[0].idle_since > IDLE_LIMIT_S:
             self._idle.pop(0).transport.close()
 
@@ -147,13 +143,11 @@ class ReplicaConnections(ConnectionOwner):
             connection.transport.abort()
 
     def _take_idle(self) -> UpstreamConnection | None:
-        """The idle connection that was used last; None if there is none. The replica is least likely to be closing this
-        one.
-        """
+        """The connection that was used last, which the replica is least likely to be closing."""
         oldest_fresh = self._clock() - IDLE_LIMIT_S
         while self._idle:
             connection = self._idle.pop()
-            # `release` checked that it can be reused. Since then it can only have been closed.
+            # `release` found it idle; since then it can only have been closed.
             if connection.idle_since >= oldest_fresh and not connection.transport.is_closing():
                 return connection
             connection.transport.close()
@@ -168,7 +162,7 @@ class ReplicaConnections(ConnectionOwner):
     async def _open(self, request: bytes, receiver: AnswerReceiver, otherwise: AttemptOutcome) -> None:
         try:
             await self._open_connection(request, receiver, otherwise)
-        except Exception as error:  # noqa: BLE001 - a bug affects only this request
+        except Exception as error:  # noqa: BLE001 - a bug costs the request that it worked on
             receiver.broke(Callback.REPLICA, error)
 
     async def _open_connection(self, request: bytes, receiver: AnswerReceiver, otherwise: AttemptOutcome) -> None:
@@ -199,8 +193,7 @@ class ReplicaConnections(ConnectionOwner):
             if connection.transport.is_closing():
                 receiver.on_lost(otherwise)
             else:
-                # The connection is counted only now, because uvloop does not report the loss of one that was cancelled
-                # while it opened.
+                # Counted only now: uvloop does not report the loss of a connection that was cancelled while it opened.
                 self._all.add(connection)
                 connection.send(request, receiver)
 
@@ -215,7 +208,7 @@ class Upstreams:
         self._leaving: list[ReplicaConnections] = []
 
     def configure(self, pools: Iterable[PoolSpec]) -> None:
-        """Apply a policy. The connections of a removed replica are closed when its last call ends."""
+        """Follow a new policy. Connections of removed replicas close when their last call ends."""
         old, self._by_name = self._by_name, {}
         for pool in pools:
             for spec in pool.replicas:
@@ -233,9 +226,7 @@ class Upstreams:
         return self._by_name.get(name)
 
     def sweep(self, now: float) -> None:
-        """Close connections that have been idle for too long, and connections of removed replicas. Called about once a
-        second.
-        """
+        """Close idle connections, and those of removed replicas; called about once a second."""
         for upstream in self._by_name.values():
             upstream.sweep(now)
         for upstream in [u for u in self._leaving if not u.calls]:

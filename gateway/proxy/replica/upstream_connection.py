@@ -23,14 +23,13 @@ from gateway.wire.http.framing import ChunkReader, FramingError
 
 log = logging.getLogger("tailgate.upstream")
 
-# Receive buffer of connections with a stream; Linux doubles it. uvloop reads up to 256 kB at once, which would all be
-# kept here while the client is slow. A stream needs less than this per round trip. Whole answers may be large, so their
-# connections keep the default.
+# For connections that stream; Linux doubles it. uvloop reads up to 256 kB at once, and all of that would be kept here
+# if the stream's reader is slow. A stream needs less per round trip; whole answers may be large and need more.
 STREAM_BUFFER_BYTES: Final = 32 * 1024
 
 
 class Connecting:
-    """A request whose connection is still being made."""
+    """A request that waits for its connection."""
 
     __slots__ = ("task",)
 
@@ -38,20 +37,20 @@ class Connecting:
         self.task = task
 
     def cancel(self) -> None:
-        """Stop connecting."""
+        """Give up."""
         self.task.cancel()
 
     def pause(self) -> None:
-        """Does nothing, since nothing is read yet."""
+        """Nothing is read yet."""
 
     def resume(self) -> None:
-        """Does nothing, since nothing is read yet."""
+        """Nothing is read yet."""
 
 
 class AnswerReceiver(ABC):
-    """Receives the answer to one request.
+    """Takes the answer to one request.
 
-    Either `on_end` or `on_lost` is called, exactly once, as the last call. After a cancel, neither is called.
+    Exactly one of `on_end` and `on_lost` is called, once, and nothing after it; after a cancel neither is called.
     """
 
     __slots__ = ("line", "streams")
@@ -60,11 +59,11 @@ class AnswerReceiver(ABC):
         self.streams = streams
         """Whether the answer arrives in pieces over a long time."""
         self.line: UpstreamConnection | Connecting | None = None
-        """The connection of the call; None once the call is over."""
+        """The current call; None once it is over."""
 
     @abstractmethod
     def on_sent(self) -> None:
-        """The request was written to a connection."""
+        """The request has been handed to a connection."""
 
     @abstractmethod
     def on_head(self, head: AnswerHead) -> None:
@@ -72,13 +71,11 @@ class AnswerReceiver(ABC):
 
     @abstractmethod
     def pass_on(self, data: bytes) -> bool:
-        """Take a read that begins with a chunk, if it is one plain event. If not, return False: the slow path is
-        used.
-        """
+        """Take the bytes of a read that begins with a chunk, if they are one plain event. False: use the slow path."""
 
     @abstractmethod
     def on_body(self, pieces: list[bytes], raw: bytes | None) -> None:
-        """Payload, as received. `raw`: the same bytes with their chunk framing, if they are exactly whole chunks."""
+        """Payload as received; `raw` is the same with its chunk framing, if that is exactly whole chunks."""
 
     @abstractmethod
     def on_end(self) -> None:
@@ -86,40 +83,39 @@ class AnswerReceiver(ABC):
 
     @abstractmethod
     def on_lost(self, end: AttemptOutcome) -> None:
-        """The request is lost: no connection was made, it broke off, or the answer was not HTTP."""
+        """The request is lost: never connected, broken off, or not HTTP."""
 
     @abstractmethod
     def broke(self, callback: Callback, error: Exception) -> None:
-        """A callback of the gateway raised an exception while it handled this request."""
+        """A callback raised while it worked on this request."""
 
 
 class ConnectionOwner(ABC):
-    """Owner of a replica's connections, as a connection sees it."""
+    """The pool of one replica's connections."""
 
     def __init__(self, spec: ReplicaSpec) -> None:
         self.spec = spec
 
     @abstractmethod
     def release(self, connection: UpstreamConnection) -> None:
-        """Take back a connection after a complete answer, for reuse."""
+        """Take back a connection after a complete answer."""
 
     @abstractmethod
     def closed(self, connection: UpstreamConnection) -> None:
-        """Forget a connection that is closed."""
+        """A connection is closed."""
 
     @abstractmethod
     def resend(self, request: bytes, receiver: AnswerReceiver) -> None:
-        """Send the request again on a new connection. The idle one closed while it was sent, and no byte was
-        received.
-        """
+        """Send the request again on a fresh connection: the idle one closed during the sending, and no byte was
+        received."""
 
     @abstractmethod
     def odd(self, kind: Oddity, detail: str) -> None:
-        """Count an odd answer."""
+        """Count an answer that was odd."""
 
 
 class UpstreamConnection(asyncio.Protocol):
-    """One TCP connection to a replica. A request can be given up only by `cancel`, which closes the connection."""
+    """One TCP connection to a replica. `cancel` is the only way to give up a request; it closes the connection."""
 
     __slots__ = (
         "_buffer",
@@ -147,14 +143,14 @@ class UpstreamConnection(asyncio.Protocol):
         self.idle_since = 0.0
         self._paused = False
         self._narrow = False
-        """Whether the kernel's receive buffer is limited to `STREAM_BUFFER_BYTES`."""
+        """Whether the kernel's buffer is limited to the needs of a stream."""
         self._reset()
 
     def _reset(self) -> None:
         self._buffer = b""
         self._chunks: ChunkReader | None = None
         self._left = 0
-        """Remaining bytes of the body, or a code for another kind of end (`wire.http.answer`)."""
+        """Remaining bytes of the body, or another kind of end (`wire.http.answer`)."""
         self._in_body = False
         self._keep_alive = False
         self._started = False
@@ -189,14 +185,12 @@ class UpstreamConnection(asyncio.Protocol):
         receiver.on_sent()
 
     def cancel(self) -> None:
-        """Close the connection at once. The receiver gets no more calls."""
+        """Close at once, without an answer. The receiver gets no more calls."""
         self.receiver = None
         self.transport.abort()
 
     def pause(self) -> None:
-        """Stop reading, since the client is slow. Ignored without a receiver: an idle connection must be read to notice
-        its end.
-        """
+        """Stop reading, since the client of the answer is slow. Without a receiver, reading must go on."""
         if self.receiver is not None and not self._paused and not self.transport.is_closing():
             self._paused = True
             self.transport.pause_reading()
@@ -209,9 +203,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     @property
     def idle(self) -> bool:
-        """Whether the connection may be used for another request: it is open, being read, empty, and without a
-        receiver.
-        """
+        """Whether it may be used for another request: open, reading, empty, and without a receiver."""
         return (
             self.receiver is None
             and not self._paused
@@ -228,16 +220,16 @@ class UpstreamConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         receiver, chunks = self.receiver, self._chunks
         try:
-            # Nearly every token takes this path, so it makes as few function calls as possible.
+            # Nearly every token takes this path, so it makes as few calls as possible.
             if chunks is not None and chunks.at_boundary and receiver is not None and receiver.pass_on(data):
                 return
             self._received(data, receiver)
-        except Exception as error:  # noqa: BLE001 - a bug affects only this request
+        except Exception as error:  # noqa: BLE001 - a bug costs the request that it worked on
             self._broke(receiver, error)
 
     def _received(self, data: bytes, receiver: AnswerReceiver | None) -> None:
         if receiver is None:
-            # Bytes that no request asked for: the connection cannot be trusted.
+            # Unexpected bytes: the connection is not in the state we think it is.
             if not self.transport.is_closing():
                 self.upstream.odd(Oddity.NOT_IDLE, "it sent bytes that no request had asked for")
                 self.upstream.closed(self)
@@ -248,7 +240,7 @@ class UpstreamConnection(asyncio.Protocol):
                 self._body(data)
             else:
                 self._head(data)
-        except LargeHeadError as large:  # another name than above, since in compiled code a name has only one type
+        except LargeHeadError as large:  # two names, since in compiled code a name has one type
             self.upstream.odd(Oddity.LARGE_HEAD, str(large))
             self._lost(AttemptOutcome.UNREADABLE)
         except FramingError as exc:
@@ -272,11 +264,11 @@ class UpstreamConnection(asyncio.Protocol):
             return
         try:
             self._closed(exc)
-        except Exception as error:  # noqa: BLE001 - a bug affects only this request
+        except Exception as error:  # noqa: BLE001 - a bug costs the request that it worked on
             self._broke(receiver, error)
 
     def _broke(self, receiver: AnswerReceiver | None, error: Exception) -> None:
-        """A callback raised an exception. The connection may serve another request by now, so `receiver` is failed."""
+        """A callback raised, the receiver's or ours. The connection may serve another request by now."""
         if self.receiver is receiver:
             self.receiver = None
             self.transport.abort()
@@ -285,7 +277,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _closed(self, exc: Exception | None) -> None:
         if self._in_body and self._left == TO_THE_END:
-            # A body without a length ends with the connection, if it is closed properly.
+            # A body without length ends with a proper end of the connection.
             if exc is None:
                 self._end()
             else:
@@ -369,9 +361,9 @@ class UpstreamConnection(asyncio.Protocol):
         assert receiver is not None
         keep = self._keep_alive and not self.transport.is_closing()
         self._reset()
-        # Reading must go on, or a client that is slow to read the end of this answer would delay the next request.
+        # A client that is slow to read the end of this answer must not delay the next one.
         self.resume()
-        # The connection is given back before the end is reported, because the report may start the next request on it.
+        # First return it to the pool, then report: the report may start the next request.
         if keep:
             self.upstream.release(self)
         else:
