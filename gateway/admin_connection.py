@@ -1,4 +1,4 @@
-"""A connection to the admin port: uvicorn's own protocol, with the bounds that it lacks.
+"""A connection to the admin port: uvicorn's own protocol, with limits that it lacks.
 
 uvicorn keeps silent connections and half-sent requests for ever, accepts a head of any length, and starts all pipelined
 requests at once (docs/internals/adr/0001-data-plane.md). The API port has a protocol of its own; this one serves
@@ -27,19 +27,21 @@ from gateway.proxy.limits import ConnectionLimits
 from gateway.proxy.outgoing import WRITE_HIGH_WATER_BYTES
 
 MAX_CONNECTIONS: Final = 64
-"""For scrapers, probes, and a few people with the console open.
+"""Limit on connections. It is enough for scrapers, probes, and a few operators with the console open.
 
-A newcomer is accepted all the same, and replaces another.
+A new connection beyond the limit is accepted, but an idle one is closed for it.
 """
 BACKLOG: Final = 32
-"""This many connections may take a descriptor in one turn of the loop before any can be closed."""
+"""In one turn of the event loop, at most this many new connections take a file descriptor before others can be
+closed.
+"""
 UDS_MODE: Final = 0o660
 _TOO_SLOW: Final = 408, b"Request Timeout", b"the request was not whole in time"
 _TOO_LARGE: Final = 431, b"Request Header Fields Too Large", b"the head of the request is too large"
 
 
 class AdminConnection(HttpToolsProtocol):
-    """One connection, one request at a time. `limits` are those of the admin port and its unix socket."""
+    """One connection, with one request at a time. `limits`: shared by the admin port and its unix socket."""
 
     def __init__(
         self,
@@ -66,7 +68,9 @@ class AdminConnection(HttpToolsProtocol):
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """A bug costs only this connection: the loop and httptools would drop the exception, or end the process."""
+        """Catch exceptions (bugs), which then affect only this connection. The event loop and httptools would drop
+        them, or end the process.
+        """
         try:
             yield
         except Exception as error:  # noqa: BLE001 - of any kind
@@ -97,7 +101,7 @@ class AdminConnection(HttpToolsProtocol):
             self._received(data)
 
     def send_400_response(self, msg: str) -> None:
-        """uvicorn: httptools raised, and it also wraps any exception of a callback in its own."""
+        """Called by uvicorn when httptools raised. It may have wrapped an exception (a bug) of one of our callbacks."""
         callback = sys.exception()
         raised = callback.__context__ if isinstance(callback, httptools.HttpParserCallbackError) else None
         if isinstance(raised, Exception):
@@ -109,7 +113,8 @@ class AdminConnection(HttpToolsProtocol):
         if self._lingers or self.transport.is_closing():
             return
         if self._whole:
-            # Answers to abandoned requests would pile up, and a disconnect behind them would go unseen.
+            # Pipelined requests are not accepted: answers to abandoned ones would pile up, and a disconnect behind them
+            # would not be noticed.
             if data.strip(b"\r\n"):
                 self.abort()
             return
@@ -140,7 +145,7 @@ class AdminConnection(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._head_bytes += len(name) + len(value)
-        if not self._head_done:  # else it is a trailer, which is no header
+        if not self._head_done:  # after the head, it is a trailer and not a header
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -163,7 +168,7 @@ class AdminConnection(HttpToolsProtocol):
     # ---- answers
 
     def on_response_complete(self) -> None:
-        """The answer is complete, though the request may not be: its token was wrong, or its body too large."""
+        """The answer is complete. The request may not be, if its token was wrong or its body too large."""
         with self._guarded():
             self._answered()
 
@@ -190,7 +195,7 @@ class AdminConnection(HttpToolsProtocol):
         self._linger()
 
     def _linger(self) -> None:
-        """Close without a reset, which would destroy an answer on its way to the client."""
+        """Close without a TCP reset, which could destroy an answer on its way to the client."""
         self._lingers = True
         self._limits.receiving.stop(self)
         self.flow.resume_reading()
@@ -201,23 +206,23 @@ class AdminConnection(HttpToolsProtocol):
     # ---- ends
 
     def too_slow(self) -> None:
-        """The request did not arrive in time; a connection that sent nothing is closed silently."""
+        """The request did not arrive in time: refuse it. A connection that sent nothing is closed silently."""
         if self._received_bytes:
             self._refuse(*_TOO_SLOW)
         else:
             self.close()
 
     def stalled(self) -> None:
-        """The client reads nothing any more."""
+        """The client has stopped reading: close the connection."""
         self.abort()
 
     def close(self) -> None:
-        """Close after what was written has gone out."""
+        """Close after all written bytes are sent."""
         self.transport.close()
         self._limits.stalled.start(self, self._clock())
 
     def broke(self, callback: Callback, error: Exception) -> None:
-        """An exception was raised while this connection was handled: close it."""
+        """An exception (a bug) was raised while this connection was handled: close the connection."""
         self._supervisor.caught(callback, error)
         self.transport.abort()
 
@@ -226,7 +231,7 @@ class AdminConnection(HttpToolsProtocol):
         self.transport.abort()
 
     def _make_room(self) -> bool:
-        """Close the connection that has been idle longest; False if all are being answered."""
+        """Close the connection that has been idle longest. Returns False if none is idle."""
         limits = self._limits
         for deadline in (limits.receiving, limits.idle, limits.lingering, limits.stalled):
             oldest = deadline.oldest()
@@ -238,7 +243,7 @@ class AdminConnection(HttpToolsProtocol):
 
 
 def bound_socket(path: Path) -> socket.socket:
-    """A unix socket that only the owner and the group of the process can open, at every moment.
+    """A unix socket that only the owner and the group of the process can open.
 
     A socket left by an earlier process is removed. Any other file there raises OSError.
     """
@@ -246,7 +251,7 @@ def bound_socket(path: Path) -> socket.socket:
         path.unlink()
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # Between `bind` and `listen` nobody can connect, so the mode is set in time.
+        # The mode is set between `bind` and `listen`, when nobody can connect yet.
         bound.bind(str(path))
         path.chmod(UDS_MODE)
     except OSError:

@@ -1,4 +1,4 @@
-"""The pages and actions of the admin port, joined to the parts of the process that they show and change."""
+"""Connects the pages and actions of the admin port with the parts of the process."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from gateway.sweeper import Sweeper
 
 @dataclass(frozen=True, slots=True)
 class AdminPort:
-    """The parts of the process, as its operators see them."""
+    """The parts of the process that the admin port reads and changes."""
 
     controller: Controller
     driver: Driver
     handler: RequestHandler
     limits: ConnectionLimits
-    """Of the API port."""
+    """Limits of the API port."""
     fleet: FleetWatcher
     metrics: Metrics
     sweeper: Sweeper
@@ -43,7 +43,7 @@ class AdminPort:
     drain_deadline_s: float
 
     def app(self, access: Access) -> Callable[..., object]:
-        """The ASGI application for those who have that access."""
+        """The ASGI application, with these access rights."""
         sources = Sources(
             version=version("tailgate"),
             policy=lambda: self.handler.policy,
@@ -65,12 +65,12 @@ class AdminPort:
         return admin_app(self.metrics, sources, actions, of_replicas, access)
 
     async def _drain(self) -> Done:
-        """Drain as on SIGTERM, for callers that cannot send signals."""
+        """Drain the process as on SIGTERM, for callers that cannot send signals."""
         self.stop.set()
         return Done(True, f"draining: at most {self.drain_deadline_s:.0f} s for requests under way")
 
     def _drain_replica(self, on: bool, name: str) -> Done:
-        """Send no new requests to a replica, or to every rank of a server; or let it serve again."""
+        """Stop new requests (`on`) to a replica, or to all ranks of a server, or let it serve again."""
         specs = [replica for pool in self.handler.policy.pools.values() for replica in pool.replicas]
         chosen = [spec.name for spec in specs if name in (spec.name, spec.server)]
         if not chosen:
@@ -103,5 +103,5 @@ class AdminPort:
 
 
 def unfit(controller: Controller) -> frozenset[str]:
-    """The replicas that get no requests now."""
+    """Names of the replicas that get no requests now."""
     return frozenset(name for _, name, state, _ in controller.states() if state is not ReplicaState.UP)

@@ -1,4 +1,4 @@
-"""Builds every part of the gateway and joins them; only this file and the sockets read the real clock."""
+"""Builds all parts of the gateway and connects them. Only this file and the sockets read the real clock."""
 
 from __future__ import annotations
 
@@ -46,13 +46,14 @@ log = logging.getLogger("tailgate")
 
 SPARE_DESCRIPTORS = 128
 WATCHES = 3
-"""Connections that read one replica: health, metrics, models."""
-# Seconds from the drain deadline, when error events are written, until clients that do not read them are cut off.
+"""Number of connections that watch one replica: for health, metrics and models."""
+# At the drain deadline, error events are written. Clients that do not read them within this many seconds are
+# disconnected.
 CLOSE_GRACE_S = 2.0
 
 
 class Gateway:
-    """One gateway process: the API port, the admin port, and everything between them and the replicas.
+    """One gateway process: the API port, the admin port, and all parts between them and the replicas.
 
     `async with Gateway(...)` serves until the block is left, and then drains.
     """
@@ -64,7 +65,7 @@ class Gateway:
         policy_path: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock` gives the time to every part, in seconds; timers are the event loop's."""
+        """`clock`: gives the time in seconds to all parts. Timers are those of the event loop."""
         self.settings = settings
         self.metrics = Metrics(policy)
         oddities = Oddities(self.metrics, clock)
@@ -125,9 +126,9 @@ class Gateway:
         self._lag = LoopLag(clock, partial(self.sweeper.supervised, self.metrics.roll))
         self._tasks: list[asyncio.Task[None]] = []
         self.stop = asyncio.Event()
-        """Set when somebody wants it to drain and end."""
+        """Set to ask the process to drain and end."""
         self.broken = asyncio.Event()
-        """Set when a part that must run has stopped."""
+        """Set when a part that must always run has stopped."""
         admin = AdminPort(
             controller=self.controller,
             driver=self.driver,
@@ -200,7 +201,9 @@ class Gateway:
         await self.drain()
 
     async def drain(self) -> None:
-        """Announce it, stop accepting, let requests finish until the deadline, end the others with an error, close."""
+        """Announce the end, stop accepting, let requests finish until the deadline, end the remaining requests with an
+        error, and close.
+        """
         self.handler.leaving = True
         if self.settings.drain_notice_s and not self.broken.is_set():
             log.info("not ready: requests are still accepted for %.0f s", self.settings.drain_notice_s)
@@ -219,7 +222,7 @@ class Gateway:
         await self._close()
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
-        """A part that must run for ever has stopped.
+        """A part that must always run has stopped.
 
         Without it the gateway would fail slowly, so the process ends at once.
         """
@@ -251,18 +254,18 @@ class Gateway:
 
     @property
     def listeners(self) -> tuple[Listener, ...]:
-        """API port, admin port, and the admin socket where there is one."""
+        """The listeners of the API port, the admin port, and the admin socket if there is one."""
         return tuple(self._listeners)
 
     @property
     def url(self) -> str:
-        """Where the API is."""
+        """URL of the API."""
         scheme = "https" if self.settings.ssl_certfile else "http"
         return f"{scheme}://{_authority(self.settings.host)}:{self._api.port}"
 
     @property
     def admin_url(self) -> str:
-        """Where metrics and state are."""
+        """URL of the admin port, with metrics and state."""
         return f"http://{_authority(self.settings.admin_host)}:{self._admin.port}"
 
     def _occupancies(self, now: float) -> dict[str, float]:
@@ -285,9 +288,10 @@ def _journal(settings: Settings, policy: Policy, seed: int) -> Journal | None:
 
 
 def _connections_that_fit(policy: Policy) -> int:
-    """Each client may need one connection to a replica; the remaining descriptors serve everything else.
+    """How many client connections fit into the limit on file descriptors. Each client may need one connection to a
+    replica.
 
-    These are the admin port, files (`SPARE_DESCRIPTORS`), and the watch of each replica.
+    The remaining descriptors are for the admin port, files (`SPARE_DESCRIPTORS`), and the watch of each replica.
     """
     spare = SPARE_DESCRIPTORS + WATCHES * len({spec.url for pool in policy.pools.values() for spec in pool.replicas})
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)

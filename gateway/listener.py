@@ -15,14 +15,15 @@ import uvicorn
 from gateway.admin_connection import bound_socket
 
 BACKLOG: Final = 4096
-# A client that vanished, on a connection with nothing to send, is detected after two minutes.
+# TCP keep-alive: a client that vanished while nothing is sent to it is detected after two minutes.
 KEEP_ALIVE_IDLE_S: Final = 60
 KEEP_ALIVE_INTERVAL_S: Final = 15
 KEEP_ALIVE_PROBES: Final = 4
-# Linux doubles this value, and would otherwise let it grow to 4 MiB (tcp_wmem) for a reader that does not read.
+# Send buffer in the kernel; Linux doubles this value. Without it, the buffer of a client that does not read may grow to
+# 4 MiB (tcp_wmem).
 SEND_BUFFER_BYTES: Final = 128 * 1024
 
-# By name, if the platform has the option: Linux says KEEPIDLE, macOS KEEPALIVE.
+# Options by name; those that the platform lacks are skipped. Linux has KEEPIDLE, macOS KEEPALIVE.
 _TCP: Final = {
     "TCP_KEEPIDLE": KEEP_ALIVE_IDLE_S,
     "TCP_KEEPALIVE": KEEP_ALIVE_IDLE_S,
@@ -32,11 +33,11 @@ _TCP: Final = {
 
 
 class Listener(uvicorn.Server):
-    """One uvicorn server among several in the process, which handles signals itself."""
+    """One uvicorn server among several in the process. The process handles signals itself."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals alone."""
+        """Do nothing: the process handles signals."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -46,7 +47,7 @@ class Listener(uvicorn.Server):
             for server in self.servers:
                 tune(server.sockets)
             return
-        # uvicorn would let every local user open it.
+        # The socket is bound here, because uvicorn would let every local user open it.
         bound = bound_socket(Path(self.config.uds))
         await self.lifespan.startup()
         self.servers = [
@@ -60,12 +61,12 @@ class Listener(uvicorn.Server):
 
     @property
     def port(self) -> int:
-        """The port that it really listens on."""
+        """The port on which it listens, also if 0 was asked for."""
         return int(self.servers[0].sockets[0].getsockname()[1])
 
 
 def listener(app: object, host: str = "", port: int = 0, **options: object) -> Listener:
-    """A server that does not listen yet; `options` are those of uvicorn."""
+    """A server that does not listen yet. `options`: options of uvicorn."""
     config = uvicorn.Config(
         app,  # type: ignore[arg-type]
         host=host,
@@ -83,12 +84,12 @@ def listener(app: object, host: str = "", port: int = 0, **options: object) -> L
 
 
 async def no_app(scope: object, receive: object, send: object) -> None:
-    """Stand in where uvicorn wants an ASGI application."""
+    """An empty ASGI application, because uvicorn requires one."""
     raise AssertionError("requests to the API port never reach an ASGI application")
 
 
 def tune(sockets: Iterable[socket.socket]) -> None:
-    """Probe future connections while they are idle, and bound their bytes in the kernel."""
+    """Set options that future connections inherit: keep-alive probes, and a limit on the send buffer."""
     for shown in sockets:
         if shown.family not in (socket.AF_INET, socket.AF_INET6):
             continue

@@ -1,4 +1,4 @@
-"""The gateway as a process: checks settings, handles signals, returns the exit status."""
+"""Runs the gateway as a process: checks settings, handles signals, returns the exit status."""
 
 from __future__ import annotations
 
@@ -30,11 +30,13 @@ log = logging.getLogger("tailgate")
 
 GC_ALLOCATIONS = 50_000
 CANNOT_LISTEN = 3
-"""Exit code, as of uvicorn."""
+"""Exit status if a port cannot be used, the same as uvicorn's."""
 
 
 def _taken(settings: Settings) -> str | None:
-    """The port that another process already listens on, as one line; listening itself reports all other errors."""
+    """An error text if another process listens on one of the ports; None if not. Other errors are reported when
+    listening.
+    """
     for host, port, option in (
         (settings.host, settings.port, "port"),
         (settings.admin_host, settings.admin_port, "admin_port"),
@@ -52,10 +54,11 @@ def _taken(settings: Settings) -> str | None:
 
 
 def serve(settings: Settings, policy_path: Path | None, replicas: tuple[str, ...]) -> int:
-    """Run the gateway until SIGTERM or SIGINT; the exit status."""
+    """Run the gateway until SIGTERM or SIGINT. Returns the exit status."""
     configure_logging(settings.log_level, as_json=settings.log_format == "json")
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-    # Requests leave no reference cycles (docs/internals/adr/0006): the collector would mostly re-read what stays.
+    # Objects made so far are excluded from garbage collection. Requests leave no reference cycles
+    # (docs/internals/adr/0006), so the collector would mostly look at long-lived objects again.
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_ALLOCATIONS, 20, 50)

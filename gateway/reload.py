@@ -1,4 +1,6 @@
-"""The policy in force: prepared beside the event loop, swapped between two requests, kept if the next is invalid."""
+"""Reloads the policy: a new one is prepared outside the event loop and swapped in between two requests. If it is
+invalid, the old one stays.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ log = logging.getLogger("tailgate")
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A policy, with the parts that take long to build."""
+    """A policy, with the parts that take long to compute from it."""
 
     policy: Policy
     counters: dict[str, TokenCounter]
@@ -40,7 +42,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class PolicyUsers:
-    """The parts that get each new policy."""
+    """The parts of the process that get each new policy."""
 
     driver: Driver
     handler: RequestHandler
@@ -52,7 +54,7 @@ class PolicyUsers:
 
 
 class PolicyReloads:
-    """Puts policies in force. Without a path the first one stays."""
+    """Puts policies in force. Without a path, the first policy stays."""
 
     def __init__(self, users: PolicyUsers, settings: Settings, policy: Policy, path: Path | None) -> None:
         self._users = users
@@ -60,7 +62,7 @@ class PolicyReloads:
         self._path = path
         self._tokenizers = Tokenizers()
         self._prepared: Prepared | None = None
-        """For the next policy: built outside the event loop, before it is in force."""
+        """The parts of the next policy, computed outside the event loop before it is in force."""
         self.latest = Reload(time.time())
         self.watcher = (
             None
@@ -78,26 +80,29 @@ class PolicyReloads:
         users.fleet.configure(policy)
 
     def configure(self, policy: Policy) -> None:
-        """Swap the policy between two requests; those under way keep theirs. Raises `PolicyErrors` to refuse it."""
+        """Put a policy in force. Requests under way keep theirs. Raises `PolicyErrors` if it cannot be used."""
         prepared = self._prepared
         if prepared is None or prepared.policy is not policy:
             prepared = self._prepare(policy)
         self._prepared = None
         self._swap(prepared)
-        # In a later turn: a thousand watches that end, and as many that begin, take as long as the swap.
+        # Watches are changed in a later turn of the loop: ending and starting a thousand of them takes as long as the
+        # swap.
         asyncio.get_running_loop().call_soon(self._watch, policy)
         self.latest = Reload(time.time())
         log.info("policy generation %d is in force", policy.generation)
 
     def _watch(self, policy: Policy) -> None:
-        """Watch the replicas of a policy that is in force. Called by the loop, so no exception may leave it."""
+        """Watch the replicas of the policy in force. Called by the event loop, so no exception may leave this
+        method.
+        """
         try:
             self._users.fleet.configure(policy)
         except Exception as error:  # noqa: BLE001 - the policy is in force, and the next reload tries again
             self._users.driver.supervisor.caught(Callback.WATCH, error)
 
     def _prepare(self, policy: Policy) -> Prepared:
-        """All parts of a policy that can be built before it is in force. Raises `PolicyErrors`; runs in any thread."""
+        """Compute the parts of a policy that take long. May run in any thread. Raises `PolicyErrors`."""
         problem = exposure_error(policy, self._settings.host)
         if problem is not None:
             raise PolicyErrors([PolicyError(str(self._path), 0, "keys", problem)])
@@ -120,7 +125,7 @@ class PolicyReloads:
         users.limits.max_body_bytes = policy.max_body_bytes or self._settings.max_body_bytes
 
     def _counters(self, policy: Policy) -> dict[str, TokenCounter]:
-        """Exact prompt counters of the models that name a tokenizer."""
+        """Exact token counters, by model, of the models that have a tokenizer in the policy."""
         paths = {model.name: model.tokenizer for model in policy.models.values() if model.tokenizer is not None}
         try:
             tokenizers = self._tokenizers.take(paths.values())

@@ -1,6 +1,6 @@
-"""Settings of one process: from the environment (`TAILGATE_...`), overridden by the command line.
+"""Settings of one process, from the environment (`TAILGATE_...`) and the command line, which takes precedence.
 
-Values common to every process of a deployment belong in the policy file. Values here may differ per process.
+Values that are the same for every process of a deployment belong in the policy file. Values here may differ by process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TOKEN_CHARACTERS = 16
 
 
 def _not_a_service_link(value: object) -> object:
-    # Kubernetes sets TAILGATE_PORT=tcp://... in every pod beside a Service that is called "tailgate".
+    # Kubernetes sets TAILGATE_PORT=tcp://... in every pod of a namespace with a Service called "tailgate".
     if isinstance(value, str) and "://" in value:
         raise ValueError("looks like a Kubernetes service link, not a port: set enableServiceLinks: false in the pod")
     return value
@@ -37,7 +37,7 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Settings(BaseSettings):
-    """Where this process listens, and its limits on clients before the policy applies."""
+    """The addresses on which this process listens, and its limits on clients."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True, hide_input_in_errors=True
@@ -118,7 +118,7 @@ class Settings(BaseSettings):
         return self
 
     def body_limit_error(self, max_body_bytes: int | None) -> str | None:
-        """Why a policy with this `listen.max_body` must not be served, or None."""
+        """Why a policy with this `listen.max_body` cannot be used; None if it can."""
         if max_body_bytes is None or max_body_bytes <= self.max_receiving_bytes:
             return None
         return (
@@ -128,9 +128,9 @@ class Settings(BaseSettings):
 
 
 def strangers(environment: Mapping[str, str]) -> list[tuple[str, str | None]]:
-    """Variables that look like settings but are none, each with the name that was probably meant.
+    """Environment variables that look like settings but are unknown, each with the name that was probably meant.
 
-    Variables that Kubernetes sets for a service called tailgate are left out.
+    Variables that Kubernetes sets for a Service called "tailgate" are left out.
     """
     known = [PREFIX + name.upper() for name in Settings.model_fields] + [PREFIX + "KEY", PREFIX + "PURE"]
     found = []

@@ -1,4 +1,4 @@
-"""Periodic work: deadlines of connections, idle connections, changes that deserve a log line."""
+"""Periodic work: deadlines of connections, idle connections, and log lines about changes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UP = ReplicaState.UP
 
 
 class Sweeper:
-    """One task, every `SWEEP_S`. A bug in one step costs only one run of that step."""
+    """A task that does its steps every `SWEEP_S`. A bug in a step affects only one run of this step."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class Sweeper:
         limits: tuple[ConnectionLimits, ...],
         steps: tuple[Callable[[float], None], ...],
     ) -> None:
-        """`steps` are called with the time, each time."""
+        """`steps`: called with the time at each sweep."""
         self._controller = driver.controller
         self._supervisor = driver.supervisor
         self._clock = driver.clock
@@ -48,15 +48,15 @@ class Sweeper:
             await asyncio.sleep(SWEEP_S)
             now = self._clock()
             while any(limits.sweep(now) for limits in self._limits):  # noqa: ASYNC110 - no wait
-                await asyncio.sleep(0)  # others are served in between
+                await asyncio.sleep(0)  # other work runs in between
             for step in steps:
                 self.supervised(step, now)
 
     def supervised(self, step: Callable[[float], None], now: float) -> None:
-        """Do the periodic work: a bug in it must not end the task, which would end the process."""
+        """Run one step. An exception (a bug) is reported, because it must not end the task and with it the process."""
         try:
             step(now)
-        except Exception as error:  # noqa: BLE001 - the other steps, and the next time, are no part of it
+        except Exception as error:  # noqa: BLE001 - a bug affects only this run of this step
             self._supervisor.caught(Callback.TIMER, error)
 
     def _mark_little(self, now: float) -> None:
@@ -72,7 +72,7 @@ class Sweeper:
                 self._oddities.tell(pool, replica, Oddity.USAGE, "more tokens than possible: an estimate was used")
 
     def log_states(self, _now: float = 0.0) -> None:
-        """Log each replica whose state has changed since the last look: the core itself writes no log."""
+        """Log each replica whose state has changed since the last sweep. The core itself writes no log."""
         for pool, name, state, why in self._controller.states():
             before, self._states[name] = self._states.get(name, (UP, "")), (state, why)
             if (state, why) != before:

@@ -1,1 +1,1 @@
-"""Knowledge of the replicas: health, load, models, discovery."""
+"""Reads facts from replicas: health, load, models, token counts. Also sends copies to shadow pools."""

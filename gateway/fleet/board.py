@@ -12,7 +12,7 @@ CATCH_ALL = "*"
 
 
 class Listed(TypedDict):
-    """One model as the API lists it. `root` is the model's own name, also under an alias."""
+    """One model as the API lists it. `root`: the model's own name, even if it is listed under an alias."""
 
     id: str
     object: str
@@ -24,7 +24,7 @@ class Listed(TypedDict):
 
 
 class ModelBoard:
-    """Models of each replica, by its last answer. A replica that has not answered yet is unknown."""
+    """Models of each replica, by its last answer. The models of a replica that has not answered yet are unknown."""
 
     def __init__(self, created_unix_s: int) -> None:
         """`created_unix_s`: the field `created` of every model in the API."""
@@ -34,13 +34,12 @@ class ModelBoard:
         """Names that any replica lists as a LoRA adapter."""
 
     def put(self, replica: str, cards: tuple[ModelCard, ...]) -> None:
-        """`replica` serves these. Note a replica's models, which hold until its next list, even while it cannot be
-        read."""
+        """Set the models of a replica. They are kept until its next list, even while it cannot be read."""
         self._cards[replica] = cards
         self._count()
 
     def forget(self, replica: str) -> None:
-        """Forget `replica`: it was removed, or another one took its name."""
+        """Forget the models of `replica`, because it was removed or its name was given to another."""
         self._cards.pop(replica, None)
         self._count()
 
@@ -56,18 +55,19 @@ class ModelBoard:
         return least
 
     def known(self, pool: PoolSpec) -> frozenset[str] | None:
-        """The models of a pool; None until the lists of all its replicas have been read: until then any model may pass.
+        """The models of a pool; None until the lists of all its replicas have been read.
 
-        A replica whose list cannot be read may serve models that the others do not.
+        While it is None, any model is accepted: a replica whose list is unread may serve models that the others do not.
         """
         if not pool.replicas or not all(replica.name in self._cards for replica in pool.replicas):
             return None
         return frozenset(card.id for card in self._pool_cards(pool))
 
     def listing(self, policy: Policy, tier: Tier | None = None) -> list[Listed]:
-        """GET /v1/models: the policy's models and aliases; under a catch-all also what the replicas report.
+        """The answer to GET /v1/models: the policy's models and aliases. With a catch-all, also the models that
+        replicas list.
 
-        With `tier`, only what that tier may use.
+        With `tier`, only models that this tier may use.
         """
         listed = {
             name: self._listed(policy, name, model, tier)
@@ -87,9 +87,9 @@ class ModelBoard:
         return list(listed.values())
 
     def one(self, policy: Policy, name: str, tier: Tier | None = None) -> Listed | None:
-        """GET /v1/models/{id}: the model that a request for `name` would reach; None without one.
+        """The answer to GET /v1/models/{id}: the model that a request for `name` would reach; None if there is none.
 
-        Under a catch-all any name passes while one replica's list could not be read.
+        With a catch-all, any name is accepted while a replica's list is unknown.
         """
         base = self.base_of(policy, name, tier)
         if base is not None:
@@ -155,7 +155,9 @@ class ModelBoard:
         )
 
     def _length(self, policy: Policy, model: Model, upstream: str, tier: Tier | None) -> int | None:
-        """The longest context of all pools, since a prompt is routed to a pool that takes it."""
+        """The longest context (tokens) over all pools of the model, since a prompt is routed to a pool that takes
+        it.
+        """
         lengths = [self.max_model_len(pool, upstream) for pool in _pools(policy, model, tier)]
         return max((length for length in lengths if length is not None), default=None)
 

@@ -7,29 +7,29 @@ from enum import StrEnum
 
 
 class ReadFault(StrEnum):
-    """The kind of fault of a reading, from connect to parse. A metric label."""
+    """The kind of failure of a reading, from connecting to parsing. A metric label."""
 
     UNREACHABLE = "unreachable"
-    """No connection."""
+    """No connection could be made."""
     TIMEOUT = "timeout"
-    """No complete answer in time."""
+    """The answer was not complete in time."""
     BROKEN = "broken"
     """The connection broke, or the bytes were not HTTP."""
     STATUS = "status"
     """The answer was not a 2xx. Redirects are not followed: the operator gave the address."""
     TOO_LARGE = "too-large"
-    """The body is too large for such a page."""
+    """The body is larger than the limit for this page."""
     ENCODED = "encoded"
-    """A compressed body although none was requested; its decoded size has no bound."""
+    """The body is compressed, though that was not requested. It is not decoded, since the size could be unlimited."""
     GARBAGE = "garbage"
-    """The body has another form, or states something impossible."""
+    """The body is malformed, or states something impossible."""
     EMPTY = "empty"
-    """The page is well-formed, but has none of the wanted values."""
+    """The page is well-formed, but has none of the values that are needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """One failed reading. `detail` is our own text: it never quotes headers, keys or bodies."""
+    """A failed reading. `detail` is the gateway's own text: it never quotes headers, keys or bodies."""
 
     fault: ReadFault
     detail: str

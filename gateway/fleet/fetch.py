@@ -1,4 +1,4 @@
-"""Repeated GETs to one replica, bounded in time and size. No answer of a replica raises."""
+"""Repeated GETs to one replica, limited in time and size. A failure is returned as a value, never raised."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from gateway.wire.http.headers import DP_RANK
 
 # Below vLLM's own timeout (VLLM_HTTP_TIMEOUT_KEEP_ALIVE, 5 s), so that vLLM is not just closing a reused connection.
 _KEEPALIVE_S = 4.0
-# Bound on chunks of a body: each costs some 20 us of the event loop, and 4 MiB may come in as many chunks.
+# Limit on the chunks of a body. Each takes some 20 us of the event loop, and 4 MiB could come in 4 million chunks.
 _MAX_PIECES = 4096
 _PIECES_AT_ONCE = 256
 _LIMITS = httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=_KEEPALIVE_S)
-# Replicas are reached over http alone (`policy.sections.values`). Without a context of its own each transport would
-# load the system's certificates: 27 ms of CPU.
+# Replicas are reached only over http (`policy.sections.values`). This context keeps each transport from loading the
+# system's certificates, which takes 27 ms of CPU.
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 class Fetcher:
-    """GETs one URL, one request at a time, over a connection of its own that is kept until an error.
+    """Sends GETs to one URL, one at a time, over a connection of its own that is kept until an error.
 
-    It is httpx's transport without the client around it: no redirects, cookies, proxies or netrc to switch off. The
-    transport is thrown away after a failed exchange. httpcore loses pool slots when a request is cancelled
+    It uses httpx's transport without its client, so there are no redirects, cookies, proxies or netrc to switch off.
+    After a failed exchange the transport is replaced: httpcore loses pool slots when a request is cancelled
     (encode/httpcore#1093), and a timeout is a cancellation.
     """
 
@@ -40,9 +40,10 @@ class Fetcher:
         request_id: bytes | None = None,
         dp_rank: int | None = None,
     ) -> None:
-        """`key` is sent as a Bearer token; `timeout_s` covers connecting to the last byte of the body.
+        """`key`: sent as a Bearer token. `timeout_s`: limit from connecting to the last byte of the body.
 
-        With a `body`, JSON, it is a POST. Without `limit_bytes` the answer is discarded as it arrives.
+        `body`: JSON; if given, the request is a POST. `limit_bytes`: largest answer; None discards the answer as it
+        arrives.
         """
         self._request: httpx.Request | None
         headers = {b"Accept": b"*/*", b"Accept-Encoding": b"identity", b"User-Agent": b"tailgate"}
@@ -57,14 +58,14 @@ class Fetcher:
         try:
             self._request = httpx.Request("GET" if body is None else "POST", url, headers=headers, content=body)
         except (httpx.InvalidURL, UnicodeError):
-            # The host name is impossible, by the rules of IP addresses or of internationalised names.
+            # The host name is invalid by the rules of IP addresses or of internationalised names.
             self._request = None
         self._timeout_s = timeout_s
         self._limit_bytes = limit_bytes
         self._transport: httpx.AsyncHTTPTransport | None = None
 
     async def get(self) -> bytes | Failed:
-        """The body of a 2xx answer."""
+        """The body of a 2xx answer, or why there is none."""
         if self._request is None:
             return Failed(ReadFault.UNREACHABLE, "its URL is not valid")
         clean = False
@@ -77,7 +78,7 @@ class Fetcher:
         except httpx.ConnectError:
             answer = Failed(ReadFault.UNREACHABLE, "cannot connect")
         except (httpx.TransportError, OSError) as error:
-            # Only the exception's type: h11's messages quote the offending header.
+            # Only the exception's type is kept, since h11's messages quote the malformed header.
             answer = Failed(ReadFault.BROKEN, type(error).__name__)
         finally:
             if not clean:
@@ -89,7 +90,7 @@ class Fetcher:
             try:
                 return await self._exchange(self._transport, request)
             except (httpx.NetworkError, httpx.RemoteProtocolError):
-                await self.aclose()  # the replica may have closed it meanwhile; a failed poll is repeated anyway
+                await self.aclose()  # the replica may have closed a reused connection; a new one is tried at once
         self._transport = httpx.AsyncHTTPTransport(verify=_NO_TLS, limits=_LIMITS, trust_env=False)
         return await self._exchange(self._transport, request)
 
@@ -97,8 +98,8 @@ class Fetcher:
         try:
             response = await transport.handle_async_request(request)
         except AttributeError as error:
-            # anyio asks a new connection for its peer's address; over uvloop, one that was reset at once no longer has
-            # a socket.
+            # anyio asks a new connection for its peer's address. With uvloop, a connection that was reset at once has
+            # no socket any more, which raises this error.
             if error.obj is not None or error.name != "getpeername":
                 raise
             raise httpx.ConnectError("the connection was reset at once") from error
@@ -111,7 +112,8 @@ class Fetcher:
             async for chunk in response.aiter_raw():
                 pieces += 1
                 if pieces % _PIECES_AT_ONCE == 0:
-                    await asyncio.sleep(0)  # received bytes are parsed without a pause
+                    # lets other work run, since bytes that are already received are parsed without a pause
+                    await asyncio.sleep(0)
                 if self._limit_bytes is None:
                     continue
                 body += chunk

@@ -1,7 +1,7 @@
 """Reads load signals from an engine's Prometheus page.
 
-This runs once a second per replica in the process that serves requests. It therefore finds the few wanted lines with
-`str.find` and does not parse the page (50 kB of histograms on vLLM 0.32). Several series of one metric are combined as
+This runs once a second per replica, in the process that serves requests. So it finds the few lines that it needs with
+`str.find`, and does not parse the page (50 kB of histograms on vLLM 0.32). Several series of one metric are combined as
 follows:
 
     waiting, running,
@@ -9,7 +9,7 @@ follows:
     cached tokens       the sum over the engines (data-parallel ranks) behind one address
     KV use              the largest: requests are preempted in the engine that is fullest
 
-Where ranks are replicas of their own, only series of one rank are combined.
+If ranks are replicas of their own, only series of the same rank are combined.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from gateway.wire.numbers import MAX_COUNT, count, finite
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """Metric names of one engine; of `kv` the first one found counts."""
+    """Metric names of one engine. `kv` has several: the first one on the page counts."""
 
     waiting: str
     running: str
     kv: tuple[str, ...] = ()
     preemptions: str | None = None
     cache_queries: str | None = None
-    """Prompt tokens looked up in the prefix cache,"""
+    """Prompt tokens that were looked up in the prefix cache."""
     cache_hits: str | None = None
-    """and found there."""
+    """Prompt tokens that were found in the prefix cache."""
     adapters: str | None = None
-    """LoRA adapters with requests, in labels; the latest of several series counts."""
+    """LoRA adapters with requests, which are written in labels. The latest of several series counts."""
 
     def __iter__(self) -> Iterator[str]:
-        """All of them."""
+        """All metric names."""
         optional = (self.preemptions, self.cache_queries, self.cache_hits, self.adapters)
         return iter((self.waiting, self.running, *self.kv, *(name for name in optional if name is not None)))
 
@@ -57,7 +57,7 @@ _NAMES: dict[EngineKind, _Names] = {
         "vllm:prefix_cache_hits_total",
         "vllm:lora_requests_info",
     ),
-    # Its cache_hit_rate is that of the last batch.
+    # SGLang's cache_hit_rate is not used, since it is only that of the last batch.
     EngineKind.SGLANG: _Names(
         "sglang:num_queue_reqs",
         "sglang:num_running_reqs",
@@ -68,8 +68,8 @@ _NAMES: dict[EngineKind, _Names] = {
     EngineKind.TGI: _Names("tgi_queue_size", "tgi_batch_current_size"),
 }
 
-# Text after a metric's name: labels (quoted values escape \, " and newline), a value, a timestamp. Possessive
-# throughout, so that no page can make it backtrack.
+# Text after a metric's name: labels (quoted values escape \, " and newline), a value, a timestamp. All quantifiers are
+# possessive, so that no page can cause backtracking.
 _REST = re.compile(
     r"""
     (?P<labels> \{ [ \t]*+ (?: [a-zA-Z_]\w*+ = "(?:[^"\\\n]|\\.)*+" [ \t]*+ ,? [ \t]*+ )*+ \} )?+
@@ -83,7 +83,7 @@ _PAIR = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\\n]|\\.)*)"')
 _RANK = re.compile(r'[{,][ \t]*engine="(\d{1,5})"')
 _NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_:")
 
-# Floats round: a full cache may read slightly above 1. Far above 1 it is no fraction.
+# A full cache may read slightly above 1, because floats are rounded. A larger value is not a fraction.
 _FULL = 1.001
 # Series of one metric: an engine has a few for each data-parallel rank. A page with too many series would delay tokens.
 _MAX_SERIES = 1000
@@ -95,7 +95,7 @@ def scrapes(engine: EngineKind) -> bool:
 
 
 def read_page(engine: EngineKind, body: bytes, *, by_rank: bool = False) -> tuple[Sample, ...] | Failed:
-    """`read_samples` for the bytes of a page."""
+    """`read_samples` for a page in bytes."""
     try:
         text = body.decode()
     except UnicodeDecodeError:
@@ -104,7 +104,7 @@ def read_page(engine: EngineKind, body: bytes, *, by_rank: bool = False) -> tupl
 
 
 def read_samples(engine: EngineKind, text: str, *, by_rank: bool = False) -> tuple[Sample, ...] | Failed:
-    """The load that `text`, a page of `engine`, states: one sample, or one per rank in their order.
+    """The load that a page of `engine` states: one sample, or one for each rank in their order.
 
     A value that is absent or NaN is None.
 
@@ -122,8 +122,9 @@ def read_samples(engine: EngineKind, text: str, *, by_rank: bool = False) -> tup
         limit, active = (None, None) if names.adapters is None else _adapters(page[names.adapters])
         if not by_rank:
             return (_sample(names, page, limit, active),)
-        # Behind a hybrid load balancer a node labels its ranks from its --data-parallel-start-rank on, while the header
-        # counts them from 0. Adapters have no such label: their limit holds for each rank, and their ranks are unknown.
+        # With vLLM's hybrid load balancer, a node numbers its ranks in labels from --data-parallel-start-rank on, but
+        # in the request header from 0. Adapters have no rank label. Their limit holds for each rank, and which rank has
+        # them loaded is unknown.
         ranks = _by_rank(names, page)
         if not ranks:
             return Failed(ReadFault.EMPTY, f"no series of {names.running} has the label engine: the ranks are unknown")
@@ -133,11 +134,11 @@ def read_samples(engine: EngineKind, text: str, *, by_rank: bool = False) -> tup
 
 
 class _Garbage(Exception):
-    """A metric cannot be read; the message says which and why. Never leaves this file."""
+    """A metric cannot be read. The message names it and says why. Raised and caught in this file only."""
 
 
 Lines = list[tuple[str, float]]
-"""Labels and value of each series of one metric that counts."""
+"""(labels, value) of each series of one metric that counts."""
 
 
 def _sample(
@@ -160,7 +161,7 @@ def _sample(
 
 
 def _by_rank(names: _Names, page: Mapping[str, Lines]) -> list[dict[str, Lines]]:
-    """For each rank, in order, the series with its running requests."""
+    """For each rank, in order, its series by metric. Ranks are found by the metric of running requests."""
     ranks: dict[int, dict[str, Lines]] = {}
     for name, lines in page.items():
         for line in lines:
@@ -172,9 +173,9 @@ def _by_rank(names: _Names, page: Mapping[str, Lines]) -> list[dict[str, Lines]]
 
 
 def _adapters(lines: Lines) -> tuple[int | None, tuple[str, ...] | None]:
-    """Adapters in one batch at most, and those with requests.
+    """(limit on adapters in one batch, adapters with requests).
 
-    vLLM writes them into labels, and a timestamp as the value. Series of earlier steps stay on the page.
+    vLLM writes the adapters into labels, with a timestamp as the value. Series of earlier steps stay on the page.
     """
     latest, labels = -1.0, ""
     for written, value in lines:
@@ -195,7 +196,7 @@ def _lines(engine: EngineKind, text: str, name: str) -> Lines:
     at = text.find(name)
     while at >= 0:
         end = at + len(name)
-        # A whole name at the start of a line: not a comment, a label value or a longer name.
+        # The name must be whole and at the start of a line: not in a comment, a label value or a longer name.
         if (at == 0 or text[at - 1] == "\n") and text[end : end + 1] not in _NAME_CHARS:
             line = _REST.match(text, end)
             if line is None:
@@ -209,10 +210,10 @@ def _lines(engine: EngineKind, text: str, name: str) -> Lines:
 
 
 def _counts(labels: str) -> bool:
-    """Whether an SGLang series counts: no other series repeats it.
+    """Whether a series counts. SGLang reports some requests in several series, of which one counts.
 
-    With priority scheduling the total has `priority=""` and a series per priority repeats it in parts. With pipeline
-    parallelism every stage reports the same requests (sglang, observability/metrics_collector.py).
+    With priority scheduling, the total has `priority=""`, and further series have its parts by priority. With pipeline
+    parallelism, every stage reports the same requests (sglang, observability/metrics_collector.py).
     """
     pairs: dict[str, str] = dict(_PAIR.findall(labels))
     return pairs.get("priority", "") == "" and pairs.get("pp_rank", "0") == "0"
@@ -224,7 +225,7 @@ def _number(name: str, value: str) -> float:
         number = float(value)
     except ValueError:
         number = -1.0
-    # float() takes 1_000 and Prometheus does not.
+    # `float()` accepts 1_000, but Prometheus does not.
     if number < 0 or "_" in value or not (math.isnan(number) or finite(number) is not None):
         raise _Garbage(f"the line of {name} is malformed")
     return number
@@ -235,7 +236,7 @@ def _total(page: Mapping[str, Lines], name: str | None) -> int | None:
     known = [] if name is None else [value for _, value in page[name] if not math.isnan(value)]
     if not known:
         return None
-    total = finite(sum(known))  # finite numbers may have a sum that is not
+    total = finite(sum(known))  # the sum of finite numbers may be infinite
     whole = None if total is None else count(round(total))
     if whole is None:
         raise _Garbage(f"{name} is above {MAX_COUNT}")

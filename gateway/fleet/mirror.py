@@ -1,4 +1,4 @@
-"""Copies of requests to shadow pools. Their answers are discarded; only their results are counted."""
+"""Sends copies of requests to shadow pools. Their answers are discarded; only their results are counted."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gateway.fleet.fault import Failed, ReadFault
 from gateway.fleet.fetch import Fetcher
 
 MAX_BYTES: Final = 32 * 1024 * 1024
-"""Bytes of bodies of all copies under way."""
+"""Limit on the total bytes of the bodies of copies under way."""
 SHEDDING_S: Final = 5.0
-"""Seconds without copies after the gateway has refused a request for lack of capacity."""
+"""After the gateway has refused a request for lack of capacity, no copies are sent for this long."""
 
 
 class Mirrors:
@@ -29,23 +29,24 @@ class Mirrors:
         told: Callable[[str, str, MirrorResult], None],
         on_bug: Callable[[Exception], None],
     ) -> None:
-        """`unfit`: names of replicas that get no requests; `told` is called with model, pool and result of each
-        copy."""
+        """`unfit`: returns the names of replicas that get no requests. `told`: called with model, pool and result of
+        each copy.
+        """
         self._clock = clock
         self._unfit = unfit
         self._told = told
         self._on_bug = on_bug
         self._due: dict[str, float] = {}
-        """By model, the accumulated share of the next copy, 0-1."""
+        """By model: the accumulated shares since the last copy, 0-1. At 1 the next copy is due."""
         self._under_way: Counter[str] = Counter()
-        """Copies by replica."""
+        """Number of copies under way, by replica."""
         self._bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._shed_at = -SHEDDING_S
         self.configure(policy)
 
     def configure(self, policy: Policy) -> None:
-        """Follow a new policy. Copies under way go on."""
+        """Apply a policy. Copies under way go on."""
         self._pools = policy.pools
 
     @property
@@ -54,17 +55,17 @@ class Mirrors:
         return len(self._tasks)
 
     def busy(self) -> Mapping[str, int]:
-        """Copies under way by replica."""
+        """Number of copies under way, by replica."""
         return dict(self._under_way)
 
     def shed(self) -> None:
-        """The gateway has refused a request for lack of capacity: no copies for a while."""
+        """Stop copies for a while, because the gateway has refused a request for lack of capacity."""
         self._shed_at = self._clock()
 
     def admits(self, model: Model, size: int) -> bool:
-        """Whether this request of a mirrored model, whose body has `size` bytes, is copied.
+        """Whether this request of a mirrored model is copied. `size`: bytes of its body.
 
-        Every 1/share-th request is due. If there is no room for its copy, the copy is skipped and counted.
+        A copy is due at every 1/share-th request. If there is no room for it, it is skipped and counted.
         """
         mirror = model.mirror
         if mirror is None:
@@ -83,7 +84,7 @@ class Mirrors:
         return result is MirrorResult.OK
 
     def send(self, model: Model, endpoint: Endpoint, body: bytes, rid: bytes, total_s: float) -> None:
-        """Send a copy that was admitted; it may take `total_s` seconds."""
+        """Send a copy that `admits` accepted. `total_s`: its timeout in seconds."""
         mirror = model.mirror
         assert mirror is not None
         pool = self._pools.get(mirror.to)
@@ -107,11 +108,11 @@ class Mirrors:
         task.add_done_callback(lambda done: self._over(done, replica.name, len(body)))
 
     async def ended(self) -> None:
-        """Wait for the copies under way."""
+        """Wait until the copies under way have ended."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def aclose(self) -> None:
-        """End every copy."""
+        """Cancel all copies under way."""
         for task in self._tasks:
             task.cancel()
         await self.ended()
@@ -132,7 +133,7 @@ class Mirrors:
     async def _copy(self, model: str, pool: str, fetcher: Fetcher) -> None:
         try:
             answer = await fetcher.get()
-        except Exception as error:  # noqa: BLE001 - a bug costs this copy
+        except Exception as error:  # noqa: BLE001 - a bug affects only this copy
             self._on_bug(error)
             answer = Failed(ReadFault.GARBAGE, f"a bug of the gateway: {type(error).__name__}")
         finally:

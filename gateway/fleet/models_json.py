@@ -1,4 +1,4 @@
-"""Reader of a replica's GET /v1/models."""
+"""Reads a replica's answer to GET /v1/models."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gateway.wire.numbers import MAX_COUNT, count
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """One model of a replica. `max_model_len` in tokens, prompt and output together; None if not given."""
+    """One model of a replica. `max_model_len`: largest sum of prompt and output tokens; None if not given."""
 
     id: str
     max_model_len: int | None = None
     parent: str | None = None
-    """Name of the base model of a LoRA adapter, as the replica lists it; None: it is not an adapter."""
+    """For a LoRA adapter, the name of its base model, as the replica lists it; else None."""
 
 
 class _Entry(msgspec.Struct):
@@ -34,7 +34,7 @@ _DECODER = msgspec.json.Decoder(_Page)
 
 
 def read_models(body: bytes) -> tuple[ModelCard, ...] | Failed:
-    """The models in the order given, each once. An adapter without a length gets its parent's."""
+    """The models in the order of the answer, each once. An adapter without a length gets that of its base model."""
     try:
         entries = _DECODER.decode(body).data
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

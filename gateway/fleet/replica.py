@@ -42,12 +42,12 @@ _MEANWHILE: Final[Mapping[Reading, str]] = {
     Reading.METRICS: "its load is estimated meanwhile: check its engine and health.metrics_path in the policy",
     Reading.MODELS: "its last list stands meanwhile: check GET /v1/models of its engine",
 }
-"""The effect of a reading that fails, and where to look."""
+"""For log lines: the effect of a reading that fails, and where to look for the cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """All settings of the watch of one server. Two equal targets are the same watch."""
+    """All settings for the watch of one server. A watch goes on over a reload if its target stays equal."""
 
     replicas: tuple[ReplicaSpec, ...]
     """One replica, or the data-parallel ranks in their order."""
@@ -87,36 +87,36 @@ class Tools:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReport:
-    """State of the readings of one replica, or of its server. `errors` holds no secrets."""
+    """State of the readings of one replica. `errors` has no secrets."""
 
     name: str
     url: str
     pool: str
     healthy: bool | None
     errors: Mapping[Reading, str]
-    """The last error of each reading that is failing now."""
+    """The last error, by reading, of the readings that are failing now."""
     failures: Mapping[tuple[Reading, ReadFault], int]
-    """Failures of each reading since this watch began."""
+    """Number of failures since this watch began, by reading and kind of failure."""
 
 
 class ReplicaWatch:
-    """Three loops over three connections, so that a slow page never delays a health check.
+    """Watches one server in three loops with a connection each. So a slow page never delays a health check.
 
-    vLLM answers 200 on /health while it drains after SIGTERM and refuses new requests with a 500. A drain is seen
-    in the answers to requests, not here.
+    A vLLM that drains after SIGTERM still answers 200 on /health, but refuses new requests with a 500. So a drain is
+    noticed in the answers to requests, not here.
     """
 
     def __init__(self, target: Target, tools: Tools, *, is_cold: bool = False) -> None:
-        """`is_cold`: the replica is new, and has served no request yet."""
+        """`is_cold`: whether the replica is new, so that it has served no request yet."""
         self.target = target
         self._tools = tools
         self._is_cold = is_cold
         self._healthy: bool | None = None
         self._models_due = asyncio.Event()
         self._ranks_told: int | None = None
-        """Data-parallel ranks on its last metrics page; None: unknown."""
+        """Number of data-parallel ranks on the last metrics page; None if unknown."""
         self._had_adapters = False
-        """Whether its last list of models had LoRA adapters."""
+        """Whether the last list of models had LoRA adapters."""
         self._errors: dict[Reading, Failed] = {}
         self._failures: Counter[tuple[Reading, ReadFault]] = Counter()
 
@@ -135,7 +135,7 @@ class ReplicaWatch:
         ]
 
     async def run(self, delay_s: float) -> None:
-        """Watch, beginning after `delay_s` seconds, until cancelled."""
+        """Watch until cancelled, from `delay_s` seconds from now on."""
         await self._tools.pause(delay_s)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch_health())
@@ -164,18 +164,19 @@ class ReplicaWatch:
         self._judge(healthy, asked_at, isinstance(answer, Failed) and answer.fault is ReadFault.TIMEOUT)
 
     def _judge(self, healthy: bool, asked_at: float, late: bool) -> None:
-        """Report one health check. The first one, and every recovery, causes a read of the models."""
+        """Report the result of a health check. After the first one, and after every recovery, the models are read."""
         before, self._healthy = self._healthy, healthy
         self._is_cold = self._is_cold and not healthy
         if before is None or (healthy and not before):
             self._models_due.set()
         for spec in self.target.replicas:
-            # An engine answers 400 for a rank that it does not have, as if it were the client's fault.
+            # A rank that the engine does not have counts as unhealthy. The engine would answer requests to it with 400,
+            # as if it were the client's fault.
             there = spec.dp_rank is None or self._ranks_told is None or spec.dp_rank < self._ranks_told
             self._tools.on_sample(spec.name, Sample(healthy=healthy and there, late=late, asked_at=asked_at))
 
     async def _warm_up(self) -> None:
-        """Warm up before the replica is reported healthy, so that requests after an open breaker find it warm."""
+        """Warm the replica up before it is reported healthy."""
         target = self.target
         ranks = [spec.dp_rank for spec in target.replicas]
         failed = await warm_up(target.url, target.upstream_key, target.health.warmup, ranks)
@@ -215,7 +216,7 @@ class ReplicaWatch:
         while True:
             await self._models_due.wait()
             self._models_due.clear()
-            # A connection kept over half a minute would mostly have been closed by the replica.
+            # The connection is not kept: after half a minute the replica would mostly have closed it.
             fetcher = self._fetcher("/v1/models", _MODELS_LIMIT_BYTES)
             try:
                 await self._read(Reading.MODELS, self._list_models, fetcher)
@@ -241,10 +242,10 @@ class ReplicaWatch:
                     self._tools.on_sample(spec.name, Sample(context_tokens=context_tokens, adapters=told))
 
     async def _read(self, reading: Reading, look: Callable[[Fetcher], Awaitable[None]], fetcher: Fetcher) -> None:
-        """Read once. An exception of `look` is a bug: the reading fails, but says nothing about the replica."""
+        """Do one reading. If `look` raises an exception (a bug), the reading fails without a report on the replica."""
         try:
             await look(fetcher)
-        except Exception as error:  # noqa: BLE001 - a task that ends would take the process with it
+        except Exception as error:  # noqa: BLE001 - a task that ends with an exception would end the process
             self._tools.on_bug(error)
             self._note(reading, Failed(ReadFault.GARBAGE, f"a bug of the gateway: {type(error).__name__}"))
 
@@ -266,7 +267,7 @@ class ReplicaWatch:
         await self._tools.pause(interval_s * (1 + _JITTER * (2 * self._tools.random.random() - 1)))
 
     def _note(self, reading: Reading, failed: Failed | None) -> None:
-        """Keep a reading's result; warn once when it begins to fail, or fails differently."""
+        """Store the result of a reading. Logs a warning when it begins to fail, or fails in another way."""
         name, before = self.target.name, self._errors.get(reading)
         if failed is None:
             if self._errors.pop(reading, None) is not None:

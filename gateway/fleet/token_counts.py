@@ -1,8 +1,8 @@
 """Asks engines that support it for the number of tokens of a prompt: `POST /v1/messages/count_tokens`.
 
-vLLM has the path since February 2026 (vllm#35588), llama.cpp's server and SGLang have it, too. It takes time of the
-engine's API server, but no slot. So only one replica is asked, once: the home of its session, else any. A replica that
-cannot answer is skipped for a while.
+vLLM has had this path since February 2026 (vllm#35588); llama.cpp's server and SGLang have it, too. A count takes time
+of the engine's API server, but no slot. So only one replica is asked, once: the home of the session, or else any. A
+replica that cannot answer is skipped for a while.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ PATH: Final = COUNT_TOKENS.decode()
 TIMEOUT_S: Final = 5.0
 MAX_ANSWER_BYTES: Final = 64 * 1024
 REST_S: Final = 30.0
-"""Seconds for which a replica is skipped after a failed call."""
+"""A replica is skipped for this long after a failed call."""
 LONG_REST_S: Final = 600.0
-"""Seconds for which a replica without the path is skipped."""
+"""A replica that does not have the path is skipped for this long."""
 MAX_RESTING: Final = 10_000
 _NO_SUCH_PATH: Final = (404, 405, 501)
 
@@ -36,20 +36,20 @@ class _Count(msgspec.Struct):
 
 
 class EngineCounts:
-    """Remembers which replicas cannot count."""
+    """Asks replicas for token counts, and remembers which of them cannot count."""
 
     def __init__(
         self, clock: Callable[[], float], random: Random, unfit: Callable[[], Collection[str]] = frozenset
     ) -> None:
-        """`unfit` gives the names of replicas that get no requests: down, drained or ejected."""
+        """`unfit`: returns the names of replicas that get no requests, because they are down, drained or ejected."""
         self._clock = clock
         self._unfit = unfit
         self._random = random
         self._resting: dict[str, float] = {}
-        """Time until which each replica is skipped, by its address."""
+        """Time until which a replica is skipped, by its address."""
 
     async def ask(self, pools: Sequence[PoolSpec], body: bytes, rid: bytes, session: Session | None) -> int | None:
-        """Prompt tokens of a request in Anthropic's format; None if no replica answers. `rid` is its `x-request-id`."""
+        """Prompt tokens of a request in Anthropic's format; None if no replica answers. `rid`: its `x-request-id`."""
         now, unfit = self._clock(), self._unfit()
         candidates = [
             (spec, pool)
@@ -83,7 +83,9 @@ class EngineCounts:
         return tokens
 
     def _rest(self, spec: ReplicaSpec, failed: Failed) -> None:
-        """Skip a replica for its own failures, but not for those that one request may have caused."""
+        """Skip a replica for a while after a failure of its own. Failures that the request may have caused do not
+        count.
+        """
         if failed.status in _NO_SUCH_PATH:
             rest_s = LONG_REST_S
         elif failed.fault is ReadFault.TIMEOUT or 400 <= failed.status < 500:

@@ -1,4 +1,4 @@
-"""One-token completions for a replica with cold caches and kernels: no client waits for them, no metric counts them."""
+"""Warms a replica up with one-token completions. No client waits for them, and no metric counts them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROMPT = "The quick brown fox jumps over the lazy dog."
 
 
 async def warm_up(url: str, key: str | None, times: int, ranks: Sequence[int | None] = (None,)) -> Failed | None:
-    """Send `times` completions to each rank, one after the other. The first error ends it and is returned."""
+    """Send `times` completions to each rank, one after the other. Stops at the first failure and returns it."""
     listed = await _ask(Fetcher(f"{url}/v1/models", key=key, timeout_s=TIMEOUT_S, limit_bytes=LIMIT_BYTES))
     cards = listed if isinstance(listed, Failed) else read_models(listed)
     if isinstance(cards, Failed):

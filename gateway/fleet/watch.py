@@ -12,7 +12,7 @@ from gateway.core.request import Random, Sample
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.replica import ReplicaReport, ReplicaWatch, Target, Tools
 
-# Replicas begin this far apart, so that a start or a reload causes no burst.
+# The watches of replicas start this far apart, so that a start or a reload causes no burst.
 _STAGGER_S = 0.01
 
 
@@ -23,7 +23,8 @@ class _Running:
 
 
 class FleetWatcher:
-    """Follows the policy: a watch begins when a replica appears, and ends when it goes or its settings change.
+    """Watches the replicas of the policy in force. A watch starts when a replica appears, and ends when it is removed
+    or its settings change.
 
     `on_sample(replica, sample)` gets one `Sample(healthy=…)` per health check, True or False, one
     `Sample(waiting=…, running=…, kv_fraction=…)` per page of metrics that could be read, and one
@@ -41,9 +42,9 @@ class FleetWatcher:
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         models_interval_s: float = 30.0,
     ) -> None:
-        """`clock` dates what is read (monotonic seconds); `random` draws the jitter; `pause` waits.
+        """`clock`: monotonic seconds, for the times of readings. `random`: draws the jitter of pauses. `pause`: waits.
 
-        `on_bug` gets an exception raised by a reading: the reading counts as failed, and its loop goes on.
+        `on_bug`: called with an exception that a reading raised. The reading counts as failed, and its loop goes on.
         """
         self._tools = Tools(on_sample, board, clock, random, pause, models_interval_s, on_bug)
         self._running: dict[str, _Running] = {}
@@ -70,7 +71,7 @@ class FleetWatcher:
         self._start()
 
     async def run(self) -> None:
-        """Watch until `aclose`. An exception of this method is a bug, in this package or in `on_sample`."""
+        """Watch until `aclose`. An exception from this method is a bug, in this package or in `on_sample`."""
         async with asyncio.TaskGroup() as group:
             self._group = group
             try:
@@ -91,7 +92,7 @@ class FleetWatcher:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def reports(self) -> tuple[ReplicaReport, ...]:
-        """The state of readings of each replica, in the policy's order."""
+        """The state of the readings of each replica, in the policy's order."""
         return tuple(report for running in self._running.values() for report in running.watch.reports())
 
     def _start(self) -> None:

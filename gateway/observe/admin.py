@@ -1,9 +1,9 @@
 """The admin port: metrics, state, probes, the console page, and a few actions.
 
 Reading needs no token, so this port belongs on loopback or on a network of its own. Every change is a POST below
-/admin/ with `Authorization: Bearer <token>`, or any POST there through the unix socket (`trusted`). POST /admin/explain
-only reads: it needs no token. That path, the page and the state answer only to a Host that is an address, localhost or
-a configured name. So a web page that points its own name at this port (DNS rebinding) gets nothing.
+/admin/. It needs `Authorization: Bearer <token>`, except through the unix socket (`trusted`). POST /admin/explain only
+reads, so it needs no token. This path, the console page and the state require a Host that is an address, localhost or a
+configured name. So a web page whose own host name points at this port (DNS rebinding) gets nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gateway.observe.state import document, state
 from gateway.policy.sections.hosts import is_known
 
 MAX_BODY_BYTES = 64 * 1024
-"""A question, or the name of a replica, takes a few hundred bytes."""
+"""Limit on request bodies. A question, or the name of a replica, takes a few hundred bytes."""
 NO_TOKEN = (
     "this changes something and no admin token is set: start tailgate with TAILGATE_ADMIN_TOKEN in its environment, "
     "or use its admin unix socket"
@@ -35,7 +35,7 @@ NO_TOKEN = (
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Outcome of an action; `message` is for its caller."""
+    """Outcome of an action. `message`: text for its caller."""
 
     ok: bool
     message: str
@@ -47,14 +47,14 @@ ReplicaAction = Callable[[str], Done]
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Rights at an admin port, and the host names that a browser may use for it."""
+    """Access rights at an admin port, and the host names under which browsers may use it."""
 
     token: str | None
-    """Bearer token of every change; None: no change is allowed, unless `trusted`."""
+    """Bearer token for changes. None: no change is allowed, unless `trusted`."""
     trusted: bool = False
-    """Whether any connection may change something, as at the unix socket."""
+    """Whether changes need no token, as at the unix socket."""
     names: Collection[str] = ()
-    """Accepted host names, beside addresses and localhost."""
+    """Accepted host names, in addition to addresses and localhost."""
 
 
 def admin_app(
@@ -64,9 +64,10 @@ def admin_app(
     replica_actions: Mapping[str, ReplicaAction],
     access: Access,
 ) -> FastAPI:
-    """The FastAPI application. Each of `actions` ("reload") is a POST to /admin/<its name>.
+    """The FastAPI application. Each of `actions`, e.g. "reload", is a POST to /admin/<name>.
 
-    Each of `replica_actions` is one with the body {"replica": NAME}; one of the same name without a body is another.
+    Each of `replica_actions` is a POST to /admin/<name> with the body {"replica": NAME}. It may have the name of an
+    action without a body.
 
     FastAPI's own documentation pages are off: they load scripts from other hosts, and say less than docs/reference.
     """
@@ -167,7 +168,7 @@ def _actions(actions: Mapping[str, Action], replica_actions: Mapping[str, Replic
 
 
 async def _body(request: Request) -> bytes:
-    """The body of an allowed request, which was not read before."""
+    """The body of a request. It is read only after the request was allowed."""
     body = b""
     try:
         if int(request.headers.get("content-length", 0)) <= MAX_BODY_BYTES:
@@ -183,8 +184,9 @@ async def _body(request: Request) -> bytes:
 
 
 def _replica(body: bytes) -> str:
-    """The replica that the body names. An unknown body is refused, because a drain without a body drains the
-    gateway."""
+    """The replica that the body names. Any other body is refused, because a drain without a body would drain the
+    gateway.
+    """
     try:
         said: object = orjson.loads(body)
     except orjson.JSONDecodeError:

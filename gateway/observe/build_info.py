@@ -15,10 +15,10 @@ def is_compiled() -> bool:
 
 
 def kind() -> str:
-    """One word for bug reports: interpreted code takes twice the CPU."""
+    """ "compiled" or "interpreted", for bug reports. Interpreted code takes twice the CPU."""
     return COMPILED if is_compiled() else INTERPRETED
 
 
 def release() -> str:
-    """The version, without the build."""
+    """The version, without the kind of build."""
     return version("tailgate")

@@ -25,7 +25,7 @@ KINDS = {str: "a text", int: "a whole number above 0, of 63 bits at most", bool:
 
 
 def asked(body: bytes, sources: Sources) -> Request:
-    """The request. Raises ValueError that names the wrong field."""
+    """The request for a question. Raises ValueError with the name of the wrong field."""
     policy, now = sources.policy(), sources.now()
     try:
         said: object = orjson.loads(body or b"{}")

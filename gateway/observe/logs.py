@@ -1,7 +1,7 @@
-"""Log lines of the process: one per event, as JSON or as text for people.
+"""Log lines of the process: one per event, as JSON or as text.
 
-A line's own values are in `extra={"fields": {...}}`; all text from clients is escaped, so that no request can forge a
-line. Keys never reach the log: a `Record` knows the tenant and the tier, not the key.
+The values of a line are in `extra={"fields": {...}}`. All text from clients is escaped, so that no request can forge a
+line. Keys never reach the log, since a `Record` has the tenant and the tier but not the key.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ MAX_NEWS = 10
 
 
 def configure_logging(level: str, as_json: bool, stream: TextIO | None = None) -> None:
-    """Send the log of the whole process to `stream` (stderr by default); `level` is "debug", "info" and so on.
+    """Send the log of the whole process to `stream` (stderr by default). `level`: "debug", "info" and so on.
 
-    The access log is below "info": it is written at "debug", or if the logger `tailgate.access` is set to it.
+    The access log is written only at "debug", or if the logger `tailgate.access` is set to "debug".
     """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines() if as_json else TextLines())
@@ -54,7 +54,9 @@ class AccessLog:
 
 
 def log_quarantine(news: Sequence[News]) -> None:
-    """Log requests in quarantine, `MAX_NEWS` at a time, by a fingerprint and never by their content."""
+    """Log reports on requests in quarantine, at most `MAX_NEWS` at a time. A request is named by a hash, never by its
+    content.
+    """
     for told in news[:MAX_NEWS]:
         about: dict[str, object] = {"fingerprint": f"{told.request:016x}", "replicas": ",".join(told.replicas)}
         if told.caught:
@@ -134,7 +136,7 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def _shown(value: object) -> str:
-    """A value in a text line: quoted if it would not read as one word."""
+    """A value in a text line. It is quoted if it is not one word."""
     if value is None:
         return "-"
     text = str(value)
@@ -142,5 +144,5 @@ def _shown(value: object) -> str:
 
 
 def _plain(message: str) -> str:
-    """A message on one line; control characters are escaped."""
+    """A message on one line, with control characters escaped."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in message)

@@ -1,4 +1,4 @@
-"""The console page, and the headers that allow it only to show the state."""
+"""The console page, and the headers that restrict it to showing the state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ class Page:
 
     @classmethod
     def load(cls) -> Page:
-        """The page that lies beside this file. Only its own script and style are allowed, by their hash."""
+        """Load the page from the file beside this one. Only its own script and style may run, which are allowed by
+        hash.
+        """
         html = files("gateway.observe").joinpath("console.html").read_text("utf-8")
         policy = (
             f"default-src 'none'; connect-src 'self'; script-src {_hash(html, 'script')}; "

@@ -1,4 +1,4 @@
-"""Reads of the running process for the admin port's pages, each made at the moment of reading."""
+"""Functions that read the running process, for the pages of the admin port."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gateway.observe.metrics.little import LittleView
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """Result of the last load of the policy. `error` is empty if that policy is in force."""
+    """Result of the last load of the policy. `error`: empty if the policy was put in force."""
 
     at_unix_s: float
     error: str = ""
@@ -24,7 +24,7 @@ class Reload:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """State of a replica's readings: the present errors, and the failures of each reading, by kind of fault."""
+    """State of a replica's readings: present errors, and numbers of failures by reading and kind."""
 
     name: str
     pool: str
@@ -34,7 +34,7 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The process, for its observers."""
+    """Everything that the pages of the admin port read from the process."""
 
     version: str
     policy: Callable[[], Policy]
@@ -43,17 +43,17 @@ class Sources:
     connections: Callable[[], int]
     """Client connections that are open."""
     not_ready: Callable[[], str]
-    """The reason why no requests should be sent here now; empty if they may."""
+    """Why this gateway should get no requests now; empty if it should."""
     loop_lag_s: Callable[[], float]
     loop_waits: LogHistogram
     watched: Callable[[], Sequence[Watched]]
     journal_dropped: Callable[[], int]
-    """Calls that are missing in the journal."""
+    """Number of calls that are missing in the journal."""
     little: Callable[[Snapshot], Sequence[LittleView]]
-    """Little's law of each pool, up to that snapshot."""
+    """Little's law for each pool, up to the time of a snapshot."""
     find: Callable[[str, Tier], tuple[Model | None, str]]
-    """The model that serves a name to a tier, if any, and the LoRA adapter that the name means."""
+    """(model that serves a name to a tier, or None; LoRA adapter of that name, or empty)."""
     explain: Callable[[Request], PlacementExplanation | Unplaceable]
-    """The decision on a request now."""
+    """The decision that a request would get now."""
     now: Callable[[], float]
     """The monotonic clock of the request path."""

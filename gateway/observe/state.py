@@ -1,4 +1,4 @@
-"""The state of the process as one JSON document, for people and for the console page."""
+"""The state of the process as one JSON document, for operators and for the console page."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ TOLD = (RefusalFamily.AT_ONCE, RefusalFamily.WAITED)
 
 
 def document(value: object) -> bytes:
-    """JSON of anything that holds dataclasses. orjson must not read them itself: it crashes on compiled dataclasses."""
+    """JSON of a value that contains dataclasses. They are converted first, since orjson crashes on compiled
+    dataclasses.
+    """
     return orjson.dumps(value, default=asdict, option=orjson.OPT_PASSTHROUGH_DATACLASS)
 
 
 def state(metrics: Metrics, sources: Sources, started: float) -> dict[str, object]:
-    """The state now; windows end at `sources.now()`. Holds dataclasses: see `document`."""
+    """The present state, with sliding windows up to `sources.now()`. It contains dataclasses: see `document`."""
     now = sources.now()
     policy, snapshot, reload = sources.policy(), sources.snapshot(), sources.reload()
     not_ready = sources.not_ready()
@@ -104,7 +106,7 @@ def _tier(metrics: Metrics, tier: Tier, now: float) -> dict[str, object]:
 
 
 def _split(metrics: Metrics, model: Model, now: float) -> dict[str, object]:
-    """The arms of a split model; `judged` counts since its arms or weights last changed."""
+    """The arms of a split model. `judged`: counts since its arms or weights last changed."""
     found = {arm: metrics.arms.facts[model.name, arm] for arm, _ in model.split}
     windows = {arm: facts.recent.read(now) for arm, facts in found.items()}
     offered = sum(window[ArmFacts.OFFERED] for window in windows.values())
@@ -147,7 +149,7 @@ def _counts(counts: Sequence[float]) -> dict[str, object]:
 
 
 def _admissions(counts: Sequence[float]) -> dict[str, object]:
-    """Newcomers and retrying clients: offered requests, and the share that was sent to a replica."""
+    """First tries and retries of clients: number of requests, and the share (0-1) that was sent to a replica."""
     parts = {"newcomers": counts[:2], "comebacks": counts[2:]}
     return {
         name: {"offered": sum(part), "admitted": part[1] / sum(part) if sum(part) else None}
@@ -156,7 +158,7 @@ def _admissions(counts: Sequence[float]) -> dict[str, object]:
 
 
 def _quantiles(parts: Sequence[Quantiles], now: float) -> dict[str, object]:
-    """The sum of several histograms with equal edges."""
+    """Quantiles of the sum of several histograms, which must have equal edges."""
     counts = [sum(column) for column in zip(*(part.read(now) for part in parts), strict=True)]
     edges = parts[0].histogram.edges if parts else ()
     return {
@@ -168,7 +170,7 @@ def _quantiles(parts: Sequence[Quantiles], now: float) -> dict[str, object]:
 
 
 def _objectives(facts: TierFacts, tier: Tier, now: float) -> list[dict[str, object]]:
-    """Each objective: its counts over all requests, refusals included, and whether the answers keep it."""
+    """For each objective: its counts over all requests, with refusals, and whether the answers keep it."""
     rows: list[dict[str, object]] = []
     for metric, objective in tier.slo.objectives():
         attainment = facts.slo.get((metric, objective.percentile)) or Attainment(objective.quantile)

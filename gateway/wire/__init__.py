@@ -1,1 +1,1 @@
-"""Bytes in, objects out: the formats of the APIs, without a socket."""
+"""Formats of the APIs: converts bytes to objects and back, without a socket."""

@@ -1,4 +1,4 @@
-"""Recognises repeated requests by a hash of the work that they give an engine."""
+"""Recognises repeated requests, by a hash of the work that they give to an engine."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import orjson
 from gateway.wire.body.form import File
 from gateway.wire.request import Parsed
 
-# Fields that only say how the answer is delivered.
+# Fields that only affect how the answer is delivered.
 _DELIVERY: Final = ("stream", "stream_options", "stream_include_usage")
 
 
 def fingerprint(parsed: Parsed) -> int:
-    """64 bits of a hash that is the same in every process; requests for the same work share it.
+    """A 64-bit hash, the same in every process. Requests for the same work have the same hash.
 
     The order of fields, white space, and whether the answer is streamed make no difference.
     """
@@ -28,7 +28,7 @@ def fingerprint(parsed: Parsed) -> int:
 
 
 def _told(value: object) -> str:
-    """For orjson: a file is replaced by a hash of its content."""
+    """Called by orjson for a file: returns a hash of its content."""
     if not isinstance(value, File):
         raise TypeError(f"there is no way to write a {type(value).__name__}")
     return value.digest()

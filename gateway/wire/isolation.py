@@ -1,7 +1,8 @@
-"""Separate prefix caches for tenants: the time to first token would reveal whether others have sent the same prompt.
+"""Separates the prefix caches of tenants. Otherwise the time to first token would reveal whether others sent the same
+prompt.
 
 vLLM hashes `cache_salt` into the first block of a prompt, so prompts with different salts share no block. The salt is a
-keyed hash of the tenant's name, so that no tenant can guess another's. All gateways with the same key compute the same
+keyed hash of the tenant's name, so no tenant can guess another's salt. All gateways with the same key compute the same
 salt.
 """
 
@@ -20,12 +21,12 @@ def salt_of(key: str, tenant: str) -> str:
 
 
 def salted(body: bytes, endpoint: Endpoint, pool: PoolSpec, tenant: str) -> bytes:
-    """The body of a request for `pool`, with its tenant's salt if caches are separated there."""
+    """The body of a request for `pool`, with the tenant's salt if the pool separates caches."""
     if pool.cache_key is None or endpoint not in GENERATING:
         return body
     return b'{"cache_salt":"%b",' % salt_of(pool.cache_key, tenant).encode() + body[1:]
 
 
 def salts(pools: Iterable[PoolSpec]) -> bool:
-    """Whether any of these pools keeps the caches of tenants apart."""
+    """Whether any of these pools separates the caches of tenants."""
     return any(pool.cache_key is not None for pool in pools)

@@ -1,4 +1,4 @@
-"""Malformed heads that httptools accepts but no honest client sends."""
+"""Refuses malformed heads that httptools accepts but no honest client sends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gateway.wire.http.headers import RequestHead
 
 
 def malformed(version: str, head: RequestHead) -> Problem | None:
-    """The fault of a request's head; `version`: its HTTP version, such as `1.1`."""
+    """The fault of a request's head; None if it has none. `version`: its HTTP version, such as `1.1`."""
     if version not in ("1.1", "1.0"):
         return Problem(Reason.BAD_REQUEST, "This server speaks HTTP/1.1 and HTTP/1.0.")
     if head.repeated is not None:

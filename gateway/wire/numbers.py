@@ -1,7 +1,7 @@
-"""Numbers from outside: all are read here, where their possible ranges are known.
+"""Reads numbers from outside, and checks their range.
 
-Engines write counts in every way that JSON has: `5`, `5.0`, `5e0`. A number beyond a 64-bit count, or one that is not
-finite, would overflow in later arithmetic. Such a number is None here, and its reader reports it.
+Engines write counts in all forms of JSON: `5`, `5.0`, `5e0`. A number that exceeds 64 bits or is not finite would
+overflow in later arithmetic. So it is read as None, which the caller reports.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ MAX_COUNT: Final = 2**63 - 1
 
 
 def count(value: object) -> int | None:
-    """`value` as a whole number from 0 to `MAX_COUNT`; None if it is not one. A boolean is no number."""
+    """`value` as an integer from 0 to `MAX_COUNT`; None if it is not one. A boolean is not a number."""
     if type(value) is int:
         return value if 0 <= value <= MAX_COUNT else None
     if type(value) is float and value.is_integer() and 0.0 <= value < MAX_COUNT:
@@ -24,5 +24,5 @@ def finite(value: object) -> float | None:
     """`value` as a finite float; None if it is not one, or is an integer of more than 64 bits."""
     if type(value) is int:
         return float(value) if -MAX_COUNT <= value <= MAX_COUNT else None
-    # Infinity or NaN minus itself is NaN.
+    # Infinity and NaN minus themselves are NaN, not 0.
     return value if type(value) is float and value - value == 0.0 else None

@@ -1,9 +1,9 @@
-"""The beginning of a prompt, as hashes: by these the core finds the replicas that have read it before.
+"""Hashes the beginning of a prompt. By these hashes, the core finds replicas that have read the same beginning before.
 
-A prompt is written in the order of chat templates: tools, system prompt, messages. Each block is hashed together with
-the hash before it. Prompts that begin alike have the same leading hashes, whatever other fields their requests have.
-The hash is Python's own for bytes, SipHash with a key that each process draws at its start. So nobody outside can make
-two prompts collide, and hashes are meaningless in another process.
+The parts of a prompt are hashed in the order of chat templates: tools, system prompt, messages. Each block is hashed
+together with the hash before it. So prompts with the same beginning have the same first hashes, whatever other fields
+their requests have. The hash function is Python's own for bytes: SipHash, with a random key for each process. So nobody
+outside can construct prompts with the same hash, and hashes are meaningless in another process.
 """
 
 from __future__ import annotations
@@ -15,24 +15,26 @@ import orjson
 from gateway.core.request import NO_PREFIX, Prefix
 
 FIRST: Final = ("tools", "functions", "documents", "system", "instructions")
-"""Fields before the conversation,"""
+"""Fields that come before the conversation in a prompt."""
 CONVERSATION: Final = ("messages", "input", "prompt")
-"""and the field that holds it."""
+"""Fields that may have the conversation."""
 MIN_BYTES: Final = 2048
-"""Shorter prompts have none: 512 tokens are read in 10 to 80 ms, and hashing them is a tenth of a request's cost."""
+"""Shorter prompts are not hashed. An engine reads 512 tokens in 10 to 80 ms, and hashing takes a tenth of the gateway's
+time per request.
+"""
 SMALL_BYTES: Final = 512
 SMALL_BLOCKS: Final = 8
 BLOCK_BYTES: Final = 2048
-"""Blocks after the first eight. A block of vLLM is 16 tokens, some 64 bytes."""
+"""Size of blocks after the first eight. (A block of vLLM's cache has 16 tokens, some 64 bytes.)"""
 MAX_BLOCKS: Final = 1024
-"""2 MiB of text. Text beyond this counts as new."""
+"""Limit on hashed blocks: 2 MiB of text. Text beyond it counts as not cached."""
 
 
 def prefix_of(fields: dict[str, Any], adapter: str = "", tenant: str = "", has_media: bool = False) -> Prefix:
-    """The prefix of checked fields; none if the prompt is shorter than `MIN_BYTES`.
+    """The prefix of a request with these checked fields; empty if the prompt is shorter than `MIN_BYTES`.
 
-    Engines share no cached block between LoRA adapters, nor between cache salts. So `adapter` is hashed before the
-    first block, and so is `tenant` if caches are separated by it. `has_media`: placeholders stand in `fields`.
+    Engines share no cached block between LoRA adapters, or between cache salts. So `adapter` is hashed before the first
+    block, and `tenant` as well if caches are separated by tenant. `has_media`: whether `fields` has placeholders.
     """
     text = _first(fields) + _conversation(fields)
     size = len(text)
@@ -53,11 +55,11 @@ def prefix_of(fields: dict[str, Any], adapter: str = "", tenant: str = "", has_m
 
 
 def prefix_after(before: Prefix, fields: dict[str, Any], has_first: bool, name: str) -> Prefix:
-    """The prefix of a request that continues a stored response of this unique name.
+    """The prefix of a request that continues a stored response. `name`: a unique name of the response.
 
-    `before` has the prompt of that response, and its size includes the answer. Everything after that prompt is one
-    block. `has_first`: whether the new prompt begins like `before`: engines do not keep the system prompt of a
-    response, but take that of the new request.
+    `before`: prefix of the response's prompt, with the size of the answer included. Everything after that prompt is one
+    block. `has_first`: whether the new request has the same tools and system prompt. Engines do not store the system
+    prompt of a response, but use that of the new request.
     """
     text = _conversation(fields)
     size = before.size + len(text)
@@ -72,7 +74,7 @@ def prefix_after(before: Prefix, fields: dict[str, Any], has_first: bool, name: 
 
 
 def first_of(fields: dict[str, Any], adapter: str) -> int:
-    """A hash of everything before the conversation."""
+    """Hash of everything before the conversation: tools, system prompt and adapter."""
     return hash((adapter, _first(fields)))
 
 

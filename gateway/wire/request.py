@@ -1,8 +1,8 @@
-"""A request's JSON: parsed once, checked against the tier's caps, and rewritten for the engine.
+"""Parses the body of a request once, checks it against the tier's caps, and rewrites it for the engine.
 
-The body sent is built from the fields that `parse` checked, never from the client's bytes. Of duplicate keys the last
-one was checked, and only that one is sent. A field that is not in the API's table is not sent at all. Everything known
-before admission is written then; `render` only adds the model's name and the output cap in front.
+The upstream body is built from the fields that `parse` has checked, never from the client's bytes. Of duplicate keys,
+only the last is checked and sent. A field that is not in the API's table is not sent. `parse` writes everything that is
+known before admission; `render` only adds the model's name and the output cap in front.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _dumps: Final = orjson.dumps
 MAX_FIELDS: Final = 256
 MAX_REPORTED: Final = 16
 MIN_THINKING_BUDGET: Final = 1024
-"""Anthropic's smallest budget_tokens; vLLM refuses less."""
+"""Anthropic's smallest budget_tokens. vLLM refuses smaller values."""
 _TIED: Final[tuple[str, ...]] = ("min_tokens", "thinking_token_budget", "thinking")
-"""Other fields that count tokens, which the output cap bounds, too."""
+"""Other fields with numbers of tokens, which the output cap limits as well."""
 
 
 class Parsed:
-    """A request that may be forwarded. Shared by every attempt, so `render` leaves it as it is."""
+    """A checked request. All attempts share it, so `render` does not change it."""
 
     __slots__ = (
         "api",
@@ -79,18 +79,20 @@ class Parsed:
         renamed: Renamed = NOT_RENAMED,
     ) -> None:
         self.api = API_OF[endpoint]
-        """The row of its API."""
+        """The row of the API."""
         self.endpoint = endpoint
         self.model = model
         self.stream = stream
         self.assembled = assembled
-        """Whether the engine is asked for a stream although the client gets none."""
+        """Whether the engine is asked for a stream although the client gets a whole answer."""
         self.wants_usage = wants_usage
-        """Whether the client asked for the usage chunk of a stream, so that it is passed on."""
+        """Whether the client asked for the usage chunk of a stream. If not, it is not forwarded."""
         self.fields = fields
-        """Fields for the engine. `render` adds the model, the output cap and the fields tied to it."""
+        """Fields for the engine, without the model, the output cap and the fields tied to the cap, which `render`
+        adds.
+        """
         self.payload = payload
-        """Fields for the engine as JSON, with the additions of the tier."""
+        """The fields for the engine as JSON, with the additions of the tier."""
         self.tied = tied
         self.prompt_bytes = prompt.size
         self.prompt_exact = prompt.exact
@@ -98,22 +100,22 @@ class Parsed:
         self.batch = prompt.batch
         """Number of prompts or inputs."""
         self.max_tokens = max_tokens
-        """Requested tokens for each choice, before any clamp; None if the client gave no number."""
+        """Output cap per choice that the client asked for, before clamping; None if it set none."""
         self.cap_field = cap_field
-        """The name under which the output cap is sent; None without one."""
+        """Name of the field for the output cap; None if the API has none."""
         self.changed = changed
-        """Names of the fields that were clamped or dropped, fit for a header."""
+        """Names of the fields that were clamped or dropped, in a form for a header."""
         self.renamed = renamed
-        """Functions whose names at the engine differ from the client's."""
+        """Functions whose name at the engine differs from the client's name."""
 
 
 def parse(endpoint: Endpoint, body: bytes, caps: Caps) -> Parsed:
-    """Read and check a body; raises only `BadRequest`, whatever the bytes."""
+    """Parse and check a body. Raises only `BadRequest`, whatever the bytes are."""
     return _parse(endpoint, API_OF[endpoint].shape, body, caps)
 
 
 def parse_counted(body: bytes, caps: Caps) -> Parsed:
-    """The same for a message whose tokens are counted; nothing of the tier's is added."""
+    """Parse and check a body for token counting. The tier's additions are left out."""
     return _parse(Endpoint.MESSAGES, COUNTED, body, Caps(media=caps.media))
 
 
@@ -129,7 +131,7 @@ def _parse(endpoint: Endpoint, shape: Shape, body: bytes, caps: Caps) -> Parsed:
             _refuse_disguise(name, rules)
             changed.append(name)
         elif value is None:
-            continue  # in both references, null means absent
+            continue  # in OpenAI's and Anthropic's references, null means absent
         elif rule is allow:
             fields[name] = value
         elif rule is strip:
@@ -193,7 +195,9 @@ def _finish(
 
 
 def _taken(fields: dict[str, Any], name: str) -> Any:
-    """Take a field out; None if it is not there. `pop` is looked up by name where this is compiled."""
+    """Remove a field and return it; None if it is missing. `pop` is not used, since compiled code looks it up by name,
+    which is slow.
+    """
     value = fields.get(name)
     if value is not None:
         del fields[name]
@@ -205,7 +209,7 @@ _USAGE: Final = {"include_usage": True}
 
 
 def _payload(shape: Shape, fields: dict[str, Any], stream: bool, caps: Caps) -> bytes:
-    """The body without model and cap; `fields` is not empty, since every API requires one of them."""
+    """The body without model and cap. `fields` is never empty, since every API has a required field."""
     if stream and shape.usage:
         fields.setdefault("stream_options", _USAGE)
     if caps.stop and shape.stop is not None:
@@ -217,9 +221,10 @@ def _payload(shape: Shape, fields: dict[str, Any], stream: bool, caps: Caps) -> 
 
 
 def render(parsed: Parsed, upstream_model: str, max_tokens: int, with_options: bool = True) -> bytes:
-    """The body for an engine that knows the model as `upstream_model`; each choice may be `max_tokens` long.
+    """The body for an engine. `upstream_model`: the engine's name for the model. `max_tokens`: cap per choice; 0 for
+    none.
 
-    0: no cap. Not `with_options`: without `stream_options`, which some servers refuse.
+    `with_options` False leaves out `stream_options`, which some servers refuse.
     """
     if parsed.api.shape.is_form:
         return field("model", upstream_model) + parsed.payload
@@ -237,12 +242,12 @@ def render(parsed: Parsed, upstream_model: str, max_tokens: int, with_options: b
 
 
 def without_store(body: bytes) -> bytes:
-    """The same body, for an engine that is not to store its answer."""
+    """The body, changed so that the engine does not store its answer."""
     return _dumps({**_loads(body), "store": False})
 
 
 def change_lines(parsed: Parsed, max_tokens: int) -> bytes:
-    """Header lines with the names of dropped or changed fields, and the output cap if it is not the client's."""
+    """Header lines for the client with the names of dropped or changed fields, and the output cap if it was lowered."""
     lines = b""
     if max_tokens and parsed.max_tokens != max_tokens and parsed.cap_field is not None:
         lines = b"x-tailgate-max-tokens: %d\r\n" % max_tokens
@@ -250,7 +255,7 @@ def change_lines(parsed: Parsed, max_tokens: int) -> bytes:
 
 
 def _bound(out: dict[str, Any], tied: dict[str, Any], max_tokens: int) -> None:
-    """Lower other counts of tokens to the output cap."""
+    """Lower other numbers of tokens to the output cap."""
     for name in ("min_tokens", "thinking_token_budget"):
         if name in tied:
             out[name] = min(tied[name], max_tokens)
@@ -280,7 +285,9 @@ def _load(body: bytes, changed: list[str]) -> dict[str, Any]:
 
 
 def _can_be_assembled(shape: Shape, fields: dict[str, Any]) -> bool:
-    """Whether the answer can be requested as a stream. Several choices are refused: each would be held in memory."""
+    """Whether the answer can be requested as a stream and assembled. Not with several choices, each of which would be
+    held in memory.
+    """
     for name in ("n", "best_of"):
         if fields.get(name, 1) > 1:
             raise BadRequest(name, "must be 1 for this tier, unless the answer is streamed")
@@ -289,14 +296,14 @@ def _can_be_assembled(shape: Shape, fields: dict[str, Any]) -> bool:
 
 
 def _refuse_disguise(name: str, rules: Mapping[str, Check]) -> None:
-    """Refuse a known name in other letters: an engine or library might take it for the real one."""
+    """Refuse a field whose name equals a known name except for case: an engine or a library might accept it."""
     folded = unicodedata.normalize("NFKC", name[:64]).casefold().strip()
     if folded in rules:
         raise BadRequest(folded, "must be spelled in lower-case ASCII letters", "unknown_parameter")
 
 
 def _reported(names: list[str]) -> tuple[str, ...]:
-    """Names chosen by a client; those that do not fit into a header become "?"."""
+    """Names that a client chose, for a header. Names that do not fit into a header become "?"."""
     fit = (
         name if len(name) <= 64 and name.isascii() and name.replace(".", "_").isidentifier() else "?" for name in names
     )

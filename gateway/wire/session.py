@@ -1,4 +1,4 @@
-"""The key by which requests of one conversation stay together."""
+"""Finds the session of a request, by which requests of one conversation are kept together."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ _PROMPT_CACHE_KEY: Final = SessionKey.PROMPT_CACHE_KEY
 _METADATA: Final = SessionKey.METADATA
 _FIRST_MESSAGE: Final = SessionKey.FIRST_MESSAGE
 MAX_NAME: Final = 512
-"""Longest name in characters; a longer one names no session."""
+"""Longest name of a session, in characters. A longer name is ignored."""
 IN_USER_ID: Final = "_session_"
-"""Claude Code wrote `user_<hash>_account_<id>_session_<id>`; since March 2026 it writes JSON with a `session_id`
-(github.com/coder/aibridge/pull/241)."""
+"""Marks the session in a user id of older versions of Claude Code: `user_<hash>_account_<id>_session_<id>`. Since March
+2026 it writes JSON with a `session_id` (github.com/coder/aibridge/pull/241).
+"""
 
 
 def session_of(head: RequestHead, tenant: str, fields: Mapping[str, Any], pools: Sequence[PoolSpec]) -> Session | None:
-    """The session of a request, by its first key, in the order of its pools and of their keys."""
+    """The session of a request; None if it names none. Pools and their keys are tried in order."""
     before: SessionKeys | None = None
     for pool in pools:
         keys = pool.sessions
-        # Not `keys == before`: a dataclass's comparison is not compiled.
+        # The fields are compared one by one, since `==` of dataclasses is not compiled.
         if before is not None and keys.header == before.header and keys.keys == before.keys:
             continue
         before = keys
@@ -41,7 +42,7 @@ def session_of(head: RequestHead, tenant: str, fields: Mapping[str, Any], pools:
 
 
 def _named(key: SessionKey, header: str, head: RequestHead, fields: Mapping[str, Any]) -> object:
-    """The value of this part of a request, whatever its type."""
+    """The value of one part of a request, of any type."""
     if key is _HEADER:
         given = head.fields.get(header.encode())
         return None if given is None else given.decode("latin-1")
@@ -56,10 +57,10 @@ def _named(key: SessionKey, header: str, head: RequestHead, fields: Mapping[str,
 
 
 def _first_message(fields: Mapping[str, Any]) -> str | None:
-    """A digest of the prompt up to its first user message; None without one, as in completions."""
+    """Digest of the prompt up to its first user message; None if there is none, as in completions."""
     messages = fields.get("messages") or fields.get("input")
     if isinstance(messages, str):
-        messages = [{"role": "user", "content": messages}]  # the form in later turns of Responses
+        messages = [{"role": "user", "content": messages}]  # the form that it has in later turns of the Responses API
     if not isinstance(messages, list):
         return None
     for number, message in enumerate(messages):
@@ -71,12 +72,12 @@ def _first_message(fields: Mapping[str, Any]) -> str | None:
 
 
 def _said(message: Any) -> Any:
-    """The role and the content of a message: other fields may differ from turn to turn."""
+    """Role and content of a message. Other fields are left out, since they may change from turn to turn."""
     return [message.get("role"), _parts(message.get("content"))] if isinstance(message, dict) else message
 
 
 def _parts(content: Any) -> Any:
-    """The parts of a content, each text as such: clients move `cache_control` from one turn to the next."""
+    """The parts of a content, with text parts reduced to their text: clients move `cache_control` from turn to turn."""
     if not isinstance(content, list):
         return [content] if isinstance(content, str) else content
     parts: list[Any] = []
@@ -103,11 +104,13 @@ def _in_user_id(user_id: str) -> object:
         parts = orjson.loads(user_id)
     except orjson.JSONDecodeError:
         return None
-    return parts.get("session_id")  # JSON that begins with a brace is an object
+    return parts.get("session_id")  # `parts` is an object, since the JSON begins with a brace
 
 
 def sticky_key(session: Session | None, tenant: str, request_id: str) -> str:
-    """The key of a request in a split: its session, else its tenant; without keys its own id."""
+    """The key by which a split chooses an arm: the session, or else the tenant; if the policy has no keys, the request
+    id.
+    """
     if session is not None:
         return f"session\0{session.name}"
     return f"tenant\0{tenant}" if tenant != ANONYMOUS else f"request\0{request_id}"

@@ -1,8 +1,8 @@
-"""Targets of requests: the known paths, and the likely meaning of an unknown one.
+"""Reads request targets: known paths, and the likely meaning of unknown paths.
 
-Only listed paths are ever served, and a replica gets the path as listed. Spellings that clearly mean a listed path are
-read as that path: a URL with the host in it, doubled or final slashes. Escapes, dots and semicolons are not resolved:
-servers differ on their meaning.
+Only listed paths are served, and a replica gets the path as listed. Some other spellings clearly mean a listed path and
+are accepted: a whole URL with the host, and doubled or final slashes. Escapes, dots and semicolons are not resolved,
+since servers interpret them differently.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ POSTS: Final[dict[bytes, Endpoint]] = {
     **{api.counting: api.endpoints[0] for api in APIS if api.counting is not None},
 }
 COUNTING: Final = frozenset(api.counting for api in APIS if api.counting is not None)
-"""Paths that count tokens and generate none."""
+"""Paths that only count tokens."""
 MODELS: Final = b"/v1/models"
 HEALTH: Final = b"/health"
 READY: Final = b"/ready"
@@ -32,12 +32,12 @@ _DIALECTS: Final = {path: API_OF[endpoint].dialect for path, endpoint in POSTS.i
 _ABSOLUTE: Final = re.compile(rb"https?://([^/@?#]+)(.*)", re.IGNORECASE | re.DOTALL)
 _SLASHES: Final = re.compile(rb"/{2,}")
 _V1: Final = b"/v1"
-# The longer path first: /v1/chat/completions ends like /v1/completions.
+# Longer paths come first, because /v1/chat/completions has the same end as /v1/completions.
 _BY_LENGTH: Final = sorted((path for path in (*POSTS, MODELS) if path.startswith(_V1)), key=len, reverse=True)
 
 
 def read_target(path: bytes) -> tuple[bytes, bytes | None]:
-    """The path of a request target without its query, cleaned, and the authority if it has one (RFC 9112, 3.2.2)."""
+    """(cleaned path without query, authority or None) of a request target (RFC 9112, 3.2.2)."""
     authority = None
     if path[:1] != b"/":
         found = _ABSOLUTE.fullmatch(path)
@@ -53,8 +53,9 @@ def _plain(path: bytes) -> bytes:
 
 
 def nothing_at(path: bytes) -> str:
-    """The error text for a path that is not listed, with the path that was probably meant: a wrong base URL is
-    common."""
+    """The error text for a path that is not listed. It names the path that was probably meant, since wrong base URLs
+    are common.
+    """
     for beginning, words in _UNSERVED:
         if path.startswith(beginning):
             return words
@@ -71,7 +72,9 @@ def nothing_at(path: bytes) -> str:
 
 
 def dialect_of(path: bytes, has_anthropic_headers: bool) -> Dialect:
-    """The error format for a path: its API's; for other paths, Anthropic's if the client sends its headers."""
+    """The error format for a path: that of its API. For other paths, Anthropic's if the client sends Anthropic's
+    headers.
+    """
     known = _DIALECTS.get(path)
     if known is not None:
         return known

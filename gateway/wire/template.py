@@ -1,4 +1,4 @@
-"""A model's chat template, rendered in a sandbox: the text that an engine tokenises for a chat."""
+"""Renders a model's chat template in a sandbox. The result is the text that an engine tokenises for a chat."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ FILES: Final = ("chat_template.jinja", "tokenizer_config.json")
 
 
 class Template(Protocol):
-    """Turns messages into the prompt's text."""
+    """Renders messages to the text of a prompt."""
 
     def render(self, messages: list[dict[str, Any]], tools: list[Any] | None) -> str | None:
-        """The text; None if the template refuses these messages."""
+        """The text of the prompt; None if the template refuses these messages."""
         ...
 
 
 def load(folder: Path) -> Template | None:
-    """The template beside a tokenizer, `chat_template.jinja` or in tokenizer_config.json.
+    """Load the chat template of a tokenizer, from chat_template.jinja or tokenizer_config.json in `folder`.
 
     None if there is none, or if jinja2 is not installed. Raises ValueError if the template is malformed.
     """
@@ -42,8 +42,9 @@ def load(folder: Path) -> Template | None:
 
 
 class _Jinja:
-    """The environment of transformers: trimmed blocks, loop controls, `raise_exception` and a `tojson` that keeps
-    HTML."""
+    """The same Jinja environment as in transformers: trimmed blocks, loop controls, `raise_exception`, and a `tojson`
+    without HTML escapes.
+    """
 
     def __init__(self, jinja2: Any, sandbox: Any, source: str, tokens: dict[str, str]) -> None:
         environment = sandbox.ImmutableSandboxedEnvironment(
@@ -51,7 +52,7 @@ class _Jinja:
         )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _raiser(jinja2.TemplateError)
-        # Some templates write today's date; only its length matters.
+        # Some templates write today's date. Only its length matters here.
         environment.globals["strftime_now"] = lambda _format: "26 Jul 2026"
         self._failure: type[Exception] = jinja2.TemplateError
         self._template = environment.from_string(source)
@@ -63,7 +64,7 @@ class _Jinja:
                 messages=messages, tools=tools, add_generation_prompt=True, **self._tokens
             )
         except (self._failure, TypeError, ValueError, ArithmeticError, LookupError, AttributeError):
-            return None  # the engine will report the error
+            return None  # the engine will report this error to the client
         return text
 
 
@@ -90,7 +91,7 @@ def _source(path: Path, config: dict[str, Any]) -> str | None:
     if path.is_file():
         return path.read_text("utf-8")
     source = config.get("chat_template")
-    if type(source) is list:  # several, by name
+    if type(source) is list:  # a list of several templates with names
         named = {item.get("name"): item.get("template") for item in source if type(item) is dict}
         source = named.get("default")
     return source if type(source) is str else None

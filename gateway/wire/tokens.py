@@ -1,4 +1,4 @@
-"""Exact prompt lengths, for models whose policy names a tokenizer.json."""
+"""Counts prompt tokens exactly, for models with a tokenizer.json in the policy."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from gateway.wire.request import Parsed
 from gateway.wire.template import Template
 
 MAX_EXACT_BYTES: Final = 256 * 1024
-"""Above this, counting would delay other requests (about 1 ms per 4 kB), so the learned estimate is used."""
+"""Longer prompts are not counted, but estimated: counting takes about 1 ms per 4 kB, and would delay other requests."""
 MESSAGE_TOKENS: Final = 5
-"""Without a template: `<|im_start|>role newline ... <|im_end|> newline`, ChatML's overhead for each message."""
+"""Overhead of each message without a chat template, as in ChatML: `<|im_start|>role newline ... <|im_end|> newline`."""
 ANSWER_TOKENS: Final = 3
-"""and of the opening of the answer."""
+"""Overhead of the beginning of the answer without a chat template."""
 
 
 class TokenizerError(Exception):
-    """A tokenizer that the policy names cannot be used; the message says why."""
+    """A tokenizer in the policy cannot be used. The message says why."""
 
 
 class Tokenizer:
-    """Counts the tokens of prompts like the engine."""
+    """Counts the tokens of prompts in the same way as the engine."""
 
     def __init__(self, tokenizer: Any, chat_template: Template | None) -> None:
         self._tokenizer = tokenizer
@@ -33,7 +33,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str) -> Tokenizer:
-        """Read a tokenizer.json, and the chat template beside it if there is one; raises `TokenizerError`."""
+        """Load a tokenizer.json, and the chat template beside it if there is one. Raises `TokenizerError`."""
         try:
             tokenizers = importlib.import_module("tokenizers")
         except ImportError:
@@ -57,7 +57,7 @@ class Tokenizer:
             raise TokenizerError(f"{path}: {no_template}") from None
 
     def count(self, parsed: Parsed) -> int | None:
-        """Prompt tokens of a request; None if they are unknown: for media, and for prompts too long to count."""
+        """Prompt tokens of a request; None if it has media or is too long to count."""
         if parsed.prompt_exact is not None:
             return parsed.prompt_exact
         if parsed.prompt_bytes > MAX_EXACT_BYTES:
@@ -82,13 +82,13 @@ class Tokenizer:
 
 
 class Tokenizers:
-    """Tokenizers by path. Each is read again only if it, or a file beside it, has changed: reading takes a second."""
+    """Tokenizers by path. A tokenizer is loaded again only if its files have changed, since loading takes a second."""
 
     def __init__(self) -> None:
         self._loaded: dict[str, tuple[_Stamp, Tokenizer]] = {}
 
     def take(self, paths: Iterable[str]) -> dict[str, Tokenizer]:
-        """The tokenizers of `paths`; all others are forgotten. After a `TokenizerError` nothing has changed."""
+        """The tokenizers of `paths`. All others are forgotten. If `TokenizerError` is raised, nothing is changed."""
         loaded = {}
         for path in dict.fromkeys(paths):
             stamp = _stamp(Path(path))
@@ -102,7 +102,7 @@ _Stamp = tuple[tuple[int, int, int] | None, ...]
 
 
 def _stamp(path: Path) -> _Stamp:
-    """A value that changes with every file of a tokenizer."""
+    """A value that changes if any file of a tokenizer changes."""
     stamps: list[tuple[int, int, int] | None] = []
     for file in (path, *(path.with_name(name) for name in template.FILES)):
         try:

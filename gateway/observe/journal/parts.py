@@ -1,4 +1,6 @@
-"""The files of a journal: the newest is written, older ones are kept, and none has half a line."""
+"""The files of a journal: lines are written to the newest file, and older files are kept. No file ends within a
+line.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,14 @@ from gateway.core.journal.recorder import FORMAT
 
 
 class JournalError(Exception):
-    """The journal cannot be begun; the message is for the operator."""
+    """The journal cannot be started. The message is for the operator."""
 
 
 class Parts:
-    """Lines in `path`, up to about `max_bytes`; then that file is renamed to `path`.1, the old .1 to .2, and so on.
+    """Writes lines to `path`. At about `max_bytes`, this file is renamed to `path`.1, the old .1 to .2, and so on.
 
-    `files` is their total number. Each begins with `header` and its number in the run, from 1. A new process keeps the
-    files of an earlier one in the same way. Used by one thread at a time.
+    `files`: total number of files. Each begins with `header` and its number in the run, from 1. A new process renames
+    the files of an earlier process in the same way. Only one thread at a time may use it.
     """
 
     def __init__(self, path: Path, header: Mapping[str, object], max_bytes: int, files: int) -> None:
@@ -32,7 +34,7 @@ class Parts:
         self._part = 0
         self._size = 0
         self._empty = True
-        """Size without the header, in bytes."""
+        """Whether the file has only its header so far."""
         self._fd = -1
         try:
             _refuse_if_in_use(path)
@@ -47,7 +49,7 @@ class Parts:
         try:
             write_all(self._fd, lines)
         except OSError:
-            with suppress(OSError):  # the first error is the one to report
+            with suppress(OSError):  # only the first error is reported
                 os.ftruncate(self._fd, self._size)
             raise
         self._size += len(lines)
@@ -58,7 +60,7 @@ class Parts:
         os.close(self._fd)
 
     def _turn(self) -> None:
-        """Begin the next file. It is created under a temporary name first, so that a failure changes nothing."""
+        """Start the next file. It is first created under a temporary name, so that a failure changes nothing."""
         header = orjson.dumps(
             {"journal": FORMAT, "part": self._part + 1, **self._header}, option=orjson.OPT_APPEND_NEWLINE
         )
@@ -88,7 +90,7 @@ class Parts:
 
 
 def _refuse_if_in_use(path: Path) -> None:
-    """Two processes would rename each other's files."""
+    """Raise an error if another process writes this journal: the two would rename each other's files."""
     if not path.exists():
         return
     if not path.is_file():

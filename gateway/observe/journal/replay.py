@@ -1,4 +1,4 @@
-"""Reads a journal and repeats its calls on a fresh controller, which must give the same answers, bit for bit."""
+"""Reads a journal and repeats its calls on a new controller, which must give the same answers, bit for bit."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from gateway.core.journal.recorder import FORMAT, Replay
 
 
 class NotReplayable(Exception):
-    """This is no journal, or cannot be replayed from here; the message is for the operator."""
+    """The file is not a journal, or cannot be replayed. The message is for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The first line of a file. `about` is the whole first line, in the current format."""
+    """The first line of a journal file. `about`: the whole line, in the current format."""
 
     path: Path
     run: str
@@ -33,7 +33,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The first call with a different answer, and both answers as plain data."""
+    """The first call whose answer differs, and both answers as plain data."""
 
     file: str
     line: int
@@ -46,19 +46,19 @@ class Divergence:
 
 @dataclass(slots=True)
 class Replayed:
-    """Outcome of a replay, with counts."""
+    """Result of a replay, with counts."""
 
     calls: int = 0
-    """Calls with equal answers."""
+    """Number of calls with equal answers."""
     requests: int = 0
     began_at: float | None = None
     ended_at: float | None = None
-    """`now` of the first call and of the last."""
+    """`now` of the first call and of the last call."""
     divergence: Divergence | None = None
     stopped: str = ""
-    """The reason, if it stopped before the end."""
+    """Why the replay stopped before the end; empty if it did not."""
     cut: bool = False
-    """Whether the last line is cut off: the process was killed."""
+    """Whether the last line is cut off, because the process was killed."""
 
     def alike(self, call: str, now: float) -> None:
         """Count a call with an equal answer."""
@@ -76,7 +76,7 @@ class Line:
     number: int
     size: int
     row: object
-    """None if it is cut off."""
+    """The parsed line; None if it is cut off."""
 
 
 def header(path: Path) -> Header:
@@ -92,12 +92,12 @@ def header(path: Path) -> Header:
 
 
 def is_journal(path: Path) -> bool:
-    """Whether the first line of a file marks a journal, of any format. Raises OSError."""
+    """Whether the first line of a file is that of a journal, in any format. Raises OSError."""
     return "journal" in _first(path)
 
 
 def _first(path: Path) -> dict[str, object]:
-    """The object in the first line of a file; empty if there is none."""
+    """The JSON object in the first line of a file; empty if there is none."""
     with path.open("rb") as file:
         try:
             found = orjson.loads(file.readline())
@@ -107,7 +107,7 @@ def _first(path: Path) -> dict[str, object]:
 
 
 def in_order(paths: Sequence[Path]) -> list[Header]:
-    """The parts of one run, from the first. Raises `NotReplayable` or OSError."""
+    """The headers of the files of one run, in order. Raises `NotReplayable` or OSError."""
     parts = sorted((header(path) for path in paths), key=lambda part: part.part)
     if len({part.run for part in parts}) > 1:
         runs = ", ".join(f"{part.path}: {part.run}" for part in parts)
@@ -123,14 +123,14 @@ def in_order(paths: Sequence[Path]) -> list[Header]:
 
 
 def _earlier(part: Header, number: int) -> Path:
-    """The path of an earlier part of the run, beside `part`. FILE.2 was written before FILE.1, and that before FILE."""
+    """The path of an earlier file of the run of `part`. FILE.2 was written before FILE.1, and FILE.1 before FILE."""
     name, suffix = part.path.name, part.path.suffix[1:]
     base, turn = (name.removesuffix(f".{suffix}"), int(suffix)) if suffix.isdecimal() else (name, 0)
     return part.path.with_name(f"{base}.{turn + part.part - number}")
 
 
 def replay(parts: Sequence[Header], progress: Callable[[int], None]) -> Replayed:
-    """Repeat the calls of these files on a fresh controller; `progress` is called with numbers of bytes.
+    """Repeat the calls of these files on a new controller. `progress`: called with the number of bytes of each line.
 
     Raises `NotReplayable` or OSError.
     """
@@ -148,7 +148,7 @@ def replay(parts: Sequence[Header], progress: Callable[[int], None]) -> Replayed
 
 
 def _take(line: Line, fresh: Replay, done: Replayed) -> bool:
-    """Process one line; False if the replay cannot go on."""
+    """Process one line. Returns False if the replay cannot go on."""
     match line.row:
         case {"let": name, "be": value}:
             fresh.let({"let": name, "be": value})
@@ -156,7 +156,7 @@ def _take(line: Line, fresh: Replay, done: Replayed) -> bool:
             done.stopped = f"{missing} calls are missing at {line.file}:{line.number}: the rest cannot be replayed"
         case [int() | float() as now, str(call), list(arguments), recorded]:
             replayed = orjson.loads(orjson.dumps(fresh.answer([now, call, arguments, recorded])))
-            # 1 and 1.0 count as equal: a compiled core turns whole numbers into floats.
+            # 1 and 1.0 are equal here. That matters, because a compiled core turns some integers into floats.
             if replayed == recorded:
                 done.alike(call, now)
             else:
@@ -169,7 +169,7 @@ def _take(line: Line, fresh: Replay, done: Replayed) -> bool:
 
 
 def lines(parts: Sequence[Header]) -> Iterator[Line]:
-    """Every line after the headers. Only the last one may be cut off."""
+    """All lines except the headers. Only the last line may be cut off."""
     for part in parts:
         with part.path.open("rb") as file:
             for number, text in enumerate(file, start=1):

@@ -1,8 +1,9 @@
 """Writes the controller's journal while requests are served: in batches, by a thread, and without delaying requests.
 
-The request path only keeps each call in a list. Every `BATCH` calls, and every `FLUSH_S`, the list is encoded as lines,
-and a thread writes them. Calls are dropped and counted if the disk is slow or full. The log says so once, and the
-journal gets a line when writing works again. Definitions of names are never dropped, because later lines refer to them.
+The request path only adds each call to a list. After `BATCH` calls, and every `FLUSH_S`, the list is encoded as lines,
+which a thread writes. If the disk is slow or full, calls are dropped and counted. The log says so once, and the journal
+gets a line about the gap when writing works again. Definitions of names are never dropped, because later lines refer to
+them.
 """
 
 from __future__ import annotations
@@ -24,16 +25,19 @@ from gateway.observe.journal.parts import Parts
 log = logging.getLogger("tailgate")
 
 BATCH = 64
-"""Calls encoded at a time: while they are in the processor's cache, encoding costs a quarter less."""
+"""Number of calls that are encoded at a time. It is small enough that they are still in the processor's cache, which
+makes encoding a quarter cheaper.
+"""
 FLUSH_S = 0.05
 BUFFER_BYTES = 16 * 2**20
-"""Lines that may wait for the disk."""
+"""Limit on the bytes of lines that wait for the disk."""
 CLOSE_S = 5.0
 
 
 class Journal:
-    """Takes calls (`tell`) until it is closed. `run` must run in the meantime. Raises `JournalError` if it cannot
-    begin."""
+    """Records calls (`tell`) until it is closed. `run` must be running meanwhile. Raises `JournalError` if it cannot
+    start.
+    """
 
     def __init__(
         self,
@@ -54,13 +58,13 @@ class Journal:
         self._told: list[Told] = []
         self._chunks: list[bytes] = []
         self._calls = 0
-        """Calls in `_chunks`."""
+        """Number of calls in `_chunks`."""
         self._gap = 0
-        """Calls dropped after the last ones handed over, and before `_chunks`."""
+        """Number of calls that were dropped after the last handover and before `_chunks`."""
         self._dropped = self._lost = 0
-        """Calls that were never handed over, and calls that could not be written."""
+        """Number of calls that were never handed over, and number that could not be written."""
         self._offered = self._taken = 0
-        """Bytes handed over, counted here, and bytes written, counted by the thread."""
+        """Bytes handed over, counted on the event loop, and bytes written, counted by the thread."""
         self._buffer_bytes = buffer_bytes
         self._quiet = False
         self._work: SimpleQueue[tuple[int, int, bytes] | None] = SimpleQueue()
@@ -69,33 +73,33 @@ class Journal:
 
     @property
     def pending(self) -> int:
-        """Calls kept as objects: recorded, but not encoded yet."""
+        """Number of calls that are recorded but not encoded yet."""
         return len(self._told)
 
     @property
     def dropped(self) -> int:
-        """Calls that are not in the journal."""
+        """Number of calls that are missing in the journal."""
         return self._dropped + self._lost
 
     def tell(self, told: Told) -> None:
-        """Keep one call, with its answer."""
+        """Record one call, with its answer."""
         self._told.append(told)
         if len(self._told) >= BATCH:
             self._encode()
 
     async def run(self) -> None:
-        """Hand over the kept calls every `FLUSH_S`, until cancelled."""
+        """Hand the recorded calls over to the thread every `FLUSH_S`, until cancelled."""
         while True:
             await asyncio.sleep(FLUSH_S)
             self.flush()
 
     def flush(self) -> None:
-        """Hand over the kept calls."""
+        """Hand the recorded calls over to the thread."""
         self._encode()
         self._hand_over()
 
     async def aclose(self) -> None:
-        """Write the rest, for at most `CLOSE_S`."""
+        """Write the remaining calls, for at most `CLOSE_S` seconds, and close."""
         self.flush()
         self._work.put((self._gap, 0, b""))
         self._work.put(None)

@@ -1,4 +1,4 @@
-"""Counters of the arms of split models, and the comparison of each with the largest arm."""
+"""Counters of the arms of split models, and comparisons of each arm with the largest arm."""
 
 from __future__ import annotations
 
@@ -15,23 +15,25 @@ from gateway.observe.metrics.facts import Edges
 from gateway.observe.metrics.window import EDGES, Quantiles, Sliding
 
 TOLERANCE: Final = 0.05
-"""Part of a latency by which arms may differ: a small pool queues a little more than a large one."""
+"""Relative difference of latencies that is tolerated between arms. A small pool queues a little more than a large
+one.
+"""
 
 
 class ArmVerdict(StrEnum):
-    """Verdict on an arm, compared with the largest one of its split."""
+    """Verdict on an arm, compared with the largest arm of its split."""
 
     LARGEST = "largest"
     TOO_FEW = "too-few"
-    """Either arm has too few requests."""
+    """One of the two arms has too few requests."""
     ALIKE = "alike"
-    """No difference is seen yet."""
+    """No difference is certain yet."""
     BETTER = "better"
     WORSE = "worse"
 
 
 class ArmFacts:
-    """Counters of one arm, since the start, over the window, and since its split was last changed."""
+    """Counters of one arm: since the start, over the last minute, and since its split was last changed."""
 
     OFFERED: Final = 0
     FINISHED: Final = 1
@@ -42,7 +44,7 @@ class ArmFacts:
 
     def __init__(self, edges: Edges) -> None:
         self.counts: list[float] = [0, 0, 0, 0]
-        """Offered, finished and good requests, and requests that a replica failed."""
+        """Numbers of requests: offered, finished, good, and failed by a replica."""
         self.recent = Sliding(self.counts)
         self.outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
         self.ttft = Quantiles(sorted({*EDGES, *edges.ttft}))
@@ -50,7 +52,7 @@ class ArmFacts:
         self.begin()
 
     def begin(self) -> None:
-        """Restart the comparison: judge only by requests that end from now on."""
+        """Restart the comparison. Only requests that end from now on are compared."""
         self._before = [list(counts) for counts in (self.counts, self.ttft.histogram.counts, self.e2e.histogram.counts)]
 
     def add(self, record: Record) -> None:
@@ -67,17 +69,17 @@ class ArmFacts:
             self.e2e.histogram.add(record.e2e_s)
 
     def refused(self) -> None:
-        """Count one request that the arm would not have served in time."""
+        """Count one request that the fallback served, because the arm would not have served it in time."""
         self.outcomes[Outcome.REFUSED] += 1
         self.counts[self.OFFERED] += 1
 
     def roll(self, now: float) -> None:
-        """Let time pass for the window."""
+        """Advance the sliding window to `now`."""
         for sliding in (self.recent, self.ttft, self.e2e):
             sliding.roll(now)
 
     def judged(self) -> list[list[float]]:
-        """Counts, TTFT buckets and e2e buckets since the split was last changed."""
+        """(counts, TTFT buckets, e2e buckets) since the split was last changed."""
         now = (self.counts, self.ttft.histogram.counts, self.e2e.histogram.counts)
         return [
             [count - old for count, old in zip(counts, before, strict=True)]
@@ -87,18 +89,20 @@ class ArmFacts:
 
 @dataclass(frozen=True, slots=True)
 class ArmDifferences:
-    """An arm's figures minus those of the largest arm; None if there are too few requests to say."""
+    """An arm's figures minus those of the largest arm; None if there are too few requests."""
 
     goodput: Estimate | None = None
     errors: Estimate | None = None
     ttft_p50_s: Estimate | None = None
     ttft_p99_s: Estimate | None = None
     tolerance_p50_s: float = 0.0
-    """Differences of a quantile that do not matter: `TOLERANCE` times the largest arm's quantile."""
+    """Difference of the quantile that is tolerated: `TOLERANCE` times the largest arm's quantile."""
     tolerance_p99_s: float = 0.0
 
     def verdict(self) -> ArmVerdict:
-        """Worse if any interval lies beyond its tolerance on the bad side; else better if one lies on the good side."""
+        """Worse if any interval is beyond its tolerance on the bad side. Otherwise better if any is on the good
+        side.
+        """
         if self.goodput is None or self.errors is None:
             return ArmVerdict.TOO_FEW
         latencies = ((self.ttft_p50_s, self.tolerance_p50_s), (self.ttft_p99_s, self.tolerance_p99_s))
@@ -111,7 +115,7 @@ class ArmDifferences:
 
 
 class Arms:
-    """The arms of every split model, by the names of split and arm. Counts stay when a reload drops an arm."""
+    """The arms of every split model, by the names of split and arm. Counts are kept when a reload removes an arm."""
 
     def __init__(self, edges: Edges) -> None:
         self._edges = edges
@@ -119,7 +123,7 @@ class Arms:
         self.facts: dict[tuple[str, str], ArmFacts] = {}
 
     def configure(self, policy: Policy) -> None:
-        """Follow a new policy. If the arms or weights of a split change, they are judged anew."""
+        """Apply a policy. If the arms or weights of a split change, its comparison is restarted."""
         splits = {model.name: model.split for model in policy.models.values() if model.split}
         for name, split in splits.items():
             for arm, _ in split:
@@ -133,7 +137,7 @@ class Arms:
     def ended(self, record: Record) -> None:
         """Count one request of a split model. A request that a fallback served counts as refused by its arm.
 
-        An arm that this process never had in its policy is left out.
+        An arm that was never in a policy of this process is ignored.
         """
         request = record.request
         facts = self.facts.get((request.split, request.fallback_of or request.model.name))
@@ -143,12 +147,12 @@ class Arms:
             facts.add(record)
 
     def roll(self, now: float) -> None:
-        """Let time pass for the windows."""
+        """Advance the sliding windows to `now`."""
         for facts in self.facts.values():
             facts.roll(now)
 
     def differences(self, model: Model) -> Mapping[str, ArmDifferences]:
-        """Each arm of a split beside its largest one, by name."""
+        """Differences of each other arm of a split from its largest arm, by name."""
         largest = largest_arm(model)
         base = self.facts[model.name, largest]
         return {
@@ -158,7 +162,7 @@ class Arms:
 
 
 def largest_arm(model: Model) -> str:
-    """The arm with the largest weight; the first of several."""
+    """The arm with the largest weight; of several the first."""
     return max(model.split, key=lambda arm: arm[1])[0]
 
 

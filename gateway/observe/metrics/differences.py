@@ -1,7 +1,8 @@
-"""Intervals for differences between two groups of requests that stay valid after any number of looks.
+"""Confidence intervals for differences between two groups of requests, which stay valid however often they are looked
+at.
 
-A plain 95% interval holds for one look, but an operator looks at a canary every minute. So these intervals are wider:
-confidence sequences (Robbins 1970), in the asymptotic form of Waudby-Smith et al. (2021).
+A plain 95% interval is valid for one look, but an operator looks at a canary every minute. So these intervals are
+wider: they are confidence sequences (Robbins 1970), in the asymptotic form of Waudby-Smith et al. (2021).
 """
 
 from __future__ import annotations
@@ -16,23 +17,27 @@ from typing import Final
 from gateway.core.stats import quantile
 
 MIN_REQUESTS: Final = 30
-"""Fewest requests of each group for an interval."""
+"""With fewer requests than this in either group, there is no interval."""
 _ALPHA: Final = 0.05 / 4
-"""P(any look at one figure ever misleads): 5% over the four figures that are compared."""
+"""P(any look at one figure is ever misleading). It is 5% over the four figures that are compared."""
 _RHO2: Final = 11.0 / 400
-"""The intervals are tightest, for their kind, at about 400 requests of the smaller group."""
+"""Parameter of the confidence sequence. With it, the intervals are tightest at about 400 requests in the smaller
+group.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A figure and the interval around it."""
+    """A figure and its confidence interval."""
 
     value: float
     low: float
     high: float
 
     def minus(self, other: Estimate) -> Estimate:
-        """The difference of two independent figures, from the squares of their margins (Newcombe 1998, method 10)."""
+        """The difference of two independent figures. Its margins are the root of the summed squares (Newcombe 1998,
+        method 10).
+        """
         value = self.value - other.value
         low = value - math.hypot(self.value - self.low, other.high - other.value)
         high = value + math.hypot(self.high - self.value, other.value - other.low)
@@ -40,13 +45,13 @@ class Estimate:
 
 
 def deviations(one: float, other: float) -> float:
-    """Half the width of the intervals, in standard deviations, for groups of this many requests."""
+    """Half the width of an interval, in standard deviations, for groups of this many requests."""
     spread = _RHO2 * one * other / (one + other)
     return math.sqrt(2.0 * (1.0 + 1.0 / spread) * math.log(math.sqrt(1.0 + spread) / _ALPHA))
 
 
 def share(hits: float, total: float, z: float) -> Estimate:
-    """A share (0-1), with the interval of Wilson (1927)."""
+    """A share (0-1), with the interval of Wilson (1927). `z`: half the width in standard deviations."""
     rate, grown = hits / total, z * z / total
     middle = (rate + grown / 2) / (1 + grown)
     margin = z / (1 + grown) * math.sqrt(rate * (1 - rate) / total + grown / (4 * total))
@@ -54,9 +59,10 @@ def share(hits: float, total: float, z: float) -> Estimate:
 
 
 def quantile_of(edges: Sequence[float], counts: Sequence[float], q: float, z: float) -> Estimate | None:
-    """The quantile `q` of a histogram, with an interval between the edges of the buckets with its extreme ranks.
+    """The quantile `q` (0-1) of a histogram. Its interval is bounded by the buckets with the lowest and highest
+    plausible rank.
 
-    None if a rank lies outside of the counts: there are too few for this quantile.
+    None if such a rank does not exist, because there are too few requests for this quantile.
     """
     total = sum(counts)
     value = quantile(edges, counts, q)

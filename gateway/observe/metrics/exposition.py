@@ -17,11 +17,13 @@ from gateway.observe.metrics.metrics import Metrics
 from gateway.observe.sources import Sources
 
 SAMPLES_AT_ONCE = 200
-"""The page is written on the thread that relays tokens: 200 samples block it for about 2 ms."""
+"""Samples that are written without a pause. The page is written on the event loop, which also forwards tokens: 200
+samples block it for about 2 ms.
+"""
 
 
 def registry(metrics: Metrics, sources: Sources) -> CollectorRegistry:
-    """The collectors of the page; none is global."""
+    """A registry with the collectors of the page. prometheus-client's global registry is not used."""
     own = CollectorRegistry()
     own.register(RequestFamilies(metrics))
     own.register(ProcessFamilies(sources, metrics))
@@ -33,7 +35,7 @@ def registry(metrics: Metrics, sources: Sources) -> CollectorRegistry:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A text format: `encode` writes families; `end` follows the last one."""
+    """A text format. `encode`: writes families. `end`: text after the last family."""
 
     content_type: str
     encode: Callable[[Collector], bytes]
@@ -45,12 +47,14 @@ OPENMETRICS = Format(openmetrics.CONTENT_TYPE_LATEST, openmetrics.generate_lates
 
 
 def chosen(accept: str) -> Format:
-    """The format for an Accept header: OpenMetrics if it is named, as by Prometheus."""
+    """The format for an Accept header: OpenMetrics if the header names it, as Prometheus does."""
     return OPENMETRICS if "application/openmetrics-text" in accept else CLASSIC
 
 
 async def render(collector: Collector, form: Format) -> AsyncIterator[bytes]:
-    """Write the page, and let the event loop run between pieces. Each family is read at one moment."""
+    """Write the page in pieces, between which the event loop runs. All values of a family are read at the same
+    moment.
+    """
     for family in collector.collect():
         for piece in _pieces(family, form):
             yield piece
@@ -60,7 +64,7 @@ async def render(collector: Collector, form: Format) -> AsyncIterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class _Some:
-    """A collector of one family."""
+    """A collector with one family, or a part of its samples."""
 
     family: Metric
 

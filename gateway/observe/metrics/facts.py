@@ -13,7 +13,7 @@ from gateway.core.request import Outcome, Reason, Record
 from gateway.core.stats import LogHistogram, most_by_chance
 from gateway.observe.metrics.window import EDGES, Quantiles, Sliding
 
-# Buckets of the OpenTelemetry GenAI conventions, continued upwards for long queues and long answers.
+# Bucket edges in seconds, from the OpenTelemetry GenAI conventions, extended upwards for long queues and long answers.
 TTFT_EDGES = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
 TPOT_EDGES = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5)
 ITL_EDGES = (*TPOT_EDGES, 5, 7.5, 10)
@@ -24,7 +24,7 @@ _FINE_REFUSAL_EDGES: Final = tuple(sorted(set(EDGES) | set(REFUSAL_EDGES)))
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """Bucket edges in seconds, of each latency."""
+    """Bucket edges in seconds, for each latency."""
 
     ttft: tuple[float, ...]
     tpot: tuple[float, ...]
@@ -53,10 +53,11 @@ class Edges:
 
 
 class Attainment:
-    """Counts of one objective: requests that met it, all that it applied to, and the answered ones among these.
+    """Counts for one objective: requests that met it, requests to which it applied, and those of them that were
+    answered.
 
-    Counted since the start and over the window. An objective is a promise about answers: it is kept unless more of
-    those of the window missed it than chance explains (one-sided 5%).
+    Counted since the start and over the last minute. An objective is a promise about answers. It counts as kept unless
+    more answers of the last minute missed it than chance explains (one-sided, 5%).
     """
 
     GOOD: Final = 0
@@ -69,23 +70,23 @@ class Attainment:
         self.counts: list[float] = [0, 0, 0]
         self.recent = Sliding(self.counts)
         self.quantile = quantile
-        """Share (0-1) of the answers that must meet it."""
+        """Share (0-1) of the answers that must meet the objective."""
         self.broken_since: float | None = None
-        """Time since which every look found it broken; None if the last one did not."""
+        """Time since which every look found the objective broken; None if the last look did not."""
 
     def kept(self, now: float) -> bool | None:
-        """Whether the answers of the window that ends `now` keep the objective; None without an answer."""
+        """Whether the answers of the minute up to `now` keep the objective; None if there were none."""
         good, _, answered = self.recent.read(now)
         if not answered:
             return None
         return answered - good <= most_by_chance(int(answered), 1.0 - self.quantile)
 
     def broken_s(self, now: float) -> float:
-        """Seconds for which it has been broken; 0 if it is kept."""
+        """Seconds for which the objective has been broken; 0 if it is kept."""
         return 0.0 if self.broken_since is None else now - self.broken_since
 
     def roll(self, now: float) -> None:
-        """Let time pass for the window, and check whether the objective is kept."""
+        """Advance the sliding window to `now`, and check whether the objective is kept."""
         self.recent.roll(now)
         if self.kept(now) is not False:
             self.broken_since = None
@@ -94,9 +95,9 @@ class Attainment:
 
 
 class Decided(StrEnum):
-    """Why a request was admitted though its breach was forecast."""
+    """Why a request was admitted, for comparing forecasts with outcomes."""
 
-    __hash__ = str.__hash__  # Enum's own is a function in Python
+    __hash__ = str.__hash__  # Enum's own hash is a Python function, and slow
 
     ADMITTED = "admitted"
     EXPLORED = "explored"
@@ -105,7 +106,7 @@ class Decided(StrEnum):
 
 
 def decided(record: Record) -> Decided:
-    """The decision on an admitted request."""
+    """The reason for which an admitted request was admitted."""
     if record.would_shed:
         return Decided.WOULD_SHED
     if record.explored:
@@ -114,23 +115,23 @@ def decided(record: Record) -> Decided:
 
 
 ADMISSIONS: Final = (("no", "refused"), ("no", "admitted"), ("yes", "refused"), ("yes", "admitted"))
-"""An index of two bits: whether the client retried, and the decision."""
+"""Meaning of the four admission counts: (whether the client retried, the decision)."""
 
 
 class RefusalFamily(StrEnum):
-    """The time of a refusal, or that a failure caused it."""
+    """Class of a refusal: by its time, or caused by a failure."""
 
-    __hash__ = str.__hash__  # Enum's own is a function in Python
+    __hash__ = str.__hash__  # Enum's own hash is a Python function, and slow
 
     AT_ONCE = "at-once"
-    """On arrival."""
+    """Refused on arrival."""
     WAITED = "waited"
     FAILURE = "failure"
     """A replica failed, no replica was available, or the process stopped."""
 
 
 def family_of(record: Record) -> RefusalFamily | None:
-    """The family of a request without an answer; None if neither the gateway nor a replica refused it."""
+    """The class of the refusal of a request; None if neither the gateway nor a replica refused it."""
     if record.outcome not in (Outcome.REFUSED, Outcome.TIMEOUT, Outcome.ERROR):
         return None
     if not is_lost(record) or record.attempts:
@@ -139,7 +140,7 @@ def family_of(record: Record) -> RefusalFamily | None:
 
 
 class TierFacts:
-    """Counters of one tier, since the start and over the window."""
+    """Counters of one tier, since the start and over the last minute."""
 
     GOOD: Final = 0
     FINISHED: Final = 1
@@ -164,24 +165,24 @@ class TierFacts:
 
     def __init__(self, tier: Tier) -> None:
         self.counts: list[float] = [0, 0, 0]
-        """Good, finished and offered requests."""
+        """Numbers of requests: good, finished, offered."""
         self.recent = Sliding(self.counts)
         self.admissions: list[float] = [0, 0, 0, 0]
-        """Offered requests in the order of `ADMISSIONS`."""
+        """Numbers of offered requests, in the order of `ADMISSIONS`."""
         self.recent_admissions = Sliding(self.admissions)
         self.waits: dict[Reason | None, int] = {}
-        """Requests that waited, by the reason why they were not sent; None: they were."""
+        """Number of requests that waited, by the reason why they were not sent. None: they were sent."""
         self.ttft, self.tpot, self.e2e, self.queue = Quantiles(), Quantiles(), Quantiles(), Quantiles()
         self.refusals = {family: Quantiles(_FINE_REFUSAL_EDGES) for family in RefusalFamily}
-        """Seconds from the complete body to the refusal."""
+        """Seconds from body complete to the refusal, by class."""
         self.forecasts: dict[tuple[Decided, bool], int] = {}
-        """Admitted requests, by decision and whether they turned out good."""
+        """Number of admitted requests, by why they were admitted and whether they turned out good."""
         self.slo: dict[tuple[Metric, str], Attainment] = {}
-        """By metric and percentile ("p99")."""
+        """Counts of the objectives, by metric and percentile ("p99")."""
         self.follow(tier)
 
     def follow(self, tier: Tier) -> None:
-        """Count by the objectives of `tier` from now on."""
+        """Use the objectives of `tier` from now on."""
         self.tier = tier
         self.objectives = tuple(
             (metric, objective.threshold_s, self.attainment(metric, objective))
@@ -189,7 +190,7 @@ class TierFacts:
         )
 
     def attainment(self, metric: Metric, objective: Objective) -> Attainment:
-        """The counts of an objective."""
+        """The counts of an objective; created if missing."""
         key = metric, objective.percentile
         found = self.slo.get(key)
         if found is None:
@@ -197,10 +198,10 @@ class TierFacts:
         return found
 
     def judge(self, record: Record) -> None:
-        """Count `record` as kept or missed for every objective that applies to it.
+        """Count a request as kept or missed for every objective that applies to it.
 
-        TTFT and TPOT objectives apply to streamed requests, e2e objectives to outputs up to `e2e_up_to_tokens`. An
-        unfinished request misses all of them. A finished answer too short for the latency is left out.
+        TTFT and TPOT objectives apply to streamed requests, e2e objectives to answers with at most `e2e_up_to_tokens`.
+        An unfinished request misses all its objectives. An answer that is too short to have the latency is left out.
         """
         finished = record.outcome is Outcome.OK
         for metric, threshold_s, attainment in self.objectives:
@@ -234,14 +235,14 @@ class Lane:
     """Counters of one tier in one pool. The pool is "" for requests that never reached one."""
 
     requests: dict[tuple[str, Outcome, Reason | None], int] = field(default_factory=dict)
-    """By model, outcome and reason."""
+    """Number of requests, by (model, outcome, reason)."""
     attempts: int = 0
     dispatched: int = 0
-    """Requests that were sent to a replica,"""
+    """Number of requests that were sent to a replica."""
     held_s: float = 0.0
-    """and the total time from then until their ends."""
+    """Sum of the seconds from dispatch to end, over all dispatched requests."""
     prompt_tokens: list[int] = field(default_factory=lambda: [0, 0])
-    """Estimated, exact."""
+    """Prompt tokens: (estimated, exact)."""
     output_tokens: list[int] = field(default_factory=lambda: [0, 0])
 
 

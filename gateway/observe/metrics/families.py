@@ -1,4 +1,4 @@
-"""The counters of `Metrics` as Prometheus families; docs/reference/metrics.md explains each."""
+"""The counters of `Metrics` as Prometheus families. docs/reference/metrics.md explains each family."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RequestFamilies:
         self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
-        """Every family, at this moment."""
+        """All families, with their present values."""
         metrics = self._metrics
         yield from _latencies(metrics)
         yield counter(
@@ -300,7 +300,7 @@ def histogram(
     rows: Iterable[tuple[tuple[str, ...], LogHistogram]],
     edges: Sequence[float] | None = None,
 ) -> Metric:
-    """A histogram family. `edges` is a subset of the histograms' own."""
+    """A histogram family. `edges`: the edges to export, a subset of the histograms' own edges."""
     family = HistogramMetricFamily(name, text, labels=labels, unit="seconds")
     for values, counted in rows:
         below = dict(zip(counted.edges, accumulate(counted.counts), strict=False))

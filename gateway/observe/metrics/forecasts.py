@@ -12,7 +12,7 @@ from gateway.observe.metrics.families import gauge
 
 
 def admission_families(snapshot: Snapshot) -> Iterator[Metric]:
-    """Every family, at this moment."""
+    """All families, with their present values."""
     pools = snapshot.forecast.pools
     yield gauge(
         "tailgate_forecast_state",

@@ -1,4 +1,4 @@
-"""Present state of the process as Prometheus families: queues, slots, replicas, policy, build."""
+"""The present state of the process as Prometheus families: queues, slots, replicas, policy, build."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class ProcessFamilies:
         self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
-        """Every family, at this moment."""
+        """All families, with their present values."""
         snapshot, readings = self._sources.snapshot(), self._sources.watched()
         yield from _pools(snapshot)
         yield from planning_families(snapshot, self._sources.little(snapshot))

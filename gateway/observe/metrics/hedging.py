@@ -1,4 +1,4 @@
-"""Hedges as Prometheus families: how many, with which results and at which cost."""
+"""Hedges as Prometheus families: their number, results and cost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gateway.observe.metrics.families import counter
 
 
 def hedging_families(snapshot: Snapshot) -> Iterator[Metric]:
-    """Every family, at this moment."""
+    """All families, with their present values."""
     tiers = snapshot.hedged_tiers
     yield counter(
         "tailgate_hedges",

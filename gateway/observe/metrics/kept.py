@@ -1,4 +1,4 @@
-"""Broken promises of a tier, and the bound that its replicas have reached."""
+"""Broken objectives of a tier, and the capacity bound that its replicas have reached."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from gateway.observe.metrics.families import gauge
 from gateway.observe.metrics.metrics import Metrics
 
 ENGINE = "engine"
-"""No bound is reached: engines are slower than the objective, or than the forecast."""
+"""Label if no bound is reached: the engines are slower than the objective allows, or than the forecast says."""
 
 
 def binds(metrics: Metrics, snapshot: Snapshot, tier: str) -> str:
-    """The bound that most replicas of a tier's pools have reached: slots, unread prompts, KV cache, TPOT; empty without
-    one.
+    """The bound that most replicas of a tier's pools have reached: slots, unread prompts, KV cache or TPOT. Empty if
+    none.
 
-    Unread prompts are bounded by TTFT.
+    The bound on unread prompts follows from TTFT objectives.
     """
     used = {pool for name, pool in metrics.lanes if name == tier}
     bounds = [

@@ -1,13 +1,13 @@
 """Little's law, as a check of the process: L = arrival rate x time, for the requests in each pool.
 
-The three figures are counted in two places. L is the integral of the requests that the server's connections have in a
-pool (`proxy.occupancy`), over the window. The arrival rate and the mean time come from the controller: from its
-`Record`s and its open requests. Requests count from their first dispatch to the end of their answer, clipped to the
-window. The law then holds for any window, not only in the long run. A gap means that the two places disagree. One of
-them has lost a request or never released it, or a clock starts or stops at the wrong moment.
+The three figures come from two places. L is the mean number of requests that the server's connections have in a pool
+(`proxy.occupancy`) over a window. The arrival rate and the mean time come from the controller: from its `Record`s and
+its requests under way. A request counts from its first dispatch to the end of its answer, clipped to the window. Then
+the law holds for any window, not only in the long run. A gap means that the two places disagree: one of them has lost a
+request or never released it, or its times are wrong.
 
-The gap is reported for windows of at least `SOJOURNS` mean times. Then cutting requests at the window's edges hardly
-changes it.
+The gap is reported for windows of at least `SOJOURNS` mean times. Then requests that cross the window's edges hardly
+change it.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from dataclasses import dataclass
 from gateway.observe.metrics.metrics import Metrics
 
 WINDOW_S = 60.0
-"""Length of a window, in seconds, once the process has run for that long."""
+"""Length of a window, in seconds. It is shorter while the process has not run for so long."""
 SOJOURNS = 100.0
 EVERY_S = 5.0
-"""Marks are at least this far apart, however often the law is read."""
+"""Marks are at least this many seconds apart, however often the law is read."""
 UNREAD_S = 15.0
-"""Seconds after which a new mark is due, so that windows are at most this much too long."""
+"""A new mark is due after this many seconds. So windows are at most this much too long."""
 MAX_MARKS = 512
 
 
 @dataclass(frozen=True, slots=True)
 class LittleView:
-    """One pool over one window."""
+    """Little's law for one pool over one window."""
 
     pool: str
     window_s: float
     in_flight: float
     """L: mean number of the server's requests in the pool."""
     rate_per_s: float
-    """Requests that were dispatched to it."""
+    """Rate at which requests were dispatched to the pool."""
     time_s: float | None
-    """W: from the first dispatch to the end; None if no request was dispatched."""
+    """W: mean seconds from the first dispatch to the end; None if no request was dispatched."""
     gap: float | None
-    """(L - rate x time) / the larger of both; None if the window is too short, or had no requests."""
+    """(L - rate x time) / max(L, rate x time). None if the window is too short, or had no requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Flow:
-    """Sums since the start, of one pool."""
+    """Sums of one pool since the start."""
 
     server_s: float = 0.0
     dispatched: int = 0
@@ -55,16 +55,16 @@ class _Flow:
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """All counts at time `at`."""
+    """All sums at the time `at`."""
 
     at: float
     pools: Mapping[str, _Flow]
 
 
 class Little:
-    """Reads both places at once, and keeps some readings as marks at which windows can begin.
+    """Reads both places at the same moment. Some readings are kept as marks, at which windows can begin.
 
-    It must be read whenever it `is_due`; otherwise windows would be too long.
+    `read` must be called whenever `is_due` is True; otherwise windows would become too long.
     """
 
     def __init__(self, metrics: Metrics, occupancies: Callable[[float], Mapping[str, float]], now: float) -> None:
@@ -73,17 +73,18 @@ class Little:
         self._marks = [_Mark(now, {})]
 
     def is_due(self, now: float) -> bool:
-        """Whether it must be read to set a mark."""
+        """Whether `read` must be called, to set a mark."""
         return now - self._marks[-1].at >= UNREAD_S
 
     def read(self, now: float, held: Mapping[str, tuple[int, float]]) -> tuple[LittleView, ...]:
-        """Every pool over the window that ends now; `held`: open requests (`Controller.held`)."""
+        """Little's law for every pool over the window up to `now`. `held`: requests under way (`Controller.held`)."""
         mark = self._mark(now, held)
         views = tuple(self._view(pool, mark) for pool in held)
         if mark.at - self._marks[-1].at >= EVERY_S:
             self._marks.append(mark)
             if len(self._marks) > MAX_MARKS:
-                # Thin out the older half of the marks: windows that begin there are long.
+                # Every second mark of the older half is dropped. Windows that begin there are long, so few marks are
+                # enough.
                 self._marks[: MAX_MARKS // 2] = self._marks[: MAX_MARKS // 2 : 2]
         return views
 
@@ -100,15 +101,18 @@ class Little:
         return _Mark(now, pools)
 
     def _view(self, pool: str, end: _Mark) -> LittleView:
-        """One pool over `WINDOW_S`, or over more if its requests take longer."""
+        """Little's law for one pool over `WINDOW_S`, or over a longer window if its requests take longer."""
         view = self._over(pool, WINDOW_S, end)
         all_s = end.at - self._marks[0].at
         while view.window_s < min(all_s, SOJOURNS * (view.time_s or 0.0)):
-            view = self._over(pool, SOJOURNS * (view.time_s or 0.0), end)  # a longer window has another mean
+            # the mean time may change with the window, so this is repeated
+            view = self._over(pool, SOJOURNS * (view.time_s or 0.0), end)
         return view
 
     def _over(self, pool: str, window_s: float, end: _Mark) -> LittleView:
-        """One pool over the shortest window of at least that length that begins at a mark, or over all time."""
+        """Little's law for one pool, over the shortest window of at least `window_s` that begins at a mark; or else
+        over all time.
+        """
         place = bisect_right(self._marks, end.at - window_s, key=lambda mark: mark.at)
         begin = self._marks[max(0, place - 1)]
         before, after = begin.pools.get(pool, _Flow()), end.pools[pool]

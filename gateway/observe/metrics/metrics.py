@@ -1,9 +1,9 @@
-"""The one place that counts facts about requests: plain counters, cheap enough for the request path.
+"""Counts all facts about requests, in plain counters that are cheap enough for the request path.
 
-Nothing is formatted here: `families` turns the counters into Prometheus families when somebody asks. Edges of
-histograms include the SLO thresholds of the first policy, and cannot change on reload. Exact attainment comes from the
-`slo` counters, which follow every reload. Nothing is ever reset. Labels come from policies and enums only: a name that
-no policy knows is counted under "".
+Nothing is formatted here: `families` turns the counters into Prometheus families when the page is read. The edges of
+histograms include the SLO thresholds of the first policy; a reload does not change them. Exact attainment comes from
+the `slo` counters, which follow every reload. Counters are never reset. Labels come only from policies and enums. A
+name that is in no policy is counted under "".
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from gateway.observe.metrics.window import EDGES, NEVER, Quantiles, Sliding
 from gateway.wire.answers.oddity import Oddity
 
 REPLICA_LABEL_LIMIT: Final = 64
-"""With more replicas than this, histograms carry no replica label: they are the bulk of the page."""
+"""With more replicas than this, histograms have no replica label, since they are the largest part of the page."""
 
 ADAPTER_LABEL_LIMIT: Final = 64
 OTHER: Final = "other"
-"""Label of all LoRA adapters beyond the first few."""
+"""Label that all LoRA adapters beyond the first few share."""
 
 COUNTED: Final = frozenset(outcome for outcome in Outcome if outcome.counts)
 
@@ -61,24 +61,24 @@ class Metrics:
         """By tier, pool and replica label."""
         self.arms = Arms(self.edges)
         self.adapters: dict[tuple[str, str, Outcome], int] = {}
-        """Requests for LoRA adapters, by base model, adapter and outcome."""
+        """Number of requests for LoRA adapters, by (base model, adapter, outcome)."""
         self._named_adapters: set[str] = set()
         self.fallbacks: dict[tuple[str, str, str, Outcome], int] = {}
-        """Requests that a fallback served, by tier, their own model, the fallback and outcome."""
+        """Number of requests that a fallback served, by (tier, requested model, fallback, outcome)."""
         self.itl: dict[tuple[str, str], Quantiles] = {}
-        """By tier and pool; fine buckets whose edges include the exported ones."""
+        """ITL histograms, by (tier, pool). Their buckets are fine; the edges include those that are exported."""
         self.early: dict[Reason, int] = {}
         self.upstream_errors: dict[tuple[str, str, AttemptOutcome], int] = {}
-        """By pool, replica label and kind."""
+        """Number of failed attempts, by (pool, replica label, outcome)."""
         self.oddities: dict[tuple[str, str, Oddity], int] = {}
-        """Answers that were complete but odd, by pool, replica label and kind."""
+        """Number of answers that were complete but odd, by (pool, replica label, kind)."""
         self.mirrored: dict[tuple[str, str, MirrorResult], int] = {}
-        """Copies that were due, by model, shadow pool and result."""
+        """Number of copies that were due, by (model, shadow pool, result)."""
         self.token_counts: dict[CountSource, int] = dict.fromkeys(CountSource, 0)
-        """Answers of `count_tokens`."""
+        """Number of answers of `count_tokens`, by source of the count."""
         self.bugs: dict[Callback, int] = dict.fromkeys(Callback, 0)
         self.whys: list[float] = [0] * len(WHYS)
-        """Refusals and failures by reason, in the order of `WHYS`."""
+        """Numbers of refusals and failures by reason, in the order of `WHYS`."""
         self.recent_whys = Sliding(self.whys)
         self._itl_edges = tuple(sorted(set(EDGES) | set(self.edges.itl)))
         self._pools: dict[str, set[str]] = {}
@@ -87,7 +87,7 @@ class Metrics:
         self.configure(policy)
 
     def configure(self, policy: Policy) -> None:
-        """Follow a new policy. Counts stay, also for removed tiers and pools."""
+        """Apply a policy. Counts are kept, also those of removed tiers and pools."""
         self.policy = policy
         self.arms.configure(policy)
         for tier in policy.tiers.values():
@@ -114,7 +114,7 @@ class Metrics:
         lane.requests[key] = lane.requests.get(key, 0) + 1
         lane.attempts += record.attempts
         lane.dispatched += record.attempts > 0
-        lane.held_s += record.e2e_s - record.queue_s  # nothing for one that was never dispatched
+        lane.held_s += record.e2e_s - record.queue_s  # 0 for a request that was never dispatched
         lane.prompt_tokens[record.tokens_exact] += record.prompt_tokens
         lane.output_tokens[record.tokens_exact] += record.output_tokens
         if request.adapter:
@@ -158,7 +158,7 @@ class Metrics:
                 facts.forecasts[said] = facts.forecasts.get(said, 0) + 1
 
     def gaps(self, tier: str, pool: str) -> LogHistogram:
-        """The counter to which an exchange adds the seconds between the chunks of a stream: `add(gap_s)`."""
+        """The histogram to which an exchange adds the seconds between content events of a stream: `add(gap_s)`."""
         found = self.itl.get((tier, pool))
         if found is None:
             key = (tier if tier in self.tiers else "", pool if pool in self._pools else "")
@@ -168,7 +168,7 @@ class Metrics:
         return found.histogram
 
     def refused_early(self, why: Reason) -> None:
-        """Count one request that was refused before it was parsed: no tier, no model."""
+        """Count one request that was refused before it was parsed, so that its tier and model are unknown."""
         self.early[why] = self.early.get(why, 0) + 1
         self.whys[_WHY_INDEX[why]] += 1
 
@@ -182,21 +182,23 @@ class Metrics:
         self.upstream_errors[key] = self.upstream_errors.get(key, 0) + 1
 
     def oddity(self, pool: str, replica: str, kind: Oddity) -> None:
-        """Count one answer, or event of one, that was complete in HTTP but odd in content."""
+        """Count one answer, or one event, that was proper HTTP but had odd content."""
         key = (*self._place(pool, replica), kind)
         self.oddities[key] = self.oddities.get(key, 0) + 1
 
     def copied(self, model: str, pool: str, result: MirrorResult) -> None:
-        """Count one copy of a request that was due. Both names are the policy's."""
+        """Count one copy that was due. `model` and `pool` are names in the policy."""
         key = model, pool, result
         self.mirrored[key] = self.mirrored.get(key, 0) + 1
 
     def bug(self, callback: Callback) -> None:
-        """Count one exception that a callback of ours raised."""
+        """Count one exception (a bug) that a callback of the gateway raised."""
         self.bugs[callback] += 1
 
     def roll(self, now: float) -> None:
-        """Let time pass for the windows, once a second, because `gaps` and `refused_early` carry no time."""
+        """Advance the sliding windows to `now`. Must be called once a second, since `gaps` and `refused_early` get no
+        time.
+        """
         if now < self._due:
             return
         self.recent_whys.roll(now)
@@ -208,7 +210,7 @@ class Metrics:
         self.arms.roll(now)
 
     def _adapter(self, model: str, adapter: str, outcome: Outcome) -> None:
-        """Count a request for an adapter. Names come from replicas, so only the first ones are labels."""
+        """Count a request for an adapter. The names come from replicas, so only the first few become labels."""
         if adapter not in self._named_adapters:
             if len(self._named_adapters) >= ADAPTER_LABEL_LIMIT:
                 adapter = OTHER

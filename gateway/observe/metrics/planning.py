@@ -46,7 +46,7 @@ SCALE_GAUGES: tuple[tuple[str, str, Callable[[ScaleView], float]], ...] = (
 
 
 def planning_families(snapshot: Snapshot, little: Sequence[LittleView]) -> Iterator[Metric]:
-    """Every family, at this moment."""
+    """All families, with their present values."""
     yield gauge(
         "tailgate_little_gap_ratio",
         "L less rate x time, over the larger of both; none in too short a window.",

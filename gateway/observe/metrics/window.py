@@ -1,4 +1,4 @@
-"""Counts of the last minute: sliding differences of counts that only grow."""
+"""Counts of the last minute, as differences of counts that only grow."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ NEVER: Final = -math.inf
 class Sliding:
     """The increase of `counts` over the last `span_s` seconds, in steps of `slice_s`.
 
-    The counts are copied at each step, so adding costs nothing here. `roll` must be called before something is added at
-    or after `due`; the answer then covers at least `span_s` and less than `span_s + slice_s`.
+    The counts are copied at each step, so adding to them costs nothing extra. `roll` must be called before anything is
+    added at or after `due`. Then the window is at least `span_s` and less than `span_s + slice_s` long.
     """
 
     __slots__ = ("_copies", "_slice_s", "_span_s", "counts", "due")
@@ -28,13 +28,13 @@ class Sliding:
     def __init__(self, counts: list[float], span_s: float = SPAN_S, slice_s: float = SLICE_S) -> None:
         self.counts = counts
         self.due = NEVER
-        """Time from which on the next copy is due."""
+        """Time at which the next copy is due."""
         self._span_s = span_s
         self._slice_s = slice_s
         self._copies: deque[tuple[float, list[float]]] = deque([(NEVER, [0] * len(counts))])
 
     def roll(self, now: float) -> None:
-        """Keep a copy if one is due, and forget unneeded ones."""
+        """Make a copy if one is due, and drop copies that are no longer needed."""
         if now < self.due:
             return
         if self.due > NEVER:
@@ -45,7 +45,7 @@ class Sliding:
             self._copies.popleft()
 
     def read(self, now: float) -> list[float]:
-        """The counts added during the window that ends `now`, which is not before the last `roll`."""
+        """The increase of the counts in the window up to `now`, which must not be before the last `roll`."""
         start = now - self._span_s
         if start >= self.due > NEVER:
             return [0] * len(self.counts)
@@ -72,13 +72,13 @@ class Quantiles:
         self.histogram.add(value_s)
 
     def roll(self, now: float) -> None:
-        """Let time pass: needed only if `histogram.add` is called directly."""
+        """Advance the window to `now`. Needed only if values are added to `histogram` directly."""
         self._sliding.roll(now)
 
     def read(self, now: float) -> list[float]:
-        """Bucket counts of the window that ends `now`."""
+        """Bucket counts in the window up to `now`."""
         return self._sliding.read(now)
 
     def quantile(self, q: float, now: float) -> float | None:
-        """The quantile `q` (0-1) over the window that ends `now`; None if nothing was counted in it."""
+        """The quantile `q` (0-1) in the window up to `now`; None if it has no values."""
         return quantile(self.histogram.edges, self.read(now), q)

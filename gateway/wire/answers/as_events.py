@@ -1,8 +1,8 @@
-"""A whole answer as the events of a stream, for a client whose stream began before the answer arrived.
+"""Converts a whole answer to the events of a stream, for a client whose stream began before the answer arrived.
 
-Some servers answer a streamed request with one JSON object. After a keep-alive comment only events can follow. This
-works only in the completion APIs: there a whole choice and a choice of an event differ in one name. In Messages and
-Responses a dozen events around each text would have to be invented.
+Some servers answer a streamed request with one JSON object. If a keep-alive comment was already sent, only events may
+follow. This conversion exists only for the completion APIs, where a whole choice differs from a choice in an event in
+one name. In the Messages and Responses APIs, a dozen events around each text would have to be invented.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def chat_events(body: bytes, wants_usage: bool) -> list[bytes]:
 
 
 def text_events(body: bytes, wants_usage: bool) -> list[bytes]:
-    """The same for a plain completion."""
+    """Events with the content of a plain completion, and the end of the stream; no events if `body` is not one."""
     answer = _answer(body)
     return [] if answer is None else _events(answer, wants_usage)
 
@@ -55,7 +55,7 @@ def _events(answer: dict[str, Any], wants_usage: bool) -> list[bytes]:
 
 
 def _delta(choice: dict[str, Any]) -> dict[str, Any]:
-    """A choice of a chat, in the form of one event. Tool calls need an index there."""
+    """A choice of a chat, in the form that it has in an event. Tool calls get an index."""
     delta = {key: value for key, value in choice.items() if key != "message"}
     message = choice.get("message")
     delta["delta"] = said = dict(message) if type(message) is dict else {}

@@ -1,6 +1,6 @@
-"""A stream assembled into the whole answer that the engine would have given without streaming.
+"""Assembles a stream into the whole answer that the engine would have given without streaming.
 
-Fields that are null in a whole answer and missing in a stream are null here, too; their names are those of vLLM 0.32.
+Fields that are null in a whole answer of vLLM 0.32, but missing in its streams, are written as null.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from gateway.wire.body.json_repair import without_halves
 from gateway.wire.numbers import finite
 
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""Bound on an assembled stream: far beyond any answer, and harmless to memory."""
+"""Limit on an assembled stream: larger than any answer, and harmless to memory."""
 
 MAX_DIGITS: Final = 19
-"""An integer of so many digits may be beyond 64 bits, which orjson neither reads nor writes."""
+"""An integer with this many digits may not fit into 64 bits; orjson cannot read or write it."""
 
 _SAID_ONCE: Final = ("finish_reason", "stop_reason")
 _NO_ANSWER: Final = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
-"""Exceptions while a stream of another form is assembled."""
+"""Exceptions that a stream in an unexpected form may cause while it is assembled."""
 
 
 class AssemblyError(Exception):
@@ -32,7 +32,9 @@ class AssemblyError(Exception):
 
 
 class Assembly(ABC):
-    """One answer, growing. Subclasses know one API each. Raises `AssemblyError` if it cannot be assembled."""
+    """An answer that grows by events. Each subclass is for one API. Methods raise `AssemblyError` if it cannot be
+    assembled.
+    """
 
     __slots__ = ("_size", "_splitter")
 
@@ -41,7 +43,7 @@ class Assembly(ABC):
         self._size = 0
 
     def add(self, pieces: list[bytes]) -> None:
-        """More of the stream, in whole events."""
+        """Add more of the stream, in whole events."""
         for piece in pieces:
             self._size += len(piece)
             if self._size > MAX_BYTES:
@@ -72,22 +74,24 @@ class Assembly(ABC):
 
 
 def _dumped(answer: dict[str, Any]) -> bytes:
-    """As JSON, with characters that were split over two events joined, and a lone half replaced."""
+    """The answer as JSON. Halves of a character that came in two events are joined; a lone half is replaced."""
     try:
         return orjson.dumps(answer, default=_written)
-    except TypeError:  # fails, too, beyond 254 levels, which orjson does not write
+    except TypeError:  # also raised for more than 254 levels, which orjson cannot write
         return without_halves(json.dumps(answer, default=_written).encode())
 
 
 def _written(text: object) -> str:
-    """For orjson: a text in pieces."""
+    """Called by orjson for a text that is stored in pieces."""
     if not isinstance(text, StringIO):
         raise TypeError(f"there is no way to write a {type(text).__name__}")
     return text.getvalue()
 
 
 def grow(into: dict[str, Any], name: str, value: Any) -> None:
-    """Text and lists are appended, objects merged field by field, other values replaced; null adds nothing."""
+    """Add `value` to a field: text and lists are appended, objects merged by field, other values replaced. null adds
+    nothing.
+    """
     old = into.get(name)
     if value is None:
         into.setdefault(name, None)
@@ -107,7 +111,7 @@ def grow(into: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _loads(payload: bytes) -> dict[str, Any]:
-    """The JSON of an event; bytes that are not UTF-8 are replaced, numbers that no client could read become null."""
+    """The JSON of an event. Bytes that are not UTF-8 are replaced. Numbers that no client could read become null."""
     try:
         event = orjson.loads(payload)
     except orjson.JSONDecodeError:
@@ -130,4 +134,4 @@ def _finite(digits: str) -> float | None:
 
 
 def _no_number(_name: str) -> None:
-    """Null for NaN and infinity, which JSON does not have."""
+    """Replace NaN and infinity, which JSON does not have, by null."""

@@ -1,4 +1,6 @@
-"""How a cut stream ends: like one that reached its length limit, with a field of our own that gives the reason."""
+"""The end of a stream that was cut: as if it had reached its length limit, with an extension field that gives the
+reason.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,11 @@ import orjson
 from gateway.core.request import Reason
 
 FIELD: Final = "tailgate"
-"""The extension field; the SDKs show it as an attribute of that name."""
+"""Name of the extension field. The SDKs show it as an attribute of this name."""
 
 
 class CutEnding:
-    """The reason, and an estimate of the tokens: the engine's own counts never arrive."""
+    """Reason of a cut, and estimated token counts, since the engine's own counts never arrive."""
 
     __slots__ = ("output_tokens", "prompt_tokens", "why")
 
@@ -23,12 +25,12 @@ class CutEnding:
         self.output_tokens = output_tokens
 
     def mark(self, with_usage: bool) -> dict[str, object]:
-        """The extension field. Beside a usage, it marks the usage as an estimate."""
+        """The value of the extension field. With a usage, it also marks the usage as an estimate."""
         said = {"cut": self.why.value}
         return {FIELD: {**said, "usage": "estimated"} if with_usage else said}
 
     def tokens(self) -> dict[str, object]:
-        """The usage in OpenAI's format for completions."""
+        """The estimated usage, in OpenAI's format for completions."""
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.output_tokens,
@@ -42,5 +44,5 @@ def event_of(value: object) -> bytes:
 
 
 def named_event(value: dict[str, Any]) -> bytes:
-    """An event that is named by its `type`."""
+    """An event with data, and with the value's `type` as its name."""
     return b"event: %b\ndata: %b\n\n" % (value["type"].encode(), orjson.dumps(value))

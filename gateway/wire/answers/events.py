@@ -1,4 +1,4 @@
-"""Facts in a streamed answer: tokens, finish, usage, errors."""
+"""Reads facts from a streamed answer: tokens, finish reasons, usage, errors."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class EventKind(IntFlag):
 
     OTHER = 0
     CONTENT = 1
-    """It carries output: text, reasoning, a tool call."""
+    """The event has output: text, reasoning, or a tool call."""
     FINISH = 2
-    """It has a finish reason."""
+    """The event has a finish reason."""
     USAGE_ONLY = 4
-    """It has only token counts."""
+    """The event has only token counts."""
     DONE = 8
-    """The protocol's own end of stream."""
+    """The event is the API's end of the stream."""
     ERROR = 16
 
 
 class StreamReader(ABC):
-    """Follows the events of one streamed answer. Subclasses know one API each. Reading never raises."""
+    """Reads the events of one streamed answer. Each subclass is for one API. Reading never raises."""
 
     __slots__ = (
         "aborted",
@@ -64,17 +64,17 @@ class StreamReader(ABC):
         self.done = False
         self.error: EngineError | None = None
         self.oddity: Oddity | None = None
-        """The kind of the latest oddity; the caller notes it and resets it."""
+        """Kind of the latest oddity, or None. The caller reports it and resets it to None."""
         self.model = b""
-        """The engine's name for the model, as JSON."""
+        """The engine's name for the model, as JSON; empty until known."""
         self.response_id = b""
-        """The id of a response that can be continued, as JSON."""
+        """The id of a response that can be continued, as JSON; empty until known."""
         self.prompt_tokens: int | None = None
         self.output_tokens: int | None = None
         self.cached_tokens: int | None = None
-        """Prompt tokens that the engine found in its prefix cache."""
+        """Prompt tokens that the engine found in its prefix cache; None if it does not report them."""
         self.tokens_seen = 0
-        """Events with content: an estimate of output tokens for engines that send no usage."""
+        """Number of events with content: an estimate of output tokens for engines that send no usage."""
 
     @property
     def complete(self) -> bool:
@@ -83,11 +83,11 @@ class StreamReader(ABC):
 
     @property
     def choices_over(self) -> int:
-        """Number of choices with a finish reason; an API without choices counts as one choice."""
+        """Number of choices with a finish reason. The answer of an API without choices counts as one choice."""
         return 1 if self.finished else 0
 
     def read(self, event: bytes) -> EventKind:
-        """Take note of one whole event. An unreadable event counts as output, since it is passed on."""
+        """Read one whole event. An unreadable event counts as output, since it is forwarded."""
         payload = data_of(event)
         if payload[:6] == _DONE:
             self.done = True
@@ -107,7 +107,7 @@ class StreamReader(ABC):
     def spoken(self, event: bytes) -> str:
         """The text that an event adds, of any kind: answer, reasoning, refusal, arguments of a tool call.
 
-        Empty if it adds none, or cannot be understood: `read` reports that.
+        Empty if it adds none, or cannot be read. `read` reports an unreadable event.
         """
         try:
             value = orjson.loads(data_of(event))
@@ -119,7 +119,7 @@ class StreamReader(ABC):
     def _spoken(self, value: dict[str, Any]) -> str: ...
 
     def is_whole(self, event: bytes) -> bool:
-        """Whether an event without its end has all of its data."""
+        """Whether an event that lacks its final blank line has all of its data."""
         payload = data_of(event)
         if payload.startswith(_DONE):
             return True
@@ -130,7 +130,7 @@ class StreamReader(ABC):
         return True
 
     def read_long(self, head: bytes, tail: bytes) -> None:
-        """Take note of an event that was too long to be parsed, by its first and last bytes."""
+        """Read an event that is too long to be parsed, by its first and last bytes."""
         self.oddity = Oddity.LONG_EVENT
         self.tokens_seen += 1
 
@@ -145,19 +145,20 @@ class StreamReader(ABC):
 
     @abstractmethod
     def plain(self, data: bytes, start: int) -> bool:
-        """Whether the rest of `data` is exactly one event, of output alone, and the end of a chunk; judged by bytes.
+        """Whether `data` from `start` on is exactly one event with output alone, and the end of a chunk. Decided by
+        bytes.
 
-        False may also mean that a full parse is needed. JSON escapes quotes inside strings, so no model output can
-        contain these byte sequences.
+        False means that the event must be parsed. Quotes inside JSON strings are escaped, so no model output can
+        contain the byte sequences that are searched for.
         """
 
     def remember(self) -> None:  # noqa: B027 - not every reader needs it
-        """Keep the parts that `cut_short` needs."""
+        """Keep the parts of events that `cut_short` needs."""
 
     def cut_short(self, why: Reason, prompt_tokens: int, choices: int, wants_usage: bool) -> list[bytes]:
-        """The events that end the stream here as incomplete; none if the part so far lacks the form for it.
+        """Events that end the stream here as incomplete; none if too little has come for a proper end.
 
-        `prompt_tokens` is used if the engine gave none; `choices`: the requested number.
+        `prompt_tokens`: for the usage, if the engine sent none. `choices`: the requested number of choices.
         """
         prompt = prompt_tokens if self.prompt_tokens is None else self.prompt_tokens
         cut = CutEnding(why, prompt, max(self.tokens_seen, self.output_tokens or 0))
@@ -170,7 +171,7 @@ class StreamReader(ABC):
     def _cut_short(self, cut: CutEnding, choices: int, wants_usage: bool) -> list[bytes]: ...
 
     def _take_usage(self, told: Counted) -> None:
-        # Anthropic's last event repeats the prompt's count as 0 or not at all.
+        # In Anthropic's last event, the prompt's count is 0 or missing, so the earlier count is kept.
         self.prompt_tokens = told.prompt or self.prompt_tokens
         if told.output is not None:
             self.output_tokens = told.output
@@ -185,13 +186,13 @@ class StreamReader(ABC):
 
 
 class TypedReader(StreamReader):
-    """Common part of the Messages and Responses APIs: every event carries its type."""
+    """Reader for the Messages and Responses APIs, whose events have a type."""
 
     __slots__ = ()
     delta = b""
-    """How the event that carries text begins,"""
+    """The first bytes of an event with text."""
     empty = b""
-    """and how it continues if the text is empty."""
+    """The bytes that follow `delta` in an event with empty text."""
 
     def plain(self, data: bytes, start: int) -> bool:
         return data.startswith(self.delta, start) and is_one(data, start) and data.find(self.empty, start) < 0
@@ -205,12 +206,12 @@ class TypedReader(StreamReader):
     def _read(self, event: bytes, payload: bytes) -> EventKind:
         typed: Typed = decode_typed(payload)
         if bytes(typed.error) not in EMPTY:
-            # vLLM's own errors come without a type, even where every event has one.
+            # vLLM's own errors have no type, even in APIs whose events all have one.
             return self._failed(typed.error)
         return self._take(typed)
 
     def _content(self, delta: Raw) -> EventKind:
-        """The kind of an event that carries a delta: an empty one is no output."""
+        """The kind of an event with a delta. An empty delta is no output."""
         raw = bytes(delta)
         if raw == b'""' or raw.endswith(self.empty):
             return EventKind.OTHER
@@ -226,7 +227,7 @@ class TypedReader(StreamReader):
 
 
 def text_in(delta: Any, names: tuple[str, ...]) -> str:
-    """The texts under `names` in an object; empty for other values."""
+    """The joined texts of the fields `names` of an object; empty for other values."""
     return "".join([text for name in names if type(text := delta.get(name)) is str]) if type(delta) is dict else ""
 
 
@@ -237,5 +238,5 @@ def index_in(raw: Raw, otherwise: int) -> int:
 
 
 def is_one(data: bytes, start: int) -> bool:
-    """Whether the chunk that ends with `data` ends with an event, and no other event ends from `start` on."""
+    """Whether `data` ends with the end of an event and of a chunk, and no other event ends in it from `start` on."""
     return data.find(b"\n\n", start) == len(data) - 4

@@ -1,4 +1,4 @@
-"""Meaning of an engine's own error, as a status or inside an answer of status 200."""
+"""Classifies an engine's error, which may be an HTTP status or be inside an answer of status 200."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gateway.core.request import AttemptOutcome
 from gateway.wire.answers.shapes import EMPTY, UNREADABLE, Error, decode_error
 from gateway.wire.numbers import count
 
-# Status by an error's type where it has no code: vLLM's words on /v1/messages, and Anthropic's.
+# HTTP status by the error's type, for errors without a code: vLLM's types on /v1/messages, and Anthropic's.
 _STATUS_OF_TYPE: Final = {
     "Service Unavailable": 503,
     "ServiceUnavailableError": 503,
@@ -23,24 +23,24 @@ _STATUS_OF_TYPE: Final = {
     "NotFoundError": 404,
     "not_found_error": 404,
 }
-# vLLM's answer to every new request after SIGTERM, with status 500.
+# Text in vLLM's answer (status 500) to every new request after SIGTERM.
 _SHUT_DOWN: Final = b"cannot schedule new futures after shutdown"
 
 
 def end_of(status: int, body: bytes) -> AttemptOutcome:
-    """Effect of an error of this status on the attempt."""
+    """The outcome of an attempt that got this error answer."""
     if status in (429, 503):
         return AttemptOutcome.BUSY
     if 400 <= status < 500:
         return AttemptOutcome.REJECTED
     if status < 400:
-        return AttemptOutcome.UNREADABLE  # a redirect, for example: complete, and useless to a client
+        return AttemptOutcome.UNREADABLE  # for example a redirect, which is complete but useless to a client
     return AttemptOutcome.CLOSING if _SHUT_DOWN in body else AttemptOutcome.FAILED
 
 
 @dataclass(slots=True)
 class EngineError:
-    """An error inside an answer of status 200. `status`: the HTTP status that it stands for."""
+    """An error inside an answer of status 200. `status`: the HTTP status that it corresponds to."""
 
     status: int
     message: str
@@ -49,12 +49,12 @@ class EngineError:
 
     @property
     def end(self) -> AttemptOutcome:
-        """Its effect on the attempt."""
+        """The outcome of the attempt that got this error."""
         return end_of(self.status, self.body)
 
 
 def engine_error(raw: Raw) -> EngineError:
-    """The meaning of an engine's error object. Engines differ in everything but `message`. Never raises."""
+    """Read an engine's error object. Engines agree only on the field `message`. Never raises."""
     try:
         error: Error = decode_error(raw) if bytes(raw) not in EMPTY else Error()
     except UNREADABLE:

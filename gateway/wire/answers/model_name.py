@@ -1,4 +1,4 @@
-"""The model name in an answer: the one the client asked for, whatever the engine calls it."""
+"""Replaces the model name in an answer by the name that the client asked for."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ OPEN: Final = 0x7B
 CLOSE: Final = 0x7D
 NEWLINE: Final = 0x0A
 _TOKEN: Final = re.compile(rb'"(?:[^"\\\n]++|\\.)*"?|[{}]|\n\r?\n')
-"""Strings, braces, and the ends of events, after which braces are counted anew. A string may lack its end."""
+"""Matches strings, braces, and ends of events, after which braces are counted anew. A string may lack its end."""
 _FIELD: Final = rb'"model"\s*:\s*'
 _AT_START: Final = re.compile(rb'\s*\{[^\[\]{}]{0,1024}?"model"\s*:\s*("(?:[^"\\]|\\.){0,512}")')
 
 
 def model_at_start(beginning: bytes) -> bytes:
-    """The engine's name for the model, as JSON, in the first fields of an answer; empty if it is not among them.
+    """The engine's name for the model, as JSON, from the first fields of an answer; empty if it is not among them.
 
-    vLLM and SGLang write it before any long field. A field of a nested object is never taken for it.
+    vLLM and SGLang write it before any long field. Fields of nested objects are ignored.
     """
     found = _AT_START.match(beginning)
     return b"" if found is None else found[1]
 
 
 class ModelName:
-    """Writes the requested name in place of the engine's. Works on bytes, and leaves deeper levels alone.
+    """Replaces the engine's model name by the requested one. Works on bytes, and leaves deeper levels of JSON
+    unchanged.
 
     A tool's input, or metadata, may have a `model` field of its own.
     """
@@ -38,18 +39,18 @@ class ModelName:
         self._old = b""
         self._new = b""
         self._depth = 0
-        """Depth of the field."""
+        """Depth of the field with the name, in JSON objects."""
         self._head = b""
         """The bytes of an event before the name.
 
-        They are identical in every event of a stream, and occur once in it.
+        These bytes are the same in every event of a stream, and occur only once in each.
         """
         self._new_head = b""
         self.changes = False
         """Whether the engine uses another name, so that `apply` changes something."""
 
     def learn(self, reported: bytes, where: bytes) -> None:
-        """The engine's name, as the JSON string found in `where`; from now on it is replaced."""
+        """Learn the engine's name `reported`, a JSON string found in `where`. From now on it is replaced."""
         if reported == self._asked or reported[:1] != b'"':
             return
         field = re.compile(_FIELD + re.escape(reported))
@@ -75,7 +76,7 @@ class ModelName:
         self.changes = True
 
     def apply(self, piece: bytes) -> bytes:
-        """`piece` with the requested name in it."""
+        """`piece` with the requested name."""
         if not self.changes:
             return piece
         if self._head:
@@ -89,7 +90,7 @@ class ModelName:
         return self._apply_at_depth(piece)
 
     def apply_to_one(self, event: bytes) -> bytes:
-        """The same for exactly one event."""
+        """`event`, which must be exactly one event, with the requested name."""
         if self._head and event.startswith(self._head):
             return self._new_head + event[len(self._head) :]
         return self.apply(event)
@@ -100,7 +101,8 @@ class ModelName:
         for token in _TOKEN.finditer(piece):
             at = token.start()
             depth = _depth_after(piece[at], depth)
-            # Not inside the previous match: in compiled code, a slice that ends before it begins raises SystemError.
+            # `at` must not be inside the previous match: in compiled code, a slice that ends before it begins raises
+            # SystemError.
             if at >= end and depth <= self._depth and piece.startswith(self._old, at):
                 out += (piece[end:at], self._new)
                 end = at + len(self._old)
@@ -108,7 +110,7 @@ class ModelName:
 
 
 def _depth_after(first: int, depth: int) -> int:
-    """The depth after a token that begins with `first`."""
+    """The depth after a token whose first byte is `first`."""
     if first == OPEN:
         return depth + 1
     if first == CLOSE:

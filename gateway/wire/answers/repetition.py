@@ -1,11 +1,11 @@
-"""Detects that a growing text has begun to repeat itself without end.
+"""Detects that a growing text repeats itself without end.
 
-A text repeats itself if its end is one piece over and over, of any length: a token, a phrase, a paragraph. The piece
-must repeat exactly: a list that counts up, or a table whose cells differ, is no repetition.
+A text repeats itself if its end consists of the same piece over and over. The piece may be a token, a phrase or a
+paragraph. It must repeat exactly: a list that counts up, or a table whose cells differ, is no repetition.
 
-The detector looks every `STEP` characters, in a window of bounded size. It searches for the last `ANCHOR` characters
-further back, which gives the distance at which the text may repeat. The search and the check are single operations on
-strings, so that a look costs some ten microseconds at most.
+Every `STEP` characters the detector looks at a window of limited size. It searches for earlier occurrences of the last
+`ANCHOR` characters; their distance is the possible length of the piece. Search and check are single string operations,
+so a look takes at most some ten microseconds.
 """
 
 from __future__ import annotations
@@ -15,23 +15,26 @@ from typing import Final
 STEP: Final = 64
 ANCHOR: Final = 16
 TRIES: Final = 4
-"""Distances that are checked at each look: the nearest one is usually right, unless the piece repeats within itself."""
+"""Number of distances that are checked at each look. Usually the nearest is right, unless the piece has repetitions
+within itself.
+"""
 PLAIN_FACTOR: Final = 4
-"""Rules, blanks, dot leaders, zeros and runs of padding look like repetition, so their pieces must repeat for longer.
+"""Plain pieces must repeat over this multiple of characters: rules, blanks, dot leaders, zeros and padding look like
+repetition.
 """
 PLAIN_BELOW: Final = 3
-"""A piece with fewer different letters and digits than this belongs to that kind."""
+"""A piece with fewer different letters and digits than this is plain."""
 
 
 class RepetitionDetector:
-    """Gets a text piece by piece, and keeps its end."""
+    """Detects repetition in a text that comes piece by piece. Only the end of the text is kept."""
 
     __slots__ = ("_characters", "_due", "_fresh", "_repeats", "_text", "_window", "found")
 
     def __init__(self, characters: int, repeats: int) -> None:
-        """Detects at least `characters` that consist of one piece, repeated at least `repeats` times.
+        """A repetition has at least `characters` characters, made of one piece that repeats at least `repeats` times.
 
-        The piece may be as long as `characters`, so `repeats` times that many are kept.
+        The piece may be as long as `characters`, so `repeats` x `characters` characters are kept.
         """
         self._characters = characters
         self._repeats = repeats
@@ -39,12 +42,12 @@ class RepetitionDetector:
         self._text = ""
         self._fresh: list[str] = []
         self._due = STEP
-        """Characters until the next look."""
+        """Number of characters until the next look."""
         self.found = False
-        """Whether a repetition was found; it stays true."""
+        """Whether a repetition was found. It stays True."""
 
     def add(self, text: str) -> None:
-        """More of it."""
+        """Add the next piece of text."""
         if text:
             self._fresh.append(text)
             self._due -= len(text)
@@ -56,7 +59,7 @@ class RepetitionDetector:
         self.found = self.found or self._repeats_itself()
 
     def _repeats_itself(self) -> bool:
-        """Whether the text ends in one piece, repeated as often as the rules ask."""
+        """Whether the text ends with a piece that repeats often enough."""
         text = self._text
         start = len(text) - ANCHOR
         anchor, place = text[start:], start
@@ -70,7 +73,7 @@ class RepetitionDetector:
         return False
 
     def _goes_on(self, size: int) -> bool:
-        """Whether the text ends with a piece of `size` characters, often enough and for long enough."""
+        """Whether the text ends with a piece of `size` characters that repeats often enough and for long enough."""
         text = self._text
         if size > self._characters:
             return False
@@ -82,5 +85,5 @@ class RepetitionDetector:
 
 
 def _has_period(text: str, size: int, span: int) -> bool:
-    """Whether each of the last `span` characters equals the one `size` before it."""
+    """Whether each of the last `span` characters equals the character `size` before it."""
     return len(text) >= span and text[len(text) - span : len(text) - size] == text[len(text) - span + size :]

@@ -1,6 +1,6 @@
-"""Fields that are read from an engine's JSON; the decoder skips the others.
+"""Structs with the fields that are read from an engine's JSON. The decoder skips all other fields.
 
-Structs of msgspec are made at run time, so this file is not compiled.
+msgspec makes its structs at run time, so this file is not compiled.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ EMPTY = (b"", b'""', b"null", b"[]", b"{}")
 """Raw bytes of an empty field."""
 ABORT = "abort"
 RAW_ABORT: Final = b'"abort"'
-"""How vLLM ends running requests at its shutdown; the rest of the answer looks normal."""
+"""Finish reason with which vLLM ends running requests at its shutdown. The rest of the answer looks normal."""
 DecodeError = msgspec.DecodeError
 UNREADABLE = (msgspec.DecodeError, ValueError, OverflowError, RecursionError)
-"""Exceptions of decoding: UnicodeDecodeError is a ValueError, an integer of 400 digits may be an OverflowError."""
+"""Exceptions of decoding. UnicodeDecodeError is a ValueError; an integer of 400 digits may cause an OverflowError."""
 
 
 class Usage(msgspec.Struct):
-    """Token counts, by the names of both dialects; `gateway/wire/answers/whole.py` checks their range."""
+    """Token counts, under the names of both dialects. `gateway/wire/answers/whole.py` checks their range."""
 
     prompt_tokens: object = None
     completion_tokens: object = None
@@ -34,7 +34,7 @@ class Usage(msgspec.Struct):
 
 
 class Delta(msgspec.Struct):
-    """The addition of one event to an answer."""
+    """The part of an answer that one event adds."""
 
     content: msgspec.Raw = ABSENT
     reasoning: msgspec.Raw = ABSENT
@@ -45,7 +45,7 @@ class Delta(msgspec.Struct):
 
 
 class Choice(msgspec.Struct):
-    """One of `n` answers, in one event."""
+    """A part of one of the `n` choices, in an event."""
 
     delta: Delta | None = None
     text: msgspec.Raw = ABSENT
@@ -63,14 +63,14 @@ class Chunk(msgspec.Struct):
 
 
 class LooseChunk(msgspec.Struct):
-    """The same, with choices of another form."""
+    """An event of the completion APIs whose choices have an unexpected form."""
 
     usage: msgspec.Raw = ABSENT
     error: msgspec.Raw = ABSENT
 
 
 class Inner(msgspec.Struct):
-    """A message or a response inside an event."""
+    """A message or response object inside an event."""
 
     id: msgspec.Raw = ABSENT
     model: msgspec.Raw = ABSENT
@@ -84,7 +84,7 @@ class Typed(msgspec.Struct):
     type: str = ""
     index: msgspec.Raw = ABSENT
     message: msgspec.Raw = ABSENT
-    """An object in message_start, a text in an error of the Responses API."""
+    """An object in message_start; a text in an error of the Responses API."""
     response: Inner | None = None
     usage: msgspec.Raw = ABSENT
     delta: msgspec.Raw = ABSENT
@@ -93,13 +93,13 @@ class Typed(msgspec.Struct):
 
 
 class Stop(msgspec.Struct):
-    """End in Anthropic's API: null if the engine aborted, absent before the end."""
+    """The stop reason in Anthropic's API: null if the engine aborted, missing before the end."""
 
     stop_reason: object = msgspec.UNSET
 
 
 class WholeChoice(msgspec.Struct):
-    """One of `n` answers."""
+    """One of the `n` choices of a whole answer."""
 
     finish_reason: object = None
 
@@ -117,19 +117,19 @@ class Whole(msgspec.Struct):
 
 
 class CountedWhole(Whole):
-    """The same, with a valid usage."""
+    """A whole answer with a valid usage."""
 
     usage: Usage | None = None
 
 
 class LooseWhole(Whole):
-    """With any usage."""
+    """A whole answer with a usage of any form."""
 
     usage: msgspec.Raw = ABSENT
 
 
 class Error(msgspec.Struct):
-    """Report of a failure by an engine. Engines differ in everything but `message`."""
+    """An engine's error object. Engines agree only on the field `message`."""
 
     code: object = None
     message: object = None

@@ -1,4 +1,4 @@
-"""Server-sent events as bytes: where one ends, and its data."""
+"""Splits server-sent events (SSE) as bytes, and reads their data."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import re
 from typing import Final
 
 MAX_EVENT_BYTES: Final = 1024 * 1024
-"""A longer event of a stream is passed on unparsed."""
-# Two line ends, each of any kind. A final CR may be half of a CRLF.
+"""A longer event of a stream is forwarded without being parsed."""
+# Matches two line ends of any kind. A CR at the end of the data may be the first half of a CRLF, so it is no match.
 _EVENT_END: Final = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r(?!\n)(?=[\s\S]))")
 _MAX_END: Final = 4
 _SHOWN_OF_LONG: Final = 1024
-"""Bytes at either end of a long event that are parsed."""
+"""This many bytes at either end of a long event are parsed."""
 _BOM: Final = b"\xef\xbb\xbf"
 _FIELDS: Final = (b"data:", b"event:", b"id:", b"retry:", b":")
 MAX_SNIFFED: Final = 16
-"""Bytes after which it is clear whether a body is a stream of events."""
+"""After this many bytes, it is clear whether a body is a stream of events."""
 
 
 class EventSplitter:
-    """Cuts a byte stream into whole events, each with the blank line that ends it.
+    """Splits a byte stream into whole events, each with the blank line that ends it.
 
-    An event longer than `max_bytes` is not kept: `passed` has its bytes, piece by piece.
+    An event longer than `max_bytes` is not kept. Its bytes are in `passed`, piece by piece.
     """
 
     __slots__ = ("_end_of_tail", "_max_bytes", "_size", "_tail", "clean", "is_long", "long_head", "long_tail", "passed")
@@ -32,11 +32,11 @@ class EventSplitter:
         self._size = 0
         self._end_of_tail = b""
         self.clean = True
-        """Whether all bytes so far were whole events."""
+        """Whether the bytes so far end with the end of an event."""
         self.is_long = False
-        """Whether a long event has begun and not ended."""
+        """Whether a long event has begun and has not ended."""
         self.passed = b""
-        """The part of a long event in the latest `feed`; it precedes the events that `feed` returned."""
+        """The part of a long event in the latest `feed`. It comes before the events that `feed` returned."""
         self.long_head = self.long_tail = b""
         """The first and the latest bytes of the latest long event."""
 
@@ -46,7 +46,7 @@ class EventSplitter:
             return [piece]
         if self._size > self._max_bytes:
             piece = self._pass(piece)
-        # Only the seam is searched again, since an event may come byte by byte.
+        # The tail's last bytes are searched together with `piece`, since an event's end may be split over pieces.
         seam = self._end_of_tail + piece
         if self.is_long or _EVENT_END.search(seam) is None:
             if not self.is_long and piece:
@@ -65,12 +65,12 @@ class EventSplitter:
         return events
 
     def take_passed(self) -> bytes:
-        """`passed`, taken out."""
+        """Return `passed`, and empty it."""
         passed, self.passed = self.passed, b""
         return passed
 
     def rest(self) -> bytes:
-        """Take out the unfinished event; a long one was passed on already."""
+        """Return the unfinished event, and forget it. It is empty for a long event, which was already forwarded."""
         rest = b"".join(self._tail)
         self._drop()
         return rest
@@ -88,7 +88,7 @@ class EventSplitter:
         self.clean = True
 
     def _pass(self, piece: bytes) -> bytes:
-        """Pass a long event on. Returns the part of `piece` after its end."""
+        """Add the bytes of a long event to `passed`. Returns the part of `piece` after the event's end."""
         seam = self._end_of_tail + piece
         found = _EVENT_END.search(seam)
         upto = len(piece) if found is None else found.end() - len(self._end_of_tail)

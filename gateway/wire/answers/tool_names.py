@@ -1,8 +1,8 @@
-"""Puts a function's own name, and its namespace, back into an answer of the Responses API.
+"""Replaces joined function names in an answer of the Responses API by the function's own name and its namespace.
 
-Codex needs both: a call of the joined name `mcp__disk__list_files` is unsupported there (openai/codex#23186). Bytes are
-enough: JSON escapes quotes inside texts, so a model's output never looks like a field. A name counts only in an object
-whose type is a function or a call: metadata, which the answer repeats, may have the same words.
+Codex needs both: it does not support a call of the joined name, e.g. `mcp__disk__list_files` (openai/codex#23186). This
+works on bytes: JSON escapes quotes inside texts, so a model's output never looks like a field. A name is replaced only
+in an object whose type is a function or a call, since metadata, which the answer repeats, may have the same words.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ import orjson
 from gateway.wire.body.tools import Renamed
 
 _STRING: Final = rb'"(?:[^"\\]++|\\.)*"?'
-"""A string, even an unfinished one, so that no byte is read twice.
+"""Matches a string, even an unfinished one, so that no byte is read twice.
 
-No group is possessive: before 3.11.5 Python matches less with those than it should (python/cpython#106052).
+No group is possessive, because Python before 3.11.5 matches too little with possessive groups (python/cpython#106052).
 """
 _OF_FUNCTION: Final = rb'type"\s*:\s*"function(?:_call)?"'
 _OTHER: Final = rb'[^"{}]++|(?!"name"\s*:\s*"|"%b)%b' % (_OF_FUNCTION, _STRING)
-# A name, the type of a function, a brace, or the end. Everything before it is skipped by the same match.
+# Matches a name, the type of a function, a brace, or the end, together with everything before it.
 _TOKEN: Final = re.compile(rb'(?:%b)*(?:("name"\s*:\s*(%b))|("%b)|([{}])|\Z)' % (_OTHER, _STRING, _OF_FUNCTION), re.S)
 
 
 def put_back(pieces: list[bytes], renamed: Renamed) -> list[bytes]:
-    """The same pieces of an answer, under the names that the client knows."""
+    """The pieces of an answer, with the function names that the client knows."""
     return [_put_back(piece, renamed) if piece.find(b'"name"') >= 0 else piece for piece in pieces]
 
 
 class _Object:
-    """One object that is open."""
+    """A JSON object whose end has not come yet."""
 
     __slots__ = ("is_function", "names")
 
     def __init__(self) -> None:
         self.is_function = False
-        """Whether its type says that it is a function, or a call of one."""
+        """Whether its type says that it is a function or a function call."""
         self.names: list[tuple[int, int, bytes]] = []
-        """The place of a name that the client does not know, and the fields to put there."""
+        """(start, end, replacement) of each name in it that the client does not know."""
 
     def add(self, token: re.Match[bytes], renamed: Renamed) -> None:
-        """Note a name in it, or its type."""
+        """Record a name in the object, or its type."""
         if token[3] is not None:
             self.is_function = True
             return
@@ -53,10 +53,10 @@ class _Object:
 
 
 def _put_back(piece: bytes, renamed: Renamed) -> bytes:
-    """In one pass: an answer may repeat a thousand tools, and other requests wait for it."""
+    """Replace the names in one pass, since an answer may repeat a thousand tools, and other requests wait meanwhile."""
     found: list[tuple[int, int, bytes]] = []
     objects: list[_Object | None] = [None]
-    """The open objects; None before the first such field."""
+    """The objects that have not ended. None stands for an object without a relevant field so far."""
     for token in _TOKEN.finditer(piece):
         if token[4] == b"{":
             objects.append(None)

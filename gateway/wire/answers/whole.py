@@ -1,4 +1,4 @@
-"""Facts in an unstreamed answer: usage, and whether it is an answer at all."""
+"""Reads facts from an unstreamed answer: its usage, and whether it is an answer at all."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class WholeForm:
     """The form of an API's whole answers."""
 
     generates: bool = False
-    """Whether its answers are generated tokens, so that one without any is useless."""
+    """Whether answers are generated tokens, so that an answer without tokens is useless."""
     own_error: bool = False
-    """Whether its answers have a field `error` that is not an engine error."""
+    """Whether answers have a field `error` that is not an engine's error."""
     bare_text: bool = False
-    """Whether answers may be other than JSON: subtitles, or bare text."""
+    """Whether answers may be subtitles or plain text instead of JSON."""
 
 
 NUMBERS: Final = WholeForm()
@@ -59,10 +59,10 @@ GENERATED: Final = WholeForm(generates=True)
 
 
 class Counted:
-    """Facts in an answer: token counts, None without any, the model's name and its own id, as JSON.
+    """Facts in an answer: token counts (None if missing), and the model's name and the answer's id as JSON.
 
-    `odd`: its counts were invalid. `is_answer`: it has output, or a count of it. `cached`: prompt tokens found in the
-    engine's prefix cache.
+    `odd`: whether the counts were invalid. `is_answer`: whether it has output or a count of output. `cached`: prompt
+    tokens that the engine found in its prefix cache.
     """
 
     __slots__ = ("cached", "id", "is_answer", "model", "odd", "output", "prompt")
@@ -78,7 +78,7 @@ class Counted:
 
 
 def read_usage(raw: Raw | bytes) -> Counted:
-    """The token counts of a `usage` in JSON, in either dialect; never raises."""
+    """The token counts of a `usage` object in JSON, in either dialect. Never raises."""
     if bytes(raw) in EMPTY:
         return Counted(None, None, False)
     try:
@@ -94,7 +94,7 @@ def _counted(usage: Usage) -> Counted:
     told.odd = (told.prompt is None) is not (prompt is None) or (told.output is None) is not (output is None)
     read, created = usage.cache_read_input_tokens, usage.cache_creation_input_tokens
     if read is not None or created is not None:
-        # Anthropic's dialect counts these apart from the rest of the prompt.
+        # In Anthropic's dialect, these tokens are not included in the prompt's count.
         told.cached = count(read)
         if told.prompt is not None:
             told.prompt = count(told.prompt + (told.cached or 0) + (count(created) or 0))
@@ -110,7 +110,7 @@ def _decoded(body: bytes) -> tuple[Whole, Counted]:
     try:
         whole = _decode_whole(body)
     except UNREADABLE:
-        pass  # perhaps only its usage is wrong
+        pass  # the usage alone may be malformed, so the answer is decoded again without it
     else:
         return whole, Counted(None, None, False) if whole.usage is None else _counted(whole.usage)
     try:
@@ -121,20 +121,20 @@ def _decoded(body: bytes) -> tuple[Whole, Counted]:
 
 
 def read_whole(form: WholeForm, body: bytes) -> tuple[Counted, EngineError | None]:
-    """Usage and error of an answer that was not streamed.
+    """Read usage and error of an answer that was not streamed.
 
     Raises `AnswerError` if it is not a JSON object, `Aborted` if the engine aborted it.
     """
     if not form.generates and body[:1] == b"[":
-        return Counted(None, None, False), None  # SGLang and TEI rank documents in a bare list, without usage
+        return Counted(None, None, False), None  # SGLang and TEI answer a ranking with a bare list, without usage
     if form.bare_text and body[:1] != b"{":
         return Counted(None, None, False), None
     whole, usage = _decoded(body)
-    # Most answers do not contain the word, so their choices need no second parse.
+    # The choices are parsed only if the answer contains the word; most do not.
     if whole.stop_reason is None or (body.find(RAW_ABORT) >= 0 and _is_aborted(bytes(whole.choices))):
         raise Aborted
     if usage.output is None and usage.prompt is not None and not form.generates:
-        usage.output = 0  # the numbers of an embedding are not tokens, so this count is exact
+        usage.output = 0  # the numbers of an embedding are not tokens, so 0 is exact
     usage.is_answer = not form.generates or bool(usage.output) or _has_output(whole)
     usage.model, usage.id = bytes(whole.model), bytes(whole.id)
     said = whole.error
@@ -144,7 +144,7 @@ def read_whole(form: WholeForm, body: bytes) -> tuple[Counted, EngineError | Non
 
 
 def _has_output(whole: Whole) -> bool:
-    """Whether an answer without counted output has some."""
+    """Whether an answer without a count of output has output."""
     choices = bytes(whole.choices)
     return (
         (choices not in EMPTY and not _is_silent(choices))
@@ -154,7 +154,7 @@ def _has_output(whole: Whole) -> bool:
 
 
 def _is_silent(choices: bytes) -> bool:
-    """Whether choices hold an empty text, and no other output of a model."""
+    """Whether the choices have an empty text and no other output."""
     return (
         choices.find(b'""') >= 0
         and _NO_TEXT.search(choices) is not None
@@ -167,11 +167,11 @@ def _is_aborted(choices: bytes) -> bool:
     try:
         return any(choice.finish_reason == ABORT for choice in decode_choices(choices))
     except UNREADABLE:
-        return False  # choices in another form than ours say nothing of an abort
+        return False  # choices in an unknown form do not show an abort
 
 
 def usage_at_end(tail: bytes) -> Counted:
-    """Usage from the last bytes of an answer too long to be held."""
+    """The usage from the last bytes of an answer that is too long to be held."""
     start = tail.rfind(b'"usage":')
     end = start
     told = Counted(None, None, False)
@@ -181,5 +181,5 @@ def usage_at_end(tail: bytes) -> Counted:
             break
         told = read_usage(tail[start + 8 : end + 1].strip())
         if not told.odd:
-            break  # the end of the usage itself, not of an object in it
+            break  # this brace ends the usage itself, not an object in it
     return told

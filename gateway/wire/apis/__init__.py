@@ -1,1 +1,1 @@
-"""One file and one row per API beyond the five that generate or embed text."""
+"""The APIs that reach replicas: one file and one row of the table for each."""

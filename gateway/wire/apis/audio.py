@@ -1,7 +1,8 @@
-"""Speech as text: POST /v1/audio/transcriptions and /v1/audio/translations of OpenAI and vLLM 0.32; forms, with a file.
+"""Speech to text: POST /v1/audio/transcriptions and /v1/audio/translations of OpenAI and vLLM 0.32. Bodies are forms
+with a file.
 
-The file is kept in memory like any other body, within the same bound: a retry needs all of it, and the model may come
-after it.
+The file is kept in memory like any other body, within the same limit. A retry needs the whole file, and the model's
+name may come after it.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from gateway.wire.body.form import File
 from gateway.wire.body.prompt import Prompt
 
 FILE_BYTES: Final = 80
-"""Bytes of a file that count as one byte of prompt. Speech models read about 50 tokens per second of sound (Whisper has
-1,500 positions for 30 s). A second is about 16 kB of MP3: 320 bytes for a token, which is four bytes of text. Denser
-formats are undercounted; the ratio is learned where streams report usage.
+"""This many bytes of a file count as one byte of prompt. Speech models read about 50 tokens per second of sound
+(Whisper has 1,500 positions for 30 s). A second is about 16 kB of MP3. So a token is 320 bytes of a file, or four bytes
+of text. Denser formats are undercounted. If streams report usage, the ratio is learned.
 """
 FLAGS: Final = ("stream", "stream_include_usage", "stream_continuous_usage_stats", "include_stop_str_in_output")
 NUMBERS: Final = (
@@ -51,7 +52,7 @@ def _words(value: Any, field: str, caps: Caps) -> Any:
 
 
 def read(body: bytes) -> dict[str, Any]:
-    """The fields of the form, of the types that JSON would have; raises `BadRequest`."""
+    """The fields of the form, with the types that they would have in JSON. Raises `BadRequest`."""
     fields = form.read(body, FLAGS, NUMBERS)
     for name, value in fields.items():
         if isinstance(value, File) and name != "file" and name in FIELDS:
@@ -60,14 +61,14 @@ def read(body: bytes) -> dict[str, Any]:
 
 
 def write(fields: dict[str, Any]) -> bytes:
-    """The form, less the model's name. The usage of a stream must be asked for."""
+    """The form without the model's name. A stream is asked for its usage."""
     if fields.get("stream"):
         fields["stream_include_usage"] = True
     return form.write(fields)
 
 
 def measure(fields: dict[str, Any], caps: Caps) -> Prompt:
-    """Estimated from the size of the file: only decoding would show its duration."""
+    """The size of the prompt, estimated from the size of the file. Its duration is unknown without decoding."""
     file: File = fields["file"]
     return Prompt(len(file.content) // FILE_BYTES + size(fields.get("prompt")) + size(fields.get("hotwords")))
 

@@ -32,7 +32,7 @@ FIELDS: Final[dict[str, Check]] = {
 
 
 def fit(fields: dict[str, Any], caps: Caps, changed: list[str]) -> Renamed:
-    """Keep only functions among the tools.
+    """Keep only the functions of the tools.
 
     A function without a name is refused: vLLM would answer 500, which counts against the replica.
     """

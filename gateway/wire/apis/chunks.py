@@ -1,4 +1,4 @@
-"""Streams of chat and plain completions, and of transcriptions: chunks with choices, usage, then `[DONE]`."""
+"""Streams of chat completions, plain completions and transcriptions: chunks with choices, then usage, then `[DONE]`."""
 
 from __future__ import annotations
 
@@ -32,44 +32,44 @@ _NULL_OF_MESSAGES: Final = ("refusal", "annotations", "audio", "function_call", 
 _CHOICE: Final = ("logprobs", "finish_reason", "stop_reason", "token_ids", "routed_experts")
 _CHOICE_OF_TEXT: Final = (*_CHOICE, "prompt_logprobs", "prompt_token_ids")
 _KEPT: Final = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
-"""Common part of all chunks of one completion."""
+"""Fields that all chunks of one completion have in common."""
 
 
 class CompletionReader(StreamReader):
-    """Chat and plain completions: anonymous `data:` events, `finish_reason`, then usage, then `[DONE]`."""
+    """Reads streams of completions: anonymous `data:` events, a `finish_reason`, then usage, then `[DONE]`."""
 
     __slots__ = ("_after", "_before", "_first", "_over")
 
     def __init__(self) -> None:
         super().__init__()
         self._first = b""
-        """Data of the first chunk."""
+        """Data of the first chunk, from which closing chunks are made."""
         self._over: list[int] = []
-        """The choices that have ended."""
+        """Indexes of the choices that have ended."""
         self._before = self._after = b""
-        """Bytes around the text of an event: engines write all events of a stream alike."""
+        """The bytes before and after the text of an event. Engines write them the same in all events of a stream."""
 
     @property
     def choices_over(self) -> int:
         return len(set(self._over))
 
     def plain(self, data: bytes, start: int) -> bool:
-        # Two slices are faster than a method of `bytes` in compiled code.
+        # In compiled code, two slices are faster than a method of `bytes`.
         before, after = self._before, self._after
         text, end = start + len(before), len(data) - len(after)
         if before and text < end and data[start:text] == before and data[end:] == after:
             said = data[text:end]
             if QUOTE not in said and LF not in said:
                 return True
-        # `find` and not `in`, which first raises and clears a TypeError for bytes in bytes (CPython 3.11 to 3.13).
-        # With several choices in one event, some may have finished.
+        # `find` is used instead of `in`, which internally raises a TypeError first for bytes in bytes (CPython 3.11 to
+        # 3.13). With several choices in one event, some may have finished.
         return (
             is_one(data, start)
             and data.find(b'"finish_reason":null') >= 0
             and data.find(b'"usage"') < 0
             and data.find(b'"error"') < 0
             and data.find(b'"finish_reason":"') < 0
-            # Empty deltas are no output, and some servers send them as pings.
+            # Empty deltas are no output. Some servers send them as pings.
             and data.find(b'"content":""') < 0
             and data.find(b'"text":""') < 0
             and data.find(b'"delta":{}') < 0
@@ -79,7 +79,7 @@ class CompletionReader(StreamReader):
         )
 
     def _learn(self, event: bytes) -> None:
-        """Remember the bytes around the text of `event`, which has only output."""
+        """Learn the bytes around the text of an event, which must have only output."""
         text = event.find(_TEXT) + len(_TEXT)
         end = event.find(b'"', text)
         if text < len(_TEXT) or event.find(b"\\", text, end) >= 0:
@@ -123,7 +123,7 @@ class CompletionReader(StreamReader):
         return "".join(map(_spoken_in, choices)) if type(choices) is list else ""
 
     def _read_loosely(self, payload: bytes) -> EventKind:
-        """Read an event whose choices have another form: its error or usage still counts."""
+        """Read an event whose choices have an unexpected form, for its error or usage."""
         chunk: LooseChunk = decode_loose_chunk(payload)
         if bytes(chunk.error) not in EMPTY:
             return self._failed(chunk.error)
@@ -138,7 +138,7 @@ class CompletionReader(StreamReader):
 def end_of_completion(first: bytes, over: list[int], choices: int, cut: CutEnding, wants_usage: bool) -> list[bytes]:
     """The last events of a stream that is cut.
 
-    `first`: the data of any chunk; `over`: the choices that have ended.
+    `first`: the data of any chunk. `over`: indexes of the choices that have ended. `choices`: the requested number.
     """
     chunk = orjson.loads(first)
     head = {name: chunk[name] for name in _KEPT if name in chunk}
@@ -183,7 +183,7 @@ def _has_output(delta: Delta) -> bool:
 
 
 class CompletionAssembly(Assembly):
-    """Chat and plain completions."""
+    """Assembles chat and plain completions."""
 
     __slots__ = ("_chat", "_choices", "_head")
 
@@ -218,7 +218,7 @@ class CompletionAssembly(Assembly):
         choices = [self._choices[index] for index in sorted(self._choices)]
         for choice in choices:
             calls = self._chat and _finish_message(choice["message"])
-            # Some servers end a stream with only [DONE]; clients need a finish reason in a whole answer.
+            # Some servers end a stream with only [DONE], but clients need a finish reason in a whole answer.
             choice["finish_reason"] = choice["finish_reason"] or ("tool_calls" if calls else "stop")
         usage = head.pop("usage", None)
         told = {"usage": dict.fromkeys(_NULL_OF_USAGE) | usage} if isinstance(usage, dict) else {}
@@ -230,7 +230,8 @@ def _grow_message(message: dict[str, Any], delta: dict[str, Any]) -> None:
     for call in delta.pop("tool_calls", None) or ():
         calls = message.setdefault("tool_calls", {})
         index = count(call.get("index"))
-        # Without an index, a part with an id begins another call, and one without an id continues the latest.
+        # Parts of tool calls without an index: a part with an id begins another call, and a part without an id
+        # continues the latest.
         index = (len(calls) if call.get("id") else max(0, len(calls) - 1)) if index is None else index
         mine = calls.setdefault(index, {"id": None, "type": "function", "function": {}})
         function = call.get("function") or {}
@@ -243,10 +244,10 @@ def _grow_message(message: dict[str, Any], delta: dict[str, Any]) -> None:
 
 
 def _finish_message(message: dict[str, Any]) -> bool:
-    """Bring a message into its final form. Returns whether it calls tools."""
+    """Convert an assembled message to its final form. Returns whether it calls tools."""
     calls = message.get("tool_calls")
     if isinstance(calls, dict):
         message["tool_calls"] = [calls[index] for index in sorted(calls)]
     if message["content"] == "" and (calls or message["reasoning"] or message.get("reasoning_content")):
-        message["content"] = None  # only "" with the role arrived
+        message["content"] = None  # only "" came, together with the role
     return bool(calls)

@@ -1,4 +1,4 @@
-"""Classes of texts: POST /classify of vLLM 0.32."""
+"""Classification of texts: POST /classify of vLLM 0.32."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Rules for tables of fields, and the tables that several APIs share. A table decides which fields reach an engine.
 
-A field is forwarded unchanged (ALLOW), passed through a checker, or dropped and reported (STRIP). A name in no table is
-dropped too: engines grow new fields that cost or control, so each API lists the allowed ones. The names are those of
-the OpenAI and Anthropic references, vLLM 0.32 and SGLang 0.5. A client may send four stop sequences; those of the tier
-come on top, so a vLLM that serves such tiers needs VLLM_MAX_STOP_STRINGS raised.
+A field is forwarded unchanged (ALLOW), passed through a checker, or dropped and reported (STRIP). A field that is not
+in the table of its API is dropped, too: new versions of engines add fields that cost or control something. The names
+are those of the OpenAI and Anthropic references, vLLM 0.32 and SGLang 0.5. A client may send four stop sequences. Those
+of the tier are added, so a vLLM that serves such tiers needs a higher VLLM_MAX_STOP_STRINGS.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from gateway.wire.body.checks import Check
 
 
 def ALLOW(value: Any, field: str, caps: Caps) -> Any:
-    """Forward the field unchanged: the size of the body bounds its cost."""
+    """Forward the field unchanged. Its cost is limited by the size of the body."""
     return value
 
 
 def STRIP(value: Any, field: str, caps: Caps) -> None:
-    """Dropped and reported."""
+    """Drop the field, and report it to the client."""
 
 
 def ruled(rule: Check, names: str) -> dict[str, Check]:
-    """One rule for several fields; `names` has them all, separated by blanks."""
+    """The same rule for several fields. `names`: their names, separated by blanks."""
     return dict.fromkeys(names.split(), rule)
 
 
-# Never taken from the client. Control: order of service, place, cache, id. Templates and media: the prompt would differ
-# from the measured one. Cost: work that no cap bounds.
+# Fields that are never accepted from a client. Control: order of service, replica, cache, id. Templates and media: the
+# prompt would differ from the one that was measured. Cost: work that no cap limits.
 STRIPPED: Final = ruled(
     STRIP,
     # control

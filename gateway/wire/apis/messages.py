@@ -1,4 +1,4 @@
-"""Messages: POST /v1/messages of Anthropic, as vLLM 0.32 serves it, and the count of a message's tokens."""
+"""Messages: POST /v1/messages of Anthropic, as vLLM 0.32 serves it, and the counting of its tokens."""
 
 from __future__ import annotations
 
@@ -56,13 +56,14 @@ _SERVER_BLOCKS: Final = frozenset(
         "compaction",
     }
 )
-"""Blocks of Anthropic's API that its own servers leave in an answer."""
+"""Types of content blocks that only Anthropic's own servers write into answers."""
 
 
 def fit(fields: dict[str, Any], caps: Caps, changed: list[str]) -> Renamed:
     """Drop the blocks and tools that only Anthropic's servers read.
 
-    A client sends its whole history with every request, so parts from another server must not fail it.
+    A client sends its whole history with every request. So parts of it that came from another server must not make the
+    request fail.
     """
     given = fields["messages"]
     if type(given) is list:
@@ -89,10 +90,10 @@ def _blocks(message: dict[str, Any], content: list[Any], caps: Caps, changed: li
 
 
 def _fit_tools(fields: dict[str, Any], changed: list[str]) -> None:
-    """Keep tools that have a schema.
+    """Keep only tools that have a schema.
 
-    A typed tool has none, even if the client runs it (bash, text editor, computer): only Anthropic's models know its
-    schema. vLLM would refuse the request.
+    A typed tool (bash, text editor, computer) has no schema, because Anthropic's models know it. vLLM would refuse the
+    request.
     """
     kept = Kept(changed)
     for tool in fields["tools"]:
@@ -104,7 +105,7 @@ def _fit_tools(fields: dict[str, Any], changed: list[str]) -> None:
 
 
 class MessagesReader(TypedReader):
-    """Anthropic Messages: `message_start` ... `message_delta` with the stop reason, `message_stop`."""
+    """Reads streams of Messages: `message_start` ... `message_delta` with the stop reason, `message_stop`."""
 
     __slots__ = ("_begun", "_block", "_stopped")
     delta = b"event: content_block_delta\n"
@@ -114,7 +115,7 @@ class MessagesReader(TypedReader):
         super().__init__()
         self._begun = False
         self._block = -1
-        """The open content block; below 0: none."""
+        """Index of the content block that has not ended; below 0 if there is none."""
         self._stopped = False
         """Whether a stop reason was given."""
 
@@ -145,7 +146,7 @@ class MessagesReader(TypedReader):
         return EventKind.OTHER
 
     def _ends(self, delta: Raw) -> None:
-        """A stop reason is an end; vLLM gives null at its shutdown."""
+        """Note a stop reason, which is the end of the answer. vLLM sends null at its shutdown."""
         if bytes(delta) in EMPTY:
             return
         stop: Stop = decode_stop(delta)
@@ -159,8 +160,8 @@ class MessagesReader(TypedReader):
 def end_of_message(open_block: int, stopped: bool, cut: CutEnding) -> list[bytes]:
     """The last events of a stream that is cut.
 
-    `open_block` is the content block that has not ended; below 0 if none is open. `stopped`: only its last event is
-    missing.
+    `open_block`: index of the content block that has not ended; below 0 if there is none. `stopped`: whether only the
+    last event is missing.
     """
     if stopped:
         return [named_event({"type": "message_stop"})]
@@ -180,7 +181,7 @@ class MessageAssembly(Assembly):
         super().__init__()
         self._message: dict[str, Any] = {}
         self._arguments: dict[int, list[str]] = {}
-        """JSON of the inputs of tools, by content block."""
+        """JSON of tool inputs in pieces, by index of the content block."""
 
     def _take(self, event: dict[str, Any]) -> None:
         message = self._message
@@ -212,7 +213,7 @@ class MessageAssembly(Assembly):
 
 
 def _object(text: str) -> Any:
-    """Arguments of a tool; none if the answer was cut before they were complete."""
+    """Arguments of a tool call; empty if the answer was cut before they were complete."""
     try:
         return orjson.loads(text) if text else {}
     except orjson.JSONDecodeError:
@@ -261,4 +262,4 @@ COUNTED: Final = Shape(
     stop=None,
     fit=fit,
 )
-"""The fields of a request to count tokens that become prompt."""
+"""Fields of a counting request that become part of the prompt."""

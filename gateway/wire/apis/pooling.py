@@ -1,6 +1,6 @@
-"""The last layer of a pooling model: POST /pooling of vLLM 0.32.
+"""Raw outputs of a pooling model: POST /pooling of vLLM 0.32.
 
-`data`, the input of plugins, is dropped: its cost is unknown here.
+The field `data`, the input of plugins, is dropped, since its cost is unknown.
 """
 
 from __future__ import annotations

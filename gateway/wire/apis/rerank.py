@@ -1,6 +1,6 @@
-"""Documents in the order of their relevance to a query: Jina's and Cohere's API, as vLLM 0.32, SGLang and TEI have it.
+"""Ranking of documents by their relevance to a query: Jina's and Cohere's API, as vLLM 0.32, SGLang and TEI serve it.
 
-vLLM serves /v1/rerank, /rerank and /v2/rerank alike, SGLang /v1/rerank, and TEI /rerank, where `documents` are `texts`.
+vLLM serves /v1/rerank, /rerank and /v2/rerank, SGLang /v1/rerank. TEI serves /rerank, and calls `documents` `texts`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ INSTRUCTIONS: Final = ("instruct", "instruction")
 
 
 def _top(value: Any, field: str, caps: Caps) -> Any:
-    """The number of returned documents; vLLM's 0 means all."""
+    """The number of documents to return. In vLLM, 0 means all."""
     return checks.integer(value, field, 0, MAX_INT)
 
 
 def measure(fields: dict[str, Any], caps: Caps) -> Prompt:
-    """The query once with each document. An instruction is read with each of them, too."""
+    """The size of the prompts: each document is read together with the query, and with the instruction if there is
+    one.
+    """
     name = pairs.only_one(fields, DOCUMENTS)
     query = pairs.text(fields["query"], "query", caps) + sum(size(fields.get(more)) for more in INSTRUCTIONS)
     return pairs.crossed([query], pairs.texts(fields[name], name, caps), name, caps)

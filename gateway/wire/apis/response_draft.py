@@ -1,5 +1,6 @@
-"""The content of a stream of the Responses API so far: the closing events repeat it, also if the gateway writes
-them."""
+"""Collects the content of a stream of the Responses API. Its closing events repeat all content, also if the gateway
+writes them.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +21,19 @@ _MARKS: Final = (
 
 
 class Draft:
-    """Grows with each event. Only texts of deltas, and beginnings and ends of items, are kept."""
+    """The content of a stream so far. Only texts of deltas, and starts and ends of items, are kept."""
 
     __slots__ = ("_marks", "_texts", "events")
 
     def __init__(self) -> None:
         self.events = 0
-        """Number of events: the engine numbers them from 0."""
+        """Number of events so far. The engine numbers events from 0."""
         self._marks: list[bytes] = []
         self._texts: list[bytes] = []
-        """The text of the latest part, in pieces of JSON."""
+        """Text of the latest part, in pieces of a JSON string."""
 
     def add(self, event: bytes) -> None:
-        """The next event."""
+        """Add the next event."""
         self.events += 1
         if event.startswith(_MARKS):
             self._marks.append(event)
@@ -43,7 +44,7 @@ class Draft:
                 self._texts.append(found[1])
 
     def taken(self) -> tuple[dict[str, Any] | None, list[dict[str, Any]], list[dict[str, Any]]]:
-        """The created response, its items so far, and the events that end the open item."""
+        """(the created response or None, its items so far, the events that end the item under way)."""
         response: dict[str, Any] | None = None
         items: list[dict[str, Any]] = []
         opened = part = None
@@ -70,7 +71,7 @@ class Draft:
         item = opened["item"]
         item["status"] = "incomplete"
         items.append(item)
-        # Not orjson: only half of a surrogate pair may have arrived.
+        # orjson cannot be used here, since only half of a surrogate pair may have come.
         text = json.loads(b'"' + b"".join(self._texts) + b'"').encode("utf-8", "replace").decode()
         closing: list[dict[str, Any]] = []
         if item.get("type") == "function_call":

@@ -1,12 +1,13 @@
-"""The Responses API's input and tools as engines read them: other items are dropped or rewritten, and named.
+"""Converts input and tools of the Responses API to the forms that engines read. Other items are dropped or rewritten,
+and reported.
 
-A client sends its whole history with every request, so parts from another server, or a tool that is not served here,
-must not fail it. Calls that the client has run become function calls, since their results are in the history. An output
-without its call is dropped: vLLM refuses it.
+A client sends its whole history with every request. So parts of it that came from another server, or tools that are not
+served here, must not make the request fail. Calls that the client has run become function calls, since their results
+are in the history. An output without its call is dropped, because vLLM would refuse it.
 
-A namespace is a group of functions, one for each MCP server. Its functions are sent under the name
-`namespace__function`, as vLLM itself does. The client needs both names in a call (openai/codex#23186); `Renamed` has
-them.
+A namespace is a group of functions; each MCP server has one. Its functions are sent under the name
+`namespace__function`, as vLLM itself does. The client needs the two names separately in a call (openai/codex#23186).
+`Renamed` keeps them.
 """
 
 from __future__ import annotations
@@ -26,15 +27,16 @@ _OTHER_CALLS: Final = {
     "shell_call": "action",
     "apply_patch_call": "operation",
 }
-"""Calls that the client ran, with the field that becomes the arguments."""
+"""By type of a call that the client ran: the field that becomes the function's arguments."""
 _OTHER_OUTPUTS: Final = frozenset(
     {"custom_tool_call_output", "local_shell_call_output", "shell_call_output", "apply_patch_call_output"}
 )
 
 
 def fit(fields: dict[str, Any], caps: Caps, changed: list[str]) -> Renamed:
-    """Rewrite input and tools for engines. They would store answers by default, so a tier without that sends `store:
-    false`."""
+    """Rewrite input and tools for engines. Engines store answers by default, so `store: false` is sent if the tier does
+    not allow it.
+    """
     if not caps.stored_responses:
         fields["store"] = False
     given = fields["input"]
@@ -51,11 +53,11 @@ def _items(given: list[Any], fields: dict[str, Any], caps: Caps, changed: list[s
     gone: set[str] = set()
     for i, item in enumerate(given):
         if type(item) is not dict:
-            out.append(item)  # refused later, with its place, when the prompt is measured
+            out.append(item)  # it is refused when the prompt is measured, with its place in the error
             continue
         item_type = item.get("type", "message")
         if "id" in item and item["id"] is None:
-            del item["id"]  # vLLM makes a missing id itself, and refuses null (vllm#54224)
+            del item["id"]  # vLLM makes up a missing id, but refuses null (vllm#54224)
         if item_type == "message":
             out.append(item)
         elif item_type == "function_call":
@@ -68,7 +70,7 @@ def _items(given: list[Any], fields: dict[str, Any], caps: Caps, changed: list[s
         elif item_type == "reasoning":
             _reasoning(item, out, changed)
         elif type(item_type) is not str or item_type == "item_reference":
-            out.append(item)  # likewise
+            out.append(item)  # refused when the prompt is measured, too
         elif item_type in _OTHER_CALLS:
             changed.append(f"input.{item_type}")
             out.append(_call(item, _OTHER_CALLS[item_type]))
@@ -86,7 +88,7 @@ def _items(given: list[Any], fields: dict[str, Any], caps: Caps, changed: list[s
 
 
 def _reasoning(item: dict[str, Any], out: list[Any], changed: list[str]) -> None:
-    """Drop `encrypted_content`: only the server that wrote it can read it, and vLLM refuses it."""
+    """Drop `encrypted_content`. Only the server that wrote it can read it, and vLLM would refuse it."""
     if item.get("encrypted_content") is not None:
         changed.append("input.encrypted_content")
     item.pop("encrypted_content", None)
@@ -108,7 +110,7 @@ def _call(item: dict[str, Any], holder: str) -> dict[str, Any]:
 
 
 def _hoist(item: dict[str, Any], fields: dict[str, Any], caps: Caps) -> None:
-    """Move tools from the input to `tools`: Codex has a form of request with them there."""
+    """Move tools from the input to `tools`. Codex sends some requests with tools in the input."""
     more = item.get("tools")
     if type(more) is not list:
         return
@@ -119,7 +121,7 @@ def _hoist(item: dict[str, Any], fields: dict[str, Any], caps: Caps) -> None:
 
 
 def _fit_tools(fields: dict[str, Any], changed: list[str]) -> Renamed:
-    """Tools of the Responses API: functions, also those in namespaces."""
+    """Keep the tools that are functions, including those in namespaces."""
     kept = Kept(changed)
     for i, tool in enumerate(fields["tools"]):
         tool_type, name = tool.get("type"), str(tool.get("name"))
@@ -139,7 +141,7 @@ def _fit_tools(fields: dict[str, Any], changed: list[str]) -> Renamed:
 
 
 def _flat(call: dict[str, Any], field: str) -> dict[str, Any]:
-    """A call or choice of a function in a namespace, as the engine knows it."""
+    """A call or choice of a function in a namespace, with the joined name for the engine."""
     namespace, name = call["namespace"], call.get("name")
     if type(namespace) is not str or type(name) is not str:
         raise BadRequest(f"{field}.namespace", "must be a string, and so must name")
@@ -165,7 +167,8 @@ def _flatten(tool: dict[str, Any], field: str, kept: Kept) -> None:
         if type(name) is not str:
             raise BadRequest(f"{field}.tools[{i}].name", "must be a string")
         known_as = namespace + SEPARATOR + name
-        if known_as in kept.names:  # the client could not tell which of the two was called
+        # two functions have this joined name, and the client could not tell which was called
+        if known_as in kept.names:
             kept.drop(inner, name)
             continue
         if not kept.renamed:

@@ -1,4 +1,4 @@
-"""Responses: POST /v1/responses of OpenAI, as vLLM 0.32 serves it. Engines store the answers, if the tier says so."""
+"""Responses: POST /v1/responses of OpenAI, as vLLM 0.32 serves it. Engines store answers if the tier allows it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ FIELDS: Final[dict[str, Check]] = {
 
 
 def measure(fields: dict[str, Any], caps: Caps) -> Prompt:
-    """The input of the Responses API: a text or a list of items."""
+    """The size of the prompt: `input` is a text or a list of items."""
     given = fields["input"]
     if type(given) is str:
         total = utf8(given)
@@ -85,7 +85,7 @@ _LAST_EVENTS: Final = (b"event: response.completed", b"event: response.incomplet
 
 
 class ResponsesReader(TypedReader):
-    """OpenAI Responses: `response.created` ... `response.completed`, `.incomplete` or `.failed`."""
+    """Reads streams of Responses: `response.created` ... `response.completed`, `.incomplete` or `.failed`."""
 
     __slots__ = ("_draft",)
     delta = b"event: response.output_text.delta\n"
@@ -126,14 +126,14 @@ class ResponsesReader(TypedReader):
             case "response.failed":
                 return self._failed(ABSENT if typed.response is None else typed.response.error)
             case "error":
-                # This API's error has no object: code and message are fields of the event.
+                # In this API an error is no object of its own: code and message are fields of the event.
                 code, message = bytes(typed.code) or b"null", bytes(typed.message) or b"null"
                 return self._failed(Raw(b'{"code":%b,"message":%b}' % (code, message)))
         return self._content(typed.delta) if typed.type.endswith(".delta") else EventKind.OTHER
 
     def read_long(self, head: bytes, tail: bytes) -> None:
         super().read_long(head, tail)
-        # The last event repeats the whole answer, so it is the one most likely to be too long.
+        # The last event repeats the whole answer, so it is the most likely one to be too long.
         if head.startswith(_LAST_EVENTS):
             self.finished = self.done = True
             self._take_usage(usage_at_end(tail))
@@ -163,7 +163,7 @@ def end_of_response(draft: Draft, cut: CutEnding) -> list[bytes]:
 
 
 class ResponseAssembly(Assembly):
-    """A response: the last event of its stream repeats all of it."""
+    """Takes the whole response from the last event of its stream, which repeats all of it."""
 
     __slots__ = ("_response",)
 
@@ -197,7 +197,7 @@ class ResponsesDialect(Dialect):
     __slots__ = ()
 
     def event(self, error: dict[str, Any]) -> bytes:
-        # The reference has these fields at the top level; the SDK raises only if there is an `error` as well.
+        # In OpenAI's reference, these fields are at the top level. The SDK raises only if there is an `error` as well.
         inner = error["error"]
         flat = {name: inner[name] for name in ("code", "message", "param")}
         return b"event: error\ndata: %b\n\n" % orjson.dumps({"type": "error", **flat, "sequence_number": 0, **error})

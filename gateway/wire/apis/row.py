@@ -1,6 +1,6 @@
-"""The columns of the table of APIs.
+"""The columns of the table of APIs: all properties in which APIs differ.
 
-A row has all knowledge of one API. All other code looks up the row of an endpoint once per request, and uses it.
+A row has all that is specific to one API. Other code looks up the row of an endpoint once per request, and uses it.
 """
 
 from __future__ import annotations
@@ -21,54 +21,54 @@ from gateway.wire.body.tools import Renamed
 from gateway.wire.errors.replies import OPENAI, Dialect
 
 Fit: TypeAlias = Callable[[dict[str, Any], Caps, list[str]], Renamed]
-"""Brings the fields into the form that engines read, and adds the names of changed fields to the list."""
+"""A function that converts fields to the form that engines read, and adds the names of changed fields to the list."""
 Read: TypeAlias = Callable[[bytes], dict[str, Any]]
 Write: TypeAlias = Callable[[dict[str, Any]], bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """An API's requests."""
+    """The form of an API's requests."""
 
     rules: dict[str, Check]
-    """The allowed fields, with their checkers."""
+    """Known fields, with their checkers."""
     required: tuple[str, ...]
     measure: Measure
-    """The size of the prompt."""
+    """Measures the size of the prompt."""
     text: ReadText | None = None
-    """The text of the prompt for a tokenizer; None if only the engine knows it."""
+    """Reads the text of the prompt for a tokenizer; None if only the engine knows the text."""
     caps: tuple[str, ...] = ("max_tokens",)
-    """Names of the output cap: the first one that a client used is kept; without any, the last is written."""
+    """Names of the output cap. The first that a client used is kept. If it used none, the last is written."""
     stop: str | None = "stop"
-    """The field that stop sequences go to."""
+    """Name of the field for stop sequences; None if there is none."""
     usage: bool = False
     """Whether a stream must ask for its usage, in `stream_options`."""
     usage_flag: str | None = None
-    """The field that asks for usage, if there are no `stream_options`."""
+    """Name of the field that asks for usage in an API without `stream_options`."""
     priority: bool = True
     """Whether the engine accepts the tier's `priority`."""
     fit: Fit | None = None
     read: Read | None = None
     write: Write | None = None
-    """Reads and writes bodies that are forms, without the model; None if bodies are JSON."""
+    """Writes a body that is a form, without the model; None if bodies are JSON."""
 
     @property
     def is_form(self) -> bool:
-        """Whether a body is multipart/form-data, not JSON."""
+        """Whether bodies are multipart/form-data instead of JSON."""
         return self.write is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """An API's answers."""
+    """The form of an API's answers."""
 
     whole: WholeForm = NUMBERS
     reader: type[StreamReader] | None = None
-    """Follows one stream and detects its end; None without streams."""
+    """Reads a stream and detects its end; None if the API has no streams."""
     assembly: Callable[[], Assembly] | None = None
     """Assembles a whole answer from a stream; None if answers are never assembled."""
     as_events: Callable[[bytes, bool], list[bytes]] | None = None
-    """Makes a stream from a whole answer, with or without usage; None if that is impossible."""
+    """Converts a whole answer to the events of a stream, with or without usage; None if that is impossible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +76,16 @@ class Api:
     """One API."""
 
     name: str
-    """Its name in a policy (`tiers.*.apis`)."""
+    """Name of the API in a policy (`tiers.*.apis`)."""
     endpoints: tuple[Endpoint, ...]
-    """Its paths."""
+    """Paths of the API."""
     shape: Shape
     answers: Answers = Answers()
     dialect: Dialect = OPENAI
-    """The error format that its clients read."""
+    """Error format for its clients."""
     counting: bytes | None = None
-    """The path that counts the tokens of its requests."""
+    """Path that counts the tokens of a request; None if there is none."""
     unserved: Mapping[bytes, str] = field(default_factory=dict)
-    """Error messages for unserved paths of the same API, by prefix."""
+    """Error messages for paths of the same API that are not served, by prefix."""
     upstream_lines: tuple[str, ...] = ()
-    """Header lines that every request to a replica has."""
+    """Header lines of every request to a replica."""

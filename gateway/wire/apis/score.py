@@ -1,6 +1,6 @@
-"""Scores of pairs of texts: vLLM 0.32's API, and SGLang's with one `query` and several `items`.
+"""Scores of pairs of texts: the API of vLLM 0.32, and that of SGLang with one `query` and several `items`.
 
-vLLM serves /v1/score and /score alike. SGLang's scores are probabilities of the tokens in `label_token_ids`.
+vLLM serves /v1/score and /score. SGLang's scores are the probabilities of the tokens in `label_token_ids`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RIGHT: Final = ("text_2", "documents", "items", "data_2")
 
 
 def measure(fields: dict[str, Any], caps: Caps) -> Prompt:
-    """Each pair is read as one prompt."""
+    """The size of the prompts: each pair is one prompt."""
     left, right = pairs.only_one(fields, LEFT), pairs.only_one(fields, RIGHT)
     return pairs.crossed(pairs.texts(fields[left], left, caps), pairs.texts(fields[right], right, caps), right, caps)
 

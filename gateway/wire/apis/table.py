@@ -1,7 +1,7 @@
-"""Every API that reaches a replica, one row each, and the paths of a tier.
+"""The table of all APIs that reach a replica, and the paths that a tier may use.
 
-vLLM checks its key only below /v1; its other paths are meant for operators. So a tier has those only if it names their
-API.
+vLLM checks its key only below /v1, since its other paths are meant for operators. So a tier may use other paths only if
+the policy names their API.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ API_OF: Final[dict[Endpoint, Api]] = {endpoint: api for api in APIS for endpoint
 
 
 def served(tier: Tier) -> frozenset[Endpoint]:
-    """The endpoints that `tier` has."""
+    """The endpoints that `tier` may use."""
     said = dict(tier.apis)
     return frozenset(
         endpoint for api in APIS for endpoint in api.endpoints if said.get(api.name, endpoint.value.startswith("/v1/"))

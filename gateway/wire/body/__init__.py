@@ -1,1 +1,1 @@
-"""Parts of a request's body: the bounds of each field, and its share of the prompt."""
+"""Parts of a request's body: the limits of each field, and its share of the prompt."""

@@ -1,6 +1,7 @@
-"""Fields that cost: checkers that compare them with the tier's caps.
+"""Checkers of fields that cost something: they compare the field with the tier's caps.
 
-A field that only shortens the answer is clamped; one that would change its shape is refused.
+If a lower value only shortens the answer, the field is clamped. If it would change the form of the answer, the request
+is refused.
 """
 
 from __future__ import annotations
@@ -14,17 +15,19 @@ LOG_PROBS: Final = "message.output_text.logprobs"
 
 
 def output_cap(value: Any, field: str, caps: Caps) -> Any:
-    """A number of output tokens; above the tier's limit it is clamped, which does not change the answer's shape."""
+    """A number of output tokens. Above the tier's limit it is clamped."""
     return min(integer(value, field, 1, MAX_INT), caps.max_tokens_limit)
 
 
 def min_tokens(value: Any, field: str, caps: Caps) -> Any:
-    """Clamped to what the request may generate."""
+    """A minimum number of output tokens. It is clamped to the number that the request may generate."""
     return min(integer(value, field, 0, MAX_INT), caps.max_tokens_limit)
 
 
 def choices(value: Any, field: str, caps: Caps) -> Any:
-    """`n`: refused over the bound, since fewer choices would be another answer."""
+    """`n`, the number of choices. Above the limit it is refused, since an answer with fewer choices would have another
+    form.
+    """
     return integer(value, field, 1, caps.n, " for this tier")
 
 
@@ -34,48 +37,48 @@ def best_of(value: Any, field: str, caps: Caps) -> Any:
 
 
 def log_probs(value: Any, field: str, caps: Caps) -> Any:
-    """`logprobs` is a flag in chat; log-probabilities may be forbidden altogether."""
+    """`logprobs` of chat completions: a flag. The tier may forbid log-probabilities."""
     if value is True and caps.top_logprobs == 0:
         raise BadRequest(field, "log-probabilities are not available for this tier")
     return boolean(value, field, caps)
 
 
 def top_log_probs(value: Any, field: str, caps: Caps) -> Any:
-    """The number of log-probabilities per token; vLLM's -1, the whole vocabulary, is refused."""
+    """The number of log-probabilities per token. -1, which means the whole vocabulary in vLLM, is refused."""
     if caps.top_logprobs == 0 and value != 0:
         raise BadRequest(field, "log-probabilities are not available for this tier")
     return integer(value, field, 0, caps.top_logprobs, " for this tier")
 
 
 def completion_log_probs(value: Any, field: str, caps: Caps) -> Any:
-    """`logprobs` of completions is a count; 0 still asks for the chosen token's."""
+    """`logprobs` of plain completions: a number. 0 still asks for the probability of the chosen token."""
     if caps.top_logprobs == 0:
         raise BadRequest(field, "log-probabilities are not available for this tier")
     return integer(value, field, 0, caps.top_logprobs, " for this tier")
 
 
 def prompt_log_probs(value: Any, field: str, caps: Caps) -> Any:
-    """Log-probabilities of the prompt: 0 still computes one for each token of it."""
+    """The number of log-probabilities per prompt token. With 0, one is still computed for each prompt token."""
     if caps.prompt_logprobs == 0:
         raise BadRequest(field, "log-probabilities of the prompt are not available for this tier")
     return integer(value, field, 0, caps.prompt_logprobs, " for this tier")
 
 
 def log_prob_ids(value: Any, field: str, caps: Caps) -> Any:
-    """vLLM's set of token ids for log-probabilities; their number has the same bound."""
+    """vLLM's list of token ids for log-probabilities. Its length has the same limit."""
     if len(array(value, field, caps)) > caps.top_logprobs:
         raise BadRequest(field, f"must have at most {caps.top_logprobs} entries for this tier")
     return value
 
 
 def thinking_budget(value: Any, field: str, caps: Caps) -> Any:
-    """vLLM's thinking_token_budget. -1 sets no bound of its own: the output cap applies."""
+    """vLLM's thinking_token_budget. -1 sets no budget; then only the output cap applies."""
     budget = integer(value, field, -1, MAX_INT)
     return None if budget < 0 else min(budget, caps.max_tokens_limit)
 
 
 def thinking(value: Any, field: str, caps: Caps) -> Any:
-    """Anthropic's `thinking`; its budget is bounded when the output cap is known."""
+    """Anthropic's `thinking`. Its budget is limited later, when the output cap is known."""
     if type(value) is not dict:
         raise wrong_type(field, "an object", value)
     if "budget_tokens" in value:
@@ -87,14 +90,16 @@ def thinking(value: Any, field: str, caps: Caps) -> Any:
 
 
 def reasoning(value: Any, field: str, caps: Caps) -> Any:
-    """`reasoning` of the Responses API, of which engines read the effort and the summary."""
+    """`reasoning` of the Responses API. Engines read only its effort and summary."""
     if type(value) is not dict:
         raise wrong_type(field, "an object", value)
     return only(value, ("effort", "summary", "generate_summary"))
 
 
 def includes(value: Any, field: str, caps: Caps) -> Any:
-    """Extras of a Responses answer. Those of unserved tools are dropped, since vLLM refuses unknown ones."""
+    """`include` of the Responses API: extra parts of the answer. Parts of tools that are not served are dropped, since
+    vLLM would refuse them.
+    """
     wanted = array(value, field, caps)
     if caps.top_logprobs == 0 and LOG_PROBS in wanted:
         raise BadRequest(field, "log-probabilities are not available for this tier")

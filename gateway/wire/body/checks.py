@@ -1,7 +1,7 @@
-"""Checkers of single fields, from which the tables of fields are made.
+"""Checkers of single fields, which the tables of fields use.
 
-A checker returns the value to forward: the same object if nothing changed, another one if it was clamped, None to drop
-it. A value that cannot be forwarded in any form raises `BadRequest`.
+A checker returns the value to forward: the same object if it is unchanged, another if it was clamped, None to drop the
+field. It raises `BadRequest` if the value cannot be forwarded in any form.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from gateway.core.policy import Caps
 from gateway.core.request import Reason
 
 MAX_INT: Final = 2**53
-"""Above this a JSON reader that uses doubles, such as JavaScript's, reads another number."""
+"""Larger integers are read wrongly by JSON readers that use doubles, such as JavaScript's."""
 MAX_MODEL_CHARS: Final = 256
 MAX_WORD_CHARS: Final = 64
 MAX_STOPS: Final = 4
-"""OpenAI's limit, and vLLM's own unless VLLM_MAX_STOP_STRINGS is raised there."""
+"""Limit on stop sequences: OpenAI's, and vLLM's unless VLLM_MAX_STOP_STRINGS is raised."""
 MAX_STOP_CHARS: Final = 256
 MAX_FLAGS: Final = 16
 MAX_ID_CHARS: Final = 256
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,256}")
 MAX_ENTRIES: Final = 1024
-"""Bound on lists and maps that the engine reads for every token, such as logit_bias and bad_words."""
+"""Limit on the length of lists and maps that the engine reads for every token, such as logit_bias and bad_words."""
 
 Check: TypeAlias = Callable[[Any, str, Caps], Any]
 
@@ -34,7 +34,9 @@ BAD_VALUE: Final = "invalid_value"
 
 
 class BadRequest(Exception):
-    """A request that is refused for its content. `message` names the field; `code` is OpenAI's name of the error."""
+    """A request that is refused for its content. `message`: error text, which names the field. `code`: OpenAI's error
+    code.
+    """
 
     def __init__(
         self, field: str | None, problem: str, code: str | None = BAD_VALUE, why: Reason = Reason.BAD_REQUEST
@@ -66,13 +68,14 @@ def kind(value: object) -> str:
 
 
 def wrong_type(field: str, wanted: str, value: object) -> BadRequest:
-    """The refusal of a value other than `wanted`."""
+    """The error for a value that is not `wanted`."""
     return BadRequest(field, f"must be {wanted}, not {kind(value)}", BAD_TYPE)
 
 
 def integer(value: Any, field: str, low: int, high: int, bound: str = "") -> int:
-    """`value` if it is an integer within [low, high]. True, 4.0 and "4" are refused, though engines would coerce
-    them."""
+    """`value`, which must be an integer within [low, high]. True, 4.0 and "4" are refused, though engines would convert
+    them.
+    """
     if type(value) is not int:
         raise wrong_type(field, "an integer", value)
     if value < low:
@@ -83,7 +86,7 @@ def integer(value: Any, field: str, low: int, high: int, bound: str = "") -> int
 
 
 def boolean(value: Any, field: str, caps: Caps) -> Any:
-    """true or false, and no value that an engine would coerce."""
+    """true or false. Other values are refused, though engines would convert them."""
     if value is True or value is False:
         return value
     raise wrong_type(field, "a boolean", value)
@@ -97,7 +100,7 @@ def string(value: Any, field: str, caps: Caps) -> Any:
 
 
 def word(value: Any, field: str, caps: Caps) -> Any:
-    """A string that names a choice. It is short, since templates write it out and it must not carry text."""
+    """A short string that names an option. It is limited because templates write it into the prompt."""
     if len(string(value, field, caps)) > MAX_WORD_CHARS:
         raise BadRequest(field, f"must be at most {MAX_WORD_CHARS} characters long")
     return value
@@ -135,7 +138,7 @@ def short(value: Any, field: str, caps: Caps) -> Any:
 
 
 def model_name(value: Any, field: str, caps: Caps) -> Any:
-    """A model name that is fit for a log line."""
+    """A model name that can be written into a log line."""
     if type(value) is not str:
         raise wrong_type(field, "a string", value)
     if not value:
@@ -151,12 +154,12 @@ def positive(value: Any, field: str, caps: Caps) -> Any:
 
 
 def truncation(value: Any, field: str, caps: Caps) -> Any:
-    """A number of prompt tokens to keep; -1 (vLLM): as many as fit."""
+    """A number of prompt tokens to keep. In vLLM, -1 keeps as many as fit."""
     return integer(value, field, -1, MAX_INT)
 
 
 def template_options(value: Any, field: str, caps: Caps) -> Any:
-    """Of chat_template_kwargs, only the two switches for thinking; the others could rewrite the prompt."""
+    """chat_template_kwargs, reduced to the two switches for thinking. Other options could rewrite the prompt."""
     if type(value) is not dict:
         raise wrong_type(field, "an object", value)
     for name in ("enable_thinking", "thinking"):
@@ -173,7 +176,7 @@ def only(value: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def stream_options(value: Any, field: str, caps: Caps) -> Any:
-    """The extras of a stream. Unknown ones are dropped, so they may have any value."""
+    """Options of a stream. Unknown options are dropped, so they may have any value."""
     if type(value) is not dict:
         raise wrong_type(field, "an object", value)
     if len(value) > MAX_FLAGS:
@@ -209,18 +212,18 @@ def _stop(value: Any, field: str) -> bool:
 
 
 def never(value: Any, field: str, caps: Caps) -> None:
-    """A flag that may only be off."""
+    """A flag that must be off."""
     if boolean(value, field, caps):
         raise BadRequest(field, "is not served here: answers are not kept", "unsupported_parameter")
 
 
 def store(value: Any, field: str, caps: Caps) -> Any:
-    """Whether the engine stores the answer: as requested if the tier allows it, else never."""
+    """Whether the engine stores the answer. It does only if the client asks for it and the tier allows it."""
     return boolean(value, field, caps) and caps.stored_responses
 
 
 def previous_response(value: Any, field: str, caps: Caps) -> Any:
-    """The id of a response that an engine keeps."""
+    """The id of a stored response."""
     if not caps.stored_responses:
         raise BadRequest(
             field,
@@ -233,7 +236,7 @@ def previous_response(value: Any, field: str, caps: Caps) -> Any:
 
 
 def stateful(value: Any, field: str, caps: Caps) -> None:
-    """A reference to state that no engine has."""
+    """A reference to state (such as a conversation) that no engine has. It is refused."""
     raise BadRequest(
         field, "is not served here: no engine has it, send the whole conversation as input", "unsupported_parameter"
     )

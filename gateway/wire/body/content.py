@@ -1,4 +1,4 @@
-"""Content of a message: text, whose bytes are counted, and media if the tier allows it."""
+"""Checks and measures the content of a message: text, and media if the tier allows it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from gateway.wire.body.checks import MISSING, BadRequest, wrong_type
 
 _dumps: Final = orjson.dumps
 MEDIA_BYTES: Final = 8192
-"""Prompt bytes of one image, audio clip or video: about 2,000 tokens at 4 bytes each, too many rather than too few for
-an image."""
+"""Estimated prompt bytes of one image, audio clip or video: about 2,000 tokens at 4 bytes each. For an image it is a
+high estimate.
+"""
 MAX_ITEMS: Final = 20_000
 MAX_KEYS: Final = 64
 MAX_ROLE_CHARS: Final = 64
 MAX_BLOCK_DEPTH: Final = 3
-"""Allowed nesting of content in content, as in a tool's result."""
+"""Allowed depth of content within content, as in a tool's result."""
 
 TEXT_PARTS: Final = frozenset(
     {
@@ -36,7 +37,7 @@ TEXT_PARTS: Final = frozenset(
         "tool_removal",
     }
 )
-# Parts that carry media, and the field that holds it.
+# Types of parts with media, and the field that has the media.
 MEDIA_PARTS: Final = {
     "image_url": "image_url",
     "input_image": "image_url",
@@ -46,7 +47,7 @@ MEDIA_PARTS: Final = {
     "video_url": "video_url",
 }
 _BESIDES_MEDIA: Final = {"type", "detail", "cache_control"}
-# Fields by which vLLM finds the kind of a part without `type`; embeddings are raw tensors.
+# Fields that make vLLM read a part without `type` as media, or as embeddings, which are raw tensors.
 _HIDDEN_MEDIA = {*MEDIA_PARTS, *MEDIA_PARTS.values(), "audio", "video", "file", "file_id", "file_data", "uuid"} | {
     "image_embeds",
     "audio_embeds",
@@ -62,14 +63,14 @@ def utf8(text: str) -> int:
 
 
 def size(value: Any) -> int:
-    """Bytes of a value in a prompt: text unchanged, everything else as JSON."""
+    """Bytes of a value in a prompt: text as it is, other values as JSON."""
     if type(value) is str:
         return utf8(value)
     return 0 if value is None else len(as_json(value))
 
 
 def as_json(value: Any) -> bytes:
-    """`value` as JSON: orjson reads 1,024 levels and writes 254."""
+    """`value` as JSON. Refused if it has more than 254 levels: orjson can read 1,024 levels, but write only 254."""
     try:
         return _dumps(value)
     except TypeError:
@@ -77,7 +78,7 @@ def as_json(value: Any) -> bytes:
 
 
 def text_or_parts(value: Any, field: str, caps: Caps, depth: int = 0) -> int:
-    """Bytes of content, which is a text or a list of parts."""
+    """Prompt bytes of content, which is a text or a list of parts."""
     if type(value) is str:
         return utf8(value)
     if type(value) is list:
@@ -86,7 +87,7 @@ def text_or_parts(value: Any, field: str, caps: Caps, depth: int = 0) -> int:
 
 
 def parts(given: list[Any], field: str, caps: Caps, depth: int = 0) -> int:
-    """Bytes of a list of parts, each of a kind that is served."""
+    """Prompt bytes of a list of parts. Parts of other kinds than those served are refused."""
     if depth == MAX_BLOCK_DEPTH:
         raise BadRequest(field, "is nested too deeply")
     if len(given) > MAX_ITEMS:
@@ -121,7 +122,9 @@ def _text_part(part: dict[str, Any], where: str, caps: Caps, depth: int) -> int:
 
 
 def others(holder: dict[str, Any], field: str, known: tuple[str, ...]) -> int:
-    """Bytes of the other fields of `holder`. They count, since templates may render them; media is refused there."""
+    """Prompt bytes of the fields of `holder` that are not `known`. They count, since templates may write them out.
+    Media in them is refused.
+    """
     if len(holder) > MAX_KEYS:
         raise BadRequest(field, f"must have at most {MAX_KEYS} fields")
     total = 0
@@ -134,7 +137,7 @@ def others(holder: dict[str, Any], field: str, known: tuple[str, ...]) -> int:
 
 
 def _check_media(part: dict[str, Any], where: str, caps: Caps) -> None:
-    """Media must be inside the request: an engine would fetch a URL from inside the cluster."""
+    """Refuse media that is not inside the request: the engine would fetch its URL from inside the cluster."""
     if not caps.media:
         raise BadRequest(where, "images, audio and video are not served for this tier")
     holder = MEDIA_PARTS[part["type"]]
@@ -150,20 +153,20 @@ def _check_media(part: dict[str, Any], where: str, caps: Caps) -> None:
 
 
 def role_fits(holder: dict[str, Any]) -> bool:
-    """Whether a message has a valid role. It is short, since templates write it out and it must not carry text."""
+    """Whether a message has a valid role. Its length is limited, because templates write it into the prompt."""
     given = holder.get("role")
     return type(given) is str and len(given) <= MAX_ROLE_CHARS
 
 
 def bad_role(holder: dict[str, Any], field: str) -> BadRequest:
-    """The refusal of a message with a wrong role."""
+    """The error for a message with an invalid role."""
     if type(holder.get("role")) is str:
         return BadRequest(f"{field}.role", f"must be at most {MAX_ROLE_CHARS} characters long")
     return missing_or_wrong(f"{field}.role", "a string", holder, "role")
 
 
 def missing_or_wrong(field: str, wanted: str, holder: dict[str, Any], name: str) -> BadRequest:
-    """The refusal of `holder` for its field `name`."""
+    """The error for the field `name` of `holder`, which is missing or of the wrong type."""
     if holder.get(name) is None:
         return BadRequest(field, "field required", MISSING)
     return wrong_type(field, wanted, holder[name])

@@ -1,7 +1,8 @@
-"""Bodies of multipart/form-data (RFC 7578): read part by part, and rewritten with a boundary of our own.
+"""Reads bodies of multipart/form-data (RFC 7578) part by part, and writes them anew with the gateway's own boundary.
 
-The client's delimiter is the first line of its body, whatever its head says. Nothing of its framing is sent on, so two
-readers cannot understand it differently. A part's head is read for name, file name and type, and written anew as well.
+The first line of the body is taken as the client's delimiter, whatever the head says. The client's framing is not
+forwarded, so gateway and engine cannot read it differently. Of a part's head, only name, file name and type are read
+and written anew.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ import orjson
 from gateway.wire.body.checks import BadRequest
 
 BOUNDARY: Final = secrets.token_hex(20).encode()
-"""Drawn by every process at its start, so that nobody can put it into a file."""
+"""Boundary of the forms that this process writes. It is random, so that no client can put it into a file."""
 CONTENT_TYPE: Final = "multipart/form-data; boundary=" + BOUNDARY.decode()
 
 MAX_PARTS: Final = 64
 MAX_PART_HEAD_BYTES: Final = 4096
 MAX_VALUE_BYTES: Final = 64 * 1024
 MAX_DELIMITER_BYTES: Final = 72
-"""Two dashes and 70 characters (RFC 2046, 5.1.1)."""
+"""Longest delimiter: two dashes and 70 characters (RFC 2046, 5.1.1)."""
 
 _DELIMITER: Final = re.compile(rb"--[0-9A-Za-z'()+_,./:=? -]{0,69}[0-9A-Za-z'()+_,./:=?-]")
 _PARAMETER: Final = re.compile(rb';[ \t]*([A-Za-z*-]+)[ \t]*=[ \t]*(?:"((?:[^"\\\r\n]|\\.)*)"|([^;"\s]*))[ \t]*')
@@ -34,7 +35,7 @@ _FLAGS: Final = {"true": True, "True": True, "1": True, "false": False, "False":
 
 
 class File:
-    """A part that is a file. `content` is a view of the body that it came in."""
+    """A part that is a file. `content`: a view of the body that contains it."""
 
     __slots__ = ("content", "name", "type")
 
@@ -49,9 +50,9 @@ class File:
 
 
 def read(body: bytes, flags: tuple[str, ...], numbers: tuple[str, ...]) -> dict[str, Any]:
-    """The fields of a form: text, or the value for fields in `flags` and `numbers`; raises `BadRequest`.
+    """The fields of a form. Values are text; those of `flags` and `numbers` are converted. Raises `BadRequest`.
 
-    Of two fields with one name the last counts, but names that end in [] make a list.
+    If a name occurs twice, the last field counts. Fields whose names end in [] make a list.
     """
     found: dict[str, Any] = {}
     for name, value in _parts(body):
@@ -69,7 +70,7 @@ def read(body: bytes, flags: tuple[str, ...], numbers: tuple[str, ...]) -> dict[
 
 
 def write(fields: dict[str, Any]) -> bytes:
-    """The same as parts, files last, and the end of the form."""
+    """The fields as parts, with files last, and the end of the form."""
     out: list[bytes | memoryview] = []
     for name, value in sorted(fields.items(), key=_is_file):
         if isinstance(value, File):
@@ -83,7 +84,7 @@ def write(fields: dict[str, Any]) -> bytes:
 
 
 def field(name: str, value: str) -> bytes:
-    """A part that is not a file; `name` is one of ours."""
+    """A part that is not a file. `name` must be one of the gateway's own names."""
     return _head(name, None) + value.encode() + b"\r\n"
 
 
@@ -157,7 +158,9 @@ def _part(head: bytes, content: memoryview, number: int) -> tuple[str, str | Fil
 
 
 def _parameters(disposition: bytes) -> dict[bytes, bytes]:
-    """Parameters of `form-data; name="file"; filename="a.wav"`; none if they cannot be parsed completely."""
+    """The parameters of a line such as `form-data; name="file"; filename="a.wav"`; empty if it cannot be parsed
+    completely.
+    """
     found: dict[bytes, bytes] = {}
     at = len(b"form-data")
     if disposition[:at].lower() != b"form-data":
@@ -173,7 +176,7 @@ def _parameters(disposition: bytes) -> dict[bytes, bytes]:
 
 
 def _fit(name: bytes) -> str:
-    """A file name of plain letters, without a path; engines read its suffix."""
+    """A harmless file name: plain characters without a path. Its suffix is kept, since engines read it."""
     plain = _UNFIT.sub("_", re.split(r"[/\\]", name.decode("utf-8", "replace"))[-1]).lstrip(".")
     return plain[-64:] or "audio"
 

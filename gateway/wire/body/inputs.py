@@ -1,4 +1,4 @@
-"""Input of the APIs that pool: texts or token ids, or the messages of one chat, which may carry media."""
+"""Input of the pooling APIs: texts, token ids, or the messages of a chat, which may have media."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.wire.body.prompt_text import Conversation, PlainText
 
 
 def measure(fields: dict[str, Any], caps: Caps) -> Prompt:
-    """`input` or, in vLLM's multimodal form, `messages`."""
+    """The size of the prompts: of `input` or, in vLLM's multimodal form, of `messages`."""
     if "messages" in fields:
         if "input" in fields:
             raise BadRequest("messages", "stands for the same as input: give one of them")
@@ -23,5 +23,5 @@ def measure(fields: dict[str, Any], caps: Caps) -> Prompt:
 
 
 def text(fields: dict[str, Any]) -> PlainText | Conversation | None:
-    """The texts of that input for a tokenizer."""
+    """The texts of the input, for a tokenizer."""
     return prompt_text.plain(fields["input"], fields) if "input" in fields else prompt_text.chat(fields)

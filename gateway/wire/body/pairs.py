@@ -1,4 +1,4 @@
-"""Texts that are read in pairs, as a cross-encoder reads a query with each document: their total length."""
+"""Measures texts that are read in pairs, as a cross-encoder reads a query with each document."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gateway.wire.body.prompt import Prompt, token_ids
 
 
 def only_one(fields: dict[str, Any], names: tuple[str, ...]) -> str:
-    """The first of `names` that a request has; engines differ if there are several."""
+    """The one of `names` that a request has. Several are refused, since engines choose differently."""
     found = [name for name in names if name in fields]
     if not found:
         raise BadRequest(names[0], "field required", MISSING)
@@ -21,7 +21,7 @@ def only_one(fields: dict[str, Any], names: tuple[str, ...]) -> str:
 
 
 def text(value: Any, field: str, caps: Caps) -> int:
-    """Bytes of one text: a string, token ids, parts of content, or an object that holds one of these."""
+    """Bytes of one text: a string, token ids, parts of content, or an object with one of these."""
     if type(value) is str:
         return utf8(value)
     if type(value) is list and value:
@@ -36,7 +36,7 @@ def text(value: Any, field: str, caps: Caps) -> int:
 def texts(value: Any, field: str, caps: Caps) -> list[int]:
     """Bytes of each of several texts.
 
-    A string or a list of token ids is one text; in vLLM each part of a content is one.
+    A string, or a list of token ids, is one text. In vLLM, each part of a content is one text.
     """
     if type(value) is dict and type(value.get("content")) is list:
         field += ".content"
@@ -47,7 +47,9 @@ def texts(value: Any, field: str, caps: Caps) -> list[int]:
 
 
 def crossed(left: list[int], right: list[int], field: str, caps: Caps) -> Prompt:
-    """The pairs: one text with each of the others, or the first with the first and so on."""
+    """The size of all pairs. A single `left` text is paired with each `right` text; otherwise texts are paired by
+    position.
+    """
     if len(left) != len(right) and len(left) > 1:
         raise BadRequest(field, f"must have one entry or {len(left)}, as many as it is compared with")
     times = len(right) if len(left) == 1 else 1

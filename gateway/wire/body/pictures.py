@@ -1,7 +1,8 @@
-"""The size of a picture, from its first bytes, and the estimated number of tokens a model makes of it.
+"""Reads the size of a picture from its first bytes, and estimates how many tokens a model makes of it.
 
-The count decides which pool a prompt fits and what it is charged; `usage` corrects it afterwards, as it does for text.
-So known families have their formula, others an estimate. Only the header of a picture is decoded.
+The number decides which pools a prompt fits, and how many tokens it is charged. The engine's `usage` corrects it
+afterwards, as for text. Known families of models have their own formula; for other models there is an estimate. Only
+the header of a picture is decoded.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 HEAD_CHARS: Final = 88
-"""Length in base64 of the first 64 bytes, which have the size in PNG, GIF and WebP."""
+"""Characters of base64 that are decoded first: 64 bytes, which contain the size in PNG, GIF and WebP."""
 MAX_JPEG_CHARS: Final = 128 * 1024
-"""JPEG has its size after the data of a camera or an editor: a thumbnail (at most 64 KiB) and a color profile."""
+"""Characters of base64 that are decoded for a JPEG. Its size comes after data of a camera or an editor, such as a
+thumbnail (at most 64 KiB) and a color profile.
+"""
 MAX_SEGMENTS: Final = 128
 MAX_SIDE: Final = 65_535
 
@@ -27,7 +30,7 @@ class Size(NamedTuple):
 
 
 def sized(head: bytes) -> Size | None:
-    """The size in the first bytes of a PNG, GIF, WebP or JPEG; None for other formats."""
+    """The size of a PNG, GIF, WebP or JPEG, from its first bytes; None for other formats."""
     size: Size | None = None
     if head.startswith(b"\x89PNG\r\n\x1a\n") and head[12:16] == b"IHDR" and len(head) >= 24:
         size = Size(int.from_bytes(head[16:20]), int.from_bytes(head[20:24]))
@@ -41,7 +44,7 @@ def sized(head: bytes) -> Size | None:
 
 
 def _webp(head: bytes) -> Size | None:
-    """RFC 9649: lossy, lossless and extended files store the size in different places."""
+    """The size of a WebP. Lossy, lossless and extended files store it in different places (RFC 9649)."""
     kind = head[12:16]
     if kind == b"VP8 " and head[23:26] == b"\x9d\x01\x2a":
         return Size(int.from_bytes(head[26:28], "little") & 0x3FFF, int.from_bytes(head[28:30], "little") & 0x3FFF)
@@ -54,13 +57,13 @@ def _webp(head: bytes) -> Size | None:
 
 
 def _jpeg(head: bytes) -> Size | None:
-    """ITU-T T.81: walks the segments up to the begin of a frame (SOF; DHT, JPG and DAC are not)."""
+    """The size of a JPEG, from its first frame segment (SOF). DHT, JPG and DAC have similar markers (ITU-T T.81)."""
     at = 2
     for _ in range(MAX_SEGMENTS):
         if at + 9 > len(head) or head[at] != 0xFF:
             return None
         marker = head[at + 1]
-        if marker == 0xFF:  # fill
+        if marker == 0xFF:  # a fill byte
             at += 1
         elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
             return Size(int.from_bytes(head[at + 7 : at + 9]), int.from_bytes(head[at + 5 : at + 7]))
@@ -70,7 +73,7 @@ def _jpeg(head: bytes) -> Size | None:
 
 
 def size_in(encoded: str) -> Size | None:
-    """The same for a picture in base64, with or without `data:...;base64,` before it."""
+    """The size of a picture in base64, with or without `data:...;base64,` before it; None if unknown."""
     start = 0
     if encoded.startswith("data:"):
         comma = encoded.find(",", 0, 256)
@@ -94,7 +97,7 @@ def _decoded(text: str) -> bytes:
 
 
 def tokens_of(size: Size, model: str) -> int:
-    """Estimated tokens of a picture for `model`, by its engine's name."""
+    """Estimated tokens of a picture. `model`: the engine's name for the model."""
     name = model.casefold()
     for words, count in _FAMILIES:
         if all(word in name for word in words):
@@ -103,12 +106,14 @@ def tokens_of(size: Size, model: str) -> int:
 
 
 def _unknown(size: Size) -> int:
-    """One token for 28 x 28 pixels, within the limits of engines: about Anthropic's width * height / 750."""
+    """Estimate for unknown models: one token per 28 x 28 pixels, within limits. It is about Anthropic's width x height
+    / 750.
+    """
     return min(max(size.width * size.height // 784, 64), 4096)
 
 
 def _merged(size: Size, side: int, min_pixels: int, max_pixels: int) -> int:
-    """Qwen's: sides are rounded to multiples of a merged patch, the area is kept within bounds."""
+    """Qwen's formula: sides are rounded to multiples of a merged patch, and the area is limited."""
     width, height = max(side, round(size.width / side) * side), max(side, round(size.height / side) * side)
     area = size.width * size.height
     if width * height > max_pixels:
@@ -131,7 +136,7 @@ def _qwen3(size: Size) -> int:
 
 
 def _gemma3(size: Size) -> int:
-    """256 tokens for each picture without pan and scan (`mm_tokens_per_image` in config.json), and two marks."""
+    """256 tokens for each picture (`mm_tokens_per_image` in config.json) and two marks, without pan and scan."""
     return 258
 
 
@@ -141,13 +146,14 @@ def _llava15(size: Size) -> int:
 
 
 def _llava_next(size: Size) -> int:
-    """The same for the whole picture and for each of at most four parts."""
+    """The tokens of LLaVA 1.5 for the whole picture, and again for each of at most four parts."""
     return 576 * (1 + min(4, math.ceil(size.width / 336) * math.ceil(size.height / 336)))
 
 
 def _internvl(size: Size) -> int:
-    """256 tokens for each tile of 448 pixels (at most 12, in the nearest shape), and 256 for the whole
-    (dynamic_preprocess)."""
+    """256 tokens for each tile of 448 pixels (at most 12, in the nearest aspect ratio), and 256 for the whole picture
+    (dynamic_preprocess).
+    """
     ratio, area = size.width / size.height, size.width * size.height
     tiles, nearest = 1, math.inf
     for columns in range(1, 13):
@@ -160,7 +166,7 @@ def _internvl(size: Size) -> int:
 
 
 def _rows(size: Size, side: int, longest: int) -> int:
-    """Mistral's: patches row by row with a mark after each row (mistral-common, ImageEncoder)."""
+    """Mistral's formula: patches row by row, with a mark after each row (mistral-common, ImageEncoder)."""
     scale = max(1.0, size.width / longest, size.height / longest)
     return (math.ceil(size.width / scale / side) + 1) * math.ceil(size.height / scale / side)
 
@@ -176,8 +182,9 @@ def _mistral3(size: Size) -> int:
 
 
 def _llama4(size: Size) -> int:
-    """144 tokens for each tile of 336 pixels (at most 16) and for the whole, each with a mark (transformers,
-    llama4)."""
+    """144 tokens and a mark for each tile of 336 pixels (at most 16), and for the whole picture (transformers,
+    llama4).
+    """
     tiles = min(16, math.ceil(size.width / 336) * math.ceil(size.height / 336))
     return 145 * (tiles + (tiles > 1)) + 2
 
@@ -201,4 +208,4 @@ _FAMILIES: Final[tuple[tuple[tuple[str, ...], Callable[[Size], int]], ...]] = (
     (("llama-4",), _llama4),
     (("llama4",), _llama4),
 )
-"""Words in the names of a family's models; the first row that fits counts."""
+"""(words in the names of a family's models, its formula). The first row that fits counts."""

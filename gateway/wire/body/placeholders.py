@@ -1,7 +1,8 @@
-"""Placeholder texts for a request's pictures, clips and videos, as long as their share of the prompt.
+"""Replaces pictures, audio clips and videos of a request by placeholder texts, which are as long as their share of the
+prompt.
 
-The length decides which pool a prompt fits and what of it is in a cache. The text is a digest, so the same picture is
-the same prompt.
+The length decides which pools a prompt fits and how much of it is cached. The text is a digest of the media, so the
+same picture gives the same prompt.
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ from gateway.wire.body.pictures import size_in, tokens_of
 
 BYTES_PER_TOKEN: Final = 4
 MAX_PICTURES: Final = 256
-"""Beyond this the flat estimate is used."""
+"""For pictures beyond this number, the flat estimate is used."""
 MAX_BYTES: Final = 4 * 2**20
-"""Limit of all placeholders together, a million tokens: a body of 1 MB can name 20,000 pictures. Later placeholders are
-short."""
+"""Limit on the bytes of all placeholders together: a million tokens. Without it, a body of 1 MB could name 20,000
+pictures. Later placeholders are short.
+"""
 _PICTURES: Final = frozenset({"image_url", "input_image", "image"})
 _CONVERSATION: Final = ("messages", "input")
 
 
 class Placeholders:
-    """The placeholders of one request that has been checked, for `model` as its engine calls it."""
+    """The placeholders of one checked request. `model`: the engine's name for the model."""
 
     __slots__ = ("_model", "_written", "correction", "count", "fields")
 
@@ -31,9 +33,9 @@ class Placeholders:
         self._written = 0
         self.count = 0
         self.correction = 0
-        """Correction, in prompt bytes, of the flat estimate of its media."""
+        """Prompt bytes to add to the flat estimate of the media; may be negative."""
         self.fields = fields
-        """Its fields with the placeholders; the same object without media."""
+        """The fields with placeholders; the same object if there is no media."""
         changed: dict[str, Any] = {}
         for name in _CONVERSATION:
             given = fields.get(name)
@@ -45,7 +47,7 @@ class Placeholders:
             self.fields = {**fields, **changed}
 
     def _in_holder(self, holder: Any) -> Any:
-        """A message, or an item of the Responses API."""
+        """Replace media in a message, or in an item of the Responses API."""
         if type(holder) is dict:
             for name in ("content", "output"):
                 content = holder.get(name)
@@ -72,7 +74,7 @@ class Placeholders:
         return {**part, holder: {**media, name: self._of(media[name], is_picture)}}
 
     def _of(self, data: str, is_picture: bool) -> str:
-        """The placeholder of a data URL, or of base64 alone."""
+        """The placeholder of a data URL or of plain base64."""
         self.count += 1
         size = size_in(data) if is_picture and self.count <= MAX_PICTURES else None
         length = MEDIA_BYTES if size is None else BYTES_PER_TOKEN * tokens_of(size, self._model)

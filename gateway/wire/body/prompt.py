@@ -1,4 +1,4 @@
-"""Prompt of a request: its length, and whether it is text."""
+"""Measures the prompt of a request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_TOKEN_ID: Final = 2**31 - 1
 
 
 class Prompt:
-    """The size of a prompt. `exact` is in tokens, for prompts that came as token ids; `batch` counts prompts."""
+    """The size of a prompt in bytes. `exact`: its tokens, if it came as token ids. `batch`: number of prompts."""
 
     __slots__ = ("batch", "exact", "size")
 
@@ -27,7 +27,7 @@ Measure: TypeAlias = Callable[[dict[str, Any], Caps], Prompt]
 
 
 def chat(fields: dict[str, Any], caps: Caps) -> Prompt:
-    """The messages of a chat, in OpenAI's or Anthropic's format, and everything before them."""
+    """The size of a chat, in OpenAI's or Anthropic's format: its messages and all that comes before them."""
     messages = items(fields["messages"], "messages")
     total = 0
     for i, given in enumerate(messages):
@@ -93,7 +93,7 @@ def batch(value: Any, field: str, caps: Caps) -> Prompt:
 
 
 def token_ids(ids: list[Any], field: str) -> int:
-    """Estimated bytes behind these tokens; the loops run in C."""
+    """Check token ids, and estimate the bytes of their text. The loops run in C, since there may be many."""
     if not ids:
         raise BadRequest(field, "must not be empty", "empty_array")
     if set(map(type, ids)) != {int}:

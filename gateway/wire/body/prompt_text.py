@@ -1,4 +1,4 @@
-"""Prompts for tokenizers: plain texts, or a conversation for a chat template."""
+"""Reads prompts for tokenizers: plain texts, or a conversation for a chat template."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from gateway.wire.body.content import MEDIA_PARTS
 
 @dataclass(frozen=True, slots=True)
 class PlainText:
-    """Plain texts for the tokenizer; `appended` follows them and never gets special tokens."""
+    """Plain texts for the tokenizer. `appended`: text that follows them, without special tokens."""
 
     texts: list[str]
     special: bool
-    """Whether the tokenizer adds its special tokens to each."""
+    """Whether the tokenizer adds its special tokens to each text."""
     appended: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Messages and tools in the form of chat completions, which templates expect."""
+    """Messages and tools, in the form of chat completions, which templates expect."""
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] | None
 
 
 ReadText: TypeAlias = Callable[[dict[str, Any]], PlainText | Conversation | None]
-"""The text of checked fields; None if it is unknown, as with media."""
+"""A function that returns the text of checked fields; None if it is unknown, e.g. with media."""
 
 
 def plain(given: Any, fields: dict[str, Any], appended: str = "") -> PlainText:
@@ -40,12 +40,12 @@ def plain(given: Any, fields: dict[str, Any], appended: str = "") -> PlainText:
 
 
 def chat(fields: dict[str, Any]) -> Conversation | None:
-    """A chat whose tools are in the form of chat completions, or absent."""
+    """The conversation of a chat whose tools, if any, are in the form of chat completions."""
     return conversation(fields.get("system"), fields["messages"], fields.get("tools"))
 
 
 def conversation(first: Any, given: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> Conversation | None:
-    """Messages after a system message, if there is one; None if they hold more than text."""
+    """A conversation of an optional system message `first` and messages `given`; None if it has more than text."""
     out: list[dict[str, Any]] = [] if first is None else [{"role": "system", "content": first}]
     out += given
     for i, message in enumerate(out):
@@ -54,7 +54,7 @@ def conversation(first: Any, given: list[dict[str, Any]], tools: list[dict[str, 
             if any(part.get("type") in MEDIA_PARTS for part in content):
                 return None
             out[i] = {**message, "content": "\n".join(map(_part, content))}
-        elif "role" not in message:  # a call or its result, among the items of the Responses API
+        elif "role" not in message:  # an item of the Responses API that is a call or its result
             out[i] = {"role": "tool", "content": flat(message)}
     return Conversation(out, tools)
 
@@ -68,7 +68,7 @@ def as_functions(tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | N
 
 
 def flat(value: Any) -> str:
-    """Text as it is, other values as JSON."""
+    """A value as text: text as it is, other values as JSON."""
     if value is None:
         return ""
     return value if type(value) is str else orjson.dumps(value).decode()

@@ -1,8 +1,9 @@
-"""Tools that a client offers. Tools that no engine behind this gateway can run are dropped and named.
+"""Checks the tools that a client offers. Tools that no engine can use are dropped and reported.
 
-An engine takes functions, which the client runs. Tools that OpenAI or Anthropic would run (web search, code
-execution, MCP servers) make vLLM 0.32 refuse the whole request, or loop there without bound and call other hosts.
-Coding agents offer them in every request: Codex `web_search` and `namespace`, Claude Code `web_search_20250305`.
+An engine accepts functions, which the client runs. Other tools would be run by the servers of OpenAI or Anthropic: web
+search, code execution, MCP servers. With these, vLLM 0.32 refuses the whole request, or loops without limit and calls
+other hosts. Coding agents offer such tools in every request: Codex `web_search` and `namespace`, Claude Code
+`web_search_20250305`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, Final, TypeAlias
 from gateway.wire.body.checks import BadRequest, wrong_type
 
 Renamed: TypeAlias = dict[str, tuple[str, str]]
-"""Namespace and name of a function, by its name at the engine."""
+"""(namespace, name) of a function, by its joined name at the engine."""
 
 NOT_RENAMED: Final[Renamed] = {}
 _NAMED_CHOICES: Final = frozenset({"function", "tool", "custom"})
@@ -20,7 +21,7 @@ _FREE_CHOICES: Final = frozenset({"auto", "none", "any", "required"})
 
 
 class Kept:
-    """The remaining tools, and the names of the dropped ones."""
+    """The tools that are kept, and the names of those that are dropped."""
 
     __slots__ = ("changed", "dropped", "names", "renamed", "tools")
 
@@ -28,17 +29,17 @@ class Kept:
         self.tools: list[Any] = []
         self.names: set[str] = set()
         self.dropped: dict[str, str] = {}
-        """The type of each tool that was dropped, by its name."""
+        """Type of each dropped tool, by its name."""
         self.renamed: Renamed = NOT_RENAMED
         self.changed = changed
 
     def keep(self, tool: dict[str, Any], name: str) -> None:
-        """Add a tool for the engine."""
+        """Keep a tool."""
         self.tools.append(tool)
         self.names.add(name)
 
     def drop(self, tool: dict[str, Any], name: Any) -> None:
-        """Note a tool that no engine can run."""
+        """Drop a tool that no engine can use."""
         given = tool.get("type")
         tool_type = given if type(given) is str else "untyped"
         self.dropped[name if type(name) is str else tool_type] = tool_type
@@ -46,7 +47,7 @@ class Kept:
 
 
 def settle(fields: dict[str, Any], kept: Kept) -> None:
-    """Replace the tools by the remaining ones; a choice of a dropped tool is refused."""
+    """Set the tools to those that are kept. A `tool_choice` of a dropped tool is refused."""
     choice = fields.get("tool_choice")
     if kept.dropped and choice is not None:
         _check_choice(choice, kept)
@@ -93,7 +94,7 @@ def _check_allowed(allowed: dict[str, Any], kept: Kept) -> None:
 
 
 def _chosen_name(choice: dict[str, Any]) -> str:
-    """The name in a choice: in the object itself, or in one named by its type."""
+    """The name in a tool choice. It is in the object itself, or in a field named by the choice's type."""
     given = choice.get("type")
     inner = choice.get(given) if type(given) is str else None
     name = inner.get("name") if type(inner) is dict else choice.get("name")

@@ -1,4 +1,4 @@
-"""One table: the answer to a client for each reason not to serve a request."""
+"""The table of refusals: for each reason, the error that the client gets."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ INVALID: Final = "invalid_request_error"
 
 @dataclass(frozen=True, slots=True)
 class RefusalRow:
-    """HTTP status, the error's type and code for OpenAI clients, its type for Anthropic's, and its message.
+    """One refusal: HTTP status, type and code for OpenAI's format, type for Anthropic's format, and message.
 
-    `retry`: whether the same request may succeed later. The SDKs try 408, 409, 429 and 5xx again unless told not to.
+    `retry`: whether the same request may succeed later. If not, the SDKs are told so, since they retry 408, 409, 429
+    and 5xx.
     """
 
     status: int
@@ -97,9 +98,9 @@ ROWS: Final[Mapping[Reason, RefusalRow]] = {
     Reason.CONNECT_TIMEOUT: _late("A replica could not be reached in time."),
     Reason.TTFT_TIMEOUT: _late("The first token did not come in time."),
     Reason.IDLE_TIMEOUT: _late("The answer stalled."),
-    # It took all the allowed time, and would again.
+    # A retry would probably take all the allowed time again.
     Reason.TOTAL_TIMEOUT: _late("The answer was not complete in time.", retry=False),
-    # Used only if a stream does not have the form for a proper end.
+    # Used only if a stream cannot be given a proper end.
     Reason.OUTPUT_LENGTH: RefusalRow(
         500, "server_error", "output_length", "api_error", False, "The answer was too long."
     ),
@@ -110,7 +111,7 @@ ROWS: Final[Mapping[Reason, RefusalRow]] = {
     Reason.UPSTREAM_TRUNCATED: _failed(502, "upstream_truncated", "The replica's answer broke off."),
     Reason.UPSTREAM_UNREADABLE: _failed(502, "upstream_unreadable", "The replica's answer cannot be read."),
     Reason.UPSTREAM_REJECTED: _refused(400, None, "The replica refused the request."),
-    # No client reads these two: the status is for the log; 499 is nginx's code for a client that closed the connection.
+    # No client reads the next two; they are for the log. 499 is nginx's status for a client that closed the connection.
     Reason.CLIENT_GONE: _refused(499, "client_gone", "The client closed the connection."),
     Reason.CLIENT_STALLED: _refused(499, "client_stalled", "The client stopped reading."),
     Reason.INTERNAL: _failed(

@@ -1,4 +1,4 @@
-"""Refusals of an engine, rewritten for a client.
+"""Rewrites an engine's refusal for a client.
 
 vLLM answers {"error": {"message", "type", "param", "code": 400}} (the code an integer), or {"error": "Unauthorized"}.
 Its older versions and SGLang answer {"object": "error", "message", ...}, and FastAPI {"detail": text or [{"loc",
@@ -24,7 +24,7 @@ _CONTEXT: Final = re.compile(
     r"|`max_new_tokens` must be",
     re.IGNORECASE,
 )
-# The replica's location and software are not for clients: URLs, addresses, file paths.
+# Matches texts that would reveal the replica's location or software: URLs, addresses, file paths.
 _INTERNAL: Final = re.compile(
     r"\b[a-z][a-z0-9+.-]{0,20}://\S+"
     r"|\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b"
@@ -38,7 +38,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 @dataclass(frozen=True, slots=True)
 class EngineMessage:
-    """The engine's error for a client: empty and None if it has no useful text."""
+    """The parts of an engine's error that a client may see. Missing parts are empty or None."""
 
     message: str = ""
     param: str | None = None
@@ -46,7 +46,7 @@ class EngineMessage:
 
 
 def read(body: bytes) -> EngineMessage:
-    """The message, field and code in an engine's error, whatever its shape; never raises."""
+    """Read message, field and code from an engine's error, in any of the known forms. Never raises."""
     if len(body) > MAX_BODY_BYTES:
         return EngineMessage()
     try:
@@ -69,7 +69,7 @@ def read(body: bytes) -> EngineMessage:
 
 
 def clean(message: str) -> str:
-    """The text without internals of the engine, on one line, of bounded length."""
+    """The text on one line, without internals of the engine, and of limited length."""
     message = message[: 4 * MAX_MESSAGE_CHARS]
     if "Traceback (most recent call last)" in message:
         return ""
@@ -82,7 +82,7 @@ def _word(value: object) -> str | None:
 
 
 def _detail(detail: object) -> tuple[str, str | None]:
-    """FastAPI's `detail`: a text, or pydantic's list of faults and their places."""
+    """Read FastAPI's `detail`: a text, or pydantic's list of errors with their places."""
     if type(detail) is str:
         return detail, None
     if type(detail) is not list or not detail or type(detail[0]) is not dict:
@@ -90,7 +90,7 @@ def _detail(detail: object) -> tuple[str, str | None]:
     first = detail[0]
     where, problem = first.get("loc"), first.get("msg")
     steps = where if type(where) is list else []
-    # Only names and indexes: writing nested values as text may exceed the recursion limit.
+    # Only names and indexes are used, since writing nested values as text may exceed the recursion limit.
     path = [str(step) for step in steps if type(step) in (str, int) and step != "body"]
     param = _word(".".join(path))
     if type(problem) is not str:

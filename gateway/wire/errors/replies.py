@@ -1,4 +1,4 @@
-"""Errors as clients expect them: whole responses, and events inside a stream.
+"""Writes errors for clients: whole responses, and events inside a stream.
 
 OpenAI:     {"error": {"message", "type", "param", "code"}}, the code a string or null
 Anthropic:  {"type": "error", "error": {"type", "message"}, "request_id"}
@@ -20,21 +20,21 @@ from gateway.wire.http.encoding import ACCEPT_ENCODING
 from gateway.wire.http.headers import status_line
 
 RETRY_AFTER_S: Final = 1.0
-"""Sent if no better value is known."""
+"""Value of `Retry-After` if no better one is known."""
 MAX_RETRY_AFTER_S: Final = 86400.0
 MAX_MESSAGE_CHARS: Final = 2000
 
 _OUTSIDE: Final = re.compile(r"[^\x21-\x7e]")
-# Refusal statuses of an engine that are passed on to the client. Its other 4xx concern our key or our path, not the
-# client.
+# Statuses of an engine's refusals that the client gets, and with which status. Other 4xx are about the gateway's key or
+# path, not about the client.
 CLIENT_FAULTS: Final = {400: 400, 404: 404, 413: 413, 422: 400}
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a request is not served. An empty message, or None as code, stands for the reason's own.
+    """Why a request is not served. If `message` is empty or `code` is None, that of the reason is used.
 
-    `retry_after_s`: when a retry makes sense, inf for never; `allow`: the methods that a 405 names.
+    `retry_after_s`: seconds until a retry makes sense; inf if it never does. `allow`: the methods for a 405.
     """
 
     why: Reason
@@ -46,23 +46,25 @@ class Problem:
 
 
 class Dialect:
-    """The error format that a client reads: OpenAI's here. Anthropic's is in `wire.apis.messages`."""
+    """The error format for a client. This class is OpenAI's; Anthropic's is in `wire.apis.messages`."""
 
     __slots__ = ()
 
     def error(self, row: RefusalRow, message: str, problem: Problem, request_id: str | None) -> dict[str, Any]:
-        """The body of an error; without `request_id`, the one of an event."""
+        """The body of an error answer, or of an error event if `request_id` is None."""
         param = None if problem.param is None else _encodable(problem.param[:256])
         return {
             "error": {"message": message, "type": row.openai_type, "param": param, "code": problem.code or row.code}
         }
 
     def event(self, error: dict[str, Any]) -> bytes:
-        """The event that holds `error`."""
+        """The event of a stream with the body `error`."""
         return b"data: %b\n\n" % orjson.dumps(error)
 
     def id_line(self, request_id: bytes) -> bytes:
-        """The header line from which the API's SDK reads a request's id, beside `x-request-id`."""
+        """A further header line with the request id, if the API's SDK reads it from another header than
+        `x-request-id`.
+        """
         return b""
 
 
@@ -77,26 +79,26 @@ def status_of(why: Reason) -> int:
 def error_response(
     dialect: Dialect, problem: Problem, request_id: str, extra_headers: bytes = b"", close: bool = False
 ) -> bytes:
-    """A whole HTTP/1.1 response. `extra_headers` are complete lines, each with its CRLF."""
+    """A whole HTTP/1.1 error response. `extra_headers`: complete lines, each with its CRLF."""
     return _response(dialect, ROWS[problem.why], problem, request_id, extra_headers, close)
 
 
 def error_event(dialect: Dialect, problem: Problem) -> bytes:
-    """The event that ends a stream which has already begun; the SDKs raise on it."""
+    """The error event that ends a stream that has begun. The SDKs raise an exception when they read it."""
     return dialect.event(_error(dialect, ROWS[problem.why], problem, None))
 
 
 def upstream_problem(status: int, body: bytes) -> Problem:
     """An engine's error answer as a `Problem` for the client."""
     if status not in CLIENT_FAULTS:
-        # Among these are 401 and 403: the rejected key is the gateway's.
+        # This includes 401 and 403: the key that was rejected is the gateway's.
         return Problem(Reason.UPSTREAM_BUSY if status in (429, 503) else Reason.UPSTREAM_ERROR)
     said = rejected.read(body)
     return Problem(Reason.UPSTREAM_REJECTED, said.message, said.param, said.code)
 
 
 def upstream_error(dialect: Dialect, status: int, body: bytes, request_id: str, extra_headers: bytes = b"") -> bytes:
-    """An engine's error answer in the client's dialect: a whole response."""
+    """An engine's error answer, as a whole response in the client's dialect."""
     problem = upstream_problem(status, body)
     theirs = CLIENT_FAULTS.get(status)
     if theirs is None:
@@ -109,7 +111,7 @@ def upstream_error(dialect: Dialect, status: int, body: bytes, request_id: str, 
 
 def _error(dialect: Dialect, row: RefusalRow, problem: Problem, request_id: str | None) -> dict[str, Any]:
     message = problem.message
-    if row.status >= 500 or problem.why is Reason.UPSTREAM_REJECTED:  # may be an engine's words
+    if row.status >= 500 or problem.why is Reason.UPSTREAM_REJECTED:  # the text may come from an engine
         message = rejected.clean(message)
     message = _encodable(message[:MAX_MESSAGE_CHARS]) or row.message
     return dialect.error(row, message, problem, request_id)
@@ -142,8 +144,7 @@ def _response(
 
 
 def _retry_lines(retry_after_s: float | None) -> bytes:
-    """`Retry-After` in whole seconds, and milliseconds for OpenAI's and Anthropic's SDKs; both rounded up, never
-    zero."""
+    """`Retry-After` in whole seconds, and a line in milliseconds for the SDKs. Both are rounded up and never zero."""
     seconds = RETRY_AFTER_S if retry_after_s is None else retry_after_s
     if not 0.0 <= seconds <= MAX_RETRY_AFTER_S:
         seconds = 0.0 if seconds < 0.0 else MAX_RETRY_AFTER_S
@@ -154,10 +155,10 @@ def _retry_lines(retry_after_s: float | None) -> bytes:
 
 
 def _token(text: str) -> str:
-    """The text for a header value: printable ASCII without blanks."""
+    """The text in a form for a header value: printable ASCII without blanks."""
     return _OUTSIDE.sub("", text)[:128]
 
 
 def _encodable(text: str) -> str:
-    """The text without lone surrogates, which JSON in UTF-8 cannot carry."""
+    """The text without lone surrogates, which cannot be written in UTF-8."""
     return text.encode("utf-8", "replace").decode()

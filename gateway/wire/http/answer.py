@@ -1,7 +1,7 @@
-"""The head of a replica's answer: status, how the body ends, and the few headers that are used here.
+"""Reads the head of a replica's answer: status, how the body ends, and the few headers that are used.
 
-It is read in one pass, without a parser that calls back for each header: engines send a handful of short ones. A head
-that is not plainly well formed is refused, because a lenient reading of a replica is unsafe.
+It is read in one pass, without a parser that calls back for each header, since engines send only a few short headers. A
+head that is not clearly well formed is refused, because lenient reading is unsafe.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CONTENT_LENGTH: Final = b"content-length"
 _TRANSFER_ENCODING: Final = b"transfer-encoding"
 _CONNECTION: Final = b"connection"
 _RETRY_AFTER: Final = b"retry-after"
-# These two headers are in nearly every head, and are not read here.
+# These two headers are in nearly every head. They are skipped quickly.
 _DATE: Final = b"date"
 _SERVER: Final = b"server"
 _NAMES: Final = Names(
@@ -40,34 +40,36 @@ _NAMES: Final = Names(
 
 
 class LargeHeadError(Exception):
-    """The head of an answer is beyond `MAX_HEAD_BYTES` or `MAX_FIELDS`."""
+    """The head of an answer exceeds `MAX_HEAD_BYTES` or `MAX_FIELDS`."""
 
 
 class AnswerHead:
-    """Facts of an answer before its body."""
+    """Facts in the head of an answer."""
 
     __slots__ = ("body", "coding", "content_type", "keep_alive", "retry_after_s", "status")
 
     def __init__(self, status: int, body: int, keep_alive: bool, found: dict[bytes, bytes]) -> None:
         self.status = status
         self.body = body
-        """Its length in bytes, or `CHUNKED`, or `TO_THE_END` of the connection."""
+        """Length of the body in bytes, or `CHUNKED`, or `TO_THE_END` (of the connection)."""
         self.keep_alive = keep_alive
         self.content_type = found.get(_CONTENT_TYPE)
         self.coding = found.get(_CONTENT_ENCODING)
-        """The content encoding, which was not requested; proxies between here and the engine may add one."""
+        """The content encoding; None if there is none. The gateway requests none, but proxies before the engine may add
+        one.
+        """
         self.retry_after_s = _seconds(found.get(_RETRY_AFTER))
 
     @property
     def framed(self) -> bool:
-        """Whether a complete body can be told from a broken connection."""
+        """Whether the end of the body is marked. If not, a broken connection looks like the end."""
         return self.body != TO_THE_END
 
 
 def read_answer_head(raw: bytes) -> AnswerHead:
-    """Read `raw`, a head without its blank line.
+    """Read a head, without its final blank line.
 
-    Raises `FramingError` for what is malformed or ambiguous, `LargeHeadError` for what is too large.
+    Raises `FramingError` if it is malformed or ambiguous, `LargeHeadError` if it is too large.
     """
     if len(raw) > MAX_HEAD_BYTES:
         raise LargeHeadError(f"the head of the answer is longer than {MAX_HEAD_BYTES // 1024} KiB")
@@ -102,7 +104,7 @@ def read_answer_head(raw: bytes) -> AnswerHead:
         value = trimmed(line, len(name) + 1)
         before = found.get(name)
         found[name] = value if before is None else before + b"," + value
-    # splitlines accepts every kind of line end; only CRLF has two bytes.
+    # `splitlines` accepts every kind of line end. The sizes agree only if each has two bytes, as CRLF does.
     if size != len(raw):
         raise FramingError("the head of the answer has an invalid line end")
     return AnswerHead(
@@ -121,7 +123,7 @@ def _check(line: bytes) -> None:
 
 
 def _body(status: int, found: dict[bytes, bytes]) -> int:
-    """How the body is delimited. An ambiguous length is refused, not guessed."""
+    """How the body ends. Raises `FramingError` if its length is ambiguous."""
     coding = found.get(_TRANSFER_ENCODING)
     length = found.get(_CONTENT_LENGTH)
     if status in (204, 304):
@@ -146,5 +148,5 @@ def _keeps_alive(by_default: bool, connection: bytes | None) -> bool:
 
 
 def _seconds(value: bytes | None) -> float | None:
-    """`Retry-After` in seconds; the date form is rare among engines and ignored."""
+    """`Retry-After` in seconds; None if it is missing or a date, which engines rarely send."""
     return float(value) if value is not None and value.isdigit() and len(value) < 6 else None

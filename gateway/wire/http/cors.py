@@ -7,23 +7,26 @@ from typing import Final
 
 MAX_ASKED_BYTES: Final = 1024
 PREFLIGHT_AGE_S: Final = 600
-"""How long a browser may reuse an answer; with more, a page that is no longer listed would still be admitted."""
+"""Seconds for which a browser may reuse the answer to a preflight. It is short, so that pages that are no longer listed
+lose access soon.
+"""
 
 _ASKED: Final = re.compile(rb"\r\naccess-control-request-headers:[ \t]*([^\r]*)", re.IGNORECASE)
 _LIST_OF_NAMES: Final = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, -]+")
-# `*` would leave out authorization.
+# Headers that pages may send. They are listed, since `*` does not include authorization.
 _USUAL: Final = b"authorization, content-type, x-api-key, anthropic-version"
 
 
 def cors_lines(origin: bytes) -> bytes:
-    """The lines of an answer that a page of this origin may read, its headers too; `*` is every origin."""
+    """Header lines of an answer that pages of `origin` may read, with its headers. `*` stands for every origin."""
     return b"access-control-allow-origin: %b\r\naccess-control-expose-headers: *\r\nvary: origin\r\n" % origin.strip()
 
 
 def preflight_lines(raw: bytes) -> bytes:
-    """More lines of the answer to a preflight request, whose head is `raw`. The headers that it asks for are allowed.
+    """Further header lines of the answer to a preflight request with the head `raw`. All headers that it asks for are
+    allowed.
 
-    None of them allows more than any client without a browser can do.
+    That is safe: clients without a browser can send any header anyway.
     """
     found = _ASKED.search(raw)
     asked = found[1].strip() if found is not None else b""

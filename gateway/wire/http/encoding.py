@@ -1,4 +1,4 @@
-"""Compressed request bodies: decoded in bounded steps, since a few bytes may expand to gigabytes."""
+"""Decodes compressed request bodies in limited steps, since a few bytes may expand to gigabytes."""
 
 from __future__ import annotations
 
@@ -6,33 +6,34 @@ import zlib
 from typing import Any, Final
 
 STEP_BYTES: Final = 256 * 1024
-"""Approximate bytes decoded in one step: less than a millisecond of work."""
+"""About this many bytes are decoded in one step, which takes less than a millisecond."""
 
 _SLICE_BYTES: Final = 64 * 1024
-# Four bytes of zstd may expand to 128 KiB, and its decoder returns a slice's whole content at once.
+# Bytes that are given to the zstd decoder at once. It returns all their content at once, and four bytes may expand to
+# 128 KiB.
 _ZSTD_SLICE_BYTES: Final = 128
-# A receiver need not hold more (RFC 9659).
+# Largest zstd window. A receiver need not support more (RFC 9659).
 _ZSTD_WINDOW_BYTES: Final = 8 * 2**20
 _GZIP_BITS: Final = 16 + zlib.MAX_WBITS
 
 
 class CorruptBody(ValueError):
-    """A body that does not match its content encoding; the message says why."""
+    """A body that cannot be decoded. The message says why."""
 
 
 class _Inflater:
-    """gzip, zlib or raw deflate, as `wbits` says."""
+    """Decoder for gzip, zlib or raw deflate, as selected by `wbits`."""
 
     __slots__ = ("_inflate", "rest", "slice_bytes")
 
     def __init__(self, wbits: int) -> None:
         self._inflate: Any = zlib.decompressobj(wbits)
         self.rest = b""
-        """Input that is not decoded yet."""
+        """Input that has not been decoded yet."""
         self.slice_bytes = _SLICE_BYTES
 
     def decode(self, encoded: bytes, max_bytes: int) -> bytes:
-        """Decode at most `max_bytes`."""
+        """Decode more input. Returns at most `max_bytes` bytes."""
         try:
             decoded = bytes(self._inflate.decompress(encoded, max_bytes))
         except zlib.error as exc:
@@ -41,21 +42,21 @@ class _Inflater:
         return decoded
 
     def is_done(self) -> bool:
-        """Whether the stream is complete."""
+        """Whether the end of the compressed stream was reached."""
         return bool(self._inflate.eof)
 
     def has_more(self) -> bool:
-        """Whether bytes follow the end."""
+        """Whether bytes follow the end of the compressed stream."""
         return bool(self._inflate.unused_data)
 
 
 class _Unzstd(_Inflater):
-    """Zstandard. Decodes zstd. A slice's whole content is returned at once, so slices are small."""
+    """Decoder for zstd."""
 
     __slots__ = ("_error",)
 
     def __init__(self) -> None:
-        import zstandard  # most processes never need it
+        import zstandard  # imported here, since most processes never need it
 
         self._error: Any = zstandard.ZstdError
         self._inflate = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES).decompressobj()
@@ -63,7 +64,7 @@ class _Unzstd(_Inflater):
         self.slice_bytes = _ZSTD_SLICE_BYTES
 
     def decode(self, encoded: bytes, max_bytes: int) -> bytes:
-        """Decode all these bytes, also beyond `max_bytes`."""
+        """Decode all of `encoded`, even if that gives more than `max_bytes` bytes."""
         try:
             return bytes(self._inflate.decompress(encoded))
         except self._error as exc:
@@ -75,7 +76,8 @@ def _inflater(coding: bytes, encoded: bytes) -> _Inflater:
         return _Unzstd()
     if coding != b"deflate":
         return _Inflater(_GZIP_BITS)
-    # Named after the raw format but defined as zlib's (RFC 9110, 8.4.1.2), so that clients send either.
+    # The coding "deflate" is defined as the zlib format (RFC 9110, 8.4.1.2), but some clients send raw deflate. So both
+    # are accepted.
     is_zlib = len(encoded) > 1 and encoded[0] & 0x0F == 8 and (encoded[0] << 8 | encoded[1]) % 31 == 0
     return _Inflater(zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS)
 
@@ -87,20 +89,22 @@ _ALIASES: Final = {b"x-gzip": b"gzip", b"": IDENTITY}
 
 
 def read_coding(value: bytes) -> bytes | None:
-    """The coding that a Content-Encoding header names: one of CODINGS or `identity`; None for any other, or several."""
+    """The coding in a Content-Encoding header, if it is one of CODINGS or `identity`; None for others, or for
+    several.
+    """
     name = value.lower()
     name = _ALIASES.get(name, name)
     return name if name in CODINGS or name == IDENTITY else None
 
 
 def coding_of(fields: dict[bytes, bytes]) -> bytes | None:
-    """The coding of a body by its request's headers, all of which are well formed; None for a plain body."""
+    """The coding of a body, by the request's headers, which must be well formed; None for a plain body."""
     coding = read_coding(fields.get(b"content-encoding", IDENTITY))
     return None if coding == IDENTITY else coding
 
 
 class Decoding:
-    """One body that is being decoded."""
+    """The decoding of one body."""
 
     __slots__ = ("_at", "_encoded", "_inflater", "_pieces", "coding", "size")
 
@@ -111,10 +115,10 @@ class Decoding:
         self._inflater = _inflater(coding, encoded)
         self._pieces: list[bytes] = []
         self.size = 0
-        """Bytes that are decoded so far."""
+        """Bytes decoded so far."""
 
     def step(self) -> bool:
-        """Decode about STEP_BYTES more; True once the body is whole. Raises CorruptBody."""
+        """Decode about STEP_BYTES more. Returns True if the body is complete. Raises CorruptBody."""
         inflater = self._inflater
         target = self.size + STEP_BYTES
         while self.size < target and not inflater.is_done():
@@ -136,9 +140,9 @@ class Decoding:
 
     @property
     def held(self) -> int:
-        """Bytes of memory that it takes now."""
+        """Bytes of memory that the decoding takes now."""
         return len(self._encoded) + self.size
 
     def decoded(self) -> bytes:
-        """The whole body."""
+        """The whole decoded body."""
         return b"".join(self._pieces)

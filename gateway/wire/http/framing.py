@@ -1,4 +1,4 @@
-"""Chunked bodies of replicas, split without losing the chunk boundaries."""
+"""Reads and writes chunked bodies. Chunk boundaries are kept, so that chunks can be forwarded unchanged."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ USUAL_BYTES: Final = 2048
 
 
 class FramingError(Exception):
-    """The bytes of the replica are not a chunked body."""
+    """The bytes from the replica are not a valid chunked body."""
 
 
 class ChunkReader:
-    """Turns the bytes of a chunked body into its payload.
+    """Reads the payload of a chunked body.
 
-    `at_boundary`: whether the bytes so far end with a whole chunk. If it was true before and after a `feed`, the bytes
-    of that feed are whole chunks and may be passed on unchanged.
+    `at_boundary`: whether the bytes so far end with a whole chunk. If it is True before and after a `feed`, the fed
+    bytes are whole chunks and may be forwarded unchanged.
     """
 
     __slots__ = ("_expect_crlf", "_held", "_left", "_trailers", "at_boundary", "done", "extra", "large")
@@ -35,12 +35,12 @@ class ChunkReader:
         self.extra = False
         """Whether bytes came after the end of the body."""
         self.large = False
-        """Whether its trailers were larger than `MAX_TRAILER_BYTES`: the payload is whole, and the rest is not read."""
+        """Whether the trailers exceeded `MAX_TRAILER_BYTES`. The payload is complete then, and the rest is not read."""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The payload in `data`, a piece for each chunk or part of one; raises `FramingError`."""
+        """The payload in `data`, as one piece for each chunk or part of a chunk. Raises `FramingError`."""
         if self.at_boundary and not self.done:
-            # One whole chunk per read is the rule for a token stream.
+            # The usual case in a token stream: one whole chunk per read.
             start = payload_of_one(data)
             if start:
                 return [data[start:-2]]
@@ -96,12 +96,14 @@ class ChunkReader:
             self._trailers = 1
 
     def _take_trailer(self, more: int) -> None:
-        """End the body if its trailers, with `more` bytes of an unfinished line, are too large."""
+        """Count a trailer line, and `more` bytes of an unfinished one. If the trailers are too large, the body is
+        ended.
+        """
         self.large = self.done = self._trailers + more > MAX_TRAILER_BYTES
 
 
 def payload_of_one(data: bytes) -> int:
-    """Where the payload begins if `data` is exactly one chunk that is not the last, else 0."""
+    """Index at which the payload begins, if `data` is exactly one chunk and not the last; else 0."""
     length = len(data)
     if length < USUAL_BYTES:
         usual = _USUAL[length]
@@ -116,7 +118,7 @@ def payload_of_one(data: bytes) -> int:
 
 
 def chunk(payload: bytes) -> bytes:
-    """`payload`, which is not empty, as one chunk."""
+    """`payload`, which must not be empty, as one chunk."""
     return b"%x\r\n%b\r\n" % (len(payload), payload)
 
 
@@ -124,7 +126,7 @@ LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
 def _usual_lines() -> list[bytes]:
-    """The usual first line of a chunk, by the chunk's total bytes; b"" if no chunk has this size."""
+    """The usual first line of a chunk, by the total bytes of the chunk; b"" if no chunk has this size."""
     lines = [b""] * USUAL_BYTES
     for payload_bytes in range(1, USUAL_BYTES):
         line = b"%x\r\n" % payload_bytes

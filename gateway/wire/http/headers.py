@@ -1,4 +1,4 @@
-"""Heads of messages: reads those of clients, writes those to replicas and of answers."""
+"""Heads of HTTP messages: reads heads of client requests, and writes heads of upstream requests and of answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _JSON: Final = b"application/json"
 
 
 class _Ids:
-    """Makes request ids that are unique to this process."""
+    """Makes request ids that are unique in this process."""
 
     __slots__ = ("_made", "_process")
 
@@ -36,11 +36,11 @@ class _Ids:
 
 _IDS: Final = _Ids()
 PROCESS: Final = b"%b." % os.urandom(3).hex().encode()
-"""Separates the requests of this gateway from those of others in front of the same replicas."""
+"""Random part of upstream request ids, by which the requests of different gateways to the same replicas differ."""
 
 
 class RequestHead:
-    """Fields that the gateway takes from a client's header. All others are dropped."""
+    """The headers of a client's request that the gateway uses. All others are dropped."""
 
     __slots__ = (
         "asks_slo",
@@ -57,25 +57,25 @@ class RequestHead:
 
     def __init__(self) -> None:
         self.at = 0.0
-        """Time of its last byte (monotonic seconds)."""
+        """Time at which the last byte of the head came (monotonic seconds)."""
         self.request_id = ""
-        """The client's own id if it is harmless, else a new one."""
+        """The client's request id if it is harmless, or else a new one."""
         self.fields: dict[bytes, bytes] = {}
-        """By lower-case name."""
+        """Values by lower-case name."""
         self.http_11 = False
-        """Whether the request line plainly ends with this version."""
+        """Whether the request line ends with HTTP/1.1."""
         self.unusual = False
-        """Whether there is a header that changes how the request is read."""
+        """Whether it has a header of `UNUSUAL`, which changes how the request is read."""
         self.asks_slo = False
-        """Whether it sets an objective of its own."""
+        """Whether a header sets an objective for this request."""
         self.has_origin = False
-        """Whether it has an Origin, as requests of web pages do."""
+        """Whether it has an Origin header, as requests of web pages do."""
         self.cors = b""
-        """Header lines for every answer that a page may read."""
+        """CORS header lines for the answer; empty if no page may read it."""
         self.preflight = b""
-        """More header lines for the answer to a browser's preflight."""
+        """Further header lines for the answer to a browser's preflight."""
         self.repeated: bytes | None = None
-        """The name of a header that may occur once and occurred twice."""
+        """Name of a header that occurred twice but may occur only once; None if there is none."""
 
     @property
     def key(self) -> bytes | None:
@@ -89,13 +89,13 @@ class RequestHead:
         return token.strip() if scheme.lower() == b"bearer" else b""
 
     def is_for_us_alone(self, name: bytes) -> bool:
-        """Whether `Connection` names this header, so that it may not be passed on (RFC 9110, 7.6.1)."""
+        """Whether the Connection header names this header. If so, it must not be forwarded (RFC 9110, 7.6.1)."""
         options = self.fields.get(b"connection", b"").lower().split(b",")
         return name in [option.strip() for option in options]
 
     @property
     def comes_back(self) -> bool:
-        """Whether its client says that this is a retry. An invalid count is ignored."""
+        """Whether the client says that this is a retry. An invalid value is ignored."""
         return number(self.fields.get(RETRY_COUNT, b"0")) > 0
 
     @property
@@ -104,16 +104,16 @@ class RequestHead:
         return b"anthropic-version" in self.fields or b"x-api-key" in self.fields
 
 
-# An objective that a request sets for itself, in milliseconds: llm-d's names, with its prefix and without.
+# Headers that set an objective for a request, in milliseconds. The names are llm-d's, with and without its prefix.
 _TTFT: Final = (b"x-slo-ttft-ms", b"x-llm-d-slo-ttft-ms")
 _TPOT: Final = (b"x-slo-tpot-ms", b"x-llm-d-slo-tpot-ms")
 SLO_HEADERS: Final = frozenset(_TTFT + _TPOT)
 RETRY_COUNT: Final = b"x-stainless-retry-count"
-"""Tries before this one, as SDKs of OpenAI and Anthropic say with each request."""
+"""Header with the number of earlier tries, which the SDKs of OpenAI and Anthropic send with each request."""
 MAX_SLO_MS: Final = 86_400_000.0
 _MILLISECONDS: Final = re.compile(rb"\d{1,9}(\.\d{1,6})?")
 
-# Headers that change how a request is read; an ordinary one has none of them.
+# Headers that change how a request is read. Ordinary requests have none of them.
 UNUSUAL: Final = frozenset({b"expect", b"transfer-encoding", b"content-encoding"})
 ORIGIN: Final = b"origin"
 WANTED: Final = UNUSUAL | {
@@ -135,21 +135,22 @@ WANTED: Final = UNUSUAL | {
 _NAMES: Final = Names(WANTED)
 _NOTED: Final = UNUSUAL | SLO_HEADERS | {ORIGIN}
 
-# Headers with lists, which a client may split over several lines.
+# Headers whose value is a list, which a client may split over several lines.
 LISTS: Final = frozenset({b"connection", b"tracestate"})
-# Headers that are ignored if they occur twice: only logs and metrics depend on them.
+# Headers that are ignored if they occur twice, since only logs and metrics depend on them.
 TRACING: Final = frozenset({b"traceparent", b"x-request-id", RETRY_COUNT})
 
 
 def wanted(more: Iterable[str]) -> Names:
-    """The headers that are read, and `more` of them (in lower case)."""
+    """The names of the headers that are read, and of `more` headers (in lower case)."""
     return Names(WANTED.union(name.encode() for name in more))
 
 
 def read_head(raw: bytes, names: Names = _NAMES) -> RequestHead:
-    """The wanted headers of a head that a parser has found well formed; `raw` ends at or after its blank line.
+    """Read the needed headers of a head that a parser has found well formed. `raw` ends at or after its blank line.
 
-    A callback per header costs more than all other parsing of a request, and clients send a score of unused headers.
+    A parser's callback per header would cost more than all other parsing of a request, since clients send some twenty
+    unused headers.
     """
     head = RequestHead()
     fields = head.fields
@@ -179,7 +180,7 @@ def read_head(raw: bytes, names: Names = _NAMES) -> RequestHead:
 
 
 class BadHeader(ValueError):
-    """A header whose value cannot be read; the message names it."""
+    """A header whose value is invalid. The message names the header."""
 
     def __init__(self, name: bytes, problem: str) -> None:
         self.name = name.decode()
@@ -187,7 +188,7 @@ class BadHeader(ValueError):
 
 
 def asked_slo(head: RequestHead, slo: Slo) -> Slo | None:
-    """`slo` tightened to what the headers ask for; None if they ask for nothing. Raises BadHeader."""
+    """`slo`, tightened to the objectives in the headers; None if they set none. Raises BadHeader."""
     if not head.asks_slo:
         return None
     return slo.tightened(_tightest_s(head.fields, _TTFT), _tightest_s(head.fields, _TPOT))
@@ -205,19 +206,21 @@ def _seconds(name: bytes, value: bytes) -> float:
 
 
 DP_RANK: Final = "x-data-parallel-rank"
-"""Header that sends a request to one data-parallel rank of vLLM. It is not in `WANTED`: a client's own is dropped."""
+"""Header that sends a request to one data-parallel rank of vLLM. It is not in `WANTED`, so a client's own is
+dropped.
+"""
 
 _UPGRADE: Final = re.compile(rb"\r\nupgrade(?=:)", re.IGNORECASE)
 _WEBSOCKET: Final = re.compile(rb"\r\nupgrade:[^\r]*\bwebsocket\b", re.IGNORECASE)
 
 
 def asks_websocket(raw: bytes) -> bool:
-    """Whether a head asks to continue as a WebSocket."""
+    """Whether a head asks for an upgrade to WebSocket."""
     return _WEBSOCKET.search(raw, 0, raw.find(b"\r\n\r\n") + 2) is not None
 
 
 def without_upgrade(raw: bytes) -> bytes:
-    """The same head and the bytes after it, with the Upgrade header renamed."""
+    """The head and the bytes after it, with the Upgrade header renamed."""
     end = raw.find(b"\r\n\r\n")
     return _UPGRADE.sub(b"\r\nignored", raw[:end]) + raw[end:]
 
@@ -227,8 +230,8 @@ def upstream_prefix(
 ) -> bytes:
     """The part of an upstream head that is the same for every request of one path to one replica.
 
-    Nothing of the client's is in it. Path and Host come from constants and from the policy, and `more`,
-    further header lines, from the row of the API.
+    It has nothing from the client. Path and Host come from constants and from the policy. `more`: further header lines,
+    from the row of the API.
     """
     authority = replica.url.partition("://")[2]
     lines = [
@@ -247,7 +250,7 @@ def upstream_prefix(
 
 
 def upstream_head(prefix: bytes, head: RequestHead, rid: bytes, body_bytes: int) -> bytes:
-    """The whole upstream head, with the trace context passed on if it is well formed."""
+    """The whole upstream head. The client's trace context is forwarded if it is well formed."""
     parent = head.fields.get(b"traceparent")
     if parent is None or not _TRACEPARENT.fullmatch(parent) or head.is_for_us_alone(b"traceparent"):
         return b"".join((prefix, rid, b"\r\ncontent-length: ", written(body_bytes), b"\r\n\r\n"))
@@ -272,9 +275,9 @@ STREAM_HEAD: Final = (
 
 
 def whole_head(content_type: bytes | None, body_bytes: int | None, coding: bytes | None = None) -> bytes:
-    """The first lines of an answer of status 200 that is not streamed; no length means chunked.
+    """The first lines of the head of an unstreamed answer with status 200. `body_bytes` None: chunked.
 
-    `coding`: the content encoding of a body that is passed on unchanged.
+    `coding`: the content encoding, if the body is forwarded encoded.
     """
     kind = _JSON
     if content_type is not None and content_type != _JSON and _CONTENT_TYPE.fullmatch(content_type):
@@ -300,7 +303,7 @@ _TOKENS: Final[_Texts] = (
 
 
 def rate_limit_lines(left: Left) -> bytes:
-    """`x-ratelimit-*` for people: the limit, the remainder, and when it is full again."""
+    """The `x-ratelimit-*` lines: the limit, the amount left, and the time until it is full again."""
     requests, tokens = left
     lines = "" if requests is None else _rate_lines(_REQUESTS, requests)
     return (lines if tokens is None else lines + _rate_lines(_TOKENS, tokens)).encode()
@@ -312,7 +315,7 @@ def _rate_lines(texts: _Texts, rate: Rate) -> str:
 
 
 def _span(seconds: float) -> str:
-    """`1m12.5s`, the way OpenAI writes it; below a second `120ms`."""
+    """A duration as OpenAI writes it: `1m12.5s`, or below a second `120ms`."""
     thousandths = int(seconds * 1000.0 + 0.5)
     if thousandths < 1000:
         return f"{thousandths}ms"

@@ -1,6 +1,6 @@
-"""Header lines: names that are read, their values, and the form of our own.
+"""Finds header lines by name, and reads and writes their values.
 
-Nothing here calls a method of `bytes` per line: in compiled code that takes longer than all the rest.
+No method of `bytes` is called per line, because in compiled code that would take longer than everything else.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LF: Final = 0x0A
 ZERO: Final = 0x30
 NINE: Final = 0x39
 LETTER: Final = 0x1F
-"""The bits that a letter has in either case."""
+"""Mask for the bits that are the same in both cases of a letter."""
 MAX_DIGITS: Final = 18
 
 
@@ -29,7 +29,7 @@ class _Lengths:
         self.length = length
         self.forms: list[_Form] = []
         self.ends = 0
-        """One bit for each last letter of the names, in either case."""
+        """A bit mask of the last letters of the names."""
 
 
 class _Form:
@@ -41,15 +41,15 @@ class _Form:
 
 
 class Names:
-    """The wanted header names. Most lines are ruled out by first letter and length of the name."""
+    """A set of header names. Most lines are ruled out by the first letter and the length of their name."""
 
     __slots__ = ("_names", "_starts")
 
     def __init__(self, names: Iterable[bytes]) -> None:
         self._names = {name: name for name in names}
         self._starts: list[list[_Lengths]] = [[] for _ in range(256)]
-        """By first letter, the shortest names first."""
-        for name in sorted(self._names, key=len):  # the first colon of a line ends its name
+        """Names by first letter (in either case), the shortest first."""
+        for name in sorted(self._names, key=len):  # shortest first, since the first colon of a line ends its name
             for form in (name, name.title()):
                 known = self._starts[form[0]]
                 if not known or known[-1].length != len(form):
@@ -58,7 +58,7 @@ class Names:
                 known[-1].ends |= 1 << (name[-1] & LETTER)
 
     def find(self, line: bytes) -> bytes | None:
-        """The name of this header in lower case; None if it is not wanted. The line is not empty."""
+        """The name of a header line in lower case; None if it is not in the set. The line must not be empty."""
         end = len(line)
         for names in self._starts[line[0]]:
             length = names.length
@@ -74,7 +74,7 @@ class Names:
 
 
 def trimmed(line: bytes, start: int) -> bytes:
-    """The line from `start` on, without blanks around it."""
+    """The part of a line from `start` on, without blanks around it."""
     end = len(line)
     while start < end and (line[start] == SPACE or line[start] == TAB):
         start += 1
@@ -84,7 +84,7 @@ def trimmed(line: bytes, start: int) -> bytes:
 
 
 def number(digits: bytes) -> int:
-    """The value of these digits; -1 if there are too many, none, or other characters."""
+    """The number that `digits` give; -1 if there are none, too many, or other characters."""
     if not 0 < len(digits) <= MAX_DIGITS:
         return -1
     value = 0
@@ -96,7 +96,7 @@ def number(digits: bytes) -> int:
 
 
 def written(value: int) -> bytes:
-    """A number in digits."""
+    """A number as decimal digits."""
     return str(value).encode()
 
 
@@ -104,6 +104,6 @@ _HUNDREDTHS: Final = [f".{rest:02}" for rest in range(100)]
 
 
 def milliseconds(seconds: float) -> str:
-    """`1.50` for .0015 s."""
+    """Seconds as text in milliseconds: `1.50` for .0015 s."""
     hundredths = int(seconds * 100_000.0 + 0.5)
     return str(hundredths // 100) + _HUNDREDTHS[hundredths % 100]
