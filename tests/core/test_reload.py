@@ -111,6 +111,15 @@ def test_a_removed_replica_gets_nothing_new_and_ends_what_it_has() -> None:
     assert story.pool("p").in_flight == 1
 
 
+def test_the_end_of_a_removed_replica_s_request_takes_no_places_from_those_that_stay() -> None:
+    story = play(policy(pool("p", "r1", "r2", slots=4))).arrives("a").expect(dispatch("r1"))
+    story.configured(policy(pool("p", "r2", slots=4)))
+    story.served("a")
+    left = story.controller.state.fleet.pool("p")
+    assert left is not None
+    assert left.places == sum(replica.places for replica in left.replicas.values()) == 4
+
+
 def test_request_failed_by_a_removed_replica_is_retried_at_a_remaining_one() -> None:
     story = play(policy(pool("p", "r1", "r2", slots=2))).arrives("a").expect(dispatch("r1"))
     story.configured(policy(pool("p", "r2", slots=2)))

@@ -122,7 +122,7 @@ class Pool(Slots[Replica]):
         for gone in kept.values():
             self.backoffs.pop(gone, None)
             gone.cache.clear()
-            gone.slots = gone.max_slots = 0
+            gone.slots = gone.max_slots = gone.places = 0
             gone.open = gone.below_max = False
         self.refresh(now)
 
