@@ -107,7 +107,8 @@ class Gateway:
             random=random.Random(),
             on_bug=partial(supervisor.caught, Callback.WATCH),
         )
-        self.handler.counting.ask_engine = EngineCounts(clock, random.Random(), partial(unfit, self.controller)).ask
+        counts = EngineCounts(clock, random.Random(), self.controller.session_key, partial(unfit, self.controller))
+        self.handler.counting.ask_engine = counts.ask
         self.mirrors = Mirrors(
             policy,
             clock,

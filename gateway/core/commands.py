@@ -1,4 +1,6 @@
-"""Answers of the controller: commands, each for one request, carried out by the caller after the call has returned."""
+"""Commands: the controller's answers. Each is for one request, and the caller carries it out after the call has
+returned.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +11,18 @@ from gateway.core.request import HedgeResult, Reason, Record
 
 @dataclass(slots=True, init=False)
 class Dispatch:
-    """Open `attempt` of request `request_id` at `replica`. `max_tokens` caps the output of each choice; 0: no cap."""
+    """Open `attempt` of request `request_id` at `replica`. `max_tokens` caps the output of each choice; 0 means no
+    cap.
+    """
 
     request_id: int
     attempt: int
     replica: str
     max_tokens: int
     degraded: bool = False
-    """Whether the cap is lower than the client asked for, so that the answer is in time."""
+    """Whether the cap is lower than the client asked for, to make the answer come in time."""
     model: str = ""
-    """The fallback model that serves it; empty: its own model."""
+    """Name of the fallback model that serves the request; empty if its own model does."""
 
     def __init__(
         self, request_id: int, attempt: int, replica: str, max_tokens: int, degraded: bool = False, model: str = ""
@@ -33,12 +37,12 @@ class Dispatch:
 
 @dataclass(slots=True, init=False)
 class Commit:
-    """From now on the client gets the answer of `attempt`, and no other."""
+    """Forward the answer of `attempt` to the client from now on. No other attempt's answer is forwarded afterwards."""
 
     request_id: int
     attempt: int
     hedged: HedgeResult | None = None
-    """Which attempt won, if the request was hedged."""
+    """Whether the hedge won or lost; None if the request was not hedged."""
 
     def __init__(self, request_id: int, attempt: int, hedged: HedgeResult | None = None) -> None:
         self.request_id = request_id
@@ -56,9 +60,9 @@ class Cancel:
 
 @dataclass(slots=True)
 class Refuse:
-    """End the request with an error: a status before a commit, an error event after it.
+    """End the request with an error: an HTTP error before a commit, an error event after it.
 
-    `retry_after_s` inf: a retry never makes sense; None: unknown.
+    `retry_after_s`: seconds until a retry makes sense; inf if it never does, None if unknown.
     """
 
     request_id: int
@@ -69,10 +73,9 @@ class Refuse:
 
 @dataclass(slots=True)
 class Cut:
-    """End the part of the answer that the client already has as an incomplete answer, without an error. Its attempt is
-    cancelled next.
+    """End the answer that has begun as an incomplete answer, without an error. A `Cancel` of its attempt follows.
 
-    `prompt_tokens` is an estimate for the usage, which the engine will not send.
+    `prompt_tokens`: estimate for the usage in the answer, which the engine will not send.
     """
 
     request_id: int
@@ -82,7 +85,7 @@ class Cut:
 
 @dataclass(slots=True, init=False)
 class Ended:
-    """The request is over, and every slot it held is free."""
+    """The request is over, and all its slots are free."""
 
     record: Record
 

@@ -1,4 +1,4 @@
-"""The one state machine: every decision about every request.
+"""The controller: a state machine that takes every decision about every request.
 
 Rules
 
@@ -11,8 +11,8 @@ Rules
 4. A client gets at most one answer. Its answer begins with a `Commit`, or is one `Refuse`. After a `Commit` there may
    be one `Refuse` or one `Cut`. A `Cut` ends a visible answer as an incomplete one.
 5. Each freed slot and each read prompt is offered to the queue before the call returns. The most urgent tier goes
-   first, except for floors. A request whose turn comes too late for its objective is then refused, never sent.
-6. Four deadlines hold. `queue` counts from body complete while the request waits. `total` counts from head received,
+   first, unless a floor says otherwise. A request whose turn comes too late for its objective is refused, never sent.
+6. A request has four deadlines. `queue` counts from body complete while it waits. `total` counts from head received,
    always. `ttft` counts from sent until the first content token, where that can be seen. `idle` counts from the last
    progress after that, except while `paused`.
 
@@ -40,9 +40,9 @@ from gateway.core.state import State
 
 
 class Controller(Inspector):
-    """All decisions about one gateway's requests: its methods are the calls. `Inspector` holds the reads.
+    """Decides about all requests of one gateway. The methods of this class are the calls; `Inspector` has the reads.
 
-    `share` (0-1] of each tenant limit belongs to this process.
+    `share` (0-1]: the share of each tenant limit that this process may use.
     """
 
     def __init__(self, policy: Policy, random: Random, share: float = 1.0) -> None:
@@ -56,7 +56,7 @@ class Controller(Inspector):
     # ---- what happens to requests
 
     def arrive(self, request: Request, now: float) -> list[Command]:
-        """A complete request needs a replica."""
+        """A request has arrived completely and needs a replica."""
         commands = self._turn.begin(now)
         live = RequestState(request)
         self._requests[request.id] = live
@@ -70,10 +70,10 @@ class Controller(Inspector):
         return commands
 
     def sent(self, attempt_id: int, now: float) -> list[Command]:
-        """The whole request of this attempt was handed to a connection to its replica. Returns no commands."""
+        """The request was written completely to a connection of this attempt. Returns no commands."""
         attempt = self._attempts[attempt_id]
         live = attempt.live
-        again = attempt.sent_at is not None  # the replica closed the first connection just as it was used
+        again = attempt.sent_at is not None  # the first connection was closed by the replica just as it was used
         attempt.sent_at = attempt.last_at = now
         live.reached = True
         if live.outcome is None and live.visible:
@@ -94,9 +94,9 @@ class Controller(Inspector):
         return commands
 
     def full(self, attempt_id: int, now: float) -> list[Command]:
-        """Before the first token, more bytes came than can be held back.
+        """The bytes before the first token exceed what the caller can hold back.
 
-        The answer so far is shown, and its TTFT is not learned.
+        So the answer is committed without a first token, and no TTFT is learned from it.
         """
         commands = self._turn.begin(now)
         attempt = self._attempts[attempt_id]
@@ -108,7 +108,7 @@ class Controller(Inspector):
         return commands
 
     def progress(self, attempt_id: int, tokens: int, now: float) -> list[Command]:
-        """The answer has `tokens` so far. Called at most once in `deadlines.PROGRESS_EVERY_S` per attempt."""
+        """The answer has `tokens` so far. Called at most once per attempt in `deadlines.PROGRESS_EVERY_S`."""
         commands = self._turn.begin(now)
         attempt = self._attempts[attempt_id]
         was_open = attempt.replica.open
@@ -127,7 +127,7 @@ class Controller(Inspector):
         return commands
 
     def paused(self, attempt_id: int, now: float) -> list[Command]:
-        """The client is too slow, so this attempt is not read: its silence is not the replica's."""
+        """This attempt is not being read, because its client is too slow. Its silence is not the replica's fault."""
         commands = self._turn.begin(now)
         self._attempts[attempt_id].slot.pause(now)
         return commands
@@ -143,7 +143,7 @@ class Controller(Inspector):
         return commands
 
     def finish(self, attempt_id: int, finish: AttemptResult, now: float) -> list[Command]:
-        """The attempt is closed: its connection is idle again or gone."""
+        """The attempt has ended: its connection is idle again or closed."""
         commands = self._turn.begin(now)
         attempt = self._attempts[attempt_id]
         pool = attempt.replica.pool
@@ -155,7 +155,7 @@ class Controller(Inspector):
         return commands
 
     def leave(self, request_id: int, now: float, why: Reason = Reason.CLIENT_GONE) -> list[Command]:
-        """The client is gone, or stalled for too long: nothing more can be sent to it."""
+        """The client has left, or has not read for too long. Nothing more can be sent to it."""
         commands = self._turn.begin(now)
         live = self._requests.get(request_id)
         if live is not None:
@@ -163,14 +163,15 @@ class Controller(Inspector):
         return commands
 
     def shut(self, now: float) -> list[Command]:
-        """End every request that is still under way: the time to drain is over."""
+        """End every request that is still under way, because the time to drain is over."""
         commands = self._turn.begin(now)
         for live in list(self._requests.values()):
             self.lifecycle.abandon(live, Outcome.REFUSED, Reason.SHUTTING_DOWN)
         return commands
 
     def fail(self, request_id: int, now: float) -> list[Command]:
-        """A bug was raised while this request was handled: end it with an internal error, whatever its state.
+        """End a request with an internal error, whatever its state, because an exception (a bug) was raised while it
+        was handled.
 
         The caller ignores the `Refuse` if the client already has its answer.
         """
@@ -179,7 +180,8 @@ class Controller(Inspector):
         if live is not None:
             self.lifecycle.fail(live)
             if live.pool is not None and live.pool.queue:
-                self.scheduler.pump(live.pool)  # the call that raised may have freed a slot without offering it
+                # the call that raised may have freed a slot without offering it to the queue
+                self.scheduler.pump(live.pool)
         return commands
 
     # ---- what happens to replicas and to the policy
@@ -193,7 +195,7 @@ class Controller(Inspector):
         return commands
 
     def drain(self, replica_name: str, on: bool, now: float) -> list[Command]:
-        """Send a replica nothing new, or let it serve again. Requests under way there go on."""
+        """Stop new requests to a replica (`on`), or let it serve again. Requests under way there go on."""
         commands = self._turn.begin(now)
         replica = self.state.fleet.replica(replica_name)
         if replica is not None and replica.drained is not on:
@@ -203,7 +205,7 @@ class Controller(Inspector):
         return commands
 
     def configure(self, policy: Policy, now: float) -> list[Command]:
-        """Take on a policy. Learned facts stay, and requests under way keep the policy they arrived under.
+        """Apply a policy. Learned facts stay, and requests under way keep the policy under which they arrived.
 
         Requests that wait for a removed pool go to another pool of their model.
         """
@@ -216,7 +218,7 @@ class Controller(Inspector):
     # ---- time
 
     def wake_at(self) -> float:
-        """When `wake` must be called next; inf if never."""
+        """Time at which `wake` must be called next; inf if there is nothing to wait for."""
         if self.state.due:
             return -math.inf
         return min(self._timers.next_at(), self._hedges.next_at()) if self._hedges.on else self._timers.next_at()

@@ -1,4 +1,4 @@
-"""Reads of the controller. The reads change nothing, unless they say so."""
+"""Reads of the controller's state. A read changes nothing, unless its docstring says so."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from gateway.core.queueing.limits import Left
 from gateway.core.request import Reason, Request
 from gateway.core.request_state import RequestState, held_by_pool
 from gateway.core.serving import fallback_of
+from gateway.core.sessions import key_of
 from gateway.core.snapshot import ReplicaState, Snapshot
 from gateway.core.state import BREAKERS, State
 
@@ -27,20 +28,22 @@ class Holdings:
     requests: int
     attempts: int
     slots: Mapping[str, int]
-    """Slots in use by replica, zeros left out. Removed replicas that still serve are included."""
+    """Number of slots in use, by replica; replicas without any are left out. Removed replicas that still serve are
+    included.
+    """
     unread_prompts: Mapping[str, int]
-    """Prompts that the engine has not read, by replica, zeros left out."""
+    """Number of prompts that the engine has not read, by replica; replicas without any are left out."""
     unread_tokens: int
     context_tokens: int
-    """Tokens of prompts and answers in use at all replicas."""
+    """Tokens of context in use at all replicas together: prompts and answers."""
     queued: int
     queued_bytes: int
     timers: frozenset[int]
-    """Requests that have a timer set, for a deadline or a hedge."""
+    """Ids of requests that have a timer set, for a deadline or a hedge."""
     tenants: Mapping[tuple[str, str], int]
-    """Requests that count against a concurrency limit, by tenant and tier, zeros left out."""
+    """Number of requests that count against a concurrency limit, by (tenant, tier); pairs without any are left out."""
     promises: int
-    """TTFT objectives promised to requests without a first token."""
+    """Number of judgements that the promises still wait for. A request counts once for each guard."""
 
     @property
     def is_empty(self) -> bool:
@@ -52,7 +55,7 @@ NOTHING_HELD: Final = Holdings(0, 0, {}, {}, 0, 0, 0, 0, frozenset(), {}, 0)
 
 
 class Inspector:
-    """Reads the state of a controller, for its caller, for people and for gauges."""
+    """Reads the state of a controller, for its caller, the admin pages and metrics."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -69,12 +72,12 @@ class Inspector:
 
     @property
     def decided(self) -> list[Command]:
-        """Commands of the latest call. If it raised, the commands decided before."""
+        """Commands of the latest call. If it raised an exception, the commands that were decided before."""
         return self._turn.commands
 
     @property
     def woken(self) -> int:
-        """The request whose deadline was acted on last."""
+        """Id of the request whose deadline was acted on last."""
         return self.state.woken
 
     def knows(self, request_id: int) -> bool:
@@ -82,11 +85,11 @@ class Inspector:
         return request_id in self._requests
 
     def is_open(self, attempt_id: int) -> bool:
-        """Whether this attempt has not finished, and so holds a slot."""
+        """Whether this attempt is under way, and so holds a slot."""
         return attempt_id in self._attempts
 
     def left(self, tenant: str, tier: str, now: float) -> Left:
-        """Requests and tokens a minute that the tenant has left."""
+        """Requests and tokens that the tenant may still use in this minute."""
         return self.state.accounting.left(tenant, tier, now)
 
     def suspects(self, now: float) -> bool:
@@ -94,16 +97,16 @@ class Inspector:
         return not self.state.quarantine.is_empty(now)
 
     def quarantined(self, now: float) -> list[News]:
-        """News of requests in quarantine. Each is returned once."""
+        """New reports on requests in quarantine. Each is returned once, so this read changes state."""
         return self.state.quarantine.news(now)
 
     def disbelieved(self) -> dict[tuple[str, str], int]:
-        """Impossible usage counts by pool and replica, since the last call. This read resets them."""
+        """Number of impossible usage reports, by (pool, replica), since the last call. This read resets the numbers."""
         found, self.state.disbelieved = self.state.disbelieved, {}
         return found
 
     def alive(self) -> bool:
-        """Whether any pool has a replica that may be sent to."""
+        """Whether any pool has a replica that gets requests."""
         return self.state.fleet.alive
 
     def restarts(self, replica: str) -> int:
@@ -111,8 +114,14 @@ class Inspector:
         found = self.state.fleet.replica(replica)
         return -1 if found is None else found.restarts
 
+    def session_key(self, pool: str, replica: str) -> int:
+        """The key (64 bits) from which a replica draws sessions."""
+        found = self.state.fleet.pool(pool)
+        known = None if found is None else found.replicas.get(replica)
+        return key_of(replica) if known is None else known.session_key
+
     def states(self) -> list[tuple[str, str, ReplicaState, str]]:
-        """Pool, name and state of every replica, and why it is ejected. Cheap enough to poll."""
+        """(pool, replica, state, reason of its ejection) for every replica. Cheap enough to poll."""
         return [
             (pool.spec.name, name, r.state, r.outlier_score.why if r.state is ReplicaState.EJECTED else "")
             for pool in self.state.fleet
@@ -120,7 +129,7 @@ class Inspector:
         ]
 
     def held(self, now: float) -> dict[str, tuple[int, float]]:
-        """Dispatched requests of each pool, and the sum of their ages in seconds. Cheap enough to poll."""
+        """By pool: the number of dispatched requests, and the sum of their ages in seconds. Cheap enough to poll."""
         held = held_by_pool(self._requests.values(), now)
         return {pool.spec.name: held.get(pool.spec.name, (0, 0.0)) for pool in self.state.fleet}
 
@@ -147,7 +156,7 @@ class Inspector:
         )
 
     def snapshot(self, now: float) -> Snapshot:
-        """A copy of everything, for people and gauges, no earlier than the last call."""
+        """A copy of the whole state, for the admin pages and metrics. `now` must not be before the last call."""
         now = max(now, self.state.turn.now)
         state, held = self.state, self.held(now)
         return Snapshot(
@@ -162,7 +171,7 @@ class Inspector:
         )
 
     def explain(self, request: Request, now: float) -> PlacementExplanation | Unplaceable:
-        """The decision on a request as if it arrived now, without taking it. Changes nothing."""
+        """The decision that a request would get if it arrived now. Nothing is decided or changed."""
         found = self._explain(request, now)
         other = fallback_of(request)
         if isinstance(found, PlacementExplanation):
@@ -178,7 +187,7 @@ class Inspector:
         return replace(there, why=f"its fallback {other.model.name} serves it: {there.why}. {why}")
 
     def _explain(self, request: Request, now: float) -> PlacementExplanation | Unplaceable:
-        """The same without the fallback of its tier."""
+        """The decision that a request would get now, without the fallback of its tier."""
         state, live = self.state, RequestState(request)
         found = state.places.find(live, now)
         if not isinstance(found, Pool):

@@ -7,13 +7,17 @@ from gateway.core.request_state import Attempt
 
 
 class Learner:
-    """Told of every attempt, after the counts of its pool and replica have changed. The default is to do nothing."""
+    """Is called at the events of every attempt, after the counts of its pool and replica have changed. By default it
+    does nothing.
+    """
 
     def opened(self, attempt: Attempt, now: float) -> None:
         """The attempt was dispatched."""
 
     def first_token(self, attempt: Attempt, now: float) -> None:
-        """A streamed answer shows its first content, reasoning or tool-call token; once per attempt."""
+        """The first content, reasoning or tool-call token of a streamed answer came. Called at most once per
+        attempt.
+        """
 
     def progress(self, attempt: Attempt, tokens: int, now: float) -> None:
         """The answer has `tokens` so far."""

@@ -1,4 +1,4 @@
-"""The life of a request and of its attempts: opened, committed, cancelled, ended, and the timers in between."""
+"""Life cycle of requests and attempts: they are opened, committed, cancelled and ended here, and timers are set."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gateway.core.state import BREAKERS, State
 
 MAX_RETRY_AFTER_S: Final = 60.0
 SPARE: Final = 0.2
-"""An overlong answer is cut when a smaller share (0-1) of its pool's slots is free."""
+"""An overlong answer is cut if less than this share (0-1) of its pool's slots is free."""
 ANSWERS: Final = (
     AttemptOutcome.COMPLETE,
     AttemptOutcome.REJECTED,
@@ -31,17 +31,17 @@ ANSWERS: Final = (
     AttemptOutcome.FAILED,
     AttemptOutcome.UNREADABLE,
 )
-"""Outcomes that prove that the replica is alive."""
+"""Outcomes that show that the replica is alive."""
 
 WAITED: Final = {
     Reason.PREDICTED: "no replica became free within its objective",
     Reason.QUEUE_TIMEOUT: "no replica became free within its timeout",
 }
-"""Why the wait of a request ended."""
+"""Text on why the wait of a request ended, by reason."""
 
 
 class Lifecycle:
-    """Changes the state of requests and attempts, and issues the commands for it."""
+    """Changes the state of requests and attempts, and issues the commands that follow."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -62,7 +62,7 @@ class Lifecycle:
     # ---- an attempt
 
     def open(self, live: RequestState, replica: Replica, hedge: bool) -> None:
-        """Dispatch an attempt to `replica`, which gives it a slot. A `hedge` runs beside a late attempt."""
+        """Take a slot of `replica` and dispatch an attempt there. `hedge`: it runs beside a late attempt."""
         now = self._turn.now
         self._next_attempt += 1
         pool = replica.pool
@@ -92,7 +92,7 @@ class Lifecycle:
         slot.prediction = attempt.facts
         self.arm(live)
         if not live.visible and not replica.open and attempt.facts is not None:
-            # No first token will be seen, so the queue is served when this prompt should have been read.
+            # No first token will be seen. So a timer serves the queue at the time when this prompt should be read.
             self._timers.advance(live.request.id, now + attempt.facts.ttft_s)
         max_tokens = live.max_tokens if live.is_capped else 0
         model = live.request.model.name if live.request.fallback_of else ""
@@ -102,7 +102,9 @@ class Lifecycle:
 
     @staticmethod
     def _compare_cached(attempt: Attempt, finish: AttemptResult) -> None:
-        """Compare the tokens expected in the engine's prefix cache with those that it found."""
+        """Compare the prompt tokens that were expected in the engine's prefix cache with the tokens that it found
+        there.
+        """
         evidence, estimate = attempt.replica.cache.evidence, attempt.prompt_tokens
         prompt = finish.prompt_tokens or estimate
         request = attempt.live.request
@@ -120,11 +122,12 @@ class Lifecycle:
         self._extra.deposit(live.request.tier)
         context = pool.context_tokens
         if context is not None and live.request.max_tokens is None:
-            # Our default cap must not make the engine refuse a prompt that it would have served.
+            # Prompt and cap together must fit the engine's context. Our default cap must not make it refuse the
+            # request.
             live.max_tokens = min(live.max_tokens, max(1, context - live.prompt_likely))
 
     def first_token(self, attempt: Attempt) -> None:
-        """The attempt has a token to show. Its answer is committed, unless another one is already."""
+        """Record the first token of an attempt. Its answer is committed, unless another attempt's is already."""
         live, now = attempt.live, self._turn.now
         attempt.replica.outlier_score.heard(now)
         if attempt.first_at is None:
@@ -146,7 +149,7 @@ class Lifecycle:
         self.arm(live)
 
     def progress(self, attempt: Attempt, tokens: int) -> None:
-        """The answer has `tokens` so far. An overlong one is cut if the queue needs its slot."""
+        """Record that the answer has `tokens` so far. An overlong answer may be cut."""
         now = self._turn.now
         attempt.slot.progress(tokens, now)
         attempt.tokens = tokens
@@ -158,14 +161,14 @@ class Lifecycle:
             self._watch(attempt, tokens)
 
     def _watch(self, attempt: Attempt, tokens: int) -> None:
-        """Cut an overlong answer of a single choice if its pool is short of slots."""
+        """Cut an overlong answer if requests wait or slots are short. Answers with several choices are never cut."""
         live, pool = attempt.live, attempt.replica.pool
         needed = bool(pool.queue) or pool.headroom < SPARE
         if needed and live.request.choices == 1 and live.can_be_cut and self._forecaster.is_overlong(attempt, tokens):
             self.cut(live, Reason.OUTPUT_LENGTH)
 
     def close(self, attempt_id: int, finish: AttemptResult) -> AttemptResult:
-        """Free the slot of an attempt and learn from it. Returns `finish` without impossible token counts."""
+        """Free the slot of an attempt and learn from its end. Returns `finish` without impossible token counts."""
         now = self._turn.now
         attempt = self._attempts[attempt_id]
         told, finish = finish, believed(attempt, finish)
@@ -192,7 +195,7 @@ class Lifecycle:
         return finish
 
     def back_off(self, replica: Replica, finish: AttemptResult) -> None:
-        """Pass over a replica that said it is busy, for a while. A complete answer ends the backoff."""
+        """Begin a backoff of a replica that answered that it is busy. A complete answer ends it."""
         pool, now = replica.pool, self._turn.now
         if finish.end is AttemptOutcome.COMPLETE and replica.refusals:
             pool.accepted(replica)
@@ -205,7 +208,7 @@ class Lifecycle:
     # ---- whose answer the client gets
 
     def commit(self, winner: Attempt) -> None:
-        """From now on the client gets the answer of `winner`; other attempts are cancelled."""
+        """Forward the answer of `winner` to the client from now on. Other attempts are cancelled."""
         live = winner.live
         live.committed = winner
         live.replica = winner.replica
@@ -221,28 +224,30 @@ class Lifecycle:
                 self.cancel_attempt(attempt)
 
     def cancel_attempt(self, attempt: Attempt) -> None:
-        """Ask the caller to close one attempt. It holds its slot until `finish` is reported."""
+        """Ask the caller to close one attempt. The attempt holds its slot until the caller reports `finish`."""
         attempt.cancelled = True
         self._turn.commands.append(Cancel(attempt.live.request.id, attempt.id))
 
     def cancel_unanswered(self, replica: Replica) -> None:
-        """Cancel the attempts without a first token at a replica that is down, where they may hang for ever.
+        """Cancel all attempts without a first token at a replica that is down, since they may hang for ever.
 
-        Their requests are then tried elsewhere, or refused.
+        Their requests are then retried elsewhere, or refused.
         """
         for attempt in self._attempts.values():
             if attempt.replica is replica and attempt.first_at is None and not attempt.cancelled:
                 self.cancel_attempt(attempt)
 
     def answered(self, live: RequestState, attempt: Attempt, end: AttemptOutcome) -> None:
-        """The engine answered in full, or rejected the request: the client gets that answer."""
+        """Give the client the engine's whole answer, or its rejection, and decide the outcome."""
         if live.committed is None:
             self.commit(attempt)
         ok = end is AttemptOutcome.COMPLETE
         live.decide(Outcome.OK if ok else Outcome.INVALID, None if ok else Reason.UPSTREAM_REJECTED, self._turn.now)
 
     def suspect(self, live: RequestState, replica: Replica, body_hash: int) -> None:
-        """A replica broke off with this request; after a second one, queued requests with the same body are refused."""
+        """Record that a replica's connection broke while it had this request. After a second replica, queued requests
+        with the same body are refused.
+        """
         now = self._turn.now
         live.body_hash = body_hash
         is_down = replica.breaker.state is ReplicaState.DOWN
@@ -258,14 +263,14 @@ class Lifecycle:
     def refuse(
         self, live: RequestState, outcome: Outcome, why: Reason, retry_after_s: float | None = None, detail: str = ""
     ) -> None:
-        """End a request that has no open attempt with an error."""
+        """End a request with an error. It must have no attempt under way."""
         self.unqueue(live)
         live.decide(outcome, why, self._turn.now)
         self._turn.commands.append(Refuse(live.request.id, why, retry_after_s, detail))
         self.settle(live)
 
     def abandon(self, live: RequestState, outcome: Outcome, why: Reason) -> None:
-        """End a request whose attempts, if any, have to be cancelled first."""
+        """End a request in any state: its attempts are cancelled first."""
         if live.outcome is not None:
             return
         now = self._turn.now
@@ -283,7 +288,7 @@ class Lifecycle:
         self.settle(live)
 
     def fail(self, live: RequestState) -> None:
-        """End a request with an internal error, whatever its state is."""
+        """End a request with an internal error, whatever its state."""
         self.unqueue(live)
         live.decide(Outcome.ERROR, Reason.INTERNAL, self._turn.now)
         self._turn.commands.append(Refuse(live.request.id, Reason.INTERNAL))
@@ -291,7 +296,7 @@ class Lifecycle:
         self.settle(live)
 
     def cut(self, live: RequestState, why: Reason) -> None:
-        """End an answer, part of which the client already has, as an incomplete one."""
+        """End an answer that has begun as an incomplete answer."""
         live.decide(Outcome.CUT, why, self._turn.now)
         self._turn.commands.append(Cut(live.request.id, why, live.prompt_likely * live.request.batch))
         self.cancel(live)
@@ -302,14 +307,16 @@ class Lifecycle:
         self.abandon(live, Outcome.REFUSED if why is Reason.PREDICTED else Outcome.TIMEOUT, why)
 
     def has_expired(self, live: RequestState) -> bool:
-        """Expire a request without open attempts if its deadline has passed, and return whether it did."""
+        """Whether the deadline of a request has passed. If so, the request is ended. It must have no attempt under
+        way.
+        """
         at, why = next_deadline(live)
         if at <= self._turn.now:
             self.expire(live, why)
         return at <= self._turn.now
 
     def settle(self, live: RequestState) -> None:
-        """Account for a request that is over and report it, if it has an outcome and no open attempt."""
+        """If a request has an outcome and no attempt under way, close its accounts and report `Ended`."""
         if live.outcome is None or live.open or live.request.id not in self._requests:
             return
         del self._requests[live.request.id]
@@ -323,10 +330,11 @@ class Lifecycle:
             if is_lost(record):
                 live.pool.queue.lost(live.request.tier, self._turn.now)
         self._turn.commands.append(Ended(record))
-        live.committed = None  # breaks the cycle with the attempt: collecting it as garbage would dominate the cost
+        # breaks a reference cycle with the attempt, since garbage collection of such cycles would dominate the cost
+        live.committed = None
 
     def unqueue(self, live: RequestState) -> None:
-        """Take a request out of its queue, if it waits."""
+        """Take a request out of its queue, if it is queued."""
         if live.waiting:
             assert live.pool is not None
             live.waiting = False
@@ -335,24 +343,27 @@ class Lifecycle:
     # ---- timers
 
     def arm(self, live: RequestState) -> None:
-        """Set the timer of a request to its next deadline, or earlier. An early wake sets it again."""
+        """Set the timer of a request to its next deadline. An earlier timer is kept: when it fires, it is set again."""
         at, _ = next_deadline(live)
         self._timers.advance(live.request.id, at)
 
     def look_by(self, at: float) -> None:
-        """Have all replicas and their breakers checked by `at`."""
+        """Schedule a look at all replicas and their breakers for `at`, unless an earlier one is scheduled."""
         self._timers.advance(BREAKERS, at)
 
     # ---- when to come back
 
     def drains_in_s(self, pool: Pool, live: RequestState) -> float:
-        """Predicted seconds until a request like this would get a slot."""
+        """Seconds for `Retry-After`: the predicted time until a request like this would get a slot, jittered."""
         rate = pool.drain.per_s
         wait_s = (pool.queue.ahead_of(live.request.tier, self._turn.now) + 1) / rate if rate else DEFAULT_RETRY_AFTER_S
         if pool.queue.at_stake(live.request.tier.priority, self._turn.now):
-            wait_s = max(wait_s, AT_STAKE_S)  # a client that comes back into the same overload is refused again
+            # requests are being lost, and a client that returns into the same overload would be refused again
+            wait_s = max(wait_s, AT_STAKE_S)
         return self.jittered(wait_s)
 
     def jittered(self, wait_s: float) -> float:
-        """Spread over half to one and a half times, so that refused clients do not all return at once. At most 90 s."""
+        """`wait_s` times a random factor of 0.5 to 1.5, so that refused clients do not all return at once. At most 90
+        s.
+        """
         return min(MAX_RETRY_AFTER_S, wait_s) * (0.5 + self._random.random())

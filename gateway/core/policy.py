@@ -1,7 +1,7 @@
-"""The compiled policy file: tiers, pools, models, keys and the policy that holds them.
+"""The compiled policy: tiers, pools, models and keys.
 
-`gateway.policy` builds these from a policy file; nothing here reads a file. Everything is immutable: a reload
-makes a new `Policy`, and each request keeps the one it arrived under.
+`gateway.policy` builds these values from a policy file; nothing here reads a file. All values are immutable: a reload
+makes a new `Policy`, and each request keeps the one under which it arrived.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 
 class Metric(StrEnum):
-    """The latencies that an objective can be set on."""
+    """Latencies for which an objective can be set."""
 
     TTFT = "ttft"
     TPOT = "tpot"
@@ -22,7 +22,7 @@ class Metric(StrEnum):
 
 
 class EngineKind(StrEnum):
-    """Engine of a replica: decides metric names and the extra features it understands."""
+    """Engine of a replica. It determines the names of its metrics and the extensions that it understands."""
 
     VLLM = "vllm"
     SGLANG = "sglang"
@@ -31,7 +31,7 @@ class EngineKind(StrEnum):
 
 
 class AdmissionMode(StrEnum):
-    """Whether admission decisions are acted on, only counted, or not taken."""
+    """Whether admission decisions are enforced, only counted (shadow), or not taken (off)."""
 
     ENFORCE = "enforce"
     SHADOW = "shadow"
@@ -46,15 +46,15 @@ class EjectionMode(StrEnum):
 
 
 class OnTotal(StrEnum):
-    """Treatment of an answer that is under way when its time is up."""
+    """Treatment of an answer that is under way when its `total` timeout passes."""
 
     CUT = "cut"
-    """It ends as if it had reached its length limit, and names the reason."""
+    """The answer ends as if it had reached its length limit, and names the reason."""
     ERROR = "error"
 
 
 class Value(StrEnum):
-    """Worth of a good request, times the weight of its tier."""
+    """Unit in which a good request is valued. Its value is multiplied by the weight of its tier."""
 
     REQUEST = "request"
     TOKENS = "tokens"
@@ -64,7 +64,7 @@ class Value(StrEnum):
 class Report(StrEnum):
     """Model name in answers."""
 
-    __hash__ = str.__hash__  # Enum's own is a function in Python
+    __hash__ = str.__hash__  # Enum's own hash is a Python function, and slow
 
     ASKED = "asked"
     """The name that the client asked for."""
@@ -73,25 +73,25 @@ class Report(StrEnum):
 
 
 ASKED_QUANTILE: Final = 0.99
-"""Quantile of an objective set by a request where its tier has none."""
+"""Quantile of an objective that a request sets for a metric without objective in its tier."""
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """`quantile` (0-1, exclusive) of a latency shall be at most `threshold_s` seconds."""
+    """The `quantile` (0-1, exclusive) of a latency must be at most `threshold_s` seconds."""
 
     quantile: float
     threshold_s: float
 
     @property
     def percentile(self) -> str:
-        """`p99` of a quantile of 0.99, `p99.9` of 0.999."""
+        """Name of the quantile: `p99` for 0.99, `p99.9` for 0.999."""
         return f"p{round(self.quantile * 100, 6):g}"
 
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """The objectives of a tier. The bound of a metric is the threshold of its highest percentile; inf if none."""
+    """The objectives of a tier. The bound of a metric is the threshold of its highest percentile, or inf."""
 
     ttft: tuple[Objective, ...] = ()
     tpot: tuple[Objective, ...] = ()
@@ -101,7 +101,7 @@ class Slo:
     tpot_bound_s: float = field(init=False)
     e2e_bound_s: float = field(init=False)
     bounded: bool = field(init=False)
-    """Whether it has any bound at all."""
+    """Whether any metric has a bound."""
 
     def __post_init__(self) -> None:
         for metric in Metric:
@@ -119,15 +119,15 @@ class Slo:
         )
 
     def tightened(self, ttft_s: float | None, tpot_s: float | None) -> Slo:
-        """The same, tightened to the bounds that a request sets. Looser bounds are ignored."""
+        """A copy, tightened to the bounds (seconds) that a request sets. Bounds looser than the tier's are ignored."""
         return replace(self, ttft=_tightened(self.ttft, ttft_s), tpot=_tightened(self.tpot, tpot_s))
 
     def covers(self, output_tokens: int) -> bool:
-        """Whether the e2e objective holds for an answer of so many tokens."""
+        """Whether the e2e objective applies to an answer of this many tokens."""
         return self.e2e_up_to_tokens is None or output_tokens <= self.e2e_up_to_tokens
 
     def met(self, ttft_s: float | None, tpot_s: float | None, e2e_s: float, output_tokens: int) -> bool:
-        """True if every latency that was observed lies within its bound; None means it could not be observed."""
+        """Whether every latency is within its bound. A latency of None could not be observed, and is ignored."""
         if ttft_s is not None and ttft_s > self.ttft_bound_s:
             return False
         if tpot_s is not None and tpot_s > self.tpot_bound_s:
@@ -144,15 +144,15 @@ def _tightened(objectives: tuple[Objective, ...], bound_s: float | None) -> tupl
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """Upper bounds on what one request may cost. All counts are >= 1 unless said otherwise."""
+    """Upper limits on the size of one request. All counts are >= 1 unless said otherwise."""
 
     max_tokens_default: int = 0
-    """Cap for requests without one; 0: the engine gets none either."""
+    """Output cap for requests that set none. With 0, the engine is told no cap."""
     max_tokens_limit: int = 32768
-    """Largest cap that a request may set: about the longest answers of reasoning models."""
+    """Largest output cap that a request may set. The longest answers of reasoning models are about as long."""
     degrade: bool = False
     watch: bool = False
-    """Whether an overlong answer is cut where others need its slot."""
+    """Whether an overlong answer is cut if other requests need its slot."""
     n: int = 1
     best_of: int = 1
     top_logprobs: int = 20
@@ -160,29 +160,29 @@ class Caps:
     prompt_logprobs: int = 0
     """Largest `prompt_logprobs` accepted; 0 forbids them."""
     stop: tuple[str, ...] = ()
-    """Stop sequences added to every generation."""
+    """Stop sequences that are added to every request that generates."""
     batch: int = 256
     """Largest number of prompts, inputs or documents in one request."""
     engine_priority: int | None = None
-    """`priority` set on the upstream request (vLLM: lower is served earlier); None sends none."""
+    """`priority` that is set in the upstream request (vLLM serves lower values earlier). None sets none."""
     media: bool = False
     """Whether messages may carry images, audio or video."""
     stored_responses: bool = False
-    """Whether engines may keep responses, and requests may continue them."""
+    """Whether engines may store responses, and requests may continue stored responses."""
     aggregate: bool = False
-    """Whether unstreamed answers are requested from engines as streams, and assembled."""
+    """Whether unstreamed answers are requested from engines as streams, and then assembled."""
 
     def granted(self, asked: int | None) -> int:
-        """Output tokens granted to a request that asks for this many; None: it sets no cap."""
+        """Output tokens granted to a request that asks for `asked`. None: the request sets no cap."""
         wanted = self.max_tokens_default if asked is None else asked
         return min(wanted or self.max_tokens_limit, self.max_tokens_limit)
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds; inf is no limit.
+    """Timeouts in seconds; inf is no limit.
 
-    `queue` counts from body complete, `ttft` from sent, `idle` between bytes, `total` from head received.
+    `queue` counts from body complete, `ttft` from sent, `idle` from the last byte, `total` from head received.
     """
 
     queue_s: float = 10.0
@@ -191,7 +191,7 @@ class Timeouts:
     total_s: float = 600.0
 
     def narrowed(self, other: Timeouts) -> Timeouts:
-        """The tighter of the two in every phase."""
+        """A copy with the smaller of the two timeouts for each phase."""
         return Timeouts(
             min(self.queue_s, other.queue_s),
             min(self.ttft_s, other.ttft_s),
@@ -204,16 +204,16 @@ NO_TIMEOUTS: Final = Timeouts(math.inf, math.inf, math.inf, math.inf)
 
 
 class CountedTokens(StrEnum):
-    """Which tokens count in a limit of tokens per minute."""
+    """Tokens that count against a limit of tokens per minute."""
 
     ALL = "all"
     UNCACHED = "uncached"
-    """Without the prompt tokens that the engine has in its prefix cache."""
+    """All tokens except prompt tokens that the engine has in its prefix cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one tenant; None is no limit. Rates refill continuously; a full minute is the burst."""
+    """Limits of one tenant; None is no limit. Rates refill continuously. A burst may use a whole minute's limit."""
 
     requests_per_min: float | None = None
     tokens_per_min: float | None = None
@@ -223,7 +223,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionSpec:
-    """Largest P(breach) that is admitted, and the share of doubtful requests that explore (0-1 each)."""
+    """The largest P(breach) that is admitted, and the share of doubtful requests that explore (both 0-1)."""
 
     mode: AdmissionMode = AdmissionMode.ENFORCE
     max_breach_probability: float = 0.5
@@ -232,7 +232,7 @@ class AdmissionSpec:
 
 @dataclass(frozen=True, slots=True)
 class Hedge:
-    """Duplicates past `quantile` of TTFT; `budget` and `holdout` are shares of requests (0-1)."""
+    """A duplicate is sent once TTFT exceeds its `quantile`. `budget` and `holdout` are shares of requests (0-1)."""
 
     quantile: float = 0.95
     budget: float = 0.05
@@ -241,14 +241,14 @@ class Hedge:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Retries before commit, as a share of requests (0-1)."""
+    """Retries before commit. `budget`: retries as a share of requests (0-1)."""
 
     budget: float = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class RepetitionSpec:
-    """An answer is cut once at least `characters` of it are one piece, repeated at least `repeats` times."""
+    """An answer is cut if one text repeats at its end at least `repeats` times, over at least `characters`."""
 
     characters: int = 2000
     repeats: int = 6
@@ -256,24 +256,24 @@ class RepetitionSpec:
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """A class of service. `priority`: lower is served first. `weight`: what one good request is worth."""
+    """A class of service. `priority`: lower values are served first. `weight`: value of one good request."""
 
     name: str
     priority: int = 0
     weight: float = 1.0
     value: Value = Value.REQUEST
     fairness: float = 0.25
-    """How much lower (0-1) the acceptance of one prompt length may be than that of the tier."""
+    """How much lower (0-1) the share of admitted requests of one prompt length may be than the tier's."""
     floor: float = 0.0
-    """Share of service (0-1) that higher tiers cannot take."""
+    """Share of service (0-1) that the tier is guaranteed against more urgent tiers."""
     pools: tuple[str, ...] | None = None
-    """Pools that this tier is bound to; None is every pool of the model."""
+    """Pools that this tier may use; None allows every pool of the model."""
     slo: Slo = Slo()
     caps: Caps = Caps()
     timeouts: Timeouts = Timeouts()
     on_total: OnTotal = OnTotal.CUT
     keep_alive_s: float = 0.0
-    """Longest silence of a stream before a comment is sent, in seconds; 0: no comments."""
+    """A comment is sent in a stream after this many seconds of silence; 0 sends none."""
     repetition: RepetitionSpec | None = None
     limits: Limits = Limits()
     admission: AdmissionSpec = AdmissionSpec()
@@ -282,46 +282,46 @@ class Tier:
     apis: tuple[tuple[str, bool], ...] = ()
     """(API, whether it is served) pairs, for the APIs that the policy names."""
     fallback: str = ""
-    """Model that serves requests which their own model cannot serve in time; empty: none."""
+    """Model that serves requests if their own model cannot serve them in time; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ejection:
-    """When a replica that is slower than its pool, or silent, is ejected. Durations in seconds, shares 0-1."""
+    """Settings of outlier detection: when a slow or silent replica is ejected. Durations in seconds, shares 0-1."""
 
     slowdown: float = 2.0
     """Largest tolerated multiple of the pool's median latency, > 1."""
     time_s: float = 30.0
-    """Duration of the first ejection. The second lasts twice as long, and so on."""
+    """Duration of the first ejection. The second lasts twice as long, the third three times, and so on."""
     max_time_s: float = 300.0
     """Longest ejection."""
     max_share: float = 0.1
     """Share of the pool that may be ejected for slowness; at least one replica, and two of eight or more."""
     panic_share: float = 0.5
-    """If a smaller share of the pool is healthy, slow replicas are used as well."""
+    """If less than this share of the pool is healthy, slow replicas are used as well."""
     probe_s: float = 5.0
-    """Seconds from one probe of an ejected replica to the next."""
+    """Seconds between two probes of an ejected replica."""
     stall_s: float = 5.0
     """Shortest silence of a busy replica that counts as a stall."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How a pool's replicas are watched. Intervals and durations in seconds."""
+    """Settings of health checks and breakers of a pool's replicas. Intervals and durations in seconds."""
 
     path: str = "/health"
     interval_s: float = 2.0
     timeout_s: float = 2.0
     failures: int = 3
-    """Consecutive failures (active checks and connections together) that open the breaker."""
+    """Number of consecutive failures, of checks and requests together, that opens the breaker."""
     open_s: float = 5.0
-    """How long an open breaker blocks requests before one probe."""
+    """An open breaker becomes half-open after this many seconds."""
     metrics_path: str = "/metrics"
     scrape_interval_s: float = 1.0
     warmup: int = 0
-    """One-token completions that a replica must answer before it serves again."""
+    """Number of one-token completions that a replica must answer before it serves (again)."""
     slow_start_s: float = 30.0
-    """Duration of the slow start of a replica that is added or comes back; 0: none."""
+    """Duration of the slow start of a replica that is added or comes back; 0 for none."""
     ejection: Ejection | None = Ejection()
 
 
@@ -335,11 +335,11 @@ class ReplicaSpec:
     name: str
     url: str
     dp_rank: int | None = None
-    """Value of `X-data-parallel-rank` (>= 0) in its requests; None: the URL has one engine."""
+    """Value of the header `X-data-parallel-rank` (>= 0) in its requests; None if the URL has only one engine."""
 
     @property
     def server(self) -> str:
-        """Name of its process, without the rank."""
+        """Name of the replica's server process: its name without the rank."""
         return self.name if self.dp_rank is None else self.name.partition("#")[0]
 
 
@@ -349,25 +349,25 @@ class SessionKey(StrEnum):
     HEADER = "header"
     PROMPT_CACHE_KEY = "prompt_cache_key"
     METADATA = "metadata.user_id"
-    """The session in it, as Claude Code writes it."""
+    """The session id inside `metadata.user_id`, in the form that Claude Code writes."""
     USER = "user"
-    """The field `user`; in Messages all of `metadata.user_id`."""
+    """The field `user`; in the Messages API the whole of `metadata.user_id`."""
     FIRST_MESSAGE = "first-message"
     """The prompt up to its first user message, which every turn of a conversation repeats."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionKeys:
-    """Where the name of a session is looked for. The first of `keys` that a request has names its session."""
+    """Where to find the name of a session in a request. The first of `keys` that a request has is used."""
 
     header: str = "x-session-id"
-    """In lower case."""
+    """Name of the header, in lower case."""
     keys: tuple[SessionKey, ...] = (SessionKey.HEADER, SessionKey.PROMPT_CACHE_KEY, SessionKey.METADATA)
 
 
 @dataclass(frozen=True, slots=True)
 class PoolSpec:
-    """Replicas that are alike. `max_prompt_tokens` None: anything fits. `slots` per replica, None: learned."""
+    """A pool of equal replicas. `max_prompt_tokens` None: any prompt fits. `slots`: per replica; None: learned."""
 
     name: str
     replicas: tuple[ReplicaSpec, ...]
@@ -375,50 +375,50 @@ class PoolSpec:
     max_prompt_tokens: int | None = None
     slots: int | None = None
     queue_limit: int = 256
-    """Requests that may wait for a slot."""
+    """Number of requests that may wait for a slot."""
     queue_bytes: int = 256 * 1024 * 1024
-    """Bytes of request bodies that may wait for a slot. Bodies of agents, with files and pictures, are 2 to 10 MB."""
+    """Total bytes of the bodies of waiting requests. Bodies of coding agents with files have 2 to 10 MB each."""
     connect_timeout_s: float = 2.0
     timeouts: Timeouts = NO_TIMEOUTS
     kv_headroom: float | None = None
-    """Share (0-1) of the engines' KV cache kept free for growing answers; None: the forecast decides."""
+    """Share (0-1) of the KV cache to keep free for growing answers. None: as much as their forecast needs."""
     reserve: tuple[tuple[str, float], ...] = ()
-    """(tier, share 0-1) pairs: slots of the whole pool reserved for this tier."""
+    """(tier, share 0-1) pairs: the share of the pool's slots that is reserved for the tier."""
     spill_from: tuple[str, ...] = ()
     router: str = "least-prefill"
     affinity: bool = True
-    """Whether prompts go to engines that have cached their beginning."""
+    """Whether prompts are preferably sent to engines that have cached their beginning."""
     strict_sessions: bool = False
-    """Whether only a session's home may serve it."""
+    """Whether a session may be served only by its home replica."""
     sessions: SessionKeys = field(default=SessionKeys(), repr=False)
-    """For the proxy, which names sessions: nothing here depends on it."""
+    """Used only by the proxy, which names sessions."""
     health: Health = Health()
     upstream_key: str | None = field(default=None, repr=False)
     """Bearer token that the replicas require, if any."""
     cache_key: str | None = field(default=None, repr=False)
-    """Secret from which the cache salt of each tenant is made; None: tenants share prefix caches."""
+    """Secret from which each tenant's cache salt is made. None: tenants share prefix caches."""
 
     def takes(self, prompt_tokens: int, prompts: int = 1) -> bool:
-        """Whether a batch of this many prompts and tokens fits, by the mean length."""
+        """Whether `prompts` prompts of `prompt_tokens` in total fit, by their mean length."""
         return self.max_prompt_tokens is None or prompt_tokens <= self.max_prompt_tokens * prompts
 
 
 @dataclass(frozen=True, slots=True)
 class Mirror:
-    """A shadow pool that gets copies of a `share` (0-1) of a model's requests, at most `limit` at a time."""
+    """A shadow pool gets copies of the share `share` (0-1) of a model's requests, at most `limit` at a time."""
 
     to: str
     share: float
     limit: int = 8
     upstream: str = ""
-    """Name that the shadow pool knows the model by; empty: the same."""
+    """Name of the model at the shadow pool; empty if it is the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A name clients use. `upstream` is the name the replicas know it by. `any_name`: the catch-all model `*`.
+    """A model by the name that clients use. `upstream`: its name at replicas. `any_name`: it is the catch-all `*`.
 
-    `pools` of a split are those of its arms, in their order.
+    If it is split, `pools` are the pools of its arms, in their order.
     """
 
     name: str
@@ -429,10 +429,10 @@ class Model:
     any_name: bool = False
     report: Report = Report.ASKED
     split: tuple[tuple[str, int], ...] = ()
-    """Arms (model, weight) that share its requests; empty: it serves them itself."""
+    """Arms (model, weight) among which its requests are split; empty if it is not split."""
     mirror: Mirror | None = None
     has_adapters: bool = True
-    """Whether the LoRA adapters that its replicas list are served."""
+    """Whether LoRA adapters that the replicas list are served, under their own names."""
 
     def sent_as(self, asked: str) -> str:
         """The model name sent to replicas when a client asked for `asked`."""
@@ -453,37 +453,37 @@ ANONYMOUS: Final = "anonymous"
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """One whole policy. `generation` counts loads of this process; `digest` is of the source text."""
+    """A whole policy. `generation`: number of the load in this process. `digest`: hash of the source text."""
 
     models: Mapping[str, Model]
-    """Models by name and by alias. The key "*" holds the catch-all, if any."""
+    """Models by name and by alias. The key "*" is the catch-all, if there is one."""
     pools: Mapping[str, PoolSpec]
     tiers: Mapping[str, Tier]
     keys: Mapping[bytes, Key]
-    """Keys by SHA-256. If empty, no key is needed, and every request belongs to `default_tier`."""
+    """Keys by SHA-256. If there are none, no key is needed, and every request belongs to `default_tier`."""
     default_tier: str
     generation: int = 0
     digest: str = ""
     open_on_any_address: bool = False
-    """Whether the policy explicitly allows serving without keys beyond loopback."""
+    """Whether the policy explicitly allows serving without keys on other addresses than loopback."""
     host_names: tuple[str, ...] = ()
-    """Names in a Host header that are served without keys, in lower case."""
+    """Names in the Host header (lower case) that are accepted when no keys are set."""
     origins: tuple[str, ...] = ()
-    """Origins of web pages that may use the API, in lower case; "*" is every one."""
+    """Origins of web pages that may use the API, in lower case; "*" allows all."""
     max_body_bytes: int | None = None
-    """Largest request body, decoded; None: the setting of the process."""
+    """Largest request body in bytes, after decoding. None: the setting of the process applies."""
     _routes: dict[tuple[str, str], tuple[PoolSpec, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    """Cache of routes. Otherwise a policy never changes."""
+    """Cache of `route`: the only part of a policy that changes."""
     _timeouts: dict[tuple[str, str], Timeouts] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def model(self, name: str) -> Model | None:
-        """The model that a client's `name` stands for, or None if this policy has none."""
+        """The model that clients call `name`; None if the policy has no such model."""
         return self.models.get(name) or self.models.get("*")
 
     def route(self, model: Model, tier: Tier) -> tuple[PoolSpec, ...]:
-        """The pools that serve `model` to `tier`, in the order of trial."""
+        """The pools that serve `model` to `tier`, in the order in which they are tried."""
         route = self._routes.get((model.name, tier.name))
         if route is None:
             allowed = tier.pools
@@ -492,7 +492,7 @@ class Policy:
         return route
 
     def timeouts(self, tier: Tier, pool: str) -> Timeouts:
-        """Timeouts of `tier` and of the pool, the tighter in every phase."""
+        """The smaller of the timeouts of `tier` and of the pool, for each phase."""
         timeouts = self._timeouts.get((tier.name, pool))
         if timeouts is None:
             timeouts = self._timeouts[tier.name, pool] = tier.timeouts.narrowed(self.pools[pool].timeouts)

@@ -1,16 +1,15 @@
-"""The nouns of a request: the request itself, the results of its attempts, and its record.
+"""Values about a request: the request itself, the results of its attempts, and its record.
 
 Time anchors, all from `time.monotonic` (seconds), all of one request:
 
     head_at       request head received         absolute deadlines count from here
-    body_at       request body complete         the SLO clocks start: TTFT, e2e and queue time
+    body_at       request body complete         TTFT, e2e and queue time start
     sent_at       attempt written to a replica  engine TTFT, the TTFT timeout and the hedge clock start
     first_at      first content token           TTFT ends, TPOT starts; commit of a streamed answer
     ended_at      answer complete or refused    TPOT and e2e end
 
-Values made for every request (requests, commands, records) are never changed, yet not frozen: a frozen dataclass takes
-four times as long to make. Their `__init__` is written out: the one that `dataclass` generates is never compiled, and
-takes ten times as long.
+Values made for every request (requests, commands, records) never change, yet are not frozen: that takes four times as
+long to make. Their `__init__` is written out: one that `dataclass` generates is not compiled, and takes ten times.
 """
 
 from __future__ import annotations
@@ -28,11 +27,10 @@ class Random(Protocol):
 
     def random(self) -> float:
         """A float in [0, 1)."""
-        ...
 
 
 class Endpoint(StrEnum):
-    """The API calls that reach a replica; the value is the path."""
+    """API calls that reach a replica. The value is the path."""
 
     __hash__ = str.__hash__  # Enum's own is a function in Python
 
@@ -55,13 +53,13 @@ class Endpoint(StrEnum):
 
 
 GENERATING: Final = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.RESPONSES, Endpoint.MESSAGES})
-"""Endpoints whose answers have an output cap. The others answer with numbers, or with text as long as the input."""
+"""Endpoints that generate text, so their answers have an output cap."""
 WEIGHTLESS: Final = frozenset({Endpoint.TOKENIZE, Endpoint.DETOKENIZE})
-"""Endpoints that an engine answers without its GPU, so no latency is learned from them."""
+"""Endpoints that an engine answers without its GPU. No latency is learned from them."""
 
 
 class Reason(StrEnum):
-    """Why a request was not served: the machine-readable reason, `x-tailgate-reason` and a metric label."""
+    """Why a request was not served: the machine-readable reason in `x-tailgate-reason`, and a metric label."""
 
     __hash__ = str.__hash__  # Enum's own is a function in Python
 
@@ -81,7 +79,7 @@ class Reason(StrEnum):
     EXPECTATION_FAILED = "expectation-failed"
     NO_WEBSOCKETS = "no-websockets"
     RECEIVING_FULL = "receiving-full"
-    # refused for what it did to replicas
+    # refused because it seems to kill replicas
     QUARANTINED = "quarantined"
     # impossible whatever the load
     CONTEXT_LENGTH = "context-length"
@@ -92,7 +90,7 @@ class Reason(StrEnum):
     LIMIT_CONCURRENCY = "limit-concurrency"
     # contended: worth trying again
     PREDICTED = "predicted-breach"
-    """The forecast says that it would miss its objective."""
+    """By its forecast, the request would miss an objective."""
     QUEUE_FULL = "queue-full"
     EVICTED = "evicted"
     # no capacity at all
@@ -104,106 +102,106 @@ class Reason(StrEnum):
     TTFT_TIMEOUT = "ttft-timeout"
     IDLE_TIMEOUT = "idle-timeout"
     TOTAL_TIMEOUT = "total-timeout"
-    # cut by us, since it would not have ended well by itself
+    # cut by us, because the answer would not have ended well
     REPETITION = "repetition"
     OUTPUT_LENGTH = "output-length"
-    # the replica's doing
+    # caused by the replica
     UPSTREAM_UNREACHABLE = "upstream-unreachable"
     UPSTREAM_BUSY = "upstream-busy"
     UPSTREAM_ERROR = "upstream-error"
     UPSTREAM_TRUNCATED = "upstream-truncated"
     UPSTREAM_UNREADABLE = "upstream-unreadable"
     UPSTREAM_REJECTED = "upstream-rejected"
-    # the client's doing
+    # caused by the client
     CLIENT_GONE = "client-gone"
     CLIENT_STALLED = "client-stalled"
-    # ours
+    # caused by the gateway
     INTERNAL = "internal"
 
 
 class Outcome(StrEnum):
-    """How a request ended, for metrics. Goodput counts OK within the SLO over everything in the denominator."""
+    """How a request ended, for metrics. Goodput is (OK and within the SLO) / (all outcomes that count)."""
 
     __hash__ = str.__hash__  # Enum's own is a function in Python
 
     OK = "ok"
     REFUSED = "refused"
-    """By us, for want of capacity: a miss. So are the next three."""
+    """Refused by us for lack of capacity. Counts as a miss, like the next three."""
     TIMEOUT = "timeout"
     CUT = "cut"
-    """We ended an answer that had begun, and said so in it."""
+    """We ended an answer that had begun. The answer says so."""
     ERROR = "error"
     QUOTA = "quota"
-    """The tenant's own limit: counted apart."""
+    """The tenant exceeded its limit. Does not count in goodput, like the next two."""
     INVALID = "invalid"
-    """The request was wrong (4xx): counted apart."""
+    """The request was invalid (4xx)."""
     ABANDONED = "abandoned"
-    """The client left: counted apart."""
+    """The client left."""
 
     @property
     def counts(self) -> bool:
-        """Whether goodput's denominator includes it."""
+        """Whether the outcome counts in goodput's denominator."""
         return self in (Outcome.OK, Outcome.REFUSED, Outcome.TIMEOUT, Outcome.CUT, Outcome.ERROR)
 
 
 class CountSource(StrEnum):
-    """Where the count in a `count_tokens` answer came from. A metric label."""
+    """Source of the count in a `count_tokens` answer. A metric label."""
 
     ENGINE = "engine"
     TOKENIZER = "tokenizer"
     ESTIMATE = "estimate"
-    """The learned ratio of tokens to bytes."""
+    """Estimated by the learned ratio of tokens to bytes."""
 
 
 class MirrorResult(StrEnum):
-    """Outcome of a copy that was due. A metric label."""
+    """Outcome of a copy for a shadow pool. A metric label."""
 
     OK = "ok"
     FAILED = "failed"
-    """The shadow pool had no replica up, answered without success, or not in time."""
+    """No replica of the shadow pool was up, or its answer was an error or too late."""
     FULL = "full"
-    """Too many copies, or bytes of them, were under way, so it was not sent."""
+    """Not sent, because too many copies, or too many bytes of copies, were under way."""
     SHEDDING = "shedding"
-    """The gateway was short of capacity, so it was not sent."""
+    """Not sent, because the gateway was short of capacity."""
 
 
 class Callback(StrEnum):
-    """The callback of ours that raised: a bug. A metric label."""
+    """Kind of the gateway's own callback that raised an exception (a bug). A metric label."""
 
     DECISION = "decision"
     """A call of the controller."""
     COMMAND = "command"
-    """Carrying out its commands."""
+    """Carrying out commands of the controller."""
     REPLICA = "replica"
-    """Bytes or news from a connection: to a replica, of a client, to the admin port."""
+    """Bytes or events of a connection: to a replica, from a client, or to the admin port."""
     CLIENT = "client"
     ADMIN = "admin"
     TIMER = "timer"
     """A deadline of a connection, or periodic work."""
     WATCH = "watch"
-    """A health check, a scrape or a list of models."""
+    """Handling a health check, a scrape or a list of models."""
 
 
 class HedgeResult(StrEnum):
-    """Result of a hedge: a request that was sent a second time because its first token was late."""
+    """Result of a hedge: a request was sent a second time because its first token was late."""
 
     WON = "won"
     LOST = "lost"
-    """The first attempt had the first token after all."""
+    """The first attempt had its first token before the duplicate."""
     FAILED = "failed"
-    """Neither had one."""
+    """Neither attempt had a first token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """The beginning of a prompt: its leading blocks, each named by a hash of the prompt up to the block's end."""
+    """The leading blocks of a prompt. Each block is named by a hash of the prompt up to the block's end."""
 
     blocks: tuple[int, ...] = ()
-    """Hashes (64 bits), the shortest beginning first."""
+    """Hashes (64 bits) of the blocks, from the beginning of the prompt."""
     ends: tuple[int, ...] = ()
     """Bytes of the prompt up to the end of each block, ascending."""
-    size: int = 0  # bytes of the whole prompt, as it was hashed
-    has_media: bool = False  # whether a part of it represents pictures or sound, at an estimated size
+    size: int = 0  # bytes of the whole prompt in the form that is hashed
+    has_media: bool = False  # whether pictures or sound are part of the prompt, with an estimated size
 
 
 NO_PREFIX: Final = Prefix()
@@ -211,7 +209,7 @@ NO_PREFIX: Final = Prefix()
 
 @dataclass(slots=True, init=False)
 class Request:
-    """One request that wants a replica. Filled once by the caller, then read only."""
+    """A request that needs a replica. The caller fills it once; then it is only read."""
 
     id: int
     policy: Policy
@@ -221,42 +219,41 @@ class Request:
     endpoint: Endpoint
     stream: bool
     prompt_bytes: int
-    """UTF-8 bytes of everything that becomes prompt: messages, tools, instructions."""
+    """UTF-8 bytes of all parts that become prompt: messages, tools, instructions."""
     prompt_exact: int | None
-    """Prompt tokens where known exactly (token ids, a tokenizer); else None and an estimate is learned."""
+    """Exact number of prompt tokens (from token ids or a tokenizer); None if only an estimate is possible."""
     max_tokens: int | None
-    """Output tokens per choice that the client asked for; None without a figure."""
+    """Output cap per choice that the client set; None if it set none."""
     choices: int
-    """Number of sequences generated: n (or best_of) times the batch size, >= 1."""
+    """Number of sequences to generate: n (or best_of) times `batch`, >= 1."""
     body_bytes: int
     head_at: float
     body_at: float
     batch: int = 1
-    """Number of prompts. Each has to fit a pool by itself."""
+    """Number of prompts in the request. Each has to fit a pool by itself."""
     asked_model: str = ""
-    """Model name that the client asked for, where `model` is the catch-all."""
+    """Model name that the client asked for, if `model` is the catch-all."""
     body_hash: int | None = None
-    """64-bit hash of the body; None as long as the controller has no `suspects`."""
+    """64-bit hash of the body; None while the controller has no `suspects`."""
     slo: Slo | None = None
-    """SLO of its tier, tightened as the request asks for; None: that of the tier."""
+    """The tier's SLO, tightened as the request asks for; None if it is the tier's own."""
     assembled: bool = False
-    """Whether its replica streams to us, and the client gets the answer as a whole."""
+    """Whether the replica streams the answer to us, while the client gets it as a whole."""
     prefix: Prefix = NO_PREFIX
-    """Finds the replicas that have already read the beginning of its prompt."""
+    """Hashes of the prompt's beginning, by which replicas that have it cached are found."""
     split: str = ""
-    """Split model that the client asked for, where `model` is an arm of it."""
+    """Name of the split model that the client asked for, if `model` is an arm of it."""
     is_token_ids: bool = False
-    """Whether its prompt is token ids, which mean something to its own model alone."""
+    """Whether the prompt consists of token ids, which have a meaning only for this model."""
     fallback_of: str = ""
-    """Model that would have served it, where `model` is the fallback of its tier."""
+    """Name of the model that the client asked for, if `model` is the fallback of its tier."""
     adapter: str = ""
-    """LoRA adapter of `model` that it asks for, under the name that replicas list; empty: none."""
+    """LoRA adapter that the client asked for, under the name that replicas list; empty if none."""
     session: Session | None = None
-    """The session that it belongs to, if it names one."""
     comeback: bool = False
-    """Whether its client says that it tries again."""
+    """Whether the client says that this is a retry."""
     stored: StoredResponse | None = None
-    """The response that it continues, if any."""
+    """The stored response that the request continues; None if none."""
 
     def __init__(
         self,
@@ -318,54 +315,52 @@ class Request:
 
     @property
     def visible(self) -> bool:
-        """Whether its first token, and each after it, can be seen as it comes."""
+        """Whether the tokens of its answer can be seen one by one as they come."""
         return self.stream or self.assembled
 
 
 class AttemptOutcome(StrEnum):
-    """How one attempt at one replica ended."""
-
     __hash__ = str.__hash__  # Enum's own is a function in Python
 
     COMPLETE = "complete"
     REJECTED = "rejected"
     """The engine answered 4xx: the request's fault, neutral to health."""
     BUSY = "busy"
-    """The engine answered 429 or 503, or a 200 that carries such an error: neutral to the breaker."""
+    """The engine answered 429 or 503, or a 200 that contains such an error: neutral to the breaker."""
     CLOSING = "closing"
-    """The engine answered that it is shutting down. It has not worked on the request, and takes no others."""
+    """The engine answered that it is shutting down. It has not worked on the request, and accepts no others."""
     FAILED = "failed"
     """The engine answered another 5xx, or an error event."""
     UNREACHABLE = "unreachable"
-    """No connection; the replica never saw the request."""
+    """No connection could be made: the replica never saw the request."""
     CONNECT_TIMEOUT = "connect-timeout"
     RESET = "reset"
     """The connection broke before any byte of the answer."""
     TRUNCATED = "truncated"
-    """The answer broke off, was not HTTP, or was given up by the engine."""
+    """The answer broke off, was not HTTP, or was aborted by the engine."""
     UNREADABLE = "unreadable"
     """The answer is complete HTTP, but its content cannot be forwarded: neutral to health."""
     CANCELLED = "cancelled"
-    """We closed it: the client left, a deadline passed, or another attempt won."""
+    """We closed the attempt: the client left, a deadline passed, or another attempt won."""
 
 
 @dataclass(slots=True, init=False)
 class AttemptResult:
-    """Facts at the end of an attempt. Token counts are the engine's own `usage`, None where it gave none."""
+    """The result of an attempt. Token counts are from the engine's `usage`; None if it sent none."""
 
     end: AttemptOutcome
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     tokens_seen: int = 0
-    """Events with content that passed: the estimate of output tokens without a usage."""
+    """Number of events with content that were forwarded. It is the estimate of output tokens if there is no usage."""
     status: int | None = None
     retry_after_s: float | None = None
     body_hash: int | None = None
-    """64-bit hash of the body, where the connection broke off before commit."""
+    """64-bit hash of the request body, if the connection broke before commit."""
     empty: bool = False
-    """Whether it is complete but useless: nothing was generated, or it cannot be read."""
+    """Whether the answer is complete but useless: nothing was generated, or it cannot be read."""
     cached_tokens: int | None = None
-    """Prompt tokens that the engine found in its prefix cache; None if it does not say."""
+    """Prompt tokens that the engine found in its prefix cache; None if it does not report them."""
 
     def __init__(
         self,
@@ -392,35 +387,35 @@ class AttemptResult:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Result of a health check, a scrape or a model list of one replica; None for a figure it lacks."""
+    """Result of a health check, a scrape or a model list of one replica. Missing values are None."""
 
     healthy: bool | None = None
     waiting: int | None = None
     running: int | None = None
     kv_fraction: float | None = None
     preemptions: int | None = None
-    """Requests that lost their KV cache for want of room, since the engine started."""
+    """Number of preemptions since the engine started: requests that lost their KV cache because it was full."""
     context_tokens: int | None = None
-    """The shortest `max_model_len` of the models it serves."""
+    """The smallest `max_model_len` of the models that the replica serves."""
     late: bool = False
     """Whether the health check timed out."""
     adapters: tuple[str, ...] | None = None
-    """LoRA adapters that it lists,"""
+    """LoRA adapters that the replica lists."""
     max_adapters: int | None = None
-    """how many of them it can have in one batch,"""
+    """How many LoRA adapters it can have in one batch."""
     active_adapters: tuple[str, ...] | None = None
-    """and which adapters have requests there, running or waiting."""
+    """LoRA adapters with running or waiting requests there."""
     cache_queries: int | None = None
-    """Prompt tokens looked up in the prefix cache since the engine started,"""
+    """Prompt tokens that were looked up in the prefix cache since the engine started."""
     cache_hits: int | None = None
-    """and those that were found."""
+    """Prompt tokens that were found in the prefix cache since the engine started."""
     asked_at: float | None = field(default=None, compare=False)
-    """Start of the health check; None: just now. Two samples with equal figures are equal whatever its value."""
+    """Start of the health check; None stands for now. It is ignored when samples are compared."""
 
 
 @dataclass(slots=True, init=False)
 class Record:
-    """One request from end to end, for metrics, logs and the journal. Durations in seconds."""
+    """Record of a request that is over, for metrics, logs and the journal. Durations in seconds."""
 
     request: Request
     outcome: Outcome
@@ -428,30 +423,30 @@ class Record:
     pool: str | None
     replica: str | None
     queue_s: float
-    """From body complete to the first dispatch, or to the end without one."""
+    """From body complete to the first dispatch, or to the end if there was none."""
     ttft_s: float | None
     """From body complete to the first content token; None if there was none, or the answer was not streamed."""
     tpot_s: float | None
-    """(ended - first token) / (output tokens - 1); None below two tokens, or where TTFT is None."""
+    """(ended - first token) / (output tokens - 1); None for fewer than two tokens, or if TTFT is None."""
     e2e_s: float
     prompt_tokens: int
     output_tokens: int
     tokens_exact: bool
-    """Whether the counts are the engine's `usage`; else they are our estimate."""
+    """Whether the token counts are from the engine's `usage`; if not, they are estimates."""
     good: bool
-    """OK and within every bound of its tier's SLO."""
+    """Whether the outcome is OK and every latency is within its bound."""
     attempts: int
     breach: float | None = None
-    """P(breach) as forecast on arrival; None without a forecast."""
+    """P(breach) that was forecast on arrival; None without a forecast."""
     would_shed: bool = False
-    """Whether its tier is in shadow, and enforcement would have shed it."""
+    """Whether the tier's mode is `shadow`, and `enforce` would have shed the request."""
     explored: bool = False
-    """Whether it was admitted by exploration: doubtful, but let in to learn from."""
+    """Whether the request was doubtful and was admitted as exploration, to learn from its outcome."""
     degraded: bool = False
     hedged: HedgeResult | None = None
     waited: bool = False
     in_vain: float | None = None
-    """P(it is refused after waiting), as forecast when it was queued; None without a wait or a forecast."""
+    """P(refused after waiting) that was forecast when it was queued; None without a wait or a forecast."""
 
     def __init__(
         self,
@@ -498,3 +493,8 @@ class Record:
         self.hedged = hedged
         self.waited = waited
         self.in_vain = in_vain
+
+    @property
+    def admission(self) -> int:
+        """Index of its count among four: refused and admitted newcomers, then refused and admitted comebacks."""
+        return 2 * self.request.comeback + (self.attempts > 0)

@@ -1,4 +1,4 @@
-"""Requests under way and their attempts: each opened once, each closed once."""
+"""State of requests under way and of their attempts."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from gateway.core.queueing.request import QueuedRequest
 from gateway.core.request import GENERATING, HedgeResult, Outcome, Reason, Record, Request
 
 UNNAMED_TOKENS: Final = 1024
-"""Output tokens reserved for an uncapped answer until its usage is known. The limit would allow one at a time."""
+"""Output tokens reserved for an uncapped answer until its usage is known. Reserving `max_tokens_limit` would let a
+tenant have only one request at a time.
+"""
 
 
 class Attempt:
-    """One try at one replica. It holds its slot until it is closed."""
+    """One try of a request at one replica. It holds its slot until it is closed."""
 
     __slots__ = (
         "cancelled",
@@ -46,17 +48,17 @@ class Attempt:
         self.replica = slot.replica
         self.opened_at = slot.opened_at
         self.first = not live.attempts
-        """Whether it is the first of its request."""
+        """Whether it is the first attempt of its request."""
         self.hedge = hedge
-        """Whether it runs beside a late attempt of the same request."""
+        """Whether it is a hedge: it runs beside a late attempt of the same request."""
         self.prompt_tokens = slot.prompt_tokens
-        """The estimate of when it was opened."""
+        """Prompt tokens, as estimated when the attempt was opened."""
         self.indexed_tokens = 0
-        """Prompt tokens that the index of its replica's prefix cache had then,"""
+        """Prompt tokens that the replica's prefix index had when the attempt was opened."""
         self.predicted_tokens = 0
-        """and how many of them were assumed to be cached."""
+        """How many of `indexed_tokens` were expected to be in the engine's cache."""
         self.facts: AttemptPrediction | None = None
-        """The load that it met and the latencies predicted for it; only the forecaster writes it."""
+        """The load that it met, and its predicted latencies. Only the forecaster sets it."""
         self.sent_at: float | None = None
         self.first_at: float | None = None
         self.last_at = slot.opened_at
@@ -64,14 +66,16 @@ class Attempt:
         self.tokens = 0
 
     def predicted_of(self, prompt_tokens: int) -> int:
-        """`predicted_tokens` of a prompt of so many tokens, as its engine counts them."""
+        """`predicted_tokens`, scaled to the engine's own count of `prompt_tokens`."""
         return self.predicted_tokens * prompt_tokens // self.prompt_tokens if self.predicted_tokens else 0
 
 
 Sizes: TypeAlias = tuple[int, int, int, int]
 Flags: TypeAlias = tuple[bool, bool, bool, bool]
 Standing: TypeAlias = tuple[Pool | None, Timeouts, Forecast | None, float, Sizes, Flags]
-"""Pool, timeouts, forecast, deadline, sizes of prompt and answer, and how it was admitted."""
+"""Decisions about a request so far: pool, timeouts, forecast, deadline, sizes of prompt and answer, flags of
+admission.
+"""
 
 
 class RequestState(QueuedRequest):
@@ -116,39 +120,41 @@ class RequestState(QueuedRequest):
     def __init__(self, request: Request) -> None:
         super().__init__(request)
         self.visible = request.visible
-        """Whether the tokens of its answer can be seen as they come."""
+        """Whether the tokens of the answer can be seen one by one as they come."""
         self.body_hash = request.body_hash
-        """64-bit hash of the body, once quarantine needs it (fleet/quarantine.py)."""
+        """64-bit hash of the body; None until quarantine needs it (fleet/quarantine.py)."""
         self.pool: Pool | None = None
         self.replica: Replica | None = None
-        """The replica of the latest attempt; the committed one once there is a commit."""
+        """The replica of the committed attempt, or else of the latest attempt."""
         self.slo = request.slo or request.tier.slo
         self.timeouts = request.tier.timeouts
-        """Timeouts of its tier and, once it has one, of its pool, by the policy of when it arrived."""
+        """Timeouts of the tier, and of the pool once there is one, by the policy under which the request arrived."""
         self.charged = 0.0
-        """Tokens charged to its tenant in the order of turns."""
+        """Tokens charged so far to its tenant's turns."""
         self.would_shed = False
-        """Whether its tier is in shadow, and enforcement would have shed it."""
+        """Whether the tier's mode is `shadow`, and `enforce` would have shed the request."""
         self.given_up: Replica | None = None
-        """The replica that it goes to since no replica would serve it in time (admission/overflow.py)."""
+        """The given-up replica to which it is sent, since no replica would serve it in time (admission/overflow.py)."""
         self.explored = False
-        """Whether it was admitted by exploration: doubtful, but let in to learn from."""
+        """Whether the request was doubtful and was admitted as exploration, to learn from its outcome."""
         self.owed = False
-        """Whether it was admitted though it is doubtful, since too few of its length were."""
+        """Whether the request was doubtful and was admitted because too few prompts of its length were."""
         self.counted = False
-        """Whether it was counted among the admitted of its length."""
+        """Whether `LengthFairness` counts it as admitted."""
         self.degraded = False
-        """Whether its answer is capped lower than it asked for, to be in time."""
+        """Whether the answer is capped lower than the client asked for, to come in time."""
         self.hedged: HedgeResult | None = None
-        """Result of its hedge; FAILED until there is a first token, None without a hedge."""
+        """Result of the hedge: FAILED until there is a first token, None without a hedge."""
         self.prompt_tokens = 0
-        """Tokens of all prompts together. An upper estimate until an engine has counted."""
+        """Tokens of all prompts together. It is a high estimate until an engine has counted them."""
         self.cached_tokens = 0
-        """Prompt tokens not charged to its tenant: predicted on arrival, reported by the engine at the end."""
+        """Cached prompt tokens, which are not charged to the tenant. They are predicted on arrival, and reported by the
+        engine at the end.
+        """
         self.prompt_likely = 0
-        """Tokens of one prompt: the middle of the lower and upper estimate."""
+        """Tokens of one prompt: the mean of the low and the high estimate."""
         self.least_unread = 0
-        """Prompt tokens to be read at the replica that had the longest part of it cached when it came."""
+        """Prompt tokens that the replica with the best cache would have to read, as of the request's arrival."""
         self.max_tokens = 0
         self.reserved_tokens = 0
         self.output_tokens = 0
@@ -158,7 +164,7 @@ class RequestState(QueuedRequest):
         self.reached = False
         """Whether any attempt was sent to an engine."""
         self.waiting = self.waited = False
-        """Whether it is queued, and whether it ever was."""
+        """Whether the request is queued now, and whether it ever was."""
         self.committed: Attempt | None = None
         self.dispatched_at: float | None = None
         self.first_at: float | None = None
@@ -179,33 +185,34 @@ class RequestState(QueuedRequest):
         return f"<RequestState {who}, {place}, {state}, open attempts: {attempts}>"
 
     def move(self, pool: Pool) -> None:
-        """Assign it to `pool`."""
+        """Assign the request to `pool`."""
         self.pool = pool
         self.timeouts = self.request.policy.timeouts(self.request.tier, pool.spec.name)
 
     def standing(self) -> Standing:
-        """Decisions about it so far."""
+        """Copy the decisions about the request, for `restore`."""
         flags = self.would_shed, self.explored, self.owed, self.degraded
         sizes = self.prompt_tokens, self.prompt_likely, self.least_unread, self.max_tokens
         return self.pool, self.timeouts, self.forecast, self.deadline, sizes, flags
 
     def restore(self, standing: Standing) -> None:
-        """Forget the decisions about it since then."""
+        """Return to the decisions that `standing` copied."""
         self.pool, self.timeouts, self.forecast, self.deadline, sizes, flags = standing
         self.prompt_tokens, self.prompt_likely, self.least_unread, self.max_tokens = sizes
         self.would_shed, self.explored, self.owed, self.degraded = flags
 
     def cap(self) -> None:
-        """Grant the output tokens that it asks for, within the tier's caps."""
+        """Set `max_tokens` to the output tokens that the request asks for, within the tier's caps."""
         if self.request.endpoint in GENERATING:
             self.max_tokens = self.request.tier.caps.granted(self.request.max_tokens)
 
     @property
     def is_capped(self) -> bool:
-        """Whether its engine is told a cap on its output tokens.
+        """Whether the engine is told a cap on the output tokens.
 
-        It is not told one if client and tier set none and the context leaves less than the tier's limit. The engine's
-        own bound is tighter then. The prompt is an estimate, and an engine may refuse a cap that does not fit.
+        No cap is sent if neither client nor tier sets one and the engine's context leaves less than the tier's limit.
+        Then the engine's own bound is tighter anyway. The prompt length is only an estimate, so a cap might not fit,
+        and the engine would refuse it.
         """
         if self.request.max_tokens is not None or self.degraded:
             return True
@@ -215,12 +222,12 @@ class RequestState(QueuedRequest):
 
     @property
     def can_be_cut(self) -> bool:
-        """Whether the client has part of a visible answer, which can end without an error."""
+        """Whether the client has a part of a visible answer, which can be ended without an error."""
         return self.visible and self.outcome is None and self.committed in self.open
 
     @property
     def most_tokens(self) -> int:
-        """The most tokens of its prompts and answers that its tenant may be charged.
+        """The most tokens that the tenant may be charged for this request. The tenant must have as many left.
 
         The tenant must have as many left.
         """
@@ -237,14 +244,14 @@ class RequestState(QueuedRequest):
         return self.replica.budget.overfilled_at >= self.dispatched_at
 
     def decide(self, outcome: Outcome, why: Reason | None, now: float) -> None:
-        """Decide how this request ended. The first decision stands."""
+        """Set the outcome of this request. If it has one already, the call is ignored."""
         if self.outcome is None:
             self.outcome, self.why, self.ended_at = outcome, why, now
 
     def settle(self, now: float) -> bool:
-        """Give its tenant unused tokens back, and return whether an engine worked on it.
+        """Give unused tokens back to the tenant. Returns whether an engine worked on the request.
 
-        An engine has done no work on a request that it rejected.
+        A request that an engine rejected counts as not worked on.
         """
         assert self.use is not None
         worked = self.reached and self.outcome is not Outcome.INVALID
@@ -267,7 +274,7 @@ class RequestState(QueuedRequest):
         e2e_s = ended - started
         good = self.outcome is Outcome.OK and self.slo.met(ttft_s, tpot_s, e2e_s, self.output_tokens)
         if self.degraded and self.output_tokens >= self.max_tokens:
-            good = False  # it was cut short by us
+            good = False  # the answer was cut short by our lower cap
         return Record(
             request=request,
             outcome=self.outcome,
@@ -296,8 +303,7 @@ class RequestState(QueuedRequest):
 def held_by_pool(lives: Iterable[RequestState], now: float) -> dict[str, tuple[int, float]]:
     """Number of dispatched requests by pool, and the sum of their ages in seconds.
 
-    The age of a request ends as e2e less queue time in its `Record`. It stops with the outcome, even if attempts are
-    still open.
+    The age of a request counts from its first dispatch to its outcome, even if attempts are still under way then.
     """
     held: dict[str, tuple[int, float]] = {}
     for live in lives:

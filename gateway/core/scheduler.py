@@ -1,4 +1,6 @@
-"""Which replica serves a request, and when: placement, queue, dispatch, retries, hedges."""
+"""Scheduler: decides which replica serves a request, and when. It does placement, queueing, dispatch, retries and
+hedges.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,9 @@ from gateway.core.snapshot import ReplicaState
 from gateway.core.state import BREAKERS, State
 
 RESCUE_FACTOR: Final = 2.0
-"""A request is left at a silent replica for this multiple of its expected TTFT."""
+"""A request stays at a silent replica for this multiple of its expected TTFT; then it is tried elsewhere."""
 
-# The reason for a request that no further attempt can save, by the outcome of its last attempt.
+# Reason of the error if no further attempt is made, by the outcome of the last attempt.
 FAILURES: Final[dict[AttemptOutcome, Reason]] = {
     AttemptOutcome.BUSY: Reason.UPSTREAM_BUSY,
     AttemptOutcome.CLOSING: Reason.UPSTREAM_ERROR,
@@ -32,12 +34,14 @@ FAILURES: Final[dict[AttemptOutcome, Reason]] = {
     AttemptOutcome.RESET: Reason.UPSTREAM_ERROR,
     AttemptOutcome.TRUNCATED: Reason.UPSTREAM_TRUNCATED,
     AttemptOutcome.UNREADABLE: Reason.UPSTREAM_UNREADABLE,
-    AttemptOutcome.CANCELLED: Reason.UPSTREAM_UNREACHABLE,  # by us: its replica is down
+    AttemptOutcome.CANCELLED: Reason.UPSTREAM_UNREACHABLE,  # we cancelled it, because its replica is down
 }
 
 
 class Scheduler:
-    """Gives slots to requests. With a slot free, a request waits only for a replica that has its prompt cached."""
+    """Gives slots to requests. If slots are free, a request waits only for its home, its adapter or its cached
+    prompt.
+    """
 
     def __init__(self, state: State, lifecycle: Lifecycle) -> None:
         self._state = state
@@ -60,7 +64,7 @@ class Scheduler:
     # ---- a new request
 
     def place(self, live: RequestState) -> Pool | None:
-        """The pool that will serve the request. Without one the request is refused, and the answer is None."""
+        """Find the pool that will serve the request; None if there is none. The request is refused then."""
         found = self._places.find(live, self._turn.now)
         if isinstance(found, Pool):
             return found
@@ -77,7 +81,7 @@ class Scheduler:
         return None
 
     def reserve(self, live: RequestState, pool: Pool) -> bool:
-        """Take this request out of its tenant's limits. If it exceeds them it is refused, and the answer is False."""
+        """Charge this request to its tenant's limits. Returns False if it exceeds them; the request is refused then."""
         live.cap()
         exceeded = self._accounting.reserve(live, pool, self._turn.now)
         if exceeded is None:
@@ -89,7 +93,7 @@ class Scheduler:
         return False
 
     def enter(self, live: RequestState, pool: Pool) -> None:
-        """Have `pool` serve the request, now or later, or shed it."""
+        """Send the request to a replica of `pool`, queue it there, or shed it."""
         now = self._turn.now
         live.move(pool)
         pool.asked.used(live.request.tier, now)
@@ -142,12 +146,13 @@ class Scheduler:
             if until > now:
                 self._timers.advance(live.request.id, until)
         if has_room(pool, live.request.tier):
-            self.pump(pool)  # earlier ones may be waiting for replicas of their own
+            self.pump(pool)  # earlier requests may be waiting for particular replicas, while this one can go
 
     def _fall_back(self, live: RequestState, may_wait: bool = False) -> bool:
-        """Give a request that is about to be refused to its tier's fallback, if that would be in time.
+        """Let the tier's fallback model serve a request that would be refused, if that is in time. Returns whether it
+        does.
 
-        `may_wait`: it may be queued there. A request that has waited already is only sent at once.
+        `may_wait`: whether the request may be queued there. One that has waited already must be sent at once.
         """
         own, other = live.request, fallback_of(live.request)
         if other is None:
@@ -176,10 +181,10 @@ class Scheduler:
         return False
 
     def _exceed(self, live: RequestState, pool: Pool) -> None:
-        """A newcomer exceeds the learned slots of `pool`, since its tier is not enforced.
+        """A new request exceeds the learned slots of `pool`, since its tier's mode is not `enforce`.
 
-        One queued request of the same or higher priority is sent as well. Otherwise a tier in shadow would keep the
-        slots taken, and an enforced tier beside it would wait in vain.
+        One queued request of the same or a more urgent priority is sent as well. Otherwise a `shadow` tier would keep
+        all slots taken, and an `enforce` tier of the same pool would wait in vain.
         """
         now = self._turn.now
         pool.pressed_at = now
@@ -193,9 +198,9 @@ class Scheduler:
     # ---- a slot
 
     def dispatch(self, live: RequestState, replica: Replica, hedge: bool = False) -> None:
-        """Send the request to `replica`. Some first attempts are probes: they go to an ejected replica instead.
+        """Send the request to `replica`. A few first attempts are used as probes and go to an ejected replica instead.
 
-        A request for an adapter is never one, since an ejected replica may not have it loaded.
+        Requests for an adapter are never used as probes, since an ejected replica may not have the adapter loaded.
         """
         may_probe = not live.attempts and not live.request.adapter and not replica.pool.is_bound(live.request)
         if replica.pool.probes and may_probe:
@@ -203,14 +208,16 @@ class Scheduler:
         self._life.open(live, replica, hedge)
 
     def _probe(self, live: RequestState, replica: Replica) -> Replica:
-        """An ejected replica that is due for a probe, else `replica`. A quarantine suspect is never a probe."""
+        """An ejected replica that is due for a probe, or else `replica`. Suspects of quarantine are never used as
+        probes.
+        """
         now = self._turn.now
         if live.body_hash is not None and self._quarantine.knows(live.body_hash, now):
             return replica
         return replica.pool.probe(live.request.tier, now) or replica
 
     def offer(self, pool: Pool, saturated: bool) -> None:
-        """Offer room on an engine of `pool` to its queue. `saturated`: the pool had no room before this call."""
+        """Offer new room in `pool` to its queue. `saturated`: whether the pool had no room before this call."""
         if pool.queue:
             self.pump(pool)
         elif not saturated or not pool.saturated:
@@ -219,7 +226,7 @@ class Scheduler:
     def pump(self, pool: Pool) -> None:
         """Give free slots to queued requests.
 
-        A tier that must leave reserved slots free does not block the other tiers.
+        A tier that must leave reserved slots free does not block other tiers.
         """
         served = True
         while served:
@@ -233,7 +240,7 @@ class Scheduler:
                 break
 
     def _serve(self, live: RequestState, replica: Replica) -> None:
-        """Send a queued request, or refuse it if it is too late for its objective."""
+        """Send a queued request, or refuse it if it is too late for its objectives."""
         if self._life.has_expired(live):
             return
         now = self._turn.now
@@ -251,7 +258,7 @@ class Scheduler:
     # ---- an attempt that ended
 
     def judge(self, attempt: Attempt, finish: AttemptResult) -> None:
-        """Update the breaker, quarantine and backoff of the replica from the end of an attempt."""
+        """Update breaker, quarantine and backoff of the replica after an attempt has ended."""
         live, replica = attempt.live, attempt.replica
         moved = self._fleet.ended(replica, finish.end, self._turn.now)
         if finish.body_hash is not None:
@@ -261,7 +268,7 @@ class Scheduler:
         self._life.back_off(replica, finish)
 
     def conclude(self, attempt: Attempt, finish: AttemptResult) -> None:
-        """Answer, retry or refuse the request of an attempt that ended, and settle the request if it is over."""
+        """Answer, retry or refuse the request of an attempt that has ended. Settles the request if it is over."""
         live = attempt.live
         self._accounting.attempted(live, attempt, finish)
         if live.outcome is None:
@@ -279,7 +286,8 @@ class Scheduler:
         self, live: RequestState, attempt: Attempt, end: AttemptOutcome, finish: AttemptResult
     ) -> None:
         if end is AttemptOutcome.REJECTED:
-            self._life.refuse(live, Outcome.INVALID, Reason.UPSTREAM_REJECTED)  # inside a stream that had begun
+            # the rejection came inside a stream that had begun
+            self._life.refuse(live, Outcome.INVALID, Reason.UPSTREAM_REJECTED)
         elif end is AttemptOutcome.COMPLETE:
             self._life.answered(live, attempt, end)
         else:
@@ -291,7 +299,7 @@ class Scheduler:
         own_refusal = end is AttemptOutcome.REJECTED and finish.status in OWN_REFUSALS
         answer = end is AttemptOutcome.COMPLETE or end is AttemptOutcome.REJECTED
         if live.open and (own_refusal or not answer):
-            self._life.arm(live)  # the other attempt may still be answered, and sets the deadline now
+            self._life.arm(live)  # the other attempt may still be answered; the deadline follows from it now
         elif own_refusal and attempt.replica.pool.differs(attempt.replica) and self._retry(live, attempt, in_pool=True):
             pass
         elif answer:
@@ -304,7 +312,9 @@ class Scheduler:
         return not barred and is_retried(end, finish.status)
 
     def _retry(self, live: RequestState, failed: Attempt, in_pool: bool = False) -> bool:
-        """Send it to another replica if there is time left; False if no replica may take it."""
+        """Send the request to another replica; False if no replica may take it. If no time is left, the request
+        ends.
+        """
         replica = self._retries.elsewhere(live, failed, in_pool)
         if replica is None:
             return False
@@ -317,7 +327,7 @@ class Scheduler:
     # ---- replicas and pools
 
     def observed(self, replica: Replica, sample: Sample) -> None:
-        """Take on the sample of a replica, and update its limits from what was learned since the last one."""
+        """Take a sample of a replica, and update its limits from the facts learned since the last sample."""
         pool, now = replica.pool, self._turn.now
         if self._fleet.observe(replica, sample, now):
             self.breaker_moved(replica)
@@ -336,18 +346,18 @@ class Scheduler:
             self._life.cancel_unanswered(replica)
 
     def breaker_moved(self, replica: Replica) -> None:
-        """The breaker of `replica` opened or closed. If its pool has no replica left, its queue goes to other pools.
+        """The breaker of `replica` changed. If its pool has no replica left, the pool's queue is moved to other pools.
 
-        Without another pool the requests wait until their deadlines, since a replica may come back.
+        If there is no other pool, the requests wait until their deadlines, since a replica may come back. A request
+        whose home is lost is refused at once.
         """
         pool, now = replica.pool, self._turn.now
         health = pool.spec.health
         if replica.breaker.state is ReplicaState.DOWN:
             self._quarantine.died(replica.spec.server, now)
         self._life.look_by(now + (min(health.open_s, SWEEP_S) if health.slow_start_s else health.open_s))
+        self._replace_bound(pool)
         if pool.alive:
-            if not replica.slots:
-                self._replace_bound(replica)
             return
         for live in self._state.waiting(pool):
             if self._life.has_expired(live):
@@ -357,28 +367,28 @@ class Scheduler:
                 self._life.unqueue(live)
                 self.enter(live, other)
 
-    def _replace_bound(self, replica: Replica) -> None:
-        """Refuse the queued requests that only a replica may serve which is down, or give them to their fallback."""
-        pool = replica.pool
-        if replica.keeps_state:
+    def _replace_bound(self, pool: Pool) -> None:
+        """Refuse queued requests whose home is lost (down, drained, silent), or give them to their fallback."""
+        if not pool.queue or all(replica.keeps_state for replica in pool.replicas.values()):
             return
         for live in self._state.waiting(pool):
-            if pool.is_bound(live.request) and pool.home(live.request) is replica:
+            home = pool.home(live.request) if pool.is_bound(live.request) else None
+            if home is not None and not home.keeps_state:
                 self._place_again(live)
 
     def _place_again(self, live: RequestState) -> None:
-        """Take a request out of its queue, and have another pool serve it, or its fallback; else refuse it."""
+        """Take a request out of its queue. Place it in another pool or at its fallback, or else refuse it."""
         if not live.waiting or self._life.has_expired(live):
-            return  # an earlier one may have taken its place in a full queue
+            return  # an earlier call may have moved a request into a full queue and displaced this one
         self._life.unqueue(live)
         other = self.place(live)
         if other is not None:
             self.enter(live, other)
 
     def replace_waiting(self, gone: list[Pool]) -> None:
-        """Move the queues of removed pools to other pools of their models.
+        """Move the queued requests of removed pools to other pools of their models.
 
-        Requests that continue responses of removed replicas are refused.
+        Requests that continue a stored response of a removed replica are refused.
         """
         moved = [live for pool in gone for live in self._state.waiting(pool)]
         for pool in self._fleet:
@@ -389,18 +399,20 @@ class Scheduler:
             self._place_again(live)
 
     def look(self) -> None:
-        """Judge all replicas, end backoffs that are over, set the timer for the next look, and serve the queues."""
+        """Look at all replicas, end backoffs that are over, set the timer for the next look, and serve the queues."""
         self._timers.set(BREAKERS, self._turn.now + self._fleet.cool(self._turn.now))
         for pool in self._fleet:
+            self._replace_bound(pool)
             self._rescue(pool)
             self.pump(pool)
 
     def _rescue(self, pool: Pool) -> None:
-        """Cancel attempts that wait for a first token at silent replicas, so that they are tried elsewhere.
+        """Cancel attempts that wait for a first token at silent replicas, so that their requests are retried elsewhere.
 
-        At most as many are cancelled as other replicas have room for: the rest may still be answered. An unstreamed
-        answer shows nothing until it is complete, so it is cancelled only where streams are silent too. A probe stays,
-        since it tests whether the silence lasts. So does a prompt that is expected to take that long.
+        At most as many are cancelled as other replicas have room for; the others may still be answered. An unstreamed
+        answer shows nothing until it is complete, so it is cancelled only if streams of that replica are silent, too. A
+        probe is not cancelled, since it tests whether the silence lasts. A prompt that is expected to take so long is
+        not cancelled either.
         """
         silent = [r for r in pool.replicas.values() if r.outlier_score.out is EjectionReason.STALLED and not r.slots]
         if not silent or pool.queue:
@@ -424,7 +436,9 @@ class Scheduler:
                 self._life.cancel_attempt(attempt)
 
     def _is_stuck(self, attempt: Attempt) -> bool:
-        """Whether an attempt at a silent replica waits for a first token for too long, since before the silence."""
+        """Whether an attempt at a silent replica was sent before the ejection and has waited too long for a first
+        token.
+        """
         if attempt.first_at is not None or attempt.cancelled:
             return False
         expected_s = 0.0 if attempt.facts is None else attempt.facts.expected_s
@@ -440,15 +454,15 @@ class Scheduler:
         while due:
             key = self._state.woken = due.popleft()
             if key == BREAKERS:
-                self._life.look_by(now + SWEEP_S)  # first, so that a look that raises is repeated
+                self._life.look_by(now + SWEEP_S)  # set first, so that a look that raises an exception is repeated
                 self.look()
             elif (live := self._requests.get(key)) is not None:
-                self._rang(live)  # else it was refused a moment ago, when an earlier timer served the queue
+                self._rang(live)  # otherwise it was refused just now, when an earlier timer served the queue
         if self._hedges.on:
             self._hedge()
 
     def _rang(self, live: RequestState) -> None:
-        """The timer of a request has fired, at its deadline or before."""
+        """Handle the timer of a request, which fires at its deadline or before."""
         at, why = next_deadline(live)
         if at > self._turn.now:
             self._timers.set(live.request.id, at)
@@ -463,7 +477,9 @@ class Scheduler:
             self._life.expire(live, why)
 
     def _prompt_due(self, live: RequestState) -> None:
-        """Let the replica of a whole answer take more: its prompt should have been read by now."""
+        """Count the prompt of an unstreamed answer as read, since its predicted TTFT has passed, and serve the
+        queue.
+        """
         if live.visible:
             return
         for attempt in live.open:
@@ -474,7 +490,7 @@ class Scheduler:
             self.offer(pool, saturated)
 
     def _hedge(self) -> None:
-        """Send a duplicate of each request whose first token is late, where that is worth it."""
+        """Send a duplicate of each request whose first token is late, if the hedging rules allow it."""
         for key in self._hedges.due(self._turn.now):
             self._state.woken = key
             live = self._requests.get(key)

@@ -1,8 +1,8 @@
-"""Which model serves a request. Arms of a split: by weighted rendezvous hashing (Thaler and Ravishankar, 1998).
+"""Chooses the model that serves a request: an arm of a split, or the fallback of a tier.
 
-Each arm gets a score from a hash of the split, the arm and the key, and the best one wins. So one key keeps its arm
-over reloads, restarts and gateways. A changed weight moves keys only to the arm that gains, or away from the one that
-loses.
+Arms are chosen by weighted rendezvous hashing (Thaler and Ravishankar, 1998). Each arm gets a score from a hash of
+split, arm and key, and the best score wins. So a key keeps its arm across reloads, restarts and gateways. If a weight
+changes, keys move only to the arm that gains weight, or away from the arm that loses it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _SPAN: Final = 2.0**64
 
 
 def arm_of(policy: Policy, split: Model, tier: Tier, key: str) -> Model:
-    """The model that serves requests for `split` with this sticky key.
+    """The arm of `split` that serves requests with this sticky key.
 
-    Arms without a pool that the tier may use are left out. If all are left out, the first is returned, and its request
-    is then refused.
+    Arms without a pool that the tier may use are left out. If all are left out, the first arm is returned; the request
+    is refused later.
     """
     best, lowest = policy.models[split.split[0][0]], math.inf
     for name, weight in split.split:
@@ -34,15 +34,15 @@ def arm_of(policy: Policy, split: Model, tier: Tier, key: str) -> Model:
 
 
 def _uniform(split: str, arm: str, key: str) -> float:
-    """A number in (0, 1] that looks random, and is always the same for the same names."""
+    """A pseudo-random number in (0, 1], which is always the same for the same names."""
     digest = blake2b(f"{split}\0{arm}\0{key}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return (int.from_bytes(digest, "big") + 1) / _SPAN
 
 
 def fallback_of(request: Request) -> Request | None:
-    """The same request for its tier's fallback; None if there is none, or another model's answer would be useless.
+    """A copy of the request for its tier's fallback model. None if there is none, or if another model cannot answer it.
 
-    Vectors and scores of two models cannot be compared, and token ids are those of one model. A stored response is in
+    Embeddings and scores of two models cannot be compared, and token ids belong to one model. A stored response is in
     the memory of one engine.
     """
     model = request.policy.models.get(request.tier.fallback)

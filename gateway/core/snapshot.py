@@ -1,4 +1,4 @@
-"""State of the controller, copied out for people and metrics. Reading it changes nothing."""
+"""Snapshot: a copy of the controller's state, for the admin pages and metrics."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ class ReplicaState(StrEnum):
 
     UP = "up"
     DOWN = "down"
-    """Its breaker is open: nothing is sent."""
+    """The breaker is open: nothing is sent."""
     PROBING = "probing"
-    """Its breaker is half open: one request at a time."""
+    """The breaker is half-open: one request at a time is sent."""
     EJECTED = "ejected"
-    """Slower than its pool, or silent: only probes are sent."""
+    """The replica is an outlier (slow, silent, or with odd answers): only probes are sent."""
     DRAINED = "drained"
     """An operator drained it: nothing new is sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class HealthView:
-    """How one replica compares with its pool. Scores and excesses are natural logarithms of ratios."""
+    """How one replica compares with its pool. Scores and excesses are natural logarithms of latency ratios."""
 
     out: str | None = None
-    """Why it is ejected: slow-ttft, slow-itl, stalled, odd-answers."""
+    """Reason of the ejection: slow-ttft, slow-itl, stalled, odd-answers. None if it is not ejected."""
     why: str = ""
-    """The same for people, with figures."""
+    """The reason in words, with figures."""
     back_in_s: float | None = None
-    """When its probes are judged; None if it is not ejected, or still silent."""
+    """Seconds until its probes are judged; None if it is not ejected, or is silent."""
     ttft_score: float = 0.0
-    """Mean log-ratio of its TTFT to what its pool takes."""
+    """Mean log(TTFT / TTFT expected at the pool's typical replica)."""
     ttft_excess: float = 0.0
-    """That score less the pool's median."""
+    """`ttft_score` minus the median score of the pool."""
     ttft_z: float = 0.0
     itl_score: float = 0.0
     itl_excess: float = 0.0
     itl_z: float = 0.0
     share: float = 1.0
-    """Share (0-1) of its slots that slow start gives it."""
+    """Share (0-1) of the slots that slow start allows."""
     ejections: tuple[tuple[str, int], ...] = ()
-    """Count of ejections by reason."""
+    """Number of ejections by reason."""
 
 
 WELL = HealthView()
 
 
 class CapacityBound(StrEnum):
-    """The bound that keeps a replica from one more request of an enforced tier."""
+    """The bound that keeps a replica from taking one more request of a tier with mode `enforce`."""
 
     SLOTS = "slots"
     PROMPTS = "unread prompts"
@@ -64,22 +64,22 @@ class CapacityBound(StrEnum):
 
 
 def usual(bounds: Sequence[CapacityBound]) -> CapacityBound | None:
-    """The most frequent of them, the first of equals; None of none."""
+    """The most frequent bound; of equally frequent ones the first. None if `bounds` is empty."""
     return max(dict.fromkeys(bounds), key=bounds.count, default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class CacheView:
-    """The prefix cache of one replica. Counts of tokens are since the start."""
+    """The prefix cache of one replica. Token counts are totals since the start."""
 
     hit_rate: float | None = None
-    """Share (0-1) of recent prompt tokens that its engine found there; None if it does not report it."""
+    """Share (0-1) of recent prompt tokens that the engine found in its cache; None if it does not report it."""
     kept: float = 1.0
-    """Share (0-1) of the tokens expected there that the engine finds."""
+    """Share (0-1) of the indexed tokens that the engine finds in its cache."""
     predicted_tokens: int = 0
-    """Prompt tokens that were assumed to be cached when sent."""
+    """Prompt tokens that were expected to be cached when sent."""
     reported_tokens: int = 0
-    """Prompt tokens that answers report as cached."""
+    """Prompt tokens that answers reported as cached."""
 
 
 UNKNOWN_CACHE: Final = CacheView()
@@ -87,7 +87,7 @@ UNKNOWN_CACHE: Final = CacheView()
 
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
-    """One replica now. `sample_age_s` is the age of the last scrape that was answered, None if none ever was."""
+    """State of one replica. `sample_age_s`: age of the last scrape that was answered; None if none was."""
 
     name: str
     url: str
@@ -95,38 +95,38 @@ class ReplicaView:
     state: ReplicaState
     in_flight: int
     unprefilled_tokens: int
-    """Prompt tokens sent to it, of requests without a first token yet."""
+    """Prompt tokens that the engine has probably not read yet."""
     failures: int
-    """Consecutive failures counted by the breaker."""
+    """Number of consecutive failures, as counted by the breaker."""
     sample: Sample | None
     sample_age_s: float | None
     slots: int = 0
-    """Requests it may be sent at once: written, learned, or one while it is probed."""
+    """Number of requests that it may have at a time: configured, learned, or 1 while the breaker is half-open."""
     held_tokens: int = 0
-    """Tokens of context that its open requests use."""
+    """Tokens of context that its requests use."""
     kv_capacity_tokens: float | None = None
-    """Tokens of context that its KV cache holds, estimated from scrapes."""
+    """Size of its KV cache in tokens of context, estimated from scrapes; None until known."""
     preemption_ratio: float = 0.0
-    """Preemptions per request sent, of the last minute or so."""
+    """Preemptions per request sent, over about the last minute."""
     health: HealthView = WELL
     refusals: int = 0
-    """429 and 503 in a row."""
+    """Number of 429 and 503 answers in a row."""
     rests_s: float = 0.0
-    """Seconds of backoff left, after it refused or asked for time."""
+    """Seconds of backoff left; 0 if there is none."""
     step_s: float | None = None
-    """Mean time of a step with the requests that it has; None before its costs are known."""
+    """Predicted mean step (seconds) with its present requests; None until costs are known."""
     step_limit_s: float | None = None
-    """Longest mean step that keeps the TPOT objectives in use; None without one."""
+    """Longest mean step (seconds) that keeps the TPOT and e2e objectives in use; None without any."""
     bound: CapacityBound | None = None
-    """Why it is sent nothing more now; None if it has room."""
+    """The bound that keeps it from taking more requests now; None if it has room."""
     cache: CacheView = UNKNOWN_CACHE
     adapters: tuple[str, ...] = ()
-    """LoRA adapters loaded there: with requests, from here or elsewhere. Sorted."""
+    """LoRA adapters that have requests there, from this gateway or others; sorted."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """One pool now. `slots` is the sum over replicas that get requests."""
+    """State of one pool. `slots`: the sum over replicas that get requests."""
 
     name: str
     in_flight: int
@@ -135,23 +135,25 @@ class PoolView:
     queue_limit: int
     slots: int
     drain_rate: float | None
-    """Requests per second that the pool makes room for while newcomers have to wait; None before any had to."""
+    """Rate (1/s) at which the pool gets room for requests while new requests have to wait; None until some had to."""
     replicas: tuple[ReplicaView, ...]
     panic: bool = False
-    """Whether so few replicas are healthy that ejected ones are used as well."""
+    """Whether so few replicas are healthy that ejected replicas are used as well."""
     held: int = 0
-    """Requests that were dispatched here and are not over."""
+    """Number of requests that were dispatched and are not over."""
     held_s: float = 0.0
-    """Sum of their ages since dispatch, in seconds."""
+    """Sum of the ages of these requests since their dispatch, in seconds."""
     scale: ScaleView | None = None
-    """How many replicas it wants; None before that is known."""
+    """The autoscaling signal; None until it is known."""
     prefill_limit_tokens: float | None = None
-    """Unread prompt tokens beyond which a replica is sent no more; None before that is known."""
+    """Limit on a replica's unread prompt tokens; None until it is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitView:
-    """Remaining limits of one tenant now; None where the tier sets no limit. `reset` is seconds until full again."""
+    """Remaining limits of one tenant; None if the tier sets no limit. `reset`: seconds until the limit is full
+    again.
+    """
 
     tenant: str
     tier: str
@@ -167,61 +169,61 @@ class LimitView:
 
 @dataclass(frozen=True, slots=True)
 class TierView:
-    """Risk that admission takes for one tier now."""
+    """The risk that admission takes for one tier."""
 
     name: str
     threshold: float
     """Largest P(breach) that is admitted."""
     budget_left: float | None
-    """Remaining error budget, -1 to 1; None after too few answers."""
+    """Remaining error budget, -1 to 1; None if there are too few answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class HedgeThresholdView:
-    """TTFT of one pool's prompts with at most `unread_tokens` to read, and more than half of that."""
+    """TTFTs of one pool, for prompts with `unread_tokens` / 2 (exclusive) to `unread_tokens` tokens to read."""
 
     unread_tokens: int
     samples: int
     censored: int
-    """Samples that were cut short before a first token."""
+    """Number of samples that were cancelled before a first token."""
     p95_s: float | None
-    """Seconds since sent; None before enough samples."""
+    """p95 of TTFT in seconds, counted from sent; None before enough samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class HedgePoolView:
-    """Basis of hedging decisions in one pool."""
+    """State of hedging in one pool."""
 
     pool: str
     thresholds: tuple[HedgeThresholdView, ...]
     won: float | None
-    """Share (0-1) of the last 200 duplicates that had the first token; None before a duplicate."""
+    """Share (0-1) of the last 200 duplicates that won; None before any duplicate."""
     resting: bool
-    """Whether hedging is off for a while, since too few duplicates won."""
+    """Whether hedging is suspended for a minute, because too few duplicates won."""
 
 
 @dataclass(frozen=True, slots=True)
 class HedgeTierView:
-    """Spending of one tier on duplicates, and their gain. Counts since the start."""
+    """Cost and gain of one tier's duplicates. Counts are totals since the start."""
 
     tier: str
     requests_left: float
-    """Duplicates that it may send now."""
+    """Number of duplicates that the tier may send now."""
     tokens_left: float
-    """Prompt tokens that duplicates may cost now; below zero after a long prompt."""
+    """Prompt tokens that its duplicates may cost now; below zero after a duplicate of a long prompt."""
     held: int
-    """Requests of the control group, which are never hedged."""
+    """Number of requests in the holdout, which are never hedged."""
     outcomes: tuple[tuple[str, int], ...]
-    """Duplicates by result."""
+    """Number of duplicates, by result."""
     denied: tuple[tuple[str, int], ...]
-    """Late requests without a duplicate, by reason."""
+    """Number of late requests that got no duplicate, by reason."""
     wasted_prompt_tokens: int
     wasted_output_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything at one moment."""
+    """The whole state at one moment."""
 
     generation: int
     pools: tuple[PoolView, ...]
@@ -235,5 +237,5 @@ class Snapshot:
 
     @property
     def held(self) -> dict[str, tuple[int, float]]:
-        """`Controller.held` at that moment."""
+        """By pool: the number of dispatched requests, and the sum of their ages in seconds."""
         return {pool.name: (pool.held, pool.held_s) for pool in self.pools}

@@ -25,11 +25,11 @@ from gateway.core.turn import Turn
 from gateway.core.useless import UselessAnswers
 
 BREAKERS: Final = -1
-"""Key of the one timer for all replicas: open breakers and regular looks. Requests have keys above zero."""
+"""Key of the one timer for looks at all replicas. The keys of other timers are request ids, which are above zero."""
 
 
 class State:
-    """Built once per controller. `share` (0-1] of every tenant limit is this process's own."""
+    """State of one controller. `share` (0-1]: the share of every tenant limit that this process may use."""
 
     def __init__(self, policy: Policy, random: Random, share: float) -> None:
         self.policy = policy
@@ -41,11 +41,13 @@ class State:
         """Attempts that hold a slot, by id."""
         self.timers = Timers()
         self.due: deque[int] = deque()
-        """Requests whose timers fired and still have to be handled. Empty between calls, unless one has raised."""
+        """Ids of requests whose timers have fired and are still to be handled. Empty between calls, unless a call
+        raised.
+        """
         self.woken = 0
-        """The request whose deadline was acted on last."""
+        """Id of the request whose deadline was acted on last."""
         self.disbelieved: dict[tuple[str, str], int] = {}
-        """Impossible usage counts by pool and replica, since they were last read."""
+        """Number of impossible usage reports, by (pool, replica), since they were last read."""
         self.fleet = Fleet(policy)
         self.quarantine = Quarantine()
         self.prompts = PromptEstimator()
@@ -56,9 +58,9 @@ class State:
         self.extra = RetryBudget()
         self.retries = Retries(self.fleet, self.extra, random)
         self.hedges = Hedges(policy, self.admission, self.quarantine, self.extra, random)
-        # The order matters when an attempt closes. A useless answer counts as load for the time that was predicted for
-        # it. The forecaster then drops that prediction, and learns how long an answer takes. Hedging comes last: it
-        # only learns from the past, and predicts nothing.
+        # The order matters when an attempt closes. First, a useless answer is counted as load, for which the
+        # forecaster's facts must still be in place. Then the forecaster drops the attempt's prediction and learns from
+        # its times. Hedging comes last: no other learner reads its facts.
         self.learners: tuple[Learner, ...] = (UselessAnswers(self.forecaster), self.forecaster, self.hedges)
 
     def waiting(self, pool: Pool) -> list[RequestState]:
@@ -66,12 +68,15 @@ class State:
         return [self.requests[queued.request.id] for queued in pool.queue]
 
     def configure(self, policy: Policy) -> list[Pool]:
-        """Take on a policy and return the pools that it no longer has. Learned facts of pools that stay are kept."""
+        """Apply a policy. Returns the pools that it removes. Learned facts of the other pools are kept."""
         now = self.turn.now
         self.policy = policy
         gone = self.fleet.configure(policy, now)
         self.admission.configure(policy)
         self.hedges.configure(policy)
         self.forecaster.keep(policy, self.attempts.values())
+        for pool in self.fleet:
+            for replica in pool.replicas.values():
+                replica.slowness = self.forecaster.slowness(replica)
         self.accounting.configure(policy.tiers, now)
         return gone

@@ -1,4 +1,4 @@
-"""Small statistics: histograms whose quantiles have a bounded relative error, and a pace for samples."""
+"""Small statistics: histograms whose quantiles have a bounded relative error, and a rate limit for samples."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from itertools import accumulate
 
 
 class Pace:
-    """Passes at most `per_s` samples a second, and all samples if they come more slowly.
+    """A rate limit for samples: it passes at most `per_s` per second, and all samples if they come more slowly.
 
-    Time alone decides, never the value, so the selection is unbiased. Unused samples are kept for one second.
+    Only time decides, never the value, so the selection is unbiased. Unused samples may be used up to one second later.
     """
 
     __slots__ = ("_every_s", "_next_at")
@@ -21,7 +21,7 @@ class Pace:
         self._next_at = -math.inf
 
     def due(self, now: float) -> bool:
-        """Whether to take a sample now. A yes is counted."""
+        """Whether to take a sample now. If True, the sample is counted."""
         if now < self._next_at:
             return False
         self._next_at = max(self._next_at, now - 1.0) + self._every_s
@@ -29,11 +29,11 @@ class Pace:
 
 
 def log_edges(low: float, high: float, relative_error: float, exact: Iterable[float] = ()) -> tuple[float, ...]:
-    """Upper edges of buckets from `low` to at least `high`.
+    """Upper edges of histogram buckets from `low` to at least `high`.
 
-    The geometric middle of a bucket is within `relative_error` (0-1) of its values. `exact` values become edges too,
-    which only makes buckets narrower. The bucket ratio is (1+e)^2: that of DDSketch (Masson, Rim and Lee, VLDB 2019),
-    with the geometric instead of the harmonic middle.
+    The geometric middle of a bucket differs from its values by at most `relative_error` (0-1). The values of `exact`
+    become edges, too, which only makes buckets narrower. The ratio of neighbouring edges is (1+e)^2, as in DDSketch
+    (Masson, Rim and Lee, VLDB 2019), but with the geometric middle instead of the harmonic.
     """
     ratio = (1.0 + relative_error) ** 2
     steps = math.ceil(math.log(high / low) / math.log(ratio))
@@ -41,10 +41,11 @@ def log_edges(low: float, high: float, relative_error: float, exact: Iterable[fl
 
 
 class LogHistogram:
-    """Counts of values by bucket: `counts[i]` holds edges[i-1] < value <= edges[i], the last one all above.
+    """Counts of values by bucket: `counts[i]` counts edges[i-1] < value <= edges[i]. The last bucket counts all values
+    above.
 
-    `add` is the hot path: a bisection and two additions. `counts` only grows, so the difference of two copies is the
-    histogram of the time between them.
+    `add` is on the hot path: it does a bisection and two additions. `counts` only grows. So the difference of two
+    copies is the histogram of the values added between them.
     """
 
     __slots__ = ("counts", "edges", "sum")
@@ -60,14 +61,14 @@ class LogHistogram:
         self.sum += value * weight
 
     def quantile(self, q: float) -> float | None:
-        """The nearest-rank quantile `q` (0-1) of everything added; None without a value."""
+        """The nearest-rank quantile `q` (0-1) of all values; None if there are none."""
         return quantile(self.edges, self.counts, q)
 
 
 def edge_of(edges: tuple[float, ...], value: float) -> int:
-    """Index of the first edge that is not below `value`; their number if all are.
+    """Index of the first edge >= `value`; the number of edges if all are below.
 
-    It is `bisect_left`, written out: compiled, it takes a third of the time of the one that compares objects.
+    This is `bisect_left`, written out for floats: compiled, it takes a third of the time.
     """
     low, high = 0, len(edges)
     while low < high:
@@ -80,18 +81,18 @@ def edge_of(edges: tuple[float, ...], value: float) -> int:
 
 
 def bucket_of(counts: Sequence[float], q: float) -> int | None:
-    """Index of the bucket that holds the nearest-rank quantile `q` (0-1); None without a count."""
+    """Index of the bucket with the nearest-rank quantile `q` (0-1); None if all counts are 0."""
     total = sum(counts)
     if not total > 0:
         return None
-    # Slightly below the rank, since sums of weights round; above 0, for q = 0.
+    # The rank is lowered slightly, since sums of weights have rounding errors. It stays above 0 for q = 0.
     return bisect_left(list(accumulate(counts)), max(q - 1e-9, 1e-9) * total)
 
 
 def quantile(edges: Sequence[float], counts: Sequence[float], q: float) -> float | None:
-    """The nearest-rank quantile of bucket `counts`, as the geometric middle of its bucket.
+    """The nearest-rank quantile `q` (0-1) of a histogram, as the geometric middle of its bucket.
 
-    Values at or below the lowest edge read as that edge, values above the highest edge as the highest.
+    In the first bucket it is the lowest edge, in the last bucket the highest edge.
     """
     index = bucket_of(counts, q)
     if index is None:
@@ -104,9 +105,9 @@ def quantile(edges: Sequence[float], counts: Sequence[float], q: float) -> float
 
 
 def most_by_chance(n: int, p: float) -> int:
-    """The most misses of `n` that are not significant (one-sided 5%) where each is one with probability `p` (0-1)."""
+    """The largest number of misses in `n` trials that is not significant (one-sided, 5%), with P(miss) = `p` (0-1)."""
     spread = math.sqrt(n * p * (1.0 - p))
-    k = max(0, int(n * p - 10.0 * spread))  # the sum of the terms before is below 1e-20
+    k = max(0, int(n * p - 10.0 * spread))  # the sum of the earlier terms is below 1e-20
     log_term = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) + (n - k) * math.log1p(-p)
     log_term += k * math.log(p) if k else 0.0
     below = 0.0

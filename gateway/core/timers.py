@@ -1,4 +1,4 @@
-"""Timers of requests, in one heap."""
+"""Timers, one per key, in one heap."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from heapq import heapify, heappop, heappush
 
 
 class Timers:
-    """One timer per key, set and replaced in O(log n). A replaced one is dropped when it reaches the top of the heap.
+    """One timer per key, set and replaced in O(log n). A replaced timer stays in the heap, as a stale entry, until it
+    is at the top.
 
-    The heap is rebuilt when three quarters of it are stale, so its size stays within four times the number of keys.
+    The heap is rebuilt when three quarters of its entries are stale. So it has at most four times as many entries as
+    keys.
     """
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int]] = []
         self._at: dict[int, float] = {}
         self._next_at: float | None = math.inf
-        """When the next timer is due; None if it has to be looked up."""
+        """Time of the next timer; None if it has to be looked up."""
 
     def set(self, key: int, at: float) -> None:
-        """Wake `key` at time `at`; inf clears the timer."""
+        """Set the timer of `key` to `at`; inf clears it."""
         self._next_at = None
         if at == math.inf:
             self._at.pop(key, None)
@@ -28,7 +30,7 @@ class Timers:
         heappush(self._heap, (at, key))
 
     def advance(self, key: int, at: float) -> None:
-        """Wake `key` at time `at`, unless its timer is earlier."""
+        """Set the timer of `key` to `at`, unless it is set to an earlier time."""
         known = self._at.get(key)
         if at < (math.inf if known is None else known):
             self._at[key] = at
@@ -37,7 +39,7 @@ class Timers:
                 self._next_at = at
 
     def clear(self, key: int) -> None:
-        """Forget `key`; it may be unknown."""
+        """Clear the timer of `key`. Ignored if there is none."""
         if key in self._at and self._at.pop(key) == self._next_at:
             self._next_at = None
         if len(self._heap) > 4 * len(self._at) + 64:
@@ -45,15 +47,15 @@ class Timers:
             heapify(self._heap)
 
     def at(self, key: int) -> float:
-        """When the timer of `key` is due; inf without one."""
+        """Time of the timer of `key`; inf if there is none."""
         return self._at.get(key, math.inf)
 
     def next_at(self) -> float:
-        """When the next timer is due; inf without one."""
+        """Time of the next timer; inf if there is none."""
         return self._look() if self._next_at is None else self._next_at
 
     def _look(self) -> float:
-        """The same, after stale timers are dropped from the top of the heap."""
+        """Time of the next timer. Drops stale entries from the top of the heap."""
         heap = self._heap
         self._next_at = math.inf
         while heap:
@@ -65,7 +67,7 @@ class Timers:
         return math.inf
 
     def due(self, now: float) -> list[int]:
-        """Remove every timer that is due, and return the keys, earliest first."""
+        """Remove all timers that are due. Returns their keys, the earliest first."""
         keys: list[int] = []
         if self.next_at() > now:
             return keys
@@ -77,7 +79,7 @@ class Timers:
 
     @property
     def keys(self) -> frozenset[int]:
-        """All keys that are set."""
+        """All keys that have a timer."""
         return frozenset(self._at)
 
     def __len__(self) -> int:

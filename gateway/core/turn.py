@@ -1,4 +1,4 @@
-"""The turn: one call of the controller, shared by the parts that work on it."""
+"""The turn: the call of the controller that is under way, shared by the parts that work on it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from gateway.core.commands import Command
 
 
 class Turn:
-    """Time of the call under way, and its commands so far.
+    """Time of the call under way, and the commands decided so far.
 
-    `commands` stays after the call, so a caller that catches its exception still finds the commands decided before.
+    `commands` stays after the call. So if the call raises an exception, its caller still finds the commands decided
+    before.
     """
 
     __slots__ = ("commands", "now")
@@ -20,7 +21,7 @@ class Turn:
         self.commands: list[Command] = []
 
     def begin(self, now: float) -> list[Command]:
-        """Begin a call at `now` (seconds of the monotonic clock). Its commands go into the returned list."""
+        """Begin a call at `now` (seconds of the monotonic clock). Returns the list that gets its commands."""
         self.now = now
         self.commands = []
         return self.commands

@@ -1,4 +1,4 @@
-"""Useless answers, as their pool counts them."""
+"""Counts useless answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway.core.request_state import Attempt
 
 
 class UselessAnswers(Learner):
-    """Counts odd answers per replica, and imputes a useful answer's load to a useless one."""
+    """Counts odd answers per replica. A useless answer also counts as load, for as long as a useful one would take."""
 
     def __init__(self, forecaster: Forecaster) -> None:
         self._forecaster = forecaster

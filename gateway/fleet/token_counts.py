@@ -14,7 +14,7 @@ import msgspec
 
 from gateway.core.policy import PoolSpec, ReplicaSpec
 from gateway.core.request import Random
-from gateway.core.sessions import Session, draw, key_of
+from gateway.core.sessions import Session, draw
 from gateway.fleet.fault import Failed, ReadFault
 from gateway.fleet.fetch import Fetcher
 from gateway.wire.apis.messages import COUNT_TOKENS
@@ -39,12 +39,20 @@ class EngineCounts:
     """Asks replicas for token counts, and remembers which of them cannot count."""
 
     def __init__(
-        self, clock: Callable[[], float], random: Random, unfit: Callable[[], Collection[str]] = frozenset
+        self,
+        clock: Callable[[], float],
+        random: Random,
+        session_key: Callable[[str, str], int],
+        unfit: Callable[[], Collection[str]] = frozenset,
     ) -> None:
-        """`unfit`: returns the names of replicas that get no requests, because they are down, drained or ejected."""
+        """`session_key`: takes pool and replica, and returns the key from which the replica draws sessions.
+
+        `unfit`: returns the names of replicas that get no requests, because they are down, drained or ejected.
+        """
         self._clock = clock
         self._unfit = unfit
         self._random = random
+        self._session_key = session_key
         self._resting: dict[str, float] = {}
         """Time until which a replica is skipped, by its address."""
 
@@ -62,8 +70,8 @@ class EngineCounts:
         if session is None:
             spec, pool = candidates[int(self._random.random() * len(candidates))]
         else:
-            key = session.key
-            spec, pool = max(candidates, key=lambda candidate: draw(key, key_of(candidate[0].name)))
+            key, key_of = session.key, self._session_key
+            spec, pool = max(candidates, key=lambda candidate: draw(key, key_of(candidate[1].name, candidate[0].name)))
         fetcher = Fetcher(
             spec.url.rstrip("/") + PATH,
             key=pool.upstream_key,

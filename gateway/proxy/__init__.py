@@ -1,1 +1,1 @@
-"""Sockets: the server, upstream connections, and the exchange between them."""
+"""Sockets: the connections of clients and of replicas, and the exchange of one request between them."""

@@ -1,8 +1,9 @@
-"""Admits web pages by Host and Origin: without that, every page could use a keyless gateway on loopback.
+"""Checks the headers Host and Origin of web pages. Otherwise any page could use a keyless gateway on loopback.
 
-A page whose own name points at 127.0.0.1 (DNS rebinding) sends that name in Host. A form or a `text/plain` request from
-any page sends that page's Origin. With keys, a page needs one like any client. Listed pages may read answers (CORS),
-but never with cookies or other credentials: even if every page is listed, none gets a key.
+A page whose own host name points at 127.0.0.1 (DNS rebinding) sends that name in Host. A form or a `text/plain` request
+of any page sends the page's Origin. If the policy has keys, a page needs one like any client. Pages that the policy
+lists may read answers (CORS), but never with cookies or other credentials. So even if every page is listed, a key is
+not sent for them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MAX_SHOWN: Final = 100
 
 
 class BrowserAccess:
-    """The rules of one policy for a gateway that is bound to one address."""
+    """Host and Origin rules of one policy, for a gateway that listens on `bound_host`."""
 
     __slots__ = ("_any_origin", "_hosts", "_is_keyless", "_loopback", "_names", "_origins", "_shuts_hosts")
 
@@ -32,15 +33,15 @@ class BrowserAccess:
         self._names = frozenset(policy.host_names)
         self._origins = frozenset(origin.encode() for origin in policy.origins)
         self._any_origin = EVERY_ORIGIN in self._origins
-        # On other addresses the gateway's own name is unknown, unless it is configured.
+        # On addresses other than loopback, the gateway's own name is unknown unless the policy gives it.
         self._shuts_hosts = self._is_keyless and (self._loopback or bool(self._names))
         self._hosts: set[bytes] = set()
-        """Accepted hosts, since most requests have the same one."""
+        """Cache of accepted hosts, since most requests have the same one."""
 
     def problem(self, head: RequestHead) -> Problem | None:
-        """Why a request that needs no key is not served."""
+        """Why a request that needs no key is refused; None if it is accepted."""
         host = head.fields.get(b"host")
-        # Only HTTP/1.0 has no Host, and no browser speaks it.
+        # Only HTTP/1.0 requests may lack a Host, and no browser sends HTTP/1.0.
         if self._shuts_hosts and host is not None and host not in self._hosts and not self._is_known(host):
             return Problem(Reason.HOST_NOT_ALLOWED, self._host_message(host))
         if head.has_origin and self._is_keyless and not self._is_own(head.fields[ORIGIN], host):
@@ -48,7 +49,7 @@ class BrowserAccess:
         return None
 
     def greet(self, head: RequestHead) -> None:
-        """Add the CORS lines for the answer to a listed page."""
+        """Set the CORS header lines of the answer, if the request comes from a listed page."""
         origin = head.fields[ORIGIN]
         if self._any_origin:
             head.cors = cors_lines(EVERY_ORIGIN)
@@ -56,7 +57,7 @@ class BrowserAccess:
             head.cors = cors_lines(origin)
 
     def preflight_problem(self, head: RequestHead) -> Problem | None:
-        """Why a page may not send a request. A preflight carries no key and may name any path."""
+        """Why a page may not send a request; None if it may. A preflight carries no key and may name any path."""
         return self.problem(head) or (None if head.cors else self._foreign(head.fields[ORIGIN]))
 
     def _is_known(self, host: bytes) -> bool:
@@ -67,7 +68,9 @@ class BrowserAccess:
         return True
 
     def _is_own(self, origin: bytes, host: bytes | None) -> bool:
-        """Whether the origin is listed, or is the requested host and port, if these are known."""
+        """Whether the origin is listed, or equals the requested host and port and these are known as the gateway's
+        own.
+        """
         origin = origin.lower()
         if origin in self._origins:
             return True

@@ -1,8 +1,8 @@
 """`POST /v1/messages/count_tokens`: the length of a prompt, without running it.
 
-Claude Code asks dozens of times when it starts. So a count takes no slot and nothing from a tenant's limits, and is
-never refused because of load. Engines are asked for only a few counts at a time; other answers are the gateway's
-estimate.
+Claude Code asks for dozens of counts when it starts. So a count takes no slot, does not count against a tenant's
+limits, and is never refused for load. Engines are asked for only a few counts at a time. Further counts are estimated
+by the gateway.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from gateway.wire.request import BadRequest, Parsed, parse_counted, render
 from gateway.wire.session import session_of, sticky_key
 
 MAX_ASKED: Final = 64
-"""Most counts that engines are asked for at a time, over all tenants."""
+"""Engines are asked for at most this many counts at a time, over all tenants."""
 MAX_ASKED_OF_ONE: Final = 8
-"""The same for one tenant."""
+"""Engines are asked for at most this many counts of one tenant at a time."""
 
 EngineCounter = Callable[[Sequence[PoolSpec], bytes, bytes, Session | None], Awaitable[int | None]]
-"""Takes pools, body, request id and session, and returns the tokens; None if no replica answers."""
+"""A function of pools, body, request id and session that returns the tokens; None if no replica answers."""
 
 
 async def ask_nobody(pools: Sequence[PoolSpec], body: bytes, rid: bytes, session: Session | None) -> int | None:
-    """The `EngineCounter` of a gateway that asks no engine."""
+    """An `EngineCounter` that asks no engine."""
     return None
 
 
@@ -44,15 +44,15 @@ class CountClient(Protocol):
     """The connection of the client that asks for a count."""
 
     def counted(self, body: bytes, rid: bytes) -> None:
-        """The answer, and the id of its request."""
+        """Send the answer `body`, with the request id `rid`."""
 
     def broke(self, callback: Callback, error: Exception) -> None:
-        """One of our callbacks raised while it handled this count."""
+        """A callback of the gateway raised an exception while it handled this count."""
 
 
 @dataclass(frozen=True, slots=True)
 class CountAsker:
-    """A client that asks for a count, its tenant, and the head of its request."""
+    """The client that asks for a count, with its tenant and the head of its request."""
 
     client: CountClient
     tenant: str
@@ -65,7 +65,7 @@ class CountAsker:
 
 
 class CountUnderWay:
-    """A count under way. The connection holds it in the place of an `Exchange`."""
+    """A count under way. The connection holds it in place of an `Exchange`."""
 
     __slots__ = ("_task",)
 
@@ -73,18 +73,18 @@ class CountUnderWay:
         self._task = task
 
     def left(self, why: Reason) -> None:
-        """The client has left."""
+        """Cancel the count, because the client has left."""
         self._task.cancel()
 
     def pause(self) -> None:
-        """Nothing is written before the answer."""
+        """Does nothing, since no bytes are written before the answer."""
 
     def resume(self) -> None:
-        """Nothing is written before the answer."""
+        """Does nothing, since no bytes are written before the answer."""
 
 
 class CountingEndpoint:
-    """Counts the prompts that clients send to be counted."""
+    """Answers requests to count the tokens of a prompt."""
 
     def __init__(
         self,
@@ -93,10 +93,10 @@ class CountingEndpoint:
         count_exactly: Callable[[Model, Parsed], int | None],
         told: Callable[[CountSource], None],
     ) -> None:
-        """`find`: returns the model that serves a name, and the adapter that the name means; `count_exactly`: None
-        without a tokenizer.
+        """`find`: returns the model that serves a name, and the LoRA adapter of that name. `count_exactly`: returns
+        None if there is no tokenizer.
 
-        `told` is called with each answer.
+        `told`: called with the source of each count.
         """
         self._driver = driver
         self._find = find
@@ -107,7 +107,7 @@ class CountingEndpoint:
         self.ask_engine: EngineCounter = ask_nobody
 
     def start(self, asker: CountAsker, policy: Policy, tier: Tier, body: bytes) -> CountUnderWay | Problem:
-        """Begin to count; the client is answered later."""
+        """Start a count, which is answered later, or return why it is refused."""
         try:
             parsed = parse_counted(body, tier.caps)
         except BadRequest as exc:
@@ -139,7 +139,7 @@ class CountingEndpoint:
     async def _asked_of_engine(
         self, asker: CountAsker, pools: Sequence[PoolSpec], parsed: Parsed, model: Model, session: Session | None
     ) -> int | None:
-        """The engine's own count; None if it has none, or if too many counts are under way."""
+        """The engine's count; None if no engine gives one, or if too many counts are under way."""
         asked, tenant = self._asked, asker.tenant
         if asked[tenant] >= MAX_ASKED_OF_ONE or asked.total() >= MAX_ASKED:
             return None
@@ -157,11 +157,11 @@ class CountingEndpoint:
                 del asked[tenant]
 
     def _known_here(self, parsed: Parsed, model: Model) -> tuple[CountSource, int]:
-        """By the model's tokenizer, else by the learned ratio of tokens to bytes."""
+        """The gateway's own count: by the model's tokenizer, or else by the learned ratio of tokens to bytes."""
         tokens = self._count_exactly(model, parsed)
         if tokens is not None:
             return CountSource.TOKENIZER, tokens
-        # The high estimate: with a low one, a client would send prompts that do not fit.
+        # The high estimate is used. With a low estimate, clients would send prompts that do not fit.
         size = parsed.prompt_bytes + Placeholders(parsed.fields, model.sent_as(parsed.model)).correction
         name = parsed.model if model.any_name else model.name
         return CountSource.ESTIMATE, self._driver.controller.prompts.estimate(name, size)[1]

@@ -1,4 +1,4 @@
-"""Connections that may stay in one state only for a fixed time."""
+"""Deadlines of connections: each may stay in a state only for a fixed time."""
 
 from __future__ import annotations
 
@@ -7,27 +7,32 @@ from typing import Final, Generic, TypeVar
 
 K = TypeVar("K")
 MAX_AT_ONCE: Final = 32
-"""At most this many in one turn of the loop: ending a request takes up to .1 ms, and thousands may be due together."""
+"""At most this many keys are handled in one turn of the loop. Ending a request takes up to .1 ms, and thousands may be
+due at once.
+"""
 
 
 class Deadline(Generic[K]):
-    """A set of keys that all get the same time. The first added is the first due, so a sweep reads only overdue
-    keys."""
+    """A set of keys that all have the same time limit. The first key added is the first due, so a sweep reads only
+    overdue keys.
+    """
 
     def __init__(self, limit_s: float, act: Callable[[K], None], broke: Callable[[K, Exception], None]) -> None:
-        """`broke` gets an exception raised by `act`; the other keys are handled all the same."""
+        """`act` is called with each overdue key. `broke` gets an exception that `act` raised; the other keys are still
+        handled.
+        """
         self.limit_s = limit_s
         self._act = act
         self._broke = broke
         self._due: dict[K, float] = {}
 
     def start(self, key: K, now: float) -> None:
-        """Give `key` its time, from now."""
+        """Start the time of `key` at `now`."""
         self.stop(key)
         self._due[key] = now + self.limit_s
 
     def stop(self, key: K) -> None:
-        """Remove `key`, which may be missing."""
+        """Remove `key`. Ignored if it is missing."""
         if key in self._due:
             del self._due[key]
 
@@ -36,10 +41,7 @@ class Deadline(Generic[K]):
         return next(iter(self._due), None)
 
     def sweep(self, now: float) -> bool:
-        """Act on at most `MAX_AT_ONCE` overdue keys. Returns whether more are overdue.
-
-        Gives whether more are overdue.
-        """
+        """Act on at most `MAX_AT_ONCE` overdue keys. Returns whether more are overdue."""
         for _ in range(MAX_AT_ONCE):
             key = self.oldest()
             if key is None or self._due[key] > now:
@@ -47,7 +49,7 @@ class Deadline(Generic[K]):
             del self._due[key]
             try:
                 self._act(key)
-            except Exception as error:  # noqa: BLE001 - a bug costs this key
+            except Exception as error:  # noqa: BLE001 - a bug affects only this key
                 self._broke(key, error)
         key = self.oldest()
         return key is not None and self._due[key] <= now

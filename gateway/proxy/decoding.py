@@ -1,4 +1,6 @@
-"""Decodes a compressed body in parts, one in each turn of the event loop, and counts its bytes as it grows."""
+"""Decodes a compressed body in parts, one in each turn of the event loop, and counts the decoded bytes against
+limits.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,11 @@ class CompressedConnection(LimitedConnection, Protocol):
     """A client connection with a compressed body."""
 
     def decoded(self, body: bytes | Problem) -> None:
-        """The body is complete, or there is none."""
+        """Take the decoded body, or the problem because of which there is none."""
 
 
 class BodyDecoder:
-    """One body of one connection. Its `decoded` gets the result, unless it is stopped before."""
+    """Decodes one body. The connection's `decoded` gets the result, unless `stop` was called before."""
 
     __slots__ = ("_connection", "_decoding", "_limits", "_stopped")
 
@@ -29,12 +31,11 @@ class BodyDecoder:
         self._stopped = False
 
     def stop(self) -> None:
-        """The client has left."""
+        """Stop decoding, because the client has left."""
         self._stopped = True
 
     def run(self) -> None:
-        """Decode one part, and continue after all other bodies had a turn: so complete bodies arrive one by one,
-        too."""
+        """Decode one part. The rest is queued behind the parts of all other bodies, so bodies complete one by one."""
         if self._stopped:
             return
         try:

@@ -1,4 +1,4 @@
-"""Between the controller and the event loop: passes calls in, carries commands out, and keeps one alarm."""
+"""The driver between controller and event loop: makes the calls, carries out the commands, and keeps one alarm."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from gateway.proxy.supervisor import Supervisor
 from gateway.wire.answers.oddity import Oddity
 from gateway.wire.errors.replies import CLIENT_FAULTS
 
-# All other ends concern the replica: they are counted as upstream errors.
+# All other outcomes are counted as upstream errors, since the replica caused them.
 QUIET_ENDS: Final = (AttemptOutcome.COMPLETE, AttemptOutcome.CANCELLED)
 MAX_WAKES: Final = 100
-"""Consecutive deadlines that may raise, each failing its request, before the alarm pauses."""
+"""The alarm pauses after this many deadlines in a row whose handling raised an exception. Each fails its request."""
 PAUSE_S: Final = 0.05
-"""How long the alarm then pauses, so that a bug cannot keep the process busy."""
+"""Seconds for which the alarm pauses then, so that a bug cannot keep the process busy."""
 
 
 def _is_failure(finish: AttemptResult) -> bool:
@@ -43,7 +43,7 @@ def _is_failure(finish: AttemptResult) -> bool:
 
 
 class Meter(Protocol):
-    """Receiver of facts about requests."""
+    """Receives facts about requests, for metrics."""
 
     def ended(self, record: Record) -> None: ...
     def refused_early(self, why: Reason) -> None: ...
@@ -55,49 +55,49 @@ class Meter(Protocol):
 
 
 class CommandHandler(ABC):
-    """Carries out the commands for one request."""
+    """Carries out the controller's commands for one request."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
     def tokens_seen(self) -> int:
-        """Tokens received so far, of the attempt with the most."""
+        """Tokens that the attempt with the most tokens has received so far."""
 
     @abstractmethod
     def dispatch(self, attempt_id: int, replica: str, max_tokens: int, degraded: bool, model: str) -> None:
-        """Send the request to a replica."""
+        """Open an attempt: send the request to a replica. `model`: the fallback model to ask for; empty if none."""
 
     @abstractmethod
     def commit(self, attempt_id: int, hedged: HedgeResult | None) -> None:
-        """Show the client this attempt's answer so far, and everything that follows."""
+        """Forward this attempt's answer to the client, the bytes so far and all that follow."""
 
     @abstractmethod
     def cancel(self, attempt_id: int) -> int:
-        """Close an attempt; returns the tokens that it had received."""
+        """Close an attempt. Returns the number of tokens that it had received."""
 
     @abstractmethod
     def cut(self, why: Reason, prompt_tokens: int) -> None:
-        """End the answer as one that is incomplete."""
+        """End the answer as incomplete. `prompt_tokens`: for the usage, if the engine sent none."""
 
     @abstractmethod
     def refuse(self, why: Reason, retry_after_s: float | None, detail: str) -> None:
-        """Tell the client that there is no answer, or no more of it."""
+        """End the request with an error: an HTTP error, or an error event if the answer has begun."""
 
     @abstractmethod
     def ended(self, record: Record) -> None:
-        """The request has ended and is counted."""
+        """The request is over. It is already counted in metrics."""
 
     @abstractmethod
     def abort(self) -> None:
-        """Close the client's connection, if no other way is left to end the request."""
+        """Close the client's connection, as the last way to end the request."""
 
 
 class Driver:
-    """The only caller of the controller. A call made while another is under way waits for its turn.
+    """The only caller of the controller. A call that is made while another is under way waits for its turn.
 
-    No call raises. If the controller or the handler of a command raises, the request concerned is failed. All other
-    commands are carried out, and the alarm is set.
+    No call raises, except where its docstring says so. If the controller or the handler of a command raises, the
+    request concerned fails. All other commands are carried out, and the alarm is set.
     """
 
     def __init__(
@@ -105,17 +105,17 @@ class Driver:
     ) -> None:
         self.controller = controller
         self.clock = clock
-        """The time of the request path, in seconds: `time.monotonic`, except in tests."""
+        """Clock of the request path, in seconds: `time.monotonic`, except in tests."""
         self.supervisor = Supervisor(meter.bug, clock)
         self._meter = meter
         self._loop = loop
         self._exchanges: dict[int, CommandHandler] = {}
         self._request_ids: dict[int, int] = {}
-        """The request of each open attempt."""
+        """Request id by attempt id, for attempts under way."""
         self._waiting: deque[tuple[Callable[..., list[Command]], tuple[object, ...], int]] = deque()
-        """Waiting calls: the method, its arguments without the time, the request concerned or 0."""
+        """Waiting calls: (method, arguments without the time, id of the request concerned or 0)."""
         self._carried: list[Command] = []
-        """The controller's latest answer, once its commands are being carried out."""
+        """The latest list of commands of which the carrying out has begun."""
         self._busy = False
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = math.inf
@@ -131,44 +131,46 @@ class Driver:
         return self._last_id
 
     def arrive(self, request: Request, exchange: CommandHandler) -> None:
-        """A request is complete; its commands go to `exchange`."""
+        """A request has arrived completely. Its commands go to `exchange`."""
         self._exchanges[request.id] = exchange
         if self._busy:
             self._waiting.append((self.controller.arrive, (request,), request.id))
             return
         try:
             commands = self.controller.arrive(request, self.clock())
-        except Exception as error:  # noqa: BLE001 - a bug costs this request
+        except Exception as error:  # noqa: BLE001 - a bug affects only this request
             commands = self._raised(error, request.id)
         self._carry_out(commands)
 
     def sent(self, attempt: int) -> None:
-        """An attempt was handed to its connection. It never produces commands, so it need not wait."""
+        """The request of an attempt was written to its connection. This call has no commands, so it never waits for its
+        turn.
+        """
         try:
             self.controller.sent(attempt, self.clock())
-        except Exception as error:  # noqa: BLE001 - a bug costs this request
+        except Exception as error:  # noqa: BLE001 - a bug affects only this request
             self.broke(self._request_ids.get(attempt, 0), Callback.DECISION, error)
         if not self._busy:
             self._arm()
 
     def first_token(self, attempt: int) -> None:
-        """An attempt has content to show."""
+        """The first token of an attempt has come."""
         self._call(self.controller.first_token, (attempt,), self._request_ids.get(attempt, 0))
 
     def full(self, attempt: int) -> None:
-        """An attempt has more bytes than can be held, without a first token."""
+        """An attempt has more bytes before its first token than can be held back."""
         self._call(self.controller.full, (attempt,), self._request_ids.get(attempt, 0))
 
     def progress(self, attempt: int, tokens: int) -> None:
-        """An attempt is alive."""
+        """An attempt has received `tokens` so far."""
         self._call(self.controller.progress, (attempt, tokens), self._request_ids.get(attempt, 0))
 
     def repeats(self, attempt: int) -> None:
-        """The answer of an attempt repeats itself."""
+        """The answer of an attempt repeats itself without end."""
         self._call(self.controller.repeats, (attempt,), self._request_ids.get(attempt, 0))
 
     def paused(self, attempt: int) -> None:
-        """An attempt is paused, since its client is too slow."""
+        """An attempt is not being read, since its client is too slow."""
         self._call(self.controller.paused, (attempt,), self._request_ids.get(attempt, 0))
 
     def resumed(self, attempt: int) -> None:
@@ -176,9 +178,9 @@ class Driver:
         self._call(self.controller.resumed, (attempt,), self._request_ids.get(attempt, 0))
 
     def finish(self, attempt: int, finish: AttemptResult, pool: str, replica: str) -> None:
-        """An attempt is closed. An attempt that the controller has already closed is ignored.
+        """An attempt has ended. Ignored if the controller knows that already.
 
-        If a cancel raised, its call stays open at the replica, and ends like any other.
+        If carrying out a `Cancel` raised, the call at the replica goes on and ends later: then this is ignored.
         """
         request_id = self._request_ids.pop(attempt, 0)
         if not request_id:
@@ -190,35 +192,35 @@ class Driver:
             return
         try:
             commands = self._finish(attempt, finish, self.clock())
-        except Exception as error:  # noqa: BLE001 - a bug costs this request
+        except Exception as error:  # noqa: BLE001 - a bug affects only this request
             commands = self._raised(error, request_id)
         self._carry_out(commands)
 
     def leave(self, request_id: int, why: Reason) -> None:
-        """The client has left."""
+        """The client of a request has left."""
         self._call(self._leave, (request_id, why), request_id)
 
     def observe(self, replica: str, sample: Sample) -> None:
-        """A health check or a scrape of a replica has a result."""
+        """A health check, a scrape or a model list of a replica has a result."""
         self._call(self.controller.observe, (replica, sample))
 
     def configure(self, policy: Policy) -> None:
-        """Put a new policy in force. Raises the controller's exceptions, so that a reload can report them."""
+        """Apply a new policy. Raises the controller's exceptions, so that a reload can report them."""
         self._order(self.controller.configure, (policy,))
 
     def drain(self, replica: str, on: bool) -> None:
-        """Send a replica no new requests, or let it serve again. Raises as `configure` does."""
+        """Stop new requests to a replica (`on`), or let it serve again. Raises the controller's exceptions."""
         self._order(self.controller.drain, (replica, on))
 
     def shut(self) -> None:
         """End all requests under way."""
         self._call(self.controller.shut)
         for request_id in list(self._exchanges):
-            # It is open only if a bug prevented its end.
+            # After `shut`, a request is still under way only if a bug prevented its end.
             self._call(self.controller.fail, (request_id,), request_id)
 
     def broke(self, request_id: int, callback: Callback, error: Exception) -> None:
-        """A callback for this request raised: end the request with an error."""
+        """A callback for this request raised an exception: report the bug, and end the request with an error."""
         self.supervisor.caught(callback, error)
         self._call(self.controller.fail, (request_id,), request_id)
 
@@ -233,7 +235,7 @@ class Driver:
         return len(self._exchanges)
 
     def close(self) -> None:
-        """Forget the alarm."""
+        """Cancel the alarm."""
         if self._alarm is not None:
             self._alarm.cancel()
 
@@ -246,7 +248,7 @@ class Driver:
             self._carry_out(self._answer(method, args, request_id))
 
     def _order(self, method: Callable[..., list[Command]], args: tuple[object, ...]) -> None:
-        """Make a call that raises to its caller."""
+        """Make a call whose exceptions are passed on to its caller."""
         if self._busy:
             self._waiting.append((method, args, 0))
             return
@@ -262,11 +264,11 @@ class Driver:
 
     def _finish(self, attempt: int, finish: AttemptResult, now: float) -> list[Command]:
         if not self.controller.is_open(attempt):
-            return []  # closed while this call waited for its turn
+            return []  # the attempt was closed while this call waited for its turn
         try:
             return self.controller.finish(attempt, finish, now)
         except Exception:
-            # The slot is freed if it is still held. An attempt that we closed teaches nothing.
+            # Free the slot if it is still held. It is reported as cancelled, so that nothing is learned from it.
             self._waiting.append((self._close, (attempt,), 0))
             raise
 
@@ -278,11 +280,11 @@ class Driver:
     def _answer(self, method: Callable[..., list[Command]], args: tuple[object, ...], request_id: int) -> list[Command]:
         try:
             return method(*args, self.clock())
-        except Exception as error:  # noqa: BLE001 - a bug costs the request concerned
+        except Exception as error:  # noqa: BLE001 - a bug affects only the request concerned
             return self._raised(error, request_id)
 
     def _carry_out(self, commands: list[Command]) -> None:
-        """Carry out commands, then make the waiting calls and carry out theirs."""
+        """Carry out commands. Then make the waiting calls, and carry out their commands."""
         self._busy = True
         self._act_on(commands)
         while self._waiting:
@@ -296,11 +298,12 @@ class Driver:
         for command in commands:
             try:
                 self._act(command)
-            except Exception as error:  # noqa: BLE001 - a bug costs the request that the command is addressed to
+            except Exception as error:  # noqa: BLE001 - a bug affects only the request of the command
                 self._failed(command, error)
 
     def _act(self, command: Command) -> None:
-        # The commonest first. A dictionary by type would be slower: compiled code cannot know the type of its values.
+        # The most frequent commands come first. A dictionary by type would be slower, since compiled code does not know
+        # the types of its values.
         if isinstance(command, Dispatch):
             self._request_ids[command.attempt] = command.request_id
             exchange = self._exchanges[command.request_id]
@@ -337,7 +340,9 @@ class Driver:
     # ---- bugs
 
     def _failed(self, command: Command, error: Exception) -> None:
-        """A command raised. Its effects that the controller relies on are still carried out."""
+        """Carrying out a command raised. Do what the controller relies on: fail the request, report a cancelled
+        attempt, or close the client's connection.
+        """
         self.supervisor.caught(Callback.COMMAND, error)
         if isinstance(command, Dispatch | Commit):
             self._waiting.append((self.controller.fail, (command.request_id,), command.request_id))
@@ -349,7 +354,7 @@ class Driver:
             self._abort(self._exchanges.pop(command.record.request.id, None))
 
     def _raised(self, error: Exception, request_id: int) -> list[Command]:
-        """A call raised. Returns the commands that it had decided, and those that end its request."""
+        """A call raised. Returns the commands that it had decided before, and the commands that end its request."""
         self.supervisor.caught(Callback.DECISION, error)
         commands = self._undelivered()
         exchange = self._exchanges.get(request_id)
@@ -357,7 +362,7 @@ class Driver:
             return commands
         try:
             commands += self.controller.fail(request_id, self.clock())
-        except Exception as again:  # noqa: BLE001 - it cannot be ended in order: its client is not left waiting
+        except Exception as again:  # noqa: BLE001 - it cannot be ended properly, so its connection is closed
             self.supervisor.caught(Callback.DECISION, again)
             commands += self._undelivered()
             self._abort(exchange)
@@ -375,20 +380,20 @@ class Driver:
         return list(decided)
 
     def _abort(self, exchange: CommandHandler | None) -> None:
-        """Close the client's connection, if no other way is left to tell the client."""
+        """Close the client's connection, as the last way to end the request."""
         if exchange is not None:
             try:
                 exchange.abort()
-            except Exception as error:  # noqa: BLE001 - nothing is left to be done for it
+            except Exception as error:  # noqa: BLE001 - nothing more can be done for the request
                 self.supervisor.caught(Callback.COMMAND, error)
 
     # ---- time
 
     def _arm(self) -> None:
-        """Keep one timer, for the earliest alarm. An alarm that fires too early is set again."""
+        """Set the one timer to the earliest deadline. An earlier timer is kept; when it fires, it is set again."""
         try:
             at = max(self.controller.wake_at(), self._silent_until)
-        except Exception as error:  # noqa: BLE001 - deadlines must not lose their timer
+        except Exception as error:  # noqa: BLE001 - without a timer, no deadline would be acted on any more
             self.supervisor.caught(Callback.DECISION, error)
             at = self.clock() + PAUSE_S
         if at >= self._alarm_at:
@@ -409,7 +414,7 @@ class Driver:
             try:
                 commands += self.controller.wake(now)
                 break
-            except Exception as error:  # noqa: BLE001 - a bug costs the request whose deadline it was
+            except Exception as error:  # noqa: BLE001 - a bug affects only the request whose deadline it was
                 commands += self._raised(error, self.controller.woken)
         else:
             self._silent_until = now + PAUSE_S

@@ -1,4 +1,4 @@
-"""One request, from its last byte to the last byte of its answer."""
+"""The exchange of one request and its answer, from the request's last byte to the answer's last byte."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from gateway.wire.request import Parsed, change_lines, render, without_store
 
 
 class Client(Outgoing):
-    """The client connection of an answer."""
+    """The client connection to which an answer is written."""
 
     @abstractmethod
     def placed(self, pool: str, since: float) -> None:
-        """The request is in that pool, since it was first dispatched."""
+        """The request has been in `pool` since its first dispatch at `since`."""
 
     @abstractmethod
     def done(self) -> None:
@@ -40,32 +40,32 @@ class Client(Outgoing):
 
     @abstractmethod
     def cut(self) -> None:
-        """The answer ends here, incomplete, and the connection with it."""
+        """The answer ends here, incomplete; close the connection."""
 
 
 class MirrorService(Protocol):
     """Sender of copies to shadow pools."""
 
     def shed(self) -> None:
-        """A request was refused for lack of capacity."""
+        """Note that a request was refused for lack of capacity: then fewer copies are sent."""
 
     def admits(self, model: Model, size: int) -> bool:
-        """Whether this request is copied."""
+        """Whether a copy of this request is to be sent. `size`: bytes of its body."""
 
     def send(self, model: Model, endpoint: Endpoint, body: bytes, rid: bytes, total_s: float) -> None:
-        """Send a copy, and forget it."""
+        """Send a copy. Its answer is dropped."""
 
 
 SHEDS: Final = frozenset(
     {Reason.PREDICTED, Reason.QUEUE_FULL, Reason.EVICTED, Reason.QUEUE_TIMEOUT, Reason.NO_REPLICAS}
 )
-"""Refusals for lack of capacity."""
+"""Reasons of refusals for lack of capacity."""
 MAX_COPY_S: Final = 600.0
 _OURS: Final = b"-" + PROCESS
 
 
 class ExchangeServices:
-    """Objects shared by all exchanges of a gateway."""
+    """Objects that all exchanges of a gateway share."""
 
     def __init__(self, driver: Driver, upstreams: Upstreams, meter: Meter, log: Callable[[Record, str], None]) -> None:
         self.driver = driver
@@ -80,7 +80,7 @@ class ExchangeServices:
 
 
 class Exchange(AttemptOwner):
-    """Joins a client to the attempts made for it. Acts on the controller's commands; decides nothing."""
+    """Connects a client to the attempts for its request. Carries out the controller's commands; decides nothing."""
 
     __slots__ = (
         "_attempts",
@@ -134,9 +134,9 @@ class Exchange(AttemptOwner):
         self._dispatched_at = 0.0
         self._extra = b""
         self._first = first_if_stored(request, parsed)
-        """A hash of what stands before the conversation, if the answer may be stored."""
+        """Hash of the tools and instructions, if the answer may be stored; else None."""
         self._said_at = request.body_at
-        """Time at which the client was last sent anything other than content."""
+        """Time when anything but content was last sent to the client."""
         if request.stream and request.tier.keep_alive_s:
             services.keep_alives.start(self, request.tier.keep_alive_s, request.body_at)
 
@@ -156,13 +156,13 @@ class Exchange(AttemptOwner):
 
     @property
     def tokens_seen(self) -> int:
-        """Tokens received so far by the attempt that has most."""
+        """Tokens that the attempt with the most tokens has received so far."""
         return max((attempt.seen for attempt in self._attempts.values()), default=0)
 
     # ---- commands
 
     def dispatch(self, attempt_id: int, replica: str, max_tokens: int, degraded: bool, model: str) -> None:
-        """Send the request to a replica; with `model`, as a request for that fallback."""
+        """Open an attempt: send the request to a replica. `model`: the fallback model to ask for; empty if none."""
         upstream = self._services.upstreams.get(replica)
         if upstream is None:
             self.driver.finish(attempt_id, AttemptResult(AttemptOutcome.UNREACHABLE), "", replica)
@@ -193,14 +193,14 @@ class Exchange(AttemptOwner):
         upstream.send(self._message(attempt_id, upstream, body) if request is None else request, attempt)
 
     def without_options(self, attempt_id: int, upstream: ReplicaConnections, max_tokens: int) -> bytes | None:
-        """The message without `stream_options`, for a replica that refuses them; None if the request has none."""
+        """The HTTP message without `stream_options`, for a replica that refuses them; None if it has none anyway."""
         parsed = self._parsed
         if parsed is None or "stream_options" not in parsed.fields:
             return None
         return self._message(attempt_id, upstream, render(parsed, self._sent_as(parsed), max_tokens, False))
 
     def commit(self, attempt_id: int, hedged: HedgeResult | None) -> None:
-        """Show the client this attempt's answer so far, and the rest as it arrives."""
+        """Forward this attempt's answer to the client, the bytes so far and the rest as it arrives."""
         if hedged is not None:
             self._extra += b"x-tailgate-hedged: %b\r\n" % hedged.value.encode()
         attempt = self._committed = self._attempts[attempt_id]
@@ -223,14 +223,14 @@ class Exchange(AttemptOwner):
         elif attempt.complete and not self._shown and (attempt.reader is None or attempt.assembly is not None):
             self._show_whole(attempt, held[0])
         elif attempt.assembly is not None:
-            return  # it has won, and is sent once it is assembled
+            return  # the answer is sent once it is assembled
         elif attempt.reader is not None:
             self._open(STREAM_HEAD, attempt, held)
         else:
             self._open(whole_head(attempt.content_type, None, attempt.coding), attempt, held)
 
     def cancel(self, attempt_id: int) -> int:
-        """Close an attempt; returns the tokens that it had received."""
+        """Close an attempt. Returns the number of tokens that it had received."""
         attempt = self._attempts.pop(attempt_id, None)
         if attempt is None:
             return 0
@@ -238,7 +238,7 @@ class Exchange(AttemptOwner):
         return attempt.seen
 
     def cut(self, why: Reason, prompt_tokens: int) -> None:
-        """End the answer as incomplete, with a mark; `prompt_tokens` is used if the engine gave none."""
+        """End the answer as incomplete, and mark it so. `prompt_tokens`: for the usage, if the engine sent none."""
         attempt, client = self._committed, self._client
         assert attempt is not None
         end = attempt.cut_short(why, prompt_tokens)
@@ -253,7 +253,7 @@ class Exchange(AttemptOwner):
             self._finish()
 
     def refuse(self, why: Reason, retry_after_s: float | None, detail: str) -> None:
-        """Tell the client that there is no answer, or no more of it."""
+        """End the request with an error: an HTTP error, or an error event if the answer has begun."""
         client = self._client
         if client is None:
             return
@@ -264,23 +264,23 @@ class Exchange(AttemptOwner):
         if not self._shown:
             self._show_error(problem, self._limit_lines())
         elif self._committed is not None and self._committed.reader is None:
-            # An unstreamed answer has no place for an error: only its missing end can show it.
+            # An unstreamed answer that has begun has no place for an error: only its missing end shows the failure.
             self._client = None
             client.cut()
         else:
             self._end_in_error(problem)
 
     def abort(self) -> None:
-        """Close the client's connection, after a bug that left no other way to end its request."""
+        """Close the client's connection, as the last way to end the request."""
         client, self._client = self._client, None
         if client is not None:
             client.cut()
 
     def ended(self, record: Record) -> None:
-        """The request has ended and is counted."""
+        """The request is over. It is already counted in metrics."""
         if self._client is not None:
             self.abort()  # a bug prevented its answer
-        # Breaks the cycle between an exchange and its attempts, which would otherwise wait for the garbage collector.
+        # Breaks a reference cycle between exchange and attempts, which only the garbage collector could free.
         attempt, self._committed = self._committed, None
         self._attempts.clear()
         if self._first is not None and attempt is not None:
@@ -293,7 +293,7 @@ class Exchange(AttemptOwner):
     # ---- from the attempts
 
     def show(self, pieces: list[bytes]) -> None:
-        """Pass payload on, each piece as a chunk."""
+        """Forward payload to the client, each piece as a chunk."""
         client = self._client
         if client is not None:
             if self._renamed:
@@ -301,7 +301,7 @@ class Exchange(AttemptOwner):
             client.write(b"".join([chunk(p) for p in pieces] if client.chunked else pieces))
 
     def show_raw(self, raw: bytes, pieces: list[bytes]) -> None:
-        """Pass on payload whose framing may be kept."""
+        """Forward payload to the client. `raw`: the same bytes in the replica's chunks, which are used if possible."""
         client = self._client
         if self._renamed:
             self.show(pieces)
@@ -309,15 +309,15 @@ class Exchange(AttemptOwner):
             client.write(raw if client.chunked else b"".join(pieces))
 
     def gaps(self, upstream: ReplicaConnections) -> LogHistogram:
-        """The counter of the times between events of a stream."""
+        """The histogram for the times between content events of a stream."""
         return self._services.meter.gaps(self.request.tier.name, upstream.pool.name)
 
     def body_hash(self) -> int | None:
-        """Fingerprint of this request; None once there was a commit."""
+        """Hash of the request body; None after a commit, when it is no longer needed."""
         return None if self._parsed is None else fingerprint(self._parsed)
 
     def attempt_ended(self, attempt_id: int) -> None:
-        """An attempt is over. If the client has been shown all of it, the client's answer is complete, too."""
+        """An attempt is over. If it is the committed one and complete, the client's answer is complete, too."""
         attempt = self._committed
         if attempt is None or attempt.id != attempt_id:
             return
@@ -338,10 +338,10 @@ class Exchange(AttemptOwner):
         return self._shown
 
     def keep_alive(self, now: float) -> None:
-        """Send a comment on a silent stream; begin the stream if necessary.
+        """Send a comment if the stream was silent for long. If the answer has not begun, it begins with the comment.
 
-        The comment commits to a stream, not to a replica: another may still answer, and a later failure ends in an
-        error event.
+        After the comment the answer must be a stream, but any attempt may still be committed. A later failure is sent
+        as an error event.
         """
         client, attempt, silence_s = self._client, self._committed, self.request.tier.keep_alive_s
         if client is None:
@@ -365,13 +365,13 @@ class Exchange(AttemptOwner):
     # ---- from the client
 
     def left(self, why: Reason) -> None:
-        """The client has left, or has stopped reading."""
+        """End the request, because the client has left or has stopped reading."""
         if self._client is not None:
             self._client = None
             self.driver.leave(self.request.id, why)
 
     def pause(self) -> None:
-        """The client is too slow: stop reading from the replica."""
+        """Stop reading from the replica, because the client is too slow."""
         self._paused = True
         attempt = self._committed
         if attempt is not None and attempt.line is not None:
@@ -379,11 +379,11 @@ class Exchange(AttemptOwner):
             self.driver.paused(attempt.id)
 
     def broke(self, callback: Callback, error: Exception) -> None:
-        """One of our callbacks raised while it handled this request."""
+        """A callback of the gateway raised an exception while it handled this request."""
         self.driver.broke(self.request.id, callback, error)
 
     def resume(self) -> None:
-        """The client has read all bytes that waited for it."""
+        """Read from the replica again, because the client has read the bytes that waited for it."""
         self._paused = False
         attempt = self._committed
         if attempt is not None and attempt.line is not None:
@@ -393,13 +393,13 @@ class Exchange(AttemptOwner):
     # ---- inside
 
     def _sent_as(self, parsed: Parsed) -> str:
-        """The model name for a replica: a LoRA adapter keeps its own, unless a fallback serves."""
+        """The model name for a replica: that of the LoRA adapter, if one was asked for and no fallback serves."""
         if self.request.adapter and self._model is self.request.model:
             return self.request.adapter
         return self._model.sent_as(parsed.model)
 
     def _copy(self, parsed: Parsed, max_tokens: int) -> None:
-        """Send a copy to the shadow pool of the model, if one is due. No forms, no continued responses."""
+        """Send a copy to the model's shadow pool, if one is due. Forms and continued responses are not copied."""
         service, model = self._services.mirror, self._model
         mirror = model.mirror
         if service is None or mirror is None or parsed.api.shape.is_form or self.request.stored is not None:
@@ -412,9 +412,9 @@ class Exchange(AttemptOwner):
             service.send(model, self.request.endpoint, body, rid, min(MAX_COPY_S, self.request.tier.timeouts.total_s))
 
     def _message(self, attempt_id: int, upstream: ReplicaConnections, body: bytes) -> bytes:
-        """The whole HTTP message of an attempt."""
-        # vLLM uses the id as its own, which must be unique among running requests: not with a duplicate or another
-        # client's.
+        """The whole HTTP message of an attempt: head and body."""
+        # vLLM takes this id as its own, which must be unique among running requests. So a duplicate and other clients'
+        # requests get different ids.
         rid = b"".join((self._rid, _OURS, written(attempt_id)))
         body = salted(body, self.request.endpoint, upstream.pool, self.request.tenant)
         return upstream_head(upstream.prefix(self.request.endpoint), self._head, rid, len(body)) + body
@@ -454,10 +454,10 @@ class Exchange(AttemptOwner):
         assert client is not None
         event = error_event(self._dialect, problem)
         if attempt is not None and attempt.is_inside_event:
-            event = b"\n\n" + event  # else it would become part of the unfinished event
-        # Send the last chunk, too: some clients raise without it and never read the error.
+            event = b"\n\n" + event  # ends the unfinished event, of which the error would become a part
+        # The last chunk is sent, too: without it, some clients raise an exception and never read the error.
         client.write(chunk(event) + LAST_CHUNK if client.chunked else event)
-        # Keep the connection: a client with the last chunk may have sent its next request already.
+        # The connection is kept, since a client that has the last chunk may already have sent its next request.
         self._finish()
 
     def _show_whole(self, attempt: UpstreamAttempt, body: bytes) -> None:
@@ -475,7 +475,7 @@ class Exchange(AttemptOwner):
         client.done()
 
     def _lines(self, attempt: UpstreamAttempt) -> bytes:
-        """Our own header lines of an answer: replica, wait, and changed fields."""
+        """The gateway's own header lines of an answer: replica, times, and changed fields."""
         queue = milliseconds(self._dispatched_at - self.request.body_at)
         replica = milliseconds(self.driver.clock() - self._dispatched_at)
         return b"".join(
@@ -489,7 +489,7 @@ class Exchange(AttemptOwner):
         )
 
     def _limit_lines(self) -> bytes:
-        """The lines of answers and errors alike."""
+        """Header lines of answers and errors alike: CORS and rate limits."""
         limits = self.request.tier.limits
         if limits.requests_per_min is None and limits.tokens_per_min is None:
             return self._head.cors

@@ -1,4 +1,4 @@
-"""First checks of every request: its path, its key, its format."""
+"""Request handler: checks the path, key and format of a request, and starts its exchange."""
 
 from __future__ import annotations
 
@@ -35,16 +35,18 @@ from gateway.wire.target import GETS, HEALTH, MODELS, POSTS, READY, dialect_of, 
 
 
 class Catalog(Protocol):
-    """Source of the list of models."""
+    """The catalog of models."""
 
     def listing(self, policy: Policy, tier: Tier | None = None) -> Sequence[Mapping[str, object]]:
-        """Every model that `tier` may use, as the API shows it."""
+        """All models that `tier` may use, in the form of the API. None: every tier."""
 
     def one(self, policy: Policy, name: str, tier: Tier | None = None) -> Mapping[str, object] | None:
-        """The model of that name, if there is one. Under a catch-all any name passes while a list cannot be read."""
+        """The model of this name; None if there is none. With a catch-all, any name is accepted while a replica's list
+        is unknown.
+        """
 
     def base_of(self, policy: Policy, name: str, tier: Tier | None = None) -> Model | None:
-        """The model whose replicas list `name` as a LoRA adapter."""
+        """The model whose replicas list `name` as a LoRA adapter; None if there is none."""
 
     def is_adapter(self, pools: Iterable[PoolSpec], name: str) -> bool:
         """Whether replicas of these pools list `name` as a LoRA adapter."""
@@ -55,23 +57,23 @@ TokenCounter = Callable[[Parsed], int | None]
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Sender of a request: the tenant, and the tier it is served in."""
+    """The sender of a request: its tenant, and the tier in which it is served."""
 
     tenant: str
     tier: Tier
     serves: frozenset[Endpoint]
-    """The endpoints that the tier serves."""
+    """Endpoints that the tier serves."""
 
 
 OPTIONS: Final = b"OPTIONS"
 _sha256: Final = sha256
 _same: Final = hmac.compare_digest
 Callers = dict[bytes, tuple[bytes, Caller | None]]
-"""The caller of each key, by the key's digest; the value repeats the digest, to be compared in constant time."""
+"""Callers by the SHA-256 digest of their key. The value repeats the digest, which is compared in constant time."""
 
 
 def callers_of(policy: Policy) -> Callers:
-    """With thousands of keys this would delay requests, so a reload does it outside the event loop."""
+    """The callers of a policy. With thousands of keys this takes long, so a reload calls it outside the event loop."""
     serves = {tier.name: served(tier) for tier in policy.tiers.values()}
     return {
         digest: (key.sha256, Caller(key.tenant, policy.tiers[key.tier], serves[key.tier]))
@@ -83,9 +85,9 @@ _NOBODY: Final[tuple[bytes, Caller | None]] = (b"", None)
 
 
 class RequestHandler(ExchangeServices):
-    """Turns the bytes of a connection into a `Request`, or rejects them.
+    """Turns a request's head and body into a `Request`, or rejects it.
 
-    A reload replaces `policy` between two requests; accepted requests keep theirs.
+    A reload replaces `policy` between two requests. Accepted requests keep their policy.
     """
 
     def __init__(
@@ -102,23 +104,23 @@ class RequestHandler(ExchangeServices):
         self._bound_host = bound_host
         self.configure(policy)
         self.leaving = False
-        """Whether the process is about to end, so that balancers should stop using it."""
+        """Whether the process will end soon, so that load balancers should stop using it."""
         self.draining = False
-        """Whether connections are refused, and open ones are closed after their answers."""
+        """Whether new connections are refused, and open connections are closed after their answer."""
         self.counters: dict[str, TokenCounter] = {}
-        """Exact prompt counters by model name, if the policy names a tokenizer."""
+        """Exact token counters by model name, for models with a tokenizer in the policy."""
         self._catalog = catalog
         self.counting = CountingEndpoint(driver, self.find, self.count_exactly, meter.token_count)
 
     def configure(self, policy: Policy, callers: Callers | None = None) -> None:
-        """Use a new policy for all later requests. `callers`: the result of `callers_of`, computed elsewhere."""
+        """Apply a policy to all later requests. `callers`: the result of `callers_of`, if it is already computed."""
         self.policy = policy
         default = policy.tiers[policy.default_tier]
         self._anyone = None if policy.keys else Caller(ANONYMOUS, default, served(default))
         self._browsers = BrowserAccess(policy, self._bound_host)
         self._callers = callers_of(policy) if callers is None else callers
         self.names = wanted({pool.sessions.header for pool in policy.pools.values()})
-        """The headers that are read."""
+        """Names of the headers that are read."""
 
     @property
     def ready(self) -> bool:
@@ -130,7 +132,7 @@ class RequestHandler(ExchangeServices):
     def check(
         self, method: bytes, path: bytes, head: RequestHead
     ) -> tuple[Endpoint | None, Caller | None, Problem | None]:
-        """Decision before the body: (endpoint, None for a GET; caller; problem)."""
+        """Check a request by its head. Returns (endpoint, None for a GET; caller; problem, None if accepted)."""
         if head.has_origin and method == OPTIONS:
             return None, None, self._browsers.preflight_problem(head)
         endpoint = POSTS.get(path)
@@ -160,15 +162,15 @@ class RequestHandler(ExchangeServices):
             return None
         digest = _sha256(given).digest()
         known, caller = self._callers.get(digest, _NOBODY)
-        # Only whole digests are ever compared, so the time taken reveals nothing about a key.
+        # Only whole digests are compared, so the time that it takes reveals nothing about a key.
         return caller if _same(known, digest) else None
 
     def dialect(self, path: bytes, head: RequestHead) -> Dialect:
-        """The vendor's error format that the caller expects."""
+        """The error format (OpenAI's or Anthropic's) that the client expects."""
         return dialect_of(path, head.anthropic)
 
     def greet(self, method: bytes, head: RequestHead, raw: bytes) -> None:
-        """Note the origin of a web page, so that answers and errors say whether the page may read them."""
+        """Set the CORS header lines, by which answers and errors say whether a web page may read them."""
         self._browsers.greet(head)
         if method == OPTIONS and head.cors:
             head.preflight = preflight_lines(raw)
@@ -176,7 +178,7 @@ class RequestHandler(ExchangeServices):
     def rejection(
         self, dialect: Dialect, problem: Problem, head: RequestHead, caller: Caller | None, close: bool
     ) -> bytes:
-        """The whole answer to a request that never became a `Request`."""
+        """The whole error answer to a request that never became a `Request`."""
         self.meter.refused_early(problem.why)
         self.refusals.early(head.request_id, "" if caller is None else caller.tier.name, problem)
         return error_response(dialect, problem, head.request_id, head.cors, close=close)
@@ -192,12 +194,12 @@ class RequestHandler(ExchangeServices):
         head: RequestHead,
         body: bytes,
     ) -> Exchange | Problem:
-        """Start a request that is complete."""
+        """Start the exchange of a complete request, or return why it is refused."""
         policy, tier = self.policy, caller.tier
         try:
             slo = asked_slo(head, tier.slo)
             parsed = parse(endpoint, body, tier.caps)
-        except BadHeader as header:  # two names, since in compiled code a name has one type
+        except BadHeader as header:  # another name than above, since in compiled code a name has only one type
             return Problem(Reason.BAD_REQUEST, str(header), param=header.name)
         except BadRequest as exc:
             return Problem(exc.why, exc.message, param=exc.field, code=exc.code)
@@ -266,12 +268,12 @@ class RequestHandler(ExchangeServices):
         return Exchange(self, client, dialect, head, parsed, request)
 
     def count_exactly(self, model: Model, parsed: Parsed) -> int | None:
-        """Tokens of a prompt by the model's tokenizer; None if the policy names none."""
+        """Tokens of a prompt by the model's tokenizer; None if the model has none."""
         counter = self.counters.get(model.name)
         return None if counter is None else counter(parsed)
 
     def find(self, name: str, tier: Tier) -> tuple[Model | None, str]:
-        """The model that serves requests for `name`, if any, and the LoRA adapter that `name` means."""
+        """(model that serves requests for `name`, or None; LoRA adapter of that name, or empty)."""
         policy, catalog = self.policy, self._catalog
         model = policy.models.get(name)
         if model is not None and not model.any_name:
@@ -285,7 +287,7 @@ class RequestHandler(ExchangeServices):
         return model, name if catalog.is_adapter(policy.route(model, tier), name) else ""
 
     def read(self, path: bytes, caller: Caller | None) -> tuple[int, bytes] | Problem:
-        """The answer to a GET: status and JSON."""
+        """The answer to a GET: (status, JSON body)."""
         if path == HEALTH:
             return 200, b'{"status":"ok"}'
         if path == READY:

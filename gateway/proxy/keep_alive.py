@@ -1,4 +1,4 @@
-"""Comments on silent streams, so that proxies on the way do not close them."""
+"""Sends comments in silent streams, so that proxies on the way do not close them."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from gateway.proxy.deadlines import Deadline
 
 COMMENT: Final = b": keep-alive\n\n"
 LOOKS: Final = 4.0
-"""Checks of a stream per allowed time of silence."""
+"""A stream is looked at this many times per allowed time of silence."""
 
 
 def is_due(said_at: float, silence_s: float, now: float) -> bool:
-    """Whether a stream would be silent for too long by the next look.
+    """Whether a stream would be silent for longer than `silence_s` by the next look.
 
-    A comment is not sent earlier, since the status cannot change after it.
+    A comment is sent as late as possible, since the HTTP status cannot change after it.
     """
     return now - said_at > silence_s - silence_s / LOOKS
 
 
 class Stream(Protocol):
-    """A stream that may be silent for long."""
+    """A stream that may be silent for a long time."""
 
     def keep_alive(self, now: float) -> None:
-        """Look at the stream, and send a comment if it was silent."""
+        """Look at the stream, and send a comment if it is due."""
 
     def broke(self, callback: Callback, error: Exception) -> None:
-        """One of our callbacks raised while it handled this stream."""
+        """A callback of the gateway raised an exception while it handled this stream."""
 
 
 def _broke(stream: Stream, error: Exception) -> None:
@@ -35,7 +35,7 @@ def _broke(stream: Stream, error: Exception) -> None:
 
 
 class KeepAlives:
-    """The streams that want comments. Each `start` schedules one look."""
+    """The streams that get comments. Each `start` schedules one look."""
 
     def __init__(self) -> None:
         self._by_silence: dict[float, Deadline[Stream]] = {}
@@ -55,11 +55,11 @@ class KeepAlives:
             deadline.stop(stream)
 
     def sweep(self, now: float) -> None:
-        """Look at each stream that is due."""
+        """Look at all streams that are due."""
         self._now = now
         for deadline in self._by_silence.values():
             while deadline.sweep(now):
-                pass  # a look is quick, even if many are due
+                pass  # all are handled in this turn of the loop, since a look is quick
 
     def _look(self, stream: Stream) -> None:
         stream.keep_alive(self._now)

@@ -1,4 +1,4 @@
-"""Shared state of the connections of one server: limits, deadlines, and the open connections."""
+"""State that the client connections of one server share: limits, deadlines, and the open connections."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SWEEP_S: Final = 0.25
 
 
 class LimitedConnection(Protocol):
-    """A client connection, for limits and deadlines."""
+    """A client connection, as limits and deadlines see it."""
 
     def too_slow(self) -> None:
         """The request did not arrive completely in time."""
@@ -30,7 +30,7 @@ class LimitedConnection(Protocol):
         """Close at once."""
 
     def broke(self, callback: Callback, error: Exception) -> None:
-        """One of our callbacks raised while it handled this connection."""
+        """A callback of the gateway raised an exception while it handled this connection."""
 
 
 def _broke(connection: LimitedConnection, error: Exception) -> None:
@@ -38,7 +38,7 @@ def _broke(connection: LimitedConnection, error: Exception) -> None:
 
 
 class ConnectionLimits:
-    """Limits and deadlines that the connections of one server share, and the open connections themselves."""
+    """Limits and deadlines of the client connections of one server, and the set of open connections."""
 
     def __init__(
         self,
@@ -52,20 +52,20 @@ class ConnectionLimits:
         body_limit_name: str = "`listen.max_body` of the policy",
     ) -> None:
         self.max_body_bytes = max_body_bytes
-        """Limit of a decoded body; a reload changes it, also for bodies under way."""
+        """Limit on a body in bytes, after decoding. A reload changes it, also for bodies under way."""
         self._body_limit_name = f" ({body_limit_name})" if body_limit_name else ""
         self.max_header_bytes = max_header_bytes
         self.max_connections = max_connections
         self._max_receiving_bytes = max_receiving_bytes
         self.parts: dict[LimitedConnection, int] = {}
-        """Bytes of incomplete bodies."""
+        """Bytes received of incomplete bodies, by connection."""
         self.part_bytes = 0
         """Sum of `parts`."""
         self.occupancies: dict[str, Occupancy] = {}
-        """Counters of requests, by pool name; removed pools keep theirs."""
+        """Counters of requests, by pool name. The counters of removed pools are kept."""
         self.turns = Turns()
         self.open: set[LimitedConnection] = set()
-        """Client connections that are open."""
+        """Open client connections."""
         self.receiving: Deadline[LimitedConnection] = Deadline(receive_timeout_s, lambda one: one.too_slow(), _broke)
         self.idle: Deadline[LimitedConnection] = Deadline(keep_alive_s, lambda one: one.close(), _broke)
         self.stalled: Deadline[LimitedConnection] = Deadline(write_stall_s, lambda one: one.stalled(), _broke)
@@ -73,43 +73,43 @@ class ConnectionLimits:
 
     @property
     def connections(self) -> int:
-        """Client connections that are open."""
+        """Open client connections."""
         return len(self.open)
 
     def opened(self, connection: LimitedConnection) -> bool:
-        """A client has connected; False if there are too many."""
+        """Add a connection. Returns False if there are too many."""
         self.open.add(connection)
         return self.max_connections is None or len(self.open) <= self.max_connections
 
     def closed(self, connection: LimitedConnection) -> None:
-        """A client has left."""
+        """Remove a connection that has closed."""
         self.open.discard(connection)
         self.let_go(connection)
         for deadline in (self.receiving, self.idle, self.stalled, self.lingering):
             deadline.stop(connection)
 
     def occupancy(self, pool: str) -> Occupancy:
-        """Counter of the server's requests in that pool."""
+        """The counter of requests in a pool; created if missing."""
         found = self.occupancies.get(pool)
         if found is None:
             found = self.occupancies[pool] = Occupancy()
         return found
 
     def holds(self, connection: LimitedConnection, part_bytes: int) -> bool:
-        """A connection now holds this much of a body; False if all bodies together exceed the limit."""
+        """Set how many bytes of a body a connection holds. Returns False if all bodies together exceed the limit."""
         self.part_bytes += part_bytes - self.parts.get(connection, 0)
         self.parts[connection] = part_bytes
         return self.part_bytes <= self._max_receiving_bytes
 
     def too_large(self) -> Problem:
-        """The refusal of a body beyond the limit."""
+        """The refusal of a body that is larger than the limit."""
         return Problem(
             Reason.BODY_TOO_LARGE,
             f"The request body is larger than {self.max_body_bytes} bytes{self._body_limit_name}.",
         )
 
     def let_go(self, connection: LimitedConnection) -> None:
-        """The partial body of a connection is complete, or dropped."""
+        """Forget the partial body of a connection, because it is complete or dropped."""
         self.part_bytes -= self.parts.pop(connection, 0)
 
     def abort_all(self) -> None:
@@ -117,12 +117,13 @@ class ConnectionLimits:
         for connection in list(self.open):
             try:
                 connection.abort()
-            except Exception as error:  # noqa: BLE001 - the others are closed all the same
+            except Exception as error:  # noqa: BLE001 - the other connections are still closed
                 _broke(connection, error)
 
     def sweep(self, now: float) -> bool:
-        """Act on passed deadlines. Returns whether more are left. Called every `SWEEP_S`, and again while more are
-        left."""
+        """Act on deadlines that have passed. Returns whether more are left. Called every `SWEEP_S`, and again while
+        more are left.
+        """
         more = False
         for deadline in (self.receiving, self.idle, self.stalled, self.lingering):
             more = deadline.sweep(now) or more

@@ -1,6 +1,6 @@
-"""Log lines of the proxy: a few of each kind per second, with the number left out.
+"""Log lines of the proxy. Each kind is limited to a few per second; the number left out is logged with the next line.
 
-No line quotes a request or an engine. The cause of a refusal is the controller's text, or the name of a field.
+No line quotes a request, or an engine's text. The cause of a refusal is the controller's text, or the name of a field.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ log = logging.getLogger("tailgate.refusals")
 
 LOG_EVERY_S: Final = 60.0
 MAX_KINDS: Final = 4096
-"""Beyond this many kinds, all are forgotten and may be logged again."""
+"""Beyond this many kinds, the counts of all kinds are forgotten, so they may be logged again."""
 REFUSAL_LINES: Final = 3
-"""Lines per second for each reason, tier and pool."""
+"""Lines per second for each (reason, tier, pool)."""
 FAILED: Final = (Outcome.TIMEOUT, Outcome.CUT, Outcome.ERROR)
-"""Outcomes of requests that failed after their admission."""
+"""Outcomes of requests that were admitted and then failed."""
 MAX_FIELD_CHARS: Final = 64
 Cause = tuple[str, float | None]
-"""The controller's text about a refusal, empty if it has none; seconds until a retry makes sense, None if unknown."""
+"""(the controller's text about a refusal, or empty; seconds until a retry makes sense, or None if unknown)."""
 NO_CAUSE: Final[Cause] = ("", None)
 
 
 class LogSampler:
-    """Lets `lines` lines of each kind pass in any window of `every_s` seconds, and counts the others."""
+    """Lets `lines` lines of each kind pass per window of `every_s` seconds, and counts the lines that are left out."""
 
     def __init__(self, clock: Callable[[], float], lines: int = 1, every_s: float = LOG_EVERY_S) -> None:
         self._clock = clock
@@ -38,7 +38,7 @@ class LogSampler:
         self._kinds: dict[Hashable, _Window] = {}
 
     def take(self, kind: Hashable) -> int | None:
-        """Number of lines of this kind left out since the last one; None if this one is left out, too."""
+        """Number of lines of this kind that were left out before this one; None if this line is left out, too."""
         now = self._clock()
         window = self._kinds.get(kind)
         if window is None:
@@ -56,31 +56,33 @@ class LogSampler:
 
 
 class _Window:
-    """Lines of one kind."""
+    """The present window of one kind of lines."""
 
     __slots__ = ("end", "left_out", "lines")
 
     def __init__(self) -> None:
         self.end = -math.inf
         self.lines = 0
-        """Lines that may still pass before `end`."""
+        """Number of lines that may still pass before `end`."""
         self.left_out = 0
-        """Lines left out since the last one that passed."""
+        """Number of lines left out since the last line that passed."""
 
 
 def more(left_out: int) -> str:
-    """The end of a line, with the number of lines left out before it."""
+    """A suffix for a line, with the number of lines left out before it; empty if none."""
     return f" ({left_out} more like it since the last line)" if left_out else ""
 
 
 class RefusalLog:
-    """One line at INFO for each request that is refused or fails; under a flood a few in a second."""
+    """Logs one line at INFO for each request that is refused or fails. Under a flood, only a few per second are
+    logged.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._sampler = LogSampler(clock, REFUSAL_LINES, 1.0)
 
     def early(self, request_id: str, tier: str, problem: Problem) -> None:
-        """A request was refused before it became a `Request`; `tier` is empty where it is unknown."""
+        """Log a request that was refused before it became a `Request`. `tier`: empty if unknown."""
         left_out = self._sampler.take((problem.why, tier, ""))
         if left_out is not None:
             field = "" if problem.param is None else f"field {problem.param[:MAX_FIELD_CHARS]}"
@@ -88,7 +90,7 @@ class RefusalLog:
             log.info("request %s refused: %s%s", request_id, about, more(left_out))
 
     def ended(self, request_id: str, record: Record, cause: Cause) -> None:
-        """A request is over. A request that was answered, or whose client left, is not logged."""
+        """Log a request that is over, unless it was answered or its client left."""
         why = record.why
         if why is None or record.outcome is Outcome.ABANDONED:
             return

@@ -1,14 +1,14 @@
-"""The number of requests that the server has in a pool, and its integral over time: the L of Little's law.
+"""Counts the requests of the server in a pool, and the integral of this number over time: the L of Little's law.
 
-Only client connections report here: from the first dispatch to the last byte of the answer, or until the client leaves.
-The controller takes no part, so that its figures can be checked against these.
+Only client connections report here. A request counts from its first dispatch to the last byte of its answer, or until
+its client leaves. The controller takes no part, so its figures can be checked against these.
 """
 
 from __future__ import annotations
 
 
 class Occupancy:
-    """Requests of one pool. Times in seconds of the monotonic clock."""
+    """Counter of one pool's requests. Times are seconds of the monotonic clock."""
 
     def __init__(self) -> None:
         self.open = 0
@@ -16,19 +16,19 @@ class Occupancy:
         self._at = 0.0
 
     def begin(self, since: float, now: float) -> None:
-        """A request entered at `since`."""
+        """Count a request that entered the pool at `since`."""
         self._held_s += self.open * (now - self._at) + (now - since)
         self._at = now
         self.open += 1
 
     def end(self, now: float) -> None:
-        """A request has left now."""
+        """Count a request that leaves the pool at `now`."""
         self._held_s += self.open * (now - self._at)
         self._at = now
         self.open -= 1
 
     def undo(self, since: float, now: float) -> None:
-        """A request counted since `since` belongs to another pool."""
+        """Take back a request that was counted from `since` on, because it belongs to another pool."""
         self.end(now)
         self._held_s -= now - since
 

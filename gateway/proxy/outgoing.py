@@ -1,4 +1,4 @@
-"""Bytes for one client: given to the transport, or kept here while the client does not read.
+"""Writes bytes to one client. While the client does not read, the bytes are kept here.
 
 writing ──the kernel takes no more──> blocked ──more than WRITE_HIGH_WATER_BYTES wait──> full
    ^                                     │                                                │
@@ -14,37 +14,37 @@ from typing import Final
 from gateway.core.request import Callback
 
 WRITE_HIGH_WATER_BYTES: Final = 16 * 1024
-"""Bytes that may wait for a client before reading from its replica stops; with one more read, 64 KiB."""
-# uvloop keeps nearly 1 kB for each piece that it could not write: beyond this many bytes, pieces wait here instead.
+"""While more bytes than this wait for a client, its replica is not read. With the last read, up to 64 KiB may wait."""
+# uvloop needs nearly 1 kB for each piece that it could not write. So beyond this many bytes, pieces wait here instead.
 TRANSPORT_HIGH_WATER_BYTES: Final = 4 * 1024
 
 
 class Outgoing(ABC):
-    """The writing side of a client connection. A subclass says what happens while the client is slow."""
+    """The writing side of a client connection. A subclass defines what happens while the client is slow."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self._blocked = False
-        """Whether the kernel accepts no more for the client."""
+        """Whether the kernel accepts no more bytes for the client."""
         self._waiting: list[bytes] = []
-        """Pieces that wait for the kernel, in order."""
+        """Pieces that wait to be written, in order."""
         self._waiting_bytes = 0
         self.full = False
-        """Whether the buffer is full."""
+        """Whether more than `WRITE_HIGH_WATER_BYTES` wait."""
         self._unsent_before = 0
-        """Bytes that waited at the latest `watch_stall`."""
+        """Number of unsent bytes at the latest `watch_stall`."""
         self.chunked = True
-        """Whether answers without a length go out in chunks, which HTTP/1.0 lacks."""
+        """Whether answers without a length are sent in chunks. HTTP/1.0 has no chunks."""
 
     def write(self, data: bytes) -> None:
-        """Send bytes, unless the connection is going away."""
+        """Send bytes. Ignored if the connection is closing."""
         if self._blocked:
             self._wait(data)
         elif not self.transport.is_closing():
             self.transport.write(data)
 
     def hand_on(self) -> None:
-        """Pass the buffer to the transport, in one piece."""
+        """Give all waiting pieces to the transport, as one piece."""
         if self._waiting:
             waiting = b"".join(self._waiting)
             self._waiting.clear()
@@ -53,12 +53,12 @@ class Outgoing(ABC):
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes of answers that the kernel has not taken."""
+        """Number of bytes that the kernel has not taken yet."""
         return self._waiting_bytes + self.transport.get_write_buffer_size()
 
     @property
     def has_taken_some(self) -> bool:
-        """Whether the client has read 16 KiB since `watch_stall`: a slow reader takes long for a large piece."""
+        """Whether the client has read 16 KiB since `watch_stall`. If so, it is slow but not stalled."""
         return self._unsent_before - self.unsent_bytes >= WRITE_HIGH_WATER_BYTES
 
     # ---- asyncio.Protocol
@@ -81,25 +81,25 @@ class Outgoing(ABC):
     # ---- for the subclass
 
     def watch_stall(self) -> None:
-        """From now on the client has `write_stall_s` to read something."""
+        """Start the deadline of `write_stall_s` seconds, in which the client must read something."""
         self._unsent_before = self.unsent_bytes
 
     @abstractmethod
     def held_up(self) -> None:
-        """The buffer is full: no more may be added."""
+        """Called when the buffer is full: reading from the replica must stop."""
 
     @abstractmethod
     def caught_up(self) -> None:
-        """There is room again."""
+        """Called when the buffer has room again."""
 
     @abstractmethod
     def broke(self, callback: Callback, error: Exception) -> None:
-        """An exception was raised while this connection was handled."""
+        """A callback of the gateway raised an exception while it handled this connection."""
 
     # ---- inside
 
     def _wait(self, data: bytes) -> None:
-        """Keep a piece until the client has read those before it."""
+        """Keep a piece until the client has read the pieces before it."""
         if not self.transport.is_closing():
             self._waiting.append(data)
             self._waiting_bytes += len(data)
@@ -115,7 +115,7 @@ class Outgoing(ABC):
         """The transport accepts more bytes."""
         if self.transport.is_closing():
             self.full = False
-            # Little is left to send. The rest has a deadline, too, or the connection could stay open for ever.
+            # Little is left to send. It needs a deadline, too: otherwise the connection could stay open for ever.
             self.watch_stall()
             return
         self.hand_on()

@@ -1,4 +1,4 @@
-"""Reads the requests of one client connection: head, body and their limits, until a request is complete."""
+"""Reads requests from one client connection, and checks their heads and limits."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from gateway.wire.http.lines import number
 from gateway.wire.malformed import malformed
 from gateway.wire.target import POSTS, read_target
 
-# Bytes on the wire per byte of a body; chunks of one byte need six.
+# Limit on the bytes on the wire per byte of a body. Chunks of one byte need six.
 MAX_FRAMING: Final = 8
 QUESTION_MARK: Final = 0x3F
 _NO_HEAD: Final = RequestHead()
 
 
 class RequestReader:
-    """One request at a time; httptools calls it.
+    """Reads one request at a time. Its callbacks are called by httptools.
 
-    Rules that need only the head are checked as soon as it is complete.
+    Rules that need only the head are checked as soon as the head is complete.
     """
 
     __slots__ = (
@@ -57,7 +57,7 @@ class RequestReader:
         self._clock = handler.driver.clock
         self._limits = limits
         self._parser: Any = httptools.HttpRequestParser(self)
-        # Bytes after a request with `Connection: close` are refused by us, not by the parser.
+        # Bytes after a request with `Connection: close` are refused by the gateway, not by the parser.
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self.is_pipelined = False
         """Whether another request arrived before this one was answered."""
@@ -74,48 +74,48 @@ class RequestReader:
         self.endpoint: Endpoint | None = None
         self.caller: Caller | None = None
         self.problem: Problem | None = None
-        """Why the request is not served."""
+        """Why the request is refused; None while there is no reason."""
         self.dialect = OPENAI
         self.body: bytes | bytearray = b""
         self._body_bytes = 0
         self._is_urgent = False
-        """Whether the problem is answered before the request is complete."""
+        """Whether the problem is answered at once, before the request is complete."""
         self.wants_continue = False
-        """Whether the client waits for a 100 before it sends the body."""
+        """Whether the client waits for a 100 (Continue) before it sends the body."""
         self.keep_alive = True
         self.is_whole = False
         self._url = b""
 
     @property
     def method(self) -> bytes:
-        """That of the request that was read last."""
+        """Method of the request that was read last."""
         method: bytes = self._parser.get_method()
         return method
 
     def take(self, data: bytes) -> Problem | None:
-        """Read on. A problem must be answered now, before the request is complete."""
+        """Read more bytes. A returned problem must be answered now, before the request is complete."""
         self._received_bytes += len(data)
         if not self._head_done and self._is_head_too_large(data):
             return Problem(Reason.HEADERS_TOO_LARGE)
         return self._feed(data)
 
     def take_body(self) -> bytes:
-        """Take out the whole body."""
+        """Return the whole body, and forget it."""
         body = self.body if isinstance(self.body, bytes) else bytes(self.body)
         self.body = b""
         return body
 
     def give_up(self) -> None:
-        """Drop the body, and parse the head received so far, since an answer depends on it."""
+        """Drop the body. The head received so far is parsed, since the error answer depends on it."""
         self.body = b""
         if not self._head_done:
             self._raw_head = bytes(self._raw_head) + b"\r\n\r\n"
             self._read_head()
 
     def close(self) -> None:
-        """The connection is closed.
+        """Forget the parser, because the connection is closed.
 
-        Breaks the cycle with the parser, which would otherwise wait for the garbage collector.
+        This breaks a reference cycle with the parser, which only the garbage collector could free.
         """
         self._parser = None
 
@@ -125,8 +125,7 @@ class RequestReader:
         except httptools.HttpParserUpgrade:
             return self._ignore_upgrade()
         except httptools.HttpParserCallbackError as callback:
-            # httptools turns an exception of a callback into a parser error: here that is a bug, not the client's
-            # fault.
+            # httptools turns an exception in a callback into this parser error. So it is a bug, not the client's fault.
             raised, supervisor = callback.__context__, self._handler.driver.supervisor
             supervisor.caught(Callback.CLIENT, raised if isinstance(raised, Exception) else callback)
             return Problem(Reason.INTERNAL)
@@ -144,11 +143,11 @@ class RequestReader:
         return None
 
     def _ignore_upgrade(self) -> Problem | None:
-        """Parse a head again without its Upgrade, which a server may ignore (RFC 9110, 7.8). Java's client asks for
-        h2c.
+        """Parse a head again without its Upgrade header, which a server may ignore (RFC 9110, 7.8).
 
-        llhttp takes bytes after such a head as another protocol, not as the body. A client that opens a WebSocket
-        (Codex, on /v1/responses) gets an error at once, and goes on without it.
+        llhttp takes bytes after a head with Upgrade as another protocol, not as the body. Java's client asks for h2c
+        this way. A client that opens a WebSocket (Codex, on /v1/responses) gets an error at once, and continues without
+        one.
         """
         raw = bytes(self._raw_head)
         if self._parser.get_method() == b"GET" and asks_websocket(raw):
@@ -161,7 +160,7 @@ class RequestReader:
         return self._feed(plain)
 
     def _is_head_too_large(self, data: bytes) -> bool:
-        """Check the bytes of a head before they are parsed: httptools would collect them without limit."""
+        """Whether a head is too large. Checked before its bytes are parsed, since httptools has no limit."""
         raw: bytes | bytearray = data
         if self._raw_head:
             # The buffer grows in place, since a client may send its head byte by byte.
@@ -180,8 +179,8 @@ class RequestReader:
     def on_url(self, url: bytes) -> None:
         self._url += url
 
-    # There is no `on_header`: the wanted headers are read from the raw head, which llhttp has found well formed by
-    # then. That saves a third of the parsing, and excludes trailers, which it reports as headers.
+    # There is no `on_header`. The headers that are needed are read from the raw head, after llhttp has found it well
+    # formed. That saves a third of the parsing time, and leaves out trailers, which llhttp reports as headers.
 
     def on_headers_complete(self) -> None:
         if self.is_pipelined or self._parser.should_upgrade():
@@ -206,14 +205,14 @@ class RequestReader:
             self.problem = self.problem or self._limits.too_large()
             self._is_urgent = True
         elif b"expect" in head.fields and self.is_http_11:
-            # A client that asks first must not have to send a body that is refused anyway.
+            # A client that waits for a 100 gets it only if the body would not be refused anyway.
             if self.problem is None:
                 self.wants_continue = True
             else:
                 self._is_urgent = True
 
     def _read_head(self) -> RequestHead:
-        """Read the head, complete or not: an answer needs its path, its key and its error format."""
+        """Parse the head, even if it is incomplete: an error answer depends on its path, key and error format."""
         raw = self._raw_head if isinstance(self._raw_head, bytes) else bytes(self._raw_head)
         head = self.head = read_head(raw, self._handler.names)
         path = self._url.partition(b"?")[0] if QUESTION_MARK in self._url else self._url
@@ -243,7 +242,7 @@ class RequestReader:
         elif type(self.body) is bytearray:
             self.body += body
         else:
-            # Not a list of pieces: chunks of two bytes would take twenty times their size.
+            # Pieces are joined in one buffer. In a list, pieces of two bytes would take twenty times their size.
             self.body = bytearray(self.body + body)
 
     def on_message_complete(self) -> None:

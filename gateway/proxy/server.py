@@ -1,8 +1,9 @@
-"""The connection of one client: a protocol that uvicorn runs, joined to the request handler without a framework.
+"""The connection of one client: an asyncio protocol that uvicorn runs. It calls the request handler without a
+framework.
 
-This protocol closes measured gaps of uvicorn 0.54 (docs/internals/adr/0001-data-plane.md). uvicorn waits for ever for
-the rest of a request, and for a stalled reader. It accepts headers without limit, and takes trailers for headers. It
-does not notice that a client has left after it pipelined another request.
+It closes gaps that were measured in uvicorn's own protocol, version 0.54 (docs/internals/adr/0001-data-plane.md).
+uvicorn waits for ever for the rest of a request, and for a client that stopped reading. It accepts headers without
+limit, and takes trailers for headers. If a client leaves after it pipelined another request, uvicorn does not notice.
 
     IDLE ──bytes──> RECEIVING ──whole request──> ANSWERING ──answer complete──> IDLE
                         └── refused with the body unread ──> LINGERING ──> closed
@@ -41,7 +42,7 @@ class Phase(Enum):
     LINGERING = auto()
 
 
-# Reading a member through its class costs ten times as much as a name of the module (CPython 3.11).
+# Module names are used, since reading an enum member through its class takes ten times as long (CPython 3.11).
 _IDLE: Final = Phase.IDLE
 _RECEIVING: Final = Phase.RECEIVING
 _ANSWERING: Final = Phase.ANSWERING
@@ -49,7 +50,7 @@ _LINGERING: Final = Phase.LINGERING
 
 
 class ClientConnection(Client):
-    """One client connection; one request at a time. To uvicorn it is one of its own protocols."""
+    """One client connection, with one request at a time. uvicorn uses it like its own protocols."""
 
     def __init__(
         self,
@@ -71,9 +72,9 @@ class ClientConnection(Client):
         self._keep_alive = True
         self._exchange: Exchange | CountUnderWay | None = None
         self._occupancy: Occupancy | None = None
-        """The pool of the current request."""
+        """Counter of the pool that serves the current request; None if none does."""
         self._decoder: BodyDecoder | None = None
-        """Decodes the current body, if it is compressed."""
+        """Decodes the current body if it is compressed; else None."""
 
     # ---- asyncio.Protocol
 
@@ -96,20 +97,21 @@ class ClientConnection(Client):
         self.eof_received()
 
     def eof_received(self) -> None:
-        """A client that closes its sending side counts as gone: a half-closed connection cannot be told from a closed
-        one."""
-        # Reported here, not in connection_lost, which waits until the client has read everything.
+        """The client closed its sending side. It counts as gone, since a half-closed connection looks the same as a
+        closed one.
+        """
+        # It is reported here, not in `connection_lost`, which is called only after the client has read everything.
         exchange = self._exchange
         try:
             self._leave(Reason.CLIENT_GONE)
-        except Exception as error:  # noqa: BLE001 - a bug costs this connection
+        except Exception as error:  # noqa: BLE001 - a bug affects only this connection
             self._exchange = exchange
             self.broke(Callback.CLIENT, error)
 
     def data_received(self, data: bytes) -> None:
         try:
             self._received(data)
-        except Exception as error:  # noqa: BLE001 - a bug costs this connection
+        except Exception as error:  # noqa: BLE001 - a bug affects only this connection
             self.broke(Callback.CLIENT, error)
 
     def _received(self, data: bytes) -> None:
@@ -117,7 +119,8 @@ class ClientConnection(Client):
         if phase is _LINGERING:
             return
         if phase is _ANSWERING:
-            # If it were parsed, a later disconnect would go unseen until the answer is complete.
+            # The next request is not parsed yet. Otherwise a later disconnect would be seen only when the answer is
+            # complete.
             if data.strip(b"\r\n"):
                 self.abort()
             return
@@ -178,7 +181,7 @@ class ClientConnection(Client):
                 self._answer_read(*found)
 
     def _enter(self, body: bytes) -> None:
-        """Parse the complete request, or reject it."""
+        """Start the exchange of the complete request, or reject it."""
         handler, reader = self._handler, self._reader
         endpoint, caller = reader.endpoint, reader.caller
         assert endpoint is not None
@@ -201,7 +204,7 @@ class ClientConnection(Client):
             self.done()
 
     def decoded(self, body: bytes | Problem) -> None:
-        """A compressed body is decoded, or there is none."""
+        """Take the decoded body, or the problem because of which there is none."""
         self._decoder = None
         if isinstance(body, Problem):
             self._refuse(body)
@@ -209,7 +212,7 @@ class ClientConnection(Client):
             self._enter(body)
 
     def _refuse(self, problem: Problem) -> None:
-        """Reject a request that is complete."""
+        """Reject a complete request."""
         self._write_rejection(problem, close=not self._keep_alive)
         self.done()
 
@@ -226,12 +229,14 @@ class ClientConnection(Client):
         reader = self._reader
         answer = self._handler.rejection(reader.dialect, problem, reader.head, reader.caller, close=close)
         if reader.method == b"HEAD":
-            # Bytes after the head would be read as the beginning of the next answer.
+            # The answer to a HEAD must have no body, which would be read as the beginning of the next answer.
             answer = answer[: answer.index(b"\r\n\r\n") + 4]
         self.write(answer)
 
     def _reject(self, problem: Problem) -> None:
-        """Answer before the request is complete, and close without a reset, which could destroy the answer."""
+        """Reject a request before it is complete. The connection is closed without a reset, which could destroy the
+        answer.
+        """
         limits = self._limits
         limits.receiving.stop(self)
         limits.let_go(self)
@@ -239,7 +244,7 @@ class ClientConnection(Client):
         self._write_rejection(problem, close=True)
         self.hand_on()
         self._phase = _LINGERING
-        # Closing with unread bytes would send RST and could destroy the answer in the client's buffer.
+        # Closing a socket with unread bytes sends a reset (RST), which could destroy the answer in the client's buffer.
         if self.transport.can_write_eof():
             self.transport.write_eof()
         limits.lingering.start(self, self._clock())
@@ -247,7 +252,7 @@ class ClientConnection(Client):
     # ---- Client
 
     def placed(self, pool: str, since: float) -> None:
-        """The request has its first dispatch, in that pool."""
+        """The request has been in `pool` since its first dispatch at `since`."""
         occupancy, before = self._limits.occupancy(pool), self._occupancy
         if occupancy is before:
             return
@@ -258,7 +263,7 @@ class ClientConnection(Client):
         self._occupancy = occupancy
 
     def _out(self) -> None:
-        """The request leaves its pool."""
+        """Count that the request leaves its pool."""
         occupancy, self._occupancy = self._occupancy, None
         if occupancy is not None:
             occupancy.end(self._clock())
@@ -268,7 +273,7 @@ class ClientConnection(Client):
         self._exchange = None
         try:
             self._rest()
-        except Exception as error:  # noqa: BLE001 - a bug costs this connection
+        except Exception as error:  # noqa: BLE001 - a bug affects only this connection
             self._supervisor.caught(Callback.CLIENT, error)
             self.transport.abort()
 
@@ -279,13 +284,14 @@ class ClientConnection(Client):
             self._phase = _IDLE
             self._limits.idle.start(self, self._clock())
             if self.full:
-                # A client that sends requests without reading would pile up answers.
+                # While the client does not read its answers, no more of its requests are read. Otherwise answers would
+                # pile up.
                 self.transport.pause_reading()
         else:
             self.close()
 
     def cut(self) -> None:
-        """The answer ends here, incomplete, and the connection with it."""
+        """The answer ends here, incomplete; close the connection."""
         self._exchange = None
         self._out()
         self.transport.abort()
@@ -312,14 +318,14 @@ class ClientConnection(Client):
     # ---- ends
 
     def too_slow(self) -> None:
-        """The request did not arrive in time; a connection that sent nothing is closed silently."""
+        """The request did not arrive in time: reject it. A connection that sent nothing is closed silently."""
         if self._phase is _RECEIVING:
             self._reject(Problem(Reason.RECEIVE_TIMEOUT))
         else:
             self.close()
 
     def stalled(self) -> None:
-        """The client reads nothing, or almost nothing, of its answer."""
+        """The client reads nothing, or almost nothing, of its answer: close the connection."""
         if self.has_taken_some:
             self.watch_stall()
             return
@@ -338,9 +344,9 @@ class ClientConnection(Client):
         self.transport.abort()
 
     def broke(self, callback: Callback, error: Exception) -> None:
-        """A callback of this connection raised: send an error if possible, and close.
+        """A callback of this connection raised an exception: send an error if possible, and close.
 
-        The driver ends a running request, and frees its resources.
+        The driver ends a request under way, and frees its resources.
         """
         exchange = self._exchange
         if isinstance(exchange, CountUnderWay):
@@ -359,12 +365,14 @@ class ClientConnection(Client):
                 self.done()
             else:
                 self.abort()
-        except Exception as again:  # noqa: BLE001 - nothing can be said any more
+        except Exception as again:  # noqa: BLE001 - nothing more can be sent to the client
             self._supervisor.caught(callback, again)
             self.transport.abort()
 
     def shutdown(self) -> None:
-        """For uvicorn: the server shuts down. A running answer is finished, then the connection is closed."""
+        """Called by uvicorn when the server shuts down. An answer under way is finished; then the connection is
+        closed.
+        """
         if self._phase is _IDLE:
             self.close()
 

@@ -1,8 +1,8 @@
-"""Responses that engines have stored: their tenants, replicas and lengths.
+"""Remembers which responses engines have stored: their tenants, replicas and lengths.
 
-An engine keeps a response, with the conversation before it, in its own memory, under a random id. Only that engine can
-continue it. So each id that is passed on is remembered here, with its replica, its size and its tenant. An unknown id
-is not forwarded: the length of its prompt would be unknown.
+An engine stores a response, with the conversation before it, in its own memory, under a random id. Only this engine can
+continue the response. So each id that is forwarded to a client is remembered here, with its replica, its size and its
+tenant. A request that continues an unknown id is not forwarded, since the length of its prompt would be unknown.
 """
 
 from __future__ import annotations
@@ -24,50 +24,50 @@ from gateway.wire.request import Parsed
 PREVIOUS: Final = "previous_response_id"
 MAX_AGE_S: Final = 24 * 3600.0
 MAX_BYTES: Final = 64 * 2**20
-"""Limit of the estimated memory, in bytes; beyond it the oldest are forgotten."""
+"""Limit on the estimated memory, in bytes. Beyond it the oldest responses are forgotten."""
 ENTRY_BYTES: Final = 1000
 BLOCK_BYTES: Final = 100
 
 
 class Continuable:
-    """A response that can be continued."""
+    """A stored response that can be continued."""
 
     __slots__ = ("at", "first", "model", "name", "prefix", "restarts", "size_bytes", "stored")
 
     def __init__(self, name: str, stored: StoredResponse, model: str, first: int, prefix: Prefix) -> None:
         self.name = name
-        """Its tenant and its id."""
+        """Tenant and response id, as one key."""
         self.stored = stored
         self.model = model
-        """The model that made it."""
+        """Name of the model that made the response."""
         self.first = first
-        """A hash of its tools and instructions."""
+        """Hash of the tools and instructions."""
         self.prefix = prefix
-        """Its prompt; the size includes the answer."""
+        """Prefix of the prompt; its size includes the answer."""
         self.size_bytes = ENTRY_BYTES + BLOCK_BYTES * len(prefix.blocks)
         self.at = 0.0
-        """Time of storing, and restarts of its engine until then."""
+        """Time when it was stored. `restarts`: number of restarts of its engine until then."""
         self.restarts = 0
 
     def serves(self, policy: Policy, asked: Model, tier: Tier) -> Model | None:
-        """The model that continues it for a client that asks for `asked`; None if the model is not allowed for that.
+        """The model that continues the response for a client that asks for `asked`; None if its model does not fit.
 
-        It must be the requested one, an arm of its split, or the fallback of the tier.
+        The response's model must be the requested one, an arm of its split, or the fallback of the tier.
         """
         if asked.name == self.model or any(arm == self.model for arm, _ in asked.split) or tier.fallback == self.model:
             return policy.models.get(self.model)
         return None
 
     def prefix_of(self, parsed: Parsed, adapter: str) -> Prefix:
-        """The prefix of a request that continues it."""
+        """The prefix of a request that continues this response."""
         has_first = first_of(parsed.fields, adapter) == self.first
         return prefix_after(self.prefix, parsed.fields, has_first, self.name)
 
 
 class StoredResponses:
-    """Bounded in memory and in time; the oldest go first.
+    """All remembered responses, limited in memory and in time. The oldest are forgotten first.
 
-    `restarts` returns how often the engine of a replica has restarted, -1 for an unknown replica.
+    `restarts`: returns how often the engine of a replica has restarted; -1 for an unknown replica.
     """
 
     def __init__(self, restarts: Callable[[str], int]) -> None:
@@ -79,7 +79,7 @@ class StoredResponses:
         return len(self._known)
 
     def find(self, tenant: str, response_id: str, now: float) -> Continuable | None:
-        """The response of this id; None if it is not this tenant's, or is gone."""
+        """The response with this id; None if this tenant has none, or if it is forgotten."""
         name = _name(tenant, response_id)
         found = self._known.get(name)
         if found is None:
@@ -90,7 +90,7 @@ class StoredResponses:
         return found
 
     def keep(self, record: Record, first: int, raw_id: bytes, now: float) -> None:
-        """Remember the answer of a request that ended well; `raw_id` is its id in JSON."""
+        """Remember the answer of a request that ended well. `raw_id`: the id, as JSON."""
         response_id = _read(raw_id)
         if record.outcome is not Outcome.OK or record.replica is None or not response_id:
             return
@@ -99,7 +99,7 @@ class StoredResponses:
         prefix = _with_answer(request.prefix, record.prompt_tokens, stored)
         new = Continuable(name, StoredResponse(record.replica, stored), request.model.name, first, prefix)
         new.at, new.restarts = now, self._restarts(record.replica)
-        self.forget(request.tenant, response_id)  # reinserted, so that it is the newest
+        self.forget(request.tenant, response_id)  # it is inserted again below, as the newest
         self._known[name] = new
         self._bytes += new.size_bytes
         while self._bytes > MAX_BYTES:
@@ -113,7 +113,7 @@ class StoredResponses:
             self._bytes -= gone.size_bytes
 
     def is_lost(self, request: Request, parsed: Parsed, answer: list[bytes]) -> bool:
-        """Whether a 404 of an engine means that it has lost the response that this request continues."""
+        """Whether an engine's 404 says that it has lost the response that this request continues."""
         previous = parsed.fields.get(PREVIOUS) if request.stored is not None else None
         if previous is None or b"".join(answer).find(previous.encode()) < 0:
             return False
@@ -122,7 +122,7 @@ class StoredResponses:
 
 
 def first_if_stored(request: Request, parsed: Parsed) -> int | None:
-    """The hash of tools and instructions of a request whose answer is stored; None if it is not stored."""
+    """Hash of the tools and instructions of a request whose answer is stored; None if it is not stored."""
     if request.endpoint is not Endpoint.RESPONSES or parsed.fields.get("store", True) is False:
         return None
     return first_of(parsed.fields, request.adapter)
@@ -133,7 +133,7 @@ def _name(tenant: str, response_id: str) -> str:
 
 
 def _read(raw_id: bytes) -> str:
-    """The id; empty if a client could not send it back."""
+    """The id as text; empty if a client could not send it back."""
     if not 2 < len(raw_id) <= MAX_ID_CHARS + 2:
         return ""
     try:
@@ -144,7 +144,7 @@ def _read(raw_id: bytes) -> str:
 
 
 def _with_answer(prompt: Prefix, prompt_tokens: int, tokens: int) -> Prefix:
-    """The same prefix, with the size of the answer added."""
+    """A copy of a prefix, with the size of the answer added."""
     per_token = prompt.size / prompt_tokens if prompt.size and prompt_tokens else BYTES_PER_TOKEN
     size = int(tokens * per_token)
     if prompt is NO_PREFIX:

@@ -1,7 +1,7 @@
-"""The supervisor of callbacks. A bug costs one request: it is logged and counted, and everything else goes on.
+"""The supervisor of callbacks. A bug fails only one request. It is logged and counted, and all other requests go on.
 
-Our callers (the event loop, httptools, timers) drop an exception, or end the process with it. So every entry point
-passes exceptions to the one supervisor of the process, and fails the request that it handled.
+The callers of our callbacks (event loop, httptools, timers) drop an exception, or end the process because of it. So
+every entry point catches exceptions, passes them to the supervisor, and fails the request that it handled.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ log = logging.getLogger("tailgate.bugs")
 
 
 class Supervisor:
-    """Counts each bug by the callback that raised it, and logs one of each kind a minute, with its traceback."""
+    """Counts bugs by the kind of callback that raised them. One bug of each kind is logged per minute, with its
+    traceback.
+    """
 
     def __init__(self, count: Callable[[Callback], None], clock: Callable[[], float]) -> None:
         self._count = count
         self._sampler = LogSampler(clock)
 
     def caught(self, callback: Callback, error: Exception) -> None:
-        """One of our callbacks raised this exception."""
+        """Report an exception that a callback raised."""
         self._count(callback)
         kind = f"{callback.value} {type(error).__name__} {_place(error)}"
         left_out = self._sampler.take(kind)
@@ -39,7 +41,7 @@ class Supervisor:
 
 
 def _place(error: Exception) -> str:
-    """The innermost file and line of an exception. Compiled code shows only its name."""
+    """File and line where an exception was raised. For compiled code, only the file is known."""
     trace = error.__traceback__
     if trace is None:
         return ""

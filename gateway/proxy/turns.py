@@ -1,4 +1,6 @@
-"""Long work in parts, one part in each turn of the event loop, so that no turn is long even with many owners."""
+"""Runs long work in parts, one part in each turn of the event loop. So no turn is long, even with many pieces of
+work.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,11 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 Part: TypeAlias = Callable[[], None]
-"""Does a little work, and adds itself again if more is left; never raises."""
+"""A function that does a little work, and adds itself again if more is left. It never raises."""
 
 
 class Turns:
-    """Owners of long work, served in rotation."""
+    """Pieces of long work, which get their turns in rotation."""
 
     __slots__ = ("_parts",)
 
@@ -20,7 +22,7 @@ class Turns:
         self._parts: deque[Part] = deque()
 
     def add(self, part: Part) -> None:
-        """Queue a part of work, after the owners that already wait."""
+        """Queue a part of work behind the parts that already wait."""
         self._parts.append(part)
         if len(self._parts) == 1:
             asyncio.get_running_loop().call_soon(self._run)

@@ -28,7 +28,7 @@ from statistics import fmean
 from typing import TypeVar
 
 from gateway.core.commands import Command, Ended
-from gateway.core.forecast.reliability import reliability
+from gateway.core.forecast.reliability import reliability, wait_label
 from gateway.core.policy import AdmissionMode, AdmissionSpec, Limits, Metric, Objective, Policy, Slo, Tier
 from gateway.core.request import Outcome, Record
 from gateway.core.stats import most_by_chance
@@ -373,8 +373,8 @@ def _calibration(served: Sequence[Record]) -> float:
 
 def waits(records: Iterable[Record]) -> list[tuple[float, bool]]:
     """P(refused after waiting) of each request that waited, and whether it was refused."""
-    counted = (record for record in records if record.outcome.counts)
-    return [(record.in_vain, not record.attempts) for record in counted if record.in_vain is not None]
+    found = (wait_label(record) for record in records if record.outcome.counts)
+    return [wait for wait in found if wait is not None]
 
 
 def _in_vain(counted: Sequence[Record]) -> float:

@@ -17,6 +17,7 @@ from tests.interpreted import interpreted
 from .made import a_request, policy, pool, tier
 from .oracle import ENFORCE, SLO, STRICT, Oracle, story_of
 from .playbook import Story, commit, dispatch, ended, play, refuse
+from .test_sessions import NAMES, home_of, session
 
 pytestmark = interpreted
 
@@ -52,6 +53,23 @@ def test_who_would_wait_is_told_behind_how_many() -> None:
     found = explained(story)
     assert isinstance(found, PlacementExplanation)
     assert (found.verdict, found.best.replica, found.ahead, found.runner_up) == ("waits", None, 2, None)
+
+
+@pytest.mark.parametrize("router", ["least-prefill", "least-requests", "round-robin"])
+def test_who_does_not_wait_for_the_busy_home_of_others_is_sent_and_told_so(router: str) -> None:
+    story = play(policy(pool("p", *NAMES, router=router, strict_sessions=True), tier("std")), 0.5)
+    home = home_of("talk")
+    story.arrives("turn 1", session=session("talk")).arrives("turn 2", session=session("talk")).expect(
+        dispatch(home, of="turn 1")
+    )
+    found, bound = explained(story), explained(story, session=session("talk"))
+    assert isinstance(found, PlacementExplanation)
+    assert isinstance(bound, PlacementExplanation)
+    assert (found.verdict, bound.verdict) == ("sent", "waits")
+    assert "others of its tier wait for busy replicas of their own" in found.why
+    assert found.best.replica is not None
+    story.arrives("turn 3", session=session("talk")).expect()
+    story.arrives("other").expect(dispatch(found.best.replica))
 
 
 @pytest.mark.parametrize(

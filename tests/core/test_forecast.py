@@ -98,6 +98,14 @@ class World:
         self.now += 0.05
         return live
 
+    def slowness_of_r1(self, slowness: float) -> float:
+        """Serve many requests at r0, and as many at r1, which is slower. Returns the learned ratio."""
+        for _ in range(150):
+            self.serve(replica="r0")
+            self.serve(slowness=slowness, replica="r1")
+        speeds = dict(self.forecaster.view(self.now).speeds)
+        return speeds["r1"] / speeds["r0"]
+
     def rest(self) -> World:
         """Let a minute pass without events."""
         self.now += 60.0
@@ -184,11 +192,7 @@ def test_where_no_first_token_is_ever_seen_whole_answers_teach() -> None:
 
 def test_a_slow_replica_is_known_by_its_gaps() -> None:
     world = World(replicas=2).warm(50)
-    for _ in range(150):
-        world.serve(slowness=1.0, replica="r0")
-        world.serve(slowness=1.8, replica="r1")
-    speeds = dict(world.forecaster.view(world.now).speeds)
-    assert speeds["r1"] / speeds["r0"] == pytest.approx(1.8, rel=0.15)
+    assert world.slowness_of_r1(1.8) == pytest.approx(1.8, rel=0.15)
     quick, slow = (world.forecast(world.live(), replica=replica).ttft_s for replica in ("r0", "r1"))
     assert slow / quick == pytest.approx(1.8, rel=0.25)
 
@@ -204,11 +208,7 @@ def test_a_slow_replica_is_known_before_its_first_answers_end() -> None:
 
 def test_replicas_that_differ_by_chance_have_one_speed() -> None:
     world = World(replicas=2).warm(50)
-    for _ in range(150):
-        world.serve(slowness=1.0, replica="r0")
-        world.serve(slowness=1.05, replica="r1")
-    speeds = dict(world.forecaster.view(world.now).speeds)
-    assert speeds["r1"] / speeds["r0"] == pytest.approx(1.0, rel=0.02)
+    assert world.slowness_of_r1(1.05) == pytest.approx(1.0, rel=0.02)
     assert [replica.slowness for replica in world.pool.replicas.values()] == [1.0, 1.0]
 
 

@@ -43,6 +43,7 @@ READS = {
     "quarantined",
     "suspects",
     "restarts",
+    "session_key",
     "explain",
 }
 """Public methods that answer a question and change nothing."""

@@ -6,6 +6,7 @@ Reads (metrics, `explain`, the log) happen in the first run only: they must not 
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from dataclasses import replace
 from heapq import heappop, heappush
@@ -20,6 +21,7 @@ from gateway.core.journal.recorder import Recorded, Told
 from gateway.core.policy import Ejection, Health, Hedge, OnTotal, Policy, Retry, Timeouts
 from gateway.core.request import AttemptOutcome, AttemptResult, Sample
 from gateway.core.snapshot import ReplicaState
+from tests.effort import examples
 
 from .made import a_request, policy, pool, tier
 
@@ -52,6 +54,8 @@ class Fleet:
         self.asks = 0
         self.events = 0
         self.seen: Counter[str] = Counter()
+        self.answers: dict[int, str] = {}
+        """What was said of each request: d(ispatch), c(ommit), r(efuse), cut as x, e(nded)."""
         self.drained: set[str] = set()
 
     def later(self, after_s: float, what: str, *args: Any) -> None:
@@ -192,6 +196,7 @@ class Fleet:
 
     def hear(self, commands: list[Command]) -> None:
         for command in commands:
+            self.note(command)
             match command:
                 case Dispatch(_, attempt, replica):
                     states = self.states()
@@ -207,19 +212,29 @@ class Fleet:
                 case Commit() | Refuse() | Cut():
                     self.seen[type(command).__name__] += 1
 
+    def note(self, command: Command) -> None:
+        number = command.record.request.id if isinstance(command, Ended) else command.request_id
+        letter = {Dispatch: "d", Commit: "c", Refuse: "r", Cut: "x", Ended: "e"}.get(type(command), "")
+        self.answers[number] = self.answers.get(number, "") + letter
+
     def states(self) -> dict[str, ReplicaState]:
         return {name: state for _, name, state, _ in self.controller.states()}
 
 
-@pytest.mark.parametrize("seed", [2, 8])
-def test_the_same_calls_are_answered_alike(seed: int) -> None:
+def minute(seed: int) -> tuple[Fleet, list[Told]]:
     told: list[Told] = []
     fleet = Fleet(seed, told)
     fleet.run(60.0)
-    assert all(
-        fleet.seen[what]
-        for what in ("ok", "hedged", "beside one that is ejected", "cut", "timeout", "refused", "error")
-    )
+    return fleet, told
+
+
+ANSWERED = re.compile("d*(r|c[rx]?)?e")
+"""At most one answer, which a refusal or a cut may end. After it nothing is sent, and the end is told once."""
+
+
+@pytest.mark.parametrize("seed", range(examples(16)))
+def test_the_same_calls_are_answered_alike(seed: int) -> None:
+    fleet, told = minute(seed)
     again = Controller(rules(1, *REPLICAS), Random(seed))
     for name, args, answer in told:
         assert getattr(again, name)(*args) == answer
@@ -227,3 +242,15 @@ def test_the_same_calls_are_answered_alike(seed: int) -> None:
         assert not controller.state.requests
         assert not controller.state.attempts
         assert controller.holdings().is_empty
+    assert len(fleet.answers) == fleet.asks
+    assert [said for said in fleet.answers.values() if not ANSWERED.fullmatch(said)] == []
+
+
+def test_there_are_minutes_with_each_kind_of_end() -> None:
+    """Else the test above would hold of nothing."""
+    missing = {"ok", "hedged", "beside one that is ejected", "cut", "timeout", "refused", "error"}
+    for seed in range(100):
+        missing -= {what for what, times in minute(seed)[0].seen.items() if times}
+        if not missing:
+            return
+    raise AssertionError(f"never seen: {missing}")

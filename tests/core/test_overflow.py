@@ -12,7 +12,7 @@ from gateway.core.policy import AdmissionMode, AdmissionSpec, Objective, Slo
 from gateway.core.snapshot import CapacityBound
 from tests.interpreted import interpreted
 
-from .made import pool, tier
+from .made import policy, pool, tier
 from .oracle import Oracle, story_of
 from .playbook import Story, dispatch
 
@@ -191,3 +191,21 @@ def test_a_request_that_was_given_up_is_no_label() -> None:
     assert ("judged", story.ids["a"]) not in oracle.labels
     record = story.records["a"]
     assert (record.would_shed, record.good) == (True, False)
+
+
+def test_nobody_is_given_up_any_more_once_a_reload_removes_that_replica() -> None:
+    story, oracle = overloaded()
+    given_up = sent(story, 1).index(1)
+    other = ("r1", "r2")[1 - given_up]
+    story.configured(policy(pool("p", "r3", other, slots=None), SHADOW))
+    oracle.breach[other], oracle.breach["r3"] = 0.5, 0.95
+    for number in range(5):
+        story.arrives(f"after-{number}").expect(dispatch(other))
+
+
+def test_nobody_is_given_up_in_a_pool_that_was_removed_and_is_back() -> None:
+    story, oracle = overloaded()
+    sent(story, 1)
+    story.configured(policy(pool("q", "q1"), SHADOW)).configured(policy(pool("p", "r1", "r2", slots=None), SHADOW))
+    oracle.breach["r1"] = oracle.breach["r2"] = 0.5
+    assert sent(story, 10) == [5, 5]

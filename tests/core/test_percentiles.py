@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.admission.percentiles import IN_VAIN, ShareGuard, ttft_guards, vain_guard
+from gateway.core.admission.percentiles import IN_VAIN, TtftGuard, ttft_guards, vain_guard
 from gateway.core.policy import Objective, Slo
 from gateway.core.request import Outcome, Record
 from gateway.policy import load
@@ -24,14 +24,13 @@ MEDIAN = Objective(0.5, 0.5)
 TOP = Objective(0.99, 2.0)
 
 
-def guarding(objective: Objective) -> ShareGuard:
+def guarding(objective: Objective) -> TtftGuard:
     """The guard of an objective beside `TOP`."""
     return ttft_guards((), (objective, TOP))[0]
 
 
-def answered(guard: ShareGuard, ttfts_s: list[float], late: float = 0.5, now: float = 0.0) -> None:
+def answered(guard: TtftGuard, ttfts_s: list[float], late: float = 0.5, now: float = 0.0) -> None:
     """Requests with this forecast P(late), and this TTFT."""
-    assert guard.objective is not None
     for ttft_s in ttfts_s:
         guard.admitted(late)
         guard.judged(late, ttft_s > guard.objective.threshold_s, now)

@@ -139,6 +139,25 @@ def test_a_replica_at_another_address_is_another_replica() -> None:
 # ---- what is learned
 
 
+def test_the_learned_speed_of_a_replica_counts_in_routing_after_its_address_changed() -> None:
+    rules = policy(pool("p", "r1", "r2", slots=9, router="round-robin"))
+    story = play(rules)
+    for number in range(200):
+        name = f"a{number}"
+        story.arrives(name).sent(name).after(0.05).first_token(name)
+        times = 2.0 if story.replica("r2").in_flight else 1.0
+        story.after(times * 0.5).finishes(name, output_tokens=51)
+    before = story.controller.state.fleet.replica("r2")
+    assert before is not None
+    assert before.slowness > 1.0
+    moved = (ReplicaSpec("r1", "http://r1:8000"), ReplicaSpec("r2", "http://elsewhere:8000"))
+    story.configured(policy(replace(rules.pools["p"], replicas=moved)))
+    now = story.controller.state.fleet.replica("r2")
+    assert now is not None
+    assert now is not before
+    assert now.slowness == before.slowness
+
+
 def learned(story: Story) -> tuple[list[str], list[str]]:
     """The pools and replicas with learned facts."""
     found = story.controller.snapshot(story.now).forecast

@@ -48,6 +48,13 @@ def test_idle_gateways_that_know_nothing_of_each_other_send_a_session_to_the_sam
         assert {where(play(four()), name) for _ in range(3)} == {home_of(name)}
 
 
+def test_the_key_of_a_replica_is_the_same_for_those_who_ask_the_controller() -> None:
+    story = play(four())
+    assert {name: story.controller.session_key("p", name) for name in NAMES} == {name: key_of(name) for name in NAMES}
+    story.configured(policy(pool("q", "q1"), tier("std")))
+    assert story.controller.session_key("p", "r1") == key_of("r1"), "of a pool that was removed a moment ago, too"
+
+
 def test_sessions_are_spread_evenly() -> None:
     homes = Counter(home_of(f"talk {number}") for number in range(4000))
     assert all(900 < count < 1100 for count in homes.values())
@@ -97,40 +104,36 @@ def test_a_session_stays_where_its_prompt_is_cached_if_its_home_has_more_to_do()
     assert where(story, "talk", prefix=begins, prompt=begins.size // 4, prompt_bytes=begins.size) == other
 
 
-def test_a_home_is_held_to_its_index_where_no_other_gateway_sends_prompts() -> None:
-    """A replica that caches all but a block of a prompt wins over a home without it, unless other gateways use it,
-    too."""
-    homes = {}
-    for queried in (400_000, 100_000):
-        story = play(four())
-        home = home_of("talk")
-        begins = prefix(*range(1, 21))
-        for name in NAMES:
-            found = story.controller.state.fleet.replica(name)
-            assert found is not None
-            found.cache.evidence.counted(0, 0)
-            found.cache.evidence.sent(100_000, 0)
-            found.cache.evidence.counted(queried, 0)
-            if name != home:
-                found.cache.sent(prefix(*range(1, 20)))
-        homes[queried] = where(story, "talk", prefix=begins, prompt=begins.size // 4, prompt_bytes=begins.size)
-    assert homes[100_000] != home
-    assert homes[400_000] != home, "three quarters of a prompt are less than nineteen blocks of twenty"
+def where_with(queried: int, cached: int) -> str:
+    """The replica that gets a prompt of twenty blocks, if all but its home have `cached` of them.
 
-
-def test_a_home_is_taken_to_have_the_share_that_others_send() -> None:
+    100,000 tokens were sent to each replica, whose engine counts `queried`: the rest came from other gateways.
+    """
     story = play(four())
-    home = home_of("talk")
     begins = prefix(*range(1, 21))
     for name in NAMES:
         found = story.controller.state.fleet.replica(name)
         assert found is not None
         found.cache.evidence.counted(0, 0)
         found.cache.evidence.sent(100_000, 0)
-        found.cache.evidence.counted(400_000, 0)
-        if name != home:
-            found.cache.sent(prefix(*range(1, 11)))
-    assert where(story, "talk", prefix=begins, prompt=begins.size // 4, prompt_bytes=begins.size) == home
+        found.cache.evidence.counted(queried, 0)
+        if name != home_of("talk"):
+            found.cache.sent(prefix(*range(1, cached + 1)))
+    return where(story, "talk", prefix=begins, prompt=begins.size // 4, prompt_bytes=begins.size)
+
+
+def test_a_home_is_held_to_its_index_where_no_other_gateway_sends_prompts() -> None:
+    """A replica that caches all but a block of a prompt wins over a home without it, unless other gateways use it,
+    too."""
+    homes = {}
+    for queried in (400_000, 100_000):
+        homes[queried] = where_with(queried, cached=19)
+    assert homes[100_000] != home_of("talk")
+    assert homes[400_000] != home_of("talk"), "three quarters of a prompt are less than nineteen blocks of twenty"
+
+
+def test_a_home_is_taken_to_have_the_share_that_others_send() -> None:
+    assert where_with(400_000, cached=10) == home_of("talk")
 
 
 def test_a_strict_session_waits_for_its_home_beside_idle_replicas() -> None:
@@ -171,6 +174,37 @@ def test_waiting_requests_of_a_strict_session_are_refused_when_its_home_dies() -
     for _ in range(3):
         story.observes(home, Sample(healthy=False))
     assert story.records["turn 2"].why is Reason.NO_REPLICAS
+
+
+def test_waiting_requests_of_a_strict_session_are_refused_when_the_only_replica_dies() -> None:
+    story = play(policy(pool("p", "r1", strict_sessions=True), tier("std")))
+    story.arrives("turn 1", session=session("talk")).sent("turn 1").first_token("turn 1").whatever()
+    story.arrives("turn 2", session=session("talk")).arrives("other").expect()
+    story.fails("r1")
+    detail = "session talk is kept at replica r1, which is down. Try again later, or begin another session and "
+    story.expect(
+        refuse(Reason.NO_REPLICAS, of="turn 2", detail=f"{detail}send the conversation whole."),
+        ended(Outcome.REFUSED, of="turn 2"),
+    )
+    assert story.pool("p").queued == 1, "a request without a session waits for the replica to come back"
+
+
+def test_waiting_requests_of_a_strict_session_are_refused_when_its_home_falls_silent() -> None:
+    rules = fleet(3, slots=1)
+    names = tuple(replica.name for replica in rules.pools["p"].replicas)
+    story = play(replace(rules, pools={"p": replace(rules.pools["p"], strict_sessions=True)}))
+    home = home_of("talk", names)
+    story.arrives("turn 1", session=session("talk")).sent("turn 1").whatever()
+    story.arrives("turn 2", session=session("talk")).expect()
+    while state(story, home) is ReplicaState.UP:
+        assert "turn 2" not in story.records
+        story.after(0.5)
+    assert story.replica(home).health.out == "stalled"
+    detail = f"session talk is kept at replica {home}, which is ejected. Try again later, or begin another session and "
+    story.expect(
+        refuse(Reason.NO_REPLICAS, of="turn 2", detail=f"{detail}send the conversation whole."),
+        ended(Outcome.REFUSED, of="turn 2"),
+    )
 
 
 def test_waiting_requests_of_a_strict_session_go_to_the_fallback_when_their_home_drains() -> None:

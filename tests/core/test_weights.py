@@ -19,15 +19,21 @@ def busy() -> Story:
     return play(RULES).at(0.0).arrives("running", tier="light").expect(dispatch("r1"))
 
 
+def full() -> Story:
+    """One request runs, and three of the light tier fill the queue."""
+    story = busy()
+    for name in ("a", "b", "c"):
+        story.after(0.1).arrives(name, tier="light")
+    return story
+
+
 def test_tiers_of_one_priority_are_served_by_latest_start_while_nothing_is_lost() -> None:
     story = busy().arrives("light", tier="light").after(0.1).arrives("heavy", tier="heavy")
     story.served("running").expect(commit("running"), ended(Outcome.OK, "running"), dispatch("r1", "light"))
 
 
 def test_the_heavier_tier_goes_first_while_requests_of_its_priority_are_lost() -> None:
-    story = busy()
-    for name in ("a", "b", "c"):
-        story.after(0.1).arrives(name, tier="light")
+    story = full()
     story.arrives("lost", tier="light").expect(
         refuse(Reason.QUEUE_FULL, "lost"), ended(Outcome.REFUSED, "lost", why=Reason.QUEUE_FULL)
     )
@@ -36,18 +42,14 @@ def test_the_heavier_tier_goes_first_while_requests_of_its_priority_are_lost() -
 
 
 def test_latest_starts_decide_again_some_seconds_after_the_last_loss() -> None:
-    story = busy()
-    for name in ("a", "b", "c"):
-        story.after(0.1).arrives(name, tier="light")
+    story = full()
     story.arrives("lost", tier="light").leaves("c").whatever()
     story.after(AT_STAKE_S).arrives("heavy", tier="heavy").served("running")
     story.expect(commit("running"), ended(Outcome.OK, "running"), dispatch("r1", "a"))
 
 
 def test_a_loss_of_another_priority_leaves_the_order_as_it_is() -> None:
-    story = busy()
-    for name in ("a", "b", "c"):
-        story.after(0.1).arrives(name, tier="light")
+    story = full()
     story.arrives("lost", tier="low").expect(
         refuse(Reason.QUEUE_FULL, "lost"), ended(Outcome.REFUSED, "lost", why=Reason.QUEUE_FULL)
     )
@@ -56,9 +58,7 @@ def test_a_loss_of_another_priority_leaves_the_order_as_it_is() -> None:
 
 
 def test_a_heavier_newcomer_takes_the_place_of_a_lighter_request_in_a_full_queue() -> None:
-    story = busy()
-    for name in ("a", "b", "c"):
-        story.after(0.1).arrives(name, tier="light")
+    story = full()
     story.arrives("heavy", tier="heavy").expect(
         refuse(Reason.EVICTED, "a"), ended(Outcome.REFUSED, "a", why=Reason.EVICTED)
     )

@@ -9,22 +9,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from time import monotonic
 from typing import Any
 
 import pytest
 import uvloop
 
-from gateway.app import Gateway
-from gateway.core.policy import Policy
-from gateway.policy import load_text
-from gateway.settings import Settings
 from loadtests.emulator import Emulator
+from tests.serving import GatewayFactory, gateways
 
 from . import raw
 from .capture import Capture
 
-GatewayFactory = Callable[..., Awaitable[Gateway]]
 EmulatorFactory = Callable[..., Awaitable[Emulator]]
 Connect = Callable[..., Awaitable[raw.Client]]
 
@@ -36,30 +31,9 @@ def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.Abstrac
 
 @pytest.fixture
 async def gateway() -> AsyncIterator[GatewayFactory]:
-    """`await gateway(policy, clock, **settings)`: a serving gateway, with a policy as YAML or compiled.
-
-    An exception in a callback of the event loop fails the test.
-    """
-    raised: list[dict[str, Any]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
-    async with AsyncExitStack() as stack:
-
-        async def start(policy: str | Policy, clock: Callable[[], float] = monotonic, **settings: Any) -> Gateway:
-            if isinstance(policy, str):
-                policy = load_text(policy, "policy.yaml", {})
-            given = {"port": 0, "admin_port": 0, "drain_deadline_s": 0.0} | settings
-            gw = await stack.enter_async_context(Gateway(Settings(**given), policy, clock=clock))
-            stack.callback(_hurry, gw)
-            return gw
-
+    """`await gateway(policy, clock, **settings)`: a serving gateway, with a policy as YAML or compiled."""
+    async with gateways() as start:
         yield start
-    assert not raised
-
-
-def _hurry(gw: Gateway) -> None:
-    """End the listeners together: one after the other, each would take a few of uvicorn's ticks."""
-    for listener in gw.listeners:
-        listener.should_exit = True
 
 
 @pytest.fixture

@@ -13,9 +13,8 @@ import pytest
 import uvloop
 
 from gateway.app import Gateway
-from gateway.policy import load_text
-from gateway.settings import Settings
 from loadtests.emulator import Emulator
+from tests.serving import gateways
 
 from .policies import KEY, policy
 
@@ -36,29 +35,13 @@ async def replicas() -> AsyncIterator[Emulator]:
 
 @pytest.fixture
 async def start(replicas: Emulator) -> AsyncIterator[Start]:
-    """`await start(urls=[...], tier="...")`: a gateway, by default in front of the emulated replicas.
+    """`await start(urls=[...], tier="...")`: a gateway, by default in front of the emulated replicas."""
+    async with gateways() as start:
 
-    An exception in a callback of the event loop fails the test.
-    """
-    raised: list[dict[str, Any]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
-    async with AsyncExitStack() as stack:
+        async def serve(urls: list[str] | None = None, max_body_bytes: int = 2**20, **rules: Any) -> Gateway:
+            return await start(policy(urls or replicas.urls, **rules), max_body_bytes=max_body_bytes)
 
-        async def start(urls: list[str] | None = None, max_body_bytes: int = 2**20, **rules: Any) -> Gateway:
-            text = policy(urls or replicas.urls, **rules)
-            settings = Settings(port=0, admin_port=0, drain_deadline_s=0.0, max_body_bytes=max_body_bytes)
-            gw = await stack.enter_async_context(Gateway(settings, load_text(text, "policy.yaml", {})))
-            stack.callback(_hurry, gw)
-            return gw
-
-        yield start
-    assert not raised
-
-
-def _hurry(gw: Gateway) -> None:
-    """End the listeners together: one after the other, each would take a few of uvicorn's ticks."""
-    for listener in gw.listeners:
-        listener.should_exit = True
+        yield serve
 
 
 @pytest.fixture

@@ -1,1 +1,1 @@
-"""May a request come in: admission, breach probability, placement, accounting, error budget."""
+"""Decides whether a request is admitted: admission, breach probability, placement, accounting, error budget."""

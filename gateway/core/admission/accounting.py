@@ -1,4 +1,4 @@
-"""Use of a tenant's limits and turns by a request, and the labels learned from its end."""
+"""Counts each request against its tenant's limits and turns, and hands its outcome to the parts that learn."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gateway.core.request_state import Attempt, RequestState
 from gateway.core.snapshot import LimitView
 
 OUTPUT_WEIGHT: Final = 2.0
-"""Cost of an output token relative to a prompt token, where tenants take turns (llm-d's default)."""
+"""Cost of an output token relative to a prompt token, by which tenants take turns. The value is llm-d's default."""
 
 
 class Accounting:
@@ -30,32 +30,32 @@ class Accounting:
         self._promises = promises
 
     def configure(self, tiers: Mapping[str, Tier], now: float) -> None:
-        """Take on the limits of a policy. Usage so far stays counted."""
+        """Apply the limits of a policy. Usage so far stays counted."""
         self._tenants.configure(tiers, now)
 
     def left(self, tenant: str, tier: str, now: float) -> Left:
-        """Remaining requests and tokens per minute of the tenant."""
+        """Requests and tokens that the tenant may still use in this minute."""
         return self._tenants.left(tenant, tier, now)
 
     def views(self, now: float) -> tuple[LimitView, ...]:
-        """Usage of every tenant, for people."""
+        """Usage of every tenant, for the admin pages."""
         return self._tenants.views(now)
 
     def in_flight(self) -> dict[tuple[str, str], int]:
-        """Requests under way by tenant and tier, zeros left out."""
+        """Number of requests under way by (tenant, tier); pairs with none are left out."""
         return self._tenants.in_flight()
 
     # ---- in the order in which they are called
 
     def exceeded(self, live: RequestState, pool: Pool, now: float) -> LimitExceeded | None:
-        """The limit of its tenant that a newcomer would exceed; None if none. Changes only `live`."""
+        """The tenant's limit that the new request would exceed, or None. Changes only `live`."""
         request = live.request
         if request.tier.limits.count is CountedTokens.UNCACHED and request.batch == 1:
             live.cached_tokens = live.prompt_tokens - pool.least_unread(live.prompt_tokens, request)
         return self._tenants.check(request.tenant, request.tier, live.most_tokens, now)
 
     def reserve(self, live: RequestState, pool: Pool, now: float) -> LimitExceeded | None:
-        """Take the request, its prompt and the output granted to it out of its tenant's limits."""
+        """Charge the request, its prompt tokens and its granted output tokens to its tenant's limits."""
         use = self._tenants.of(live.request.tenant, live.request.tier, now)
         exceeded = self.exceeded(live, pool, now)
         if exceeded is None:
@@ -64,14 +64,16 @@ class Accounting:
         return exceeded
 
     def dispatched(self, live: RequestState, now: float) -> float:
-        """Charge the tenant at the first dispatch for the expected output tokens, and return their number."""
+        """Charge the expected output tokens to the tenant's turns at the first dispatch. Returns their number."""
         self._promises.sent(live, now)
         expected = self._forecaster.expected_output(live)
         self._charge(live, expected, now)
         return expected
 
     def first_token(self, live: RequestState, now: float) -> None:
-        """Label the forecast if the first token decides it: TTFT was missed, or was the only objective and was kept."""
+        """Label the forecast if the first token settles it. A missed TTFT does; a kept TTFT does if it is the only
+        objective.
+        """
         self._promises.first_token(live, now)
         slo = live.slo
         if now - live.request.body_at > slo.ttft_bound_s:
@@ -80,7 +82,7 @@ class Accounting:
             self._forecaster.judged(live, False, now)
 
     def attempted(self, live: RequestState, attempt: Attempt, finish: AttemptResult) -> None:
-        """Take the engine's own token counts if it gave them, else the number of tokens that passed."""
+        """Record the token counts of the engine's usage report, or else the number of tokens that were streamed."""
         if live.committed is not None and live.committed is not attempt:
             return
         request = live.request
@@ -99,7 +101,7 @@ class Accounting:
                 self._prompts.learn(model, request.prompt_bytes // request.batch, finish.prompt_tokens // request.batch)
 
     def close(self, live: RequestState, now: float) -> Record:
-        """Settle the tenant's limits for an ended request, and let forecaster and promises learn from its end."""
+        """Settle the tenant's limits for an ended request. The forecaster and the promises learn from how it ended."""
         if live.use is not None:
             worked = live.settle(now)
             if live.charged:
@@ -114,16 +116,17 @@ class Accounting:
 
     @staticmethod
     def _charge(live: RequestState, output_tokens: float, now: float) -> None:
-        """Charge the cost of this request, as far as it is known now, to its tenant's turns."""
+        """Charge the request's cost, as known so far, to its tenant's turns."""
         if live.use is not None:
             cost = live.prompt_tokens + OUTPUT_WEIGHT * output_tokens
             live.use.serve(cost - live.charged, now)
             live.charged = cost
 
     def _judge(self, live: RequestState, record: Record, now: float) -> None:
-        """Label the forecast by how the request ended. Ends that do not depend on latency give no label.
+        """Label the forecast by how the request ended. Outcomes that do not depend on latency give no label.
 
-        A degraded answer is never good, but its label is whether it was in time: that was forecast.
+        A degraded answer never counts as good. Its label only says whether it was in time, because the forecast was
+        about that.
         """
         late = is_lost(record) or (record.outcome is Outcome.CUT and record.why is Reason.TOTAL_TIMEOUT)
         if record.outcome is Outcome.OK:

@@ -1,7 +1,7 @@
-"""Requests whose LoRA adapter has no room anywhere: others overtake them, but not for ever.
+"""Requests whose LoRA adapter has no room at any replica: other requests overtake them, but not for ever.
 
-Such a request keeps its place in the queue. It would wait for ever if the loaded adapters never ran out of requests. So
-once its turn is due (`due_at`), one loaded adapter gets no more requests at one replica.
+Such a request keeps its place in the queue. It would never be served while the loaded adapters keep getting requests.
+So once its turn is due (`due_at`), one replica gets no new requests for one of its loaded adapters.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def is_blocked(request: Request, pool: Pool) -> bool:
 
 
 def goes_first(tier: Tier, pool: Pool) -> bool:
-    """Whether a newcomer of `tier` overtakes all waiting requests, since each of them is blocked."""
+    """Whether a new request of `tier` overtakes all waiting requests of the tier, since each of them is blocked."""
     queue = pool.queue.of_tier(tier)
     if queue.adapted < queue.count:
         return False
@@ -28,8 +28,9 @@ def goes_first(tier: Tier, pool: Pool) -> bool:
 
 
 def make_way(adapter: str, pool: Pool) -> None:
-    """Stop new requests of the adapter with the fewest requests at one replica, unless one is ending for `adapter`
-    already.
+    """Make room for `adapter` at one replica: the adapter with the fewest requests there gets no new ones.
+
+    Does nothing if a replica is already making room, or has some.
     """
     serving = [replica for replica in pool.replicas.values() if replica.slots and adapter in replica.adapters.listed]
     if any(replica.adapters.leaving or replica.adapters.takes(adapter) for replica in serving):

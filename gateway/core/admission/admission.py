@@ -1,12 +1,13 @@
-"""Decides whether a request is sent, waits, or is shed, and computes the probability behind the decision.
+"""Decides whether a request is sent, queued or shed.
 
     fits now -> waits, with a deadline -> spills into a longer pool -> gets a shorter answer -> is shed
 
-A request is doubtful if its forecast probability of missing an objective is above its tier's threshold. A request that
-is not doubtful takes a slot, or waits for one. A small share of the doubtful is admitted as exploration: only admitted
-requests show whether the forecast was right. Others are admitted because too few prompts of their length were
-(fairness.py). While the forecast is untrusted no request is doubtful. Then only the bounds of slots and queue decide,
-and, at a request's turn, whether time is left for a first token.
+A request is doubtful if its forecast probability of missing an objective is above its tier's threshold, or if it would
+break a percentile of its tier (percentiles.py). A request that is not doubtful takes a slot, or waits for one. A small
+share of the doubtful requests is admitted as exploration: only admitted requests show whether the forecast was right.
+Other doubtful requests are admitted because too few prompts of their length were (fairness.py). While the forecast is
+untrusted, breach probabilities make no request doubtful. Then the limits of slots and queue decide, and a queued
+request is refused at its turn if too little time is left for a first token.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from gateway.core.admission.adapters import goes_first
 from gateway.core.admission.forecaster import Forecaster
 from gateway.core.admission.overflow import Overflow
 from gateway.core.admission.patience import Patience
+from gateway.core.admission.percentiles import TtftGuard
 from gateway.core.admission.promises import Promises
 from gateway.core.fleet.fleet import Fleet
 from gateway.core.fleet.pool import Pool, Replica
@@ -31,41 +33,43 @@ from gateway.core.request import Random, Reason
 from gateway.core.request_state import RequestState
 
 LOOKED_AT: Final = 4
-"""Replicas with a free slot, least loaded first, that are considered before a request is shed."""
+"""At most this many replicas with a free slot, least loaded first, are tried before a request is shed."""
 PROBE_EVERY_S: Final = 1.0
-"""A tier without an admission for so long gets its next doubtful request admitted."""
+"""If a tier admitted no request for this long, its next doubtful request is admitted."""
 MAX_HIGHER_SHARE: Final = 0.9
 SPILL_HEADROOM: Final = 0.3
-"""Share of its slots that must be free in a pool that takes another pool's shed requests."""
+"""A pool takes requests that another pool would shed only if this share of its slots is free."""
 SPILL_BREACH: Final = 0.05
-"""Largest P(breach) of a spilled request in the pool that takes it."""
+"""Largest P(breach) at which a pool takes a request that another pool would shed."""
 CONTESTED_BREACH: Final = 0.1
-"""Largest P(breach) at the head of a queue: requests behind it have more time left, so the slot is worth more to them.
+"""Largest P(breach) at which the head of a queue is still sent while others wait. They have more time left, so the slot
+is worth more to them.
 """
 RECHECK_FROM: Final = 4.0
-"""A queued request is forecast again if the time left is below this multiple of its predicted engine TTFT."""
+"""At its turn, a queued request is forecast again if its time left is below this multiple of its predicted engine TTFT.
+"""
 DEGRADE_MARGIN: Final = 0.8
-"""Share of the time left that a degraded answer is sized to fill."""
+"""A degraded answer is capped to fill this share of the time left."""
 MIN_DEGRADED_TOKENS: Final = 16
-"""Shortest degraded answer that is worth sending."""
+"""A request is not degraded if its answer would be capped below this many tokens."""
 HOLD_SHARE: Final = 0.2
-"""Share of the tightest TTFT objective that prompts may wait unread inside an engine."""
+"""Prompts may wait unread inside an engine for this share of the tightest TTFT objective."""
 MAX_TIGHTEST_S: Final = 5.0
-"""There, looser TTFT objectives are treated as this one."""
+"""If the tightest TTFT objective is looser than this, `HOLD_SHARE` is taken of this value instead."""
 MIN_STEPS: Final = 5.0
-"""Lower bound on the unread prompts allowed, in steps of an idle engine.
+"""An engine may always have unread prompts for this many steps of an idle engine.
 
-With less the engine would read in short batches.
+With fewer, its batches of prompts would be too short.
 """
 UNKNOWN_WINDOW_TOKENS: Final = 16384.0
-"""Unread prompt tokens that are sent to an engine before its reading speed is known. A longer prompt is sent alone.
+"""Limit on an engine's unread prompt tokens before its reading speed is known. A longer prompt is sent alone.
 
-The six engines of the simulator read them in .3 to 8 s, 1.4 s in the geometric mean.
+The six simulated engines read this many tokens in .3 to 8 s, 1.4 s in the geometric mean.
 """
 
 
 class Verdict(Enum):
-    """Decision on a newcomer."""
+    """Decision on a new request."""
 
     SEND = auto()
     WAIT = auto()
@@ -73,10 +77,10 @@ class Verdict(Enum):
 
 
 class Decision:
-    """The verdict, with the queued requests to displace, or the reason to shed.
+    """The verdict on a new request, with the queued requests that it displaces, or the reason to shed it.
 
-    `replica`: where it is sent, or would have been sent if it were not shed. `detail`: the text for clients that are
-    shed or displaced.
+    `replica`: where the request is sent, or would be sent if it were not shed. `detail`: the error text for the client
+    of a shed or displaced request.
     """
 
     __slots__ = ("detail", "replica", "verdict", "victims", "why")
@@ -97,7 +101,7 @@ class Decision:
 
 
 class Admission:
-    """Decides about newcomers, and again about queued requests when their turn comes."""
+    """Decides on new requests, and again on queued requests when their turn comes."""
 
     def __init__(self, policy: Policy, fleet: Fleet, forecaster: Forecaster) -> None:
         self._fleet = fleet
@@ -109,8 +113,9 @@ class Admission:
         self.configure(policy)
 
     def configure(self, policy: Policy) -> None:
-        """Take on a policy."""
+        """Apply a policy."""
         self.promises.configure(policy)
+        self._overflow.keep(self._fleet)
         bounds_s = [objective.threshold_s for tier in policy.tiers.values() for objective in tier.slo.ttft]
         tightest_s = min(bounds_s, default=math.inf)
         self._hold_s = HOLD_SHARE * min(tightest_s, MAX_TIGHTEST_S)
@@ -118,10 +123,10 @@ class Admission:
     # ---- decisions
 
     def arrives(self, live: RequestState, pool: Pool, random: Random, now: float) -> Decision:
-        """Decide about a newcomer of `pool`. It overtakes waiting requests of its tier only if none of them can take
-        the room.
+        """Decide on a new request of `pool`. It overtakes waiting requests of its tier only if none of them can use the
+        free slot.
 
-        Changes `live`, and the turn of a round robin.
+        Changes `live`, and advances a round-robin router.
         """
         tier = live.request.tier
         replica = None if self.waits_behind(tier, pool) else pool.pick(live.request, None, random.random())
@@ -154,11 +159,13 @@ class Admission:
         return waits(live, pool)
 
     def waits_behind(self, tier: Tier, pool: Pool) -> bool:
-        """Whether a newcomer of `tier` must wait behind others of its tier."""
+        """Whether a new request of `tier` must wait behind queued requests of its tier."""
         return pool.queue.holds(tier) and not goes_first(tier, pool) and not self.patience.passes(tier, pool)
 
     def _waits_for_own(self, live: RequestState, replica: Replica, now: float) -> bool:
-        """Whether a newcomer waits for the replica that has its prompt cached, where it is expected to be in time."""
+        """Whether a new request waits for the replica that has its prompt cached. It does so only if it is expected to
+        be in time.
+        """
         pool = replica.pool
         if not self.patience.waits_for_own(live, replica, now):
             return False
@@ -171,7 +178,7 @@ class Admission:
         return not self.is_doubtful(live, pool, forecast)
 
     def is_hopeless(self, live: RequestState, replica: Replica, now: float) -> str:
-        """Why a request whose turn has come would still miss its objective; empty if it would not."""
+        """Why a queued request would miss its objective if it were sent to `replica` now; empty if it would not."""
         pool = replica.pool
         before = live.forecast
         if before is None or live.explored or live.request.tier.admission.mode is not AdmissionMode.ENFORCE:
@@ -201,7 +208,7 @@ class Admission:
     # ---- inputs of decisions
 
     def forecast(self, live: RequestState, pool: Pool, replica: Replica | None, now: float) -> Forecast:
-        """The forecast for a newcomer sent to `replica`; with None, for a queued one."""
+        """The forecast for a new request that is sent to `replica`, or queued if `replica` is None."""
         ahead = NOTHING_AHEAD if replica is not None else self.ahead(live, pool, now)
         return self._forecaster.forecast(live, pool, replica, ahead, now)
 
@@ -210,23 +217,25 @@ class Admission:
         return self._forecaster.trust(pool.spec.name)
 
     def trusted(self, pool: Pool) -> bool:
-        """Whether forecasts for this pool decide; else only the bounds of slots and queue do."""
+        """Whether forecasts decide on requests of this pool; else only the limits of slots and queue do."""
         return self._forecaster.trust(pool.spec.name) is Trust.TRUSTED
 
     def admitted(self, live: RequestState, pool: Pool, now: float) -> None:
-        """A request was sent, or queued."""
+        """Record that a request was sent or queued."""
         pool.queue.of_tier(live.request.tier).admitted(now)
         if live.request.tier.admission.mode is AdmissionMode.SHADOW:
             self._overflow.admitted(live, pool, now)
         if live.given_up is not None:
-            self._forecaster.dropped(live)  # a miss that was chosen says nothing about the forecast
+            self._forecaster.dropped(live)  # its miss was accepted in advance, so it is no evidence about the forecast
             return
         if live.forecast is not None:
             self._forecaster.watch(live, now)
             self.promises.admitted(live, pool, live.forecast)
 
     def ahead(self, live: RequestState, pool: Pool, now: float, start_by: float = math.inf) -> Ahead:
-        """Work ahead of a newcomer that is queued. `start_by`: only earlier latest starts of its tier count."""
+        """Requests that are served before a new queued request. Of its own tier, only those with a latest start before
+        `start_by` count.
+        """
         request, queue = live.request, pool.queue
         own = queue.of_tier(request.tier).ahead_of(request.tenant, start_by) if queue.holds(request.tier) else 0
         above, per_s = queue.above(request.tier, now)
@@ -235,11 +244,11 @@ class Admission:
         return Ahead(above + own, own, share, request.tier.floor)
 
     def prefill_limit(self, pool: Pool) -> float:
-        """Unread prompt tokens beyond which an engine of `pool` is sent nothing more.
+        """Limit on the unread prompt tokens of one engine of `pool`: at the limit it is sent nothing more.
 
-        An engine serves its own queue in order of arrival, whatever the tier. So it is sent only as much as it reads
-        in `HOLD_SHARE` of the tightest TTFT objective, but enough to keep it busy. Slots alone do not bound this where
-        prompts are long and answers short.
+        An engine serves its own queue in order of arrival, whatever the tier. So its unread prompts are limited to what
+        it reads in `HOLD_SHARE` of the tightest TTFT objective, but they are enough to keep it busy. Slots alone do not
+        limit unread prompts if prompts are long and answers short.
         """
         token_s = self._forecaster.prefill_s_per_token(pool.spec.name)
         if token_s is None:
@@ -248,12 +257,12 @@ class Admission:
         return max(MIN_STEPS * base_s, self._hold_s) / token_s
 
     def why(self, live: RequestState, pool: Pool, forecast: Forecast) -> str:
-        """The text for a client that is refused because of this forecast."""
+        """The error text for a request that is refused because of this forecast."""
         limit = self.promises.threshold(live.request.tier)
         broken = None if forecast.breach > limit else self.promises.broken(live, pool, forecast)
         if broken is None:
             return self.reason(live, forecast, limit)
-        if broken.objective is None:
+        if not isinstance(broken, TtftGuard):
             return (
                 f"The replicas are busy. Predicted: a wait of {forecast.wait_s:.3g} s, and a refusal after it with "
                 f"probability {forecast.in_vain:.2g}; at most {broken.allowed:g} of the admitted are to wait in vain."
@@ -265,7 +274,7 @@ class Admission:
         )
 
     def reason(self, live: RequestState, forecast: Forecast, limit: float) -> str:
-        """The text for a client whose P(breach) is above `limit`."""
+        """The error text for a request whose P(breach) is above `limit`."""
         slo = live.slo
         latencies = (
             ("time to first token", forecast.ttft_s, slo.ttft_bound_s),
@@ -281,9 +290,9 @@ class Admission:
     # ---- doubtful requests
 
     def _is_owed(self, live: RequestState, pool: Pool, doubtful: Forecast, now: float) -> bool:
-        """Whether a doubtful request is admitted because too few of its length were.
+        """Whether a doubtful request is admitted because too few requests of its prompt length were.
 
-        If it is queued, it goes before requests that have more time, so its forecast counts only the others.
+        If it is queued, it overtakes requests with a later latest start. So its forecast is made anew without them.
         """
         if not self.promises.is_owed(live, now):
             return False
@@ -294,7 +303,7 @@ class Admission:
         return True
 
     def _is_let_in(self, live: RequestState, pool: Pool, random: Random, now: float) -> bool:
-        """Whether a doubtful request is admitted: its tier is in shadow, or it explores."""
+        """Whether a doubtful request is admitted because its tier's admission mode is `shadow`, or as exploration."""
         admission = live.request.tier.admission
         if admission.mode is AdmissionMode.SHADOW:
             live.would_shed = True
@@ -306,7 +315,10 @@ class Admission:
         return live.explored
 
     def _faster(self, live: RequestState, pool: Pool, doubtful: Replica, now: float) -> Replica | None:
-        """The next replica in line where it is not doubtful, since the router ignores how fast replicas are."""
+        """Another replica at which the request is not doubtful; None if there is none.
+
+        The router's choice may be a slow one, since routers ignore how fast replicas are.
+        """
         for replica in pool.candidates(live.request.tier)[:LOOKED_AT]:
             if replica is doubtful:
                 continue
@@ -317,7 +329,7 @@ class Admission:
         return None
 
     def _spill(self, live: RequestState, pool: Pool, random: Random, now: float) -> Replica | None:
-        """A replica of another pool that spills over from `pool`, if that one has room to spare."""
+        """A replica of another pool whose `spill_from` names `pool`, if that pool has room to spare."""
         request = live.request
         if pool.is_bound(request):
             return None
@@ -338,10 +350,12 @@ class Admission:
         return None
 
     def _degrade(self, live: RequestState, pool: Pool, replica: Replica | None, forecast: Forecast, now: float) -> bool:
-        """Cap the answer so that it is complete in time, if the tier allows that and it helps."""
+        """Cap the answer so that it is complete in time. Returns False if the tier does not allow it, or it would not
+        help.
+        """
         bound_s = live.slo.e2e_bound_s
         if not live.request.tier.caps.degrade or bound_s == math.inf or live.request.choices > 1:
-            return False  # with several choices a client could not tell whether one of them was cut short
+            return False  # with several choices, a client could not tell which of them were cut short
         asked = live.max_tokens
         live.max_tokens = min(asked, int(DEGRADE_MARGIN * (bound_s - forecast.ttft_s) / max(forecast.tpot_s, 1e-6)))
         if MIN_DEGRADED_TOKENS <= live.max_tokens < asked:
@@ -354,11 +368,12 @@ class Admission:
 
 
 def waits(live: RequestState, pool: Pool) -> Decision:
-    """Queue a newcomer, displacing others if necessary, or shed it. The queue is bounded by requests and body bytes.
+    """Queue a new request, displacing others if necessary, or shed it. The queue is limited in requests and in body
+    bytes.
 
     A more urgent tier displaces a less urgent one, and a heavier tier a lighter one of its priority. Within a tier, a
-    tenant with less than its share displaces one with more. Tiers without enforced admission are always queued: only
-    their deadline ends the wait.
+    tenant with less than its share displaces one with more. Requests of tiers whose admission mode is not `enforce` are
+    always queued: only their deadline ends the wait.
     """
     request, queue, spec = live.request, pool.queue, pool.spec
     count, held = queue.shared_with(request.tier)

@@ -1,4 +1,6 @@
-"""Forecasts how long a request waits, and how probably it misses an objective, from the learned costs of engines."""
+"""Computes, from the learned costs of engines, how long a request will wait and how probably it will miss an
+objective.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from gateway.core.policy import AdmissionMode, Tier
 from gateway.core.request_state import RequestState
 
 BURST_S: Final = 10.0
-"""Seconds for which higher tiers are expected to take their latest share; after that, their share of the last minute.
+"""Higher tiers are expected to take their latest share of the drain rate for this long. After it, they are expected to
+take their share of the last minute.
 """
 SLOW_TAU_S: Final = 60.0
 
@@ -29,16 +32,16 @@ class HigherTierShare:
         self.at = now
 
     def add(self, share: float, now: float) -> None:
-        """`share` is its value at `now`."""
+        """Average in `share` (0-1), as measured at `now`."""
         self.share += (share - self.share) * (1.0 - math.exp((self.at - now) / SLOW_TAU_S))
         self.at = now
 
 
 def wait_in_gateway_s(costs: LatencyModel, pool: Pool, ahead: Ahead, slow_share: float) -> float:
-    """The requests ahead divided by the pool's drain rate, less the share that later requests of higher tiers will
-    take.
+    """Expected wait: the requests ahead, divided by the part of the pool's drain rate that higher tiers' later requests
+    leave.
 
-    Before the first backlog the rate follows from Little's law: requests in flight over the mean time each stays.
+    Before the first backlog, the rate comes from Little's law: requests in flight / mean time in the engine.
     """
     rate = pool.drain.per_s
     if rate is None:
@@ -55,9 +58,10 @@ def wait_in_gateway_s(costs: LatencyModel, pool: Pool, ahead: Ahead, slow_share:
 def raw_breach(
     live: RequestState, labels: Calibrator, bucket: Bucket, made: Forecast, more_s: float, output: float
 ) -> float:
-    """P(any objective is missed), before calibration. A wait beyond `timeouts.queue` misses them all.
+    """P(any objective is missed), before calibration. A wait beyond `timeouts.queue` counts as missing them all.
 
-    `made`: the forecast so far. `more_s`: seconds from its time to the first token. `output`: tokens of the answer.
+    `made`: the forecast so far. `more_s`: seconds from `made.at` to the first token. `output`: expected tokens of the
+    answer.
     """
     slo, spread, kind = live.slo, labels.spread, made.kind
     elapsed_s, wait_s, tpot_s = made.at - live.request.body_at, made.wait_s, made.tpot_s
@@ -79,15 +83,17 @@ def raw_breach(
 
 
 def head_waited_s(pool: Pool, tier: Tier, now: float) -> float:
-    """Seconds that the head of a tier's queue has waited, which a newcomer will wait at least."""
+    """Seconds that the head of a tier's queue has waited, counted from body complete. A new request will wait at least
+    as long.
+    """
     head = pool.queue.of_tier(tier).first() if pool.queue.holds(tier) else None
     return 0.0 if head is None else now - head.request.body_at
 
 
 def raw_in_vain(live: RequestState, labels: Calibrator, pool: Pool, made: Forecast, more_s: float) -> float:
-    """P(it is refused after it has waited), before calibration: it has no first token by its deadline.
+    """P(the request waits in vain), before calibration: its deadline comes before its first token.
 
-    Before engine costs are known its wait and the head of its queue tell.
+    Before engine costs are known, it follows from the forecast wait and from how long the head of the queue has waited.
     """
     request, slo, elapsed_s = live.request, live.slo, made.at - live.request.body_at
     bound_s, queue_s = math.inf, live.timeouts.queue_s
@@ -108,11 +114,13 @@ def raw_in_vain(live: RequestState, labels: Calibrator, pool: Pool, made: Foreca
 
 
 def _too_long(bucket: Bucket, left_s: float, tpot_s: float, cap: int, up_to: int | None) -> float:
-    """P(the answer takes more than `left_s`, and the objective counts it)."""
+    """P(the answer takes more than `left_s` seconds and is short enough, at most `up_to` tokens, for the objective to
+    apply).
+    """
     if left_s <= 0.0:
         return 1.0
     if left_s >= (cap - 1) * tpot_s:
-        return 0.0  # also where a token is forecast to take no time at all
+        return 0.0  # this also covers `tpot_s` of 0
     tokens = left_s / tpot_s + 1.0
     longer = bucket.exceeds(tokens)
     return longer if up_to is None else max(0.0, longer - bucket.exceeds(float(up_to)))

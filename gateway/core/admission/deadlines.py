@@ -9,21 +9,22 @@ from gateway.core.policy import AdmissionMode
 from gateway.core.request import Reason
 from gateway.core.request_state import RequestState
 
-# The caller reports progress at most this often, so the idle deadline is set later by as much: late, never early.
+# The caller reports progress at most once in this time. So the idle deadline is set this much later: it may fire late,
+# but never early.
 PROGRESS_EVERY_S: Final = 0.25
 
 
 def next_deadline(live: RequestState) -> tuple[float, Reason]:
     """The earliest deadline of a request in its present state, and the reason to give when it passes.
 
-    `queue` counts from body complete while the request waits. An enforced objective that is missed earlier than this
-    ends the wait. `ttft` counts from sent until the first content token, if `Request.visible`. `idle` counts from the
-    last progress after that, except while the attempt is paused. `total` counts from head received, always.
+    `queue` counts from body complete while the request waits. An enforced objective whose bound passes earlier ends the
+    wait earlier. `ttft` counts from sent until the first content token, if `Request.visible`. `idle` counts from the
+    last progress after that, except while the attempt is paused. `total` counts from head received in every phase.
     """
     request, timeouts = live.request, live.timeouts
     total_at = request.head_at + timeouts.total_s
     if live.waiting:
-        # A total timeout in the queue is reported as a queue timeout: another try may be luckier.
+        # A total timeout in the queue is reported as a queue timeout, because a retry may succeed.
         queue_at = request.body_at + timeouts.queue_s
         is_first = live.deadline < queue_at and live.deadline <= total_at
         if is_first and request.tier.admission.mode is AdmissionMode.ENFORCE:
@@ -46,9 +47,10 @@ def next_deadline(live: RequestState) -> tuple[float, Reason]:
 
 
 def slo_deadline(live: RequestState) -> float:
-    """Time at which a queued request has certainly missed its objective. A tier's queue is served in this order.
+    """Time from which a queued request is certain to miss its objective. A tier's queue is served in this order.
 
-    A streamed answer needs its first token by then, any other answer its end. Without an objective, the queue timeout.
+    A streamed answer needs its first token by this time, any other answer its end. Without an objective, it is the time
+    of the queue timeout.
     """
     request, slo = live.request, live.slo
     bound_s = min(slo.ttft_bound_s, slo.e2e_bound_s) if request.stream else slo.e2e_bound_s

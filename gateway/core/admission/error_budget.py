@@ -1,12 +1,12 @@
-"""Error budget of a tier: the misses that its percentiles still allow, which set how much risk it takes.
+"""Error budget of a tier: the misses that its percentiles still allow. It scales the tier's threshold for P(breach).
 
-An objective `p99: 1s` allows one request in a hundred to be slower. The tier's objective with the least budget left
-decides:
+An objective `p99: 1s` allows one request in a hundred to be slower. The objective with the least budget left decides
+for the tier:
 
     left = 1 - (share of answers that missed it lately) / (1 - quantile)        1: nothing missed, 0: all used up
 
-The tier's threshold for P(breach) is multiplied by 1 + SWING x left, left within -1 and 1. Only answers count. Counting
-refusals would make a tier that sheds look worse, take less risk and shed more.
+The tier's threshold for P(breach) is multiplied by 1 + SWING x left, with `left` clamped to -1..1. Only answers count.
+Counting refusals would make a tier that sheds look worse, take less risk and shed more.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ MEMORY_S: Final = 300.0
 EVERY_S: Final = 0.005
 SWING: Final = 0.5
 MIN_ANSWERS: Final = 50.0
-"""Below this many answers the policy's threshold applies unchanged."""
+"""With fewer answers than this, the policy's threshold applies unchanged."""
 MAX: Final = 0.95
 
 
 class ObjectiveCount:
-    """Answers that one objective covers, and its misses."""
+    """Number of answers to which one objective applies, and how many of them missed it."""
 
     __slots__ = ("allowed", "answers", "metric", "misses", "threshold_s")
 
@@ -38,7 +38,9 @@ class ObjectiveCount:
 
 
 class ErrorBudget:
-    """Answers and misses of one tier by objective, forgotten exponentially over `MEMORY_S`."""
+    """Answers and misses of one tier by objective. Old ones are forgotten exponentially, with time constant
+    `MEMORY_S`.
+    """
 
     __slots__ = ("_at", "_counts", "_next_at", "left", "slo")
 
@@ -51,13 +53,14 @@ class ErrorBudget:
         """Budget left, -1 to 1; None until there are enough answers."""
 
     def threshold(self, written: float) -> float:
-        """Largest P(breach) to admit, where the policy's value is `written`."""
+        """Largest P(breach) that is admitted. `written`: the value in the policy."""
         if self.left is None or written >= MAX:
             return written
         return min(MAX, written * (1.0 + SWING * self.left))
 
     def count(self, slo: Slo, record: Record, now: float) -> None:
-        """Count an answer of the tier that had the objectives `slo`. Objectives that a reload removed are ignored.
+        """Count an answer. `slo`: the objectives that its request had. Objectives that a reload has removed are
+        ignored.
 
         At most one answer in `EVERY_S` is counted.
         """

@@ -1,4 +1,4 @@
-"""The decision on a newcomer and its reasons, without taking it."""
+"""Explains which decision a new request would get, and why. Nothing is decided or changed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import Final
 
 from gateway.core.admission.admission import Admission, Decision, Verdict
 from gateway.core.admission.deadlines import slo_deadline
+from gateway.core.admission.next_queued import has_room
 from gateway.core.fleet.pool import Pool, Replica, with_adapter
 from gateway.core.fleet.routing import RoundRobin
 from gateway.core.forecast.ahead import NOTHING_AHEAD, Forecast
 from gateway.core.forecast.trust import Trust
 from gateway.core.policy import AdmissionMode, Objective, Slo, Tier
 from gateway.core.queueing.limits import LimitExceeded
+from gateway.core.queueing.queue import LOOKED_AHEAD
 from gateway.core.request import Reason
 from gateway.core.request_state import RequestState
 from gateway.core.snapshot import CapacityBound, ReplicaState, usual
@@ -24,11 +26,12 @@ WAITS: Final = "waits"
 REFUSED: Final = "refused"
 LIMITS: Final = (Reason.LIMIT_REQUESTS.value, Reason.LIMIT_TOKENS.value, Reason.LIMIT_CONCURRENCY.value)
 DRAW: Final = 0.5
+PASSING: Final = "others of its tier wait for busy replicas of their own, and it does not"
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementOption:
-    """A replica with a free slot, or the queue (`replica` None), and the forecast there. Seconds from now."""
+    """The forecast at a replica with a free slot, or in the queue (`replica` None). Times are seconds from now."""
 
     replica: str | None
     in_flight: int
@@ -39,17 +42,17 @@ class PlacementOption:
     e2e_s: float
     breach: float
     in_vain: float
-    """P(refused after waiting); 0 at a replica."""
+    """P(refused after waiting), 0-1; 0 at a replica."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExcludedReplica:
-    """A replica of the pool that gets no requests now, or only probes."""
+    """A replica of the pool that gets no requests now, or only outlier probes."""
 
     replica: str
     state: ReplicaState
     why: str
-    """Empty where `state` is the whole reason."""
+    """Details of the reason; empty if `state` says it all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,32 +62,32 @@ class ExplainedVerdict:
     verdict: str
     """sent, waits, refused."""
     constraint: str
-    """The objective, bound, limit or rule that decided; empty if nothing prevented sending."""
+    """The objective, bound, limit or rule that decided; empty if the request would be sent."""
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementExplanation:
-    """The decision and its inputs."""
+    """The decision on a new request, and its inputs."""
 
     verdict: str
     """sent, waits, refused."""
     constraint: str
-    """The objective, bound, limit or rule that decided; empty if none stood in the way."""
+    """The objective, bound, limit or rule that decided; empty if the request would be sent."""
     why: str
     pool: str
     mode: AdmissionMode
     trust: Trust
     threshold: float
-    """Largest P(breach) that is admitted."""
+    """Largest P(breach) that is admitted, 0-1."""
     budget: str
-    """measured, too few answers, no objective."""
+    """State of the error budget: measured, too few answers, no objective."""
     budget_left: float | None
     """The tier's error budget left, -1 to 1; None unless measured."""
     prompt_tokens: int
     max_tokens: int
     ahead: int
-    """Requests that would be served before it."""
+    """Queued requests that would be served before this one."""
     higher_share: float
     """Share (0-1) of the pool's drain rate that more urgent tiers take."""
     drain_rate: float | None
@@ -94,7 +97,7 @@ class PlacementExplanation:
 
 
 class MiddleDraw:
-    """Random draws for a hypothetical decision: a request explores if more than half of its kind do."""
+    """Stands in for random draws in a hypothetical decision: a request explores if more than half of its kind would."""
 
     def random(self) -> float:
         """The middle of [0, 1)."""
@@ -104,9 +107,9 @@ class MiddleDraw:
 def explain(
     admission: Admission, pools: Iterable[Pool], live: RequestState, exceeded: LimitExceeded | None, now: float
 ) -> PlacementExplanation:
-    """Explain the decision on a newcomer that its pool would serve. Changes nothing but `live`.
+    """Explain the decision on a new request for which a pool was found. Changes only `live`.
 
-    `pools`: all of the policy. `exceeded`: the limit of its tenant that it exceeds.
+    `pools`: all pools of the policy. `exceeded`: the tenant's limit that the request exceeds, if any.
     """
     pool = live.pool
     assert pool is not None
@@ -145,14 +148,39 @@ def explain(
 
 
 def _rehearsed(admission: Admission, pools: Iterable[Pool], live: RequestState, pool: Pool, now: float) -> Decision:
-    """The decision of the controller. The turns of round robins are given back."""
+    """The decision that the controller would take. Round-robin routers are set back afterwards."""
     live.deadline = slo_deadline(live)
     routers = [router for other in pools if isinstance(router := other.router, RoundRobin)]
     turns = [router.last for router in routers]
     decision = admission.arrives(live, pool, MiddleDraw(), now)
+    passing = _passing(admission, live, pool, now) if decision.verdict is Verdict.WAIT else None
+    if passing is not None:
+        if live.forecast is not None:
+            live.forecast = admission.forecast(live, pool, passing, now)
+        decision = Decision(Verdict.SEND, passing, detail=PASSING)
     for router, turn in zip(routers, turns, strict=True):
         router.last = turn
     return decision
+
+
+def _passing(admission: Admission, live: RequestState, pool: Pool, now: float) -> Replica | None:
+    """The replica that takes a new request at once, though others of its tier wait: they wait for busy replicas of
+    their own.
+
+    The rule is that of `NextQueued`, since a newcomer is queued before the queue is served.
+    """
+    tier, patience = live.request.tier, admission.patience
+    if not admission.waits_behind(tier, pool) or not has_room(pool, tier):
+        return None
+    queue = pool.queue.of_tier(tier)
+    head = queue.head(now)
+    is_compared = pool.knows_caches and queue.count < LOOKED_AHEAD
+    if not is_compared and (head is None or not pool.is_bound(head.request)):
+        return None
+    replica = pool.pick(live.request, None, DRAW)
+    if replica is None or (pool.knows_caches and patience.waits_for_own(live, replica, now)):
+        return None
+    return replica
 
 
 def _limited(exceeded: LimitExceeded) -> ExplainedVerdict:
@@ -168,13 +196,13 @@ def _decided(admission: Admission, live: RequestState, pool: Pool, decision: Dec
         return ExplainedVerdict(REFUSED, "queue", "the queue is full")
     constraint, why = _admitted(admission, live, pool, decision)
     if decision.verdict is Verdict.SEND:
-        return ExplainedVerdict(SENT, constraint, why)
+        return ExplainedVerdict(SENT, constraint, f"{why}; {decision.detail}" if decision.detail else why)
     bound, held = _awaited(admission, live, pool)
     return ExplainedVerdict(WAITS, bound, f"{why}; {held}")
 
 
 def _admitted(admission: Admission, live: RequestState, pool: Pool, decision: Decision) -> tuple[str, str]:
-    """The rule by which a request that is not refused was admitted, and the reason."""
+    """The rule by which a request was admitted (not refused), and the reason in words."""
     admitted, forecast = live.request.tier.admission, live.forecast
     if admitted.mode is AdmissionMode.OFF:
         return "", "admission of this tier is off"
@@ -197,9 +225,10 @@ def _admitted(admission: Admission, live: RequestState, pool: Pool, decision: De
 
 
 def _missed(admission: Admission, live: RequestState, pool: Pool, replica: Replica | None, now: float) -> str:
-    """The objective behind the refusal of a doubtful request: the one that would break, or its likeliest miss.
+    """The objective for which a doubtful request is refused: the percentile that would break, or else its likeliest
+    miss.
 
-    The likeliest miss is found by forecasts for each metric alone.
+    The likeliest miss is found by a forecast for each metric alone.
     """
     forecast, tier = live.forecast, live.request.tier
     assert forecast is not None
@@ -224,7 +253,7 @@ def _missed(admission: Admission, live: RequestState, pool: Pool, replica: Repli
 
 
 def _awaited(admission: Admission, live: RequestState, pool: Pool) -> tuple[str, str]:
-    """The bound that keeps a waiting request from being sent, and a text that says so."""
+    """The bound that keeps a waiting request from being sent, and the reason in words."""
     tier, adapter = live.request.tier, live.request.adapter
     free = pool.candidates(tier)
     if free and adapter and not with_adapter(free, adapter):
@@ -260,7 +289,7 @@ def _left_out(pool: Pool, adapter: str, now: float) -> Iterator[ExcludedReplica]
 
 
 def _bounded(pool: Pool, replica: Replica, bound: CapacityBound, now: float) -> str:
-    """The bound that a replica has reached, with its values."""
+    """A text that names the bound a replica has reached, with its values."""
     budget = replica.budget
     if bound is CapacityBound.SLOTS:
         used = f"{replica.in_flight} of {replica.slots} are in use"
@@ -276,7 +305,7 @@ def _bounded(pool: Pool, replica: Replica, bound: CapacityBound, now: float) -> 
 
 
 def _without(adapter: str, replica: Replica) -> str:
-    """Why a replica cannot serve an adapter."""
+    """Why a replica cannot serve a LoRA adapter now."""
     if adapter not in replica.adapters.listed:
         return f"it does not list the adapter {adapter}"
     if adapter == replica.adapters.leaving:

@@ -1,13 +1,15 @@
-"""Prevents that prompts of one length are refused much more often than their tier.
+"""Keeps prompts of one length from being refused much more often than the requests of their tier on average.
 
-Under overload a long prompt becomes doubtful sooner than a short one, because reading it takes more of its time. Left
-alone, admission would refuse nearly all long prompts. So prompts of each length have a share of their tier's
-admissions. Two lengths are distinguished by powers of two. A doubtful newcomer of a length is admitted if with it
+Under overload a long prompt becomes doubtful sooner than a short one, because reading it takes more of its time.
+Without this rule, admission would refuse nearly all long prompts. So prompts of each length get a share of their tier's
+admissions. Lengths between two powers of two count as one length. A doubtful new request is admitted if, counting it as
+admitted,
 
     admitted of the length <= (admitted / offered of the tier - `fairness`) x offered of the length
 
-over the last minute. If requests are valued by tokens, a prompt longer than the mean may not be refused more often at
-all. An admitted long prompt waits for its turn like others: by latest start, it goes before most short ones.
+over the last minute. If the tier values requests by tokens, `fairness` is 0 for prompts longer than the mean: they are
+refused no more often than the average. An admitted long prompt waits for its turn like others. The queue is ordered by
+latest start, so it goes before most short prompts.
 """
 
 from __future__ import annotations
@@ -16,14 +18,14 @@ import math
 from typing import Final
 
 MEMORY_S: Final = 60.0
-"""Requests are forgotten exponentially over so long."""
+"""Time constant (seconds) with which past requests are forgotten exponentially."""
 MARGIN: Final = 0.03
-"""Margin (0-1) by which acceptances are planned closer: some requests are admitted and late."""
+"""Subtracted from `fairness` (0-1) when deciding, since some of the requests that are admitted will be late."""
 LENGTHS: Final = 24
 
 
 class Admissions:
-    """Requests offered and admitted lately."""
+    """Numbers of requests offered and admitted lately."""
 
     __slots__ = ("_at", "admitted", "offered")
 
@@ -32,18 +34,18 @@ class Admissions:
         self._at = 0.0
 
     def kept(self, now: float) -> float:
-        """Share (0-1) of the counts that is left at `now`."""
+        """Share (0-1) of the counts that is not forgotten by `now`."""
         return math.exp((self._at - now) / MEMORY_S)
 
     def settle(self, now: float) -> None:
-        """Forget up to `now`."""
+        """Apply the forgetting up to `now` to the counts."""
         kept = self.kept(now)
         self.offered *= kept
         self.admitted *= kept
         self._at = now
 
     def decided(self, admitted: bool, now: float) -> None:
-        """One more was offered."""
+        """Count one more request as offered, and as admitted if it was."""
         self.settle(now)
         self.offered += 1.0
         if admitted:
@@ -51,22 +53,22 @@ class Admissions:
 
 
 class LengthFairness:
-    """Admissions of one tier by the length of prompts."""
+    """Requests of one tier offered and admitted, by prompt length."""
 
     __slots__ = ("_all", "_lengths", "_tokens")
 
     def __init__(self) -> None:
         self._all = Admissions()
         self._tokens = Admissions()
-        """Tokens of their prompts."""
+        """The same as `_all`, but its `offered` sums prompt tokens."""
         self._lengths = [Admissions() for _ in range(LENGTHS)]
 
     def is_long(self, prompt_tokens: int) -> bool:
-        """Whether this prompt is longer than the mean of those offered."""
+        """Whether this prompt is longer than the mean prompt offered lately."""
         return prompt_tokens * self._all.offered > self._tokens.offered
 
     def is_owed(self, prompt_tokens: int, fairness: float, now: float) -> bool:
-        """Whether a request of this length is to be admitted, though it is doubtful. `fairness` 1: never."""
+        """Whether a doubtful request of this length is to be admitted. With `fairness` 1 it never is."""
         if fairness >= 1.0 or not self._all.offered:
             return False
         length = self._lengths[length_of(prompt_tokens)]
@@ -75,19 +77,19 @@ class LengthFairness:
         return kept * length.admitted + 1.0 <= share * (kept * length.offered + 1.0)
 
     def decided(self, prompt_tokens: int, admitted: bool, now: float) -> None:
-        """A request was admitted, or refused on arrival."""
+        """Count a request that was admitted, or refused on arrival."""
         self._tokens.settle(now)
         self._tokens.offered += prompt_tokens
         self._all.decided(admitted, now)
         self._lengths[length_of(prompt_tokens)].decided(admitted, now)
 
     def lost(self, prompt_tokens: int, now: float) -> None:
-        """A request that was admitted was refused after all."""
+        """Take back the admission of a request that was refused after all."""
         for count in (self._all, self._lengths[length_of(prompt_tokens)]):
             count.settle(now)
             count.admitted = max(0.0, count.admitted - 1.0)
 
 
 def length_of(prompt_tokens: int) -> int:
-    """All lengths between two powers of two count as one."""
+    """Index of the length class. All lengths between two powers of two are one class."""
     return min(LENGTHS - 1, prompt_tokens.bit_length())

@@ -3,9 +3,9 @@
     TTFT = elapsed + wait in the gateway + engine TTFT       engine TTFT and TPOT: forecast/latency_model.py
     e2e  = TTFT + TPOT x (output tokens - 1)                 output tokens: forecast/output_length.py
 
-The raw breach probability of a metric comes from a log-normal around the forecast, whose width is learned. For e2e it
-is the probability that the answer is too long for the time left. A logistic regression on the outcomes of earlier
-requests calibrates them together (forecast/calibrator.py).
+The raw breach probability of a metric comes from a log-normal distribution around the forecast, with a learned width.
+For e2e, the probability that the answer is too long for the time left counts too. All metrics together give one
+probability. A logistic regression on the outcomes of earlier requests calibrates it (forecast/calibrator.py).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Final
 
 from gateway.core.admission.breach_probability import HigherTierShare, raw_breach, raw_in_vain, wait_in_gateway_s
@@ -32,15 +33,16 @@ from gateway.core.request import WEIGHTLESS, AttemptOutcome, AttemptResult
 from gateway.core.request_state import Attempt, RequestState
 
 EARLY_STEPS: Final = 31
-"""Steps of an open answer after which its time is compared with the forecast."""
+"""An answer under way is compared with its forecast after this many steps."""
 MERGED: Final = 1.5
-"""Tokens per event, from which on events say nothing about steps."""
+"""An answer with more tokens per event than this has several steps in one event. So its events do not count steps."""
 MAX_MERGED: Final = 0.1
-"""Share of answers with such events, above which answers teach only at their end."""
+"""If a larger share of answers has several steps in one event, the model learns from answers only at their end."""
 EXPECT_EVERY: Final = 1.25
-"""The expected rest of an answer is updated each time the answer has grown by this factor."""
+"""The expected number of tokens still to come is updated each time an answer has grown by this factor."""
+SLOWNESS: Final = attrgetter("slowness")
 IDLE: Final = ReplicaModel(LatencyModel(), 0.0)
-"""Model of a replica that was never sent a request."""
+"""Model of a replica that has never been sent a request."""
 
 
 class PoolLearned:
@@ -54,7 +56,7 @@ class PoolLearned:
         self.higher: dict[str, HigherTierShare] = {}
 
     def see_higher(self, tier: str, share: float, now: float) -> None:
-        """Tiers above `tier` take `share` (0-1) of the drain rate now."""
+        """Record that tiers above `tier` take `share` (0-1) of the drain rate now."""
         higher = self.higher.get(tier)
         if higher is None:
             self.higher[tier] = HigherTierShare(share, now)
@@ -63,7 +65,10 @@ class PoolLearned:
 
 
 class Forecaster(Learner):
-    """One per controller. Learned facts are keyed by pool, replica and route, and outlive reloads that keep these."""
+    """Forecasts requests, and learns from their latencies. There is one per controller.
+
+    Learned facts are keyed by pool, replica and route. A reload keeps the facts whose keys it keeps.
+    """
 
     def __init__(self) -> None:
         self._pools: dict[str, PoolLearned] = {}
@@ -72,7 +77,7 @@ class Forecaster(Learner):
         self._due: dict[str, deque[tuple[float, RequestState, Forecast]]] = {}
 
     def keep(self, policy: Policy, attempts: Iterable[Attempt]) -> None:
-        """Forget pools and replicas that are not in the policy in force and have no open attempt."""
+        """Forget pools and replicas that are not in `policy` and have no attempt under way."""
         pools = set(policy.pools)
         replicas = {replica.name for pool in policy.pools.values() for replica in pool.replicas}
         for attempt in attempts:
@@ -81,10 +86,15 @@ class Forecaster(Learner):
         self._pools = {name: learned for name, learned in self._pools.items() if name in pools}
         self._engines = {name: engine for name, engine in self._engines.items() if name in replicas}
 
+    def slowness(self, replica: Replica) -> float:
+        """Learned time per token over that of its pool, in steps; 1 if unknown."""
+        learned, engine = self._pools.get(replica.pool.spec.name), self._engines.get(replica.spec.name)
+        return engine.slowness if learned is not None and engine is not None and engine.costs is learned.costs else 1.0
+
     # ---- the forecast
 
     def forecast(self, live: RequestState, pool: Pool, replica: Replica | None, ahead: Ahead, now: float) -> Forecast:
-        """The forecast for `live` sent to `replica` now; None: queued behind `ahead`. Changes nothing."""
+        """The forecast for `live`, sent to `replica` now, or queued behind `ahead` if None. Changes nothing."""
         request = live.request
         learned = self._pools.get(pool.spec.name) or PoolLearned()
         costs, labels = learned.costs, learned.labels
@@ -130,10 +140,12 @@ class Forecaster(Learner):
         return made
 
     def idle_breach(self, live: RequestState, pool: Pool, now: float) -> float:
-        """P(breach) if its fastest replica were idle and the request came now, 0-1. The pool must have costs."""
+        """P(breach), 0-1, if the request came now and the pool's fastest replica were idle. The pool must have known
+        costs.
+        """
         learned = self._pools[pool.spec.name]
         costs, labels, request = learned.costs, learned.labels, live.request
-        fastest = min(pool.below_max, key=_slowness)
+        fastest = min(pool.below_max, key=SLOWNESS)
         scale = (self._engines.get(fastest.spec.name) or IDLE).factor
         step_s = costs.step_s(1.0, float(live.prompt_tokens))
         ttft_s = scale * costs.ttft_s(0.0, pool.least_unread(live.prompt_tokens, request), step_s)
@@ -146,37 +158,40 @@ class Forecaster(Learner):
         return labels.breach.of(features, request.tier.name)
 
     def is_late(self, live: RequestState, forecast: Forecast, bound_s: float) -> float:
-        """P(its first token comes later than `bound_s` after body complete), 0-1. Its pool must have costs."""
+        """P(the first token comes later than `bound_s` after body complete), 0-1. The pool must have known costs."""
         spread = self._pools[forecast.pool].labels.spread
         elapsed_s = forecast.at - live.request.body_at
         return spread.over(forecast.kind, forecast.ttft_s - elapsed_s, bound_s - elapsed_s)
 
     def alone_s(self, live: RequestState, pool: Pool) -> float:
-        """Expected TTFT of a request that was decided about, at an idle replica. The pool must have costs."""
+        """Expected TTFT at an idle replica, for a request that admission has decided on. The pool must have known
+        costs.
+        """
         costs = self._pools[pool.spec.name].costs
-        known = pool.knows_caches  # asking a thousand indexes again would cost as much as the decision
+        # `least_unread` is already set then; asking a thousand indexes again would cost as much as the decision
+        known = pool.knows_caches
         unread = live.least_unread if known else pool.least_unread(live.prompt_tokens, live.request)
         return costs.ttft_s(0.0, unread, costs.step.coefficients[0])
 
     def is_late_alone(self, pool: Pool, alone_s: float, bound_s: float) -> float:
-        """P(a TTFT that is expected to be `alone_s` exceeds `bound_s`), 0-1. The pool must have costs."""
+        """P(TTFT exceeds `bound_s`), 0-1, if the expected TTFT is `alone_s`. The pool must have known costs."""
         return self._pools[pool.spec.name].labels.spread.over(DIRECT, alone_s, bound_s)
 
     def expected_output(self, live: RequestState) -> float:
-        """Median of the output tokens, for all choices together."""
+        """Expected output tokens of all choices together: the median of one answer, times the number of choices."""
         return min(self._bucket(live).median, float(live.max_tokens)) * live.request.choices
 
     def prefill_s_per_token(self, pool: str) -> float | None:
-        """Seconds to read one prompt token in this pool; None until known."""
+        """Seconds in which a replica of this pool reads one prompt token; None until known."""
         return self._pools[pool].costs.prompt_token_s() if self.has_costs(pool) else None
 
     def has_costs(self, pool: str) -> bool:
-        """Whether this pool has enough samples for its costs to be known."""
+        """Whether this pool has enough latency samples for its costs to count as known."""
         learned = self._pools.get(pool)
         return learned is not None and learned.labels.gate.has_costs
 
     def step_prices(self, replica: Replica, now: float) -> StepPrices | None:
-        """The costs that one request adds to a step of `replica`; None until answers have shown them."""
+        """The time that one more request adds to each step of `replica`; None until enough answers were measured."""
         learned = self._pools.get(replica.pool.spec.name)
         engine = self._engines.get(replica.spec.name)
         if learned is None or engine is None or learned.costs.step.samples < FIRST:
@@ -191,14 +206,14 @@ class Forecaster(Learner):
         return self._of(pool).costs
 
     def unread(self, replica: str, now: float) -> float:
-        """Prompt tokens that a replica has probably not read yet, including those of whole answers."""
+        """Prompt tokens that a replica has probably not read yet, those of requests without streaming included."""
         engine = self._engines.get(replica)
         return 0.0 if engine is None else engine.backlog(now)
 
     # ---- events: called after the counts of pool and replica have changed
 
     def opened(self, attempt: Attempt, now: float) -> None:
-        """An attempt was dispatched."""
+        """Predict the attempt's load and latencies at its dispatch."""
         live, replica = attempt.live, attempt.replica
         if live.request.endpoint in WEIGHTLESS:
             return
@@ -209,7 +224,8 @@ class Forecaster(Learner):
             engine, self._bucket(live), scores, attempt.slot.unread_tokens, replica.in_flight - 1, now
         )
         if live.given_up is replica:
-            facts.counts = facts.teaches = False  # no decision needs forecasts for such a load
+            # a given-up replica is overloaded on purpose, and no decision needs forecasts for such a load
+            facts.counts = facts.teaches = False
         read_by = math.inf if live.visible else now + facts.ttft_s
         engine.begin(attempt.id, attempt.slot.unread_tokens, read_by, now)
         engine.advance(replica.in_flight, replica.held_tokens, now)
@@ -220,7 +236,7 @@ class Forecaster(Learner):
             costs.met(facts.backlog, facts.decodes, facts.context, facts.slot_s)
 
     def first_token(self, attempt: Attempt, now: float) -> None:
-        """A streamed answer has shown its first token."""
+        """Learn from the first token of a streamed answer."""
         facts = attempt.facts
         if facts is None:
             return
@@ -248,13 +264,13 @@ class Forecaster(Learner):
             labels.spread.add(forecast.kind, math.log((now - forecast.at) / expected_s))
 
     def observed(self, replica: Replica, now: float) -> None:
-        """A scrape of the replica arrived."""
+        """Take the engine's queue and batch sizes from a new scrape of the replica."""
         sample = replica.sample
         if sample is not None and sample.waiting is not None and sample.running is not None:
             self._engine(replica, now).scraped(sample.waiting, sample.running, replica.in_flight, now)
 
     def progress(self, attempt: Attempt, tokens: int, now: float) -> None:
-        """A stream has shown `tokens` so far. After enough steps the speed of its replica is learned from them."""
+        """A stream has `tokens` so far. After enough steps, the replica's speed is learned from it."""
         facts = attempt.facts
         if facts is None or attempt.first_at is None:
             return
@@ -280,7 +296,7 @@ class Forecaster(Learner):
             facts.show(costs, steps, now)
 
     def is_overlong(self, attempt: Attempt, tokens: int) -> bool:
-        """Whether nearly all answers of its kind end before they have `tokens`."""
+        """Whether nearly all answers of the same route are shorter than `tokens`."""
         return attempt.facts is not None and attempt.facts.bucket.is_long(tokens)
 
     def closed(self, attempt: Attempt, finish: AttemptResult, now: float) -> None:
@@ -305,7 +321,7 @@ class Forecaster(Learner):
         tokens = finish.output_tokens if finish.output_tokens is not None else max(attempt.tokens, finish.tokens_seen)
         each = tokens // live.request.choices
         if each < 1:
-            # No latency is learned from an empty answer.
+            # An answer without tokens gives no time per token. An embedding or score still gives a time to first token.
             if not finish.empty and not live.visible and facts.counts and now > attempt.opened_at:
                 facts.ttft.add(math.log((now - attempt.opened_at) / facts.expected_s))
                 self._sampled(
@@ -330,7 +346,8 @@ class Forecaster(Learner):
             if is_merged:
                 facts.begin_anew()
         if finish.empty:
-            return  # a broken replica that answers at once with nothing must not seem fast
+            # a broken replica that answers at once with nothing must not seem fast, so its times are not learned
+            return
         if steps >= 1 and facts.counts and engine.pace.due(now):
             facts.learn_step(costs, steps, now)
             replica.slowness = engine.slowness
@@ -349,7 +366,7 @@ class Forecaster(Learner):
             learned.labels.spread.add(forecast.tpot_kind, error)
 
     def _sampled(self, learned: PoolLearned, error: float) -> None:
-        """A latency turned out exp(error) times the one expected at dispatch."""
+        """A latency was exp(error) times the one expected at dispatch. Checks for drift."""
         labels = learned.labels
         alarm = labels.gate.has_costs and labels.drift.add(error)
         if alarm:
@@ -359,7 +376,10 @@ class Forecaster(Learner):
     # ---- labels
 
     def watch(self, live: RequestState, now: float) -> None:
-        """`live` was admitted on `live.forecast`. Its outcome is a label, due when a bound passes."""
+        """Wait for the outcome of a request that was admitted on `live.forecast`. The outcome is the forecast's label.
+
+        If a bound of the request passes first, the label is a miss.
+        """
         self._mature(now)
         forecast = live.forecast
         if forecast is None:
@@ -382,7 +402,7 @@ class Forecaster(Learner):
             due.append((live.request.body_at + bound_s, live, forecast))
 
     def judged(self, live: RequestState, breached: bool, now: float) -> None:
-        """Whether an admitted request missed an objective. The first label of a forecast stands.
+        """Label the forecast of an admitted request: `breached` if it missed an objective. The first label stands.
 
         Nothing is learned from an overfilled replica: the forecast could not know what was sent after it.
         """
@@ -400,7 +420,7 @@ class Forecaster(Learner):
             labels.breach.learn(forecast.features, live.request.tier.name, breached, forecast.weight)
 
     def waited(self, live: RequestState, forecast: Forecast, in_vain: bool) -> None:
-        """A request that was admitted on `forecast` is sent, or is refused and has waited `in_vain`."""
+        """Learn from the end of a wait: the request was sent, or it was refused and had waited `in_vain`."""
         learned = self._pools.get(forecast.pool)
         if learned is None or forecast.wait_s <= 0.0:
             return  # the pool is gone, or it did not wait
@@ -410,12 +430,14 @@ class Forecaster(Learner):
             labels.learn(forecast.vain_features, live.request.tier.name, in_vain, forecast.weight)
 
     def dropped(self, live: RequestState) -> None:
-        """The forecast gets no label, since the client left or a replica failed."""
+        """Give the forecast no label, because the outcome shows nothing about it: the client left, say, or a replica
+        failed.
+        """
         if live.forecast is not None:
             live.forecast.judged = True
 
     def _mature(self, now: float) -> None:
-        """Label as missed all requests whose bound passed before their first token or end."""
+        """Label requests as missed whose bound passed before their first token or their end."""
         for due in self._due.values():
             while due:
                 at, live, forecast = due[0]
@@ -470,12 +492,8 @@ class Forecaster(Learner):
         return self.lengths.bucket(live.request.model.name, live.request.tier.name, live.prompt_tokens)
 
 
-def _slowness(replica: Replica) -> float:
-    return replica.slowness
-
-
 def _late(live: RequestState, now: float) -> bool:
-    """Whether a request missed its earliest bound, which has passed: it has no first token, or no end."""
+    """Whether a request, whose earliest bound has passed, missed it: the first token or the end is still to come."""
     if live.first_at is None:
         return live.ended_at is None
     return live.ended_at is None and live.request.body_at + live.slo.e2e_bound_s <= now

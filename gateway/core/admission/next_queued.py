@@ -1,7 +1,7 @@
 """Which queued request of a tier goes next, and to which replica.
 
-The head goes, or a request close behind it with more of its prompt in a cache. If the head waits for a busy home or for
-room for its LoRA adapter, others overtake it.
+Usually the head of the queue goes, or a request close behind it with more of its prompt in a cache. If the head waits
+for its busy home replica, or for room for its LoRA adapter, others overtake it.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ class NextQueued:
     """Chooses from the queues of all pools."""
 
     def __init__(self, requests: dict[int, RequestState], patience: Patience, random: Random) -> None:
-        """`requests`: all under way, by id."""
+        """`requests`: all requests under way, by id."""
         self._requests = requests
         self._patience = patience
         self._random = random
 
     def of_tier(self, head: QueuedRequest, pool: Pool, now: float) -> tuple[RequestState, Replica] | None:
-        """The first request that can go now of the tier of `head`, and its replica.
+        """The first queued request of the tier of `head` that can be sent now, and its replica; None if there is none.
 
-        Requests with a blocked adapter are passed over.
+        Requests whose LoRA adapter has no room anywhere are skipped.
         """
         blocked: set[str] = set()
         waiting: QueuedRequest | None = head
@@ -46,7 +46,7 @@ class NextQueued:
     def _chosen(
         self, head: QueuedRequest, pool: Pool, blocked: set[str], now: float
     ) -> tuple[RequestState, Replica] | None:
-        """The head of a queue or a request behind it, and its replica; None if each of them waits."""
+        """The request to send, which is `head` or one behind it, and its replica; None if all of them wait."""
         first = self._requests[head.request.id]
         chosen: tuple[RequestState, Replica] | None = None
         if pool.knows_caches:
@@ -64,9 +64,10 @@ class NextQueued:
     def _behind_bound(
         self, head: QueuedRequest, pool: Pool, blocked: set[str], now: float
     ) -> tuple[RequestState, Replica] | None:
-        """The first of all that can go, and its replica, while `head` waits for its home; O(n log n).
+        """The first of all queued requests that can be sent, and its replica, while `head` waits for its home. O(n log
+        n).
 
-        Otherwise requests that wait for one busy replica would keep the others from all free ones.
+        Otherwise, requests that wait for one busy replica would keep all others from the free replicas.
         """
         waits: set[tuple[str, str]] = set()
         for queued in pool.queue.of_tier(head.request.tier).in_order():
@@ -75,7 +76,7 @@ class NextQueued:
             home = pool.home(request) if is_bound else None
             alike = "" if home is None else home.spec.name, request.adapter
             if request.adapter in blocked or alike in waits or (is_bound and home is None):
-                continue  # one like it waits, or its home is gone
+                continue  # a request with the same home and adapter waits, or its home is gone
             live = self._requests[request.id]
             replica = pool.pick(request, None, self._random.random())
             if replica is None:
@@ -86,5 +87,5 @@ class NextQueued:
 
 
 def has_room(pool: Pool, tier: Tier) -> bool:
-    """Whether any replica has a free slot by the bounds that hold for `tier`."""
+    """Whether any replica has a free slot, under the bounds that apply to `tier`."""
     return bool(pool.open if tier.admission.mode is AdmissionMode.ENFORCE else pool.below_max)

@@ -1,15 +1,16 @@
-"""Where a request of a tier in shadow goes if no replica would serve it in time.
+"""Chooses a replica for requests that no replica would serve in time, in tiers whose admission mode is `shadow`.
 
-A balancer that refuses nobody overloads all replicas alike: beyond their capacity, no answer is in time. So one replica
-is given up. It gets the requests that nobody can serve in time, until the load falls. The other replicas recover, and
-serve the rest in time. Nothing is held back or refused.
+Shadow mode refuses nothing, so a balancer would overload all replicas alike, and no answer would be in time. So one
+replica is given up. It gets the requests that no replica can serve in time, until the load falls. The other replicas
+recover, and serve the remaining requests in time. Nothing is held back or refused.
 
-A request is hopeless if each replica would miss with probability `HOPELESS`. A replica is given up only while most
-requests are hopeless. Below that, balancing keeps more in time: a strict tier may miss where the others do not, or
-short answers while a neighbour's prompt is read. While one is given up, another hopeless request there costs little. So
-the others take only requests that they are likely to serve in time, and keep their steps within the budget.
+A request is hopeless if its P(breach) is above `HOPELESS` at each replica. A replica is given up only while most
+requests are hopeless. If fewer are, balancing keeps more requests in time: perhaps only a strict tier misses its
+objectives, or only short answers do while another prompt is read. Once a replica is given up, one more hopeless request
+there costs little. So the other replicas take only requests that they are likely to serve in time, and that keep their
+steps within the step budget.
 
-Requests that no idle replica would serve in time go where balancing sends them.
+A request that even an idle replica would not serve in time goes where balancing sends it.
 """
 
 from __future__ import annotations
@@ -17,31 +18,32 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.core.admission.forecaster import Forecaster
+from gateway.core.fleet.fleet import Fleet
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.forecast.ahead import NOTHING_AHEAD, Forecast
 from gateway.core.request import Random
 from gateway.core.request_state import RequestState
 
 HOPELESS: Final = 0.8
-"""P(breach) at every replica, from which one is given up."""
+"""A request is hopeless if its P(breach) is above this at every replica."""
 MOST: Final = 0.8
-"""The share of hopeless requests beyond which a replica is given up, less if it is slower than others,"""
+"""A replica is given up if at least this share of the latest requests is hopeless, less if it is slower than others."""
 OF_LATEST: Final = 50.0
-"""among about so many of the latest."""
+"""The share of hopeless requests is averaged over about this many of the latest requests."""
 LIKELY: Final = 0.3
-"""Largest P(breach) of a request at the other replicas, while one is given up."""
+"""While a replica is given up, the others take a request only if its P(breach) is at most this."""
 LASTS_S: Final = 5.0
-"""A replica is given up for so long after its last hopeless request."""
+"""A replica stays given up for this long after its last hopeless request."""
 RENEWED_S: Final = 1.0
-"""After this time the replica to give up is chosen anew."""
+"""The given-up replica is chosen again after this time."""
 LOOKED_AT: Final = 4
-"""Replicas that are forecast before a request is hopeless, least loaded first."""
+"""At most this many other replicas, least loaded first, are forecast before a request counts as hopeless."""
 SLOWNESS_POWER: Final = 3.0
-"""A replica half as fast is given up, unless another is eight times as late: less capacity is lost with it."""
+"""A slow replica is given up first, because less capacity is lost: half as fast counts like eight times as late."""
 
 
 class GivenUp:
-    """The replica of a pool that is given up."""
+    """The replica that a pool has given up."""
 
     __slots__ = ("chosen_at", "last_at", "replica")
 
@@ -49,21 +51,30 @@ class GivenUp:
         self.replica = replica
         self.chosen_at = now
         self.last_at = now
-        """When it last got a hopeless request."""
+        """Time of its last hopeless request."""
 
 
 class Overflow:
-    """Places requests of tiers in shadow that the first choice would not serve in time."""
+    """Places requests of `shadow` tiers that the router's choice would not serve in time."""
 
     def __init__(self, forecaster: Forecaster) -> None:
         self._forecaster = forecaster
         self._given_up: dict[str, GivenUp] = {}
         """By pool."""
         self._hopeless: dict[str, float] = {}
-        """The share of hopeless ones among the latest requests, by pool."""
+        """Share (0-1) of hopeless requests among the latest ones, by pool."""
+
+    def keep(self, fleet: Fleet) -> None:
+        """Forget pools and replicas that a reload removed."""
+        self._hopeless = {name: share for name, share in self._hopeless.items() if fleet.pool(name) is not None}
+        self._given_up = {
+            name: given_up
+            for name, given_up in self._given_up.items()
+            if fleet.replica(given_up.replica.spec.name) is given_up.replica
+        }
 
     def admitted(self, live: RequestState, pool: Pool, now: float) -> None:
-        """A request of a tier in shadow was sent, or queued."""
+        """Record that a request of a `shadow` tier was sent or queued."""
         name, given_up = pool.spec.name, live.given_up
         is_hopeless = given_up is not None or (live.forecast is not None and live.forecast.breach > HOPELESS)
         share = self._hopeless.get(name, 0.0)
@@ -77,9 +88,9 @@ class Overflow:
             before.last_at = now
 
     def placed(self, live: RequestState, pool: Pool, chosen: Replica, random: Random, now: float) -> Replica | None:
-        """The replica for a request that the router would send to `chosen`; None: there.
+        """The replica to send the request to instead of `chosen`, the router's choice; None keeps `chosen`.
 
-        Changes `live` only: `given_up` is set if the request is hopeless.
+        Changes only `live`: its forecast, and `given_up` if it is sent to the given-up replica.
         """
         forecast = live.forecast
         assert forecast is not None
@@ -116,7 +127,9 @@ class Overflow:
         return worst
 
     def _furthest_behind(self, live: RequestState, pool: Pool, candidates: list[Replica], now: float) -> Replica | None:
-        """The replica that would miss the bounds of `live` by most; a slow one before a fast one."""
+        """The replica that would miss the bounds of `live` by the largest factor; slow replicas come before fast
+        ones.
+        """
         found, most, slo = None, -1.0, live.slo
         for replica in candidates:
             forecast = self._forecaster.forecast(live, pool, replica, NOTHING_AHEAD, now)
@@ -140,5 +153,5 @@ def _takes(replica: Replica, forecast: Forecast, lasts: bool, now: float) -> boo
 
 
 def _has_room(replica: Replica, now: float) -> bool:
-    """Whether one more request breaks no promise to those that run there."""
+    """Whether one more request keeps the replica's step within its budget, and its KV cache within bounds."""
     return replica.budget.has_room(replica.held_tokens, now) and replica.has_kv_room

@@ -1,12 +1,12 @@
-"""A free replica takes the queued request whose prompt it has cached, and some requests wait for the replica of their
-prompt.
+"""Matches queued requests to replicas by prefix cache: some requests wait for the replica that has their prompt cached.
 
-A prompt sent to a replica that has not cached it costs others time, too. All requests there wait while the tokens are
-read again, and the tokens displace other prompts from the cache. Under load this reinforces itself: fewer prompts are
-found in caches, more tokens are read, queues grow, and more requests go to replicas without their prompt. So a request
-waits for its own replica for as long as reading the saved tokens elsewhere would take.
+A prompt sent to a replica that has not cached it costs other requests time, too. All requests there wait while the
+tokens are read again, and the tokens displace other prompts from the cache. Under load this reinforces itself: fewer
+prompts are found in caches, more tokens are read, queues grow, and more requests go to replicas without their prompt.
+So a request waits for the replica with its prompt at most as long as another replica would need to read the cached
+tokens.
 
-Once its turn is due (`due_at`), a request takes any replica. So no request waits long for a cache.
+Once its turn is due (`due_at`), a request takes any replica.
 """
 
 from __future__ import annotations
@@ -21,30 +21,34 @@ from gateway.core.request_state import RequestState
 class Patience:
     """Compares queued requests by their cached prompts.
 
-    Only pools whose router knows prefix caches have any patience.
+    It has an effect only in pools whose router knows prefix caches.
     """
 
     def __init__(self, forecaster: Forecaster) -> None:
         self._forecaster = forecaster
 
     def arrives(self, live: RequestState, pool: Pool) -> None:
-        """Remember how many tokens of a newcomer's prompt would have to be read at the best replica."""
+        """Record in `live` how many of its prompt tokens the replica with the best cache would have to read."""
         live.least_unread = pool.least_unread(live.prompt_tokens, live.request)
 
     def passes(self, tier: Tier, pool: Pool) -> bool:
-        """Whether a newcomer of `tier` overtakes waiting requests, since the first of them leave a free replica unused.
+        """Whether a new request of `tier` overtakes waiting requests, since the first of these leave a free replica
+        unused.
 
-        Without this, requests that wait for busy replicas of their own would keep the others from all free ones.
+        Without this, requests that wait for busy replicas with their prompts would keep all others from the free
+        replicas.
         """
         return pool.knows_caches and bool(pool.open) and pool.queue.of_tier(tier).count >= LOOKED_AHEAD
 
     def waits_for_own(self, live: RequestState, replica: Replica, now: float) -> bool:
-        """Whether a request that `replica` could take waits for another that has more of its prompt."""
+        """Whether the request waits for another replica that has more of its prompt cached, though `replica` could take
+        it.
+        """
         saved = replica.unread_of(live.prompt_tokens, live.request) - live.least_unread
         return saved > 0 and now < due_at(live) and now < self._until(live, replica.pool, saved)
 
     def ends_at(self, live: RequestState, pool: Pool) -> float:
-        """When it takes any replica, at the latest."""
+        """Time from which the request takes any replica, at the latest."""
         return min(due_at(live), self._until(live, pool, live.prompt_tokens - live.least_unread))
 
     def _until(self, live: RequestState, pool: Pool, saved_tokens: int) -> float:
@@ -56,10 +60,11 @@ class Patience:
     def chosen(
         self, waiting: list[RequestState], pool: Pool, random: float, now: float
     ) -> tuple[RequestState, Replica] | None:
-        """Which of these requests to send, and where; None if each of them waits. The first is the head of its queue.
+        """The request to send, and its replica; None if all of them wait. The first of `waiting` is the head of its
+        queue.
 
-        The head goes first if its turn cannot wait. Else a request with a cached part of its prompt goes before those
-        with more tokens to read.
+        The head goes first if its turn is due. Otherwise, a request with a part of its prompt cached goes before
+        requests with more tokens to read.
         """
         best: tuple[RequestState, Replica] | None = None
         least = 0

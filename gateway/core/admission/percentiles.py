@@ -1,24 +1,26 @@
-"""Shares as constraints on the admissions of a tier: late first tokens for each TTFT percentile, and waits in vain.
+"""Limits on the share of a tier's requests that are late, one for each TTFT percentile, or that wait in vain.
 
-An objective `p50: 500ms` promises that at least half of the tier's answers have their first token within 500 ms. The
-constraint covers the answers of the last seconds, and the admitted requests without a first token:
+An objective `p50: 500ms` promises that at least half of the tier's answers have their first token within 500 ms. A
+guard keeps this inequality, over the answers of the last seconds and the admitted requests that have no first token
+yet:
 
     late answers + expected late answers <= (1 - quantile) x (answers + admitted)
 
-A newcomer that is late with probability p adds p to the left side. The newcomer is admitted if the inequality still
-holds. It is also admitted if p is within the allowance: such requests mend a broken promise, and refusing them would
-not. So under overload the queue stays as short as the tightest percentile needs.
+A new request that is late with probability p adds p to the left side and 1 to the right count. It is admitted if the
+inequality still holds. It is also admitted if p <= 1 - quantile, because such requests bring a broken percentile back
+and refusing them would not. So under overload the queue stays as short as the tightest percentile needs.
 
-A request that waits and is refused has waited in vain, and to be refused at once is better. So the guard of the highest
-percentile counts one that waited for `LONG_WAIT` of its bound as late, and allows `VAIN_AND_LATE` of the admitted.
-Where no TTFT objective does that, `IN_VAIN` of the admitted may wait in vain, by the same sum over requests that left
-the queue and those in it. Here p is the forecast's `in_vain`.
+A request that is refused after a wait has waited in vain; a refusal at once is better. So the guard of the highest
+percentile also counts a refusal after `LONG_WAIT` of its bound as late. It allows at least `VAIN_AND_LATE`. A request
+without a TTFT guard has a guard against waits in vain instead, which allows `IN_VAIN`. That guard covers the requests
+that left the queue and those still in it, and p is the forecast's `in_vain`.
 
-An objective below the highest percentile may be beyond what idle replicas can do: a new model is slower, or prompts
-grew. To refuse for it would leave the fleet idle. So its guard counts, for all that arrive, the probability to be late
-at an idle replica. While that exceeds what the objective allows, it bounds nothing: the highest percentile decides.
+An objective below the highest percentile may be out of reach even for idle replicas, because a new model is slower or
+prompts grew. Refusing requests for its sake would leave the fleet idle. So its guard also averages, over all arrivals,
+the probability to be late at an idle replica. While the average exceeds the allowed share, this guard admits
+everything, and the highest percentile decides.
 
-Forecasts over- or underestimate the tails. So p is multiplied by the events of the last minute over those forecast.
+Forecasts over- or underestimate the tails. So p is multiplied by (events seen / events forecast) of the last minute.
 """
 
 from __future__ import annotations
@@ -29,25 +31,29 @@ from typing import Final
 from gateway.core.policy import Objective
 
 MEMORY_S: Final = 10.0
-"""Events are forgotten exponentially over so long. A promise holds over any window with enough answers."""
+"""Time constant (seconds) of forgetting. It is short, so that an objective holds in every window with enough answers.
+"""
 BIAS_MEMORY_S: Final = 60.0
 SAFETY: Final = 0.9
-"""Share of the allowed late answers that is planned for. The rest is a margin for chance."""
+"""Admissions use up this share of the allowed late answers. The rest is a margin for chance."""
 IN_VAIN: Final = 0.02
-"""Share of the admitted that may wait in vain, in tiers without a TTFT objective."""
+"""Share (0-1) of the admitted requests that may wait in vain, if no TTFT guard covers them."""
 LONG_WAIT: Final = 0.5
-"""Part of the bound of the highest percentile, after which a refusal counts as late."""
+"""A refusal counts as late after this part of the bound of the highest percentile."""
 VAIN_AND_LATE: Final = 0.01
-"""Share of the admitted that the highest percentile allows to be late or to wait in vain, unless it allows more."""
+"""The guard of the highest percentile allows at least this share of the admitted requests to be late or wait in vain.
+"""
 PRIOR: Final = 1.0
-"""Prior count of events that were forecast: the forecast is believed until events show otherwise."""
+"""Prior count of events, both forecast and seen: the forecast is believed until events show otherwise."""
 DOUBTED: Final = 0.1
-"""Prior of events in the tails, as part of `PRIOR`: little is known of a tail before there are answers."""
+"""The guard of the highest percentile first multiplies forecasts by this, since tails are unknown before there are
+answers.
+"""
 MAX_BIAS: Final = 4.0
 
 
 class ShareGuard:
-    """Events and expected events among the requests of one tier, of which a share is allowed."""
+    """Holds the share of a tier's requests that suffer an event: a late first token, or a wait in vain."""
 
     __slots__ = (
         "_admitted",
@@ -62,17 +68,11 @@ class ShareGuard:
         "_prior",
         "_seen",
         "allowed",
-        "highest",
-        "objective",
     )
 
-    def __init__(self, allowed: float, prior: float, objective: Objective | None = None, highest: bool = False) -> None:
+    def __init__(self, allowed: float, prior: float) -> None:
         self.allowed = allowed
-        """Share (0-1)."""
-        self.highest = highest
-        """Whether its objective is the highest TTFT percentile of the tier."""
-        self.objective = objective
-        """The TTFT objective that an event misses; None: an event is a wait in vain."""
+        """Allowed share (0-1) of requests with an event."""
         self._prior = prior
         self._judged = self._events = 0.0
         self._foreseen, self._seen = PRIOR, prior
@@ -83,20 +83,16 @@ class ShareGuard:
 
     @property
     def open(self) -> int:
-        """Requests that were admitted and are not judged yet."""
+        """Number of admitted requests that are not judged yet."""
         return self._admitted
 
     @property
     def constraint(self) -> str:
-        """The name of what it keeps, for people."""
-        return "waits in vain" if self.objective is None else f"TTFT {self.objective.percentile}"
-
-    def counts_wait(self, waited_s: float) -> bool:
-        """Whether a refusal after this wait is late."""
-        return self.highest and self.objective is not None and waited_s >= LONG_WAIT * self.objective.threshold_s
+        """Name of the guarded share, for texts."""
+        return "waits in vain"
 
     def admits(self, p: float, now: float) -> bool:
-        """Whether the share is kept with one more request, for which an event is forecast with probability `p`."""
+        """Whether one more request may be admitted. `p` (0-1): forecast probability that it suffers an event."""
         bias = min(MAX_BIAS, self._seen / self._foreseen)
         if bias * p <= self.allowed or self.is_beyond(bias):
             return True
@@ -105,28 +101,31 @@ class ShareGuard:
         return kept * self._events + bias * (self._expected + p) <= self.allowed * count
 
     def offered(self, alone: float, now: float) -> None:
-        """A request arrived. An idle replica would be late with probability `alone` (0-1)."""
+        """Count an arrival. `alone` (0-1): probability that an idle replica would be late for it."""
         kept = math.exp((self._offered_at - now) / BIAS_MEMORY_S)
         self._offered = kept * self._offered + 1.0
         self._alone = kept * self._alone + alone
         self._offered_at = now
 
     def is_beyond(self, bias: float = 1.0) -> bool:
-        """Whether idle replicas would break the objective with what was offered. `bias` corrects their forecasts."""
+        """Whether even idle replicas would break the objective under the offered requests. Their forecasts are
+        multiplied by `bias`.
+        """
         return SAFETY * bias * self._alone > self.allowed * self._offered
 
     def admitted(self, p: float) -> None:
-        """A request with forecast `p` was admitted."""
+        """Count an admitted request. `p` (0-1): forecast probability of an event."""
         self._admitted += 1
         self._expected += p
 
     def dropped(self, p: float) -> None:
-        """An admitted request with forecast `p` will never be judged."""
+        """Take back an admitted request that will never be judged."""
         self._admitted -= 1
-        self._expected = self._expected - p if self._admitted else 0.0  # drops rounding errors when none is left
+        # 0 when no request is left, so rounding errors do not add up
+        self._expected = self._expected - p if self._admitted else 0.0
 
     def judged(self, p: float, event: bool, now: float) -> None:
-        """Whether the event happened to an admitted request with forecast `p`."""
+        """Count the outcome of an admitted request: whether the event, forecast with probability `p`, happened."""
         self.dropped(p)
         one = 1.0 if event else 0.0
         kept = math.exp((self._at - now) / MEMORY_S)
@@ -138,22 +137,40 @@ class ShareGuard:
         self._at = now
 
 
+class TtftGuard(ShareGuard):
+    """Guard of a TTFT objective: an event is an answer that misses it."""
+
+    __slots__ = ("highest", "objective")
+
+    def __init__(self, objective: Objective, highest: bool) -> None:
+        allowed = SAFETY * (1.0 - objective.quantile)
+        if highest:
+            super().__init__(max(allowed, VAIN_AND_LATE), DOUBTED * PRIOR)
+        else:
+            super().__init__(allowed, PRIOR)
+        self.objective = objective
+        self.highest = highest
+        """Whether its objective is the highest TTFT percentile of the tier."""
+
+    @property
+    def constraint(self) -> str:
+        """Name of its objective, for texts."""
+        return f"TTFT {self.objective.percentile}"
+
+    def counts_wait(self, waited_s: float) -> bool:
+        """Whether a refusal after this wait counts as late."""
+        return self.highest and waited_s >= LONG_WAIT * self.objective.threshold_s
+
+
 def vain_guard() -> ShareGuard:
     """The guard of waits in vain."""
     return ShareGuard(IN_VAIN, PRIOR)
 
 
-def ttft_guards(before: tuple[ShareGuard, ...], objectives: tuple[Objective, ...]) -> tuple[ShareGuard, ...]:
+def ttft_guards(before: tuple[TtftGuard, ...], objectives: tuple[Objective, ...]) -> tuple[TtftGuard, ...]:
     """One guard for each TTFT objective of a tier. Guards of unchanged objectives keep their counts."""
     kept = {(guard.objective, guard.highest): guard for guard in before}
     last = max(objectives, key=lambda objective: objective.quantile)
     return tuple(
-        kept.get((objective, objective is last)) or _guard(objective, objective is last) for objective in objectives
+        kept.get((objective, objective is last)) or TtftGuard(objective, objective is last) for objective in objectives
     )
-
-
-def _guard(objective: Objective, highest: bool) -> ShareGuard:
-    allowed = SAFETY * (1.0 - objective.quantile)
-    if highest:
-        return ShareGuard(max(allowed, VAIN_AND_LATE), DOUBTED * PRIOR, objective, highest)
-    return ShareGuard(allowed, PRIOR, objective)

@@ -1,4 +1,4 @@
-"""Which pool serves a request, and whether any pool can."""
+"""Finds the pool that serves a request, or the reason why none can."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gateway.core.request import Outcome, Reason, Request
 from gateway.core.request_state import RequestState
 
 MAX_NAME: Final = 64
-"""Characters of a session's name that are shown to a client."""
+"""A session's name is cut to this many characters in error texts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unplaceable:
-    """No pool takes the request at any load; or all suitable ones are down, for about `retry_after_s`."""
+    """Why no pool takes the request: none ever would, or all suitable pools are down for about `retry_after_s`."""
 
     outcome: Outcome
     why: Reason
@@ -27,16 +27,16 @@ class Unplaceable:
 
 
 class Placement:
-    """Finds pools by the prompt lengths known at the time."""
+    """Finds pools by the prompt lengths learned so far."""
 
     def __init__(self, fleet: Fleet, prompts: PromptEstimator) -> None:
         self._fleet = fleet
         self._prompts = prompts
 
     def find(self, live: RequestState, now: float) -> Pool | Unplaceable:
-        """The pool for a request. Sets the prompt lengths in `live`."""
+        """The pool for a request. Also sets the estimated prompt lengths in `live`."""
         request, batch = live.request, live.request.batch
-        # An engine reads the prompts of a batch one by one, so their mean length must fit.
+        # An engine reads the prompts of a batch one by one, so the mean prompt length must fit, not the sum.
         if request.prompt_exact is not None:
             low, high = request.prompt_exact // batch, -(-request.prompt_exact // batch)
             live.prompt_tokens = request.prompt_exact
@@ -53,8 +53,8 @@ class Placement:
 def place(request: Request, low: int, high: int, fleet: Fleet, now: float) -> Pool | Unplaceable:
     """The first pool of the route that takes a prompt of `high` tokens and has a usable replica.
 
-    `high` overcounts most prompts. A prompt whose `high` fits no pool still goes to the pool of the longest prompts,
-    whose engine counts exactly. It is refused only if its `low` does not fit either.
+    `high` overestimates most prompts. So a prompt whose `high` fits no pool still goes to the pool that takes the
+    longest prompts: the engine there counts exactly. The prompt is refused only if its `low` does not fit either.
     """
     route = request.policy.route(request.model, request.tier)
     if not route:

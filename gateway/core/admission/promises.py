@@ -1,7 +1,7 @@
-"""The objectives of all tiers: whether a request would break one, and the longest step they allow.
+"""The objectives of all tiers: whether a request would break one, and the longest engine step that they allow.
 
-TTFT percentiles are constraints on admissions (percentiles.py). TPOT and e2e objectives bound the step of replicas
-(step_margin.py). The error budget sets how much risk a tier takes (error_budget.py).
+TTFT percentiles limit admissions (percentiles.py). TPOT and e2e objectives limit the step of replicas (step_margin.py).
+The error budget scales the threshold for P(breach) of a tier (error_budget.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gateway.core.admission.breach_probability import head_waited_s
 from gateway.core.admission.error_budget import ErrorBudget
 from gateway.core.admission.fairness import LengthFairness
 from gateway.core.admission.forecaster import Forecaster
-from gateway.core.admission.percentiles import ShareGuard, ttft_guards, vain_guard
+from gateway.core.admission.percentiles import ShareGuard, TtftGuard, ttft_guards, vain_guard
 from gateway.core.admission.step_margin import LONG_START, StepMargin
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.step_budget import StepPrices
@@ -26,11 +26,12 @@ from gateway.core.snapshot import TierView
 NOT_LATE: Final = (Reason.SHUTTING_DOWN, Reason.NO_REPLICAS)
 """Refusals for reasons other than latency."""
 LATELY_S: Final = 5.0
-"""Seconds for which a tier's objectives still bind after its last request, or a request's mean stay if longer."""
+"""A tier's objectives limit steps until this long after its last request, or a request's mean stay if that is longer.
+"""
 
 
 class TierMargins:
-    """The step margins of one tier in one pool, in the order of its objectives."""
+    """The step margins of one tier in one pool, in the order of the tier's objectives."""
 
     __slots__ = ("e2e", "slo", "tpot")
 
@@ -41,31 +42,33 @@ class TierMargins:
 
 
 class Promises:
-    """Counts of answers that kept an objective, and that broke it. Counts for unchanged objectives outlive a reload."""
+    """Counts answers that kept or broke an objective. The counts of unchanged objectives outlive a reload."""
 
     def __init__(self, policy: Policy, forecaster: Forecaster) -> None:
         self._forecaster = forecaster
         self._budgets: dict[str, ErrorBudget] = {}
-        self._guards: dict[str, tuple[ShareGuard, ...]] = {}
-        """The TTFT objectives of each tier."""
-        self._promised: dict[int, list[tuple[ShareGuard, float]]] = {}
-        """By request without a first token: each promised objective, and its forecast P(late)."""
+        self._guards: dict[str, tuple[TtftGuard, ...]] = {}
+        """Guards of the TTFT objectives, by tier."""
+        self._promised: dict[int, list[tuple[TtftGuard, float]]] = {}
+        """By id of an admitted request without a first token: the guards that count it, with its P(late) for each."""
         self._vain: dict[str, ShareGuard] = {}
         """By tier."""
         self._unsent: dict[int, tuple[ShareGuard, Forecast]] = {}
-        """By request that was admitted and not sent yet."""
+        """By id of an admitted request that is not sent yet: the guard of waits in vain, and the request's forecast."""
         self._fairness: dict[str, LengthFairness] = {}
         """By tier."""
         self._tpot: dict[tuple[str, Objective], StepMargin] = {}
         """By pool."""
         self._e2e: dict[tuple[str, str, Objective], StepMargin] = {}
-        """By pool and tier, whose answers have lengths of their own."""
+        """Step margins by pool, tier and e2e objective. The tier matters, because the lengths of answers differ by
+        tier.
+        """
         self._margins: dict[tuple[str, str], TierMargins] = {}
-        """Both, by pool and tier."""
+        """TPOT and e2e margins together, by pool and tier."""
         self.configure(policy)
 
     def configure(self, policy: Policy) -> None:
-        """Take on a policy."""
+        """Apply a policy."""
         self._tiers = tiers = policy.tiers
         self._margins = {}
         self._tpot = {
@@ -94,7 +97,9 @@ class Promises:
     # ---- decisions
 
     def threshold(self, tier: Tier) -> float:
-        """The largest P(breach) that is admitted: the tier's own, scaled by its error budget."""
+        """The largest P(breach) that is admitted: the policy's value for the tier, scaled by the tier's error
+        budget.
+        """
         written = tier.admission.max_breach_probability
         budget = self._budgets.get(tier.name)
         return written if budget is None else budget.threshold(written)
@@ -105,11 +110,11 @@ class Promises:
         return None if budget is None else budget.left
 
     def views(self) -> tuple[TierView, ...]:
-        """A copy for people."""
+        """Threshold and remaining budget of each tier, for the admin pages."""
         return tuple(TierView(name, self.threshold(tier), self.budget_left(tier)) for name, tier in self._tiers.items())
 
     def offered(self, live: RequestState, pool: Pool, now: float) -> None:
-        """A request arrived for this pool, and was decided about."""
+        """Count an arrival at this pool, after the decision on it."""
         tier = live.request.tier
         guards = self._guards.get(tier.name, ())
         if len(guards) < 2 or not live.request.stream or tier.admission.mode is AdmissionMode.OFF:
@@ -118,11 +123,11 @@ class Promises:
             return
         alone_s = self._forecaster.alone_s(live, pool)
         for guard in guards:
-            if guard.objective is not None and not guard.highest:
+            if not guard.highest:
                 guard.offered(self._forecaster.is_late_alone(pool, alone_s, guard.objective.threshold_s), now)
 
     def broken(self, live: RequestState, pool: Pool, forecast: Forecast) -> ShareGuard | None:
-        """The constraint of its tier that would break with this request; None if all hold."""
+        """The first guard of the tier that does not admit this request; None if all do."""
         forecast.late = []
         guards = self._guards.get(live.request.tier.name) if live.request.stream else None
         if guards:
@@ -136,7 +141,7 @@ class Promises:
         return None if vain is None or vain.admits(forecast.in_vain, forecast.at) else vain
 
     def is_owed(self, live: RequestState, now: float) -> bool:
-        """Whether it is admitted though doubtful, because too few prompts of its length were."""
+        """Whether a doubtful request is admitted because too few prompts of its length were."""
         tier = live.request.tier
         fairness = self._fairness.get(tier.name)
         if fairness is None or tier.admission.mode is not AdmissionMode.ENFORCE:
@@ -144,17 +149,19 @@ class Promises:
         counts_tokens = tier.value is Value.TOKENS and fairness.is_long(live.prompt_likely)
         return fairness.is_owed(live.prompt_likely, 0.0 if counts_tokens else tier.fairness, now)
 
-    def _late(self, live: RequestState, pool: Pool, forecast: Forecast, objective: Objective | None) -> float:
-        """P(its first token misses the objective), 0-1. Before engine costs are known the head of its queue tells."""
-        assert objective is not None
+    def _late(self, live: RequestState, pool: Pool, forecast: Forecast, objective: Objective) -> float:
+        """P(the first token misses the objective), 0-1. Before engine costs are known it is 0 or 1, by the wait of the
+        queue's head.
+        """
         if self._forecaster.has_costs(pool.spec.name):
             return self._forecaster.is_late(live, forecast, objective.threshold_s)
         return 1.0 if head_waited_s(pool, live.request.tier, forecast.at) > objective.threshold_s else 0.0
 
     def step_limit_s(self, replica: Replica, prices: StepPrices | None, now: float) -> float:
-        """The longest mean step of `replica` that keeps all TPOT and e2e objectives in use; inf without any.
+        """The longest mean step of `replica` that keeps the TPOT and e2e objectives of all recently active tiers; inf
+        without any.
 
-        An objective that even an idle replica would break sets no bound.
+        An objective that even an idle replica would break is left out.
         """
         if prices is None:
             return math.inf
@@ -170,7 +177,8 @@ class Promises:
             for margin in margins.tpot:
                 if margin.objective.threshold_s > alone_s:
                     limit_s = min(limit_s, margin.limit_s)
-            for margin in () if tier.caps.degrade else margins.e2e:  # its answers get shorter instead
+            # a tier with `degrade` gets shorter answers instead
+            for margin in () if tier.caps.degrade else margins.e2e:
                 quantile = margin.objective.quantile
                 longest = self._forecaster.lengths.longest(name, quantile, tier.slo.e2e_up_to_tokens)
                 if longest is not None:
@@ -180,7 +188,7 @@ class Promises:
         return limit_s
 
     def _margins_of(self, pool: str, tier: Tier) -> TierMargins:
-        """The margins of a tier in a pool. Margins of TPOT are shared by all tiers with the same objective."""
+        """The margins of a tier in a pool. Tiers with the same TPOT objective share its margin."""
         found = self._margins.get((pool, tier.name))
         if found is None or (found.slo is not tier.slo and found.slo != tier.slo):
             tpot, e2e = self._tpot, self._e2e
@@ -195,17 +203,17 @@ class Promises:
 
     @property
     def open(self) -> int:
-        """Requests that the guards in force have not judged, one for each guard."""
+        """Number of open judgements, summed over the guards in force. A request counts once for each guard."""
         guards = [guard for guards in self._guards.values() for guard in guards]
         return sum(guard.open for guard in [*guards, *self._vain.values()])
 
     def admitted(self, live: RequestState, pool: Pool, forecast: Forecast) -> None:
-        """A request with this forecast was sent, or queued."""
+        """Count a request that was sent or queued on this forecast."""
         fairness = self._fairness.get(live.request.tier.name)
         if fairness is not None and not live.counted:
             live.counted = True
             fairness.decided(live.prompt_likely, True, forecast.at)
-        self._drop(live.request.id)  # it may have moved here from the queue of a pool without replicas
+        self._drop(live.request.id)  # it was admitted before if it moved here from the queue of a pool without replicas
         vain = self._vain.get(live.request.tier.name)
         if vain is not None:
             vain.admitted(forecast.in_vain)
@@ -220,7 +228,7 @@ class Promises:
                 promised.append((guard, late))
 
     def _drop(self, request: int) -> None:
-        """Remove a request from the guards that expect it."""
+        """Remove a request, without a judgement, from the guards that count it."""
         for guard, late in self._promised.pop(request, ()):
             guard.dropped(late)
         unsent = self._unsent.pop(request, None)
@@ -228,7 +236,7 @@ class Promises:
             unsent[0].dropped(unsent[1].in_vain)
 
     def sent(self, live: RequestState, now: float) -> None:
-        """A request is dispatched for the first time, so it has not waited in vain."""
+        """Record the first dispatch of a request: it has not waited in vain."""
         if live.request.id in self._unsent:
             self._judge(live, False, now)
 
@@ -238,13 +246,12 @@ class Promises:
         self._forecaster.waited(live, forecast, in_vain)
 
     def first_token(self, live: RequestState, now: float) -> None:
-        """The client has the first token of a stream."""
+        """Judge the TTFT objectives of a stream whose first token reached the client."""
         for guard, late in self._promised.pop(live.request.id, ()):
-            assert guard.objective is not None
             guard.judged(late, now - live.request.body_at > guard.objective.threshold_s, now)
 
     def ended(self, live: RequestState, record: Record, now: float) -> None:
-        """A request is over."""
+        """Learn from the end of a request."""
         lost = is_lost(record)
         fairness = self._fairness.get(live.request.tier.name)
         if lost and fairness is not None:
@@ -279,6 +286,6 @@ class Promises:
 
 
 def is_lost(record: Record) -> bool:
-    """Whether lack of capacity made a request be refused or time out."""
+    """Whether a request was refused or timed out for lack of capacity."""
     outcome = record.outcome
     return (outcome is Outcome.REFUSED or outcome is Outcome.TIMEOUT) and record.why not in NOT_LATE

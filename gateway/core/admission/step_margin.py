@@ -1,17 +1,16 @@
-"""Margin between the step that an objective allows and the mean step of a replica that still keeps it.
+"""Margin between the step that an objective allows for one answer and the mean step of a replica that keeps it.
 
-A budget can bound the mean step (fleet/step_budget.py). An objective is about single answers, which vary around that
+The step budget limits the mean step (fleet/step_budget.py). An objective is about single answers, which vary around the
 mean. How much they vary depends on the sizes of prompts and the lengths of answers. So the margin is measured, as in
-adaptive conformal inference (Gibbs and Candes, NeurIPS 2021). Each answer made near the limit moves it:
+adaptive conformal inference (Gibbs and Candes, NeurIPS 2021). Each answer near the limit moves the margin:
 
     in time:  log margin += STEP x planned        late:  log margin -= STEP x (1 - planned)
 
-It settles where the planned share of answers is late: SAFETY times the share that the objective allows. At the full
-share, every other window would by chance have too many late answers.
+The margin settles where a share `planned` of the answers is late: SAFETY times the share that the objective allows.
+With the full share, half of all time windows would by chance have too many late answers.
 
-For a TPOT objective, the allowed step equals its threshold. For an e2e objective, it is the step in which nearly all
-answers end in time. It is (threshold - usual TTFT) / tokens, with the tokens that only a share 1 - quantile of the
-answers exceeds.
+For a TPOT objective, the allowed step equals its threshold. For an e2e objective, the allowed step is (threshold -
+usual TTFT) / tokens. Here `tokens` is the length that only a share 1 - quantile of the answers exceeds.
 """
 
 from __future__ import annotations
@@ -23,20 +22,23 @@ from gateway.core.admission.percentiles import SAFETY
 from gateway.core.policy import Objective
 
 START: Final = 0.85
-"""On six engines the p99 of TPOT of a full replica is 1.05 to 1.2 times its mean."""
+"""First margin of a TPOT objective. On six engines, the p99 TPOT of a full replica is 1.05 to 1.2 times its mean."""
 LONG_START: Final = 1.0
-"""The same for e2e, which only long answers miss: their TPOT averages many steps."""
+"""First margin of an e2e objective. Only long answers miss it, and their TPOT is close to the mean step."""
 STEP: Final = 0.02
-"""For a p99, a hundred answers in time undo one late answer."""
+"""Change of the logarithm of the margin, as in the formula above. For a p99, a hundred answers in time undo one late
+answer.
+"""
 MIN_MARGIN: Final = 0.3
-"""Misses that load does not explain must not empty a replica."""
+"""Lower bound, so that misses from other causes than load do not empty a replica."""
 MAX_MARGIN: Final = 1.25
-"""Above 1, since the model may overestimate, and a p50 must be met by only half of the answers."""
+"""Upper bound. It is above 1, since the model may overestimate steps, and only half of the answers must meet a p50."""
 NEAR: Final = 0.3
-"""Only answers forecast above this share of the limit count: the others came from a nearly idle replica.
+"""An answer counts only if its forecast TPOT is above this share of the limit: others came from a nearly idle replica.
 
-One prompt of another request in one step breaks the TPOT of an answer of ten tokens, however short the mean step is. At
-.7 four of five answers to code on 70B with 4 A100 did not count, and a tenth of those were late.
+The share is low, because one prompt read in one step breaks the TPOT of an answer of ten tokens, however short the mean
+step is. With .7, four of five answers of the code workload (70B model on 4 A100) did not count, and a tenth of these
+were late.
 """
 FOLLOW: Final = 0.05
 
@@ -51,19 +53,21 @@ class StepMargin:
         self._allowed_s = objective.threshold_s
         self._log = math.log(start)
         self.ttft_s = 0.0
-        """Usual TTFT of its answers."""
+        """Mean TTFT (seconds) of the answers; recent ones count most."""
 
     @property
     def limit_s(self) -> float:
-        """Longest mean step that keeps the objective."""
+        """Longest mean step, in seconds, that keeps the objective."""
         return math.exp(self._log) * self._allowed_s
 
     def fit(self, tokens: float) -> None:
-        """For an e2e objective: all but the allowed share of the answers have at most `tokens` (>= 1)."""
+        """Set the allowed step of an e2e objective. `tokens` (>= 1): the length that only the allowed share of answers
+        exceeds.
+        """
         self._allowed_s = max(0.0, self.objective.threshold_s - self.ttft_s) / tokens
 
     def learn(self, forecast_s: float, late: bool) -> None:
-        """An answer was in time or late; its forecast was `forecast_s` per token."""
+        """Learn from an answer that was in time or late. `forecast_s`: its forecast TPOT."""
         if forecast_s < NEAR * self.limit_s:
             return
         planned = SAFETY * (1.0 - self.objective.quantile)
@@ -71,5 +75,5 @@ class StepMargin:
         self._log = max(math.log(MIN_MARGIN), min(math.log(MAX_MARGIN), self._log))
 
     def saw_ttft(self, ttft_s: float) -> None:
-        """An answer had its first token after `ttft_s`."""
+        """Learn the TTFT of an answer."""
         self.ttft_s += FOLLOW * (ttft_s - self.ttft_s)

@@ -1,7 +1,8 @@
-"""Upper bounds on an engine's own token counts: the tokens that the request allowed, or that the bytes can hold.
+"""Upper bounds on the token counts that an engine reports: the tokens that the request allowed, or that its bytes can
+hold.
 
-A count that is too high would use up a tenant's tokens for hours, and mislead whatever learns from it. A count beyond
-these bounds is replaced by an estimate. The bounds are generous: tighter ones would drop true counts.
+A count that is too high would use up a tenant's tokens for hours, and mislead the parts that learn from it. A count
+beyond its bound is replaced by an estimate. The bounds are generous, since tighter ones would reject true counts.
 
     output    the tokens granted to each choice, which its tenant has reserved
               where the engine was told no cap: as much, or `TOKENS_PER_EVENT` for each event that came
@@ -18,24 +19,26 @@ from gateway.core.request import AttemptResult
 from gateway.core.request_state import Attempt, RequestState
 
 SLACK_TOKENS: Final = 16
-"""Allowance for each choice: its end token, and the rest of a speculative step."""
+"""Tokens allowed beyond the cap, for each choice: its end token, and the rest of a speculative step."""
 TOKENS_PER_EVENT: Final = 64
-"""Engines that stream in intervals send some tens of tokens in one event."""
+"""Most tokens believed for one event. Engines that stream in intervals send some tens of tokens in one event."""
 TOKENS_PER_BYTE: Final = 2
 TEMPLATE_TOKENS: Final = 16_384
 
 
 BYTES_PER_TOKEN: Final = 4
-"""Estimate for answers without usage whose content cannot be read."""
+"""Bytes that count as one output token, in answers without usage whose content cannot be read."""
 
 
 def tokens_in(body_bytes: int) -> int:
-    """Estimated output tokens of a whole answer of this size."""
+    """Estimated output tokens of an answer with a body of this size."""
     return body_bytes // BYTES_PER_TOKEN
 
 
 def told_output(output_tokens: int | None, content_came: bool) -> int | None:
-    """An engine's output count; None if 0 although content came, since some engines fill their usage with zeros."""
+    """The output count that an engine reported. A 0 is taken as None if content came, since some engines fill usage
+    with zeros.
+    """
     return None if output_tokens == 0 and content_came else output_tokens
 
 

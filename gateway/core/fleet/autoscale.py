@@ -1,19 +1,22 @@
-"""Autoscaling signal: the replicas that a pool wants, from its predicted demand and a replica's knee, not from
-utilisation.
+"""Autoscaling signal: the number of replicas that a pool wants, from its predicted demand and a replica's knee.
 
-    work    = prompt tokens x c3 + output tokens x (c1 + c2 context + c0 / slots)    seconds of a full replica: costs
-    demand  = work that arrives per second, that of refused requests included        replicas' worth
+    work    = prompt tokens x c3 + output tokens x (c1 + c2 context + c0 / slots)    in seconds of a full replica
+    demand  = work that arrives per second, with refused requests       in replicas' worth
     wanted  = ceil(demand in `LEAD_S`, by its level and trend / knee)
 
+The coefficients c0 to c3 are the learned costs of the latency model. Utilisation is not used.
+
 The knee is the demand per replica up to which objectives are met. It begins at `KNEE` and is learned in windows of
-`WINDOW_S`. If too many requests missed at a demand near the knee or above, it falls below that demand. If few were, it
-rises. Misses far below the knee do not come from a lack of replicas and are ignored.
+`WINDOW_S`. If too many requests of a window missed an objective, and its demand was near the knee or above, the knee
+falls below that demand. If few missed, the knee rises. Misses far below the knee do not come from a lack of replicas
+and are ignored.
 
-The number rises at once and falls slowly: once in `HOLD_S`, to the largest number wanted in that time, with a margin.
-So neither noise nor a short lull moves it. It never exceeds twice the replicas in service.
+The number wanted rises at once and falls slowly: once in `HOLD_S`, to the largest number wanted in that time, with a
+margin. So neither noise nor a short lull moves it. It never rises above twice the replicas in service.
 
-The signal belongs to the core because demand and misses are decided here. So the simulator, which has no metrics, has
-the same signal, and a journal replays it. Only calls of the controller move it: arrivals, ends, looks at replicas.
+The signal is computed in the core, where demand and misses are known. So the simulator, which has no metrics, has the
+same signal, and a journal replays it. Only calls of the controller change it: arrivals, ends of requests, and looks at
+replicas.
 """
 
 from __future__ import annotations
@@ -34,26 +37,26 @@ MIN_KNEE: Final = 0.1
 MAX_KNEE: Final = 2.0
 WINDOW_S: Final = 30.0
 MIN_ENDED: Final = 50
-"""Fewest requests of a window. It lasts until it has them."""
+"""A window lasts until this many requests have ended."""
 MISSES: Final = 0.02
-"""Above this share of a window's requests, misses are too many; below half of it they are few."""
+"""Expected share (0-1) of misses in a window. Significantly more are too many; half as many or fewer are few."""
 BEYOND: Final = 1.25
-"""The knee is at most this multiple of the demand that was carried without many misses."""
+"""A rise takes the knee at most to this multiple of the demand that was served with few misses."""
 FAR: Final = 0.6
 """Misses at a demand below this share of the knee are ignored."""
 FIRST_RISE: Final = 0.05
-"""Share by which the knee rises in a window, before its first fall."""
+"""The knee rises by this share per window with few misses, until it has fallen once."""
 RISE: Final = 0.01
-"""The same after its first fall."""
+"""The knee rises by this share per window with few misses, after it has fallen once."""
 FALL: Final = 0.1
 HOLD_S: Final = 300.0
 MARGIN: Final = 0.1
 ANSWERS: Final = 0.01
-"""Weight of one answer in their mean length."""
+"""Weight of one answer in the running mean of answer lengths."""
 
 
 class KneeEstimate:
-    """The work that one replica carries inside the objectives, as a share of its time when full."""
+    """The knee: the demand per replica, in replicas' worth of work, up to which the objectives are met."""
 
     __slots__ = ("_fell_at", "_from", "_serving_s", "_work_s", "ended", "missed", "rise", "value", "windows")
 
@@ -69,7 +72,9 @@ class KneeEstimate:
         self._serving_s = 0.0
 
     def passed(self, work_s: float, serving_s: float, now: float) -> None:
-        """`work_s` came to replicas that served `serving_s` together. Learns when the window is full."""
+        """Add `work_s` of arrived work, and `serving_s` of serving time summed over replicas. Learns when the window is
+        full.
+        """
         self._work_s += work_s
         self._serving_s += serving_s
         if self._from == -math.inf:
@@ -83,7 +88,7 @@ class KneeEstimate:
     def _learn(self, demand: float, now: float) -> None:
         knee, expected = self.value, MISSES * self.ended
         if self.missed > expected + 2.0 * math.sqrt(expected):
-            # New replicas take LEAD_S to serve: until then the same misses would lower the knee again and again.
+            # New replicas need LEAD_S to start. Until then, the same shortage would lower the knee in every window.
             if demand >= FAR * knee and now - self._fell_at >= LEAD_S:
                 knee = min(knee, demand) * (1.0 - FALL)
                 self.rise, self._fell_at = RISE, now
@@ -95,7 +100,7 @@ class KneeEstimate:
 
 
 class Trend:
-    """Level and slope of a rate per second (Holt's linear method), at steps of any length."""
+    """Level and slope of a rate (Holt's linear method); steps may have any length."""
 
     __slots__ = ("level", "slope", "steps")
 
@@ -105,9 +110,9 @@ class Trend:
         self.steps = 0
 
     def add(self, per_s: float, step_s: float) -> None:
-        """Add the rate `per_s` of a step of `step_s` seconds."""
+        """Add a step of `step_s` seconds in which the rate was `per_s`."""
         self.steps += 1
-        # The first steps are a plain mean: a level that began at 0 would be a trend.
+        # The first steps are averaged equally. A level that started at 0 would look like a rising trend.
         weight = max(1.0 / self.steps, 1.0 - math.exp(-step_s / LEVEL_TAU_S))
         before = self.level
         self.level = self.ahead(step_s)
@@ -117,12 +122,12 @@ class Trend:
             self.slope += (1.0 - math.exp(-step_s / TREND_TAU_S)) * (slope - self.slope)
 
     def ahead(self, seconds: float) -> float:
-        """The rate expected in `seconds`, at least 0."""
+        """The rate expected `seconds` from now, at least 0."""
         return max(0.0, self.level + self.slope * seconds)
 
 
 class Demand:
-    """Demand of one pool, and the replicas wanted for it."""
+    """Demand of one pool, and the number of replicas wanted for it."""
 
     __slots__ = (
         "_at",
@@ -147,11 +152,11 @@ class Demand:
         """Prompt tokens since the last tick."""
         self.knee = KneeEstimate()
         self.wanted = 0
-        """Replicas wanted; 0: not known yet."""
+        """Number of replicas wanted; 0 until known."""
         self._output = 0.0
-        """Mean tokens of an answer; 0: none, or unknown."""
+        """Running mean of output tokens per answer; 0 until known."""
         self._seen = False
-        """Whether any request has ended."""
+        """Whether any request of the pool has ended."""
         self._requests = Trend()
         self._prompts = Trend()
         self._work = Trend()
@@ -161,12 +166,14 @@ class Demand:
         self._highest = 0
 
     def arrived(self, prompt_tokens: int) -> None:
-        """A request came, whether served or refused."""
+        """Count an arrival, whether it is served or refused."""
         self.requests += 1
         self.prompt_tokens += prompt_tokens
 
     def ended(self, counts: bool, good: bool, output_tokens: int) -> None:
-        """A request is over. `counts`: whether goodput's denominator includes it; `output_tokens` 0: no answer."""
+        """Count the end of a request. `counts`: whether goodput's denominator includes it. `output_tokens`: 0 without
+        an answer.
+        """
         if counts:
             self._seen = True
             self.knee.ended += 1
@@ -179,7 +186,9 @@ class Demand:
         return now - self._at >= TICK_S
 
     def tick(self, costs: LatencyModel, serving: float, slots: int, now: float) -> None:
-        """Take the counts since the last tick; `serving` replicas get requests and have `slots` together."""
+        """Update demand and `wanted` by the counts since the last tick. `serving` replicas get requests, with `slots`
+        in total.
+        """
         step_s = now - self._at
         self._at = now
         if step_s == math.inf:
@@ -207,7 +216,7 @@ class Demand:
         if self._work.steps * TICK_S < LEVEL_TAU_S or not self._seen:
             return
         worth = self._work.ahead(LEAD_S) / self.knee.value
-        # Only an increase is bounded by the serving replicas: if some die, the number wanted stays.
+        # The bound by serving replicas applies only to increases: if replicas die, the number wanted stays.
         most = max(1, self.wanted, math.ceil(2.0 * self._serving))
         up = min(most, max(1, math.ceil(worth)))
         down = min(most, max(1, math.ceil(worth * (1.0 + MARGIN))))
@@ -222,7 +231,7 @@ class Demand:
             self.wanted, self._hold_from, self._highest = self._highest, now, 0
 
     def view(self, now: float) -> ScaleView | None:
-        """A copy for people and gauges; None before the number is known."""
+        """The signal and its inputs, for the admin pages and metrics; None until the number is known."""
         if not self.wanted:
             return None
         requests_per_s = self._requests.level

@@ -1,14 +1,15 @@
-"""Whether a replica gets requests: a plain breaker per replica.
+"""Circuit breaker of one replica: after consecutive failures, it gets no requests for a while.
 
                   success     failure     failures full   check passes   open_s are over
     closed (up)   closed      closed      open            closed         closed
     open (down)   open        open        open            half-open      half-open
     half-open     closed      open        open            half-open      half-open
 
-A success resets the count of failures, and so does a check that passes while closed. Half-open allows one request at a
-time. A check begun before the latest failure is ignored: the replica may have died since it answered. A late check is
-no failure while tokens come (fleet.py). 4xx is never a replica's fault. 429 and 503 come from the engine's own
-admission: no failure, but a backoff (redundancy/retries.py). Slow or silent replicas are ejected instead (outliers.py).
+A success resets the count of failures, and so does a check that passes while the breaker is closed. A half-open breaker
+allows one request at a time. A check that was begun before the latest failure is ignored, because the replica may have
+died since. A late check is no failure while tokens arrive (fleet.py). A 4xx is never a replica's fault. A 429 or 503
+comes from the engine's own admission and leads to a backoff instead (redundancy/retries.py). Slow or silent replicas
+are ejected instead (outliers.py).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class BreakerEvent(Enum):
     SUCCESS = auto()
     FAILURE = auto()
     LIMIT = auto()
-    """The failure that fills the count."""
+    """A failure that brings the count of failures to its limit."""
     HEALTHY = auto()
     """An active check passed."""
     COOLED = auto()
@@ -50,8 +51,8 @@ TRANSITIONS: Final[dict[tuple[ReplicaState, BreakerEvent], ReplicaState]] = {
     (_PROBING, BreakerEvent.LIMIT): _DOWN,
 }
 
-# Neutral to health: 4xx, the engine's own 429 and 503, our cancellations, and complete answers that we cannot read.
-# Otherwise three odd requests of one client would take a replica from all others.
+# None is neutral: 4xx, the engine's own 429 and 503, our cancellations, and complete answers that we cannot read. If
+# these were failures, three odd requests of one client would take the replica away from all clients.
 VERDICTS: Final[dict[AttemptOutcome, bool | None]] = {
     AttemptOutcome.COMPLETE: True,
     AttemptOutcome.REJECTED: None,
@@ -68,7 +69,7 @@ VERDICTS: Final[dict[AttemptOutcome, bool | None]] = {
 
 
 class Breaker:
-    """Counts consecutive failures of one replica, from requests and from active checks alike."""
+    """Breaker of one replica. Failures of requests and of active checks count alike."""
 
     __slots__ = ("_failed_at", "_opened_at", "failures", "state")
 
@@ -91,7 +92,7 @@ class Breaker:
                 pass
 
     def checked(self, healthy: bool, health: Health, now: float, asked_at: float | None = None) -> None:
-        """An active check passed or failed. `asked_at`: when it was begun; None: just now."""
+        """An active check passed or failed. `asked_at`: the time when the check began; None stands for now."""
         if not healthy:
             self._failed(health, now)
         elif asked_at is None or asked_at >= self._failed_at:
@@ -101,7 +102,7 @@ class Breaker:
                 self._step(BreakerEvent.HEALTHY, now)
 
     def cooled(self, health: Health, now: float) -> None:
-        """Half-open a breaker that has been open for `open_s`."""
+        """Make the breaker half-open if it has been open for `open_s`."""
         if self.state is _DOWN and now >= self._opened_at + health.open_s:
             self._step(BreakerEvent.COOLED, now)
 

@@ -1,13 +1,14 @@
-"""Evidence of what a prefix cache really holds: the index knows what was sent, engines report what they found.
+"""Measures how much of the prefix index is really in the engine's cache, by what the engine reports.
 
-Evidence is either of two:
+The index knows only what was sent. Evidence comes from two sources:
 
-    answers    `cached_tokens` in the usage of an answer, against the tokens of its prompt that the index has
+    answers    `cached_tokens` in the usage of an answer, against the prompt tokens that the index has
     counters   tokens queried and found since the last scrape, against the prompts sent meanwhile. They count only while
                answers say nothing, since requests of other gateways are in them.
 
-Either can exceed the index for a prompt, since others may have sent it, or the engine may have generated it. Such an
-excess does not make up for evicted blocks, so evidence never counts for more than the index holds.
+Either source can report more cached tokens of a prompt than the index has: another gateway may have sent them, or the
+engine generated them. Such an excess says nothing about evicted blocks. So the reported tokens count only up to the
+tokens in the index.
 """
 
 from __future__ import annotations
@@ -15,23 +16,23 @@ from __future__ import annotations
 from typing import Final
 
 MEMORY_TOKENS: Final = 65_536.0
-"""Indexed tokens over which evidence is kept: some tens of turns of a conversation. Older evidence fades."""
+"""Memory of evidence, in indexed tokens: some tens of turns of a conversation. Older evidence fades."""
 PRIOR_TOKENS: Final = 4096.0
-"""Weight of the belief before any evidence: that the index is right."""
+"""Weight, in tokens, of the prior belief that the index is right."""
 BYTES_PER_TOKEN: Final = 4.0
-"""Bytes per token of a typical prompt, until an answer shows them."""
+"""Assumed bytes per prompt token until an answer's usage shows them."""
 BYTES_SHARE: Final = 1 / 16
-"""Share of the latest prompt in the learned size of a token."""
+"""Weight of the latest prompt in the learned bytes per token."""
 OTHERS_TOKENS: Final = 2**20
-"""Queried tokens over which the share of other gateways is kept: under load about a minute."""
+"""Memory of the share of other gateways, in queried tokens: about a minute under load."""
 MIN_OTHERS: Final = 1 / 64
-"""On a tie a session still goes home: another gateway may come."""
+"""Lower bound on the share of other gateways. So on a tie a session still goes to its home replica."""
 MIN_QUERIES: Final = 2048
-"""Queried tokens between two readings of the counters: with fewer, a running request would weigh too much."""
+"""The counters are used after at least this many queried tokens. With fewer, a running request would weigh too much."""
 
 
 class CacheEvidence:
-    """One replica's. Counts are in tokens."""
+    """Cache evidence of one replica. Counts are in tokens."""
 
     __slots__ = (
         "_asked",
@@ -56,25 +57,25 @@ class CacheEvidence:
         self.kept = 1.0
         """Share (0-1) of the indexed tokens that the engine finds in its cache."""
         self.bytes_per_token = BYTES_PER_TOKEN
-        """Bytes of hashed prompts per token that the engine counts."""
+        """Learned bytes per prompt token, by the engine's token counts."""
         self.others = 1.0
-        """Share (0-1) of the engine's prompt tokens that other gateways sent; 1 while its counters are unknown."""
+        """Share (0-1) of the engine's prompt tokens that other gateways sent; 1 until its counters are known."""
         self.predicted_tokens = 0
-        """Prompt tokens of complete answers that were assumed to be cached when sent, since the start,"""
+        """Total prompt tokens of complete answers that were expected to be cached when sent."""
         self.reported_tokens = 0
-        """and those that the answers report."""
+        """Total prompt tokens of complete answers that the engine reported as cached."""
         self._indexed = PRIOR_TOKENS
         self._found = PRIOR_TOKENS
         self._own = 0.0
         self._total = 0.0
-        # Since the counters were last read:
+        # Sums since the engine's counters were last read:
         self._asked = 0
         self._indexed_lately = 0
         self._told = False
         """Whether any answer reported its cached tokens."""
         self._queries: int | None = None
         self._hits = 0
-        # For people: the hit rate of the last hundred thousand tokens or so.
+        # For the admin pages: the hit rate of about the last hundred thousand tokens.
         self._recent_queries = 0.0
         self._recent_hits = 0.0
 
@@ -84,12 +85,12 @@ class CacheEvidence:
         return self._recent_hits / self._recent_queries if self._recent_queries else None
 
     def sent(self, prompt_tokens: int, indexed_tokens: int) -> None:
-        """A prompt was sent, of which the index has `indexed_tokens`."""
+        """Count a prompt that was sent. `indexed_tokens`: its tokens that the index has."""
         self._asked += prompt_tokens
         self._indexed_lately += indexed_tokens
 
     def answered(self, prompt_tokens: int, indexed_tokens: int, cached_tokens: int) -> None:
-        """An answer says how many tokens of its prompt were cached."""
+        """Learn from an answer that reports how many tokens of its prompt were cached."""
         self.reported_tokens += cached_tokens
         self._told = True
         self._learn(indexed_tokens, cached_tokens)
@@ -97,13 +98,13 @@ class CacheEvidence:
             self._saw(prompt_tokens, cached_tokens)
 
     def measured(self, prompt_bytes: int, prompt_tokens: int) -> None:
-        """The engine has counted the tokens of a prompt (>= 1)."""
+        """Learn the bytes per token from a prompt whose tokens (>= 1) the engine has counted."""
         self.bytes_per_token += BYTES_SHARE * (prompt_bytes / prompt_tokens - self.bytes_per_token)
 
     def counted(self, queries: int, hits: int) -> bool:
-        """The engine's counters were read.
+        """Learn from the engine's counters of queried and hit tokens.
 
-        True if they restarted from zero: the engine was restarted, and its cache is empty.
+        Returns True if they restarted from zero: then the engine was restarted, and its cache is empty.
         """
         known, before = self._queries, self._hits
         if known is None or queries < known or hits < before:
@@ -123,7 +124,9 @@ class CacheEvidence:
         return False
 
     def _share(self, queried: int) -> None:
-        """The engine was asked for this many tokens (> 0), `_asked` of them by this gateway."""
+        """Learn the share of other gateways. `queried`: tokens (> 0) that all gateways sent; this gateway sent `_asked`
+        of them.
+        """
         self._own += self._asked
         self._total += queried
         if self._total > OTHERS_TOKENS:

@@ -1,26 +1,26 @@
-"""Concurrency limit of an engine, learned around its knee, where the policy gives no `slots`.
+"""Concurrency limit of an engine, learned if the policy gives no `slots`.
 
-An engine runs no more requests than it has seats. The rest waits unread inside it, where tiers and deadlines do not
-count. So three facts decide once a second. The first is the highest number of running requests (in flight, prompts
-read). The second is whether more ran than in the second before. The third is whether the engine ever caught up with its
-prompts.
+An engine runs no more requests than it has seats. Further requests wait unread inside the engine, which ignores tiers
+and deadlines. So the limit should equal the number of seats. Once a second it is updated by three facts. The first is
+the highest number of running requests, whose prompts are read. The second is whether more ran than in the second
+before. The third is whether the engine caught up with its prompts at any time.
 
     limit used, caught up or running more     limit -> most that ran x (1 + growth) + 1     there may be more seats
     always behind, running no more            limit -> most that ran                        there are no more
 
-An engine that is always behind and yet runs more each second is busy with prompts. Its seats are not known yet.
+An engine that is always behind but runs more requests each second is still reading prompts, and may have more seats.
 
-A cold engine is unknown, so growth begins at 1: the limit doubles with every second that confirms it. After the first
-unconfirmed second growth stays small until it is confirmed again. TPOT and the KV cache have bounds of their own
-(step_budget.py, kv_cache.py).
+Growth begins at 1, since the seats of a cold engine are unknown: the limit doubles every second while the engine runs
+as many requests. After the first second in which it does not, growth stays small until the limit is reached again. TPOT
+and the KV cache have bounds of their own (step_budget.py, kv_cache.py).
 
-More requests than the limit may run, since it does not bind tiers in shadow (pool.py). They
-prove as many seats.
+More requests than the limit may run, since it does not apply to tiers in shadow mode (pool.py). They show that the
+engine has at least as many seats.
 
-Netflix's Gradient2 and Envoy's adaptive concurrency infer this limit from latency. Latency is a weaker signal here: it
-grows with the length of prompts and with the load itself. A forecast fitted to latency takes a standing queue for the
-engine's normal pace. The limit changes only while requests wait for a slot, or would wait if the limit bound every
-tier.
+Netflix's Gradient2 and Envoy's adaptive concurrency infer this limit from latency. Here latency is a weaker signal,
+since it grows with the length of prompts and with the load. A model fitted to latency would take a standing queue for
+the engine's normal pace. The limit changes only while requests wait for a slot, or would wait if the limit applied to
+every tier.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ from __future__ import annotations
 from typing import Final
 
 START: Final = 32.0
-"""Geometric mean of 1 and 1,024 seats: every engine in between is five doublings or halvings away."""
+"""First limit, the geometric mean of 1 and 1,024: any number of seats in between is at most five doublings or halvings
+away.
+"""
 MIN_GROWTH: Final = 0.04
-"""Growth for an engine that has shown its seats. Each attempt to grow delays the most urgent requests."""
+"""Growth (relative) once the seats are known. It is small, because each attempt to grow delays the most urgent
+requests.
+"""
 MAX_GROWTH: Final = 1.0
 OVERSHOT: Final = 1.25
-"""A limit above this multiple of the running requests has grown further than the engine could use.
-
-It is undone at once.
-"""
+"""A limit above this multiple of the running requests falls at once to their number, since the engine cannot use it."""
 FALL: Final = 0.3
-"""Part of the way to a smaller limit that is moved per interval, where the difference may be chance."""
+"""Otherwise the limit falls by this part of the difference per interval, because the difference may be chance."""
 INTERVAL_S: Final = 1.0
 """Seconds between updates. A limit that is too high is noticed within one or two intervals."""
 
@@ -62,21 +63,21 @@ class ConcurrencyLimit:
     def __init__(self) -> None:
         self.limit = START
         self.kept = 0.0
-        """Slots left free for more urgent tiers.
+        """Slots that less urgent tiers leave free for more urgent ones.
 
-        While a less urgent tier waits, all other slots are in use.
+        The limit counts as reached if all other slots are in use.
         """
         self._at = 0.0
         self._growth = MAX_GROWTH
         self._proven = START
-        """The last limit at which the engine caught up, or the initial one."""
+        """The last limit that the engine's running requests reached, or `START`."""
         self._full = False
         self._most_running = 0
         self._least_unread = -1
         self._ran = 0
-        """Highest number of running requests in the interval before."""
+        """Highest number of running requests in the previous interval."""
         self._said = 0
-        """Running requests of the last scrape, if others waited in the engine; 0: none waited."""
+        """Running requests in the last scrape if requests waited in the engine, else 0."""
 
     @property
     def slots(self) -> int:
@@ -84,7 +85,9 @@ class ConcurrencyLimit:
         return int(self.limit + 0.5)
 
     def saw(self, running: int, unread: int) -> None:
-        """A prompt was read. `running` requests run now; `unread` more wait for their prompts to be read."""
+        """Take the load at the moment when a prompt was read: `running` requests run, and `unread` more wait with
+        unread prompts.
+        """
         if running > self._most_running:
             self._most_running = running
         if running + unread >= self.limit - 1.0 - self.kept:
@@ -93,19 +96,21 @@ class ConcurrencyLimit:
             self._least_unread = unread
 
     def scraped(self, waiting: int, running: int, in_flight: int) -> None:
-        """A scrape reported the engine's running and waiting requests, while this gateway had `in_flight` there."""
+        """Take a scrape of the engine's waiting and running requests. `in_flight`: this gateway's requests there."""
         if waiting == 0:
             if running:
                 self.saw(min(running, in_flight), 0)
         elif running and running == self._said:
-            # The same number ran twice while others waited: it is the number of seats, even if the limit was not
-            # reached.
+            # The same number ran in two scrapes while others waited. It is the number of seats, even if the limit was
+            # not reached.
             self.limit = self._proven = min(self.limit, float(running))
             self._growth = MIN_GROWTH
         self._said = running if waiting > 0 else 0
 
     def learn(self, pressed_at: float, now: float) -> None:
-        """Move the limit once an interval. `pressed_at`: when a request last exceeded the limit or was queued."""
+        """Update the limit, at most once per interval. `pressed_at`: time when a request last exceeded the limit or was
+        queued.
+        """
         if now - self._at < INTERVAL_S:
             return
         pressed = pressed_at >= self._at
@@ -119,7 +124,7 @@ class ConcurrencyLimit:
         if full:
             self.limit = max(self.limit, float(running))
         if unread > 0 and ran == 0:
-            return  # an engine that has just begun is behind with its first prompts
+            return  # an engine that was idle before is behind with its first prompts, whatever its seats
         if unread > 0 and not rises:
             self._fall(running, full)
         elif full:
@@ -130,9 +135,9 @@ class ConcurrencyLimit:
             self.limit = max(self.limit, running * (1.0 + growth) + 1.0)
 
     def _fall(self, running: int, full: bool) -> None:
-        """Lower the limit of an engine that was always behind.
+        """Lower the limit of an engine that never caught up with its prompts. `full`: whether the limit was reached.
 
-        If not `full`, the bound on unread prompts held it back.
+        If it was not, the bound on unread prompts kept requests away, so the limit is not lowered below `_proven`.
         """
         self._growth = MIN_GROWTH
         if not full:

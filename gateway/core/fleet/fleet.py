@@ -17,16 +17,16 @@ NO_CONNECTION: Final = (AttemptOutcome.UNREACHABLE, AttemptOutcome.CONNECT_TIMEO
 
 
 class Fleet:
-    """Pools by name. Facts of a pool or replica outlive a reload that keeps its name."""
+    """Pools by name. The state of a pool or replica outlives a reload that keeps its name."""
 
     def __init__(self, policy: Policy) -> None:
         self._pools: dict[str, Pool] = {}
         self.configure(policy)
 
     def configure(self, policy: Policy, now: float = -math.inf) -> list[Pool]:
-        """Take on the pools of a policy, and return the removed ones, which finish their requests.
+        """Apply the pools of a policy. Returns the pools that were removed; they still finish their requests.
 
-        Replicas added at `now` have a slow start. Replicas of the first policy do not.
+        Replicas added at `now` get a slow start. The replicas of the first policy do not.
         """
         old, self._pools = self._pools, {}
         for name, spec in policy.pools.items():
@@ -60,13 +60,13 @@ class Fleet:
 
     @property
     def alive(self) -> bool:
-        """Whether any pool has a replica that may be sent to."""
+        """Whether any pool has a replica that gets requests."""
         return any(pool.alive for pool in self._pools.values())
 
     def ended(self, replica: Replica, end: AttemptOutcome, now: float) -> list[Replica]:
-        """An attempt at `replica` ended. Returns the replicas whose breakers moved.
+        """Update breakers after the end of an attempt at `replica`. Returns the replicas whose breaker state changed.
 
-        A failure to connect counts for every rank of that server.
+        A failure to connect counts for every data-parallel rank of that server.
         """
         judged = [replica]
         if end in NO_CONNECTION and replica.spec.dp_rank is not None:
@@ -80,14 +80,15 @@ class Fleet:
         return moved
 
     def observe(self, replica: Replica, sample: Sample, now: float) -> bool:
-        """A check, scrape or model list of `replica` arrived; True if its breaker moved."""
+        """Take a check, scrape or model list of `replica`. Returns True if its breaker state changed."""
         if sample.context_tokens not in (None, replica.context_tokens):
             replica.context_tokens = sample.context_tokens
             replica.pool.refresh(now)
         replica.adapters.observe(sample)
         if sample.waiting is not None or sample.running is not None:
             replica.sample, replica.sample_at = sample, now
-            # An engine may have finished an answer and freed its context long before a slow client has read it.
+            # If answers are paused for slow clients, the engine may have finished them and freed their context long
+            # ago.
             unsure = replica.held_tokens if replica.paused else replica.unprefilled_tokens
             replica.kv.scraped(sample, replica.held_tokens, unsure, now)
             replica.cache.resize(replica.kv.capacity_tokens)
@@ -105,7 +106,7 @@ class Fleet:
         return self._moved(replica, state, now)
 
     def drain(self, replica: Replica, on: bool, now: float) -> None:
-        """Send `replica` nothing new, or let it serve again, by slow start."""
+        """Stop new requests to `replica` (`on`), or let it serve again, with a slow start."""
         replica.drained = on
         if not on:
             replica.begin(now)
@@ -113,7 +114,9 @@ class Fleet:
         replica.pool.refresh(now)
 
     def cool(self, now: float) -> float:
-        """Half-open breakers, end backoffs and look at all replicas; returns seconds until there is more to do."""
+        """Make breakers half-open and end backoffs that are due, and look at all replicas. Returns seconds until the
+        next call is due.
+        """
         soonest_s = math.inf
         for pool in self._pools.values():
             health = pool.spec.health
@@ -126,7 +129,7 @@ class Fleet:
         return soonest_s
 
     def cools_in_s(self, pool_name: str, now: float) -> float:
-        """Seconds until a pool without replicas may have one again; at least `DEFAULT_RETRY_AFTER_S`."""
+        """Seconds until a pool whose replicas are all down may have one again; at least `DEFAULT_RETRY_AFTER_S`."""
         pool = self._pools.get(pool_name)
         if pool is None or not pool.replicas:
             return DEFAULT_RETRY_AFTER_S
@@ -137,22 +140,22 @@ class Fleet:
     def _moved(replica: Replica, before: ReplicaState, now: float) -> bool:
         if replica.breaker.state is before:
             return False
-        replica.cache.clear()  # it may be another process
+        replica.cache.clear()  # the replica may be another process now, with an empty cache
         if replica.breaker.state is ReplicaState.UP:
             replica.begin(now)
             replica.pool.look(now)
         elif replica.outlier_score.out is not None:
-            replica.outlier_score.take_back(now)  # its next process or connection is judged anew
+            replica.outlier_score.take_back(now)  # its scores say nothing about its next process or connection
         replica.pool.refresh(now)
         return True
 
 
 def _is_alive(replica: Replica, sample: Sample) -> bool:
-    """Whether a late check is ignored because the replica sent tokens after the check was begun.
+    """Whether a failed check is ignored because the replica sent tokens after the check began.
 
-    A busy engine answers /health only after its tokens. A check answered with an error always counts: servers that shut
-    down answer so, and want no new requests. A check without a connection always counts too: tokens on open connections
-    do not show that new connections are accepted.
+    A busy engine may answer /health late, since its tokens come first. A check that was answered with an error always
+    counts: a server that shuts down answers with an error, and wants no new requests. A check that could not connect
+    always counts too, since tokens on open connections do not show that new connections are accepted.
     """
     return sample.late and sample.asked_at is not None and replica.outlier_score.said_at >= sample.asked_at
 

@@ -1,4 +1,4 @@
-"""Counts useless answers as load of their replica."""
+"""Counts a failed attempt as load of its replica for as long as a useful answer would have taken."""
 
 from __future__ import annotations
 
@@ -9,24 +9,26 @@ from gateway.core.fleet.replica import BaseReplica
 from gateway.core.fleet.slot import R, Slot
 
 MAX_IMPUTED_S: Final = 60.0
-"""Longest time for which a useless answer counts as load."""
+"""A failed attempt counts as load for at most this long."""
 
 
 class ImputedLoad:
-    """Counts each failed attempt as load of its replica for as long as a useful one takes.
+    """Failed attempts of one pool that still count as load of their replicas.
 
-    Otherwise a replica that fails at once would look idle, and get every request.
+    Otherwise a replica that fails at once would look idle and get every request.
     """
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, BaseReplica, int]] = []
-        """End of the load, slot number (negative for the request, positive for its prompt), replica, prompt tokens."""
+        """(end of the load, slot number, replica, prompt tokens). The number is negative for a request, positive for
+        its prompt.
+        """
 
     def __len__(self) -> int:
         return len(self._heap)
 
     def add(self, slot: Slot[R], stay_s: float, now: float) -> None:
-        """A slot was released without a useful answer. A useful answer takes `stay_s` in the mean."""
+        """Count a slot that was released without a useful answer. `stay_s`: mean seconds of a useful answer."""
         replica: BaseReplica = slot.replica
         prediction = slot.prediction
         read_s = 0.0 if prediction is None else prediction.expected_s

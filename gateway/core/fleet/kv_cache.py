@@ -1,4 +1,4 @@
-"""Size of an engine's KV cache in tokens of context, and how often it preempts requests."""
+"""Learned size of an engine's KV cache, in tokens of context, and how often the engine preempts requests."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from typing import Final
 from gateway.core.request import Sample
 
 MIN_FRACTION: Final = 0.05
-"""Below this fill of the cache its size is not inferred."""
+"""The size is inferred only from scrapes in which at least this share (0-1) of the cache is in use."""
 FOLLOW: Final = 0.2
 PREEMPTIONS_TAU_S: Final = 60.0
 MIN_SENT: Final = 0.01
-"""Smallest count of sent requests in a ratio: one request after five minutes of forgetting."""
+"""With fewer sent requests than this, the preemption ratio is 0. One request fades to this count in five minutes."""
 SPREAD: Final = 0.5
-"""Room kept in the cache, in standard deviations of the total context: sqrt(n) mean contexts of n requests each.
+"""Free room kept in the cache, in standard deviations of the total context. One is sqrt(n) x the mean context of n
+requests.
 
-Half a deviation is enough, since requests that end soon make up for an excess. With it, engines preempt one request in
-1,000.
+Half a deviation is enough, since requests that end soon make up for an excess. With it, simulated engines preempt one
+request in 1,000.
 """
 
 
 def peak_tokens(held_tokens: float, growth_tokens: float) -> float:
     """Highest expected total context of the present requests, in tokens.
 
-    n requests hold c tokens each, and end after m more, exponentially. After t tokens n exp(-t/m) (c + t) are held. If
-    m <= c that only falls, since ends free more than the others grow by. Otherwise its maximum, at t = m - c, is n m
-    exp(c/m - 1).
+    Let n requests hold c tokens each, and let the tokens still to come be exponentially distributed with mean m. After
+    t more tokens, they hold n exp(-t/m) (c + t) in total. If m <= c, the total only falls, since ends free more than
+    the remaining requests grow by. Otherwise its maximum, at t = m - c, is n m exp(c/m - 1).
     """
     if growth_tokens <= held_tokens:
         return held_tokens
@@ -34,29 +35,32 @@ def peak_tokens(held_tokens: float, growth_tokens: float) -> float:
 
 
 class KvCache:
-    """Cache size of one replica, from the context sent to it and the fill that scrapes report; and its preemptions."""
+    """Cache size of one replica, from the context that it holds and the fill that scrapes report. Also counts
+    preemptions.
+    """
 
     __slots__ = ("_at", "_preempted", "_sent", "_total", "capacity_tokens")
 
     def __init__(self) -> None:
         self.capacity_tokens: float | None = None
-        """None until a scrape has shown it."""
+        """Size in tokens; None until a scrape has shown it."""
         self._total: int | None = None
         self._preempted = 0.0
         self._sent = 0.0
         self._at = 0.0
 
     def sent(self, now: float) -> None:
-        """A request was sent to the replica."""
+        """Count a request that was sent to the replica."""
         self._fade(now)
         self._sent += 1.0
 
     def scraped(self, sample: Sample, held_tokens: int, unsure_tokens: int, now: float) -> None:
-        """The replica was scraped while it held `held_tokens` for this gateway; `unsure_tokens` may not be cached.
+        """Learn from a scrape. `held_tokens`: context held for this gateway; `unsure_tokens` of them may not be in the
+        cache.
 
-        The context of other users of a shared engine makes the cache look smaller. Once they are gone, a nearly empty
-        cache still gives a lower bound: its context at a fill of `MIN_FRACTION`. Without this bound, a size that is far
-        too low would keep the cache too empty ever to be corrected.
+        Context that a shared engine holds for other users makes the cache look too small. Once they are gone, a fill
+        below `MIN_FRACTION` still gives a lower bound on the size: the context held, divided by `MIN_FRACTION`. Without
+        this bound, a size that is far too low would never be corrected, because the cache would stay nearly empty.
         """
         fraction, known = sample.kv_fraction, self.capacity_tokens
         if fraction is not None and fraction >= MIN_FRACTION and held_tokens > 0:
@@ -74,19 +78,21 @@ class KvCache:
     def has_room(self, requests: int, held_tokens: int, growth_tokens: float, headroom: float | None) -> bool:
         """Whether one more request may be sent to a replica that holds `held_tokens` of context for `requests`.
 
-        `growth_tokens`: output still expected of them. `headroom`: share (0-1) of the cache to leave free; None: the
-        forecast decides.
+        `growth_tokens`: output tokens that these requests are still expected to get. `headroom`: share (0-1) of the
+        cache to leave free. None leaves room for the expected growth instead.
         """
         return self._left_tokens(requests, held_tokens, growth_tokens, headroom) > 0.0
 
     def places(self, requests: int, held_tokens: int, growth_tokens: float, headroom: float | None) -> float:
-        """How many more requests like the present ones fit; inf if unknown."""
+        """How many more requests like the present ones fit; inf if the size is unknown."""
         total = held_tokens + growth_tokens
         left = self._left_tokens(requests, held_tokens, growth_tokens, headroom)
         return left * requests / total if total > 0.0 else math.inf
 
     def _left_tokens(self, requests: int, held_tokens: int, growth_tokens: float, headroom: float | None) -> float:
-        """Context that fits beside the present requests; inf if the size is unknown or no request is present."""
+        """Tokens of context that fit beside the present requests; inf if the size is unknown or no request is
+        present.
+        """
         capacity = self.capacity_tokens
         if capacity is None or not requests:
             return math.inf
@@ -97,7 +103,7 @@ class KvCache:
 
     @property
     def preemption_ratio(self) -> float:
-        """Preemptions per request sent, of the last minute or so. A healthy engine stays below .001."""
+        """Preemptions per request sent, over about the last minute. A healthy engine stays below .001."""
         return self._preempted / self._sent if self._sent >= MIN_SENT else 0.0
 
     def _fade(self, now: float) -> None:

@@ -1,18 +1,19 @@
-"""Detection of replicas with odd answers: refusals, empty and unreadable answers that no client caused.
+"""Detects replicas that give odd answers: refusals (4xx), empty and unreadable answers that no client caused.
 
-Odd answers that clients cause are spread over all replicas. A broken replica alone has many of its own. A replica
-without the model refuses every request at once with 404, and so looks idle. So the share of odd answers of a replica
-(4xx, empty or unreadable) is compared with that of the others in its pool:
+Odd answers that clients cause are spread evenly over all replicas. A broken replica has a larger share of them. An
+example is a replica without the model: it refuses every request at once with 404, so it looks idle and gets more. So a
+replica's share of odd answers is compared with that of the other replicas of its pool:
 
-    z = (share - rest's) / sqrt(p (1 - p) (1 / answers + 1 / rest's answers))        p: share of all
+    z = (share - rest's) / sqrt(p (1 - p) (1 / answers + 1 / rest's answers))        p: share of the pool
 
-    of the last seconds, share > rest's + .3 and z > 3      suspected: gets one request of ten
-    the same of a window                                    a strike; three in a row: ejected (outliers.py)
-    its probes no longer differ when its time is up       back, by slow start
-    four useful ones in a row for each ejection             the same, before it is up
+    share > rest's + .3 and z > 3, over about ten seconds   suspected: gets one request of ten
+    share > rest's + .3 and z > 3 in a window               a strike; after three in a row it is ejected (outliers.py)
+    its time is up and its probes no longer differ          back, by slow start
+    four useful probes in a row for each ejection so far    back, by slow start, even before its time is up
 
-A 403 or 404 of a replica that refuses more than the others is tried elsewhere (redundancy/retries.py). A window lasts
-two seconds, or until it has five answers. If all replicas behave like this, or there is only one, none is ejected.
+A request that gets 403 or 404 from a replica that refuses more than the others is tried elsewhere
+(redundancy/retries.py). A window ends when it has lasted two seconds and has five answers. If all replicas give odd
+answers alike, or there is only one, none is ejected.
 """
 
 from __future__ import annotations
@@ -28,27 +29,27 @@ from gateway.core.policy import Ejection
 from gateway.core.request import AttemptOutcome, AttemptResult
 
 MIN_EXCESS: Final = 0.3
-"""A replica differs if its share of odd answers exceeds the others' by this."""
+"""A replica differs if its share (0-1) of odd answers exceeds that of the others by more than this."""
 STRIKES: Final = 3
 PROBES: Final = 2
 PROOF: Final = 4
 
 
 def is_odd(finish: AttemptResult) -> bool:
-    """Whether an attempt was refused, or its answer was useless to its client."""
+    """Whether an attempt was refused by the replica (4xx), or its answer was empty or unreadable."""
     return finish.end is AttemptOutcome.REJECTED or finish.end is AttemptOutcome.UNREADABLE or finish.empty
 
 
 class AnswerWatch:
-    """Compares the answers of one pool's replicas."""
+    """Counts and compares the odd answers of one pool's replicas."""
 
     def __init__(self) -> None:
         self._seen = 0.0
-        """Answers of all replicas that are not ejected."""
+        """Number of answers of all replicas that are not ejected; it fades."""
         self._odd = 0.0
-        """Odd answers among them."""
+        """Number of odd answers among `_seen`."""
         self.suspects = False
-        """Whether any replica may be suspected. It is exact after each look, and never wrongly False."""
+        """Whether any replica is suspected. Between looks it may stay True too long, but it is never wrongly False."""
 
     def add(self, replica: BaseReplica, odd: bool) -> None:
         """Count an answer of `replica`."""
@@ -60,13 +61,15 @@ class AnswerWatch:
                 self._suspect(replica)
 
     def differs(self, replica: BaseReplica) -> bool:
-        """Whether `replica` may have caused its own odd answers: the others have fewer, or are unknown yet."""
+        """Whether `replica` itself may be the cause of its odd answers: the others give fewer, or have not answered
+        yet.
+        """
         answers = replica.outlier_score.answers
         seen, odd = self._rest(replica)
         return answers.share > MIN_EXCESS + (odd / seen if seen >= 1.0 else 0.0)
 
     def fade(self, replicas: Sequence[BaseReplica]) -> None:
-        """Forget part of the counts; called at each look, with all replicas."""
+        """Forget part of the counts. Called once per look, with all replicas of the pool."""
         self._seen = self._odd = 0.0
         self.suspects = any(replica.outlier_score.suspected for replica in replicas)
         for replica in replicas:
@@ -77,9 +80,9 @@ class AnswerWatch:
                 self._odd += answers.odd
 
     def look(self, replicas: Sequence[BaseReplica], ejection: Ejection, places: int, now: float) -> list[BaseReplica]:
-        """Suspect replicas, and eject up to `places`.
+        """Mark suspected replicas, and eject at most `places` of them.
 
-        Returns the ejected replicas whose answers are like the others' again.
+        Returns the ejected replicas that answer like the others again.
         """
         back: list[BaseReplica] = []
         found: list[BaseReplica] = []
@@ -114,7 +117,7 @@ class AnswerWatch:
         self.suspects = self.suspects or replica.outlier_score.suspected
 
     def _rest(self, replica: BaseReplica) -> tuple[float, float]:
-        """Answers of all other replicas that are not ejected, and the odd ones among them."""
+        """(number of answers, number of odd answers) of all other replicas that are not ejected."""
         if replica.outlier_score.out is not None:
             return self._seen, self._odd
         answers = replica.outlier_score.answers
@@ -122,7 +125,9 @@ class AnswerWatch:
 
 
 def _has_mended(replica: BaseReplica, rest: float, ejection: Ejection, now: float) -> bool:
-    """Whether an ejected replica's probes answer like the others, whose share of odd answers is `rest`."""
+    """Whether the probes of an ejected replica are answered like requests to the others. `rest`: their share of odd
+    answers.
+    """
     outlier_score = replica.outlier_score
     answers = outlier_score.answers
     outlier_score.proven = float(answers.useful)

@@ -1,4 +1,4 @@
-"""Outlier state of one replica: its pace relative to its pool, its odd answers, its silence, and its ejection."""
+"""Outlier state of one replica: its latencies relative to its pool, its odd answers, its silence, and its ejection."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gateway.core.snapshot import HealthView
 SWEEP_S: Final = 1.0
 """Seconds between looks at a pool that has work."""
 FADE: Final = 0.9
-"""Share of the counts of answers kept at each check: a memory of about ten seconds."""
+"""Each look multiplies the counts of answers by this: a memory of about ten seconds."""
 LATELY: Final = 0.25
-"""Weight of the latest probe in their mean."""
+"""Weight of the latest probe in the running mean of probes."""
 
 
 class EjectionReason(StrEnum):
@@ -27,7 +27,7 @@ class EjectionReason(StrEnum):
 
 
 CAPPED: Final = (EjectionReason.SLOW_TTFT, EjectionReason.SLOW_ITL, EjectionReason.ODD_ANSWERS)
-"""Reasons whose ejections together are bounded by a share of the pool."""
+"""Ejections for these reasons together are limited to a share of the pool."""
 
 
 class OddAnswers:
@@ -39,13 +39,13 @@ class OddAnswers:
         self.seen = 0.0
         self.odd = 0.0
         self.useful = 0
-        """Answers in a row, up to the latest, that were not odd."""
+        """Number of answers in a row, up to the latest, that were not odd."""
         self.window = 0
-        """Answers in the window under way."""
+        """Number of answers in the present window."""
         self.window_odd = 0
-        """Odd answers among them."""
+        """Number of odd answers in the present window."""
         self.began_at = now
-        """Start of that window."""
+        """Start of the present window."""
         self.strikes = 0
 
     def add(self, odd: bool) -> None:
@@ -109,58 +109,60 @@ class OutlierScore:
         self.suspected = False
         """Whether its share of odd answers exceeds that of the others in its pool."""
         self.said_at = 0.0
-        """Time of its last sign of life."""
+        """Time of the last sign of life: tokens or an answer."""
         self.heard_at = 0.0
-        """The same, moved forward by the time in which it had no work."""
+        """Start of the present silence: like `said_at`, but time without work does not count as silence."""
         self.silent_s = 0.0
-        """Its silence when its last work was cancelled, in seconds."""
+        """Length (seconds) of the silence in which the replica's last request ended."""
         self.longest_s = 0.0
-        """Its longest silence since the last look."""
+        """Longest silence (seconds) since the last look."""
         self.out: EjectionReason | None = None
         self.out_at = 0.0
         self.until = 0.0
         self.probe_at = 0.0
-        """Earliest time of its next probe."""
+        """Earliest time of the next probe."""
         self.tried_at = 0.0
-        """Time of its last probe."""
+        """Time of the last probe."""
         self.doubted = 0.0
-        """Weight of the probes up to the last one that was slow or odd."""
+        """Total weight of the probes up to the last one that was slow."""
         self.proven = 0.0
-        """Weight of the probes since then, all of them as good as the others."""
+        """Weight or number of the good probes since the last bad one."""
         self.lately = 0.0
-        """Mean excess of the latest probes."""
+        """Running mean of the excess of the latest probes (log-ratio to the pool)."""
         self.weighed = 0.0
-        """Weight of all probes in that mean."""
+        """Total weight of the probes in `lately`."""
         self.count = 0
-        """Ejections less those forgiven since. The duration of an ejection grows with this count."""
+        """Number of ejections, minus those forgiven. The duration of an ejection grows with this count."""
         self.well_at = 0.0
-        """When it came back, or an ejection was last forgiven."""
+        """Time when the replica came back, or an ejection was last forgiven."""
         self.ejections: dict[EjectionReason, int] = {}
         self.why = ""
-        """Reason of the latest ejection, for people."""
+        """Reason of the latest ejection, in words."""
 
     @property
     def is_typical(self) -> bool:
-        """Whether its pool may learn from it."""
+        """Whether the pool may learn from this replica: it is neither ejected nor clearly slower than the others."""
         return self.out is None and not self.ttft.stands_out and not self.itl.stands_out
 
     def heard(self, now: float) -> None:
-        """A sign of life came: tokens or an answer."""
+        """Record a sign of life: tokens or an answer."""
         gap_s = now - self.heard_at
         if gap_s > self.longest_s:
             self.longest_s = gap_s
         self.heard_at = self.said_at = now
 
     def asked(self, now: float) -> None:
-        """It has work again."""
+        """Record that the replica has work again."""
         self.heard_at = now - self.silent_s
 
     def has_no_work(self, now: float) -> None:
-        """It has no work left. If its work was cancelled during a silence, the silence continues with the next work."""
+        """Record that the replica has no work left. If it was silent until then, the silence continues with its next
+        work.
+        """
         self.silent_s = now - self.heard_at
 
     def put_out(self, out: EjectionReason, why: str, ejection: Ejection, now: float) -> None:
-        """Eject it, for a longer time at each ejection."""
+        """Eject the replica; the time grows with each ejection."""
         self.out, self.out_at = out, now
         self.count += 1
         self.ejections[out] = self.ejections.get(out, 0) + 1
@@ -174,7 +176,7 @@ class OutlierScore:
         self.answers, self.suspected = OddAnswers(now), False
 
     def take_back(self, now: float) -> None:
-        """End its ejection, and judge it anew from now on."""
+        """End the ejection, and forget all scores."""
         self.out = None
         self.well_at = self.heard_at = now
         self.silent_s = 0.0
@@ -183,31 +185,31 @@ class OutlierScore:
         self.answers, self.suspected = OddAnswers(now), False
 
     def may_be_tried(self, in_flight: int, now: float) -> bool:
-        """Whether a probe is due and the last one has been answered. After a good probe the next one is due at once."""
+        """Whether a probe is due, and the last probe has been answered. After a good probe, the next is due at once."""
         is_due = now >= self.probe_at or self.proven > 0.0
         return self.out is not None and is_due and (not in_flight or self.said_at > self.tried_at)
 
     def try_it(self, ejection: Ejection, now: float) -> None:
-        """Note that a probe is sent."""
+        """Record that a probe is sent."""
         self.tried_at = now
         if not self.proven:
             self.probe_at = max(self.probe_at, now - SWEEP_S) + ejection.probe_s
 
     def weigh(self, excess: float, heard: float) -> None:
-        """Take the latest probe into the mean. `heard`: the weight of all probes since the ejection."""
+        """Add the latest probe to `lately`. `heard`: total weight of the probes since the ejection."""
         news = heard - self.weighed
         if news > 0.0:
             self.lately += min(1.0, news * max(LATELY, 1.0 / heard)) * (excess - self.lately)
             self.weighed = heard
 
     def mend(self, ejection: Ejection, now: float) -> None:
-        """Forgive one ejection for each `time_s` without another."""
+        """Forgive one ejection for each period of `time_s` without another."""
         if self.count and now >= self.well_at + ejection.time_s:
             self.count -= 1
             self.well_at = now
 
     def view(self, now: float, share: float) -> HealthView:
-        """A copy for people."""
+        """A copy for the admin pages and metrics. `share` (0-1): the slots that slow start gives it."""
         return HealthView(
             out=None if self.out is None else self.out.value,
             why="" if self.out is None else self.why,

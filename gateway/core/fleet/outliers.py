@@ -1,24 +1,27 @@
-"""Outlier detection: replicas that are slower than their pool, or silent, are ejected and tried with probes.
+"""Outlier detection: replicas that are silent, or slower than their pool, are ejected and then tested with probes.
 
-A replica has two scores, one of TTFT and one of the time between tokens. Each is the mean logarithm of a ratio: the
-seen latency over that of a typical replica of its pool, for the same request and load. The forecast leaves out its own
-learned speed, which would hide that it is slow. A cancelled request counts if it was overdue. An open overdue request
-counts as if its token came now. Otherwise requests rescued by a hedge or a timeout would hide the slow replica.
+A replica has two scores, one for TTFT and one for ITL. Each is the mean of log(measured latency / expected latency).
+The expected latency is that of the pool's typical replica for the same request and load. The replica's own learned
+speed is left out, since it would hide that the replica is slow. A cancelled request counts if it was overdue, and an
+overdue request under way counts as if its token came now. Otherwise requests that a hedge or a timeout rescued would
+hide the slow replica.
 
     excess = score - median of the pool        z = excess / (1.4826 MAD + .05)
 
-    a window in which excess > ln 2 and z > 3        a strike; three in a row: out
-    silent for max(5 s, 8 p99 of the gap)            out, until it is heard; requests that wait there for a first token
-                                                     for over twice the expected time are sent elsewhere, once
-    its latest probe slow when its time is up       out again, for longer
-    neither that one nor the mean of the last few    back, by slow start
-    four in a row like the others, before it is up   the same; eight after the second ejection, and so on
-    its breaker opens                                forgotten: it is judged anew when it comes back
+    excess > ln 2 and z > 3 in a window              a strike; after three in a row the replica is ejected
+    silent for max(5 s, 8 x p99 of the gaps)         ejected until it sends something; requests that wait there for a
+                                                     first token for over twice the expected time move elsewhere, once
+    time is up, the latest probe was slow            ejected again, for longer
+    time is up, latest probe and their mean good     back, by slow start
+    time is not up, four good probes in a row        back, by slow start; eight after the second ejection, and so on
+    its breaker opens                                the ejection is forgotten, and the scores with it
 
-A window lasts two seconds, or until it has five samples, overdue ones included. In a pool of two neither is judged,
-since either may be the outlier. Only a share of the pool may be ejected for slowness or odd answers (odd_answers.py).
-Replicas that are silent or have open breakers do not count towards it. If less than half of a pool is healthy, its slow
-replicas serve as well (pool.py).
+"time" is the duration of the ejection.
+
+A window ends when it has lasted two seconds and has five samples, overdue ones included. In a pool of two, no replica
+is judged for slowness, since either may be the outlier. Only a share of the pool may be ejected for slowness or odd
+answers (odd_answers.py). Silent replicas and open breakers do not count towards this share. If too few replicas of a
+pool are healthy (`panic_share`), its slow replicas serve as well (pool.py).
 """
 
 from __future__ import annotations
@@ -41,13 +44,15 @@ MAD_TO_SIGMA: Final = 1.4826
 MIN_SIGMA: Final = 0.05
 MIN_PEERS: Final = 3
 PROBES: Final = 2.0
-"""Weight of the probes that decide whether a replica is still slow."""
+"""Total weight of probes needed to decide whether a replica is still slow."""
 ITL_SHARE: Final = 0.5
-"""Part of that weight that must come from tokens for ITL, since short answers have hardly any."""
+"""For ITL, this part of `PROBES` is enough, since short answers have few tokens."""
 PROOF: Final = 2.0
-"""For each of its ejections a replica needs this many times `PROBES` good probes in a row to come back early."""
+"""To come back early, a replica needs good probes in a row with a weight of `PROBES` x this x its number of
+ejections.
+"""
 SMALL_SHARE: Final = 0.25
-"""Share of a pool of up to eight that may be ejected for slowness. A larger pool may have two ejected."""
+"""This share of a pool, but at most two replicas and at least one, may be ejected even if `max_share` allows fewer."""
 GAP_QUANTILE: Final = 0.99
 STALL_GAPS: Final = 8.0
 GAPS_HALVED_S: Final = 60.0
@@ -55,16 +60,16 @@ GAP_EDGES: Final = log_edges(0.01, 600.0, 0.1)
 
 
 class OutlierDetector:
-    """Judges the replicas of one pool."""
+    """Finds the outliers among the replicas of one pool."""
 
     def __init__(self) -> None:
         self._gaps = LogHistogram(GAP_EDGES)
-        """The longest silence of each busy replica in each second."""
+        """Histogram of the longest silences between two looks, of all replicas with work."""
         self._halve_at = 0.0
         self.answers = AnswerWatch()
 
     def look(self, replicas: Sequence[BaseReplica], ejection: Ejection, now: float) -> list[BaseReplica]:
-        """Eject replicas, and return those that come back.
+        """Eject outliers. Returns the replicas whose ejection ends.
 
         `replicas`: all replicas of the pool that are not drained.
         """
@@ -104,7 +109,9 @@ class OutlierDetector:
     def _judge(
         self, kind: EjectionReason, replicas: Sequence[BaseReplica], ejection: Ejection, now: float
     ) -> list[BaseReplica]:
-        """Compare the replicas by `kind` and eject the slow ones. Returns the ejected replicas that have recovered."""
+        """Compare the replicas by one score, and eject the slow ones. Returns the ejected replicas that have
+        recovered.
+        """
         found = [_Found(replica, kind, now) for replica in replicas]
         peers = [f for f in found if f.is_peer]
         middle = median([peer.value for peer in peers]) if peers else 0.0
@@ -130,11 +137,12 @@ class OutlierDetector:
         return back
 
     def _has_mended(self, one: _Found, middle: float | None, bound: float, ejection: Ejection, now: float) -> bool:
-        """Whether a replica ejected for slowness has recovered, by its probes. If its probes were not in time, it stays
-        out.
+        """Whether a replica that was ejected for slowness has recovered, by its probes. If they were slow, its ejection
+        is extended.
 
-        `middle`: the median of its peers, if there are any. A replica that is three times as slow sometimes has a probe
-        that is less than twice as slow. So the mean of the last few TTFTs decides, too. An ITL is a mean already.
+        `middle`: median score of the other replicas, None without any. One good TTFT proves little: a replica that is
+        three times as slow sometimes has a probe that is less than twice as slow. So the mean of the last few TTFTs
+        must be good, too. An ITL is a mean already.
         """
         outlier_score, score = one.replica.outlier_score, one.score
         probes = PROBES if one.kind is EjectionReason.SLOW_TTFT else PROBES * ITL_SHARE
@@ -149,22 +157,25 @@ class OutlierDetector:
         if score.excess > bound or (was_slow and score.excess > TYPICAL):
             outlier_score.put_out(one.kind, one.why(max(score.excess, outlier_score.lately)), ejection, now)
             return False
-        # After a good probe the next one follows at once, so good probes soon outweigh earlier ones.
+        # If only earlier probes were slow, the replica stays out for now. The next probe follows at once, so good ones
+        # soon prevail.
         return not was_slow
 
 
 def _places(replicas: Sequence[BaseReplica], ejection: Ejection) -> int:
-    """Number of replicas that may still be ejected for slowness or odd answers."""
+    """Number of further replicas that may be ejected for slowness or odd answers."""
     return most_slow(len(replicas), ejection.max_share) - sum(1 for r in replicas if r.outlier_score.out in CAPPED)
 
 
 def most_slow(replicas: int, share: float) -> int:
-    """Number of replicas, of `replicas`, that may be ejected for slowness at the same time."""
+    """How many of `replicas` may be ejected for slowness or odd answers at the same time. `share`: the policy's
+    `max_share`.
+    """
     return max(1, min(2, int(SMALL_SHARE * replicas)), int(share * replicas))
 
 
 class _Found:
-    """One replica at the moment of a look, with its overdue requests."""
+    """The score of one replica at a look, with overdue requests counted."""
 
     __slots__ = ("is_peer", "kind", "replica", "samples", "score", "value")
 
@@ -175,10 +186,10 @@ class _Found:
         self.score = outlier_score.ttft if kind is EjectionReason.SLOW_TTFT else outlier_score.itl
         self.value = self.score.mean
         self.samples = self.score.window
-        """Weight of this window so far."""
+        """Total weight of the samples in the present window, and later the number of overdue requests."""
         if kind is EjectionReason.SLOW_TTFT:
             self._count_overdue(now)
-        # In slow start a replica's load is lower than any from which token times were learned.
+        # In slow start, a replica's load is lower than the loads from which token times were learned.
         fills_up = kind is EjectionReason.SLOW_ITL and replica.share < 1.0
         self.is_peer = (
             outlier_score.out is None
@@ -190,7 +201,7 @@ class _Found:
     def _count_overdue(self, now: float) -> None:
         """Count overdue first tokens as if they came now.
 
-        They will come even later, so this never improves the score.
+        They will come even later, so this never makes the score too high.
         """
         for prompt in self.replica.reading.values():
             prediction = prompt.prediction
@@ -206,7 +217,7 @@ class _Found:
                 self.value += self.score.memory * (min(CLIP, error) - self.value)
 
     def why(self, excess: float) -> str:
-        """The reason for people."""
+        """The reason of an ejection, in words. `excess`: log-ratio to the pool."""
         what = "time to first token" if self.kind is EjectionReason.SLOW_TTFT else "time between tokens"
         return f"{what} {math.exp(excess):.1f} times that of its pool"
 

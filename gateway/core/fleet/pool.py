@@ -1,8 +1,7 @@
-"""The replicas of a pool: which may be used, how many slots each has, and which is picked.
+"""The replicas of a pool: which of them may be used, how many slots each has, and which one a request gets.
 
-Two kinds of bounds keep a request from a replica. Configured bounds (`slots`, breaker, drain) hold for every tier.
-Learned bounds (learned slots, slow start, unread prompts, KV cache) hold only for tiers whose admission is enforced. In
-shadow no request waits because of a learned bound, which may be wrong.
+Two kinds of bounds keep a request from a replica. Configured bounds (`slots`, breaker, drain) apply to every tier.
+Learned bounds (learned slots, slow start, unread prompts, KV cache) may be wrong, so they apply only in mode `enforce`.
 """
 
 from __future__ import annotations
@@ -27,22 +26,22 @@ from gateway.core.request import Request
 from gateway.core.sessions import draw, most_in_flight
 from gateway.core.snapshot import CapacityBound, PoolView, ReplicaState
 
-MIN_START: Final = 0.1  # share of its slots with which a slow start begins
-MENDED_START: Final = 0.5  # the same after good probes: the replica's caches are warm
+MIN_START: Final = 0.1  # share (0-1) of its slots that a replica has at the start of a slow start
+MENDED_START: Final = 0.5  # `MIN_START` after good probes, when the replica's caches are warm
 PROBE_EVERY: Final = 200  # at most one request in this many is a probe, so that probes do not decide a pool's p99
-PROBE_LATEST_S: Final = 60.0  # after this time the next probe may go anyway
+PROBE_LATEST_S: Final = 60.0  # after this time a probe may be sent although fewer requests than `PROBE_EVERY` came
 MAX_URGENT: Final = -(2**31)
-TRIED_NEXT: Final = 0.0  # end of an expired backoff, before the replica has taken a request
-WINDOW_STEP: Final = 0.1  # least share by which the bound on unread prompts changes: each change looks at all replicas
-NO_MAX: Final = 2**31  # slots of a replica whose pool has none configured
-SUSPECT_EVERY: Final = 10  # one request in so many may go to suspects of odd answers: retries can make up for them
-REQUEST_TOKENS: Final = 200.0  # price of a request in flight, in prompt tokens, before costs are learned,
-PRICE_SHARE: Final = 0.1  # and the share of it that each look at a replica renews
+TRIED_NEXT: Final = 0.0  # stands for the end of a backoff that is over, until the replica has accepted a request
+WINDOW_STEP: Final = 0.1  # smaller relative changes of the prefill limit are ignored: each one recounts all replicas
+NO_MAX: Final = 2**31  # stands for "no configured limit"
+SUSPECT_EVERY: Final = 10  # one request in this many may go to a replica suspected of odd answers
+REQUEST_TOKENS: Final = 200.0  # price of a request in flight, in prompt tokens, until costs are learned
+PRICE_SHARE: Final = 0.1  # weight of each new price in the running mean
 _tried_at: Final = attrgetter("outlier_score.tried_at")
 
 
 class Replica(BaseReplica):
-    """One engine as the controller sees it: with the pool that it serves, or served before a reload."""
+    """One engine, with the pool that it serves, or served before a reload removed it."""
 
     __slots__ = ("pool",)
 
@@ -52,7 +51,7 @@ class Replica(BaseReplica):
 
 
 class Pool(Slots[Replica]):
-    """One pool: its replicas, its slots, its queue."""
+    """One pool: its replicas, their slots, and its queue."""
 
     def __init__(self, spec: PoolSpec) -> None:
         super().__init__()
@@ -63,32 +62,32 @@ class Pool(Slots[Replica]):
         self.demand = Demand()
         self.context_tokens: int | None = None
         self.pressed_at = -math.inf
-        """When a request was last queued, or exceeded the learned slots."""
+        """Time when a request was last queued, or exceeded the learned slots."""
         self.asked = AskedTiers()
         self.router: Router = ROUTERS[spec.router]()
         self.holders: Holders = {}
         self.knows_caches = False
-        """Whether prompts are routed by their cached part."""
+        """Whether the router takes prefix caches into account."""
         self.request_tokens = REQUEST_TOKENS
-        """The price of a request in flight, in prompt tokens."""
+        """Price of a request in flight, in prompt tokens."""
         self._slots = 0
         self._is_starting = False
-        """Whether any replica has a slow start."""
+        """Whether any replica is in slow start."""
         self._reserved: dict[str, int] = {}
         self.backoffs: dict[Replica, float] = {}
-        """End of the backoff of each replica that has one."""
+        """End of the backoff, by replica."""
         self._watch = OutlierDetector()
         self.imputed = ImputedLoad()
         self._worst = 0
-        """Worst severity of a replica that may still be used: 0 healthy, 1 slow, 2 silent."""
+        """Worst severity that a usable replica may have: 0 healthy, 1 slow, 2 silent."""
         self.probes: list[Replica] = []
-        """Ejected replicas that are due for a probe, the one probed longest ago first."""
+        """Ejected replicas that are due for a probe, the longest unprobed first."""
         self.probe_priority = 0
-        """Only tiers of this priority or less urgent ones send probes."""
+        """Only requests of tiers with this priority, or less urgent ones, are used as probes."""
         self._tried_acquired = -PROBE_EVERY
-        """Number of slots that had been acquired when the last probe was sent."""
+        """The value of `acquired` when the last probe was sent."""
         self._tried_at = -math.inf
-        """When it was sent."""
+        """Time when the last probe was sent."""
         self.least_urgent = 0
         """Priority of the least urgent tier that may use this pool."""
         self.configure(spec)
@@ -98,9 +97,9 @@ class Pool(Slots[Replica]):
         return f"<Pool {self.spec.name}, {load}, replicas {[*self.replicas.values()]}>"
 
     def configure(self, spec: PoolSpec, now: float = -math.inf) -> None:
-        """Take on a new specification. Replicas that stay (same name, same URL) keep their state.
+        """Apply a new specification. Replicas with the same name and URL as before keep their state.
 
-        Replicas that come at `now` have a slow start. They are drained if one of that name was, or its server.
+        A replica that is new at `now` gets a slow start. It is drained if its name or its server was drained before.
         """
         if spec.router != self.spec.router:
             self.router = ROUTERS[spec.router]()
@@ -155,7 +154,7 @@ class Pool(Slots[Replica]):
         self.context_tokens = min(known, default=None)
 
     def _max_slots_of(self, replica: Replica) -> int:
-        """Slots by configured bounds; 0 if it may not be used."""
+        """Slots of a replica by configured bounds; 0 if it may not be used."""
         if replica.drained or replica.severity > self._worst:
             return 0
         match replica.breaker.state:
@@ -167,7 +166,7 @@ class Pool(Slots[Replica]):
                 return 0
 
     def _slots_of(self, replica: Replica) -> int:
-        """Slots by configured and learned bounds."""
+        """Slots of a replica by configured and learned bounds."""
         slots = replica.max_slots
         if slots == 0 or replica.breaker.state is not ReplicaState.UP:
             return slots
@@ -175,7 +174,7 @@ class Pool(Slots[Replica]):
         return slots if replica.share >= 1.0 else max(1, int(slots * replica.share))
 
     def _panic(self) -> int:
-        """Worst severity of a replica in use. Ejections never empty a pool: silent replicas are its last resort."""
+        """Worst severity that a replica in use may have. Silent replicas are used only if there are no others."""
         meant = [replica for replica in self.replicas.values() if not replica.drained]
         up = [replica.severity for replica in meant if replica.breaker.state is ReplicaState.UP]
         ejection = self.spec.health.ejection
@@ -185,9 +184,9 @@ class Pool(Slots[Replica]):
         return 1 if min(up, default=2) < 2 else 2
 
     def look(self, now: float) -> float:
-        """Eject replicas, take them back, advance slow starts. Returns seconds until the next look.
+        """Eject outliers, end ejections, and advance slow starts. Returns seconds until the next look.
 
-        The caller calls `refresh` next.
+        The caller must call `refresh` afterwards.
         """
         health = self.spec.health
         self.probes = []
@@ -219,7 +218,7 @@ class Pool(Slots[Replica]):
             if not is_in_there and outlier_score.may_be_tried(replica.in_flight, now):
                 self.probes.append(replica)
                 if now - outlier_score.probe_at >= every_s:
-                    self.probe_priority = MAX_URGENT  # no request of the least urgent tier came
+                    self.probe_priority = MAX_URGENT  # no request of the least urgent tier came, so any tier may probe
         self.probes.sort(key=_tried_at)
 
     def probe(self, tier: Tier, now: float) -> Replica | None:
@@ -241,7 +240,7 @@ class Pool(Slots[Replica]):
         self._reserved = _shares(self.spec.reserve, self._slots)
 
     def tune(self, replica: Replica, prefill_limit: float, now: float) -> None:
-        """Take on the bounds learned for `replica` since its last sample: O(1), unless `prefill_limit` moves."""
+        """Apply the bounds learned for `replica`. O(1), unless `prefill_limit` changes."""
         replica.expire_unread(now)
         replica.learned.kept = self.asked.most_kept / max(1.0, self.serving)
         replica.learned.learn(now if self.queue else self.pressed_at, now)
@@ -268,7 +267,7 @@ class Pool(Slots[Replica]):
 
     @property
     def slots(self) -> int:
-        """Slots of the replicas that get requests."""
+        """Total slots of the replicas that get requests."""
         return self._slots
 
     @property
@@ -278,19 +277,19 @@ class Pool(Slots[Replica]):
 
     @property
     def saturated(self) -> bool:
-        """Whether a newcomer would have to wait, if its admission is enforced."""
+        """Whether a new request of a tier with mode `enforce` would have to wait."""
         return not self.open or len(self.queue) > 0
 
     @property
     def headroom(self) -> float:
-        """Share (0-1) of its slots that are free; 0 if it has none."""
+        """Share (0-1) of the pool's slots that is free; 0 if it has no slots."""
         return self.spare / self._slots if self._slots else 0.0
 
     def pick(self, request: Request, avoid: Replica | None, random: float, by_max: bool = False) -> Replica | None:
-        """The replica that `request` should use now; None if it has to wait. `random` in [0, 1) settles ties.
+        """The replica for `request`; None if it has to wait. `random` in [0, 1) settles ties.
 
-        `avoid`: the replica of a first attempt; replicas with recent failures are avoided as well then. `by_max`: only
-        configured bounds count, whatever the tier.
+        `avoid`: the replica of an earlier attempt; if given, replicas with recent failures are avoided as well.
+        `by_max`: only configured bounds apply, whatever the tier.
         """
         tier = request.tier
         by_max = by_max or tier.admission.mode is not AdmissionMode.ENFORCE
@@ -316,13 +315,13 @@ class Pool(Slots[Replica]):
         return self.router.pick(free, random, request.prefix, self.request_tokens, home)
 
     def is_bound(self, request: Request) -> bool:
-        """Whether a request may only be served by its home."""
+        """Whether a request may be served only by its home replica."""
         return request.stored is not None or (self.spec.strict_sessions and request.session is not None)
 
     def home(self, request: Request) -> Replica | None:
-        """The replica of the response that it continues, else the one that draws the largest number from its session.
+        """The replica of the stored response that it continues, or else the one that its session's hash ranks first.
 
-        The first, and the home of a strict session, may be out of use. Any other has not much more than the mean load.
+        If the request is bound to it, the home may be out of use. Otherwise its load is not much above the mean.
         """
         if request.stored is not None:
             return self.replicas.get(request.stored.replica)
@@ -347,9 +346,9 @@ class Pool(Slots[Replica]):
         return any(adapter in replica.adapters.listed for replica in self.replicas.values())
 
     def _warm(self, request: Request) -> list[Replica]:
-        """Replicas closed only by unread prompts that have cached as much of this one as they exceed the limit by.
+        """Replicas at the limit of unread prompts that may be used anyway, having cached enough of this prompt.
 
-        For its first token their engines read no more than one that is just open and has cached nothing of the prompt.
+        They read no more before its first token than a replica below the limit that has cached nothing of the prompt.
         """
         most, held = self.prefill_limit, holding(request.prefix, self.holders)
         return [
@@ -362,7 +361,7 @@ class Pool(Slots[Replica]):
         ]
 
     def _ready(self, by_max: bool) -> list[Replica]:
-        """Replicas with a free slot; without those in backoff while any other replica is in use, busy or not."""
+        """Replicas with a free slot. Replicas in backoff are left out while any other is in use, even a busy one."""
         free = self.below_max if by_max else self.open
         if self.backoffs:
             ready = [replica for replica in free if not self.is_backing_off(replica)]
@@ -370,16 +369,16 @@ class Pool(Slots[Replica]):
         return _eased_in(free) if by_max and self._is_starting else free
 
     def _is_any_without_backoff(self) -> bool:
-        """Whether any replica in use, busy or not, has no backoff. Requests wait for that one."""
+        """Whether any replica in use has no backoff. It may be busy: then requests wait for it."""
         return any(replica.slots > 0 and not self.is_backing_off(replica) for replica in self.replicas.values())
 
     def is_backing_off(self, replica: Replica) -> bool:
-        """Whether it is in backoff. When the backoff is over, one request tries the replica before others may."""
+        """Whether `replica` is in backoff. When its time is over, one request tries the replica before others may."""
         until = self.backoffs.get(replica)
         return until is not None and (until > TRIED_NEXT or replica.in_flight > 0)
 
     def least_unread(self, prompt_tokens: int, request: Request) -> int:
-        """Tokens of a prompt that remain to compute at the usable replica with the longest cached part."""
+        """Tokens of a prompt that are left to read at the usable replica with the longest cached part."""
         if not request.prefix.blocks:
             return prompt_tokens
         home = self.home(request) if self.is_bound(request) else None
@@ -388,12 +387,12 @@ class Pool(Slots[Replica]):
         return min((r.unread_of(prompt_tokens, request) for r in usable), default=prompt_tokens)
 
     def candidates(self, tier: Tier) -> list[Replica]:
-        """Replicas that `tier` may use now, ordered by the time of unread prompts and requests, whatever the router."""
+        """Replicas that `tier` may use now, least loaded first: by unread prompts, then requests, times slowness."""
         by_max = tier.admission.mode is not AdmissionMode.ENFORCE
         return sorted(self._ready(by_max), key=_load) if self._may_take(tier, by_max) else []
 
     def _may_take(self, tier: Tier, by_max: bool) -> bool:
-        """Whether a slot is left for `tier`: spare slots less the unused ones reserved for other tiers."""
+        """Whether a slot is left for `tier` beside the unused slots that are reserved for other tiers."""
         if not by_max:
             kept = self.asked.kept_from(tier, self.queue.is_owed(tier))
             if kept and self.places <= kept:
@@ -413,32 +412,32 @@ class Pool(Slots[Replica]):
         return spare > 0
 
     def back_off(self, replica: Replica, until: float) -> None:
-        """Begin a backoff of a busy replica. A removed replica gets no requests anyway."""
+        """Begin a backoff of `replica`. Ignored for a removed replica, which gets no requests anyway."""
         if self._has(replica):
             self.backoffs[replica] = until
 
     def _has(self, replica: Replica) -> bool:
-        """Whether it still belongs to this pool. After a reload a removed replica may still have requests."""
+        """Whether `replica` belongs to this pool. A replica that a reload removed may still have requests."""
         return self.replicas.get(replica.spec.name) is replica
 
     def backoff_s(self, replica: Replica, now: float) -> float:
-        """Seconds of backoff left; 0 without one."""
+        """Seconds of backoff left; 0 if there is none."""
         return max(0.0, self.backoffs.get(replica, now) - now)
 
     def end_backoffs(self, now: float) -> float:
-        """End the backoffs that are over. Returns when the next one ends; inf without one."""
+        """End the backoffs that are over. Returns the time when the next one ends; inf if there is none."""
         for replica, until in self.backoffs.items():
             if until <= now:
                 self.backoffs[replica] = TRIED_NEXT
         return min((until for until in self.backoffs.values() if until > TRIED_NEXT), default=math.inf)
 
     def accepted(self, replica: Replica) -> None:
-        """It has taken a request: its backoff is over."""
+        """End the backoff of a replica that has accepted a request."""
         replica.refusals = 0
         self.backoffs.pop(replica, None)
 
     def answered(self, replica: Replica, odd: bool) -> None:
-        """An attempt was answered. `odd`: refused, empty or unreadable."""
+        """Count an answer of `replica`. `odd`: whether it was a refusal (4xx), empty or unreadable."""
         self._watch.answers.add(replica, odd)
 
     def differs(self, replica: Replica) -> bool:
@@ -451,7 +450,7 @@ class Pool(Slots[Replica]):
         return math.fsum(replica.share for replica in self.replicas.values() if replica.slots)
 
     def view(self, now: float, held: int, held_s: float) -> PoolView:
-        """A copy for people. `held` and `held_s` come from `held_by_pool`."""
+        """A copy for the admin pages and metrics. `held` and `held_s` come from `held_by_pool`."""
         return PoolView(
             name=self.spec.name,
             in_flight=self.in_flight,
@@ -472,18 +471,18 @@ class Pool(Slots[Replica]):
 
 
 def _shares(reserve: tuple[tuple[str, float], ...], slots: int) -> dict[str, int]:
-    # 1e-6 more, since shares are not exact in binary: .29 of 100 is 28.999999999999996.
+    # 1e-6 is added, since shares are not exact in binary: .29 of 100 is 28.999999999999996.
     return {tier: int(share * slots + 1e-6) for tier, share in reserve}
 
 
 def with_adapter(free: list[Replica], adapter: str) -> list[Replica]:
-    """Replicas that have a LoRA adapter loaded; without one, those that list it and have room to load it."""
+    """Replicas that have a LoRA adapter loaded. If there are none, the replicas that list it and can load it."""
     able = [replica for replica in free if replica.adapters.takes(adapter)]
     return [replica for replica in able if replica.adapters.has_loaded(adapter)] or able
 
 
 def _eased_in(free: list[Replica]) -> list[Replica]:
-    """`free` without replicas that have reached their slow-start share of the others' mean load."""
+    """`free` without the replicas in slow start that already have their share of the others' mean load."""
     others = [replica.in_flight for replica in free if replica.share >= 1.0]
     if not others:
         return free

@@ -1,4 +1,4 @@
-"""An estimate of one engine's prefix cache, from the prompts that it was sent."""
+"""Estimates the content of one engine's prefix cache, from the prompts that it was sent."""
 
 from __future__ import annotations
 
@@ -9,38 +9,44 @@ from gateway.core.fleet.cache_evidence import CacheEvidence
 from gateway.core.request import Prefix
 
 CAPACITY_BYTES: Final = 2**20
-"""Assumed while the size of the KV cache is unknown: 262,144 tokens."""
+"""Assumed cache size while it is unknown, in bytes of prompts: 262,144 tokens."""
 MAX_CAPACITY_BYTES: Final = 2**25
-"""Bound on the prompts indexed. At 2 KiB a block that is 16,384 blocks of some 100 bytes each."""
+"""Limit on the indexed bytes of prompts. At 2 KiB a block, the index has up to 16,384 blocks, each of some 100 bytes of
+memory.
+"""
 UNIT_BYTES: Final = 64
 EVICTED_SHARE: Final = 1 / 16
-"""Share of the index that is evicted at once. One by one, a dictionary would take ever longer to find its first key."""
+"""Share of the index that is evicted at once. If single blocks were evicted, finding the dictionary's first key would
+take ever longer.
+"""
 
 
 class PrefixIndex:
-    """Blocks in the order of their last use, the least recent first.
+    """Blocks of prompts in the order of their last use, the least recent first.
 
-    An engine frees the last block of a request first. So it evicts tails before the beginnings that others share. The
-    index does the same: it holds a block only if it holds those before it.
+    An engine frees the last block of a request first. So it evicts the ends of prompts before the beginnings, which
+    other prompts may share. The index does the same: it holds a block only if it holds all blocks before it.
     """
 
     __slots__ = ("_blocks", "_units", "capacity_bytes", "evidence", "holders")
 
     def __init__(self) -> None:
         self.holders: Holders | None = None
-        """Of its pool: prompts are looked up there first, since most are in few indexes."""
+        """The pool's table of holders. Prompts are looked up there first, since most are in few indexes."""
         self.evidence = CacheEvidence()
-        """The share of the index that the engine really has."""
+        """Measures the share of the index that the engine really has in its cache."""
         self.capacity_bytes = CAPACITY_BYTES
         self._blocks: dict[int, int] = {}
-        """Size of each block in units: Python keeps one object for each number up to 256."""
+        """Size of each block in coarse units. Small numbers need no memory: Python keeps one object for each up to
+        256.
+        """
         self._units = 0
 
     def __len__(self) -> int:
         return len(self._blocks)
 
     def resize(self, capacity_tokens: float | None) -> None:
-        """Take on the size of the KV cache; None: it is not known."""
+        """Set the size of the KV cache; None if it is unknown."""
         if capacity_tokens is not None:
             self.capacity_bytes = int(min(MAX_CAPACITY_BYTES, capacity_tokens * self.evidence.bytes_per_token))
 
@@ -50,7 +56,7 @@ class PrefixIndex:
         return matched if kept == 1.0 or not matched else int(matched * kept)
 
     def covered_tokens(self, prefix: Prefix) -> float:
-        """The same by the learned size of a token."""
+        """Tokens of the prompt, from its beginning, that the engine probably has, by the learned bytes per token."""
         return self.covered(prefix) / self.evidence.bytes_per_token
 
     def matched(self, prefix: Prefix) -> int:
@@ -68,12 +74,12 @@ class PrefixIndex:
         return prefix.ends[low]
 
     def sent(self, prefix: Prefix) -> None:
-        """A prompt was sent: its blocks are the most recent."""
+        """Add the blocks of a prompt that was sent, as the most recent ones."""
         known, blocks, ends = self._blocks, prefix.blocks, prefix.ends
         for i in range(len(blocks) - 1, -1, -1):
             units = (ends[i] - (ends[i - 1] if i else 0) + UNIT_BYTES - 1) // UNIT_BYTES
             before = known.pop(blocks[i], 0)
-            self._units += units - before  # exact whatever the sizes, since eviction goes on until it fits
+            self._units += units - before  # sizes need not be exact, since eviction goes on until the sum fits
             if before == 0 and not i and self.holders is not None:
                 self.holders.setdefault(blocks[0], {})[self] = None
             known[blocks[i]] = units
@@ -81,7 +87,7 @@ class PrefixIndex:
             self._evict()
 
     def clear(self) -> None:
-        """The engine has restarted, or does not hold the indexed blocks."""
+        """Forget all blocks, because the engine has restarted or does not hold them."""
         for block in self._blocks:
             self._let_go(block)
         self._blocks.clear()
@@ -103,7 +109,7 @@ class PrefixIndex:
 
 
 Holders: TypeAlias = dict[int, dict[PrefixIndex, None]]
-"""The indexes of a pool that hold a block, for each block that is the first of a prompt."""
+"""For each block that begins a prompt, the indexes of the pool that hold it."""
 NOWHERE: Final[dict[PrefixIndex, None]] = {}
 
 

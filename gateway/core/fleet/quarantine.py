@@ -1,9 +1,9 @@
-"""Quarantine: a request that was at two replicas when they broke off is sent to no third.
+"""Quarantine: a request that was at two replicas when their connections broke is not sent to a third.
 
-Otherwise a request that kills its replica would kill the fleet, one replica per retry: by us, its client or its user.
-The guilty request cannot be told from others at that replica, so all of them are suspects. Innocent ones are served by
-the next replica, and forgotten. A broken connection need not be a death. It counts as one until health checks must have
-noticed a death, and afterwards only if the replica is down.
+Otherwise a request that kills its replica would kill the fleet, one replica per retry by us, its client or its user.
+The cause cannot be told from the other requests at that replica, so all of them are suspects. A suspect that another
+replica serves is cleared. A broken connection need not mean that the replica died. It counts as a death until health
+checks must have noticed one. Afterwards it counts only if the replica is down.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ REPLICAS: Final = 2
 KEEP_S: Final = 300.0
 MAX: Final = 1024
 TELL_EVERY_S: Final = 60.0
-"""Shortest time between two reports on refusals of one request."""
+"""Refusals of one request are reported at most once in this time."""
 
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """Events of one request in quarantine, since its last report."""
+    """Report on one request in quarantine: its events since its last report."""
 
     request: int
     replicas: tuple[str, ...]
-    """Replicas that broke off while they had it."""
+    """Replicas whose connection broke while they had the request."""
     caught: bool
-    """Whether it was quarantined since the last report."""
+    """Whether it was put into quarantine since the last report."""
     refused: int
 
 
@@ -36,13 +36,13 @@ class News:
 class _Break:
     at: float
     until: float
-    """End of its counting."""
+    """Time until which it counts as a death."""
 
 
 @dataclass(slots=True)
 class _Suspect:
     breaks: dict[str, _Break]
-    """Broken connections by replica."""
+    """The latest broken connection, by replica."""
     caught: bool = False
     refused: int = 0
     tell_at: float = 0.0
@@ -52,31 +52,33 @@ class _Suspect:
 
 
 def doubt_s(health: Health) -> float:
-    """Seconds after which health checks have noticed a dead replica, even if each of them hangs."""
+    """Seconds after which health checks must have noticed a dead replica, even if each check hangs."""
     return health.failures * (health.interval_s + health.timeout_s)
 
 
 class Quarantine:
-    """Suspects by the hash of their body, for `KEEP_S` seconds. Beyond `most` the oldest are forgotten."""
+    """Suspects, by the hash of the request body, kept for `KEEP_S` seconds. Beyond `most` suspects the oldest is
+    forgotten.
+    """
 
     def __init__(self, most: int = MAX) -> None:
         self._most = most
         self._broke: dict[int, _Suspect] = {}
-        """By hash, the latest last."""
+        """Suspects by hash, the latest last."""
         self._until = 0.0
-        """When the last suspect stops counting."""
+        """Time from which no suspect counts any more."""
 
     def __len__(self) -> int:
         return len(self._broke)
 
     def is_empty(self, now: float) -> bool:
-        """Whether there is no suspect, so that requests need no hash."""
+        """Whether there is no suspect, so that bodies need not be hashed."""
         return not self._broke or self._until <= now
 
     def broke(self, request: int, replica: str, is_down: bool, doubt_s: float, now: float) -> None:
-        """The connection to `replica` broke off before any of its answer to this request was forwarded.
+        """Record that the connection to `replica` broke before any part of its answer to this request was forwarded.
 
-        `doubt_s`: seconds until health checks must have noticed that it is down.
+        `request`: hash of the body. `doubt_s`: seconds until health checks must have noticed that the replica is down.
         """
         suspect = self._broke.pop(request, None) or _Suspect({})
         suspect.breaks = {name: one for name, one in suspect.breaks.items() if one.until > now}
@@ -90,7 +92,7 @@ class Quarantine:
             del self._broke[next(iter(self._broke))]
 
     def died(self, replica: str, now: float) -> None:
-        """`replica` is down: its recently broken connections count as its death."""
+        """Record that `replica` is down: its recent broken connections count as a death for `KEEP_S`."""
         for suspect in self._broke.values():
             one = suspect.breaks.get(replica)
             if one is not None and one.until > now:
@@ -98,11 +100,11 @@ class Quarantine:
                 self._until = max(self._until, one.until)
 
     def served(self, request: int) -> None:
-        """A replica survived this request."""
+        """Clear a request that a replica survived."""
         self._broke.pop(request, None)
 
     def knows(self, request: int, now: float) -> bool:
-        """Whether any replica broke off with this request lately."""
+        """Whether the connection of any replica broke lately while it had this request."""
         suspect = self._broke.get(request)
         return suspect is not None and suspect.deaths(now) > 0
 
@@ -119,7 +121,9 @@ class Quarantine:
         return True
 
     def news(self, now: float) -> list[News]:
-        """Reports on requests in quarantine, each returned once. The caller logs them, since the core writes no log."""
+        """New reports on requests in quarantine; each is returned once. The caller logs them, since the core writes no
+        log.
+        """
         found = []
         for request, suspect in self._broke.items():
             refused = suspect.refused if now >= suspect.tell_at else 0

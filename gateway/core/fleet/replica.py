@@ -1,4 +1,4 @@
-"""One engine: its slots, its unread prompts, its context and its health. It does not know its pool."""
+"""One engine: its slots, its unread prompts, its context and its health. This layer does not know pools."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from gateway.core.snapshot import CacheView, CapacityBound, ReplicaState, Replic
 
 
 class UnreadPrompt:
-    """A prompt that was sent to a replica and that its engine has not read yet."""
+    """A prompt that was sent to a replica, with the marks by which it counts as read or unread."""
 
     __slots__ = ("first_token", "number", "opened_at", "prediction", "unread_tokens", "visible")
 
     def __init__(self, number: int, unread_tokens: int, visible: bool, now: float) -> None:
         self.number = number
-        """Serial number among all slots of its pool, in the order of acquisition."""
+        """Serial number of the slot in its pool, in the order of acquisition."""
         self.unread_tokens = unread_tokens
-        """Tokens that the engine has to compute, without those in its prefix cache."""
+        """Prompt tokens that the engine has to compute, without those in its prefix cache."""
         self.visible = visible
-        """Whether a first token will show that it was read."""
+        """Whether a first token will show that the prompt was read."""
         self.opened_at = now
         self.first_token = False
         """Whether the first token has come."""
@@ -37,10 +37,10 @@ class UnreadPrompt:
 
 
 class Adapters:
-    """LoRA adapters of one replica: listed by it, and in use there.
+    """LoRA adapters of one replica: the listed ones, and those in use.
 
-    The gateway's own requests decide whether one more adapter fits. A scrape only adds loaded adapters, while the
-    engine is busy. The gauge of an idle vLLM still names the adapters of its last step.
+    Whether one more adapter fits is decided by the gateway's own requests alone. A scrape only adds adapters that other
+    gateways loaded, and only while the engine is busy: an idle vLLM still names the adapters of its last step.
     """
 
     __slots__ = ("_own", "_scraped", "leaving", "limit", "listed")
@@ -48,15 +48,15 @@ class Adapters:
     def __init__(self) -> None:
         self.listed: frozenset[str] = frozenset()
         self.limit: int | None = None
-        """Adapters in one batch (vLLM: --max-loras); None: not known."""
+        """Limit on the adapters in one batch (vLLM: --max-loras); None if unknown."""
         self.leaving = ""
-        """Adapter that gets no more requests here, so that another one can be loaded; empty: none."""
+        """Adapter that gets no more requests here, so that another one can be loaded; empty if there is none."""
         self._own: dict[str, int] = {}
-        """Open attempts by adapter."""
+        """Number of attempts under way, by adapter."""
         self._scraped: frozenset[str] = frozenset()
 
     def observe(self, sample: Sample) -> None:
-        """Take on a list of models, or a scrape."""
+        """Take the adapters from a list of models, or from a scrape."""
         if sample.adapters is not None:
             self.listed = frozenset(sample.adapters)
         if sample.max_adapters is not None:
@@ -83,26 +83,26 @@ class Adapters:
         return tuple(sorted(self._scraped.union(self._own)))
 
     def has_loaded(self, name: str) -> bool:
-        """Whether it has requests for this adapter, from this gateway or others."""
+        """Whether the replica has requests for this adapter, from this gateway or others."""
         return name in self._own or name in self._scraped
 
     def takes(self, adapter: str) -> bool:
-        """Whether it is listed, and is loaded or has room."""
+        """Whether the adapter is listed, and is loaded or has room to be loaded."""
         return adapter in self.listed and self.has_room(adapter)
 
     def has_room(self, name: str) -> bool:
-        """Whether a request for this adapter fits beside those that were sent from here."""
+        """Whether a request for this adapter fits beside the requests that this gateway has sent."""
         if name == self.leaving:
             return False
         return name in self._own or self.limit is None or len(self._own) < self.limit
 
     def in_use(self) -> dict[str, int]:
-        """Open attempts by adapter."""
+        """Number of attempts under way, by adapter."""
         return dict(self._own)
 
 
 class BaseReplica(RoutingTarget):
-    """One engine without its pool. The gateway's own counts decide; the last scrape is kept beside them."""
+    """One engine, without its pool. Decisions use the gateway's own counts; the last scrape is kept beside them."""
 
     __slots__ = (
         "adapters",
@@ -138,44 +138,44 @@ class BaseReplica(RoutingTarget):
         super().__init__()
         self.spec = spec
         self.session_key = key_of(spec.name)
-        """From which it draws sessions."""
+        """Hash key, by which sessions choose their home replica."""
         self.breaker = Breaker()
         self.outlier_score = OutlierScore()
         self.drained = False
         """Whether an operator drained it."""
         self.began_at = -math.inf
-        """When it was added or came back: the start of its slow start."""
+        """Start of the slow start: the time when the replica was added or came back."""
         self.share = 1.0
-        """Share (0-1) of its slots that slow start gives it."""
+        """Share (0-1) of the slots that slow start allows; 1 after the slow start."""
         self.slots = 0
-        """Its slots: configured or learned, one while it is probed, none while it is down or removed."""
+        """Slots in force: configured or learned; 1 while the breaker is half-open, 0 while the replica is not used."""
         self.max_slots = 0
-        """Slots by configured bounds alone: no slow start, and unbounded if its pool has no slots configured."""
+        """Slots by configured bounds alone, without slow start. Practically unlimited if the pool has no `slots`."""
         self.refusals = 0
-        """429 and 503 in a row."""
+        """Number of 429 and 503 answers in a row."""
         self.restarts = 0
-        """How often its counters began anew."""
+        """How often the engine's counters restarted from zero."""
         self.paused = 0
-        """Open attempts that are not being read."""
+        """Number of attempts whose answer is not being read, because the client is slow."""
         self.by_tier: dict[str, int] = {}
         self.held_tokens = 0
-        """Tokens of context in use by open attempts: prompts, and answers so far."""
+        """Tokens of context of the attempts under way: their prompts, and their answers so far."""
         self.reading: dict[int, UnreadPrompt] = {}
-        """Prompts that the engine has not read yet, by number, oldest first: engines read them in that order."""
+        """Unread prompts by slot number, oldest first. Engines read them in this order."""
         self.adapters = Adapters()
         self.kv = KvCache()
         self.kv_headroom: float | None = None
-        """Share (0-1) of its cache that is left free; None: the forecast decides."""
+        """Share (0-1) of the KV cache to leave free. None leaves room for the expected growth instead."""
         self.learned = ConcurrencyLimit()
         self.budget = StepBudget()
         self.bound: CapacityBound | None = CapacityBound.SLOTS
-        """The bound that closed it when its counts last changed; None: it has room."""
+        """The bound that kept requests away when the counts last changed; None if the replica has room."""
         self.open = False
-        """Whether it is in `Slots.open`."""
+        """Whether the replica is in `Slots.open`."""
         self.below_max = False
-        """Whether it is in `Slots.below_max`."""
+        """Whether the replica is in `Slots.below_max`."""
         self.places = 0
-        """How many more requests like the present ones it could be sent when its counts last changed."""
+        """How many more requests like the present ones would have fitted when the counts last changed."""
         self.context_tokens: int | None = None
         self.sample: Sample | None = None
         self.sample_at: float | None = None
@@ -185,13 +185,15 @@ class BaseReplica(RoutingTarget):
         return f"<Replica {self.spec.name}, {self.state}, {self.in_flight} in flight of {self.slots} slots, {unread}>"
 
     def read(self, prompt: UnreadPrompt) -> None:
-        """The engine has read `prompt`. Ignored if it counts as read already."""
+        """Mark `prompt` as read by the engine. Ignored if it is already."""
         if prompt.number in self.reading:
             del self.reading[prompt.number]
             self.unprefilled_tokens -= prompt.unread_tokens
 
     def expire_unread(self, now: float) -> None:
-        """Count prompts of unstreamed answers as read at their predicted TTFT, since these show no first token."""
+        """Mark prompts of unstreamed answers as read once their predicted TTFT has passed, since they show no first
+        token.
+        """
         due: list[UnreadPrompt] = []
         for oldest in self.reading.values():
             if oldest.visible or oldest.prediction is None or now < oldest.opened_at + oldest.prediction.ttft_s:
@@ -202,18 +204,18 @@ class BaseReplica(RoutingTarget):
 
     @property
     def has_kv_room(self) -> bool:
-        """Whether its cache has room for one more request."""
+        """Whether the KV cache has room for one more request."""
         growth_tokens = self.budget.growth_tokens
         return self.kv.has_room(self.in_flight, self.held_tokens, growth_tokens, self.kv_headroom)
 
     def places_left(self, now: float) -> int:
-        """How many more requests like the present ones it may be sent by slots, KV cache and TPOT."""
+        """How many more requests like the present ones fit by slots, KV cache and step budget."""
         if self.bound is not None:
             return 0
         growth_tokens = self.budget.growth_tokens
         by_kv = self.kv.places(self.in_flight, self.held_tokens, growth_tokens, self.kv_headroom)
         left = min(float(self.slots - self.in_flight), min(by_kv, self.budget.places(self.held_tokens, now)))
-        return max(1, int(left))  # it has room for one at least
+        return max(1, int(left))  # no bound is reached, so at least one fits
 
     def unread_of(self, prompt_tokens: int, request: Request) -> int:
         """Tokens of a prompt that the engine would have to compute, at least 1."""
@@ -221,12 +223,12 @@ class BaseReplica(RoutingTarget):
         return prompt_tokens - self.expected_of(prompt_tokens, indexed) if indexed else prompt_tokens
 
     def expected_of(self, prompt_tokens: int, indexed_tokens: int) -> int:
-        """Tokens of a prompt that its engine is expected to have cached; at least one is left to compute."""
+        """Tokens of a prompt that the engine is expected to have cached. At least one token is left to compute."""
         kept = self.cache.evidence.kept
         return min(prompt_tokens - 1, indexed_tokens if kept == 1.0 else int(kept * indexed_tokens))
 
     def indexed_of(self, prompt_tokens: int, request: Request) -> int:
-        """Tokens of a prompt that the index of its cache has."""
+        """Tokens of a prompt that are in the replica's prefix index."""
         known = self.cache.matched(request.prefix)
         return prompt_tokens * known // request.prefix.size if known else 0
 
@@ -237,12 +239,12 @@ class BaseReplica(RoutingTarget):
 
     @property
     def is_awaited(self) -> bool:
-        """Whether any of its answers is being read."""
+        """Whether any answer of the replica is being read (not paused)."""
         return self.in_flight > self.paused
 
     @property
     def state(self) -> ReplicaState:
-        """Whether it gets requests; if not, why."""
+        """Whether the replica gets requests, or why not."""
         if self.drained:
             return ReplicaState.DRAINED
         return self.breaker.state if self.outlier_score.out is None else ReplicaState.EJECTED
@@ -255,16 +257,18 @@ class BaseReplica(RoutingTarget):
 
     @property
     def keeps_state(self) -> bool:
-        """Whether requests that no other replica may serve are sent here: also while it is ejected for slowness."""
+        """Whether requests that no other replica may serve are sent here. They are even while it is ejected for
+        slowness.
+        """
         is_slow = self.severity == 1 and not self.drained and self.breaker.state is ReplicaState.UP
         return self.slots > 0 or is_slow
 
     def begin(self, now: float) -> None:
-        """Begin its slow start."""
+        """Begin a slow start."""
         self.began_at = now
 
     def pause(self, paused: bool, now: float) -> None:
-        """One of its answers is paused, or read again."""
+        """Record that an answer is paused, or is read again."""
         if paused:
             self.paused += 1
             if not self.is_awaited:
@@ -275,7 +279,7 @@ class BaseReplica(RoutingTarget):
             self.paused -= 1
 
     def view(self, pool: str, rests_s: float, bound: CapacityBound | None, now: float) -> ReplicaView:
-        """A copy for people. `rests_s`: seconds of backoff left in `pool`."""
+        """A copy for the admin pages and metrics. `rests_s`: seconds of backoff left."""
         limit_s = self.budget.limit_s
         return ReplicaView(
             name=self.spec.name,

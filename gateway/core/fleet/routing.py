@@ -1,4 +1,4 @@
-"""Routers: each picks one of the replicas that have room."""
+"""Routers: each picks a replica for a request, among those that have room."""
 
 from __future__ import annotations
 
@@ -10,35 +10,38 @@ from typing import Final, Protocol, TypeVar
 from gateway.core.fleet.prefix_index import PrefixIndex, holding
 from gateway.core.request import NO_PREFIX, Prefix
 
-# Up to this size all replicas are compared. Above it two are drawn at random, so the cost does not grow with the fleet.
+# In a fleet of up to this size all replicas are compared. In a larger one, two random replicas are compared, so the
+# cost stays constant.
 FULL_SCAN: Final = 16
 
 
 SHORT_BYTES: Final = 2048
-"""Size of a prompt that is too short to be hashed."""
+"""Assumed size of a prompt that is too short to be hashed."""
 
 
 class RoutingTarget:
-    """A replica as a router sees it.
+    """The part of a replica that routers read.
 
-    A class and no Protocol: compiled code looks up every attribute of a Protocol by its name.
+    It is a class, not a Protocol, because compiled code looks up each attribute of a Protocol by name, which is slow.
     """
 
     __slots__ = ("cache", "imputed", "imputed_tokens", "in_flight", "rank", "slowness", "unprefilled_tokens")
 
     def __init__(self, rank: int = 0, in_flight: int = 0, unprefilled_tokens: int = 0) -> None:
         self.rank = rank
-        """Its index in the pool."""
+        """Index of the replica in the pool."""
         self.in_flight = in_flight
-        """Open attempts."""
+        """Number of attempts under way."""
         self.unprefilled_tokens = unprefilled_tokens
-        """Prompt tokens that its engine has not read yet."""
+        """Prompt tokens that the engine has not read yet."""
         self.slowness = 1.0
-        """Learned time per token over that of its pool, in steps: replicas that are about as fast are equal."""
+        """Learned time per token divided by the pool's, in coarse steps: replicas that are about equally fast have the
+        same value.
+        """
         self.imputed = 0
         """Failed attempts that count as load until a useful attempt would have ended (imputed_load.py)."""
         self.cache = PrefixIndex()
-        """An estimate of its prefix cache."""
+        """Estimated content of the prefix cache."""
         self.imputed_tokens = 0
         """Prompt tokens of the attempts in `imputed` that would still be unread."""
 
@@ -59,26 +62,27 @@ class Router(Protocol):
         request_tokens: float = 0.0,
         home: C | None = None,
     ) -> C:
-        """One of `free`, which is not empty and sorted by rank, for a prompt that begins with `prefix`.
+        """One of `free` for a request whose prompt begins with `prefix`. `free` is not empty and sorted by rank.
 
-        `random` in [0, 1) is drawn by the caller. `request_tokens` (>= 0): the price of a request in flight, in prompt
-        tokens. `home`: the replica of its session, which may have more of the prompt than this gateway sent there.
+        `random` in [0, 1) is drawn by the caller. `request_tokens` (>= 0): price of a request in flight, in prompt
+        tokens. `home`: the replica of the request's session. It may have cached more of the prompt than this gateway
+        sent there.
         """
         ...
 
 
 class LeastPrefill:
-    """Fewest unread prompt tokens. On a tie, fewest requests, then chance.
+    """Picks the replica with the fewest unread prompt tokens. Ties go to the fewest requests, then to chance.
 
-    Tokens and requests count as many times as the replica is slow. Idle replicas tie: one that was slow once, or that
-    an open breaker kept out, must get a request to be judged anew.
+    Tokens and requests are multiplied by the replica's slowness. Idle replicas tie, even slow ones: a replica that was
+    slow once, or whose breaker was open, must get requests to show that it has recovered.
 
-    If a replica has cached the beginning of the prompt, that part counts as read. Requests in flight then have a price
-    in tokens. Without that price, all prompts that begin alike would go to one replica. In a large fleet the replicas
-    with the beginning are compared, and two others.
+    If a replica has cached the beginning of the prompt, that part counts as read. Then each request in flight has a
+    price in tokens. Without a price, all prompts with the same beginning would go to one replica. In a large fleet, the
+    replicas that have the beginning cached and two random others are compared.
 
-    A new request waits for the prefill work before it. At .9 load this router had the lowest p99 TTFT of eight in
-    simulation. It was 312 ms, against 491 for least requests and 558 for round robin.
+    A new request waits for the prefill work ahead of it. In simulation at .9 load, this router had the lowest p99 TTFT
+    of eight: 312 ms, against 491 ms for least requests and 558 ms for round robin.
     """
 
     def pick(
@@ -109,7 +113,7 @@ class LeastPrefill:
 
 
 class LeastRequests:
-    """Fewest requests in flight; ties go to chance."""
+    """Picks the replica with the fewest requests in flight. Ties go to chance."""
 
     def pick(
         self,
@@ -123,7 +127,7 @@ class LeastRequests:
 
 
 class RoundRobin:
-    """Each in turn, whatever its load. Full replicas are passed over."""
+    """Picks the replicas in turn, whatever their load. Full replicas are skipped."""
 
     def __init__(self) -> None:
         self.last = -1
@@ -143,18 +147,21 @@ class RoundRobin:
 
 
 def _believed(home: RoutingTarget, prefix: Prefix, known: float) -> float:
-    """Tokens of a prompt that its session's home has probably cached, given that `known` were sent from here.
+    """Expected tokens of a prompt in the cache of its session's home. `known`: the tokens that this gateway sent there.
 
-    Other gateways may have sent the rest, as probably as they send anything to the home. Short prompts are not hashed.
+    Each other token was sent by another gateway with probability `others`, their share of all prompts at the home.
+    Prompts too short to be hashed count as `SHORT_BYTES`.
     """
     evidence = home.cache.evidence
     return known + evidence.others * max(0.0, max(prefix.size, SHORT_BYTES) / evidence.bytes_per_token - known)
 
 
 def _cheapest(free: list[C], known: list[float], request_tokens: float, random: float) -> C:
-    """The replica with the least work before and beside the request, minus its cached prompt tokens.
+    """The replica with the least cost: unread prompts, plus the price of its requests, minus cached tokens of this
+    prompt.
 
-    `known`: tokens of the prompt in each cache. The part that no replica has cached is left out.
+    `known`: tokens of the prompt in the cache of each replica. Tokens that no replica has cached cost the same
+    everywhere and are left out.
     """
     ties: list[C] = []
     least = 0.0
@@ -170,7 +177,7 @@ def _cheapest(free: list[C], known: list[float], request_tokens: float, random: 
 
 
 def _least(free: list[C], by_prefill: bool, random: float) -> C:
-    """The least loaded replica; in a large fleet the better of two drawn at random. Ties go to chance."""
+    """The least loaded replica; in a large fleet, the less loaded of two random ones. Ties go to chance."""
     count = len(free)
     if count > FULL_SCAN:
         return _lightest(_two(free, random), by_prefill)[0]
@@ -179,14 +186,18 @@ def _least(free: list[C], by_prefill: bool, random: float) -> C:
 
 
 def _two(free: list[C], random: float) -> list[C]:
-    """Two of at least two replicas, by one draw. The first is uniform; the second is at a hashed distance from it."""
+    """Two different replicas from one random draw. `free` must have at least two. The first is uniform; the second is
+    at a hashed distance from it.
+    """
     count = len(free)
     first = int(random * count)
     return [free[first], free[(first + 1 + int(random * count * 7919) % (count - 1)) % count]]
 
 
 def _lightest(free: list[C], by_prefill: bool) -> list[C]:
-    """The replicas with the least load: time of unread prompts (if `by_prefill`), then requests."""
+    """All replicas that tie for the least load: by unread prompts if `by_prefill`, then by requests, both times
+    slowness.
+    """
     ties: list[C] = []
     least_tokens = least_requests = 0.0
     for candidate in free:

@@ -1,6 +1,6 @@
 """A slot is a lease: the right to have one request at a replica. It is acquired once and released once.
 
-The counts that slots change are kept here as well, so that a pool does not know attempts and requests.
+The counts that slots change are kept here as well, so that pools need not know attempts or requests.
 """
 
 from __future__ import annotations
@@ -22,32 +22,35 @@ _rank: Final = attrgetter("rank")
 
 
 class Slots(Generic[R]):
-    """The slots of one pool that are in use, and the replicas that have one to spare."""
+    """The slots in use of one pool, and its replicas that have a free one."""
 
     def __init__(self) -> None:
         self.in_flight = 0
         self.acquired = 0
-        """Slots given out since the start."""
+        """Number of slots acquired since the start."""
         self.prefill_limit = math.inf
-        """Unread prompt tokens beyond which a replica is sent no more."""
-        # Counts only replicas that get requests. Recounted when one comes or goes.
+        """Limit on a replica's unread prompt tokens: at the limit, it is sent nothing more."""
+        # The next three count only replicas that get requests. They are recounted when a replica comes or goes.
         self.spare = 0
         self.by_tier: dict[str, int] = {}
         self.places = 0
-        """Requests that may be sent to them, as far as known."""
+        """How many more requests like the present ones fit at all replicas together."""
         self.ends = Rate(ENDS_TAU_S)
-        """Requests that end per second."""
+        """Rate at which requests end."""
         self.open: list[R] = []
-        """Replicas with room by all bounds, by rank."""
+        """Replicas with room by all bounds, sorted by rank."""
         self.below_max: list[R] = []
-        """Replicas with room by configured bounds alone, by rank, for tiers without enforced admission."""
+        """Replicas with room by configured bounds alone, sorted by rank. Used by tiers whose admission mode is not
+        `enforce`.
+        """
 
     def acquire(
         self, replica: R, tier: str, prompt_tokens: int, unread_tokens: int, visible: bool, now: float
     ) -> Slot[R]:
-        """A slot of `replica` for a request of `tier`. It may exceed `replica.slots`, e.g. for a probe.
+        """Take a slot of `replica` for a request of `tier`. Takes it even if all `replica.slots` are in use, e.g. for a
+        probe.
 
-        `visible`: the first token of the answer will be seen.
+        `visible`: whether the first token of the answer will be seen.
         """
         self.in_flight += 1
         self.acquired += 1
@@ -69,7 +72,9 @@ class Slots(Generic[R]):
         return slot
 
     def bound(self, replica: R, now: float) -> CapacityBound | None:
-        """The bound that keeps `replica` from taking one more request of unknown size; None if it has room."""
+        """The bound that keeps `replica` from taking one more request; None if it has room. The size of the request is
+        ignored.
+        """
         if replica.in_flight >= replica.slots:
             return CapacityBound.SLOTS
         if not replica.has_kv_room:
@@ -98,7 +103,7 @@ class Slots(Generic[R]):
         replica.places = places
 
     def sync_max(self, replica: R) -> None:
-        """Update `below_max` after its `in_flight` has changed."""
+        """Update `below_max` after `replica.in_flight` has changed."""
         is_below = replica.in_flight < replica.max_slots
         if is_below is replica.below_max:
             return
@@ -132,17 +137,19 @@ class Slot(UnreadPrompt, Generic[R]):
         self.tokens = 0
         """Tokens of the answer so far."""
         self._sequences = 0
-        """Sequences that it adds to the step budget of its replica; 0 before `expect`."""
+        """Number of sequences that the request adds to the replica's step budget; 0 before `expect`."""
         self._growth = 0.0
         self.paused = False
-        """Whether its answer is paused, because the client is too slow."""
+        """Whether the answer is paused, because its client is too slow."""
 
     def __repr__(self) -> str:
         state = "paused" if self.paused else "answering" if self.first_token else "open"
         return f"<Slot {self.number} of {self.replica.spec.name}, {self.tier}, {state}>"
 
     def prompt_read(self, now: float) -> None:
-        """The first token came: its prompt is read, and so are those of unstreamed answers sent there earlier."""
+        """Record the first token: the prompt is read, and so are the prompts of unstreamed answers that were sent there
+        earlier.
+        """
         replica = self.replica
         self.first_token = True
         read: list[UnreadPrompt] = []
@@ -158,32 +165,32 @@ class Slot(UnreadPrompt, Generic[R]):
         self._slots.sync(replica, now)
 
     def progress(self, tokens: int, now: float) -> None:
-        """The answer has `tokens` now."""
+        """Record that the answer has `tokens` so far."""
         self.replica.held_tokens += tokens - self.tokens
         self.tokens = tokens
         self._slots.sync(self.replica, now)
 
     def expect(self, sequences: int, output_tokens: float) -> None:
-        """`sequences` (>= 1) answers begin, which are likely to have `output_tokens` together."""
+        """Expect an answer of `sequences` (>= 1) choices, with `output_tokens` in total."""
         self._sequences = sequences
         self._growth = output_tokens
         self.replica.budget.add(sequences, self.unread_tokens, output_tokens, self.opened_at)
         self._slots.sync(self.replica, self.opened_at)
 
     def expect_more(self, output_tokens: float) -> None:
-        """`output_tokens` are still likely to come."""
+        """Update the number of output tokens that are still expected."""
         if self._sequences:
             self.replica.budget.grow(output_tokens - self._growth)
             self._growth = output_tokens
 
     def pause(self, now: float) -> None:
-        """The answer is not read for now."""
+        """Record that the answer is not being read."""
         if not self.paused:
             self.paused = True
             self.replica.pause(True, now)
 
     def resume(self, now: float) -> None:
-        """The answer is read again."""
+        """Record that the answer is being read again."""
         if self.paused:
             self.paused = False
             self.replica.pause(False, now)
@@ -194,7 +201,7 @@ class Slot(UnreadPrompt, Generic[R]):
         replica.read(self)
         replica.expire_unread(now)
         if outcome is AttemptOutcome.COMPLETE and not self.visible:
-            replica.saw_load()  # the end is the only sign of an unstreamed answer
+            replica.saw_load()  # the end of an unstreamed answer is the only sign that its prompt was read
         replica.held_tokens -= self.prompt_tokens + self.tokens
         if self._sequences:
             replica.budget.remove(self._sequences, self._growth)

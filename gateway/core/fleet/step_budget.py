@@ -1,11 +1,11 @@
-"""Mean step of a replica with its present requests, compared with the longest step that its TPOT objectives allow.
+"""Step budget: compares a replica's mean step with the longest step that the TPOT and e2e objectives allow.
 
     step = (base + per sequence x n + per context token x C) / (1 - u),    u = per prompt token x prompt tokens/s
 
-n sequences run, and every step gives each of them one token. C is their mean context while they run: the present one,
-and half of the output still to come. Prompts of newcomers are read in the same steps. At the rate of the last seconds,
-prompts take the share u of the engine's time. So each request slows all others there: by its prompt at once, by its
-sequence and context until it ends.
+Here n is the number of running sequences; each step gives each of them one token. C is the sum of their mean contexts:
+the present context, and half of the output still to come. Prompts of new requests are read in the same steps. At the
+rate of the last seconds, prompts take the share u of the engine's time. So each request slows all others there: its
+prompt does so at once, its sequence and context until it ends.
 """
 
 from __future__ import annotations
@@ -18,54 +18,57 @@ from gateway.core.queueing.rates import Rate
 from gateway.core.snapshot import CapacityBound
 
 PROMPTS_TAU_S: Final = 5.0
-"""Time constant of the prompt rate. TPOT is a mean over an answer, and most answers take longer."""
+"""Time constant (seconds) of the rate of prompt tokens. It is short, since TPOT is a mean over an answer, and most
+answers take longer.
+"""
 
 MAX_SHARE: Final = 0.95
-"""Upper bound on the share of a step that prompts take."""
+"""Upper bound on u in `step_s`."""
 
 DECODE_WEIGHT: Final = 1 / 32
-"""Weight of a step after the first token against one before it.
+"""In the price of a request: weight of a step after the first token, relative to a step before it.
 
-At 1 (the sum of all latencies) load outweighs caches: 8B on A100, eight replicas, 26 requests/s: .61 of the prompt
-tokens cached and .84 good, against .68 and .87.
+With weight 1 (the sum of all latencies), load outweighs caches. Measured with an 8B model on eight A100 at 26
+requests/s: .61 of the prompt tokens were cached and .84 of the requests good. With this weight the values are .68 and
+.87.
 """
 
 
 class StepPrices:
-    """Learned costs of one replica's steps, in seconds."""
+    """Learned costs of one replica's steps, in seconds. `base_s`: fixed cost of a step."""
 
     __slots__ = ("base_s", "context_s", "prompt_s", "sequence_s")
 
     def __init__(self, base_s: float, sequence_s: float, context_s: float, prompt_s: float) -> None:
         self.base_s = base_s
         self.sequence_s = sequence_s
-        """Per sequence."""
+        """Cost per running sequence."""
         self.context_s = context_s
-        """Per token of context that the step reads."""
+        """Cost per token of context."""
         self.prompt_s = prompt_s
-        """Per token of a prompt that is read in the same step."""
+        """Cost per token of a prompt that is read in the same step."""
 
 
 class StepBudget:
-    """Sums over one replica's requests, the prices, and the limit on the mean step."""
+    """The load of one replica, the costs of its steps, and the limit on its mean step."""
 
     __slots__ = ("_prompts", "growth_tokens", "limit_s", "overfilled_at", "prices", "sequences")
 
     def __init__(self) -> None:
         self.sequences = 0
         self.growth_tokens = 0.0
-        """Output tokens still expected of them."""
+        """Output tokens that the present requests are still expected to get."""
         self._prompts = Rate(PROMPTS_TAU_S)
         self.prices: StepPrices | None = None
-        """None until they are known."""
+        """Costs of a step; None until known."""
         self.limit_s = math.inf
-        """Longest mean step that keeps the TPOT objectives in use here; inf without one."""
+        """Longest mean step, in seconds, that keeps the TPOT and e2e objectives in use here; inf without any."""
         self.overfilled_at = -math.inf
         """When a request was last sent beyond the step limit or the KV cache, or before there was a step limit. Only
         tiers without enforced admission do that."""
 
     def add(self, sequences: int, unread_tokens: int, growth_tokens: float, now: float) -> None:
-        """A request was sent."""
+        """Add a request that was sent."""
         self.sequences += sequences
         self.growth_tokens += growth_tokens
         self._prompts.add(now, unread_tokens)
@@ -76,26 +79,28 @@ class StepBudget:
             self.overfilled_at = now
 
     def grow(self, more_tokens: float) -> None:
-        """`more_tokens` more tokens of output are expected; fewer if negative."""
+        """Add `more_tokens` to the expected output; it may be negative."""
         self.growth_tokens += more_tokens
 
     def remove(self, sequences: int, growth_tokens: float) -> None:
-        """A request has ended."""
+        """Remove a request that has ended."""
         self.sequences -= sequences
         self.growth_tokens -= growth_tokens
         if not self.sequences:
-            self.growth_tokens = 0.0  # drops rounding errors when no request is left
+            self.growth_tokens = 0.0  # 0 when no request is left, so rounding errors do not add up
 
     def prompts_per_s(self, now: float) -> float:
-        """Unread prompt tokens sent per second, lately."""
+        """Rate at which unread prompt tokens were sent in the last seconds."""
         return self._prompts.per_s(now)
 
     def prompt_share(self, now: float) -> float:
-        """Share of the engine's time that prompts take at the rate of the last seconds; may be above 1."""
+        """Share u of the engine's time that prompts take, at the rate of the last seconds. It may be above 1."""
         return 0.0 if self.prices is None else self.prices.prompt_s * self._prompts.per_s(now)
 
     def decode_s(self, held_tokens: int, more: int = 0) -> float:
-        """Seconds of a step without prompts, of the present requests and `more` like them. Prices must be known."""
+        """Seconds of a step without prompts, for the present requests and `more` requests like them. Prices must be
+        known.
+        """
         prices, n = self.prices, self.sequences
         assert prices is not None
         if not n:
@@ -104,10 +109,10 @@ class StepBudget:
         return prices.base_s + (prices.sequence_s * n + prices.context_s * context) * (n + more) / n
 
     def request_tokens(self, held_tokens: int) -> float | None:
-        """Price of a request in flight for a newcomer, in prompt tokens; None before prices are known.
+        """How much one request in flight delays a new request, in prompt tokens; None until prices are known.
 
-        It adds its sequence and context to each step: fully to the one and a half before the newcomer's first token, at
-        a lower weight to later ones. Dividing by the cost of a prompt token gives tokens.
+        Each step takes longer by the request's sequence and context. The 1.5 steps before the new request's first token
+        count fully, later steps with `DECODE_WEIGHT`. The delay is divided by the cost of a prompt token.
         """
         prices, n = self.prices, self.sequences
         if prices is None or not n or prices.prompt_s <= 0.0:
@@ -116,13 +121,13 @@ class StepBudget:
         return (STEP_AND_A_HALF + DECODE_WEIGHT * self.growth_tokens / n) * step_s / prices.prompt_s
 
     def step_s(self, held_tokens: int, now: float) -> float | None:
-        """The mean step with the prompts of the last seconds; None before prices are known."""
+        """Mean step in seconds, with prompts at the rate of the last seconds; None until prices are known."""
         if self.prices is None:
             return None
         return self.decode_s(held_tokens) / max(1.0 - MAX_SHARE, 1.0 - self.prompt_share(now))
 
     def places(self, held_tokens: int, now: float) -> float:
-        """How many more requests like the present ones keep the step within the limit; inf where nothing bounds it."""
+        """How many more requests like the present ones keep the step within the limit; inf without a limit."""
         if self.limit_s == math.inf or not self.sequences or self.prices is None:
             return math.inf
         each_s = (self.decode_s(held_tokens) - self.prices.base_s) / self.sequences
@@ -132,7 +137,7 @@ class StepBudget:
     def has_room(self, held_tokens: int, now: float) -> bool:
         """Whether the step stays within the limit with one more request like the present ones.
 
-        The first always does.
+        An idle replica always has room for one request.
         """
         if self.limit_s == math.inf or not self.sequences or self.prices is None:
             return True

@@ -1,1 +1,1 @@
-"""Forecast of the cost of a request: latency model, lengths, breach probability, calibration, trust."""
+"""Learned facts behind forecasts: latency model, prompt and output lengths, calibration, trust."""

@@ -1,4 +1,4 @@
-"""The work before a request, and the request's forecast."""
+"""Two values: the requests ahead of a queued request, and the forecast of a request."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Final
 from gateway.core.forecast.calibrator import DIRECT
 
 NO_CHECKS: Final[list[float]] = []
-NO_FEATURES = (0.0, 0.0, 0.0, 0.0)  # Final, mypyc takes it for one that was never set
+NO_FEATURES = (0.0, 0.0, 0.0, 0.0)  # not Final: mypyc would take it for a constant that was never set
 
 
 class Ahead:
-    """Requests ahead of one that would have to wait.
+    """The requests that are served before a request that would have to wait.
 
-    `requests`: those of its own tier and above; `own`: those of its own tier alone. `higher_share`: arrivals per second
-    of higher tiers over the drain rate of the pool (0-1). `floor`: share (0-1) of service guaranteed to its tier.
+    `requests`: number of requests ahead in its own tier and above. `own`: the number in its own tier alone.
+    `higher_share`: arrival rate of higher tiers, divided by the drain rate of the pool (0-1). `floor`: share (0-1) of
+    service that its tier is guaranteed.
     """
 
     __slots__ = ("floor", "higher_share", "own", "requests")
@@ -36,7 +37,7 @@ NOTHING_AHEAD: Final = Ahead()
 
 
 class Forecast:
-    """Predicted latencies of one request if it were admitted now. Seconds, none infinite."""
+    """Predicted latencies of one request if it were admitted now, in finite seconds."""
 
     __slots__ = (
         "at",
@@ -61,34 +62,34 @@ class Forecast:
     def __init__(self, pool: str, at: float, wait_s: float, ttft_s: float, tpot_s: float, e2e_s: float) -> None:
         self.pool = pool
         self.at = at
-        """When it was made."""
+        """Time at which the forecast was made."""
         self.wait_s = wait_s
         """Wait in the gateway, counted from `at`."""
         self.ttft_s = ttft_s
-        """Counted from body complete, so elapsed time is included."""
+        """TTFT, counted from body complete: the time that has passed is included."""
         self.tpot_s = tpot_s
         self.e2e_s = e2e_s
         self.breach = 0.0
-        """P(not good | admitted), 0-1."""
+        """P(an objective is missed | admitted), 0-1, calibrated."""
         self.raw = 0.0
-        """The same before calibration."""
+        """P(an objective is missed | admitted), 0-1, before calibration."""
         self.features = NO_FEATURES
-        """Input of its calibration."""
+        """Features from which the probability is calibrated."""
         self.in_vain = 0.0
-        """P(refused after waiting | queued), 0-1; 0 if it does not wait."""
+        """P(refused after waiting | queued), 0-1, calibrated; 0 if the request does not wait."""
         self.vain_features = NO_FEATURES
-        """Input of its calibration."""
+        """Features from which the probability is calibrated."""
         self.kind = DIRECT
-        """Kind of its TTFT (calibrator.py)."""
+        """Kind of the TTFT, by which its spread is looked up (calibrator.py)."""
         self.tpot_kind = 0
         self.late = NO_CHECKS
-        """P(late) for each TTFT objective of its tier that was checked, in their order."""
+        """P(first token is late) for each TTFT objective that was checked, in the order of the tier's objectives."""
         self.load = 0.0
         self.weight = 0.0
-        """Number of requests that its label represents; 0: calibration does not learn from it."""
+        """Number of requests that the forecast's label represents. With 0, calibration does not learn from it."""
         self.judged = False
-        """Whether it has its label, or will never get one."""
+        """Whether the forecast has its label, or will never get one."""
 
     def engine_s(self, body_at: float) -> float:
-        """Seconds from slot to first token, for a request with body complete at `body_at`."""
+        """Predicted seconds from getting a slot to the first token. `body_at`: time of body complete."""
         return self.ttft_s - self.wait_s - (self.at - body_at)

@@ -11,24 +11,30 @@ from gateway.core.forecast.trust import PageHinkley, TrustMonitor
 from gateway.core.stats import Pace
 
 PROBIT: Final = 1.702
-"""The normal distribution function is about logistic(1.702 z)."""
+"""Scale of the logistic approximation of the normal distribution function: Phi(z) is about logistic(1.702 z)."""
 LABELS_PER_S: Final = 50.0
-"""Labels learned per second at most: more would add cost and no knowledge."""
+"""At most this many labels are learned per second. More would cost time and teach nothing."""
 MAX_SKIPPED: Final = 20
 PRIOR_DEVIATION: Final = 0.3
 QUANTILE_STEP: Final = 0.05
 BEYOND: Final = 0.32
-"""Share of a normal distribution beyond one deviation from the median, on either side."""
+"""Share of a normal distribution that is more than one deviation from the median."""
 MIN_SPREAD: Final = 0.03
 PRIOR_SLOPE: Final = 4.0
-"""Prior weight of the first feature, which is logit / 4: the raw probability stands until labels change it."""
-VAIN_PRIOR = (-2.0, PRIOR_SLOPE / 2.0, 0.0, 0.0, 0.0)  # Final, mypyc takes it for one that was never set
-"""The same for P(refused after waiting): forecast waits are those of requests let in, which few of them fail. Measured
-on four engines: with the raw probability as prior the error is twice as large."""
+"""Prior weight of the first feature, logit / 4. With it, the calibrated probability equals the raw one until labels
+change it.
+"""
+# not Final: mypyc would take it for a constant that was never set
+VAIN_PRIOR = (-2.0, PRIOR_SLOPE / 2.0, 0.0, 0.0, 0.0)
+"""Prior weights for P(refused after waiting). They lower it, since few of the requests that admission lets in wait in
+vain. Measured on four engines: with the raw probability as prior, the error is twice as large.
+"""
 HIGHER_SHARE: Final = 3
-"""Index of the share of higher tiers among the features."""
+"""Index of `higher_share` among the features."""
 NEAR_BOUND: Final = 0.6
-"""A TPOT above this share of its bound comes from a full replica. Below it the load may still grow much."""
+"""A TPOT above this share of its bound is a kind of its own: it comes from a full replica. Below, the load may still
+grow.
+"""
 LENGTHS: Final = 3
 DIRECT: Final = 2 * LENGTHS
 QUEUED: Final = DIRECT + 1
@@ -36,22 +42,25 @@ KINDS: Final = QUEUED + 12
 
 
 def tpot_kind(output_tokens: float, tpot_s: float, bound_s: float) -> int:
-    """Kind of a TPOT, by expected answer length and bound: short answers vary more."""
+    """Kind of a TPOT, by the expected length of the answer and by how near the TPOT is to its bound. Short answers vary
+    more.
+    """
     length = 0 if output_tokens < 32.0 else 1 if output_tokens < 128.0 else 2
     return length + LENGTHS if tpot_s > NEAR_BOUND * bound_s else length
 
 
 def queued_kind(requests_ahead: int) -> int:
-    """Kind of a TTFT behind `requests_ahead` others, by powers of two."""
+    """Kind of the TTFT of a queued request, by the power of two of the requests ahead."""
     return min(QUEUED + requests_ahead.bit_length(), KINDS - 1)
 
 
 class Spread:
-    """Logarithms of latencies over their forecasts, by kind: the median, and the deviation on each side of it.
+    """Distribution of log(latency / forecast) for each kind of latency: the median, and the deviation on each side of
+    it.
 
-    Both are quantiles, followed by steps of a fixed size (Robbins and Monro, 1951). So the first forecasts of a cold
-    pool, which may be wrong by a factor of three, weigh no more than others. The sides are separate, since the lower
-    one may be wide: a short answer may end before a prompt slows its steps.
+    Median and deviations are tracked as quantiles, by steps of a fixed size (Robbins and Monro, 1951). So the first
+    forecasts of a cold pool, which may be wrong by a factor of three, weigh no more than others. The two sides are
+    separate, since the lower one may be much wider: a short answer may end before any prompt slows its steps.
     """
 
     __slots__ = ("_deviations", "_medians")
@@ -59,10 +68,10 @@ class Spread:
     def __init__(self) -> None:
         self._medians = [0.0] * KINDS
         self._deviations = [PRIOR_DEVIATION] * (2 * KINDS)
-        """Below the median of each kind, then above."""
+        """First the deviation below the median for each kind, then the deviation above it."""
 
     def add(self, kind: int, error: float) -> None:
-        """A latency turned out exp(error) times its forecast."""
+        """Learn that a latency was exp(error) times its forecast."""
         off = error - self._medians[kind]
         side = KINDS + kind if off > 0.0 else kind
         deviation = self._deviations[side]
@@ -71,7 +80,9 @@ class Spread:
         self._deviations[side] = deviation * math.exp(QUANTILE_STEP * ((abs(off) > deviation) - BEYOND))
 
     def over(self, kind: int, expected_s: float, bound_s: float) -> float:
-        """P(a latency of this kind that was forecast as `expected_s` is over `bound_s`), by a two-piece log-normal."""
+        """P(a latency of this kind exceeds `bound_s`), given its forecast `expected_s`, by a two-piece log-normal
+        distribution.
+        """
         if bound_s <= 0.0:
             return 1.0
         off = math.log(bound_s / max(expected_s, 1e-6)) - self._medians[kind]
@@ -80,10 +91,10 @@ class Spread:
 
 
 class Calibration:
-    """One kind of probability in one pool: its calibration, and how well it agreed with labels.
+    """Calibration of one kind of probability in one pool, with scores of how well it agreed with labels.
 
-    Each tier has a calibration of its own. Forecasts of the most urgent tier come true most often. Requests of the
-    least urgent tier are overtaken by later arrivals, so there the same raw probability means more risk.
+    Each tier has a calibration of its own. Requests of less urgent tiers are overtaken by later arrivals, so for them
+    the same raw probability means more risk.
     """
 
     __slots__ = ("_prior", "_tiers", "scores")
@@ -106,7 +117,7 @@ class Calibration:
 
 
 class Calibrator:
-    """Calibrations of one pool, and whether P(breach) may be trusted."""
+    """Calibrates the forecast probabilities of one pool, and monitors whether P(breach) may be trusted."""
 
     __slots__ = ("_pace", "_skipped", "breach", "drift", "gate", "in_vain", "spread")
 
@@ -121,16 +132,20 @@ class Calibrator:
         self.gate = TrustMonitor()
 
     def features(self, raw: float, queued: bool, requests_ahead: int, higher_share: float) -> Features:
-        """Features of the logistic regression, all scaled to about one."""
+        """Features of the logistic regression, all scaled to the order of 1. `raw`: probability before calibration,
+        0-1.
+        """
         x = logit(raw) / PRIOR_SLOPE
         if queued:
             return x, max(0.0, x), math.log1p(requests_ahead) / 4.0, higher_share
         return x, max(0.0, x), 0.0, 0.0
 
     def weigh(self, now: float) -> float:
-        """Number of requests that the label of one admitted now represents; 0 if it is not learned from.
+        """Weight of the label of a request admitted now: the number of requests that it represents. 0 if it is not
+        learned.
 
-        The choice is made at admission, not at the label: the misses of a burst come all at once.
+        The choice is made at admission, not when the label comes. The labels of misses come in bursts, so a rate limit
+        there would drop more misses than successes.
         """
         if not self._pace.due(now):
             self._skipped += 1

@@ -4,9 +4,9 @@
     TPOT  = S / (1 - u),  u = c3 x prompt tokens sent to the replica per second
     TTFT  = t0 + t1 W + t2 p + t3 S                      W: prompt tokens before it; p: its own
 
-The coefficients c are learned from finished answers. The time per token is regressed on the mean load during the
-answer and on the prompt tokens read meanwhile. Chunks of prompts share the steps: S + c3 x prompt tokens per step. The
-coefficients t are learned from first tokens.
+The coefficients c are learned from answers. Their time per step is regressed on the mean load during the answer and on
+the prompt tokens read meanwhile. Chunks of prompts are read in the same steps, so the regression is on S + c3 x prompt
+tokens per step. The coefficients t are learned from the times to first tokens.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Final
 from gateway.core.forecast.regression import FIRST, NonNegative
 from gateway.core.stats import Pace
 
-# Units in which coefficients are of one size: prompt tokens and decoding sequences in thousands, context tokens in
-# hundreds of thousands. Priors are on the slow side: a small model on one card.
+# These units make all coefficients similar in size: prompt tokens and decoding sequences in thousands, context tokens
+# in hundreds of thousands. The priors are rather slow: a small model on one card.
 TOKENS: Final = 1e-3
 DECODES: Final = 1e-3
 CONTEXT: Final = 1e-5
@@ -26,20 +26,22 @@ STEP_PRIOR = (0.02, 0.15, 0.03, 0.15)
 TTFT_PRIOR = (0.05, 0.15, 0.15, 1.5)
 RATE_TAU_S: Final = 5.0
 STEP_AND_A_HALF: Final = 1.5
-"""Half of the step that is under way, and one of its own."""
+"""Steps from sent to first token besides reading prompts: on average half of the step under way, and one step of its
+own.
+"""
 MAX_BUSY: Final = 0.8
-"""Upper bound on the share of a step that prompts take for long."""
+"""Upper bound on u, the share of time that an engine spends on prompts."""
 SAMPLES_PER_S: Final = 50.0
-"""Samples learned per second at most: more would teach nothing, at the same cost each."""
+"""At most this many samples are learned per second. More would cost time and teach nothing."""
 LOWER: Final = 0.1
 HIGHER: Final = 0.0125
-"""Weights of a load below (`LOWER`) and above the low end: the low end is the 1/9 expectile, with about one load in
-four below it.
+"""Step sizes with which `_low` follows a load below it (`LOWER`) or above it (`HIGHER`). Their ratio makes `_low` the
+1/9 expectile: about one load in four is lower.
 """
 
 
 class LatencyModel:
-    """Learned costs of a pool."""
+    """Learned costs of the typical replica of one pool."""
 
     __slots__ = (
         "_low",
@@ -62,27 +64,30 @@ class LatencyModel:
     def __init__(self) -> None:
         self.step = NonNegative(STEP_PRIOR)
         self._low = (0.0, 0.0, 0.0)
-        """Low end of the loads from which steps were learned."""
+        """Low end of the loads from which steps were learned: decodes, context tokens, prompt tokens per step, in model
+        units.
+        """
         self.ttft = NonNegative(TTFT_PRIOR)
         self.lessons = 0.0
-        """Weight of the samples of `residual`."""
+        """Total weight of the samples in `residual`."""
         self.residual = 0.0
-        """Mean log-ratio of time per token to its forecast: the speeds of replicas are relative to it."""
+        """Mean log(time per token / its forecast) of the pool. The speed of a replica is its own mean minus this one.
+        """
         self.stay_s = 0.0
-        """Mean time from dispatch to end; 0: not known."""
+        """Mean seconds from dispatch to end; 0 until known."""
         self.decode_s = 0.0
-        """Mean time from first token to end."""
+        """Mean seconds from first token to end; 0 until known."""
         self.merged = 0.0
-        """Share (0-1) of recent answers with several tokens to an event."""
+        """Share (0-1) of recent answers that had several steps in one event."""
         self.pace = Pace(SAMPLES_PER_S)
         self.queued_backlog = self.queued_decodes = self.queued_context = self.queued_slot_s = 0.0
-        """Mean load at their replica when queued requests were sent."""
+        """Mean load that queued requests met at their replica when they were sent."""
         self._rate = self._rate_at = 0.0
 
     def step_s(self, decodes: float, context: float) -> float:
-        """Seconds of a step without prompts.
+        """Seconds of a step that reads no prompts, under this load (sequences, context tokens).
 
-        If the fit gives all time to prompts, the step of the lightest load learned.
+        If the fit attributes all time to prompts, it is the step under the lightest load seen.
         """
         c0, c1, c2, _ = self.step.coefficients
         low = self._low
@@ -90,55 +95,63 @@ class LatencyModel:
         return step_s if step_s > 0.0 else self.typical_step_s(0.0, 0.0, 0.0)
 
     def learn_step(self, decodes: float, context: float, prefill: float, seen_s: float, weight: float) -> None:
-        """Steps took `seen_s` each under this load, in the units of the coefficients."""
+        """Learn that steps took `seen_s` seconds each under this load, which is in model units. `weight`: 0-1."""
         self.step.add(decodes, context, prefill, seen_s, weight)
         a, b, c = self._low
         self._low = _expectile(a, decodes), _expectile(b, context), _expectile(c, prefill)
 
     def typical_step_s(self, decodes: float, context: float, prefill: float) -> float:
-        """Seconds of a step under this load, which is raised to the low end of the loads learned from.
+        """Seconds of a step under this load (model units). A load below the loads seen is raised to their low end.
 
-        Below that end the coefficients cannot be told apart. If all replicas are full, chance decides which coefficient
-        gets the time, and a nearly idle replica's step would be predicted as 0.
+        Below the loads seen, the coefficients cannot be told apart. If all replicas are full, chance decides which
+        coefficient explains the time. Then the step of a nearly idle replica could be predicted as 0.
         """
         a, b, c = self._low
         return max(self.step.predict(max(a, decodes), max(b, context), max(c, prefill)), 1e-9)
 
     def tpot_s(self, step_s: float, prompts_per_s: float) -> float:
-        """Time per token at a replica that is sent so many prompt tokens per second."""
+        """Seconds per token at a replica. `step_s`: a step without prompts. `prompts_per_s`: prompt tokens sent to the
+        replica.
+        """
         return step_s / (1.0 - min(MAX_BUSY, self.step.coefficients[3] * TOKENS * prompts_per_s))
 
     def prompts_per_s(self, now: float) -> float:
-        """Prompt tokens sent to all replicas, per second."""
+        """Prompt tokens per second sent to all replicas of the pool together."""
         return self._rate * math.exp((self._rate_at - now) / RATE_TAU_S) / RATE_TAU_S
 
     def ttft_s(self, backlog: float, prompt_tokens: int, step_s: float) -> float:
-        """Seconds from sent to first token. Before first tokens are learned, it is derived from steps."""
+        """Seconds from sent to first token. `backlog`: unread prompt tokens ahead. Before enough first tokens are seen,
+        it is derived from steps.
+        """
         if self.ttft.samples < FIRST:
             return STEP_AND_A_HALF * step_s + self.prompt_token_s() * (backlog + prompt_tokens)
         return self.ttft.predict(backlog * TOKENS, prompt_tokens * TOKENS, step_s)
 
     def prompt_token_s(self) -> float:
-        """Seconds to read one prompt token: the larger of the TTFT's costs per own token and per earlier token."""
+        """Seconds to read one prompt token. The TTFT model has a cost per own token and one per earlier token; this is
+        the larger.
+        """
         if self.ttft.samples < FIRST:
             return max(self.step.coefficients[3], 1e-3) * TOKENS
         _, before, own, _ = self.ttft.coefficients
-        return max(max(before, own), 1e-3) * TOKENS  # with three arguments, `max` would make objects of them
+        return max(max(before, own), 1e-3) * TOKENS  # compiled, `max` of three arguments would box the floats
 
     def sent(self, prompt_tokens: int, now: float) -> None:
-        """Prompt tokens went to a replica of the pool."""
+        """Count prompt tokens that were sent to a replica of the pool."""
         self._rate = self._rate * math.exp((self._rate_at - now) / RATE_TAU_S) + prompt_tokens
         self._rate_at = now
 
     def met(self, backlog: float, decodes: int, context: int, slot_s: float) -> None:
-        """A queued request met this load: unread prompt tokens, sequences, their context, wait for a slot."""
+        """Learn the load that a queued request met when it was sent: unread prompt tokens, sequences, their context
+        tokens, and the wait for a seat.
+        """
         self.queued_backlog += 0.05 * (backlog - self.queued_backlog)
         self.queued_decodes += 0.05 * (decodes - self.queued_decodes)
         self.queued_context += 0.05 * (context - self.queued_context)
         self.queued_slot_s += 0.05 * (slot_s - self.queued_slot_s)
 
     def forget(self) -> None:
-        """Keep the newest quarter of the samples."""
+        """Keep only the newest quarter of the samples, after an alarm of drift."""
         self.ttft.forget()
         self.step.forget()
 

@@ -8,11 +8,11 @@ from typing import Final
 from gateway.core.forecast.regression import solve
 
 FORGET: Final = 0.9998
-"""Weight that a label keeps when the next one comes: about the last 5,000 count."""
+"""Each new label multiplies the weight of all earlier labels by this, so about the last 5,000 count."""
 BATCH: Final = 32
 """Labels per Newton step."""
 PRIOR_INFORMATION: Final = 20.0
-"""Permanent weight of the prior, equal to about 200 labels, each of which adds p(1 - p) x feature^2."""
+"""Permanent weight of the prior, in units of p(1 - p) x feature^2. It equals about 200 labels."""
 MAX_LOGIT: Final = 8.0
 SIZE: Final = 5
 Weights = tuple[float, float, float, float, float]
@@ -28,7 +28,7 @@ def logistic(x: float) -> float:
 
 
 def logit(p: float) -> float:
-    """The inverse of `logistic`, within +-MAX_LOGIT."""
+    """The inverse of `logistic`, clamped to +-MAX_LOGIT."""
     if p <= 0.0:
         return -MAX_LOGIT
     if p >= 1.0:
@@ -37,14 +37,15 @@ def logit(p: float) -> float:
 
 
 class Logistic:
-    """P(label) = logistic(w0 + w1 a + w2 b + w3 c + w4 d): an online Newton method that forgets, but never its prior.
+    """P(label) = logistic(w0 + w1 a + w2 b + w3 c + w4 d), by an online Newton method that forgets labels but never its
+    prior.
 
     With the information L and the weights w, a batch of labels y with features x (the first of them 1) gives
 
         L' = f L + (1 - f) R + sum p (1 - p) x x'
         w' = w + L'^-1 [(1 - f) R (w0 - w) + sum (y - p) x]        f: FORGET to the number of labels
 
-    so that a weight without new labels returns to the prior w0 instead of drifting (stabilised forgetting, Kulhavy).
+    So a weight without new labels returns to the prior w0 instead of drifting (stabilised forgetting, Kulhavy).
     """
 
     __slots__ = ("_batch", "_information", "_prior", "labels", "weights")
@@ -63,7 +64,7 @@ class Logistic:
         return w0 + w1 * a + w2 * b + w3 * c + w4 * d
 
     def add(self, features: Features, p: float, label: bool, weight: float = 1.0) -> None:
-        """Learn a label that had probability `p`. `weight`: one over the probability that it was sampled."""
+        """Learn a label that was forecast with probability `p`. `weight`: 1 / P(the label was sampled)."""
         self.labels += 1
         self._batch.append((features, weight * ((1.0 if label else 0.0) - p), weight * max(p * (1.0 - p), 1e-4)))
         if len(self._batch) == BATCH:
@@ -87,7 +88,9 @@ class Logistic:
         self._batch = []
 
     def _sum_up(self) -> tuple[list[float], list[float]]:
-        """Gradient of the batch, and the upper triangle of its information by rows. Written out for speed."""
+        """Gradient of the batch, and the upper triangle of its information matrix by rows. The loops are written out
+        for speed.
+        """
         g1 = ga = gb = gc = gd = 0.0
         h11 = h1a = h1b = h1c = h1d = haa = hab = hac = had = hbb = hbc = hbd = hcc = hcd = hdd = 0.0
         for (a, b, c, d), error, h in self._batch:

@@ -1,12 +1,12 @@
 """Output length: quantiles of output tokens per route, learned as tokens stream.
 
-An answer that is open, was cut, or reached its cap is censored: its length is only a lower bound. So the product-limit
-estimator is used: the share of the answers with so many tokens that ended there (Kaplan and Meier 1958). If only ended
-answers counted, a model that begins to ramble would be noticed too late. Cut answers that counted as complete would
-make the rest look short.
+An answer that is under way, was cut, or reached its cap is censored: its length is only a lower bound. So the
+product-limit estimator is used (Kaplan and Meier 1958): for each length, the share of the answers that reached it and
+ended there. If only ended answers counted, a model that begins to ramble would be noticed too late. If cut answers
+counted as complete, lengths would be underestimated.
 
-Tokens are counted by edges. An answer censored between two edges counts half at risk there, as in life tables (Cutler
-and Ederer 1958).
+Lengths are counted in bins between edges. An answer censored within a bin counts half in that bin, as in life tables
+(Cutler and Ederer 1958).
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from gateway.core.stats import edge_of, log_edges
 
 EDGES: Final = log_edges(1.0, 65536.0, 0.12)
 SHRINK: Final = 20.0
-"""Weight of a bucket's parent, in answers."""
+"""The estimate of the broader kind counts as much as this many answers of a bucket's own."""
 OWN: Final = 10.0 * SHRINK
-"""With this many answers of its own a bucket no longer follows each update of its parent."""
+"""A bucket with this many answers of its own no longer follows each update of its parent."""
 REFRESH: Final = 256
-"""A bucket counts its events after this many at the latest, earlier after an eighth of its answers."""
+"""New answers are counted in batches: of an eighth of the bucket's answers, but at most of this many."""
 PASSING: Final = 0.1
-"""There, weight of an answer that goes on relative to one that has ended."""
+"""An answer that passed an edge and goes on fills a batch by this much, an ended answer by 1."""
 KEEP: Final = 2000.0
-"""Approximate memory in answers: counts are halved when there are twice as many."""
+"""Memory in answers: when a bucket has twice as many, its counts are halved."""
 LONG: Final = 0.99
 MIN_KNOWN: Final = 500.0
-"""Answers that a model and tier need before a length can be overlong."""
+"""Before a (model, tier) has this many answers, no answer counts as overlong."""
 PRIOR_TOKENS = (16.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
-"""Lengths that are equally likely before any answer."""
+"""Prior: before any answer, these lengths are equally likely."""
 
 
 class Bucket:
-    """Output lengths of one kind of request, shrunk towards those of the broader kind above it."""
+    """Output lengths of one kind of request, shrunk towards the lengths of the broader kind, its parent."""
 
     __slots__ = (
         "_above",
@@ -58,21 +58,21 @@ class Bucket:
         self._parent = parent
         self._root: Bucket = self if parent is None else parent._root
         self._taken = 0
-        """Number of updates; the root has those of all buckets."""
+        """Number of updates; the root counts the updates of all buckets."""
         self._as_of = -1
-        """Updates of the root that the table includes."""
+        """The root's number of updates when the table was last rebuilt."""
         self._ended = [0.0] * (len(EDGES) + 1)
         """Number of answers that ended between edge i - 1 and edge i."""
         self._passed = [0.0] * (len(EDGES) + 1)
-        """Answers that passed edge i, minus those that passed edge i - 1."""
+        """Number of answers that passed edge i, minus the number that passed edge i - 1."""
         self._fresh: list[tuple[int, int, bool]] = []
         self._due = 0.0
         self._above: list[float] = []
         """The table: P(output > edge i)."""
         self._longest = 0
-        """The last bin that any answer has reached, in this bucket or above."""
+        """The last bin that any answer has reached, in this bucket or its parents."""
         self.seen = 0.0
-        """Answers counted so far, open ones included."""
+        """Answers counted so far, including those under way."""
         self._median = self._mean = 1.0
         self._rest: list[float] = []
         """Integral of P(output > tokens) from edge i on."""
@@ -82,7 +82,7 @@ class Bucket:
 
     @property
     def median(self) -> float:
-        """Output tokens that half of the answers do not exceed."""
+        """Median output tokens of an answer."""
         self._look()
         return self._median
 
@@ -97,15 +97,21 @@ class Bucket:
         self._look()
         i = edge_of(EDGES, float(tokens))
         if i >= self._longest or self._above[i] <= 0.0:
-            return 0.5 * tokens  # longer than any seen: as for scale-free lengths
+            # longer than any answer seen: assume a power law, by which the rest grows with the length
+            return 0.5 * tokens
         return (EDGES[i] - tokens) + self._rest[i] / self._above[i]
 
     def add(self, tokens: int, told: int = 0) -> None:
-        """An answer ended by itself after `tokens` (>= 1). `told`: edges that `passes` already counted for it."""
+        """Learn that an answer ended by itself after `tokens` (>= 1). `told`: edges that `passes` already counted for
+        it.
+        """
         self._see(told, _bin(tokens), True)
 
     def passes(self, tokens: int, told: int) -> int:
-        """An answer has `tokens` so far, and goes on or was cut. Returns its passed edges; `told`: those before."""
+        """Learn that an answer reached `tokens`, and goes on or was cut.
+
+        `told`: the number of passed edges that the last call returned, at first 0. Returns the new number.
+        """
         if tokens <= EDGES[told]:
             return told
         index = _bin(tokens)
@@ -114,7 +120,7 @@ class Bucket:
         return index
 
     def is_long(self, tokens: int) -> bool:
-        """Whether 99% of the answers are shorter; False before there are enough answers."""
+        """Whether 99% of the answers are shorter; False until there are enough answers."""
         known = self if self._parent is None else self._parent
         return known.seen >= MIN_KNOWN and tokens > self.quantile(LONG)
 
@@ -126,7 +132,7 @@ class Bucket:
             self._fresh, self._due = [], 0.0
 
     def _take(self, fresh: list[tuple[int, int, bool]]) -> None:
-        """Count answers, here and in every bucket above."""
+        """Count answers in this bucket and all its parents."""
         for told, index, ended in fresh:
             self._count(told, index, ended)
             if told == 0:
@@ -150,7 +156,7 @@ class Bucket:
             self._longest = index
 
     def _look(self) -> None:
-        """Rebuild the table if any bucket was updated, since all buckets borrow from the root.
+        """Rebuild the table if any bucket was updated, since all buckets are shrunk towards the root.
 
         The table depends on the counts alone, not on when it is read: a read must not change later results.
         """
@@ -176,7 +182,7 @@ class Bucket:
             risk = max(known, 0.5 * (came + known))
             came = max(0.0, passed)
             if broader:
-                # The bucket above adds the weight of SHRINK answers, even in bins that no answer here has reached.
+                # The parent adds the weight of SHRINK answers, also in bins that no answer of this bucket has reached.
                 after = SHRINK * broader[i]
                 risk += before
                 ended += before - after
@@ -194,7 +200,7 @@ class Bucket:
         self._median = self.quantile(0.5)
 
     def exceeds(self, tokens: float) -> float:
-        """P(output > tokens), between edges by interpolation."""
+        """P(output > tokens), interpolated linearly between edges."""
         i = edge_of(EDGES, tokens)
         if i >= len(EDGES):
             return 0.0
@@ -204,7 +210,7 @@ class Bucket:
         return high_p + (low_p - high_p) * (tokens - low) / (EDGES[i] - low)
 
     def quantile(self, q: float) -> float:
-        """Output tokens that a share `q` (0-1) of answers does not exceed, at most the longest seen."""
+        """The `q` quantile (0-1) of output tokens, at most the length of the longest answer seen."""
         self._look()
         low, high = 0, self._longest
         above = self._above
@@ -220,10 +226,11 @@ class Bucket:
         return max(1.0, lowest + (EDGES[low] - lowest) * min(1.0, max(0.0, share)))
 
     def longest(self, quantile: float, up_to: int | None) -> float:
-        """Tokens that certainly more than 1 - `quantile` of the answers with at most `up_to` tokens exceed.
+        """A cautious `quantile` (0-1) of output tokens, over the answers with at most `up_to` tokens; None: over all
+        answers.
 
-        It is below the true quantile by two standard errors. An overestimated tail, seen in few answers, would leave
-        replicas empty.
+        It is two standard errors below the estimated quantile. If few answers made the tail look too long, replicas
+        would be left empty.
         """
         spread = 2.0 * math.sqrt(quantile * (1.0 - quantile) / max(1.0, self.seen))
         low = max(0.5, quantile - spread)
@@ -237,30 +244,35 @@ def _bin(tokens: int) -> int:
 
 
 class OutputLengths:
-    """Buckets by (model, tier, power of two of the prompt's length), below (model, tier), below the model, below all.
+    """Buckets of output lengths in four levels: all requests, by model, by (model, tier), by (model, tier, prompt
+    length).
 
-    A bucket with few answers borrows from the one above it.
+    Prompt lengths are grouped by powers of two. A bucket with few answers follows its parent, one level up.
     """
 
     def __init__(self) -> None:
         self._root = Bucket(None)
         self._buckets: dict[tuple[str, str], dict[int, Bucket]] = {}
-        """By model and tier, then by bits of the prompt's length; -1: of any length. Tier "": any tier."""
+        """By (model, tier), then by the number of bits of the prompt's length. -1 stands for any length, tier "" for
+        any tier.
+        """
         self._of_tier: dict[str, list[Bucket]] = {}
-        """Those of any length, by tier."""
+        """The buckets for prompts of any length, by tier."""
 
     def __len__(self) -> int:
         return sum(len(group) for group in self._buckets.values())
 
     def bucket(self, model: str, tier: str, prompt_tokens: int) -> Bucket:
-        """The narrowest bucket of such a request, created if it is the first of its kind. For learning."""
+        """The narrowest bucket of such a request, for learning. It is created if it does not exist."""
         bits = prompt_tokens.bit_length()
         group = self._buckets.get((model, tier))
         found = None if group is None else group.get(bits)
         return found if found is not None else self._new(model, tier, bits)
 
     def known(self, model: str, tier: str, prompt_tokens: int) -> Bucket:
-        """The narrowest existing bucket for such a request. A new one would predict the same as its parent."""
+        """The narrowest existing bucket of such a request, for forecasts. A new bucket would predict the same as its
+        parent.
+        """
         group = self._buckets.get((model, tier)) or self._buckets.get((model, ""))
         if group is None:
             return self._root
@@ -268,7 +280,7 @@ class OutputLengths:
         return found if found is not None else group[-1]
 
     def longest(self, tier: str, quantile: float, up_to: int | None) -> float | None:
-        """The largest `Bucket.longest` of this tier over all models; None before there are answers."""
+        """The largest `Bucket.longest` over all models of this tier; None until there are answers."""
         found = [bucket.longest(quantile, up_to) for bucket in self._of_tier.get(tier, ()) if bucket.seen]
         return max(found, default=None)
 

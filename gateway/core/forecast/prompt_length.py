@@ -1,4 +1,4 @@
-"""Prompt length in tokens, estimated from bytes by the ratios that engines report."""
+"""Estimates the tokens of a prompt from its bytes. The ratio is learned from the token counts that engines report."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from typing import Final
 
 # Before anything is learned: English text is about 4 bytes per token, code about 3. CJK text has about one token per
-# character of 3 bytes. The prior errs high for the high estimate, and low for the low one.
+# character of 3 bytes. The high prior is above these ratios, the low prior below them.
 PRIOR_HIGH: Final = 0.40
 PRIOR_LOW: Final = 0.12
 HIGH_QUANTILE: Final = 0.98
@@ -17,9 +17,9 @@ MAX: Final = 4096
 
 
 class QuantileTracker:
-    """A running quantile of positive samples, by stochastic approximation (Robbins-Monro) on their logarithm.
+    """A running quantile of positive samples, by stochastic approximation (Robbins-Monro) of their logarithms.
 
-    The step shrinks as 1/n down to a floor, so it learns fast and keeps following drift.
+    The step shrinks as 1/n down to a floor, so the quantile is learned fast and still follows drift.
     """
 
     __slots__ = ("_down", "_n", "_quantile", "_up", "value")
@@ -36,7 +36,8 @@ class QuantileTracker:
         if self._n * MIN_STEP < 1.0:
             self._n += 1
             step = max(1.0 / (self._n + 1), MIN_STEP)
-            # A step on the logarithm is a factor on the value; once small enough, it stays the same.
+            # A step of the logarithm multiplies the value. The two factors are stored, since the step stays at its
+            # floor.
             self._up = math.exp(step * self._quantile)
             self._down = math.exp(-step * (1.0 - self._quantile))
         self.value *= self._up if sample > self.value else self._down
@@ -57,19 +58,19 @@ class _Ratio:
 
 
 class PromptEstimator:
-    """Low and high estimates of prompt tokens from prompt bytes, per model and power-of-two length bucket.
+    """Low and high estimates of prompt tokens from prompt bytes, by model and by power of two of the bytes.
 
-    Buckets are needed because the chat template is a fixed cost that dominates short prompts. A ratio learned from
-    short prompts would send long ones to the wrong pool. A bucket without samples uses its nearest shorter neighbour
-    that has some, else the prior. Under a catch-all, clients may invent model names: beyond `MAX` ratios the oldest is
-    forgotten.
+    The lengths are kept apart, because the chat template adds a fixed number of tokens, which dominates short prompts.
+    A ratio learned from short prompts would send long prompts to the wrong pool. A length without samples uses the next
+    shorter length that has some, or else the prior. If the policy accepts any model name, clients may invent names:
+    beyond `MAX` ratios the oldest is forgotten.
     """
 
     def __init__(self) -> None:
         self._ratios: dict[tuple[str, int], _Ratio] = {}
 
     def estimate(self, model: str, prompt_bytes: int) -> tuple[int, int]:
-        """(low, high): about 2% of prompts are shorter than the first and 2% longer than the second."""
+        """Estimated tokens (low, high): about 2% of prompts have fewer than `low`, and about 2% more than `high`."""
         bucket = prompt_bytes.bit_length()
         ratio = self._ratios.get((model, bucket))
         if ratio is None:
@@ -82,7 +83,7 @@ class PromptEstimator:
         return int(prompt_bytes * min(ratio.low.value, ratio.high.value)), int(prompt_bytes * ratio.high.value) + 1
 
     def learn(self, model: str, prompt_bytes: int, prompt_tokens: int) -> None:
-        """An engine counted `prompt_tokens` in a prompt of `prompt_bytes`."""
+        """Learn that an engine counted `prompt_tokens` in a prompt of `prompt_bytes`."""
         if prompt_bytes <= 0 or prompt_tokens <= 0:
             return
         key = (model, prompt_bytes.bit_length())

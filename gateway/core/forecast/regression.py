@@ -5,24 +5,25 @@ from __future__ import annotations
 from typing import Final
 
 BLOCK: Final = 40
-"""Samples after which the coefficients are fitted again."""
+"""The coefficients are fitted again after each block of this many samples."""
 BLOCKS: Final = 10
-"""The window: the last 400 samples."""
+"""Blocks in the window: the last 400 samples count."""
 FIRST: Final = 10
-"""Samples before the first fit."""
+"""Number of samples at the first fit."""
 NOISE: Final = 0.3
-"""Relative error of one sample, compared with 1 for the prior. It sets how soon samples outweigh the prior."""
+"""Assumed relative error of one sample; the prior's is 1. The ratio sets how soon samples outweigh the prior."""
 
 Coefficients = tuple[float, float, float, float]
 Sums = list[float]
-"""The normal equations: the upper triangle of X'WX by rows, each followed by its element of X'Wy."""
+"""The normal equations: the upper triangle of X'WX by rows, and after each row its element of X'Wy."""
 
 
 class NonNegative:
     """y = c0 + c1 a + c2 b + c3 c, fitted so that the *relative* error is small, with every coefficient >= 0.
 
-    Each sample weighs one over the square of its expected value. Each coefficient is shrunk towards its prior (ridge).
-    Samples are summed by block and never subtracted, so rounding errors do not add up.
+    The weight of a sample is 1 / (expected value)^2. Each coefficient is shrunk towards its prior (ridge regression).
+    Sums are made block by block and old blocks are dropped whole. Nothing is subtracted, so rounding errors do not add
+    up.
     """
 
     __slots__ = ("_blocks", "_new", "_priors", "coefficients", "samples")
@@ -41,14 +42,16 @@ class NonNegative:
         return c0 + c1 * a + c2 * b + c3 * c
 
     def add(self, a: float, b: float, c: float, y: float, weight: float) -> None:
-        """Learn that these features gave `y` (> 0). `weight` (0-1]: confidence in the sample."""
+        """Learn a sample: the features, and the value `y` (> 0) that was measured. `weight` (0-1]: confidence in the
+        sample.
+        """
         self._new.append((a, b, c, y, weight))
         self.samples += 1
         if len(self._new) == BLOCK or self.samples == FIRST:
             self._fit()
 
     def forget(self) -> None:
-        """Keep the newest quarter of the samples: the others are outdated."""
+        """Keep only the newest quarter of the samples, because the older ones are outdated."""
         del self._blocks[: len(self._blocks) - BLOCKS // 4]
 
     def _fit(self) -> None:
@@ -72,10 +75,13 @@ class NonNegative:
         self.coefficients = (c0, c1, c2, c3)
 
     def _sum_up(self) -> Sums:
-        """Sums of the samples since the last full block. Written out, since this is the only loop over all samples."""
+        """Sums of the samples since the last full block. The sums are written out for speed: this is the only loop over
+        all samples.
+        """
         s11 = s1a = s1b = s1c = s1y = saa = sab = sac = say = sbb = sbc = sby = scc = scy = 0.0
         for a, b, c, y, weight in self._new:
-            # A weight by y itself would favour samples that happen to be short.
+            # Weights by y itself would favour samples that are short by chance. So y is only used to bound the expected
+            # value.
             expected = min(max(self.predict(a, b, c), y / 3.0), y * 3.0)
             w = weight / (expected * expected)
             wa, wb, wc = w * a, w * b, w * c
@@ -101,7 +107,7 @@ def nnls(matrix: list[list[float]], target: list[float]) -> list[float]:
     n = len(target)
     x = solve(matrix, target, list(range(n)))
     if min(x) >= 0.0:
-        return x  # as almost always
+        return x  # the unconstrained solution is feasible, as almost always
     x = [0.0] * n
     passive: list[int] = []
     for _ in range(3 * n):
@@ -109,7 +115,7 @@ def nnls(matrix: list[list[float]], target: list[float]) -> list[float]:
         for i in range(n):
             if i not in passive:
                 slope = target[i] - sum(matrix[i][j] * x[j] for j in passive)
-                # Scaled by the diagonal, so that the unit of a feature does not matter.
+                # The slope is scaled by the diagonal, so that the unit of a feature does not matter.
                 slope /= matrix[i][i] ** 0.5
                 if slope > steepest + 1e-9 * abs(target[i]):
                     entering, steepest = i, slope

@@ -7,27 +7,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from gateway.core.request import Record
+
 WINDOW: Final = 3000
-"""Latest labels from which reliability is computed."""
+"""Reliability is computed from this many of the latest labels."""
 BINS: Final = 15
 
 
 @dataclass(frozen=True, slots=True)
 class Reliability:
-    """Reliability of the probabilities of the last labels. `bins`: (labels, mean probability, share that came true)."""
+    """How well probabilities agreed with the last labels. `bins`: (number of labels, mean probability, share of true
+    labels).
+    """
 
     labels: int
     base_rate: float
     ece: float
-    """Mean |probability - share| over bins of equal mass."""
+    """Expected calibration error: mean |probability - share of true labels| over bins of equal size."""
     brier: float
     skill: float
     """1 - Brier score / Brier score of always forecasting the base rate; 0 if the latter is 0."""
     bins: tuple[tuple[int, float, float], ...]
 
 
+def wait_label(record: Record) -> tuple[float, bool] | None:
+    """P(refused after waiting), and whether it was refused; None without a wait or a forecast."""
+    return None if record.in_vain is None else (record.in_vain, not record.attempts)
+
+
 def reliability(pairs: Sequence[tuple[float, bool]], bins: int = BINS) -> Reliability:
-    """Reliability of (probability, label) pairs, in bins of equal mass."""
+    """Reliability of (probability, label) pairs, in bins of equal size."""
     n = len(pairs)
     if not n:
         return Reliability(0, 0.0, 0.0, 0.0, 0.0, ())
@@ -64,5 +73,5 @@ class Scores:
         self._pairs.append((probability, label))
 
     def read(self) -> Reliability:
-        """Reliability over the window. It sorts the window, so it is too slow for the request path."""
+        """Reliability over the window. It sorts all labels, so it is too slow for the request path."""
         return reliability(list(self._pairs))

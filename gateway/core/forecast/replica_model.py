@@ -14,19 +14,25 @@ from gateway.core.forecast.severity import Severity
 from gateway.core.stats import Pace
 
 FIRST_STEPS: Final = 8
-"""Steps of an answer before the first lesson on costs: waiting for its end may take minutes."""
+"""The pool first learns from an answer under way after this many steps, because its end may be minutes away."""
 SPEED_BOUND: Final = math.log(8.0)
-"""A part of a card, or a throttled one, is up to eight times slower than its neighbours."""
+"""Learned log-speeds are clamped to this. A share of a GPU, or a throttled GPU, is up to eight times slower than
+others.
+"""
 SPEED_SPREAD: Final = 0.1
-"""Differences of log-speed below this are mostly chance, and are shrunk. Larger ones stand."""
+"""Log-speed differences below this are mostly chance and are shrunk towards 0. Larger ones are kept."""
 SPEED_PRIOR: Final = 4.0
-"""Lessons that the prior speed counts as: a cold replica's first answers under way show its speed within seconds."""
+"""The prior speed counts as this many samples. It is small, so that a cold replica's first answers show its speed
+within seconds.
+"""
 SLOWNESS_STEPS: Final = 2.0
-"""Steps of slowness to a factor of two. With four, chance made like replicas unlike: half of an overload was shed."""
+"""Slowness is rounded to this many steps per factor of two. With four, equal replicas differed by chance, and half of
+an overload was shed.
+"""
 SCRAPE_TAU_S: Final = 5.0
 REPLICA_SAMPLES_PER_S: Final = 5.0
 HEAD_SHARE: Final = 0.9
-"""Largest share of a prompt that counts as read before its first token comes."""
+"""Before its first token comes, at most this share of a prompt counts as read."""
 
 
 class ReplicaModel:
@@ -56,11 +62,11 @@ class ReplicaModel:
     def __init__(self, costs: LatencyModel, now: float) -> None:
         self.costs = costs
         self.factor = 1.0
-        """Time per token of the replica over that of its pool."""
+        """Time per token of this replica divided by that of its pool's typical replica."""
         self.lessons = 0.0
-        """Weight of the samples of its speed."""
+        """Total weight of the samples in `residual`."""
         self.residual = 0.0
-        """Mean logarithm of its time per token over expected."""
+        """Mean log(time per token / time expected at the pool's typical replica)."""
         self.pace = Pace(REPLICA_SAMPLES_PER_S)
         self.decodes = 0
         self.context = 0
@@ -68,29 +74,30 @@ class ReplicaModel:
         self.context_s = 0.0
         self._at = now
         self.prefilled = 0.0
-        """Prompt tokens of all prompts read so far."""
+        """Sum of the tokens of all prompts that the engine has read."""
         self._reading: dict[int, tuple[int, float]] = {}
-        """Unread prompts by attempt, oldest first: tokens, and the time at which they count as read."""
+        """Unread prompts by attempt id, oldest first: (tokens, time at which the prompt counts as read)."""
         self.unread = 0
-        """Tokens of these prompts."""
+        """Sum of the tokens in `_reading`."""
         self._head_at = now
-        """When the engine began to read the oldest of these."""
+        """When the engine began to read the oldest unread prompt."""
         self._foreign = 0.0
-        """Requests in a scrape beyond our own, from other gateways."""
+        """Requests in scrapes that are not our own, but come from other gateways; a running mean."""
         self._foreign_at = now
         self._most = self._full = 0
-        """Seats of the engine: the same number ran in two scrapes in a row while others waited in it.
+        """`_most`: seats of the engine, 0 until known. They are known if two scrapes in a row show the same number
+        running while others wait.
 
-        After a single scrape, a waiting request may just have been waiting for the next step. 0: not known.
+        One scrape is not enough, since a request may wait only for the next step.
         """
 
     @property
     def slowness(self) -> float:
-        """`factor` in steps, for the router: replicas that are about equally fast tie."""
+        """`factor` rounded to coarse steps. So replicas that are about equally fast tie in routing."""
         return math.exp2(round(SLOWNESS_STEPS * math.log2(self.factor)) / SLOWNESS_STEPS)
 
     def advance(self, in_flight: int, held_tokens: int, now: float) -> None:
-        """Integrate the load since its last change, and take on the present load, by our own counts."""
+        """Add the load since its last change to the time integrals, and set the present load from our own counts."""
         passed = now - self._at
         if passed > 0.0:
             self.decodes_s += self.decodes * passed
@@ -100,7 +107,9 @@ class ReplicaModel:
         self.context = max(0, held_tokens - self.unread)
 
     def scraped(self, waiting: int, running: int, in_flight: int, now: float) -> None:
-        """A scrape gave the requests that wait and run in the engine, of which `in_flight` were ours."""
+        """Learn from a scrape the numbers of waiting and running requests in the engine. `in_flight` of them are
+        ours.
+        """
         self._foreign += 0.5 * (waiting + running - in_flight - self._foreign)
         self._foreign_at = now
         if running > self._most:
@@ -110,7 +119,7 @@ class ReplicaModel:
         self._full = running if waiting > 0 else 0
 
     def foreign(self, now: float) -> float:
-        """Requests of others, discounted by the age of the scrape that saw them."""
+        """Requests of other gateways, discounted by the age of the last scrape."""
         if self._foreign < 1.0:
             return 0.0
         return self._foreign * math.exp((self._foreign_at - now) / SCRAPE_TAU_S)
@@ -122,7 +131,9 @@ class ReplicaModel:
         return (in_flight + 1.0 - self._most) * self.costs.decode_s / self._most
 
     def backlog(self, now: float) -> float:
-        """Unread prompt tokens ahead of a newcomer, less the part of the first prompt that is probably read."""
+        """Unread prompt tokens ahead of a new request. The part of the oldest prompt that is probably read is
+        subtracted.
+        """
         unread, since = self.unread, self._head_at
         for tokens, read_by in self._reading.values():
             if read_by > now:
@@ -134,7 +145,9 @@ class ReplicaModel:
         return 0.0
 
     def begin(self, attempt_id: int, prompt_tokens: int, read_by: float, now: float) -> None:
-        """An attempt was sent. `read_by`: when its prompt counts as read; inf if a first token will show it."""
+        """Add the prompt of an attempt that was sent. `read_by`: time at which it counts as read; inf if a first token
+        will show it.
+        """
         due = []
         for _, until in self._reading.values():
             if until > now:
@@ -148,13 +161,13 @@ class ReplicaModel:
         self.unread += prompt_tokens
 
     def read(self, attempt_id: int, now: float) -> None:
-        """The prompt of an attempt is read, and so are all earlier ones: engines read in order of arrival."""
+        """Mark the prompt of an attempt, and all earlier prompts, as read: engines read in order of arrival."""
         if attempt_id in self._reading:
             while self._pop(now) != attempt_id:
                 pass
 
     def forget(self, attempt_id: int, now: float) -> None:
-        """An attempt is over."""
+        """Drop the prompt of an attempt that ended without a complete answer."""
         found = self._reading.pop(attempt_id, None)
         if found is not None:
             self.unread -= found[0]
@@ -171,7 +184,7 @@ class ReplicaModel:
 
 
 class LoadMark:
-    """The time integrals of an engine's load, as they stood at the time `at`."""
+    """The values of an engine's load integrals at the time `at`."""
 
     __slots__ = ("at", "context_s", "decodes_s", "prefilled")
 
@@ -183,7 +196,7 @@ class LoadMark:
 
 
 class AttemptPrediction:
-    """The load that an attempt met, and the load integrals at the start of its answer."""
+    """The load that an attempt met, its predicted latencies, and the load integrals at the start of its answer."""
 
     __slots__ = (
         "backlog",
@@ -217,20 +230,22 @@ class AttemptPrediction:
         in_flight: int,
         now: float,
     ) -> None:
-        """`scores` of TTFT and ITL; `in_flight`: own requests at the replica, without this one."""
+        """`scores`: severities of TTFT and ITL. `in_flight`: our requests at the replica, without this one."""
         costs = engine.costs
         self.engine = engine
         self.bucket = bucket
         self.ttft, self.itl = scores
-        """The scores that it counts for. An ejection replaces them, and later samples of earlier attempts are lost."""
+        """Outlier scores that this attempt adds to. An ejection gives the replica new scores, so later samples of this
+        attempt do not count there.
+        """
         self.teaches = costs.pace.due(now)
-        """Whether its pool learns from it, which is decided in advance, so the selection is unbiased."""
+        """Whether the pool learns from this attempt. It is decided before the outcome, so the sample is unbiased."""
         self.counts = True
-        """Whether its replica is scored by it, and its speed learned."""
+        """Whether the replica's outlier scores and speed are updated by this attempt."""
         self.expects_at = 1
-        """Length of its answer at which the expected rest is updated next."""
+        """Tokens at which the expected rest of the answer is next updated."""
         self.edges = 0
-        """Edges of lengths that its bucket has already counted as passed."""
+        """Number of length edges that the bucket has already counted as passed by the answer."""
         self.backlog = engine.backlog(now)
         self.decodes = engine.decodes
         self.context = engine.context
@@ -240,27 +255,27 @@ class AttemptPrediction:
         engine_s = costs.ttft_s(self.backlog, prompt_tokens, self.step_s)
         self.ttft_s = engine_s * engine.factor + self.slot_s
         self.expected_s = max(engine_s + self.slot_s, 1e-6)
-        """Seconds to the first token at the pool's typical replica."""
+        """Expected seconds to the first token if the replica were the pool's typical one."""
         self.shown = False
-        """Whether its speed was scored before its end."""
+        """Whether the answer was scored before its end."""
         self.lesson_at = FIRST_STEPS
-        """Steps of its answer from which its pool learns next."""
+        """Number of steps at which the pool next learns from the answer."""
         self.lesson_steps = 0
-        """Steps of its answer that its pool has learned from."""
+        """Number of steps that the pool has already learned from."""
         self.begin(now)  # without a visible first token, the answer counts as begun now
 
     def begin(self, now: float) -> None:
-        """The answer begins."""
+        """Mark now as the start of the answer."""
         self.began = self.lesson = LoadMark(self.engine, now)
 
     def learn_ttft(self, costs: LatencyModel, prompt_tokens: int, seen_s: float) -> float:
-        """The first token came `seen_s` (> 0) after it was sent. Returns the logarithm of seen over expected."""
+        """Learn that the first token came `seen_s` (> 0) seconds after sent. Returns log(seen / predicted)."""
         read_s = max(seen_s - self.slot_s, 0.1 * seen_s) / self.engine.factor
         costs.ttft.add(self.backlog * TOKENS, prompt_tokens * TOKENS, self.step_s, read_s, 1.0)
         return math.log(seen_s / max(self.ttft_s, 1e-6))
 
     def learn_step(self, costs: LatencyModel, steps: int, now: float) -> None:
-        """The answer took `steps` (>= 1) steps since it began."""
+        """Score the replica and learn its speed from a whole answer of `steps` (>= 1) steps."""
         span_s = now - self.began.at
         if span_s <= 0.0:
             return
@@ -272,7 +287,7 @@ class AttemptPrediction:
         self._learn_speed(costs, error, weight)
 
     def learn_speed(self, costs: LatencyModel, steps: int, now: float) -> None:
-        """The speed of its replica, from the steps since the last lesson of an answer under way."""
+        """Learn the replica's speed from an answer under way, by the steps since the last lesson."""
         fresh, span_s = steps - self.lesson_steps, now - self.lesson.at
         if fresh > 0 and span_s > 0.0:
             decodes, context, prefill = self._met(self.lesson, fresh, now)
@@ -280,7 +295,7 @@ class AttemptPrediction:
             self._learn_speed(costs, error, _weight(fresh))
 
     def _learn_speed(self, costs: LatencyModel, error: float, weight: float) -> None:
-        """`error`: logarithm of a step over that of the pool's typical replica."""
+        """`error`: log(step / step of the pool's typical replica)."""
         engine = self.engine
         engine.lessons += weight
         costs.lessons += weight
@@ -291,13 +306,14 @@ class AttemptPrediction:
         engine.factor = math.exp(max(-SPEED_BOUND, min(SPEED_BOUND, apart)))
 
     def begin_anew(self) -> None:
-        """Its next lesson covers the whole answer: lessons under way took events for steps."""
+        """Let the next lesson cover the whole answer. Earlier lessons were wrong: they took each event for one step."""
         self.lesson, self.lesson_steps = self.began, 0
 
     def teach(self, costs: LatencyModel, steps: int, now: float) -> None:
-        """Its pool learns from the steps since the last lesson, of `steps` so far.
+        """Let the pool learn from the steps since the last lesson. `steps`: steps of the answer so far.
 
-        Lessons double in length. So a load's costs are known long before the answers under that load end.
+        Each lesson is twice as long as the one before. So the costs of a load are known long before the answers under
+        it end.
         """
         fresh, span_s = steps - self.lesson_steps, now - self.lesson.at
         if fresh > 0 and span_s > 0.0:
@@ -306,7 +322,7 @@ class AttemptPrediction:
         self.lesson, self.lesson_steps, self.lesson_at = LoadMark(self.engine, now), steps, 2 * steps
 
     def show(self, costs: LatencyModel, steps: int, now: float) -> None:
-        """Score the replica by the first `steps` of an open answer, since a long answer ends much later."""
+        """Score the replica by the first `steps` of an answer under way, since a long answer ends much later."""
         self.shown = True
         span_s = now - self.began.at
         if span_s > 0.0:
@@ -314,7 +330,11 @@ class AttemptPrediction:
             self.itl.add(math.log(span_s / steps / costs.typical_step_s(decodes, context, prefill)), _weight(steps))
 
     def _met(self, since: LoadMark, steps: int, now: float) -> tuple[float, float, float]:
-        """Mean load of its engine since then, as regressors of a step. `steps`: those of its answer meanwhile."""
+        """Mean load of the engine since `since`, in units of the latency model: decodes, context, prompt tokens per
+        step.
+
+        `steps`: steps of the answer in that time.
+        """
         engine = self.engine
         span_s = now - since.at
         decodes = (engine.decodes_s - since.decodes_s) / span_s * DECODES
@@ -324,5 +344,7 @@ class AttemptPrediction:
 
 
 def _weight(steps: int) -> float:
-    """Weight of a sample with this many steps. In a short answer one chunk of another prompt has a large effect."""
+    """Weight (0-1) of a sample with this many steps. In a short answer, one chunk of another prompt has a large
+    effect.
+    """
     return steps / (steps + 32.0)

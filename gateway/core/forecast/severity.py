@@ -1,4 +1,4 @@
-"""Severity: how much slower a replica is than its latency model expects, as a mean of logarithms."""
+"""Severity: how much slower a replica is than the latency model expects, as a mean of log(seen / expected)."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Final
 MEMORY: Final = 0.1
 """Weight of a new sample."""
 CLIP: Final = 2.0
-"""Largest log-ratio of one sample (7.4 times), since a single sample proves nothing."""
+"""Log-ratios are clamped to this (7.4 times), since a single sample proves nothing."""
 WINDOW_S: Final = 1.9
-"""Two looks."""
+"""Seconds of a window: about two looks of the outlier detection."""
 MIN_SAMPLES: Final = 5.0
 MAX_Z: Final = 3.0
-"""Excess, in spreads of the pool, beyond which a replica stands out."""
+"""A replica stands out if its excess is above this many spreads of its pool."""
 TYPICAL: Final = 0.35
-"""Largest excess of a replica that is like the others.
+"""Largest excess (log-ratio) of a replica that still counts as typical.
 
-Its pool learns only from such replicas, and a probe within this excess is good. Otherwise a slow pace would become the
-expected one.
+The pool learns only from typical replicas: otherwise a slow pace would become the expected one. A probe with at most
+this excess is good.
 """
 
 
 class Severity:
-    """Mean logarithm of seen over expected; recent samples count most."""
+    """Running mean of log(seen / expected); recent samples count most."""
 
     __slots__ = ("began_at", "excess", "least", "mean", "memory", "seen", "strikes", "window", "z")
 
@@ -33,18 +33,18 @@ class Severity:
         """Overdue samples below this log-excess are ignored."""
         self.mean = 0.0
         self.seen = 0.0
-        """Weight of all samples."""
+        """Total weight of all samples."""
         self.window = 0.0
-        """Weight of the samples in the present window."""
+        """Total weight of the samples in the present window."""
         self.began_at = 0.0
-        """Start of that window."""
+        """Start of the present window."""
         self.strikes = 0
         self.excess = 0.0
-        """Mean less the median of its pool, as of the last look."""
+        """`mean` minus the median of the pool, at the last look."""
         self.z = 0.0
 
     def add(self, error: float, weight: float = 1.0) -> None:
-        """One more sample; `weight` (0-1]."""
+        """Add a sample: `error` is log(seen / expected), `weight` is in (0-1]."""
         seen = self.seen = self.seen + weight
         self.window += weight
         rate = self.memory
@@ -54,17 +54,21 @@ class Severity:
         self.mean += weight * rate * (clipped - self.mean)
 
     def add_overdue(self, error: float) -> None:
-        """A sample that was cancelled when overdue, a lower bound. It counts only if it is worse than the mean."""
+        """Add an attempt that was cancelled when overdue. Its log-ratio is a lower bound, so it counts only if it is
+        above the mean.
+        """
         if error > max(self.mean, self.least):
             self.add(error)
 
     @property
     def stands_out(self) -> bool:
-        """Whether it is clearly above those of its peers."""
+        """Whether the replica is clearly slower than the others of its pool, as of the last look."""
         return self.excess > TYPICAL and self.z > MAX_Z
 
     def ends(self, samples: float, now: float) -> bool:
-        """Whether a window with `samples` (overdue ones included) ends now; if so, the next one begins."""
+        """Whether the present window ends now; if so, the next one begins. `samples`: its samples, with overdue
+        ones.
+        """
         if samples < MIN_SAMPLES or now - self.began_at < WINDOW_S:
             return False
         self.window, self.began_at = 0.0, now

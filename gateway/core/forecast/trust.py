@@ -1,4 +1,4 @@
-"""Whether a forecast may be acted upon."""
+"""Decides whether the forecasts of a pool may be acted upon."""
 
 from __future__ import annotations
 
@@ -6,33 +6,35 @@ from enum import StrEnum
 from typing import Final
 
 COLD_SAMPLES: Final = 30
-"""First tokens or whole answers before costs are trusted."""
+"""Costs count as known after this many latency samples (first tokens or whole answers)."""
 COLD_LABELS: Final = 100
-"""Labels before probabilities are trusted."""
+"""Probabilities are trusted only after this many labels."""
 DRIFT_OFFSET: Final = 0.5
-"""Log-offset of latencies while cold and after an alarm (x 1.65)."""
+"""Added to the logarithm of forecast latencies (x 1.65) while cold and after an alarm of drift."""
 OFFSET_KEPT: Final = 0.97
-"""Share of the offset left after each sample: a tenth after 75."""
+"""Each sample multiplies the offset by this. After 75 samples a tenth is left."""
 DRIFTED_OFFSET: Final = 0.1
 SCORE_WEIGHT: Final = 0.0005
-"""Weight of one label in the running Brier scores: about the last 2,000 count."""
+"""Weight of one label in the running Brier scores, so about the last 2,000 labels count."""
 DOUBTED_WEIGHT: Final = 0.003
-"""The same while untrusted: about the last 330 count. Without it, early bad forecasts would keep it untrusted for
-minutes. Outcomes are unpredictable while it is untrusted, since requests wait until their deadlines.
+"""Weight of one label in the Brier scores while forecasts are untrusted: about the last 330 labels count. With the
+smaller weight, early bad forecasts would keep a pool untrusted for minutes. While it is untrusted, outcomes are hard to
+forecast, since requests wait until their deadlines.
 """
 BASE_WEIGHT: Final = 0.0001
 """Weight of one label in the base rate.
 
-It is smaller, since a base rate that follows bursts is itself a good forecast.
+It is smaller than `SCORE_WEIGHT`: a base rate that follows bursts would itself be a good forecast, and hard to beat.
 """
 MAX_EXCESS: Final = 0.02
-"""Excess of the Brier score over the base rate's, beyond which probabilities are untrusted."""
+"""Probabilities are untrusted if their Brier score exceeds that of the base rate by more than this."""
 UNLABELLED: Final = 200
-"""Consecutive forecasts without a label, or beyond the labelled load, after which forecasts count as uncovered."""
+"""Forecasts count as uncovered after this many in a row without a label, from the first at a load beyond all labels on.
+"""
 
 
 class Trust(StrEnum):
-    """Whether forecasts decide, or why not."""
+    """Whether forecasts are trusted, or why not."""
 
     TRUSTED = "trusted"
     COLD = "cold"
@@ -40,14 +42,14 @@ class Trust(StrEnum):
     DRIFTED = "drifted"
     """Latencies no longer match the learned costs."""
     UNCOVERED = "uncovered"
-    """The load is beyond that of all labels, or labels have stopped coming."""
+    """The load is heavier than that of any label, or labels have stopped coming."""
 
 
 class PageHinkley:
     """Detects a change of the mean of a series, up or down, by a cumulative test (Page 1954, Hinkley 1971).
 
-    `slack` per sample is tolerated. The alarm is raised when the sum of the excess is above `threshold`. The series is
-    taken relative to its own slow mean. After an alarm the test begins anew.
+    A sample's deviation from the slow mean of the series counts beyond `slack`. The alarm is raised when the sum of
+    these excesses is above `threshold`. After an alarm the test starts again from nothing.
     """
 
     __slots__ = ("_down", "_mean", "_n", "_up", "alarms", "slack", "threshold")
@@ -77,8 +79,8 @@ class PageHinkley:
 class TrustMonitor:
     """Decides whether forecasts are trusted, in O(1) per event.
 
-    Trust is lost at an outer bound and regained at an inner one, so that it does not flap. It is regained faster than
-    it is lost (`DOUBTED_WEIGHT`).
+    Trust is lost at an outer bound and regained at an inner one, so that it does not flap. Regaining is faster than
+    losing, because recent labels weigh more while forecasts are untrusted (`DOUBTED_WEIGHT`).
     """
 
     __slots__ = (
@@ -98,13 +100,13 @@ class TrustMonitor:
         self.samples = 0
         self.labels = 0
         self.offset = DRIFT_OFFSET
-        """Added to the logarithm of every latency."""
+        """Added to the logarithm of every forecast latency."""
         self.state = Trust.COLD
         self._base = 0.5
         self._brier = self._reference = 0.0
         self._excess = 0.0
         self._highest = 0.0
-        """The heaviest load of a label, slowly forgotten."""
+        """The heaviest load at which a labelled forecast was made; it is slowly forgotten."""
         self._unlabelled = 0
 
     @property
@@ -113,7 +115,7 @@ class TrustMonitor:
         return self.samples >= COLD_SAMPLES
 
     def sampled(self, alarm: bool) -> None:
-        """A latency was compared with its forecast."""
+        """Count a latency that was compared with its forecast. `alarm`: whether it raised an alarm of drift."""
         self.samples += 1
         if alarm:
             self.offset = DRIFT_OFFSET
@@ -122,14 +124,14 @@ class TrustMonitor:
         self._judge()
 
     def forecast(self, load: float) -> None:
-        """A forecast was made under `load` (any measure that grows with the load)."""
+        """Count a forecast. `load`: the load under which it was made, in any measure that grows with load."""
         if load > 1.5 * self._highest or self._unlabelled > 0:
             self._unlabelled += 1
         if self._unlabelled == UNLABELLED:
             self._judge()
 
     def labelled(self, probability: float, breached: bool, load: float) -> None:
-        """The label of a forecast made under `load` has come."""
+        """Score a forecast by its label. `load`: the load under which it was made."""
         self.labels += 1
         self._unlabelled = 0
         self._highest = max(load, self._highest * 0.9999)

@@ -10,7 +10,7 @@ from gateway.core.forecast.trust import Trust
 
 @dataclass(frozen=True, slots=True)
 class PoolLearnedView:
-    """A pool's learned facts, for people."""
+    """A pool's learned facts, for the admin pages."""
 
     pool: str
     trust: Trust
@@ -20,41 +20,41 @@ class PoolLearnedView:
     labels: int
     drift_alarms: int
     reliability: Reliability
-    """Of P(breach)."""
+    """Reliability of P(breach)."""
     in_vain: Reliability
-    """Of P(refused after waiting)."""
+    """Reliability of P(refused after waiting)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForecastView:
-    """Everything learned, for people and gauges."""
+    """All learned facts, for the admin pages and metrics."""
 
     pools: tuple[PoolLearnedView, ...]
     speeds: tuple[tuple[str, float], ...]
-    """By replica: time per token over that of its pool."""
+    """(replica, its time per token divided by that of its pool's typical replica)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScaleView:
-    """Replicas that a pool wants, and why."""
+    """The number of replicas that a pool wants, and why."""
 
     wanted: int
     serving: float
-    """Replicas that get requests; one in slow start counts in part."""
+    """Replicas that get requests. One in slow start counts in part."""
     requests_per_s: float
     prompt_tokens_per_s: float
     output_tokens_per_s: float
-    """Over about the last minute, with the mean length of recent answers."""
+    """Output tokens requested per second over about the last minute, by the mean length of recent answers."""
     demand: float
-    """Work that arrives, in replicas."""
+    """Work that arrives now, in replicas."""
     predicted: float
-    """The same, forecast for the time when a replica started now would serve."""
+    """Work forecast for the time when a replica started now would be ready, in replicas."""
     worth: float
-    """Replicas for the predicted work, before rounding and holding."""
+    """Replicas needed for the predicted work, before rounding and before the hold."""
     knee: float
-    """Work that one replica carries inside the objectives, in replicas."""
+    """Demand per replica up to which the objectives are met, in replicas' worth of work."""
     windows: int
-    """Windows that have moved the knee."""
+    """Number of measuring windows that have changed `knee`."""
     held_s: float
-    """Seconds before `wanted` may fall."""
+    """Seconds until `wanted` may fall."""
     why: str

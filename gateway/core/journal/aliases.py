@@ -1,4 +1,4 @@
-"""Old names in journals: of classes in format 1, of fields in any format."""
+"""Old names in journals: classes in format 1, and fields in any format."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ FIELDS: Final = {
     ("Record", "ask"): "request",
     **{(command, "ask"): "request_id" for command in ("Dispatch", "Commit", "Cancel", "Refuse", "Cut")},
 }
-"""Class (by its present name) and old name of a field -> its present name."""
+"""(present name of the class, old name of a field) -> present name of the field."""
 
 
 def upgraded(data: object) -> object:
-    """Plain data of format 1 as format 2 writes it. Keys of maps (names of pools, tiers, models) stay as they are."""
+    """Convert plain data from format 1 to format 2. Keys of maps (names of pools, tiers, models) stay as they are."""
     if isinstance(data, list):
         return [upgraded(item) for item in data]
     if not isinstance(data, dict):
@@ -39,7 +39,7 @@ def upgraded(data: object) -> object:
 
 
 def upgraded_header(header: dict[str, object]) -> dict[str, object]:
-    """The first line of a journal of format 1, as format 2 writes it."""
+    """Convert the first line of a journal from format 1 to format 2."""
     fields = header.get("fields")
     if isinstance(fields, dict):
         fields = {RENAMED.get(name, name): names for name, names in fields.items()}

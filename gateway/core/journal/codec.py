@@ -1,4 +1,4 @@
-"""Values of the core as plain data (numbers, strings, lists, objects) that says what it is, and back.
+"""Converts values of the core to plain data (numbers, strings, lists, objects) that names its types, and back.
 
     1, "a", true, null, 0.5           as they are; floats are left to the JSON library, which must print the same bits
     {"float": "inf"}                  a float that JSON does not have
@@ -9,8 +9,8 @@
     [1, 2]                            a tuple
     {"map": {"a": 1}}                 a mapping
 
-Types are found from values and not from annotations, of which a compiled core keeps only some. Secrets are left out:
-fields with `repr=False`, and the keys of a policy.
+Types are taken from values, not from annotations, since a compiled core keeps only some annotations. Secrets are left
+out: fields with `repr=False`, and the keys of a policy.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from gateway.core.journal.aliases import FIELDS
 Code = Callable[[object], object]
 
 WITHHELD: Final[dict[tuple[str, str], object]] = {("Policy", "keys"): {}}
-"""Fields that are not written, though shown elsewhere, with the values they get when read."""
+"""Fields that are not written although they have `repr=True`, with the values that they get when read."""
 DROPPED: Final = frozenset({("PoolSpec", "user_sessions")})
-"""Fields of earlier versions that decided nothing: they are skipped when read."""
+"""Fields of earlier versions that had no effect on decisions. They are skipped when read."""
 PLAIN: Final = frozenset({NoneType, bool, int, str})
 NO_NUMBERS: Final = ("inf", "-inf", "nan")
 
@@ -49,7 +49,7 @@ class Unreadable(ValueError):
 
 
 def brief(data: object) -> str:
-    """The beginning of something unreadable, for people."""
+    """The beginning of unreadable data, for error texts."""
     text = repr(data)
     return text if len(text) <= 200 else f"{text[:200]}..."
 
@@ -82,7 +82,7 @@ class Writer:
         self._codes.update(references)
 
     def value(self, value: object) -> object:
-        """Write any value. Raises TypeError for a type that has no form."""
+        """Convert any value to plain data. Raises TypeError for a type that cannot be written."""
         kind = type(value)
         if kind in PLAIN:
             return value
@@ -92,7 +92,7 @@ class Writer:
         return code(value)
 
     def whole(self, kind: type) -> Code:
-        """The function that writes a dataclass in full, even if `references` has its type."""
+        """A function that writes a dataclass in full, even if its type is in `references`."""
         name, frozen, names = kind.__name__, is_frozen(kind), names_of(kind)
         get = _getter(names)
 
@@ -115,14 +115,16 @@ class Writer:
 
 
 class Reader:
-    """Reads values. `fields`: names of the fields in lists, by type. `references`: functions that resolve them."""
+    """Reads values. `fields`: by type, the names of the fields that are written as a list. `references`: by type,
+    functions that resolve references.
+    """
 
     def __init__(self, fields: Mapping[str, Sequence[str]], references: Mapping[str, Code]) -> None:
         self._fields = fields
         self._references = references
 
     def value(self, data: object) -> object:
-        """Read any value. Raises `Unreadable` for data that is none."""
+        """Convert plain data to a value. Raises `Unreadable` if that is impossible."""
         if isinstance(data, list):
             return tuple([self.value(item) for item in data])
         if not isinstance(data, dict):
@@ -154,7 +156,9 @@ class Reader:
         raise Unreadable(f"{brief(data)} cannot be read as {name}")
 
     def _record(self, name: str, data: Mapping[str, object]) -> object:
-        """Missing fields take their defaults and old names of fields are read, for data of an older version."""
+        """Make a value from its fields. For data of older versions, missing fields get their defaults, and old names
+        are accepted.
+        """
         data = {FIELDS.get((name, field), field): item for field, item in data.items()}
         known = shown(RECORDS[name])
         needed = {field.name for field in known if field.default is MISSING and field.default_factory is MISSING}
@@ -169,13 +173,13 @@ class Reader:
 
 
 def _getter(names: Sequence[str]) -> Callable[[object], Sequence[object]]:
-    """A function that gets all fields at once. For a single field attrgetter makes no tuple."""
+    """A function that gets all fields as a tuple. `attrgetter` alone would return no tuple for a single field."""
     get: Callable[[object], Sequence[object]] = attrgetter(*names)
     return get if len(names) > 1 else lambda value: (getattr(value, names[0]),)
 
 
 def members(enum: type[StrEnum]) -> dict[object, object]:
-    """How each member of an enum is written."""
+    """The plain data for each member of an enum."""
     return {member: {enum.__name__: member.value} for member in enum}
 
 

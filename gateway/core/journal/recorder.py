@@ -1,15 +1,16 @@
-"""The journal of a controller: every call with its arguments and its answer, as plain data and back.
+"""The journal of a controller: every call with its arguments and its answer, converted to plain data and back.
 
     {"journal": 2, "run": ..., "policy": {...}, "seed": ..., "share": ..., "fields": {...}}     the header
     [now, call, [argument, ...], [command, ...]]                                                a call
-    {"let": "2", "be": {"Policy": {...}}}                                                       a name for later use
+    {"let": "2", "be": {"Policy": {...}}}                                                       defines a name
     {"gap": 17}                                                                                 17 calls are missing
 
-A list is a call; an object is about the journal itself. `codec` defines the form of values. Policies, their tiers and
-their models are written once and referred to by name ("2", "2/premium"), requests inside an answer by their id.
+A line that is a list is a call; other lines are about the journal itself. `codec` defines the form of values. Policies,
+their tiers and their models are written once and then referred to by name ("2", "2/premium"). Requests inside an answer
+are referred to by their id.
 
-A controller draws random numbers only inside its calls. So a new controller with the same policy and a random source of
-the same seed gives the same answers to the same calls.
+A controller draws random numbers only inside its calls. So a new controller with the same policy and the same random
+seed gives the same answers to the same calls.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ FORMAT: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """The call raised: a bug. `error` is the type of the exception."""
+    """Answer of a call that raised an exception (a bug). `error`: type of the exception."""
 
     error: str
 
@@ -40,13 +41,13 @@ class Unnamed(Unreadable):
 
 
 Told = tuple[str, tuple[object, ...], list[Command] | Raised]
-"""One call as it happened: its name, its arguments, its answer."""
+"""One call: its name, its arguments, its answer."""
 Row = tuple[object, str, Sequence[object], object]
-"""One call as plain data: now, name, the other arguments, answer."""
+"""One call as plain data: time, name, other arguments, answer."""
 
 
 class Recorded(Controller):
-    """A controller that passes each call, with its answer, to `tell`."""
+    """A controller that reports each call, with its answer, to `tell`."""
 
     def __init__(self, policy: Policy, random: Random, tell: Callable[[Told], object], share: float = 1.0) -> None:
         super().__init__(policy, random, share)
@@ -112,28 +113,30 @@ class Recorded(Controller):
 
 CALLS: Final = frozenset(name for name in vars(Recorded) if not name.startswith("_"))
 NOW_AT: Final = {"leave": 1}
-"""Index of the argument `now`, where it is not the last."""
+"""Index of the argument `now`, for calls in which it is not the last."""
 
 
 class Encoder:
-    """Writes calls, and the values they refer to before the first reference."""
+    """Converts calls to plain data. Values that a call refers to are written before the first reference."""
 
     def __init__(self, policy: Policy) -> None:
         self._first = policy
         self._news: list[Mapping[str, object]] = []
         self._kept: list[object] = []
-        """Values that have a name. They are kept alive, so that no other object ever gets their id()."""
+        """Values that have a name. They are kept alive, so that no other object can get their `id()`."""
         self._names: dict[int, Mapping[str, str]] = {}
         self._value = Writer(dict.fromkeys((Policy, Tier, Model), self._name)).value
         self._add(policy)
 
     def header(self, seed: int, share: float) -> dict[str, object]:
-        """The first line: all that a fresh controller needs."""
+        """The first line of the journal: all that is needed to make an equal controller."""
         lists = {name: names_of(kind) for name, kind in RECORDS.items() if not is_frozen(kind)}
         return {"policy": WHOLE.value(self._first), "seed": seed, "share": share, "fields": lists}
 
     def rows(self, calls: Iterable[Told]) -> list[Row | Mapping[str, object]]:
-        """Lines for these calls, with definitions of names between. Raises TypeError for a value without a form."""
+        """Lines for these calls, with the definitions of names that they need. Raises TypeError for a value that cannot
+        be written.
+        """
         out: list[Row | Mapping[str, object]] = []
         for name, args, answer in calls:
             rest = list(args)
@@ -146,11 +149,11 @@ class Encoder:
         return out
 
     def answer(self, answer: list[Command] | Raised) -> object:
-        """The answer to a call."""
+        """The answer to a call, as plain data."""
         return {"raised": answer.error} if isinstance(answer, Raised) else self.answers(answer)
 
     def answers(self, commands: list[Command]) -> list[object]:
-        """The commands with which a call was answered."""
+        """The commands of an answer, as plain data."""
         return [self._command(command) for command in commands]
 
     def _argument(self, value: object) -> object:
@@ -176,7 +179,9 @@ class Encoder:
         return name
 
     def _add(self, value: object) -> None:
-        """Name a policy with its tiers and models, or a tier or model of a policy that was never recorded."""
+        """Define names for a policy with its tiers and models, or for a single tier or model whose policy was never
+        recorded.
+        """
         self._kept.append(value)
         name = str(len(self._kept))
         self._names[id(value)] = {type(value).__name__: name}
@@ -190,7 +195,7 @@ class Encoder:
 
 
 class Decoder:
-    """Reads calls. Raises `Unreadable` for data that is no journal, or one of another format."""
+    """Reads calls. Raises `Unreadable` for data that is not a journal, or has an unknown format."""
 
     def __init__(self, header: Mapping[str, object]) -> None:
         fields, seed, share = header.get("fields"), header.get("seed"), header.get("share")
@@ -201,9 +206,9 @@ class Decoder:
         self.seed = seed
         self.share = share
         self.fields: Mapping[str, Sequence[str]] = fields
-        """Names of the fields in lists, by type, as of when it was written."""
+        """By type, the names of the fields that are written as a list, in the version that wrote the journal."""
         self.open_requests: dict[int, Request] = {}
-        """Requests that are not over, by id."""
+        """Requests under way, by id."""
         self._named: dict[tuple[str, str], object] = {}
         references: dict[str, Code] = {"Request": self._over}
         for kind in ("Policy", "Tier", "Model"):
@@ -215,7 +220,7 @@ class Decoder:
         self.policy = policy
 
     def let(self, row: Mapping[str, object]) -> None:
-        """Take note of a name."""
+        """Read a line that defines a name."""
         self._let(str(row.get("let")), row.get("be"))
 
     def call(self, row: Sequence[object]) -> tuple[str, tuple[object, ...]]:
@@ -231,7 +236,7 @@ class Decoder:
         return name, tuple(args)
 
     def answer(self, row: Sequence[object]) -> list[object] | Raised:
-        """The controller's answer; to be called after `call` for the same row."""
+        """The controller's answer. Must be called after `call` for the same row."""
         written = row[3]
         if isinstance(written, dict) and "raised" in written:
             return Raised(str(written["raised"]))
@@ -241,7 +246,7 @@ class Decoder:
 
     @staticmethod
     def ends(command: object) -> int | None:
-        """Id of the request that a written command ends, if it is an `Ended`; else None."""
+        """Id of the request that a written command ends; None if the command is not `Ended`."""
         match command:
             case {"Ended": [{"Record": [{"Request": int(request_id)}, *_]}]}:
                 return request_id
@@ -270,7 +275,7 @@ class Decoder:
         return find
 
     def _over(self, request_id: object) -> object:
-        """The request of a record. No later line refers to it."""
+        """The request of a record. It is forgotten, since no later line refers to it."""
         request = self.open_requests.pop(request_id, None) if isinstance(request_id, int) else None
         if request is None:
             raise Unreadable(f"request {request_id!r} never arrived, or ended before")
@@ -278,7 +283,7 @@ class Decoder:
 
 
 class Replay:
-    """A fresh controller that gets the calls of a recorded one."""
+    """Replays recorded calls on a new controller."""
 
     def __init__(self, header: Mapping[str, object], random: Callable[[int], Random]) -> None:
         self._decoder = Decoder(header)
@@ -287,11 +292,13 @@ class Replay:
         self.controller = Controller(self._decoder.policy, random(self._decoder.seed), self._decoder.share)
 
     def let(self, row: Mapping[str, object]) -> None:
-        """Take note of a name."""
+        """Read a line that defines a name."""
         self._decoder.let(row)
 
     def answer(self, row: Sequence[object]) -> object:
-        """Its answer to the call of a row, as plain data. It equals the recorded one if the replay is exact."""
+        """The new controller's answer to the call of a row, as plain data. It equals the recorded answer if the replay
+        is exact.
+        """
         name, args = self._decoder.call(row)
         try:
             answer: list[Command] = getattr(self.controller, name)(*args)
@@ -303,7 +310,9 @@ class Replay:
         return [self._as_then(command) for command in self._encoder.answers(answer)]
 
     def _as_then(self, written: object) -> object:
-        """A command without the fields that its class, or its record, has got since the journal was written."""
+        """A written command without the fields that its class, or its record, did not have when the journal was
+        written.
+        """
         if not isinstance(written, dict):
             return written
         return {

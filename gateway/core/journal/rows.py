@@ -1,6 +1,6 @@
-"""Fast writers for values that every request has: `codec` writes any value, but takes eight times as long.
+"""Fast writers for the values that every request has. `codec` writes any value, but takes eight times as long.
 
-The form is that of `codec`, and fields stand in the order of their class, in which journals are read.
+The form is the same as in `codec`. Fields must be in the order of their class, in which they are read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WHYS: Final = members(Reason)
 
 
 def request(request: Request, policy: object, tier: object, model: object, slo: object) -> object:
-    """A request in full. Its policy, tier, model and SLO are passed in written form."""
+    """A request in full, as plain data. `policy`, `tier`, `model` and `slo` are passed as plain data."""
     prefix = request.prefix
     row = (
         request.id,
@@ -63,7 +63,7 @@ def request(request: Request, policy: object, tier: object, model: object, slo: 
 
 
 def finish(finish: AttemptResult) -> object:
-    """The end of an attempt."""
+    """The result of an attempt, as plain data."""
     row = (
         _ENDS[finish.end],
         finish.prompt_tokens,
@@ -100,7 +100,7 @@ def commit(command: Commit) -> object:
 
 
 def ended(record: Record) -> object:
-    """The `Ended` command of this record. It refers to the request by its id."""
+    """The `Ended` command of a record, as plain data. It refers to the request by its id."""
     row = (
         {"Request": record.request.id},
         _OUTCOMES[record.outcome],
@@ -128,5 +128,5 @@ def ended(record: Record) -> object:
 
 
 def _number(value: float | None) -> object:
-    """A float; JSON has neither infinity nor NaN, and for both `value - value` is not 0."""
+    """A float as plain data. JSON has no infinity or NaN; for both, `value - value` is not 0."""
     return value if value is None or value - value == 0.0 else {"float": str(value)}

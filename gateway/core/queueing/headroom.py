@@ -1,15 +1,15 @@
-"""Places that less urgent tiers leave free, so that a request of a more urgent tier seldom waits for one.
+"""Computes how many slots less urgent tiers leave free, so that requests of more urgent tiers seldom wait.
 
-Requests of urgent tiers take places at `arrivals` per second, and every request that ends gives one back, at `ends` per
-second. While less urgent tiers leave k places free, these are all taken with probability r^k, r = arrivals / ends (a
-birth-death chain). A request that finds none waits for an end, or for several (M/M/1):
+Requests of urgent tiers take slots at the rate `arrivals`, and requests that end free slots at the rate `ends`. If less
+urgent tiers leave k slots free, all k are taken with probability r^k, with r = arrivals / ends (a birth-death chain). A
+request that finds no free slot waits for one or more ends (M/M/1):
 
     P(wait > t) = r^k exp(-(ends - arrivals) t)
 
-k is the smallest number for which that probability is within an objective's allowance. It is small: trunk reservation,
-as in telephone networks (Key, "Optimal control and trunk reservation in loss networks", 1990). If urgent tiers take
-nearly all places, k is bounded by the square root of their requests in flight, their usual variation. More would stand
-empty.
+k is the smallest number with which this probability stays within the misses that an objective allows. It is small, as
+in trunk reservation in telephone networks (Key, "Optimal control and trunk reservation in loss networks", 1990). If
+urgent tiers take nearly all slots, k is limited to the square root of their requests in flight, which is their usual
+variation. More slots would stand empty.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from gateway.core.queueing.rates import Rate
 
 MIN_LOAD: Final = 1e-3
 MAX_LOAD: Final = 0.9
-"""Urgent tiers that take a larger share of the ends are treated as taking this share."""
+"""Upper bound on r = arrivals / ends."""
 WAIT_SHARE: Final = 0.2
-"""Part of a TTFT objective that may be spent on waiting for a place."""
+"""Share of a TTFT objective that a request may spend waiting for a slot."""
 
 DEMAND_TAU_S: Final = 5.0
 STOPPED_S: Final = 15.0
-"""No place is kept for a tier that has sent no request for this long."""
+"""No slot is kept for a tier that has sent no request for this long."""
 
 
 class AskedTier:
-    """Requests of one tier that came to a pool."""
+    """Arrivals of one tier at a pool."""
 
     __slots__ = ("at", "rate", "tier")
 
     def __init__(self, tier: Tier) -> None:
         self.tier = tier
         self.at = -math.inf
-        """When the last one came."""
+        """Time of the last arrival."""
         self.rate = Rate(DEMAND_TAU_S)
 
 
 class AskedTiers:
-    """The tiers that use one pool, and the places that each leaves free."""
+    """The tiers that use one pool, and the slots that each leaves free."""
 
     __slots__ = ("_kept", "tiers")
 
@@ -55,7 +55,7 @@ class AskedTiers:
         self._kept: dict[str, int] = {}
 
     def used(self, tier: Tier, now: float) -> None:
-        """A request of `tier` came."""
+        """Count an arrival of `tier`."""
         asked = self.tiers.get(tier.name)
         if asked is None:
             asked = self.tiers[tier.name] = AskedTier(tier)
@@ -63,16 +63,18 @@ class AskedTiers:
         asked.rate.add(now)
 
     def kept_from(self, tier: Tier, is_owed: bool) -> int:
-        """Places that `tier` leaves free for more urgent tiers: none while it is owed some of its floor."""
+        """Number of slots that `tier` leaves free for more urgent tiers. `is_owed`: it is 0 while the tier is below its
+        floor.
+        """
         return 0 if is_owed else self._kept.get(tier.name, 0)
 
     @property
     def most_kept(self) -> int:
-        """Places that the least urgent tier leaves free."""
+        """Number of slots that the least urgent tier leaves free."""
         return max(self._kept.values(), default=0)
 
     def keep(self, in_flight: Mapping[str, int], ends_per_s: float, now: float) -> None:
-        """Count the places that each tier leaves free. `in_flight`: requests by tier."""
+        """Recompute the slots that each tier leaves free. `in_flight`: requests under way, by tier."""
         self._kept = {}
         arrivals_per_s = 0.0
         kept = urgent = 0
@@ -88,9 +90,9 @@ class AskedTiers:
 
 
 def places_kept(objectives: Iterable[Objective], arrivals_per_s: float, ends_per_s: float, in_flight: int) -> int:
-    """Places to leave free for tiers with these TTFT objectives.
+    """Number of slots to leave free for tiers with these TTFT objectives.
 
-    `arrivals_per_s` and `in_flight` count the tiers themselves and more urgent ones, `ends_per_s` all tiers.
+    `arrivals_per_s` and `in_flight` count these tiers and more urgent ones; `ends_per_s` counts all tiers.
     """
     if arrivals_per_s <= 0.0 or ends_per_s <= 0.0:
         return 0

@@ -1,4 +1,4 @@
-"""Limits of one tenant: requests and tokens a minute, and requests at a time."""
+"""Limits of one tenant: requests per minute, tokens per minute, and requests at a time."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from gateway.core.snapshot import LimitView
 
 _log2: Final = math.log2
 FAIRNESS_HALF_LIFE_S: Final = 60.0
-"""Half-life of the served tokens by which tenants take turns (llm-d's default)."""
+"""Half-life (seconds) of the served tokens by which tenants take turns. The value is llm-d's default."""
 
 Rate = tuple[float, float, float]
-"""(limit, what is left of it, seconds until it is full again)"""
+"""(limit, amount left, seconds until the limit is full again)"""
 Left = tuple[Rate | None, Rate | None]
-"""Rates of requests and of tokens; None where the tier sets no limit."""
+"""(requests, tokens) per minute; None if the tier sets no limit."""
 
 
 class TokenBucket:
-    """A bucket that refills evenly by `per_min`. Its burst is a whole minute, at least 1. It may be overdrawn."""
+    """A token bucket that refills evenly with `per_min`. It holds one minute's tokens, at least 1, and may be
+    overdrawn.
+    """
 
     __slots__ = ("_at", "_level", "burst", "per_min")
 
@@ -37,19 +39,19 @@ class TokenBucket:
         return min(self.burst, self._level + (now - self._at) * self.per_min / 60.0)
 
     def wait_s(self, amount: float, now: float) -> float:
-        """Seconds until `amount` can be taken; 0 if it can now, inf if it never fits the bucket."""
+        """Seconds until `amount` can be taken: 0 if it can be taken now, inf if the bucket is too small."""
         missing = amount - self.level(now)
         if missing <= 0:
             return 0.0
         return missing * 60.0 / self.per_min if amount <= self.burst else math.inf
 
     def take(self, amount: float, now: float) -> None:
-        """Take `amount`; a negative amount is given back."""
+        """Take `amount`, or give it back if negative."""
         self._level = min(self.burst, self.level(now) - amount)
         self._at = now
 
     def left(self, now: float) -> Rate:
-        """The rate as clients see it, never below zero."""
+        """The rate for `x-ratelimit-*` headers; its amount left is never below 0."""
         level = self.level(now)
         return self.burst, level if level > 0.0 else 0.0, (self.burst - level) * 60.0 / self.per_min
 
@@ -64,14 +66,14 @@ class TokenBucket:
 
 @dataclass(frozen=True, slots=True)
 class LimitExceeded:
-    """A limit is used up. `wait_s` inf: this request exceeds the limit of a whole minute."""
+    """A limit that a request exceeds. `wait_s` is inf if the request alone needs more than a minute's limit."""
 
     why: Reason
     wait_s: float
 
 
 class TenantUse:
-    """The running use of one tenant in one tier. A lease is held from `take` to `settle`."""
+    """Use of one tenant's limits in one tier. Each request holds a lease from `take` to `settle`."""
 
     __slots__ = ("concurrency", "in_flight", "requests", "served", "tenant", "tier", "tokens")
 
@@ -83,16 +85,16 @@ class TenantUse:
         self.tokens: TokenBucket | None = None
         self.in_flight = 0
         self.served = -math.inf
-        """Logarithm of the tokens served lately, with forgetting: see `serve`."""
+        """Logarithm of the tokens served lately, with forgetting (see `serve`)."""
 
     def configure(self, limits: Limits, share: float, now: float) -> None:
-        """Take on `limits`, of which this process may use `share` (0-1]. Use so far is kept."""
+        """Apply `limits`, of which this process may use the share `share` (0-1]. Use so far stays counted."""
         self.concurrency = None if limits.concurrency is None else max(1, int(limits.concurrency * share))
         self.requests = _bucket(self.requests, limits.requests_per_min, share, now)
         self.tokens = _bucket(self.tokens, limits.tokens_per_min, share, now)
 
     def check(self, tokens: int, now: float) -> LimitExceeded | None:
-        """The limit that one more request of `tokens` (prompt and output reserved) would exceed; None if none."""
+        """The limit that one more request would exceed, or None. `tokens`: its prompt and reserved output."""
         if self.concurrency is not None and self.in_flight >= self.concurrency:
             return LimitExceeded(Reason.LIMIT_CONCURRENCY, 1.0)
         if self.requests is not None and (wait_s := self.requests.wait_s(1, now)):
@@ -110,7 +112,9 @@ class TenantUse:
             self.tokens.take(tokens, now)
 
     def settle(self, reserved: int, used: int, reached: bool, now: float) -> None:
-        """End a lease and give unused tokens back. A request that never reached an engine costs nothing."""
+        """End a lease and give unused tokens back. A request that never reached an engine (`reached` False) costs
+        nothing.
+        """
         self.in_flight -= 1
         if self.tokens is not None and reserved != used:
             self.tokens.take(used - reserved, now)
@@ -118,10 +122,11 @@ class TenantUse:
             self.requests.take(-1, now)
 
     def serve(self, tokens: float, now: float) -> None:
-        """Tokens were dispatched for it. A negative number corrects an earlier one.
+        """Count tokens that were dispatched for the tenant. A negative number corrects an earlier estimate.
 
-        With a half-life h, the sum of tokens * 2^((t - now) / h) over all times t is 2^(served - now / h). `served` is
-        a logarithm, so two tenants can be compared without an update as time passes.
+        With the half-life h, the tokens served lately are the sum of tokens x 2^((t - now) / h) over all times t. It
+        equals 2^(served - now / h). As time passes, `served` needs no update, so tenants can be compared by it at any
+        time.
         """
         epoch = now / FAIRNESS_HALF_LIFE_S
         level = math.pow(2.0, self.served - epoch) + tokens
@@ -135,7 +140,7 @@ class TenantUse:
         )
 
     def view(self, now: float) -> LimitView:
-        """A copy for people."""
+        """A copy for the admin pages and metrics."""
         requests, tokens = self.left(now)
         requests_limit, requests_left, requests_reset_s = requests or (None, None, None)
         tokens_limit, tokens_left, tokens_reset_s = tokens or (None, None, None)
@@ -154,21 +159,21 @@ class TenantUse:
 
 
 class Tenants:
-    """The use of every tenant, by tenant and tier. `share` (0-1] of each limit is this process's own."""
+    """Use of limits by tenant and tier. This process may use the share `share` (0-1] of each limit."""
 
     def __init__(self, share: float) -> None:
         self._share = share
         self._uses: dict[tuple[str, str], TenantUse] = {}
 
     def of(self, tenant: str, tier: Tier, now: float) -> TenantUse:
-        """The use of one tenant in one tier, created at its first request."""
+        """The use of one tenant in one tier; created at its first request."""
         use = self._uses.get((tenant, tier.name))
         if use is None:
             use = self._uses[tenant, tier.name] = self._unused(tenant, tier, now)
         return use
 
     def check(self, tenant: str, tier: Tier, tokens: int, now: float) -> LimitExceeded | None:
-        """The limit that one more request of `tokens` would exceed; None if none. Changes nothing."""
+        """The limit that one more request of `tokens` would exceed, or None. Changes nothing."""
         use = self._uses.get((tenant, tier.name)) or self._unused(tenant, tier, now)
         return use.check(tokens, now)
 
@@ -178,22 +183,22 @@ class Tenants:
         return use
 
     def configure(self, tiers: Mapping[str, Tier], now: float) -> None:
-        """Take on the limits of a policy. Use so far is kept."""
+        """Apply the limits of a policy. Use so far stays counted."""
         for (_, name), use in self._uses.items():
             if name in tiers:
                 use.configure(tiers[name].limits, self._share, now)
 
     def left(self, tenant: str, tier: str, now: float) -> Left:
-        """Requests and tokens that the tenant has left; None for a tenant that never came."""
+        """Requests and tokens that the tenant has left; None if it never sent a request."""
         use = self._uses.get((tenant, tier))
         return (None, None) if use is None else use.left(now)
 
     def views(self, now: float) -> tuple[LimitView, ...]:
-        """Remaining limits of every tenant."""
+        """Use and limits of every tenant, for the admin pages and metrics."""
         return tuple(use.view(now) for use in self._uses.values())
 
     def in_flight(self) -> dict[tuple[str, str], int]:
-        """Requests under way by tenant and tier, zeros left out."""
+        """Number of requests under way by (tenant, tier); pairs with none are left out."""
         return {key: use.in_flight for key, use in self._uses.items() if use.in_flight}
 
 

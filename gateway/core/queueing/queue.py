@@ -14,26 +14,27 @@ from gateway.core.queueing.request import QueuedRequest
 
 ARRIVALS_TAU_S: Final = 5.0
 TURN_SHARE: Final = 0.5
-"""A tenant's turn goes before earlier deadlines of others after this share of its allowed wait."""
+"""A request's turn is due after this share of the time from body complete to its deadline."""
 MAX_TURN_S: Final = 1.0
-"""The same in seconds, if that is less."""
+"""A request's turn is due after this time at the latest."""
 FLOOR_MARGIN: Final = 1.25
-"""Factor on a floor: without it, requests are too coarse for a share of each ten seconds, which would often be missed.
+"""A tier's floor is multiplied by this. Without it, a share would often be missed over ten seconds, because whole
+requests are too coarse.
 """
 AT_STAKE_S: Final = 5.0
-"""Seconds after a loss in which tiers of one priority are served by weight."""
+"""For this long after a loss, tiers of the same priority are served by weight."""
 LOOKED_AHEAD: Final = 8
-"""Queued requests that are compared by their cached prompts when a replica has room."""
+"""When a replica has room, this many queued requests are compared by how much of their prompts it has cached."""
 STALE: Final = 32
-"""Stale entries that a heap may hold, beyond the number of requests."""
+"""A heap is compacted when it has more than twice as many entries as requests, plus this many."""
 
 Entry = tuple[float, int, int, QueuedRequest]
-"""(start by, id, ticket, request). An entry is stale if its request has another ticket."""
+"""(latest start, id, ticket, request). An entry is stale if its request has a different ticket by now."""
 TierKey = tuple[int, str]
 
 
 class TenantQueue:
-    """Requests of one tenant in one tier, in the order in which they have to be sent."""
+    """Queued requests of one tenant in one tier, by latest start."""
 
     __slots__ = ("bytes", "count", "heap", "use")
 
@@ -41,27 +42,27 @@ class TenantQueue:
         self.use = use
         self.count = 0
         self.bytes = 0
-        """Total size of their bodies."""
+        """Total size of the request bodies."""
         self.heap: list[Entry] = []
 
     def from_last(self) -> list[QueuedRequest]:
-        """The requests that may be shed, the latest start first."""
+        """The requests that may be shed, the one with the latest start first."""
         entries = sorted(self.heap, reverse=True)
         return [live for _, _, ticket, live in entries if live.ticket == ticket and _may_be_shed(live.request.tier)]
 
 
 class TierQueue:
-    """Requests of one tier, by latest start. The tenant served least goes first once it has waited for a while.
+    """Queued requests of one tier, by latest start. The tenant that was served least goes first once its turn is due.
 
-    If that tenant always went next, its short bursts would make the queued requests of others late for no reason. Its
-    first request goes next after a wait of `TURN_SHARE` of its allowed time, or `MAX_TURN_S`. So under overload tenants
-    take turns, and tenants with a small demand are in time.
+    If that tenant always went first, its short bursts would make the queued requests of others late for no reason. So
+    its first request must wait for `TURN_SHARE` of its allowed time, or `MAX_TURN_S`. Under overload tenants then take
+    turns, and tenants with a small demand are in time.
 
     The latest start of a request is its deadline minus its predicted engine TTFT. Ordered by deadline alone, long
     prompts would be sent too late.
 
-    Tokens served to a tenant are counted with a half-life (`TenantUse.serve`). A tenant's heap entry holds the served
-    count from when the tenant was added. Only the top matters, and it is updated when it is read.
+    Tokens served to a tenant are counted with a half-life (`TenantUse.serve`). The heap entry of a tenant may hold an
+    old count. Only the top entry matters, and it is updated when it is read.
     """
 
     __slots__ = (
@@ -84,13 +85,13 @@ class TierQueue:
         self.key: TierKey = (tier.priority, tier.name)
         self.count = 0
         self.adapted = 0
-        """Requests for LoRA adapters."""
+        """Number of queued requests for LoRA adapters."""
         self.fixed = self.fixed_bytes = 0
-        """Requests that may not be shed, and the bytes of their bodies."""
+        """Number of queued requests that may not be shed, and the bytes of their bodies."""
         self.owed = 0.0
-        """Tokens of its floor that the tier has not been served yet."""
+        """Tokens that the tier still has to be served to reach its floor."""
         self.arrivals = Rate(ARRIVALS_TAU_S)
-        """Requests admitted per second, sent or queued."""
+        """Rate of admitted requests, sent or queued."""
         self.admitted_at = -math.inf
         """Time of the last admission."""
         self._flows: dict[str, TenantQueue] = {}
@@ -105,7 +106,7 @@ class TierQueue:
                     yield live
 
     def admitted(self, now: float) -> None:
-        """A request was sent, or queued."""
+        """Count a request that was sent or queued."""
         self.arrivals.add(now)
         self.admitted_at = now
 
@@ -159,7 +160,7 @@ class TierQueue:
         return self.first()
 
     def head_but(self, blocked: set[str], now: float) -> QueuedRequest | None:
-        """The same without requests for these adapters, in O(n)."""
+        """The request to serve next, without requests for the adapters in `blocked`. O(n)."""
         others = [live for live in self if live.request.adapter not in blocked]
         turn = min(others, key=_tenant_turn, default=None)
         if turn is None or now >= due_at(turn):
@@ -167,7 +168,7 @@ class TierQueue:
         return min(others, key=_turn)
 
     def _turn(self) -> QueuedRequest | None:
-        """The first request of the tenant that was served least."""
+        """The request with the earliest latest start of the tenant that was served least."""
         turns = self._turns
         while turns:
             served, _, _, flow = turns[0]
@@ -185,9 +186,10 @@ class TierQueue:
         return _first(self._earliest)
 
     def earliest(self, blocked: set[str]) -> list[QueuedRequest]:
-        """Up to `LOOKED_AHEAD` requests with early latest starts, in order: the top of the heap.
+        """Up to `LOOKED_AHEAD` requests from the top of the heap, by latest start. They are not always exactly the
+        earliest.
 
-        With adapters `blocked`, the earliest of the other requests, in O(n log n).
+        If adapters are `blocked`, it is exactly the earliest requests for other adapters, in O(n log n).
         """
         if blocked:
             return sorted((live for live in self if live.request.adapter not in blocked), key=_turn)[:LOOKED_AHEAD]
@@ -199,18 +201,19 @@ class TierQueue:
         return sorted(self, key=_turn)
 
     def least_savable(self) -> QueuedRequest | None:
-        """The request with the least time left among those that may be shed: it is the likeliest to be late."""
+        """Of the requests that may be shed, the one with the earliest latest start: it is the likeliest to be late."""
         first = self.first()
         if first is None or _may_be_shed(first.request.tier):
             return first
         return min((live for live in self if _may_be_shed(live.request.tier)), key=_turn, default=None)
 
     def yield_to(self, tenant: str, body_bytes: int, by_count: bool, spare_bytes: int) -> list[QueuedRequest]:
-        """The requests that make way for a newcomer of `tenant` in a full queue; none if it already has its share.
+        """The queued requests that a new request of `tenant` displaces from a full queue; empty if the tenant has its
+        share.
 
-        Every tenant of the tier has an equal share of the requests and of the bytes that the tier holds. A tenant
-        within its share, newcomer included, takes the place from tenants above theirs, which keep their share.
-        `by_count`: the queue is full in requests, too. `spare_bytes`: bytes left in it.
+        Each tenant has an equal share of the requests and of the bytes that the tier holds. A tenant that stays within
+        its share with the new request displaces requests of tenants above their share. They keep at least their share.
+        `by_count`: whether the queue is full in requests. `spare_bytes`: bytes left in the queue.
         """
         own = self._flows.get(tenant)
         tenants = len(self._flows) + (own is None)
@@ -241,10 +244,9 @@ class TierQueue:
         return out if (out or not by_count) and wanted <= 0 else []
 
     def ahead_of(self, tenant: str, start_by: float = math.inf) -> int:
-        """Number of requests of this tier ahead of a newcomer of `tenant`, since tenants take turns.
+        """Number of requests of this tier that would be served before a new request of `tenant`, as tenants take turns.
 
-        `start_by`: only requests with an earlier latest start count, in O(n). Without it all count, since later
-        newcomers may overtake this one.
+        `start_by`: only requests with a latest start up to this count, in O(n). Without it all count.
         """
         flow = self._flows.get(tenant)
         mine = 0 if flow is None else flow.count
@@ -259,20 +261,20 @@ class TierQueue:
 
 
 def due_at(live: QueuedRequest) -> float:
-    """When its turn goes before others' earlier deadlines."""
+    """Time when the turn of a request is due: from then on it may go before requests with earlier latest starts."""
     at = live.request.body_at
     return at + min(MAX_TURN_S, TURN_SHARE * (live.deadline - at))
 
 
 def _first(heap: list[Entry]) -> QueuedRequest | None:
-    """The top of a heap, after its stale entries are dropped."""
+    """The first request of a heap. Drops stale entries at the top."""
     while heap and heap[0][3].ticket != heap[0][2]:
         heappop(heap)
     return heap[0][3] if heap else None
 
 
 def _compacted(heap: list[Entry], count: int) -> list[Entry]:
-    """The heap, without stale entries if there are many. `count` of its requests still wait."""
+    """The heap, without stale entries if it has many. `count`: number of requests that still wait."""
     if len(heap) <= 2 * count + STALE:
         return heap
     kept = [entry for entry in heap if entry[3].ticket == entry[2]]
@@ -281,14 +283,14 @@ def _compacted(heap: list[Entry], count: int) -> list[Entry]:
 
 
 class PoolQueue:
-    """A `TierQueue` for each tier. Priorities are strict, except that a tier owed some of its floor is first.
+    """The queue of one pool: a `TierQueue` for each tier, by strict priority. A tier below its floor goes before all.
 
-    Tiers of one priority are ordered by the latest starts of their heads. While requests of that priority are lost, no
-    order can save them all. Then higher weights go first, and a tier counts as above lighter tiers. It stays so for
-    `AT_STAKE_S` after the last loss.
+    Tiers of one priority are ordered by the latest starts of their heads. A request is lost if it is refused or times
+    out for lack of capacity. While requests of a priority are lost, no order can save them all. Then tiers of higher
+    weight go first, for `AT_STAKE_S` after the last loss.
 
-    The caller bounds the queue, in requests and in bytes of bodies. Every operation is O(log n) in the queued requests,
-    times the number of tiers at most.
+    The caller limits the queue, in requests and in bytes of bodies. If not said otherwise, an operation takes O(log n)
+    for n queued requests, times the number of tiers.
     """
 
     def __init__(self) -> None:
@@ -296,7 +298,7 @@ class PoolQueue:
         self._count = 0
         self._tickets = 0
         self._lost_at: dict[int, float] = {}
-        """Time of the last loss, by priority."""
+        """Time of the last lost request, by priority."""
         self.bytes = 0
 
     def __len__(self) -> int:
@@ -307,7 +309,7 @@ class PoolQueue:
         return iter(sorted((live for tier_queue in self._tiers.values() for live in tier_queue), key=_turn))
 
     def of_tier(self, tier: Tier) -> TierQueue:
-        """The queue of a tier. It outlives its requests."""
+        """The queue of a tier; created if missing, and kept when it is empty."""
         key = tier.priority, tier.name
         tier_queue = self._tiers.get(key)
         if tier_queue is None:
@@ -317,7 +319,7 @@ class PoolQueue:
         return tier_queue
 
     def push(self, live: QueuedRequest) -> None:
-        """Queue `live`. Its `deadline` and its forecast give its place."""
+        """Queue `live`. Its place follows from its `deadline` and its forecast."""
         self._tickets += 1
         tier_queue = self.of_tier(live.request.tier)
         tier_queue.tier = live.request.tier
@@ -326,7 +328,7 @@ class PoolQueue:
         self.bytes += live.request.body_bytes
 
     def remove(self, live: QueuedRequest) -> None:
-        """Take `live` out: it is served, its client left, or its deadline passed."""
+        """Take `live` out of the queue."""
         self.of_tier(live.request.tier).remove(live)
         self._count -= 1
         self.bytes -= live.request.body_bytes
@@ -337,16 +339,16 @@ class PoolQueue:
         return tier_queue is not None and tier_queue.count > 0
 
     def is_owed(self, tier: Tier) -> bool:
-        """Whether `tier` has not been served some of its floor."""
+        """Whether `tier` has been served less than its floor."""
         return tier.floor > 0.0 and self.of_tier(tier).owed > 0.0
 
     def admitted_at(self, tier: Tier) -> float:
-        """Time of the last admission of `tier`; -inf without one."""
+        """Time of the last admission in `tier`; -inf if there was none."""
         tier_queue = self._tiers.get((tier.priority, tier.name))
         return -math.inf if tier_queue is None else tier_queue.admitted_at
 
     def heads(self, now: float) -> list[QueuedRequest]:
-        """The head of every tier, in the order in which they are served."""
+        """The head of each tier, in the order in which they are to be served."""
         heads = [
             (tier_queue.owed <= 0.0, tier_queue.key[0], self._order(tier_queue, now), _turn(head), head)
             for tier_queue in self._tiers.values()
@@ -357,7 +359,7 @@ class PoolQueue:
         return [entry[4] for entry in heads]
 
     def lost(self, tier: Tier, now: float) -> None:
-        """A request of `tier` was refused, or its time ran out, for want of capacity."""
+        """Record that a request of `tier` was refused or timed out for lack of capacity."""
         self._lost_at[tier.priority] = now
 
     def at_stake(self, priority: int, now: float) -> bool:
@@ -366,14 +368,14 @@ class PoolQueue:
         return at is not None and now - at < AT_STAKE_S
 
     def _order(self, tier_queue: TierQueue, now: float) -> float:
-        """Place of a tier among those of its priority, the smallest first."""
+        """Sort key of a tier among those of its priority."""
         return -tier_queue.tier.weight if self.at_stake(tier_queue.key[0], now) else 0.0
 
     def last_below(self, tier: Tier) -> QueuedRequest | None:
-        """The request to lose first among those that may be shed and are worth less than one of `tier`.
+        """The queued request to shed first for a request of `tier`, among those that may be shed; None if there is
+        none.
 
-        Such a request is from a less urgent tier, or from a lighter one of the same priority: a full queue loses one of
-        the two.
+        It is of a less urgent tier, or of a tier with lower weight and the same priority.
         """
         found: QueuedRequest | None = None
         for tier_queue in self._tiers.values():
@@ -384,9 +386,10 @@ class PoolQueue:
         return found
 
     def shared_with(self, tier: Tier) -> tuple[int, int]:
-        """Number of queued requests that share the bounds with a newcomer of `tier`, and the bytes of their bodies.
+        """Number and body bytes of the queued requests that count against the queue's limits for a new request of
+        `tier`.
 
-        Requests below it that may not be shed do not count, since they cannot make way.
+        Requests of tiers below it that may not be shed do not count, since they cannot make way.
         """
         count, held = self._count, self.bytes
         for tier_queue in self._tiers.values():
@@ -396,7 +399,9 @@ class PoolQueue:
         return count, held
 
     def ahead_of(self, tier: Tier, now: float) -> int:
-        """Number of queued requests of the priority of `tier` and above, without lighter ones while it is at stake."""
+        """Number of queued requests of the priority of `tier` and above. While requests are lost, tiers of lower weight
+        do not count.
+        """
         count, at_stake = 0, self.at_stake(tier.priority, now)
         for tier_queue in self._tiers.values():
             priority = tier_queue.key[0]
@@ -407,7 +412,7 @@ class PoolQueue:
         return count
 
     def above(self, tier: Tier, now: float) -> tuple[int, float]:
-        """Queued requests and arrivals per second of the tiers above `tier`."""
+        """(queued requests, arrivals per second) of the tiers above `tier`."""
         count, rate = 0, 0.0
         at_stake = self.at_stake(tier.priority, now)
         for tier_queue in self._tiers.values():
@@ -420,14 +425,14 @@ class PoolQueue:
         return count, rate
 
     def served(self, tier: Tier, tokens: float) -> None:
-        """`tokens` of `tier` were dispatched. Tiers with a floor are owed their share of them while they wait."""
+        """Count `tokens` that were dispatched for `tier`. Each waiting tier with a floor is owed its share of them."""
         key = tier.priority, tier.name
         for tier_queue in self._tiers.values():
             if tier_queue.tier.floor <= 0.0:
                 continue
             owed = tier_queue.owed + tier_queue.tier.floor * FLOOR_MARGIN * tokens
             if tier_queue.key == key:
-                # Service beyond its floor is no debt: no other tier needed it.
+                # Service beyond the floor is not held against the tier: no other tier needed it.
                 owed = max(owed - tokens, -tokens)
             elif not tier_queue.count:
                 owed = min(owed, 0.0)
@@ -443,12 +448,12 @@ def _tenant_turn(live: QueuedRequest) -> tuple[float, float, int]:
 
 
 def _loss(live: QueuedRequest) -> tuple[int, float, float, int]:
-    """The largest is lost first."""
+    """Sort key: the request with the largest key is shed first."""
     return live.request.tier.priority, -live.request.tier.weight, -live.start_by, -live.request.id
 
 
 def _is_below(tier_queue: TierQueue, tier: Tier) -> bool:
-    """Whether requests of a queue are worth less than one of `tier`."""
+    """Whether the queue's tier is less urgent than `tier`, or has the same priority and a lower weight."""
     priority = tier_queue.key[0]
     return priority > tier.priority or (priority == tier.priority and tier_queue.tier.weight < tier.weight)
 

@@ -9,11 +9,11 @@ DRAIN_TAU_S: Final = 5.0
 DRAIN_WINDOW_S: Final = 1.0
 ENOUGH_S: Final = 2.0
 ENOUGH_ENDS: Final = 20.0
-"""Recent ends, while slots were short, before the drain rate uses ends alone."""
+"""The drain rate uses ends alone after this many recent ends while slots were short."""
 
 
 class Rate:
-    """Events or amounts per second, forgotten exponentially over `tau_s`."""
+    """Events or amounts per second, forgotten exponentially with time constant `tau_s`."""
 
     __slots__ = ("_at", "_count", "_tau_s")
 
@@ -23,7 +23,7 @@ class Rate:
         self._at = 0.0
 
     def add(self, now: float, amount: float = 1.0) -> None:
-        """An event of `amount` happened at `now`."""
+        """Count an event of size `amount` at `now`."""
         self._count = self._count * math.exp((self._at - now) / self._tau_s) + amount
         self._at = now
 
@@ -33,19 +33,19 @@ class Rate:
 
 
 class OpeningRate:
-    """Events per second of the time in which a newcomer would have to wait ("saturated").
+    """Rate of events per second of saturated time: the time in which a new request would have to wait.
 
-    At any other time the rate would equal that of arrivals. Measured only with a waiting request, it would hardly ever
-    be measured while most newcomers are shed. Counts and saturated time are both forgotten exponentially over
-    `DRAIN_TAU_S`. After little saturated time the rate over all time is a better lower bound, since few events in a
-    short time are mostly chance.
+    At other times the rate would equal the rate of arrivals. Whether a request really waits does not matter: while most
+    new requests are shed, none may wait. Counts and saturated time are forgotten exponentially with time constant
+    `DRAIN_TAU_S`. Few events in a short saturated time are mostly chance. So less time than `DRAIN_WINDOW_S` counts as
+    that much, and up to `ENOUGH_S` the rate over all time is a lower bound.
     """
 
     __slots__ = ("_all", "_all_at", "_last_at", "_seconds", "count")
 
     def __init__(self) -> None:
         self.count = 0.0
-        """Events while saturated, with forgetting."""
+        """Number of events in saturated time, with forgetting."""
         self._seconds = 0.0
         self._last_at: float | None = None
         self._all = 0.0
@@ -53,14 +53,14 @@ class OpeningRate:
 
     @property
     def per_s(self) -> float | None:
-        """The rate; None before there was a backlog. Less saturated time than `DRAIN_WINDOW_S` counts as that much."""
+        """The rate; None before any saturated time."""
         if not self.count:
             return None
         rate = self.count / max(self._seconds, DRAIN_WINDOW_S)
         return rate if self._seconds > ENOUGH_S else max(rate, (self._all - 0.5) / DRAIN_TAU_S)
 
     def add(self, saturated: bool, now: float) -> None:
-        """An event at `now`. `saturated`: until then a newcomer would have had to wait."""
+        """Count an event at `now`. `saturated`: whether a new request would have had to wait until then."""
         self._all = self._all * math.exp((self._all_at - now) / DRAIN_TAU_S) + 1.0
         self._all_at = now
         last, self._last_at = self._last_at, now if saturated else None
@@ -75,8 +75,8 @@ class OpeningRate:
 class DrainRate:
     """Rate at which a pool gets room for one more request.
 
-    If slots are short, ending requests make room, and their rate is steadier. While slots fill up no request ends, but
-    each prompt that is read makes room. So until there are `ENOUGH_ENDS`, every event that makes room counts.
+    If slots are short, room comes from requests that end, and their rate is steady. While slots fill up, no request
+    ends, but each prompt that is read makes room. So before `ENOUGH_ENDS`, every event that makes room counts.
     """
 
     __slots__ = ("_ends", "_openings")
@@ -87,13 +87,13 @@ class DrainRate:
 
     @property
     def per_s(self) -> float | None:
-        """Requests per second for which there is room; None before there was a backlog."""
+        """Requests per second for which there is room; None before there was any backlog."""
         return self._ends.per_s if self._ends.count >= ENOUGH_ENDS else self._openings.per_s
 
     def ended(self, full: bool, now: float) -> None:
-        """A request has ended. `full`: until then no slot was free."""
+        """Count a request that ended. `full`: whether no slot was free until then."""
         self._ends.add(full, now)
 
     def opened(self, saturated: bool, now: float) -> None:
-        """There is room for one more request, new or queued. `saturated`: until then there was none."""
+        """Count an event that made room for one more request. `saturated`: whether there was none until then."""
         self._openings.add(saturated, now)

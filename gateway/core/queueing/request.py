@@ -1,4 +1,4 @@
-"""The part of a request's state that queues use."""
+"""The part of a request's state that queues read and write."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway.core.request import Request
 
 
 class QueuedRequest:
-    """The part of a request's state that decides when its turn comes, and where the queue keeps its place."""
+    """The part of a request's state by which the queue orders it, with its place in the queue."""
 
     __slots__ = ("deadline", "forecast", "request", "start_by", "ticket", "use")
 
@@ -18,10 +18,12 @@ class QueuedRequest:
         self.request = request
         self.use: TenantUse | None = None
         self.deadline = math.inf
-        """When its first token, or the end of an unstreamed answer, would come too late."""
+        """Time by which the first token, or the end of an unstreamed answer, must come."""
         self.start_by = math.inf
-        """Latest start: when it has to be sent to be in time, by its forecast. Set when it is queued."""
+        """Latest start: time by which the request has to be sent to be in time, by its forecast. Set when it is
+        queued.
+        """
         self.forecast: Forecast | None = None
-        """The forecast on which it was admitted."""
+        """The forecast on which the request was admitted."""
         self.ticket = 0
-        """Serial number of its entry in a queue; 0: not queued."""
+        """Serial number of its entry in the queue; 0 if it is not queued."""

@@ -1,1 +1,1 @@
-"""Second attempts: hedges, retries and their budgets."""
+"""Second attempts at a request: hedges, retries and their budgets."""

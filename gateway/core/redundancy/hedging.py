@@ -2,14 +2,15 @@
 
 The hedge timer starts when the first attempt has been sent. It fires at a quantile (p95 unless the tier says otherwise)
 of the TTFT of prompts of similar length in the same pool (`core.redundancy.ttft_quantiles`). Then a duplicate is sent,
-unless a reason of `HedgeDenied` holds. The first token of either attempt commits it, and the other is cancelled. At
-most one duplicate is sent. Retried requests and those without a visible first token (`Request.visible`) get none.
+unless a reason of `HedgeDenied` applies. The attempt with the first token is committed, and the other is cancelled. A
+request gets at most one duplicate. Retried requests, and requests without a visible first token (`Request.visible`),
+get none.
 
-A random share of the requests that could be hedged never is: the holdout. An attempt and its duplicate tend to be slow
-together, so only the holdout shows the tail without hedging.
+A random share of the requests that could be hedged never is hedged: the holdout. An attempt and its duplicate tend to
+be slow together, so only the holdout shows how long the tail would be without hedging.
 
-Duplicates are paid from two buckets per tier: a share of its requests, and the same share of its prompt tokens. They
-also draw on the budget that they share with retries (`core.redundancy.retry_budget`).
+Two budgets per tier limit duplicates: a share of the tier's requests, and the same share of its prompt tokens. A third
+budget is shared with retries (`core.redundancy.retry_budget`).
 """
 
 from __future__ import annotations
@@ -32,18 +33,23 @@ from gateway.core.snapshot import HedgePoolView, HedgeTierView
 from gateway.core.timers import Timers
 
 FLOOR_FACTOR: Final = 1.5
-"""No duplicate before this multiple of the predicted TTFT: a long prompt alone is not late."""
+"""No duplicate is sent before this multiple of the predicted TTFT. A long prompt is not late only because it is
+long.
+"""
 BURST: Final = 20.0
-"""Duplicates that a tier may save up."""
+"""Largest number of duplicates that a tier can save up."""
 BUSY: Final = 0.8
-"""Share in use of a pool's slots, or of a replica's KV cache, beyond which duplicates would delay other requests."""
+"""If more than this share of a pool's slots, or of a replica's KV cache, is in use, duplicates would delay other
+requests.
+"""
 MAX_BREACH: Final = 0.2
-"""Largest P(breach) of a duplicate that is worth sending."""
+"""Largest P(breach) at which a duplicate is sent."""
 LAST_HEDGES: Final = 200
 MIN_WON: Final = 28
 SUSPENSION_S: Final = 60.0
-"""If fewer than 28 of its last 200 duplicates won, a pool gets none for a minute. A fifth should win, and 28 of 200 is
-two standard deviations below that."""
+"""A pool gets no duplicates for this long if fewer than 28 of its last 200 duplicates won. A fifth should win; 28 of
+200 is two standard deviations less.
+"""
 
 
 class HedgeDenied(StrEnum):
@@ -54,21 +60,21 @@ class HedgeDenied(StrEnum):
     TOKENS = "tokens"
     """The tier's share of prompt tokens is used up."""
     SHARED = "shared"
-    """Half of the budget of retries and duplicates together is used up. The other half is for retries."""
+    """The half of the shared budget that duplicates may use is used up. The other half is for retries."""
     QUEUE = "queue"
     """The queue of the pool is not empty."""
     BUSY = "busy"
     """More than .8 of the pool's slots are in use."""
     KV = "kv"
-    """More than .8 of the KV cache of the replica that would get it is in use."""
+    """More than .8 of the KV cache is in use at the replica that would get the duplicate."""
     NO_REPLICA = "no-replica"
     """No other replica has a slot free."""
     BREACH = "breach"
-    """The duplicate itself would miss the objective, with a probability above .2."""
+    """The duplicate would miss an objective with a probability above .2."""
     LOSING = "losing"
     """Clearly fewer than a fifth of the last 200 duplicates won."""
     SUSPECT = "suspect"
-    """A replica broke off with the same body before."""
+    """The request is a suspect of quarantine: a replica's connection broke while it had the same body."""
 
 
 class TierHedges:
@@ -76,40 +82,42 @@ class TierHedges:
 
     def __init__(self) -> None:
         self.requests = 0.0
-        """Duplicates that it may send."""
+        """Number of duplicates that the tier may send."""
         self.tokens = 0.0
-        """Prompt tokens that engines may have to read for duplicates, cached ones left out."""
+        """Prompt tokens that engines may read for the tier's duplicates; cached tokens do not count."""
         self.mean_tokens = 0.0
         self.held = 0
-        """Requests of the holdout."""
+        """Number of requests in the holdout."""
         self.outcomes = dict.fromkeys(HedgeResult, 0)
         self.denied = dict.fromkeys(HedgeDenied, 0)
         self.wasted_prompt_tokens = 0
         self.wasted_output_tokens = 0
 
     def deposit(self, share: float, unread_tokens: int) -> None:
-        """A request of the tier was sent for the first time. It earns `share` (0-1) of a duplicate."""
+        """Count a request of the tier that was sent for the first time. It earns the share `share` (0-1) of a
+        duplicate.
+        """
         self.requests = min(BURST, self.requests + share)
         self.mean_tokens = unread_tokens if not self.mean_tokens else 0.99 * self.mean_tokens + 0.01 * unread_tokens
         self.tokens = min(BURST * self.mean_tokens, self.tokens + share * unread_tokens)
 
     def denies(self) -> HedgeDenied | None:
-        """Why it cannot pay for one more duplicate; None if it can.
+        """Why the tier's budget does not allow one more duplicate; None if it does.
 
-        Tokens may be overdrawn: a late long prompt may be hedged too, and the next hedge waits until the tokens are
-        earned.
+        Tokens may be overdrawn, so that a long prompt can be hedged. Then the next duplicate must wait until the tokens
+        are earned.
         """
         if self.requests < 1.0:
             return HedgeDenied.BUDGET
         return HedgeDenied.TOKENS if self.tokens <= 0.0 else None
 
     def pay(self, unread_tokens: int) -> None:
-        """Pay for a duplicate."""
+        """Take a duplicate out of the tier's budget."""
         self.requests -= 1.0
         self.tokens -= unread_tokens
 
     def view(self, tier: str) -> HedgeTierView:
-        """A copy for people."""
+        """A copy for the admin pages and metrics."""
         return HedgeTierView(
             tier=tier,
             requests_left=self.requests,
@@ -131,14 +139,14 @@ class PoolHedges:
         self.suspended_until = -math.inf
 
     def is_suspended(self, now: float) -> bool:
-        """Whether hedging is off here, since too few duplicates won."""
+        """Whether hedging is suspended in this pool, because too few duplicates won."""
         if len(self.won) == LAST_HEDGES and sum(self.won) < MIN_WON:
             self.won.clear()
             self.suspended_until = now + SUSPENSION_S
         return now < self.suspended_until
 
     def view(self, pool: str, now: float) -> HedgePoolView:
-        """A copy for people."""
+        """A copy for the admin pages and metrics."""
         won = sum(self.won) / len(self.won) if self.won else None
         return HedgePoolView(pool, self.first_tokens.views(), won, self.suspended_until > now)
 
@@ -157,11 +165,11 @@ class Hedges(Learner):
         self._tiers: dict[str, TierHedges] = {}
         self.timers = Timers()
         self.on = False
-        """Whether any tier hedges. Otherwise no statistics are kept."""
+        """Whether any tier hedges. If none does, no statistics are kept."""
         self.configure(policy)
 
     def configure(self, policy: Policy) -> None:
-        """Take on a policy. Requests under way keep their tier. Removed pools and tiers are forgotten."""
+        """Apply a policy. Requests under way keep their tier. Removed pools and tiers are forgotten."""
         self._pools = {name: pool for name, pool in self._pools.items() if name in policy.pools}
         self._tiers = {name: tier for name, tier in self._tiers.items() if name in policy.tiers}
         self.on = len(self.timers) > 0 or any(tier.hedge is not None for tier in policy.tiers.values())
@@ -169,14 +177,16 @@ class Hedges(Learner):
     # ---- events of requests and attempts, in this order
 
     def opened(self, attempt: Attempt, now: float) -> None:
-        """The first attempt of a request earns its tier a share of a duplicate."""
+        """Add to the tier's budget for the first attempt of a request."""
         live = attempt.live
         hedge = live.request.tier.hedge
         if hedge is not None and attempt.first:
             self.of_tier(live.request.tier).deposit(hedge.budget, attempt.slot.unread_tokens)
 
     def sent(self, attempt: Attempt, now: float) -> None:
-        """Set the hedge timer of an attempt with visible tokens, which has been sent to its replica."""
+        """Set the hedge timer of a first attempt with visible tokens that has been sent, unless it is in the
+        holdout.
+        """
         live = attempt.live
         hedge = live.request.tier.hedge
         if hedge is None or not attempt.first or live.request.choices > 1:
@@ -191,19 +201,21 @@ class Hedges(Learner):
             self.timers.set(live.request.id, now + max(late_s, FLOOR_FACTOR * expected_s))
 
     def first_token(self, attempt: Attempt, now: float) -> None:
-        """The first token has come: no duplicate is needed."""
+        """Clear the hedge timer, since the first token has come, and learn the TTFT."""
         if not self.on or not attempt.live.visible:
             return
         self.timers.clear(attempt.live.request.id)
         self._learn(attempt, False, now)
 
     def committed(self, winner: Attempt) -> None:
-        """The first token of a hedged request has come."""
+        """Record which attempt of a hedged request won."""
         winner.live.hedged = HedgeResult.WON if winner.hedge else HedgeResult.LOST
         self.of_pool(winner.replica.pool).won.append(winner.hedge)
 
     def closed(self, attempt: Attempt, finish: AttemptResult, now: float) -> None:
-        """An attempt is over. Without a first token its time is censored: it would have taken longer."""
+        """Learn from an attempt that is over. Without a first token, its TTFT is censored: it would have been
+        longer.
+        """
         live = attempt.live
         if not self.on or not live.visible:
             return
@@ -219,14 +231,14 @@ class Hedges(Learner):
             tier.wasted_prompt_tokens += attempt.slot.unread_tokens
 
     def ended(self, live: RequestState) -> None:
-        """A request is over."""
+        """Count the result of the hedge when a request is over."""
         if live.hedged is not None:
             self.of_tier(live.request.tier).outcomes[live.hedged] += 1
 
     def _learn(self, attempt: Attempt, censored: bool, now: float) -> None:
         """Learn the TTFT of a first attempt.
 
-        Second attempts are not typical, since they are made when replicas are slow.
+        Second attempts do not count: they are made when replicas are slow, so they are not typical.
         """
         if attempt.first and attempt.sent_at is not None:
             first_tokens = self.of_pool(attempt.replica.pool).first_tokens
@@ -235,15 +247,17 @@ class Hedges(Learner):
     # ---- when a timer fires
 
     def next_at(self) -> float:
-        """When the next hedge timer is due; inf without one."""
+        """Time of the next hedge timer; inf if there is none."""
         return self.timers.next_at()
 
     def due(self, now: float) -> list[int]:
-        """The requests whose hedge timers are due."""
+        """Ids of the requests whose hedge timers are due. Their timers are removed."""
         return self.timers.due(now)
 
     def replica_for_duplicate(self, live: RequestState, now: float) -> Replica | None:
-        """The replica for the duplicate of a late request, which is paid for; None if it gets none."""
+        """The replica for the duplicate of a late request; None if it gets none. The duplicate is taken out of the
+        budgets.
+        """
         if live.outcome is not None or live.committed is not None or live.attempts > 1 or live.open[0].cancelled:
             return None
         tier = self.of_tier(live.request.tier)
@@ -282,22 +296,22 @@ class Hedges(Learner):
     # ---- reading
 
     def pool_views(self, now: float) -> tuple[HedgePoolView, ...]:
-        """State of every pool, for people."""
+        """State of hedging in every pool, for the admin pages and metrics."""
         return tuple(pool.view(name, now) for name, pool in self._pools.items())
 
     def tier_views(self) -> tuple[HedgeTierView, ...]:
-        """Spending and gain of every tier, for people."""
+        """Cost and gain of every tier's duplicates, for the admin pages and metrics."""
         return tuple(tier.view(name) for name, tier in self._tiers.items())
 
     def of_pool(self, pool: Pool) -> PoolHedges:
-        """TTFT quantiles and results of duplicates of this pool."""
+        """The hedging state of a pool; created if missing."""
         found = self._pools.get(pool.spec.name)
         if found is None:
             found = self._pools[pool.spec.name] = PoolHedges()
         return found
 
     def of_tier(self, tier: Tier) -> TierHedges:
-        """Budget of this tier for duplicates."""
+        """The hedging state of a tier; created if missing."""
         found = self._tiers.get(tier.name)
         if found is None:
             found = self._tiers[tier.name] = TierHedges()

@@ -1,4 +1,4 @@
-"""Retries: whether a failed attempt is tried once more, at another replica."""
+"""Retries: decides whether a request whose attempt failed is sent once more, to another replica."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from gateway.core.redundancy.retry_budget import RetryBudget
 from gateway.core.request import AttemptOutcome, Random
 from gateway.core.request_state import Attempt, RequestState
 
-# Attempts that never ran, or broke off before a byte of the answer. The request itself may have killed its replica.
-# Then it reaches one more replica, but no third (fleet/quarantine.py).
+# Outcomes of attempts that never ran, or broke off before a byte of the answer. If the request itself kills replicas, a
+# retry may kill a second one, but quarantine prevents a third (fleet/quarantine.py).
 RETRYABLE: Final = (
     AttemptOutcome.UNREACHABLE,
     AttemptOutcome.CONNECT_TIMEOUT,
@@ -21,28 +21,28 @@ RETRYABLE: Final = (
     AttemptOutcome.CANCELLED,
 )
 
-# From an intermediary that could not reach the engine.
+# Comes from an intermediary that could not reach the engine, so it is retried.
 BAD_GATEWAY: Final = 502
 
-# Refusals that may be the replica's fault: it lacks the model, or may not serve it. Another replica is tried if it
-# refuses less often (fleet/odd_answers.py).
+# Statuses of refusals that may be the replica's fault, e.g. because it lacks the model. The request is retried if the
+# other replicas refuse less often (fleet/odd_answers.py).
 OWN_REFUSALS: Final = (403, 404)
 
-# Backoff of a replica that refuses, doubled with each refusal in a row. A replica that refuses at once looks idle, and
-# would get every request. It lasts at least until the replica's `Retry-After`.
+# Backoff of a replica that answers 429 or 503, doubled with each such answer in a row. Without it, a replica that
+# refuses at once would look idle and get every request. It lasts at least as long as the replica's `Retry-After` says.
 FIRST_BACKOFF_S: Final = 0.25
 MAX_BACKOFF_S: Final = 8.0
 MAX_TOLD_BACKOFF_S: Final = 60.0
 
 
 def rest_s(refusals: int, retry_after_s: float | None) -> float:
-    """Seconds of backoff for a replica that has refused this many requests (>= 1) in a row."""
+    """Seconds of backoff for a replica after `refusals` (>= 1) answers of 429 or 503 in a row."""
     own_s = min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** min(refusals - 1, 10))
     return max(own_s, min(retry_after_s or 0.0, MAX_TOLD_BACKOFF_S))
 
 
 def is_retried(end: AttemptOutcome, status: int | None) -> bool:
-    """Whether an attempt with this outcome, before its answer began, may be retried."""
+    """Whether an attempt may be retried that ended with this outcome, or this HTTP status, before its answer began."""
     return end in RETRYABLE or status == BAD_GATEWAY
 
 
@@ -55,10 +55,10 @@ class Retries:
         self._random = random
 
     def elsewhere(self, live: RequestState, failed: Attempt, in_pool: bool = False) -> Replica | None:
-        """The replica that retries a request after `failed`: another of its pool, or of the request's route; None
-        without one.
+        """The replica for a retry after the attempt `failed`, of the same pool or another on the request's route. None
+        if there is none.
 
-        `in_pool`: of its pool alone.
+        `in_pool`: only replicas of the same pool are tried. A retry is taken out of the budget.
         """
         if live.attempts > 1:
             return None
@@ -72,7 +72,9 @@ class Retries:
         )
 
     def may_be_made(self, live: RequestState, replica: Replica, others: int) -> bool:
-        """Whether a request at `replica` could be retried in its pool, in addition to the retries of `others`."""
+        """Whether the request at `replica` could be retried in its pool, if `others` more requests are retried as
+        well.
+        """
         tier = live.request.tier
         return (
             live.attempts == 1
@@ -83,7 +85,9 @@ class Retries:
         )
 
     def _other_pool(self, live: RequestState, failed: Attempt) -> Replica | None:
-        """A free replica of another pool of the route, in the policy's order, that takes the prompt."""
+        """A free replica of another pool on the route that takes the prompt, in the policy's order; None if there is
+        none.
+        """
         request = live.request
         for spec in request.policy.route(request.model, request.tier):
             pool = self._fleet.pool(spec.name)

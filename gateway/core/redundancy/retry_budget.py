@@ -1,10 +1,10 @@
 """One budget for retries and duplicates together, as a share of the requests sent.
 
-Each request that is sent deposits a share of one, and each second attempt takes one out. The budget never holds more
-than `BURST`. This is gRPC's throttle for retries (proposal A6), counting retries instead of failures. So a fleet that
-fails or slows down as a whole is not sent twice the work. An attempt without a connection was never sent, so its retry
-is free (A6's transparent retry). Duplicates may use only the upper half: a late request may still be answered, a failed
-one is lost.
+Each request that is sent adds a share of 1 to the budget, and each second attempt takes 1 out. The budget never exceeds
+`BURST`. This is gRPC's throttle for retries (proposal A6), but it counts retries instead of failures. So a fleet that
+fails or slows down as a whole does not get twice the work. If no connection could be made, the request was never sent,
+so its retry is free (A6's transparent retry). Duplicates may use only the upper half of the budget: a late request may
+still be answered, but a failed one is lost.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BURST: Final = 10.0
 
 
 class RetryBudget:
-    """Second attempts that are left."""
+    """The number of second attempts that may be made now."""
 
     __slots__ = ("left",)
 
@@ -25,16 +25,18 @@ class RetryBudget:
         self.left = BURST
 
     def deposit(self, tier: Tier) -> None:
-        """A request was sent for the first time."""
+        """Add the share of a request that was sent for the first time."""
         hedged = 0.0 if tier.hedge is None else tier.hedge.budget
         self.left = min(BURST, self.left + max(tier.retry.budget, hedged))
 
     def retry(self, tier: Tier, was_sent: bool) -> bool:
-        """Take out a retry; False if too little is left, or the tier allows none. Free if the first was not sent."""
+        """Take out a retry. Returns False if too little is left, or the tier allows none. Free if the first attempt was
+        not sent.
+        """
         return tier.retry.budget > 0.0 and (not was_sent or self._take(1.0))
 
     def hedge(self) -> bool:
-        """Take out a duplicate; False if too little is left."""
+        """Take out a duplicate. Returns False if too little is left."""
         return self._take(BURST / 2)
 
     def _take(self, least: float) -> bool:

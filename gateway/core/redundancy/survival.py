@@ -1,12 +1,12 @@
 """Quantiles of censored times: Kaplan and Meier's estimate over buckets.
 
-A first attempt that lost to its duplicate is censored: it would have taken longer, by an unknown time. If it were left
-out, or counted with its own time, the tail would look too short, and the next threshold would come too soon. The
-product-limit estimate (Kaplan and Meier, JASA 1958) counts it among those at risk for as long as it ran:
+The time of a first attempt that lost to its duplicate is censored: it would have been longer, by an unknown amount. If
+it were left out, or counted as if it had ended, the tail would look too short, and the next hedge threshold would be
+too small. In the product-limit estimate (Kaplan and Meier, JASA 1958), it counts as at risk for as long as it ran:
 
     S(t) = product over buckets i up to t of (1 - events_i / at_risk_i)
 
-    at_risk_i = all whose time, cut short or not, lies in bucket i or later
+    at_risk_i = number of times, censored or not, in bucket i or later
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import math
 from typing import Final
 
 RATIO: Final = 1.02
-"""Ratio between the upper edges of neighbouring buckets: a bucket's middle is within 1% of its values."""
+"""Ratio of the upper edges of neighbouring buckets. With it, the middle of a bucket is within 1% of its values."""
 _STEP: Final = math.log(RATIO)
 MIN_S: Final = 1e-4
 
 
 class Survival:
-    """Times by bucket, ended and censored."""
+    """Counts of ended and of censored times, by bucket."""
 
     __slots__ = ("counts", "events", "total")
 
@@ -32,7 +32,7 @@ class Survival:
         self.total = 0
 
     def add(self, elapsed_s: float, censored: bool) -> None:
-        """Count a time (seconds, >= 0); `censored`: it would have been longer."""
+        """Count a time (seconds, >= 0). `censored`: whether it would have been longer."""
         bucket = math.ceil(math.log(elapsed_s / MIN_S) / _STEP) if elapsed_s > MIN_S else 0
         cell = self.counts.get(bucket)
         if cell is None:
@@ -42,7 +42,7 @@ class Survival:
         self.events += not censored
 
     def merged(self, other: Survival) -> Survival:
-        """The times of both together."""
+        """The sum of both counts."""
         out = Survival()
         for of in (self, other):
             for bucket, (ended, cut) in of.counts.items():
@@ -54,9 +54,10 @@ class Survival:
         return out
 
     def quantile(self, q: float) -> float | None:
-        """The time (seconds) by which a share `q` (0-1) has ended; None if too many are censored earlier.
+        """The time (seconds) after which a share `q` (0-1) has ended. None if it is unknown, because too many are
+        censored earlier.
 
-        Within a bucket ends are spread evenly over its logarithm.
+        Within a bucket, the logarithms of times are taken as evenly spread.
         """
         at_risk, survives = self.total, 1.0
         for bucket in sorted(self.counts):

@@ -1,7 +1,8 @@
-"""TTFT quantiles of one pool, counted from sent, by unread tokens: those of the prompt that the replica has to read.
+"""TTFT quantiles of one pool, by the number of unread tokens: prompt tokens that the replica has to read.
 
-Only first attempts count. Cancelled ones count as censored (`core.redundancy.survival`). A bucket of unread tokens with
-few samples leans on those of the whole pool. A pool with few samples has no quantiles.
+TTFT counts from sent. Only first attempts count; cancelled attempts count as censored (`core.redundancy.survival`). If
+a bucket of unread tokens has few samples, its quantile is drawn towards that of the whole pool. A pool with few samples
+has no quantiles.
 """
 
 from __future__ import annotations
@@ -13,24 +14,24 @@ from gateway.core.redundancy.survival import Survival
 from gateway.core.snapshot import HedgeThresholdView
 
 MIN_SAMPLES: Final = 50
-"""Samples of a pool before it has quantiles, and of a bucket before it stands alone."""
+"""A pool has no quantiles before this many samples. A bucket with this many no longer depends on the whole pool."""
 REFRESH_S: Final = 3.0
 HALF_S: Final = 30.0
 HALF_SAMPLES: Final = 200
 MAX_HALF_S: Final = 300.0
-"""The window is two halves.
+"""Longest half of the sliding window, which consists of two halves.
 
-A half ends after 30 s if it has 200 samples by then, else when it has them, or after 5 min.
+A half ends as soon as it has lasted 30 s and has 200 samples, or after 5 min in any case.
 """
 
 
 def bucket_of(unread_tokens: int) -> int:
-    """`b`, for more than half of 2**b tokens, up to that many."""
+    """Index b of the bucket for 2**(b-1) (exclusive) to 2**b unread tokens."""
     return max(0, unread_tokens - 1).bit_length()
 
 
 class TtftQuantiles:
-    """A sliding window of one pool's TTFTs, and its quantiles, which are updated every few seconds."""
+    """A sliding window of one pool's TTFTs, with quantiles that are updated every few seconds."""
 
     def __init__(self) -> None:
         self._old: dict[int, Survival] = {}
@@ -38,13 +39,15 @@ class TtftQuantiles:
         self._began: float | None = None
         self._samples = 0
         self._now: dict[int, Survival] = {}
-        """Both halves together, as of the last refresh."""
+        """Samples of both halves together, by bucket, at the last refresh."""
         self._quantiles: dict[tuple[int, float], float | None] = {}
         self.refresh_at = -math.inf
-        """When quantiles are next updated."""
+        """Time from which the quantiles are outdated."""
 
     def add(self, bucket: int, elapsed_s: float, censored: bool, now: float) -> None:
-        """A first attempt had its first token, or was cancelled earlier (`censored`), `elapsed_s` after it was sent."""
+        """Add a first attempt, which had its first token, or was cancelled earlier (`censored`), `elapsed_s` after it
+        was sent.
+        """
         if self._began is None:
             self._began = now
         age_s = now - self._began
@@ -58,7 +61,7 @@ class TtftQuantiles:
         survival.add(elapsed_s, censored)
 
     def quantile(self, bucket: int, quantile: float, now: float) -> float | None:
-        """The quantile of that bucket, in seconds since sent; None before enough samples."""
+        """A quantile of TTFT for one bucket, in seconds since sent; None before enough samples."""
         if now >= self.refresh_at:
             self._refresh(now)
         key = bucket, quantile
@@ -67,7 +70,7 @@ class TtftQuantiles:
         return self._quantiles[key]
 
     def views(self) -> tuple[HedgeThresholdView, ...]:
-        """Every bucket with samples, with its p95. Changes nothing: a read must not move a threshold."""
+        """All buckets with samples, with their p95. Changes nothing, since a read must not change a hedge threshold."""
         merged = self._merged()
         return tuple(
             HedgeThresholdView(
@@ -83,7 +86,7 @@ class TtftQuantiles:
         self._now = self._merged()
 
     def _merged(self) -> dict[int, Survival]:
-        """Both halves together, by bucket; -1: all of them."""
+        """Samples of both halves together, by bucket. The key -1 has all buckets together."""
         merged: dict[int, Survival] = {}
         nothing = everything = Survival()
         for bucket in sorted({*self._old, *self._new}):

@@ -146,7 +146,7 @@ class Metrics:
             facts.counts[TierFacts.GOOD] += record.good
         if outcome in COUNTED:
             facts.counts[TierFacts.OFFERED] += 1
-            facts.admissions[2 * request.comeback + (record.attempts > 0)] += 1
+            facts.admissions[record.admission] += 1
             if facts.tier is not request.tier:
                 facts.follow(request.tier)
             facts.judge(record)

@@ -1,1 +1,1 @@
-"""The side of replicas: attempts, and the connections that they use."""
+"""The side of the replicas: attempts, and the connections that they use."""

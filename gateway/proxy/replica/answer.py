@@ -1,4 +1,6 @@
-"""The answer of one attempt, streamed or not: holds its beginning, and reports its end once to the driver."""
+"""Base of the answer of one attempt, streamed or not. It holds the beginning until commit, and reports the end to the
+driver once.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ log = logging.getLogger("tailgate.upstream")
 
 
 class HeldAnswer(AnswerReceiver):
-    """Common to streamed and whole answers."""
+    """State and methods that streamed and whole answers share."""
 
     __slots__ = (
         "_committed",
@@ -48,49 +50,49 @@ class HeldAnswer(AnswerReceiver):
         self.status = 0
         self.content_type: bytes | None = None
         self.coding: bytes | None = None
-        """The content encoding of an answer that the gateway cannot read but its client can."""
+        """Content encoding of an answer that the gateway cannot read but the client can; None if there is none."""
         self.retry_after_s: float | None = None
         self.reader: StreamReader | None = None
-        """Reads the events; None until the body is known to be a stream."""
+        """Reads the events of a stream; None until the body is known to be a stream."""
         self.assembly: Assembly | None = None
-        """Assembles the stream, for a client that wants none."""
+        """Assembles the stream into a whole answer, for a client that asked for no stream; else None."""
         self.whole_id = b""
         """The id of a whole answer, as JSON."""
         self.held: list[bytes] = []
-        """Payload not shown yet."""
+        """Payload that has not been forwarded yet."""
         self.complete = False
-        """Whether the answer is whole."""
+        """Whether the whole answer has been received, with its proper end."""
         self.over = False
-        """Whether the end was reported to the driver."""
+        """Whether the end has been reported to the driver."""
         self._framed = True
         self._held_bytes = 0
         self._committed = False
         self._has_model = False
         self._model: ModelName | None = None
-        """Writes the requested model name; None until the engine has given another."""
+        """Replaces the model name by the requested one; None until the engine has sent another name."""
 
     @property
     def seen(self) -> int:
-        """Estimated tokens that have passed."""
+        """Estimated number of tokens received so far."""
         return 0 if self.reader is None else self.reader.tokens_seen
 
     @property
     def response_id(self) -> bytes:
-        """The id of the answer, as JSON, if it can be continued."""
+        """The id of the answer, as JSON, if the answer can be continued; else empty."""
         return self.whole_id if self.reader is None else self.reader.response_id
 
     def cancel(self) -> None:
-        """Close the connection to the replica. The driver asked for it, so the end is not reported."""
+        """Close the connection to the replica. The end is not reported, since the driver asked for it."""
         self.over = True
         if self.line is not None:
             self.line.cancel()
 
     def broke(self, callback: Callback, error: Exception) -> None:
-        """One of our callbacks raised while it handled this attempt."""
+        """A callback of the gateway raised an exception while it handled this attempt."""
         self.owner.broke(callback, error)
 
     def _learn_model(self, reported: bytes, where: bytes) -> None:
-        """Find the engine's model name, so that the client's own replaces it."""
+        """Prepare the replacement of the engine's model name by the client's."""
         asked = self.owner.asked_model
         # Not reported[1:-1]: in compiled code, a slice that ends before it begins raises SystemError.
         if asked is not None and reported != b'"%b"' % asked.encode("utf-8", "replace"):
@@ -100,11 +102,11 @@ class HeldAnswer(AnswerReceiver):
 
     @property
     def _generates(self) -> bool:
-        """Whether an answer without a token is useless. The transcription of silence has none, but is good."""
+        """Whether an answer without a token is useless. A transcription of silence has no token, but is good."""
         return self.owner.api.answers.whole.generates
 
     def _engine_failed(self, error: EngineError | None) -> None:
-        """The engine reported inside the answer that it failed."""
+        """End the attempt, because the engine reported an error inside the answer."""
         assert error is not None
         if error.end is AttemptOutcome.REJECTED:
             self.status = error.status
@@ -124,7 +126,7 @@ class HeldAnswer(AnswerReceiver):
         )
 
     def _give_up(self, end: AttemptOutcome) -> None:
-        """Close the call, since the answer so far is useless."""
+        """Close the connection and report `end`, since the answer is useless."""
         if self.line is not None:
             self.line.cancel()
             self.line = None

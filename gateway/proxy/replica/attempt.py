@@ -20,24 +20,24 @@ from gateway.wire.http.answer import AnswerHead
 
 log = logging.getLogger("tailgate.upstream")
 
-# Bytes held before commit. A longer answer is committed early and streamed; only this much of an error is read.
+# Bytes held before commit. A longer whole answer is committed early and streamed. Of an error, only this much is read.
 HOLD_WHOLE_BYTES: Final = 1024 * 1024
 HOLD_ERROR_BYTES: Final = 64 * 1024
 
 
 class UpstreamAttempt(StreamedAnswer):
-    """Receives the answer to one call. Reports its events to the driver, and gives its owner the bytes to show."""
+    """Receives the answer to one call. Reports events to the driver, and gives the bytes to forward to its owner."""
 
     __slots__ = ("_bare", "_beginning", "max_tokens")
 
     def __init__(self, owner: AttemptOwner, attempt: int, upstream: ReplicaConnections) -> None:
         super().__init__(owner, attempt, upstream)
         self.max_tokens = 0
-        """The output cap that was sent; 0: none."""
+        """The output cap that was sent; 0 if none."""
         self._bare = False
-        """Whether it was sent again, without `stream_options`."""
+        """Whether the request was sent again, without `stream_options`."""
         self._beginning: bytes | None = None
-        """The first bytes of a body that may be a stream of events, until there are enough to tell."""
+        """The first bytes of a body, until there are enough to tell whether it is a stream of events; then None."""
 
     def __repr__(self) -> str:
         states = (
@@ -57,7 +57,7 @@ class UpstreamAttempt(StreamedAnswer):
     # ---- from the connection
 
     def on_sent(self) -> None:
-        """The request has been handed to a connection."""
+        """The request was written to a connection."""
         self.owner.driver.sent(self.id)
 
     def on_head(self, head: AnswerHead) -> None:
@@ -72,12 +72,12 @@ class UpstreamAttempt(StreamedAnswer):
             if self._bare:
                 self.upstream.takes_stream_options = False
                 log.info("replica %s takes no stream_options: its token counts are estimated", self.upstream.spec.name)
-            # Classified by its body, since some servers send JSON answers as text/event-stream, and streams without a
-            # type.
+            # The body decides whether this is a stream: some servers send JSON as text/event-stream, and streams
+            # without a type.
             self._beginning = b"" if self.owner.streams else None
 
     def on_body(self, pieces: list[bytes], raw: bytes | None) -> None:
-        """Payload as received; `raw` is the same with its chunk framing, if that is exactly whole chunks."""
+        """Payload, as received. `raw`: the same bytes with their chunk framing, if they are exactly whole chunks."""
         if self._beginning is not None:
             if not self._beginning and looks_like_events(pieces[0]):
                 self._beginning = None
@@ -90,7 +90,9 @@ class UpstreamAttempt(StreamedAnswer):
             self._hold_whole(pieces)
 
     def _sniff(self, beginning: bytes, is_all: bool) -> list[bytes]:
-        """Decide whether a body is a stream of events. Returns no pieces while there are too few bytes."""
+        """Decide whether a body is a stream of events. Returns the held bytes; none while there are too few to
+        decide.
+        """
         if looks_like_events(beginning) or (
             is_all and not beginning and (self.content_type or b"").startswith(b"text/event-stream")
         ):
@@ -124,9 +126,11 @@ class UpstreamAttempt(StreamedAnswer):
             self._tell(AttemptResult(end, status=self.status, retry_after_s=self.retry_after_s))
 
     def _does_without_options(self, body: bytes) -> bool:
-        """Send it once more if the replica refused the stream options, which we added.
+        """Send the request once more, without `stream_options`, if the replica refused them. The gateway had added
+        them.
 
-        The refusal is remembered only if this helps: the error's words may come from the request.
+        The refusal is remembered only if the second try succeeds, since words in the error text may come from the
+        request.
         """
         if self._bare or self.status not in (400, 422) or body.find(b"stream_options") < 0:
             return False
@@ -140,7 +144,7 @@ class UpstreamAttempt(StreamedAnswer):
         return True
 
     def on_lost(self, end: AttemptOutcome) -> None:
-        """The attempt is lost: never connected, broken off, or not HTTP."""
+        """The attempt is lost: no connection was made, it broke off, or the answer was not HTTP."""
         self.line = None
         broke = end is AttemptOutcome.RESET or end is AttemptOutcome.TRUNCATED
         self._tell(AttemptResult(end, tokens_seen=self.seen, body_hash=self.owner.body_hash() if broke else None))
@@ -163,7 +167,7 @@ class UpstreamAttempt(StreamedAnswer):
             self.owner.driver.full(self.id)
 
     def _name_held(self) -> None:
-        """Put the requested name into the beginning of an answer that is too long to be parsed."""
+        """Replace the model name in the beginning of an answer that is too long to be parsed."""
         beginning = b"".join(self.held)
         if beginning.startswith(b"{"):
             self.coding = None
@@ -183,11 +187,11 @@ class UpstreamAttempt(StreamedAnswer):
         except AnswerError as exc:
             self.upstream.odd(Oddity.UNREADABLE_ANSWER, str(exc))
             if not self._framed:
-                # Without a length, a complete answer cannot be told from one that broke off.
+                # Without a length, a complete answer looks the same as one that broke off.
                 self._tell(AttemptResult(AttemptOutcome.UNREADABLE))
                 return
             finish.tokens_seen = tokens_in(len(body))
-            finish.empty = self.coding is None  # an encoded body is for the client to read
+            finish.empty = self.coding is None  # an encoded body may be fine, since the client can read it
             body = self.upstream.without_key(body)
         else:
             if error is not None:
@@ -199,7 +203,7 @@ class UpstreamAttempt(StreamedAnswer):
             if not told.is_answer:
                 self.upstream.odd(Oddity.UNREADABLE_ANSWER, "the answer has no choices, no content and no output")
             if told.output is not None or told.odd:
-                finish.tokens_seen = tokens_in(len(body))  # used if the count is not believed
+                finish.tokens_seen = tokens_in(len(body))  # used if the engine's count is not believed
             if told.odd or output != told.output:
                 self.upstream.odd(Oddity.USAGE, "an estimate was taken instead")
             self.coding = None
@@ -208,7 +212,7 @@ class UpstreamAttempt(StreamedAnswer):
                 self._learn_model(told.model, body)
                 body = body if self._model is None else self._model.apply(body)
         if self.owner.has_begun and not self._committed:
-            # A comment was sent, so only events may follow.
+            # A comment was already sent to the client, so only events may follow.
             self.upstream.odd(Oddity.UNREADABLE_ANSWER, "a stream was asked for, and a whole answer came")
             as_events = self.owner.api.answers.as_events
             self.held = [] if as_events is None else as_events(body, self.owner.wants_usage)

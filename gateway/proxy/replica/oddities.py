@@ -1,4 +1,4 @@
-"""Odd answers of replicas: each is counted, and one of a kind and replica is logged now and then."""
+"""Reports odd answers of replicas: each is counted, and a few of them are logged."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ log = logging.getLogger("tailgate.upstream")
 
 
 class OddityCounter(Protocol):
-    """Counter of odd answers."""
+    """Counts odd answers, for metrics."""
 
     def oddity(self, pool: str, replica: str, kind: Oddity) -> None: ...
 
 
 class Oddities:
-    """Reports odd answers: one log line per replica, kind and minute, with the number of those without a line."""
+    """Reports odd answers. There is one log line per replica, kind and minute, with the number of answers left out
+    before.
+    """
 
     def __init__(self, counter: OddityCounter, clock: Callable[[], float]) -> None:
         self._counter = counter
         self._sampler = LogSampler(clock)
 
     def tell(self, pool: str, replica: str, kind: Oddity, detail: str) -> None:
-        """Count one odd answer; `detail` says what was odd, without quoting a request or an answer."""
+        """Count one odd answer. `detail`: what was odd, without quoting a request or an answer."""
         self._counter.oddity(pool, replica, kind)
         left_out = self._sampler.take(f"{kind.value} {replica}")
         if left_out is None:

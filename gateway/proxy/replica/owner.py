@@ -1,4 +1,4 @@
-"""The request of an attempt, as an interface for the attempt."""
+"""Interface of an attempt to its exchange."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.wire.request import Parsed
 
 
 class AttemptOwner(CommandHandler):
-    """Receives the bytes to show and the end of each attempt."""
+    """Receives the bytes to forward, and the end of each attempt."""
 
     __slots__ = ("api", "asked_model", "driver", "engine_said", "may_be_cut", "request", "streams", "wants_usage")
 
@@ -21,15 +21,15 @@ class AttemptOwner(CommandHandler):
         self.driver = driver
         self.request = request
         self.api = parsed.api
-        """The row of the requested API."""
+        """Description of the requested API (wire/apis)."""
         self.streams = request.visible
         tier = request.tier
         self.may_be_cut = tier.on_total is OnTotal.CUT or tier.repetition is not None or tier.caps.watch
         self.wants_usage = parsed.wants_usage or parsed.assembled
         self.engine_said = ""
-        """Reason given by an engine that failed inside an answer."""
+        """Error text of an engine that failed inside an answer; empty if none."""
         self.asked_model: str | None = parsed.model if request.model.report is Report.ASKED else None
-        """The model name for the client; None: the engine's own."""
+        """The model name that the client is to see; None for the engine's own."""
 
     @property
     @abstractmethod
@@ -54,7 +54,7 @@ class AttemptOwner(CommandHandler):
 
     @abstractmethod
     def without_options(self, attempt_id: int, upstream: ReplicaConnections, max_tokens: int) -> bytes | None:
-        """The message without `stream_options`, for a replica that refuses them; None if the request has none."""
+        """The HTTP message without `stream_options`, for a replica that refuses them; None if it has none anyway."""
 
     @abstractmethod
     def attempt_ended(self, attempt_id: int) -> None:

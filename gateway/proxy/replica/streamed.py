@@ -1,4 +1,4 @@
-"""A streamed answer: events are read, held until there is content to commit to, then passed on."""
+"""A streamed answer: its events are held until the first content and a commit, and are then forwarded."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from gateway.wire.answers.repetition import RepetitionDetector
 from gateway.wire.answers.sse import EventSplitter
 from gateway.wire.http.framing import chunk, payload_of_one
 
-# Bytes held before commit. A stream that is longer before its first token is committed early.
+# Bytes held before commit. If more come before the first token, the stream is committed early.
 HOLD_STREAM_BYTES: Final = 1024 * 1024
 
-# Plain integers and module names: flags and enum members take ten times as long to read and combine.
+# Plain integers in module names are used, since enum flags take ten times as long to read and combine.
 CONTENT: Final = int(EventKind.CONTENT)
 USAGE_ONLY: Final = int(EventKind.USAGE_ONLY)
 DONE: Final = int(EventKind.DONE)
@@ -53,21 +53,23 @@ class StreamedAnswer(HeldAnswer):
         self._clock = owner.driver.clock
         self._splitter = NO_EVENTS
         self._end: list[bytes] = []
-        """The closing events of the answer, held until the connection reports the end, too."""
+        """The closing events of the answer, held until the HTTP message has ended, too."""
         self._client: Outgoing | None = None
-        """Receiver of whole, unchanged chunks; None before content, or if the client needs another framing."""
+        """The client, if chunks can be forwarded to it unchanged; None before content, or if it needs another
+        framing.
+        """
         self._client_of_content: Outgoing | None = None
-        """Becomes `_client` at the first content."""
+        """The client that becomes `_client` at the first content."""
         self._gaps = NO_GAPS
         self._repetition: RepetitionDetector | None = None
-        """Detector of a repeating answer, if the tier wants one."""
+        """Detects an answer that repeats itself; None if the tier does not cut such answers."""
         self._last_at = 0.0
         self._progress_at = 0.0
 
     def commit(self, client: Outgoing | None) -> list[bytes]:
-        """Pass on all later events. Returns the bytes held so far.
+        """Forward all later events. Returns the bytes held so far.
 
-        `client` takes chunks as the replica framed them; None if it needs another framing.
+        `client`: the client, if it takes chunks in the replica's framing; None if it needs another framing.
         """
         self._committed = True
         if self.reader is not None and self._repetition is None and self.assembly is None:
@@ -79,9 +81,10 @@ class StreamedAnswer(HeldAnswer):
         return held
 
     def pass_on(self, data: bytes) -> bool:
-        """The fast path of nearly every token: one read, one chunk, one event, plain output; False if it is not that.
+        """The fast path for nearly every token: one read, with one chunk, with one event of plain output. Returns False
+        for other reads.
 
-        `data` begins at a chunk.
+        `data` must begin at the beginning of a chunk.
         """
         client, reader = self._client, self.reader
         if client is None or reader is None or not self._splitter.clean:
@@ -104,16 +107,16 @@ class StreamedAnswer(HeldAnswer):
 
     @property
     def last_at(self) -> float:
-        """Time of the last content; 0 without any."""
+        """Time of the last content; 0 if there was none."""
         return self._last_at
 
     @property
     def is_inside_event(self) -> bool:
-        """Whether the client was shown part of an event that is too long to be held to its end."""
+        """Whether a part of an event was forwarded that is too long to be held to its end."""
         return self._splitter.is_long
 
     def _begin_stream(self) -> None:
-        """The body is a stream of events."""
+        """Prepare to read the body as a stream of events."""
         self._splitter = EventSplitter()
         answers = self.owner.api.answers
         assert answers.reader is not None
@@ -174,9 +177,9 @@ class StreamedAnswer(HeldAnswer):
             self.owner.driver.repeats(self.id)
 
     def _is_for_client(self, event: bytes, kind: int) -> bool:
-        """Whether an event is passed on now.
+        """Whether an event is forwarded now.
 
-        The end is held until the HTTP message has ended, too; later events are dropped.
+        The closing events are held until the HTTP message has ended, too. Events after them are dropped.
         """
         if kind & DONE:
             self._end.append(event)
@@ -184,14 +187,14 @@ class StreamedAnswer(HeldAnswer):
         return not kind & USAGE_ONLY or self.owner.wants_usage
 
     def _odd(self, reader: StreamReader, event: bytes) -> bytes:
-        """Note an odd event. Returns it in a form that may be passed on."""
+        """Report an odd event. Returns it in a form that may be forwarded."""
         if reader.oddity is not None:
             self.upstream.odd(reader.oddity, "passed on as it came")
             reader.oddity = None
         return self.upstream.without_key(event)
 
     def _show(self, out: list[bytes], raw: bytes | None, now: float, content: int) -> None:
-        """Pass whole events on, or hold them until there is content to commit to."""
+        """Forward whole events, or hold them until commit."""
         if self._model is not None:
             out, raw = [self._model.apply(piece) for piece in out], None
         if self.assembly is not None:
@@ -214,7 +217,7 @@ class StreamedAnswer(HeldAnswer):
                     gaps.add(0.0)
                 self._last_at = now
                 if not self._progress_at:
-                    # It was committed early for lack of room, and its content begins now.
+                    # The stream was committed early, since too much was held. Its content begins only now.
                     self._client = self._client_of_content
                     self.owner.driver.first_token(self.id)
                 if now >= self._progress_at:
@@ -234,9 +237,9 @@ class StreamedAnswer(HeldAnswer):
     # ---- the end
 
     def cut_short(self, why: Reason, prompt_tokens: int) -> list[bytes]:
-        """Bytes that end the answer here as incomplete; the whole answer if it is assembled.
+        """Bytes that end the answer here as incomplete. For an assembled answer, it is the whole answer.
 
-        Empty if the answer is of another kind, or too incomplete.
+        Empty if the answer is not a stream, or has too little content.
         """
         owner, reader = self.owner, self.reader
         if reader is None:
@@ -260,7 +263,7 @@ class StreamedAnswer(HeldAnswer):
         self._take_rest(reader)
         if self.over:
             return
-        # Without a length, a lost connection between the ends of two choices looks like a proper close.
+        # Without a length or [DONE], a connection that is lost between the ends of two choices looks like a proper end.
         ok = reader.complete and (self._framed or reader.done or reader.choices_over >= self.owner.request.choices)
         if ok and self.assembly is not None:
             self.held = self._put_together(self.assembly, self._end)
@@ -273,7 +276,8 @@ class StreamedAnswer(HeldAnswer):
         elif ok:
             self.held += self._end
         elif reader.aborted or not self._framed:
-            # Without a length all ends of the connection look alike: only the answer itself can announce its end.
+            # Without a length, all ends of a connection look alike. Only the answer itself can show that it is
+            # complete.
             self._warn_truncated("the engine aborted it" if reader.aborted else "the connection was closed")
             end = AttemptOutcome.TRUNCATED
         else:

@@ -1,4 +1,6 @@
-"""The connections of each replica: kept alive, one request at a time on each, closed for good when cancelled."""
+"""Connections to replicas. They are kept alive, have one request at a time, and are closed if the request is
+cancelled.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,16 @@ from gateway.wire.http.headers import upstream_prefix
 
 log = logging.getLogger("tailgate.upstream")
 
-# Below the 5 s after which uvicorn, and so vLLM and SGLang, closes an idle connection.
+# An idle connection is closed after this time. uvicorn, and so vLLM and SGLang, closes it after 5 s.
 IDLE_LIMIT_S: Final = 4.0
 
 _SERVED_BY: Final = b"x-tailgate-pool: %b\r\nx-tailgate-replica: %b\r\nx-tailgate-tier: %b\r\n"
 
 
 class ReplicaConnections(ConnectionOwner):
-    """The connections of one replica. Ranks of a server share no connection: each counts its own calls."""
+    """The connections of one replica. Data-parallel ranks of a server have connections of their own, so that each
+    counts its own calls.
+    """
 
     def __init__(self, spec: ReplicaSpec, pool: PoolSpec, oddities: Oddities, clock: Callable[[], float]) -> None:
         super().__init__(spec)
@@ -34,7 +38,7 @@ class ReplicaConnections(ConnectionOwner):
         self._oddities = oddities
         self._clock = clock
         self.takes_stream_options = True
-        """Whether it accepts a request for usage in streams: Azure's OpenAI and Mistral's API refuse that."""
+        """Whether the replica accepts `stream_options`. Azure's OpenAI and Mistral's API refuse them."""
         self._served_by: dict[str, bytes] = {}
         self._prefixes: dict[Endpoint, bytes] = {}
         url = urlsplit(spec.url)
@@ -45,7 +49,7 @@ class ReplicaConnections(ConnectionOwner):
         self._connecting: set[asyncio.Task[None]] = set()
 
     def send(self, request: bytes, receiver: AnswerReceiver) -> None:
-        """Send `request`, a whole HTTP message, on an idle connection or on a new one."""
+        """Send `request`, a whole HTTP message, on an idle connection or a new one."""
         connection = self._take_idle()
         if connection is None:
             self._connect(request, receiver, AttemptOutcome.UNREACHABLE)
@@ -54,17 +58,17 @@ class ReplicaConnections(ConnectionOwner):
             connection.send(request, receiver)
 
     def resend(self, request: bytes, receiver: AnswerReceiver) -> None:
-        """The keep-alive race: the replica closed an idle connection while a request was sent on it.
+        """Send the request again, because the replica closed the idle connection just as it was sent (keep-alive race).
 
-        No byte was received, so the request is sent again on a fresh connection. The replica may have seen the first
-        one: if it cannot be reached now, that counts as a reset.
+        A new connection is used. No byte of an answer was received, but the replica may have seen the first message. So
+        if it cannot be reached now, the outcome is a reset.
         """
         self._connect(request, receiver, AttemptOutcome.RESET)
 
     def prefix(self, endpoint: Endpoint) -> bytes:
-        """The constant beginning of the head of a request to `endpoint`.
+        """The constant beginning of the HTTP head of a request to `endpoint`.
 
-        Created at first use: a reload may add a thousand replicas.
+        It is made at first use, since a reload may add a thousand replicas.
         """
         prefix = self._prefixes.get(endpoint)
         if prefix is None:
@@ -76,12 +80,12 @@ class ReplicaConnections(ConnectionOwner):
         return prefix
 
     def move(self, pool: PoolSpec) -> None:
-        """Note that the replica belongs to `pool`, or that the pool has changed."""
+        """Set the pool of the replica, after a reload."""
         self.pool = pool
         self._served_by.clear()
 
     def served_by(self, tier: str) -> bytes:
-        """The header lines with the pool and replica of a request of `tier`."""
+        """The header lines of an answer that name pool and replica, if `tier` shows them."""
         lines = self._served_by.get(tier)
         if lines is None:
             lines = self._served_by[tier] = _SERVED_BY % (
@@ -92,7 +96,7 @@ class ReplicaConnections(ConnectionOwner):
         return lines
 
     def without_key(self, said: bytes) -> bytes:
-        """A replica's error text, without the key that we sent it."""
+        """A replica's text without the key that the gateway sent."""
         key = self.pool.upstream_key
         return said if key is None else said.replace(key.encode(), b"[...]")
 
@@ -106,17 +110,17 @@ class ReplicaConnections(ConnectionOwner):
         self._idle.append(connection)
 
     def odd(self, kind: Oddity, detail: str) -> None:
-        """Count an answer that was odd, and log one of its kind now and then."""
+        """Count an odd answer, and perhaps log it."""
         self._oddities.tell(self.pool.name, self.spec.name, kind, detail)
 
     def closed(self, connection: UpstreamConnection) -> None:
-        """A connection is closed."""
+        """Forget a connection that is closed."""
         self._all.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
 
     def sweep(self, now: float) -> None:
-        """Close connections that were idle for too long."""
+        """Close connections that have been idle for too long."""
         while self._idle and now - self._idle[0].idle_since > IDLE_LIMIT_S:
             self._idle.pop(0).transport.close()
 
@@ -143,11 +147,13 @@ class ReplicaConnections(ConnectionOwner):
             connection.transport.abort()
 
     def _take_idle(self) -> UpstreamConnection | None:
-        """The connection that was used last, which the replica is least likely to be closing."""
+        """The idle connection that was used last; None if there is none. The replica is least likely to be closing this
+        one.
+        """
         oldest_fresh = self._clock() - IDLE_LIMIT_S
         while self._idle:
             connection = self._idle.pop()
-            # `release` found it idle; since then it can only have been closed.
+            # `release` checked that it can be reused. Since then it can only have been closed.
             if connection.idle_since >= oldest_fresh and not connection.transport.is_closing():
                 return connection
             connection.transport.close()
@@ -162,7 +168,7 @@ class ReplicaConnections(ConnectionOwner):
     async def _open(self, request: bytes, receiver: AnswerReceiver, otherwise: AttemptOutcome) -> None:
         try:
             await self._open_connection(request, receiver, otherwise)
-        except Exception as error:  # noqa: BLE001 - a bug costs the request that it worked on
+        except Exception as error:  # noqa: BLE001 - a bug affects only this request
             receiver.broke(Callback.REPLICA, error)
 
     async def _open_connection(self, request: bytes, receiver: AnswerReceiver, otherwise: AttemptOutcome) -> None:
@@ -193,7 +199,8 @@ class ReplicaConnections(ConnectionOwner):
             if connection.transport.is_closing():
                 receiver.on_lost(otherwise)
             else:
-                # Counted only now: uvloop does not report the loss of a connection that was cancelled while it opened.
+                # The connection is counted only now, because uvloop does not report the loss of one that was cancelled
+                # while it opened.
                 self._all.add(connection)
                 connection.send(request, receiver)
 
@@ -208,7 +215,7 @@ class Upstreams:
         self._leaving: list[ReplicaConnections] = []
 
     def configure(self, pools: Iterable[PoolSpec]) -> None:
-        """Follow a new policy. Connections of removed replicas close when their last call ends."""
+        """Apply a policy. The connections of a removed replica are closed when its last call ends."""
         old, self._by_name = self._by_name, {}
         for pool in pools:
             for spec in pool.replicas:
@@ -226,7 +233,9 @@ class Upstreams:
         return self._by_name.get(name)
 
     def sweep(self, now: float) -> None:
-        """Close idle connections, and those of removed replicas; called about once a second."""
+        """Close connections that have been idle for too long, and connections of removed replicas. Called about once a
+        second.
+        """
         for upstream in self._by_name.values():
             upstream.sweep(now)
         for upstream in [u for u in self._leaving if not u.calls]:

@@ -23,13 +23,14 @@ from gateway.wire.http.framing import ChunkReader, FramingError
 
 log = logging.getLogger("tailgate.upstream")
 
-# For connections that stream; Linux doubles it. uvloop reads up to 256 kB at once, and all of that would be kept here
-# if the stream's reader is slow. A stream needs less per round trip; whole answers may be large and need more.
+# Receive buffer of connections with a stream; Linux doubles it. uvloop reads up to 256 kB at once, which would all be
+# kept here while the client is slow. A stream needs less than this per round trip. Whole answers may be large, so their
+# connections keep the default.
 STREAM_BUFFER_BYTES: Final = 32 * 1024
 
 
 class Connecting:
-    """A request that waits for its connection."""
+    """A request whose connection is still being made."""
 
     __slots__ = ("task",)
 
@@ -37,20 +38,20 @@ class Connecting:
         self.task = task
 
     def cancel(self) -> None:
-        """Give up."""
+        """Stop connecting."""
         self.task.cancel()
 
     def pause(self) -> None:
-        """Nothing is read yet."""
+        """Does nothing, since nothing is read yet."""
 
     def resume(self) -> None:
-        """Nothing is read yet."""
+        """Does nothing, since nothing is read yet."""
 
 
 class AnswerReceiver(ABC):
-    """Takes the answer to one request.
+    """Receives the answer to one request.
 
-    Exactly one of `on_end` and `on_lost` is called, once, and nothing after it; after a cancel neither is called.
+    Either `on_end` or `on_lost` is called, exactly once, as the last call. After a cancel, neither is called.
     """
 
     __slots__ = ("line", "streams")
@@ -59,11 +60,11 @@ class AnswerReceiver(ABC):
         self.streams = streams
         """Whether the answer arrives in pieces over a long time."""
         self.line: UpstreamConnection | Connecting | None = None
-        """The current call; None once it is over."""
+        """The connection of the call; None once the call is over."""
 
     @abstractmethod
     def on_sent(self) -> None:
-        """The request has been handed to a connection."""
+        """The request was written to a connection."""
 
     @abstractmethod
     def on_head(self, head: AnswerHead) -> None:
@@ -71,11 +72,13 @@ class AnswerReceiver(ABC):
 
     @abstractmethod
     def pass_on(self, data: bytes) -> bool:
-        """Take the bytes of a read that begins with a chunk, if they are one plain event. False: use the slow path."""
+        """Take a read that begins with a chunk, if it is one plain event. If not, return False: the slow path is
+        used.
+        """
 
     @abstractmethod
     def on_body(self, pieces: list[bytes], raw: bytes | None) -> None:
-        """Payload as received; `raw` is the same with its chunk framing, if that is exactly whole chunks."""
+        """Payload, as received. `raw`: the same bytes with their chunk framing, if they are exactly whole chunks."""
 
     @abstractmethod
     def on_end(self) -> None:
@@ -83,39 +86,40 @@ class AnswerReceiver(ABC):
 
     @abstractmethod
     def on_lost(self, end: AttemptOutcome) -> None:
-        """The request is lost: never connected, broken off, or not HTTP."""
+        """The request is lost: no connection was made, it broke off, or the answer was not HTTP."""
 
     @abstractmethod
     def broke(self, callback: Callback, error: Exception) -> None:
-        """A callback raised while it worked on this request."""
+        """A callback of the gateway raised an exception while it handled this request."""
 
 
 class ConnectionOwner(ABC):
-    """The pool of one replica's connections."""
+    """Owner of a replica's connections, as a connection sees it."""
 
     def __init__(self, spec: ReplicaSpec) -> None:
         self.spec = spec
 
     @abstractmethod
     def release(self, connection: UpstreamConnection) -> None:
-        """Take back a connection after a complete answer."""
+        """Take back a connection after a complete answer, for reuse."""
 
     @abstractmethod
     def closed(self, connection: UpstreamConnection) -> None:
-        """A connection is closed."""
+        """Forget a connection that is closed."""
 
     @abstractmethod
     def resend(self, request: bytes, receiver: AnswerReceiver) -> None:
-        """Send the request again on a fresh connection: the idle one closed during the sending, and no byte was
-        received."""
+        """Send the request again on a new connection. The idle one closed while it was sent, and no byte was
+        received.
+        """
 
     @abstractmethod
     def odd(self, kind: Oddity, detail: str) -> None:
-        """Count an answer that was odd."""
+        """Count an odd answer."""
 
 
 class UpstreamConnection(asyncio.Protocol):
-    """One TCP connection to a replica. `cancel` is the only way to give up a request; it closes the connection."""
+    """One TCP connection to a replica. A request can be given up only by `cancel`, which closes the connection."""
 
     __slots__ = (
         "_buffer",
@@ -143,14 +147,14 @@ class UpstreamConnection(asyncio.Protocol):
         self.idle_since = 0.0
         self._paused = False
         self._narrow = False
-        """Whether the kernel's buffer is limited to the needs of a stream."""
+        """Whether the kernel's receive buffer is limited to `STREAM_BUFFER_BYTES`."""
         self._reset()
 
     def _reset(self) -> None:
         self._buffer = b""
         self._chunks: ChunkReader | None = None
         self._left = 0
-        """Remaining bytes of the body, or another kind of end (`wire.http.answer`)."""
+        """Remaining bytes of the body, or a code for another kind of end (`wire.http.answer`)."""
         self._in_body = False
         self._keep_alive = False
         self._started = False
@@ -185,12 +189,14 @@ class UpstreamConnection(asyncio.Protocol):
         receiver.on_sent()
 
     def cancel(self) -> None:
-        """Close at once, without an answer. The receiver gets no more calls."""
+        """Close the connection at once. The receiver gets no more calls."""
         self.receiver = None
         self.transport.abort()
 
     def pause(self) -> None:
-        """Stop reading, since the client of the answer is slow. Without a receiver, reading must go on."""
+        """Stop reading, since the client is slow. Ignored without a receiver: an idle connection must be read to notice
+        its end.
+        """
         if self.receiver is not None and not self._paused and not self.transport.is_closing():
             self._paused = True
             self.transport.pause_reading()
@@ -203,7 +209,9 @@ class UpstreamConnection(asyncio.Protocol):
 
     @property
     def idle(self) -> bool:
-        """Whether it may be used for another request: open, reading, empty, and without a receiver."""
+        """Whether the connection may be used for another request: it is open, being read, empty, and without a
+        receiver.
+        """
         return (
             self.receiver is None
             and not self._paused
@@ -220,16 +228,16 @@ class UpstreamConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         receiver, chunks = self.receiver, self._chunks
         try:
-            # Nearly every token takes this path, so it makes as few calls as possible.
+            # Nearly every token takes this path, so it makes as few function calls as possible.
             if chunks is not None and chunks.at_boundary and receiver is not None and receiver.pass_on(data):
                 return
             self._received(data, receiver)
-        except Exception as error:  # noqa: BLE001 - a bug costs the request that it worked on
+        except Exception as error:  # noqa: BLE001 - a bug affects only this request
             self._broke(receiver, error)
 
     def _received(self, data: bytes, receiver: AnswerReceiver | None) -> None:
         if receiver is None:
-            # Unexpected bytes: the connection is not in the state we think it is.
+            # Bytes that no request asked for: the connection cannot be trusted.
             if not self.transport.is_closing():
                 self.upstream.odd(Oddity.NOT_IDLE, "it sent bytes that no request had asked for")
                 self.upstream.closed(self)
@@ -240,7 +248,7 @@ class UpstreamConnection(asyncio.Protocol):
                 self._body(data)
             else:
                 self._head(data)
-        except LargeHeadError as large:  # two names, since in compiled code a name has one type
+        except LargeHeadError as large:  # another name than above, since in compiled code a name has only one type
             self.upstream.odd(Oddity.LARGE_HEAD, str(large))
             self._lost(AttemptOutcome.UNREADABLE)
         except FramingError as exc:
@@ -264,11 +272,11 @@ class UpstreamConnection(asyncio.Protocol):
             return
         try:
             self._closed(exc)
-        except Exception as error:  # noqa: BLE001 - a bug costs the request that it worked on
+        except Exception as error:  # noqa: BLE001 - a bug affects only this request
             self._broke(receiver, error)
 
     def _broke(self, receiver: AnswerReceiver | None, error: Exception) -> None:
-        """A callback raised, the receiver's or ours. The connection may serve another request by now."""
+        """A callback raised an exception. The connection may serve another request by now, so `receiver` is failed."""
         if self.receiver is receiver:
             self.receiver = None
             self.transport.abort()
@@ -277,7 +285,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _closed(self, exc: Exception | None) -> None:
         if self._in_body and self._left == TO_THE_END:
-            # A body without length ends with a proper end of the connection.
+            # A body without a length ends with the connection, if it is closed properly.
             if exc is None:
                 self._end()
             else:
@@ -361,9 +369,9 @@ class UpstreamConnection(asyncio.Protocol):
         assert receiver is not None
         keep = self._keep_alive and not self.transport.is_closing()
         self._reset()
-        # A client that is slow to read the end of this answer must not delay the next one.
+        # Reading must go on, or a client that is slow to read the end of this answer would delay the next request.
         self.resume()
-        # First return it to the pool, then report: the report may start the next request.
+        # The connection is given back before the end is reported, because the report may start the next request on it.
         if keep:
             self.upstream.release(self)
         else:

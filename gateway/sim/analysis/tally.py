@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable
 
+from gateway.core.forecast.reliability import wait_label
 from gateway.core.policy import Tier
 from gateway.core.request import Outcome, Record
 from gateway.sim.workload.arrivals import Arrival
@@ -136,9 +137,10 @@ class Tally:
     def tried(self, tier: TierTally, record: Record) -> None:
         """A try is over; its client may retry."""
         if record.outcome.counts and record.request.body_at >= self.warmup_s:
-            tier.admissions[2 * record.request.comeback + (record.attempts > 0)] += 1
-            if record.in_vain is not None:
-                tier.vain.append((record.in_vain, not record.attempts))
+            tier.admissions[record.admission] += 1
+            wait = wait_label(record)
+            if wait is not None:
+                tier.vain.append(wait)
 
     def ended(self, tier: TierTally, arrival: Arrival, output_tokens: int, record: Record, cut: bool) -> None:
         """A request is over. `output_tokens`: its length without our cap; `cut`: our cap made it shorter."""

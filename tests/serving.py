@@ -1,0 +1,44 @@
+"""Gateways in this process, for tests over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from time import monotonic
+from typing import Any
+
+from gateway.app import Gateway
+from gateway.core.policy import Policy
+from gateway.policy import load_text
+from gateway.settings import Settings
+
+GatewayFactory = Callable[..., Awaitable[Gateway]]
+
+
+@asynccontextmanager
+async def gateways() -> AsyncIterator[GatewayFactory]:
+    """`await start(policy, clock, **settings)`: a serving gateway, with a policy as YAML or compiled.
+
+    An exception in a callback of the event loop fails the test.
+    """
+    raised: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
+    async with AsyncExitStack() as stack:
+
+        async def start(policy: str | Policy, clock: Callable[[], float] = monotonic, **settings: Any) -> Gateway:
+            if isinstance(policy, str):
+                policy = load_text(policy, "policy.yaml", {})
+            given = {"port": 0, "admin_port": 0, "drain_deadline_s": 0.0} | settings
+            gw = await stack.enter_async_context(Gateway(Settings(**given), policy, clock=clock))
+            stack.callback(_hurry, gw)
+            return gw
+
+        yield start
+    assert not raised
+
+
+def _hurry(gw: Gateway) -> None:
+    """End the listeners together: one after the other, each would take a few of uvicorn's ticks."""
+    for listener in gw.listeners:
+        listener.should_exit = True
