@@ -1,4 +1,4 @@
-"""`tailgate check`: is this policy file right?"""
+"""`tailgate check`: checks policy files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tailgate drain` and `tailgate undrain`: a replica gets no new requests, or serves again."""
+"""`tailgate drain` and `tailgate undrain`: stop new requests to a replica, or let it serve again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tailgate explain`: what would this request get?"""
+"""`tailgate explain`: shows how a request would be treated, and why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The decision of a policy on one request, with its reasons. The decision itself is the controller's own."""
+"""Explains the decision of a policy on one request. The decision itself is made by the controller."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gateway.wire.tokens import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The request would be refused."""
+    """Why the request would be refused."""
 
     why: Reason
     detail: str
@@ -27,7 +27,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedCaller:
-    """The client."""
+    """The client that sends the request: its tenant and tier."""
 
     tenant: str
     tier: str
@@ -36,7 +36,7 @@ class ExplainedCaller:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The request."""
+    """The request, as the gateway reads it."""
 
     endpoint: Endpoint
     model: str
@@ -72,7 +72,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Everything about one request. Fields after the point of a refusal are None or empty."""
+    """The whole explanation of one request. If it is refused, the fields for later stages are None or empty."""
 
     refusal: Refusal | None
     caller: ExplainedCaller | None = None
@@ -82,12 +82,12 @@ class Explanation:
     timeouts: Timeouts | None = None
     limits: Limits | None = None
     reserved_tokens: int | None = None
-    """Tokens taken from the limit on arrival; unused ones are returned at the end."""
+    """Tokens that are charged to the tenant's limit on arrival. Unused tokens are given back at the end."""
     slo: Slo | None = None
 
 
 def explain(policy: Policy, endpoint: Endpoint, key: str | None, body: bytes) -> Explanation:
-    """The decision of an idle gateway on this request: all replicas are up, nothing is learned yet.
+    """The decision of an idle gateway on this request. All its replicas are up, and it has learned nothing yet.
 
     Raises TokenizerError if the model's tokenizer cannot be used.
     """
@@ -112,7 +112,7 @@ def explain(policy: Policy, endpoint: Endpoint, key: str | None, body: bytes) ->
             caller,
         )
     if model.split:
-        # As without a session: a tenant keeps its arm; without keys each request gets one of its own.
+        # The session is ignored here: a tenant keeps its arm, and without keys each request gets any arm.
         model = arm_of(policy, model, tier, sticky_key(None, caller.tenant, ""))
     return _decided(policy, caller, tier, model, parsed, len(body))
 
@@ -155,7 +155,7 @@ def _decided(
         head_at=0.0,
         body_at=0.0,
     )
-    # A pool must fit each prompt of a batch; the token limit counts them together.
+    # A pool must fit each prompt of a batch by itself. The token limit counts all prompts together.
     batch = parsed.batch
     low, high = controller.prompts.estimate(model.name, parsed.prompt_bytes // batch)
     if exact is not None:

@@ -1,4 +1,6 @@
-"""`tailgate explain --live`: the decision of a running gateway on a request now, and its forecast."""
+"""`tailgate explain --live`: shows the decision that a running gateway would take on a request now, and its
+forecast.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ _HINT = ": is this the admin port of a running gateway?"
 
 
 class Unanswered(Exception):
-    """The gateway could not be reached, or rejected the question; the message says which."""
+    """The gateway could not be reached, or refused the question. The message says which."""
 
 
 def ask_gateway(url: str, question: dict[str, Any]) -> dict[str, Any]:
@@ -26,7 +28,7 @@ def ask_gateway(url: str, question: dict[str, Any]) -> dict[str, Any]:
 
 
 def ask_admin(url: str, what: str, question: dict[str, Any] | None, token: str = "") -> dict[str, Any]:
-    """The answer of the admin port at `url`; without a question it is a GET. Raises Unanswered."""
+    """The answer of the admin port at `url`. Without a question, it is asked by a GET. Raises Unanswered."""
     address = f"{url.rstrip('/')}/admin/{what}"
     if not address.startswith(("http://", "https://")):
         raise Unanswered(f"{url} is not the URL of an admin port, such as http://127.0.0.1:9090")
@@ -54,7 +56,7 @@ def _detail(body: bytes, status: int) -> str:
 
 
 def show(found: dict[str, Any], out: Console) -> None:
-    """Print the answer."""
+    """Print the gateway's explanation."""
     if "verdict" not in found:
         _line(out, "refused", "", f"{found['why']}  {found.get('detail', '')}".rstrip(), "red")
         return

@@ -1,4 +1,4 @@
-"""Output of commands: lines for people, JSON for programs."""
+"""Output of commands: lines for operators, JSON for programs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def print_json(value: object) -> None:
 
 
 def error_line(error: PolicyError) -> Text:
-    """A policy error as `file:line: field: message`, its parts coloured where the terminal has colours."""
+    """A policy error as `file:line: field: message`, with coloured parts if the terminal has colours."""
     place = f"{error.file}:{error.line}" if error.line else error.file
     line = Text(f"{place}: ", style="bold")
     if error.path:
@@ -39,7 +39,7 @@ def print_errors(errors: Iterable[PolicyError], out: Console) -> None:
 
 
 def finite(value: object) -> object:
-    """The same with null for infinity, which JSON does not have."""
+    """`value` with null in place of infinity, which JSON does not have."""
     match value:
         case dict():
             return {name: finite(item) for name, item in value.items()}
@@ -52,7 +52,9 @@ def finite(value: object) -> object:
 
 
 def refuse_unused(context: typer.Context, names: Iterable[str], problem: str) -> None:
-    """Raise an error for an option that has no effect here; unused environment variables are allowed."""
+    """Raise an error if an option was given that has no effect here. Environment variables without effect are
+    allowed.
+    """
     for name in names:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":

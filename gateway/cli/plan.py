@@ -1,4 +1,4 @@
-"""`tailgate plan`: how many replicas does this load need?"""
+"""`tailgate plan`: computes how many replicas a load needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan for people: its figures, and the waits with fewer and with more replicas."""
+"""Prints a plan: its figures, and the waits with fewer and with more replicas."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ from gateway.policy.sections.units import write_share
 BAR = 24
 FOR_EVER = "for ever"
 SIX_NINES = 0.999999
-"""Half a minute a year: below that, outages have other causes than single replicas."""
+"""Availability is shown up to this: half a minute of outage per year. Shorter outages have other causes than single
+replicas.
+"""
 TITLE = "Waits by Erlang C in one queue for all (█), and apart: with a queue at each replica (░)"
 
 
 def print_plan(found: Plan, out: Console) -> None:
-    """All of it."""
+    """Print the whole plan."""
     for name, value in _figures(found):
         _line(out, name, value)
     out.print()
@@ -50,7 +52,7 @@ def _tries_title(found: Knee) -> str:
 
 
 def _foot(found: Knee) -> float:
-    """Lower end of bars, such that the target is at nine tenths of them."""
+    """Goodput at the left end of the bars. It is chosen so that the target is at nine tenths of their length."""
     return max(0.0, 1.0 - 10.0 * (1.0 - found.target))
 
 
@@ -150,7 +152,7 @@ def _figures(found: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _needs(found: Plan) -> Iterator[tuple[str, str]]:
-    """Each way to count replicas."""
+    """The number of replicas by each way of counting."""
     load = found.load
     at = f" x {write_share(load.utilization)}" if load.utilization < 1.0 else ""
     if found.replicas_by_slots is not None and load.slots is not None:
@@ -189,7 +191,9 @@ def _p_wait(waits: Waits | None) -> float:
 
 
 def _bar(one: float, apart: float) -> str:
-    """A bar of the shares that wait: dark with one queue, light with separate queues, which is never less."""
+    """A bar for the shares of requests that wait: dark with one queue, light with separate queues, where it is never
+    less.
+    """
     dark = round(one * BAR)
     return "█" * dark + "░" * (round(apart * BAR) - dark)
 
@@ -207,7 +211,7 @@ def _state(at: Point | None) -> str:
 
 
 def time_of(seconds: float) -> str:
-    """`0`, `8.2 ms`, `2.43 s`; less than a microsecond is nothing."""
+    """A time as text: `0`, `8.2 ms`, `2.43 s`. Less than a microsecond is shown as 0."""
     if seconds < 1e-6:
         return "0"
     return f"{seconds * 1e3:.3g} ms" if seconds < 1.0 else f"{seconds:,.3g} s"

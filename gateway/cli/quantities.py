@@ -1,4 +1,4 @@
-"""Options that are times or rates: a number, or one with its unit as in a policy."""
+"""Reads options that are times or rates: a number, or a number with a unit as in a policy."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from gateway.policy.sections import units
 
 
 def seconds(least: float | None = None) -> Callable[[str], float]:
-    """Reads `90`, `1m30s` and `250ms`; raises typer.BadParameter, also below `least` seconds."""
+    """A parser for `90`, `1m30s` or `250ms`. It raises typer.BadParameter, also for less than `least` seconds."""
     return partial(
         _read, _seconds, "duration", "seconds, such as 90, or a time with its unit, such as 250ms or 1m30s", least
     )
 
 
 def per_s(least: float | None = None) -> Callable[[str], float]:
-    """Reads `40`, `40/s` and `2400/min`; raises typer.BadParameter, also below `least` per second."""
+    """A parser for `40`, `40/s` or `2400/min`. It raises typer.BadParameter, also for less than `least` per second."""
     return partial(
         _read, _rate, "rate", "a number per second, such as 40, or a rate with its unit, such as 2400/min", least
     )
 
 
 def finite(value: float | None) -> float | None:
-    """A callback for plain numbers, since `min` and `max` let nan through, and `min` infinity.
+    """A callback for numbers that refuses nan and infinity, which typer's `min` and `max` do not.
 
     Raises typer.BadParameter.
     """
@@ -53,7 +53,7 @@ def _read(with_unit: Callable[[str], float], what: str, such_as: str, least: flo
 
 
 def _seconds(text: str) -> float:
-    """Read a duration as in policies; zero is refused, too."""
+    """Read a duration as in policies. Zero is refused."""
     return 0.0 if re.fullmatch(r"0+(\.0+)?(ms|[smh])", text, re.ASCII) else units.seconds(text)
 
 

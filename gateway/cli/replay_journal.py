@@ -1,4 +1,4 @@
-"""`tailgate replay-journal`: does a fresh controller give the recorded answers?"""
+"""`tailgate replay-journal`: checks that a new controller gives the recorded answers."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _show(found: Divergence, fields: object, out: Console) -> None:
 
 
 def _named(command: object, names: Mapping[str, Sequence[str]]) -> str:
-    """A command with the names of its fields."""
+    """A command as text, with the names of its fields."""
     match command:
         case {"Ended": [{"Record": [*record]}]}:
             return f"Ended {_fields(names.get('Record', ()), record)}"

@@ -13,7 +13,7 @@ from gateway.settings import PREFIX, Settings
 
 _HINT = ["--policy", "--replica"]
 _FLAGS: dict[str, str] = {}
-"""The option of each setting."""
+"""Command-line option by setting."""
 
 
 def _option(field: str, *names: str, **more: Any) -> Any:
@@ -99,13 +99,13 @@ def serve(
             param_hint=_HINT,
         )
     settings = _settings(given)
-    from gateway.process import serve as run  # the data plane is loaded by this command alone
+    from gateway.process import serve as run  # imported here, since only this command needs the data plane
 
     raise typer.Exit(run(settings, policy, replicas))
 
 
 def _settings_in(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The given options that are settings."""
+    """The options that were given and are settings."""
     return {name: value for name, value in options.items() if name in Settings.model_fields and value is not None}
 
 
@@ -118,7 +118,7 @@ def _settings(given: Mapping[str, Any]) -> Settings:
 
 
 def _problem(place: tuple[int | str, ...], message: str, given: Mapping[str, Any]) -> str:
-    """The fault of a setting, with the option or variable that set it."""
+    """The error text for a setting. It names the option or variable that set it."""
     text = message.removeprefix("Value error, ")
     if not place:
         return text

@@ -1,4 +1,4 @@
-"""`tailgate simulate`: how would these policies handle this traffic?"""
+"""`tailgate simulate`: simulates how policies handle traffic."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def simulate_command(
 def _candidates(
     files: Sequence[Path], policies: Sequence[Policy], baselines: Sequence[str], fleet: str, faults: Sequence[str]
 ) -> tuple[Contender, ...]:
-    """Every row of the comparison. Raises ValueError if names, fleet or faults do not fit together."""
+    """All contenders of the comparison. Raises ValueError if names, fleet or faults do not fit together."""
     stems = [file.stem for file in files]
     names = [file.stem if stems.count(file.stem) == 1 else str(file) for file in files]
     planned = tuple(fault_of(text) for text in faults)

@@ -1,4 +1,4 @@
-"""Tables for people, and those of a simulation."""
+"""Tables on the terminal, and the tables of a simulation."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _differences(rows: Iterable[Difference]) -> Table:
 
 
 def new_table(*columns: str) -> Table:
-    """An empty table: names to the left, figures to the right."""
+    """An empty table, with the first column left-aligned and the others right-aligned."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index < 1 or column == "tier" else "right", no_wrap=True)
@@ -122,7 +122,7 @@ def new_table(*columns: str) -> Table:
 
 
 def show(out: Console, table: Table, title: str) -> None:
-    """Print a table in full, since a line longer than the terminal is better than a truncated one."""
+    """Print a table in full: lines longer than the terminal are better than truncated ones."""
     out.print(title, style="bold")
     out.width = Measurement.get(out, out.options.update(width=WIDEST), table).maximum
     out.print(table)
@@ -130,7 +130,7 @@ def show(out: Console, table: Table, title: str) -> None:
 
 
 def interval(value: Interval | None, form: str = ".3f") -> str:
-    """A mean, with its interval in brackets if there is one."""
+    """A mean as text, with its interval in brackets if there is one."""
     if value is None:
         return "-"
     if value.low is None or value.high is None:

@@ -1,4 +1,4 @@
-"""Options, policy and arrivals, shared by the commands that simulate."""
+"""Options, policy and arrivals of the commands that simulate."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ JobsOption = Annotated[int, typer.Option(min=1, help="Processes that simulate at
 
 
 def loaded_policy(file: Path) -> Policy:
-    """The policy in a file; if it is wrong, prints the errors and ends the command."""
+    """The policy in a file. If it has errors, they are printed and the command ends."""
     try:
         return load(file)
     except PolicyErrors as errors:
@@ -75,7 +75,9 @@ def source_of(workload: str | None, trace: str | None) -> str:
 def workload_of(
     source: str, policy: Policy, mix: str | None, model: str | None, rate: float | None, duration: float | None
 ) -> Traffic:
-    """The arrivals. Rows left out are reported on stderr. Raises PolicyErrors or ValueError if it cannot be read."""
+    """The arrivals of a workload or trace. Rows that are left out are reported on stderr. Raises PolicyErrors or
+    ValueError.
+    """
     found = load_workload(source, rate_per_s=rate, duration_s=duration, mix=mix_for(mix, policy, model))
     if mix is not None and not isinstance(found, Trace):
         raise ValueError(f"--mix is for traces: the requests of {source} have tiers already")
@@ -85,7 +87,7 @@ def workload_of(
 
 
 def _say_left_out(trace: Trace) -> None:
-    """Read the trace once here, not in each run, which may be in another process."""
+    """Report the rows of a trace that are left out. This reads the trace once, instead of in each run or process."""
     left_out = EmptyRows()
     for _ in replace(trace, on_empty=left_out.add).arrivals(seed=0):
         pass
@@ -97,7 +99,7 @@ def _say_left_out(trace: Trace) -> None:
 def progress(total: int | None) -> Iterator[Callable[[Result], None]]:
     """A progress bar on the terminal while simulations run; yields a function to call after each run.
 
-    None: nobody knows.
+    `total`: number of runs; None if unknown.
     """
     terminal = console(stderr=True)
     columns = (TextColumn("simulating"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))

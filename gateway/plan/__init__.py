@@ -1,1 +1,1 @@
-"""How many replicas: by arithmetic, and by simulation."""
+"""Computes how many replicas a load needs, by arithmetic or by simulation."""

@@ -11,18 +11,19 @@ class Availability:
     """Shares of the time (0-1)."""
 
     replica: float
-    """One replica is up."""
+    """Share of the time in which a given replica is up."""
     all_up: float
-    """All of them are up."""
+    """Share of the time in which all replicas are up."""
     enough_up: float
-    """At least the needed ones are up."""
+    """Share of the time in which at least the needed number is up."""
     any_up: float
-    """At least one is up."""
+    """Share of the time in which at least one is up."""
 
 
 def availability(replica: float, replicas: int, needed: int) -> Availability:
-    """Availability of `replicas`, of which `needed` carry the load; each is up with probability `replica` (above 0, at
-    most 1)."""
+    """Availability of `replicas` replicas, if `needed` of them can carry the load. Each is up with probability
+    `replica` (above 0, at most 1).
+    """
     return Availability(
         replica=replica,
         all_up=replica**replicas,
@@ -32,7 +33,7 @@ def availability(replica: float, replicas: int, needed: int) -> Availability:
 
 
 def at_least(chance: float, of: int, needed: int) -> float:
-    """P(at least `needed` of `replicas` are up): the binomial sum, in logarithms."""
+    """P(at least `needed` of `of` replicas are up): a binomial sum, computed with logarithms."""
     if chance >= 1.0:
         return 1.0 if needed <= of else 0.0
     up, down = math.log(chance), math.log1p(-chance)

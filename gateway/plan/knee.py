@@ -1,11 +1,13 @@
-"""The replicas that a policy needs for its traffic: a search in the simulator, with the gateway's own decisions.
+"""Searches for the number of replicas that a policy needs for its traffic, in simulations with the gateway's own
+decisions.
 
-The goodput knee: the fewest replicas that reach the target at the wanted rate. Every number of replicas gets identical
-arrivals, seed by seed, so none is luckier. Goodput is assumed to grow with that number, which is found by doubling and
-halving. Several pools are first scaled together, and each is then made as small as possible.
+The goodput knee is the fewest replicas that reach the target at the wanted rate. Every number of replicas gets the same
+arrivals, seed by seed, so none is luckier. Goodput is assumed to grow with the number, which is found by doubling and
+halving. Several pools are first scaled together; then each is made as small as possible.
 
-A replica is lost during the warm-up, so that the figures show the others, not the requests that broke with it. Replicas
-of a pool are copies of each other; its queue grows with their number, all other limits are the policy's.
+In runs with a lost replica, it is lost during the warm-up. So the figures show the remaining replicas, not the requests
+that broke off. Replicas of a pool are copies of each other. The queue of a pool grows with their number; all other
+limits are those of the policy.
 """
 
 from __future__ import annotations
@@ -26,38 +28,40 @@ from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrivals import Traffic
 
 MAX_REPLICAS = 4096
-"""Of one pool."""
+"""Limit on the replicas of one pool."""
 NO_GAIN = 0.002
-"""Gain of goodput from doubling the replicas twice, below which more do not help. It counts only once every request has
-its own replica: a full fleet may have no goodput at all, even after several doublings."""
+"""If doubling the replicas twice gains less goodput than this, more replicas do not help. This is judged only when
+there are more replicas than concurrent requests: before, goodput may be 0 even after several doublings.
+"""
 MIN_TIMES = 1e-3
 MAX_TIMES = 16.0
-"""Largest multiple of the wanted rate. If limits of tenants bind, their refusals are not counted, so any rate is
-reached."""
+"""Largest multiple of the wanted rate that is tried. If tenants' limits refuse requests, these do not count, so any
+rate would reach the target.
+"""
 PRECISION = 0.01
-"""Precision, as a share of the knee's rate."""
+"""Precision of the rate at the knee, as a share of it."""
 
 Counts = tuple[tuple[str, int], ...]
-"""Replicas by pool."""
+"""(pool, number of replicas) pairs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """Result of one fleet over all seeds."""
+    """Results of one fleet over all seeds."""
 
     replicas: dict[str, int]
     """By pool."""
     lost: str | None
-    """The pool that has lost a replica."""
+    """Pool that has lost a replica; None if none has."""
     rate_per_s: float
-    """Requests that arrived."""
+    """Rate at which requests arrived."""
     goodput: Interval
     busy: float
     """Share of the time in which a replica had a step under way."""
     slots: float
     kv: float
     cached: float
-    """Share of the prompt tokens that were found in prefix caches."""
+    """Share (0-1) of the prompt tokens that were found in prefix caches."""
     in_system: float
     """L: mean number of requests in replicas and queue."""
     output_tokens: float
@@ -67,17 +71,17 @@ class Tried:
 
     @property
     def total(self) -> int:
-        """Replicas of all pools."""
+        """Number of replicas of all pools together."""
         return sum(self.replicas.values())
 
     @property
     def crowded(self) -> bool:
-        """Whether it has more concurrent requests than its smallest pool has replicas."""
+        """Whether there are more concurrent requests than replicas in the smallest pool."""
         return self.in_system > min(self.replicas.values())
 
     @property
     def certain(self) -> bool:
-        """Whether its interval, if any, is entirely on one side of the target."""
+        """Whether the interval of its goodput, if there is one, is entirely on one side of the target."""
         low, high = self.goodput.low, self.goodput.high
         return low is None or high is None or low >= self.target or high < self.target
 
@@ -88,23 +92,26 @@ class Knee:
 
     target: float
     needed: Tried
-    """The fewest replicas."""
+    """The result of the fewest replicas that reach the target."""
     limit: Tried
-    """The same at the highest rate at which they still reach the target: the goodput knee."""
+    """The result of these replicas at the highest rate at which they still reach the target: the goodput knee."""
     limit_is_known: bool
-    """False: that rate is MAX_TIMES the wanted one or more, and no higher one was tried."""
+    """Whether the highest rate is known. False if it is at least MAX_TIMES the wanted rate, since no higher rate was
+    tried.
+    """
     per_replica_per_s: float
-    """That rate, divided by the replicas."""
+    """Rate at the knee, divided by the number of replicas."""
     when_lost: list[Tried]
-    """The same at the wanted rate with one replica less, of each pool."""
+    """For each pool: the result of these replicas at the wanted rate, with one replica of the pool lost."""
     replicas_one_lost: dict[str, int]
-    """Replicas that reach the target with any one of them lost, by pool."""
+    """By pool: the fewest replicas that reach the target even if any one of them is lost."""
     by_slots: Plan | None
-    """The arithmetic of the same load, from the time for which requests held a slot; its spares are the knee's replicas
-    beyond it. None with several pools, which cannot take each other's requests, or if nothing ran.
+    """A plan by arithmetic for the same load, from the time for which requests held a slot. Its spare replicas are
+    those of the knee beyond the arithmetic. None with several pools, which cannot take each other's requests, or if
+    nothing ran.
     """
     tried: list[Tried]
-    """Results of all fleets tried, by number of replicas and rate."""
+    """Results of all fleets that were tried, by number of replicas and rate."""
 
 
 @dataclass(slots=True)
@@ -116,7 +123,7 @@ class Search:
     profiles: Mapping[str, Profile]
     """By pool."""
     target: float
-    """Goodput (0-1)."""
+    """Goodput (0-1) to reach."""
     seeds: tuple[int, ...]
     options: Options
     jobs: int = 1
@@ -124,7 +131,7 @@ class Search:
     _tried: dict[tuple[Counts, str | None, float], Tried] = field(default_factory=dict)
 
     def run(self) -> Knee:
-        """Find it. Raises ValueError if no number of replicas is enough, and the errors of `simulate`."""
+        """Find the knee. Raises ValueError if no number of replicas is enough, and the errors of `simulate`."""
         counts = self._fewest_of_all()
         needed = self._try(counts)
         limit = self._limit(counts)
@@ -166,18 +173,22 @@ class Search:
         return counts
 
     def _fewest_of(self, pool: str, counts: Counts) -> Counts:
-        """The pool's smallest number, with the other pools unchanged."""
+        """The smallest number of replicas of a pool, with the other pools unchanged."""
         return _with(counts, pool, fewest(lambda n: self._try(_with(counts, pool, n)), dict(counts)[pool]))
 
     def _fewest_with_one_lost(self, counts: Counts, pool: str) -> int:
-        """Replicas to add for a lost one: mostly one; none if the pool has spare room, or no work."""
+        """How many replicas to add so that one may be lost. Mostly it is one; 0 if the pool has spare room, or no
+        work.
+        """
         if self._try(counts, lost=pool).reached:
             return dict(counts)[pool]
         least = dict(counts)[pool] + 1
         return fewest(lambda n: self._try(_with(counts, pool, n), lost=pool), least, least)
 
     def limit(self, replicas: Mapping[str, int]) -> Tried:
-        """A fleet at the highest rate at which it reaches the target. Raises ValueError if there is none."""
+        """The result of a fleet at the highest rate at which it reaches the target. Raises ValueError if there is
+        none.
+        """
         counts, times = tuple(replicas.items()), 1.0
         while not self._try(counts, times=times).reached:
             times /= 2.0
@@ -189,7 +200,7 @@ class Search:
         return self._limit(counts, times)
 
     def _limit(self, counts: Counts, low: float = 1.0) -> Tried:
-        """The highest rate that is reached, by bisection between multiples of the wanted rate."""
+        """The result at the highest rate that reaches the target, by bisection between multiples of the wanted rate."""
         high = low * (1.0 + 1.0 / sum(n for _, n in counts))
         while self._try(counts, times=high).reached:
             if high >= MAX_TIMES:
@@ -201,7 +212,7 @@ class Search:
         return self._try(counts, times=low)
 
     def _try(self, counts: Counts, lost: str | None = None, times: float = 1.0) -> Tried:
-        """Result of a fleet. Each is tried once."""
+        """The results of a fleet. They are kept, so that each fleet is simulated only once."""
         key = counts, lost, times
         if key not in self._tried:
             policy = scaled(self.policy, dict(counts))
@@ -215,8 +226,9 @@ class Search:
 
 
 def fewest(attempt: Callable[[int], Tried], start: int, least: int = 1) -> int:
-    """The smallest number, from `least` on, that reaches the target; the search begins at `start`. Raises
-    ValueError."""
+    """The smallest number >= `least` for which `attempt` reaches the target. The search begins at `start`. Raises
+    ValueError.
+    """
     low, high = least - 1, start
     best, idle = 0.0, 0
     while not (found := attempt(high)).reached:
@@ -236,14 +248,14 @@ def fewest(attempt: Callable[[int], Tried], start: int, least: int = 1) -> int:
             )
         low, high = high, high * 2
     while high - low > 1:
-        # First downwards by halves from the start, then between the two last numbers.
+        # First the number is halved from `start` on; then the search goes on between the last two numbers.
         middle = max(least, high // 2) if low < least else (low + high) // 2
         low, high = (low, middle) if attempt(middle).reached else (middle, high)
     return high
 
 
 def scaled(policy: Policy, counts: Mapping[str, int]) -> Policy:
-    """The same policy with these numbers of replicas in each pool."""
+    """A copy of the policy with these numbers of replicas in each pool."""
     return replace(policy, pools={name: _resized(pool, counts[name]) for name, pool in policy.pools.items()})
 
 

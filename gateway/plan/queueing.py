@@ -1,13 +1,13 @@
 """Waits in an M/M/c queue: Poisson arrivals, exponential service times, c servers, one line for all of them.
 
-    a = arrival rate x mean service time     offered load: servers busy in the mean (Little's law)
+    a = arrival rate x mean service time     offered load: mean number of busy servers (Little's law)
     B(0) = 1, B(n) = a B(n-1) / (n + a B(n-1))                                Erlang B
     C = B(c) / (1 - (a/c)(1 - B(c)))                                          Erlang C: P(a request has to wait)
     P(wait > t) = C exp(-(c - a) t / service time)
 
-The recursion keeps every value between 0 and 1, so thousands of servers neither lose digits nor overflow; factorials
-would at 171. Errors of the start vanish: far below `a`, where B(n) is 1 - n/a up to 1/a, an error shrinks by n/a at
-each step. Sources: A. K. Erlang, 1917; I. Adan and J. Resing, Queueing Systems, 2015, chapter 5.
+All values of the recursion are between 0 and 1. So it works for thousands of servers, while factorials would overflow
+at 171. The recursion may start far below `a` with B(n) = 1 - n/a: each step multiplies the error of the start by about
+n/a. Sources: A. K. Erlang, 1917; I. Adan and J. Resing, Queueing Systems, 2015, chapter 5.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import math
 from dataclasses import dataclass
 
 SATURATED = 1.0 - 1e-9
-"""From here on a utilisation counts as 1, despite rounding."""
+"""A utilisation from this on counts as 1, to allow for rounding."""
 FAR_BELOW = 40.0
-"""The recursion begins this many square roots of the load below it: an error has shrunk by e^-800 when it arrives."""
+"""The recursion starts at load - this x sqrt(load). By the time it reaches the load, the error has shrunk by e^-800."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,9 @@ class Waits:
     """Waiting times of requests for a server. Times in seconds."""
 
     p_wait: float
-    """Share of the requests that wait at all (0-1)."""
+    """Share (0-1) of the requests that wait."""
     mean_s: float
-    """Mean over all requests, also those that do not wait."""
+    """Mean wait over all requests, including those that do not wait."""
     p95_s: float
     p99_s: float
     queue: float
@@ -36,7 +36,9 @@ class Waits:
 
 
 def erlang_b(load: float, servers: int) -> float:
-    """P(all servers are busy) if no request waits: `load` (> 0) in servers, at least one server."""
+    """P(all servers are busy) if requests do not wait but leave. `load` (> 0): offered load in servers. `servers` >=
+    1.
+    """
     known = min(servers, max(0, int(load - FAR_BELOW * math.sqrt(load))))
     blocked = 1.0 - known / load
     for n in range(known + 1, servers + 1):
@@ -47,7 +49,7 @@ def erlang_b(load: float, servers: int) -> float:
 
 
 def erlang_c(load: float, servers: int) -> float:
-    """P(a request has to wait), if nobody gives up; 1 from `load` = `servers` on."""
+    """P(a request has to wait), if no request gives up. It is 1 if `load` >= `servers`."""
     if load >= servers:
         return 1.0
     blocked = erlang_b(load, servers)
@@ -55,7 +57,7 @@ def erlang_c(load: float, servers: int) -> float:
 
 
 def waits(load: float, servers: int, service_s: float) -> Waits | None:
-    """Waits at that load; None if all servers are always busy, and the queue grows without end."""
+    """Waits at this load. None if all servers are always busy, so that the queue grows without end."""
     if load >= servers * SATURATED:
         return None
     p_wait = erlang_c(load, servers)
@@ -70,5 +72,5 @@ def waits(load: float, servers: int, service_s: float) -> Waits | None:
 
 
 def _quantile(p_wait: float, q: float, drains_per_s: float) -> float:
-    """The wait that a share `q` of all requests does not exceed: 0 if that share finds a free server."""
+    """The `q` quantile (0-1) of the wait of all requests. It is 0 if a share `q` finds a free server."""
     return max(0.0, math.log(p_wait / (1.0 - q))) / drains_per_s if p_wait > 0.0 else 0.0

@@ -1,12 +1,12 @@
-"""The replicas that a load needs, and its waits, cost and outages, by arithmetic.
+"""Computes the replicas that a load needs, and its waits, cost and outages.
 
     in flight = rate x latency                              Little's law (J. D. C. Little, 1961)
     replicas  = ceil(in flight / (slots x utilization))     by slots
     replicas  = ceil(rate / (per replica x utilization))    by a measured rate per replica
 
-Waits are those of one queue for all slots (`queueing`), as a gateway in front keeps it. Beside them are the waits with
-one queue per replica, as blind spreading of the load makes them. If a replica is measured to carry less than slots /
-latency, its slots turn over more slowly by that factor.
+Waits are computed for one queue for all slots (`queueing`), which a gateway keeps. For comparison, they are also
+computed for one queue per replica, which spreading the load blindly leads to. If a replica is measured to carry less
+than slots / latency, requests hold its slots longer by the same factor.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ from gateway.plan.queueing import Waits, waits
 from gateway.plan.terms import BARE, Cost, Terms, above_0, share
 
 FUZZ = 1e-9
-"""A quotient less than this above a whole number is that number: 12000 x .04 is 480, despite rounding of doubles."""
+"""A quotient that exceeds an integer by less than this counts as the integer, because of rounding: 12000 x .04 must be
+480.
+"""
 CURVE_AT = (0.99, 0.97, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5)
-"""The curve has a row for each of these utilisations."""
+"""The curve of waits has a row for each of these utilisations."""
 MAX_REPLICAS = 100_000
 MIN_REPLICAS = 1e-12
-"""A smaller load is refused: it is a mistyped option, and far below it doubles lose precision."""
+"""A load of fewer replicas than this is refused. It is a mistyped option, and computing with it would lose
+precision.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +39,15 @@ class Load:
     latency_s: float | None = None
     """Mean time that a request holds a slot: its e2e latency without the wait."""
     slots: int | None = None
-    """Requests that one replica works on at once."""
+    """Number of requests that one replica works on at a time."""
     per_replica_per_s: float | None = None
     """Requests per second that one replica carries, as measured."""
     utilization: float = 1.0
-    """How full replicas may be at that rate (above 0, at most 1)."""
+    """Target utilisation of the replicas at this rate (above 0, at most 1)."""
     p99_wait_s: float | None = None
-    """The plan has enough replicas for a p99 of waits of at most this."""
+    """If given, the plan has enough replicas for a p99 wait of at most this."""
     availability: float | None = None
-    """Share of the time in which one replica is up."""
+    """Share (0-1) of the time in which one replica is up."""
     terms: Terms = BARE
 
     def __post_init__(self) -> None:
@@ -73,33 +77,33 @@ class Load:
 
     @property
     def full(self) -> float | None:
-        """Replicas that the load would keep fully busy; None if neither slots nor a rate is known."""
+        """Number of replicas that the load would keep fully busy; None if neither slots nor a rate is known."""
         by_slots = None if self.slots is None or self.in_flight is None else self.in_flight / self.slots
         by_rate = None if self.per_replica_per_s is None else self.rate_per_s / self.per_replica_per_s
         return max((n for n in (by_slots, by_rate) if n is not None), default=None)
 
     @property
     def capacity_per_s(self) -> float | None:
-        """Requests per second of one replica that is full."""
+        """Requests per second that one fully busy replica serves."""
         return None if self.full is None else self.rate_per_s / self.full
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """This many replicas under the load."""
+    """A number of replicas under the load."""
 
     replicas: int
     utilization: float
-    """Share of their capacity that the load takes; from 1 on they cannot carry it."""
+    """Share of their capacity that the load takes. From 1 on, they cannot carry it."""
     waits: Waits | None
-    """Waits with one queue for all; None if it grows without end, or if slots are unknown."""
+    """Waits with one queue for all replicas; None if the queue grows without end, or if slots are unknown."""
     apart: Waits | None
     """Waits with a queue at each replica."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The answer. None if the given options do not determine it."""
+    """The computed plan. Fields are None if the given options do not determine them."""
 
     load: Load
     in_flight: float | None
@@ -108,21 +112,21 @@ class Plan:
     replicas_by_rate: int | None
     replicas_by_wait: int | None
     replicas_needed: int | None
-    """The largest of these."""
+    """Number of replicas needed: the largest of the three above."""
     replicas: int | None
-    """With the spares."""
+    """Number of replicas needed, plus the spare ones."""
     planned: Point | None
     one_lost: Point | None
     """The load with one replica lost."""
     replicas_one_lost: int | None
-    """Replicas that keep the utilisation with one lost."""
+    """Number of replicas that keep the target utilisation even with one lost."""
     cost: Cost | None
     availability: Availability | None
     curve: tuple[Point, ...]
 
 
 def plan(load: Load) -> Plan:
-    """Work it out. Raises ValueError if more than `MAX_REPLICAS` would be needed."""
+    """Compute the plan for a load. Raises ValueError if more than `MAX_REPLICAS` would be needed."""
     by_slots, by_rate, by_wait = _by_slots(load), _by_rate(load), _by_wait(load)
     needed = max((n for n in (by_slots, by_rate, by_wait) if n is not None), default=None)
     replicas = None if needed is None else needed + load.terms.spare
@@ -145,7 +149,9 @@ def plan(load: Load) -> Plan:
 
 
 def point(load: Load, replicas: int) -> Point:
-    """This many replicas (at least one) under that load. Raises ValueError if its capacity is unknown."""
+    """Utilisation and waits of `replicas` (>= 1) under a load. Raises ValueError if the capacity of a replica is
+    unknown.
+    """
     full, slots = load.full, load.slots
     if full is None:
         raise ValueError("the capacity of a replica is not known: give --slots, or --per-replica")
@@ -176,11 +182,11 @@ def _by_rate(load: Load) -> int | None:
 def _by_wait(load: Load) -> int | None:
     """The fewest replicas with a short enough p99 of waits.
 
-    By bisection, since more replicas never make waits longer.
+    It is found by bisection, since more replicas never make waits longer.
     """
     if load.p99_wait_s is None or load.full is None:
         return None
-    high = low = int(load.full * (1.0 - FUZZ))  # with this many the queue grows without end
+    high = low = int(load.full * (1.0 - FUZZ))  # with this many replicas, the queue grows without end
     while not _short_enough(load, high):
         _bounded(high + 1)
         low, high = high, min(2 * high + 1, MAX_REPLICAS)
@@ -208,14 +214,14 @@ def _bounded(replicas: float) -> int:
 
 
 def _availability(load: Load, replicas: int | None) -> Availability | None:
-    """Enough are up while the remaining ones can carry the load at all."""
+    """Availability of the replicas. Enough are up if their utilisation is below 1."""
     if load.availability is None or replicas is None or load.full is None:
         return None
     return availability(load.availability, replicas, _whole(load.full))
 
 
 def _curve(load: Load, needed: int, replicas: int) -> tuple[Point, ...]:
-    """From the fewest replicas that carry the load to twice as many, and the plan's own number."""
+    """Points from the fewest replicas that carry the load to twice as many, and the point of the plan itself."""
     assert load.full is not None
     counts = {_whole(min(load.full / at, MAX_REPLICAS)) for at in (1.0, *CURVE_AT)} | {needed, replicas}
     return tuple(point(load, count) for count in sorted(counts))

@@ -1,4 +1,4 @@
-"""The terms of replicas: number of spare ones, and their price."""
+"""Terms of a plan: the number of spare replicas, and the price of a replica."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_PRICE = 1e12
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Costs in the currency of the price; those per million hold at the planned rate, all day long."""
+    """Costs in the currency of the price. Costs per million assume the planned rate at all times."""
 
     per_hour: float
     per_million_requests: float
@@ -24,9 +24,9 @@ class Terms:
     """Terms that a plan must meet. Raises ValueError that names the option and says what would be right."""
 
     spare: int = 0
-    """Replicas on top of those that the load needs."""
+    """Number of replicas in addition to those that the load needs."""
     price_per_hour: float | None = None
-    """Of one replica."""
+    """Price of one replica per hour."""
     output_tokens: float | None = None
     """Mean tokens of an answer."""
 
@@ -42,7 +42,7 @@ class Terms:
     def cost(self, replicas: int, rate_per_s: float, output_tokens: float | None = None) -> Cost | None:
         """Cost of this many replicas at that rate; None without a price.
 
-        Assumed length of answers unless the terms give one.
+        `output_tokens`: mean tokens of an answer, used if the terms give none.
         """
         if self.price_per_hour is None:
             return None

@@ -1,4 +1,4 @@
-"""The policy of `tailgate serve --replica URL...`: a minimal one for a first try."""
+"""The built-in policy of `tailgate serve --replica URL...`, for a first try."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.policy.load import load_document
 
 
 def builtin(replica_urls: Sequence[str]) -> Policy:
-    """One pool whose slots are learned, any model name, one tier whose admission only counts. Raises PolicyErrors."""
+    """A policy with one pool with learned slots, any model name, and one tier in shadow mode. Raises PolicyErrors."""
     data = written(replica_urls)
     try:
         return load_document(Document("--replica", data), hashlib.sha256(json.dumps(data).encode()).hexdigest())
@@ -23,7 +23,7 @@ def builtin(replica_urls: Sequence[str]) -> Policy:
 
 
 def written(replica_urls: Sequence[str]) -> dict[str, object]:
-    """The same policy as the text of a policy file."""
+    """The built-in policy, in the form of a policy file."""
     return {
         "apiVersion": "tailgate/v1",
         "models": {"*": {"pools": ["default"]}},
@@ -38,6 +38,6 @@ def written(replica_urls: Sequence[str]) -> dict[str, object]:
 
 
 def _of_argument(error: PolicyError) -> PolicyError:
-    """The same error with the name of its option: the second `--replica` is number 2."""
+    """A copy of the error that names its option; e.g. the second `--replica` is number 2."""
     index = re.search(r"replicas\[(\d+)\]", error.path)
     return PolicyError(f"--replica (number {int(index[1]) + 1})" if index else "--replica", 0, "", error.message)

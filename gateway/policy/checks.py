@@ -1,6 +1,6 @@
-"""Rules between the fields of a policy: names that exist, sums, orders, duplicates.
+"""Checks rules between the fields of a policy: references, sums, orders, duplicates.
 
-Each check accepts any shape of document, so that a mistake in one field does not hide others.
+Each check accepts a document of any shape, so that a mistake in one field does not hide others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MIN_CACHE_KEY = 16
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """One place in a document; places that do not exist are empty."""
+    """A place in a document. Places that do not exist are empty."""
 
     document: Document
     path: Path = ()
@@ -50,18 +50,18 @@ class At:
 
     @property
     def where(self) -> str:
-        """Its position, for an error at another place."""
+        """The position of this place as text, for an error at another place."""
         mark = self.document.mark(self.path)
         return f"on line {mark.line}" if mark else "before"
 
     @property
     def shown(self) -> str:
-        """The value as written, with the names of variables."""
+        """The value as it is written in the file, with the names of variables instead of their values."""
         mark = self.document.marks.get(self.path)
         return plain(mark.written if mark else str(self.data))
 
     def wrong(self, message: str, *, at_key: bool = False) -> None:
-        """Note an error here."""
+        """Add an error at this place."""
         self.document.add(self.path, message, at_key=at_key)
 
 
@@ -73,7 +73,7 @@ def check(document: Document) -> None:
 
 
 def _read(reader: Callable[[object], float | str], place: At) -> float | str | None:
-    """A value in its unit; None if it cannot be read, which is reported as an error of shape."""
+    """A value with its unit, as a number; None if it cannot be read. The check of shapes reports this error."""
     try:
         return reader(place.data)
     except ValueError:

@@ -1,4 +1,4 @@
-"""From a checked policy file to the objects of the decision core."""
+"""Converts a checked policy file to the objects of the decision core."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CAPS = rules.Caps()
 
 
 def compiled(file: PolicyFile, folder: Path, digest: str) -> rules.Policy:
-    """The policy; `folder` is where relative paths start. Total: `file` has passed every check."""
+    """The policy. `folder`: base of relative paths. It never fails, since `file` has passed every check."""
     default_tier = file.defaults.tier or next(iter(file.tiers))
     models = [_model(name, section, folder, file.models) for name, section in file.models.items()]
     keys = [_key(section, default_tier) for section in file.keys]
@@ -172,7 +172,7 @@ def _objectives(section: ObjectiveSection | None) -> tuple[rules.Objective, ...]
 def _caps(section: TierSection) -> rules.Caps:
     asked, caps = section.max_tokens, section.caps
     limit = asked.limit or max(_CAPS.max_tokens_limit, asked.default or 0)
-    # A limit also caps requests that name no length; without one the engine decides.
+    # A limit also caps requests that set no length. Without a limit, the engine decides.
     unnamed = asked.limit or 0 if asked.default is None else asked.default
     return rules.Caps(
         max_tokens_default=unnamed,

@@ -1,4 +1,4 @@
-"""A YAML text as plain values, with the line of each and with `${ENV}` filled in."""
+"""Reads a YAML text as plain values, with the line of each value, and replaces `${ENV}`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from gateway.policy.errors import Path, PolicyError, write_path
 
-# Aliases can make a small text expand without end ("billion laughs"); no policy is near this size.
+# Limit on values: aliases can make a small text expand without end ("billion laughs"). No policy is near this size.
 MAX_VALUES = 200_000
 _TAG = "tag:yaml.org,2002:"
 _VARIABLE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|\$\{")
@@ -21,7 +21,7 @@ _VARIABLE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|\$\
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The place of a value (lines count from 1), and its spelling there: `${NAME}`, not its content."""
+    """The place of a value (lines count from 1), and its spelling there: `${NAME}`, not the variable's value."""
 
     key_line: int
     line: int
@@ -30,7 +30,9 @@ class Mark:
 
 @dataclass(slots=True)
 class Document:
-    """Content of a file. `errors` were found while reading; paths in `unusable` have no value because of one."""
+    """The content of a file. `errors`: errors found while reading. `unusable`: paths that have no value because of an
+    error.
+    """
 
     file: str
     data: object = None
@@ -45,7 +47,7 @@ class Document:
         return self.marks.get(path)
 
     def add(self, path: Path, message: str, *, at_key: bool = False) -> None:
-        """Note an error at `path`, unless the value there is missing because of an earlier one."""
+        """Add an error at `path`, unless the value there is missing because of an earlier error."""
         if self.usable(path):
             self.errors.append(self.error(path, message, at_key=at_key))
 
@@ -61,12 +63,12 @@ class Document:
 
 
 def read_text(text: str, file: str, environment: Mapping[str, str]) -> Document:
-    """Parse YAML; syntax errors, repeated keys and unset variables end up in `errors`."""
+    """Parse YAML. Syntax errors, repeated keys and unset variables are added to `errors`."""
     document = Document(file, marks={(): Mark(1, 1, "")})
     yaml = YAML(typ="safe", pure=True)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # if an anchor is defined twice, the later one counts, as in YAML
+            warnings.simplefilter("ignore")  # an anchor may be defined twice: the later definition counts, as YAML says
             root = yaml.compose(text)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -83,7 +85,7 @@ def read_text(text: str, file: str, environment: Mapping[str, str]) -> Document:
 
 
 class _Reader:
-    """Turns YAML nodes into plain values, noting lines and errors in the document."""
+    """Converts YAML nodes to plain values. Lines and errors are written into the document."""
 
     def __init__(self, document: Document, environment: Mapping[str, str]) -> None:
         self._document = document
@@ -93,7 +95,7 @@ class _Reader:
 
     def value(self, node: Node, path: Path, key: Node) -> object:
         written = node.value if isinstance(node, ScalarNode) else ""
-        # The mark of a missing value is at the next token.
+        # A missing value has its mark at the next token, so the key's mark is used.
         start = key if node.start_mark.index == node.end_mark.index else node
         self._document.marks[path] = Mark(key.start_mark.line + 1, start.start_mark.line + 1, written)
         if self._too_many():
@@ -129,7 +131,7 @@ class _Reader:
             return None
 
     def _items(self, node: MappingNode, path: Path, merging: tuple[Node, ...] = ()) -> Iterator[tuple[str, Node, Node]]:
-        """Name, key and value of each entry; entries merged by `<<` come last, and do not override others."""
+        """(name, key, value) of each entry. Entries that are merged by `<<` come last, and do not override others."""
         first: dict[str, Node] = {}
         merged: list[MappingNode] = []
         for key, item in node.value:

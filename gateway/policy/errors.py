@@ -44,20 +44,22 @@ def write_path(path: Path) -> str:
 
 
 def plain(text: str, most: int = 80) -> str:
-    """A value or name on one line: quoted if it is empty, has spaces or cannot be printed, and truncated."""
+    """A value or name on one line, truncated to `most` characters. It is quoted if it is empty, has spaces or cannot be
+    printed.
+    """
     if len(text) > most:
         text = text[:most] + "…"
     return text if text.isprintable() and text and " " not in text else repr(text)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`did you mean x?`, or all names if none is similar."""
+    """A hint: `did you mean x?`, or all known names if none is similar."""
     names = sorted(known)
     return _near(name, names) or (f"there is {_listed(names)}" if names else "there is none")
 
 
 def among(name: str, known: Iterable[str]) -> str:
-    """`did you mean x? Known: w, x, y`: the similar name, then all names in their order."""
+    """A hint with the similar name and all names: `did you mean x? Known: w, x, y`."""
     names = list(known)
     near, listed = _near(name, sorted(names)), ", ".join(names)
     return f"{near} Known: {listed}" if near else f"known: {listed}"

@@ -1,4 +1,4 @@
-"""Whether serving a policy on an address would hand the replicas to strangers."""
+"""Checks that serving a policy on an address does not open the replicas to strangers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from gateway.policy.sections.hosts import is_loopback
 
 
 def exposure_error(policy: Policy, host: str) -> str | None:
-    """Why `policy` must not be served on `host`, or None: without keys, only loopback is safe."""
+    """Why `policy` must not be served on `host`; None if it may. Without keys, only loopback is safe."""
     if policy.keys or policy.open_on_any_address or is_loopback(host):
         return None
     return (

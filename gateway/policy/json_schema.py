@@ -1,4 +1,4 @@
-"""The JSON Schema that completes policy files in an editor.
+"""Writes the JSON Schema by which editors complete policy files.
 
 python -m gateway.policy.json_schema > policies/tailgate.schema.json
 """

@@ -1,4 +1,4 @@
-"""Keys of clients: made from the system's random source. The gateway knows only their hashes."""
+"""Makes keys of clients from the system's random source. The gateway knows only their hashes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def new_key() -> str:
 
 
 def hash_of(key: str) -> bytes:
-    """The hash of a key, which the policy holds.
+    """The hash of a key, which is written into the policy.
 
-    Plain SHA-256 is enough for 256 random bits, which nobody can guess.
+    Plain SHA-256 is enough, because nobody can guess 256 random bits.
     """
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()

@@ -1,4 +1,4 @@
-"""Reads a policy file: every error at once, or the compiled policy."""
+"""Reads a policy file. The result is the compiled policy, or all errors at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gateway.policy.shape import checked
 
 
 def load(path: Path | str, environment: Mapping[str, str] = os.environ) -> Policy:
-    """The policy in a file. Raises PolicyErrors with everything that is wrong, an unreadable file included."""
+    """The policy in a file. Raises PolicyErrors with all errors, also if the file cannot be read."""
     return load_text(text_of(path), str(path), environment)
 
 
@@ -32,7 +32,7 @@ def text_of(path: Path | str) -> str:
 
 
 def load_text(text: str, file: str, environment: Mapping[str, str] = os.environ) -> Policy:
-    """The policy in a text; `file` is its name in errors, and the base of relative paths. Raises PolicyErrors."""
+    """The policy in a text. `file`: its name in errors, and the base of relative paths. Raises PolicyErrors."""
     document = read_text(text, file, environment)
     return load_document(document, hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest())
 

@@ -1,4 +1,4 @@
-"""Notes on a valid policy that its author should read."""
+"""Writes notes on a valid policy that its author should read."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from gateway.core.policy import Model, Policy, SessionKey, Tier
 
 MIN_TENANTS = 20
-"""Number of tenants from which on a split by tenant is close to the weights."""
+"""With at least this many tenants, a split by tenant is close to its weights."""
 
 
 def notes(policy: Policy) -> tuple[str, ...]:
-    """One sentence for each part without effect, or with an unexpected one."""
+    """One sentence for each part of the policy that has no effect, or an unexpected one."""
     found = [*_unused(policy)]
     for tier in policy.tiers.values():
         found += _of_tier(tier)
@@ -40,7 +40,7 @@ def _unused(policy: Policy) -> Iterator[str]:
 
 
 def _equals(policy: Policy) -> Iterator[str]:
-    """A note on the effect of weights among tiers of one priority. Equal weights need none."""
+    """A note on tiers of one priority whose weights differ, about the effect of weights."""
     levels: dict[int, list[Tier]] = {}
     for tier in policy.tiers.values():
         levels.setdefault(tier.priority, []).append(tier)

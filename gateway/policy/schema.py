@@ -1,4 +1,4 @@
-"""The whole of a policy file."""
+"""The top level of a policy file."""
 
 from __future__ import annotations
 

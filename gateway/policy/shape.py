@@ -1,4 +1,4 @@
-"""Checks the shape of a document: fields, kinds and ranges, with errors in plain sentences."""
+"""Checks the shape of a document: its fields, types and ranges. Errors are plain sentences."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _CONTAINERS = {"dict_type": "a mapping", "model_type": "a mapping", "list_type":
 
 
 def _is_another(document: Document, file: type[Section]) -> bool:
-    """Whether a document declares another version or kind. Then its other errors are ignored."""
+    """Whether a document declares another version or kind. If so, its other errors are not reported."""
     found = document.data if isinstance(document.data, Mapping) else {}
     errors = []
     for name in ("apiVersion", "kind"):
@@ -50,9 +50,9 @@ def _is_another(document: Document, file: type[Section]) -> bool:
 
 
 def checked(document: Document, file: type[File], check: Callable[[File | None], None] = lambda _: None) -> File:
-    """The sections of a document, read as a file of that kind. Raises PolicyErrors with all that is wrong.
+    """The sections of a document, read as a file of the given kind. Raises PolicyErrors with all errors.
 
-    `check` adds further errors to the document; it gets None if there are no sections.
+    `check`: adds further errors to the document. It gets None if the sections cannot be read.
     """
     found = None
     if document.data is None and not document.errors:
@@ -67,7 +67,7 @@ def checked(document: Document, file: type[File], check: Callable[[File | None],
 
 
 def _shaped(document: Document, file: type[File]) -> File | None:
-    """None, with the errors in `document`, if its sections cannot be read."""
+    """Read the sections of a document. If they cannot be read, returns None, and the errors are in `document`."""
     try:
         return file.model_validate(document.data)
     except ValidationError as error:
@@ -79,7 +79,7 @@ def _shaped(document: Document, file: type[File]) -> File | None:
 def _add(document: Document, file: type[Section], detail: ErrorDetails) -> None:
     path = tuple(part for part in detail["loc"] if part != _KEY)
     if path[-1:] == ("url",) and isinstance(detail["input"], str) and path not in document.marks:
-        path = path[:-1]  # a replica written as its URL alone
+        path = path[:-1]  # the replica is written as its URL alone
     match detail["type"]:
         case "missing" if path == ("apiVersion",):
             document.add(path, "is missing: write apiVersion: tailgate/v1")
@@ -114,7 +114,7 @@ def _sentence(document: Document, file: type[Section], path: Path, detail: Error
 
 
 def _example(document: Document, file: type[Section], path: Path, found: object) -> str:
-    """The mapping probably meant by a single value."""
+    """The mapping that was probably meant, where a single value was written."""
     section = _section(file, path)
     if section is None:
         return "{NAME: ...}"
@@ -132,7 +132,7 @@ def _example(document: Document, file: type[Section], path: Path, found: object)
 
 
 def _usual(section: type[BaseModel]) -> list[str]:
-    """The fields of the first of several alternatives."""
+    """The usual fields of a section: those of its first alternative."""
     extra: Any = section.model_config.get("json_schema_extra") or {}
     return list(extra["oneOf"][0]["required"]) if "oneOf" in extra else []
 
@@ -150,7 +150,7 @@ def _mapping(fields: list[str]) -> str:
 
 
 def _shown(document: Document, path: Path, found: object) -> str:
-    """A value in its spelling of the file: variables by name, secrets never."""
+    """A value in the spelling of the file. Variables are shown by name, and secrets never."""
     if isinstance(found, Mapping | list):
         return _kind(found)
     if path and path[-1] in _SECRET:
@@ -172,7 +172,7 @@ def _kind(value: object) -> str:
 
 
 def _description(file: type[Section], path: Path) -> str:
-    """Description of the field at `path` from the schema, its first letter small."""
+    """The schema's description of the field at `path`, with a small first letter."""
     section = _section(file, path[:-1])
     field = section.model_fields.get(str(path[-1])) if section else None
     text = field.description if field else None

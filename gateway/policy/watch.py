@@ -1,4 +1,4 @@
-"""Hot reload: the policy file is read again when it changes, and the last good policy is kept."""
+"""Hot reload: reads the policy file again when it changes. If it is invalid, the last valid policy is kept."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from gateway.core.policy import Policy
 from gateway.policy.errors import PolicyError, PolicyErrors
 from gateway.policy.load import load
 
-# The file is also checked at this interval: network file systems give no notice, and queues overflow.
+# The file is also checked at this interval, since network file systems give no notice of changes, and queues of notices
+# may overflow.
 LOOK_EVERY_S = 5.0
 
 
@@ -30,13 +31,14 @@ class ReloadStatus:
 
 
 class PolicyWatcher:
-    """Reads `path` again on change or on demand; passes on a valid policy, reports an invalid one.
+    """Reads `path` again on changes or on demand. Calls `on_policy` with a valid policy, `on_errors` with the errors of
+    an invalid one.
 
-    Any other exception of `on_policy` or `prepare` is a bug: `on_bug` gets it, and the last good policy stays.
+    `on_bug`: called with any other exception (a bug) of `on_policy` or `prepare`. The last valid policy stays then.
 
-    `on_policy` runs on the event loop, with the generation counted up. Reading and checking run in a thread, since a
-    large policy takes longer than a request should wait; `prepare` runs there too, with the same policy. Both may
-    refuse it by raising `PolicyErrors`.
+    `on_policy` runs on the event loop, with a higher generation. Reading, checking and `prepare` run in a thread, since
+    with a large policy they take longer than requests should wait. `prepare` and `on_policy` may refuse the policy by
+    raising `PolicyErrors`.
     """
 
     def __init__(
@@ -63,13 +65,15 @@ class PolicyWatcher:
         self.status = ReloadStatus(True, clock(), policy.generation, policy.digest)
 
     async def run(self) -> None:
-        """Watch until cancelled. A change between loading and watching is noticed too."""
+        """Watch until cancelled. A change between loading and the start of watching is noticed, too."""
         async for _ in self._notices():
             if await asyncio.to_thread(_digest_of, self._path) != self._seen:
                 await self.reload()
 
     async def reload(self) -> bool:
-        """Read the file now, even if unchanged. True if it is in force, False if the last good one stays."""
+        """Read the file now, even if it is unchanged. Returns True if it is put in force, False if the last valid
+        policy stays.
+        """
         async with self._turn:
             self._seen = await asyncio.to_thread(_digest_of, self._path)
             generation = self.status.generation + 1
@@ -79,7 +83,7 @@ class PolicyWatcher:
             except PolicyErrors as errors:
                 self._failed(errors)
                 return False
-            except Exception as error:  # noqa: BLE001 - a bug with one policy must not keep the next from being seen
+            except Exception as error:  # noqa: BLE001 - a bug with one policy must not stop the watching
                 self._on_bug(error)
                 said = f"a bug of the gateway prevented its use: {type(error).__name__}, see the log"
                 self._failed(PolicyErrors([PolicyError(str(self._path), 0, "", said)]))
@@ -100,7 +104,8 @@ class PolicyWatcher:
     async def _notices(self) -> AsyncIterator[object]:
         """Yields whenever the file may have changed.
 
-        The folder is watched, not the file: editors replace files, and Kubernetes swaps the link `..data` beside them.
+        The folder is watched instead of the file: editors replace files, and Kubernetes replaces the link `..data`
+        beside them.
         """
         folders = _folders(self._path)
         timeout_ms = max(1, int(self._look_every_s * 1000))
@@ -111,9 +116,9 @@ class PolicyWatcher:
 
 
 def _folders(path: Path) -> Sequence[Path]:
-    """The folder of the path as written, and the folder of the link's target if that is another."""
+    """The folder of the path as written, and the folder of its target if it is a link into another folder."""
     here, there = path.absolute().parent, path.resolve().parent
-    # An intermediate target (`..data`) changes together with the folder itself, and may not outlive the next change.
+    # A target inside `here` (such as `..data`) is covered by watching `here`, and may be removed by the next change.
     return [here] if there.is_relative_to(here.resolve()) else [here, there]
 
 

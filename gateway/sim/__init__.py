@@ -1,1 +1,1 @@
-"""Models of engines and workloads, in virtual time."""
+"""Simulation of engines and workloads in virtual time."""

@@ -1,4 +1,4 @@
-"""Clients: their keys, the defaults without one, and who may reach the gateway."""
+"""Sections about clients: their keys, defaults, and which clients may reach the gateway."""
 
 from __future__ import annotations
 

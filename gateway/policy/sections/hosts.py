@@ -1,4 +1,6 @@
-"""The Host headers that a port accepts, so that a web page cannot reach it under a name of its own (DNS rebinding)."""
+"""Decides which Host headers a port accepts. A web page must not reach it under a host name of its own (DNS
+rebinding).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+)(?::[0-9]{1,5})?")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach `host`; of names, only localhost is trusted."""
+    """Whether only this machine can reach `host`. Of names, only localhost is trusted."""
     if host.lower() == LOCALHOST:
         return True
     address = _address(host)
@@ -21,9 +23,10 @@ def is_loopback(host: str) -> bool:
 
 
 def is_known(host: str, names: Collection[str], *, any_address: bool) -> bool:
-    """Whether a Host header, less its port, is localhost, one of `names` (in lower case), or an address.
+    """Whether a Host header without its port is accepted: localhost, one of `names` (in lower case), or an address.
 
-    Of addresses only loopback ones count, unless `any_address` is set: a page cannot point an address elsewhere.
+    With `any_address` False, only loopback addresses are accepted. Addresses are safe, since a page cannot redirect
+    them.
     """
     found = _HOST.fullmatch(host)
     if found is None:

@@ -1,4 +1,4 @@
-"""Models: the names that clients may ask for, and where each is served."""
+"""Sections about models: the names that clients may ask for, and where each is served."""
 
 from __future__ import annotations
 

@@ -33,7 +33,9 @@ _POOL = rules.PoolSpec("", ())
 _EJECTION = rules.Ejection()
 
 MAX_RANKS = 64
-"""Each rank adds 32 kB to the page of metrics of vLLM 0.32. A page is read up to 4 MiB, in 8 ms with 64 ranks."""
+"""Limit on data-parallel ranks of a server. Each adds 32 kB to vLLM's page of metrics (0.32). Pages are read up to 4
+MiB; with 64 ranks, that takes 8 ms.
+"""
 AFFINITIES = ("prefix", "none")
 ISOLATIONS = ("none", "tenant")
 SessionKey = Annotated[str, AfterValidator(values.one_of(rules.SessionKey)), values.choice(rules.SessionKey)]

@@ -1,4 +1,4 @@
-"""Base of every section of a policy file, and the declaration of its fields."""
+"""Base class of the sections of a policy file, and functions that declare their fields."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class Section(BaseModel):
 
 
 def field(default: Any, written: str, description: str) -> Any:
-    """A field whose default is stored as a number and shown as people write it."""
+    """A field whose default is a number that is shown as `written` in documentation."""
     return Field(default=default, description=description, json_schema_extra={"default": written})
 
 
 def duration(default_s: float, description: str) -> Any:
-    """A field of a duration, default in seconds."""
+    """A field for a duration. Its default is in seconds."""
     return field(default_s, units.write_seconds(default_s), description)
 
 
 def share(part: float, description: str) -> Any:
-    """A field of a share, default from 0 to 1."""
+    """A field for a share. Its default is from 0 to 1."""
     return field(part, units.write_share(part), description)
 
 
@@ -40,12 +40,12 @@ def plain(value: object, description: str) -> Any:
 
 
 def nested(empty: Section, description: str) -> Any:
-    """A section that may be absent, which means the same as an empty one."""
+    """A field for a section. A missing section means the same as an empty one."""
     return Field(default=empty, description=description, json_schema_extra=_no_default)
 
 
 def optional(description: str) -> Any:
-    """A field that may be absent; the description says what that means."""
+    """A field that may be missing. The description says what that means."""
     return Field(default=None, description=description, json_schema_extra=_no_default)
 
 

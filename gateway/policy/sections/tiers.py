@@ -1,4 +1,4 @@
-"""The tiers section of a policy file: what each class of clients gets."""
+"""Sections about tiers: the treatment of each class of clients."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Durations, rates, shares and sizes as people write them.
+"""Reads and writes durations, rates, shares and sizes with their units.
 
-Each reader takes a YAML value and raises ValueError with a sentence that contains `{value}`. The caller fills that in,
-so that a value from the environment is never shown.
+Each reader takes a YAML value, and raises ValueError with a sentence that contains `{value}`. The caller replaces this
+by the spelling in the file, so that values from the environment are never shown.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def write_seconds(duration_s: float) -> str:
 
 
 def write_share(part: float) -> str:
-    """0.25 as 25%."""
+    """A share as text: 0.25 as 25%."""
     return f"{part * 100:g}%"
 
 

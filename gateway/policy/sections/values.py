@@ -1,4 +1,4 @@
-"""The kinds of values of policy fields, each with its schema for editors."""
+"""Types of values of policy fields, each with its schema for editors."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ UNFIT_HEADERS = {
     **dict.fromkeys(("x-request-id", "traceparent", "tracestate", "x-stainless-retry-count"), _CHANGING),
     **dict.fromkeys(_TAKEN_HEADERS, _TAKEN),
 }
-"""Headers that may not name a session, with the reason."""
+"""Headers that must not name a session, with the reason."""
 MODEL_NAME = r"[^\s\x00-\x1f\x7f]{1,200}"
-# An editor must also accept `${NAME}`.
+# Editors must accept `${NAME}` as well.
 _OR_VARIABLE = r"|.*\$\{.+\}.*"
 
 
@@ -50,7 +50,7 @@ def one_of(names: Iterable[str]) -> Callable[[str], str]:
 
 
 def choice(names: Iterable[str]) -> WithJsonSchema:
-    """Choices that an editor offers for `one_of`."""
+    """The schema with the choices of `one_of`, which editors offer."""
     return WithJsonSchema({"type": "string", "anyOf": [{"enum": list(names)}, {"pattern": r"\$\{.+\}"}]})
 
 
@@ -87,7 +87,7 @@ def _origin(text: str) -> str:
     if not re.fullmatch(ORIGIN, text) or not text.isascii():
         raise ValueError("{value} is not an origin: write scheme://host or scheme://host:port, and nothing behind it")
     text = text.lower()
-    # Browsers leave out a scheme's default port.
+    # The default port of the scheme is removed, as browsers do.
     for scheme, port in (("http://", ":80"), ("https://", ":443")):
         if text.startswith(scheme):
             return text.removesuffix(port)
@@ -95,7 +95,7 @@ def _origin(text: str) -> str:
 
 
 def read_sha256(value: object) -> str:
-    # The value is never shown: it may be the key itself, pasted in the wrong place.
+    # The value is never shown in an error, because it may be the key itself, pasted in the wrong place.
     text = value.lower() if isinstance(value, str) else ""
     if not re.fullmatch(r"[0-9a-f]{64}", text):
         raise ValueError("is not a SHA-256: it is 64 hexadecimal digits, as `tailgate key new` prints them")
@@ -109,7 +109,7 @@ def _secret(value: object) -> str:
 
 
 def read_url(value: object) -> str:
-    """`http://host:port`, the port always written."""
+    """A URL as `http://host:port`, always with its port."""
     example = "write http://host:port"
     if not isinstance(value, str):
         raise ValueError(f"is not a URL: {example}")

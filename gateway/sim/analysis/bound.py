@@ -1,6 +1,7 @@
-"""The clairvoyant bound: the goodput that nobody could exceed, even with full knowledge of the future.
+"""The clairvoyant bound: the goodput that no policy can exceed, even with full knowledge of the future.
 
-A fluid linear program. Request i is accepted to the share x_i (0-1), and y_ib is the time spent on its prompt in bin b:
+It is computed by a fluid linear program. The share x_i (0-1) of request i is accepted, and y_ib is the time spent on
+its prompt in time bin b:
 
     maximise    sum w_i x_i                         w: weight; where tokens count, times tokens / mean of the tier
     subject to  sum_b y_ib = prefill_i x_i          its prompt is computed before its deadline,
@@ -12,17 +13,17 @@ with prefill_i = A1 p_i and decode_i = (o_i - 1) (A2 + A0 / max_num_seqs) + A3 (
 A0..A3 are the base, prefill, decode and KV costs of a step (`sim.run.profiles`). p_i and o_i are the tokens of prompt
 and answer.
 
-Why no policy beats it. Each cost is part of the engine model's charge, and no part is charged twice: a step with n
-decodes takes A0 once, and n <= max_num_seqs. Half-computed prompts, steps that are not full, preemptions, waits behind
-others in a step, and missed answers are free. Work may be split, moved and interrupted freely, and requests accepted in
-part. Requests that cannot be good even alone are left out. The program leaves out one thing: decoding after the last
-arrival, of requests that began earlier. Each replica has at most max_num_seqs of these, and none begins after the last
-deadline. `ceiling` adds the largest possible worth of this, at the price that the program itself puts on work. So value
-<= ceiling, and no policy exceeds ceiling.
+No policy can beat this program. Each of its costs is a part of the engine model's cost, and none is counted twice: a
+step with n decodes takes A0 once, and n <= max_num_seqs. Half-computed prompts, steps that are not full, preemptions,
+waits within a step, and missed answers cost nothing. Work may be split, moved and interrupted freely, and requests may
+be accepted in part. Requests that cannot be good even alone are left out. The program leaves out one thing: decoding
+after the last arrival of requests that began earlier. Each replica has at most max_num_seqs of these, and none begins
+after the last deadline. `ceiling` adds the largest possible value of this decoding, at the program's own shadow price
+of work. So the bound is at most `ceiling`, and no policy exceeds `ceiling`.
 
-The constrained program also keeps the demands of a policy. No tier has a larger accepted share than a tier above it,
-and the lowest gets its floor of the tokens. The accepted share of each prompt length is within 5 points of its tier's;
-without this, the optimum would drop long prompts.
+The constrained program also keeps demands of the policy. No tier has a larger accepted share than a more urgent tier,
+and the lowest tier gets its floor of the tokens. The accepted share of each prompt length is within 5 points of its
+tier's share; otherwise the optimum would drop long prompts.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from gateway.sim.workload.arrivals import Arrival, Workload
 
 BIN_S = 0.5
 SPREAD = 0.05
-"""Largest difference between the accepted share of a length and that of its tier."""
+"""Largest difference between the accepted share of a prompt length and that of its tier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +54,14 @@ class Bound:
     """The optimum. All figures are shares of the offered requests (0-1), like goodput."""
 
     weighted: float
-    """Weighted goodput of the program."""
+    """Weighted goodput of the program's optimum."""
     ceiling: float
-    """Weighted goodput that no policy exceeds, with possible decoding after the last arrival."""
+    """Weighted goodput that no policy can exceed, since possible decoding after the last arrival is included."""
     goodput: float
     token_weighted: float
     tiers: dict[str, float]
     accepted: tuple[float, ...]
-    """Accepted share of each request, in the order of the arrivals."""
+    """Accepted share (0-1) of each request, in the order of the arrivals."""
 
 
 def bound(
@@ -74,7 +75,7 @@ def bound(
 ) -> Bound:
     """The optimum over `arrivals` (at least one). Work is counted up to `horizon_s`, by default the last arrival.
 
-    Needs scipy (`pip install tailgate[sim]`), else ImportError. Raises ValueError without arrivals.
+    Needs scipy (`pip install tailgate[sim]`); raises ImportError without it. Raises ValueError without arrivals.
     """
     if not arrivals:
         raise ValueError("no request arrives, so there is no bound: simulate longer, or at a higher rate")
@@ -88,15 +89,15 @@ def bound(
 def replay_set(arrivals: Sequence[Arrival], found: Bound) -> list[Arrival]:
     """The arrivals that the optimum accepts, as whole requests.
 
-    Fractions are carried over to the next request of the same tier and length, so that each keeps its share at any
-    time. The choice is the same in every run.
+    Fractions are carried over to the next request of the same tier and prompt length. So each tier and length keeps its
+    share at any time. The choice is the same in every run.
     """
     carried: dict[tuple[str, int], float] = {}
     chosen = []
     for arrival, share in zip(arrivals, found.accepted, strict=True):
         kind = (arrival.tier, length_of(arrival.prompt_tokens))
         carry = carried.get(kind, 0.0) + share
-        # Shares of 0 and 1 stay; only those in between are rounded.
+        # Shares of 0 and 1 are kept. Shares in between are rounded.
         if share > 1 - TINY or (share > TINY and carry >= 0.5):
             chosen.append(arrival)
             carry -= 1.0
@@ -108,7 +109,7 @@ class Scalable(Protocol):
     """A workload whose mean rate can be set."""
 
     def at_rate(self, rate_per_s: float) -> Workload:
-        """The same workload at that rate."""
+        """A copy of the workload with this mean rate."""
 
 
 def capacity(
@@ -122,8 +123,9 @@ def capacity(
 ) -> float:
     """1x: the highest rate (requests/s) at which the constrained optimum accepts this share of the requests.
 
-    A mean over the seeds, found by bisection to a relative `precision`. The same seed has the same requests at every
-    rate, so acceptance falls as the rate grows. Raises ValueError if even a tiny rate is not accepted.
+    The accepted share is a mean over the seeds. The rate is found by bisection, to a relative `precision`. A seed has
+    the same requests at every rate, so the accepted share falls as the rate grows. Raises ValueError if even a tiny
+    rate is not accepted.
     """
     low, high = 0.0, 1.0
     while _accepted(workload, high, policy, fleet, seeds) >= accepted:
@@ -151,7 +153,7 @@ TINY = 1e-6
 
 
 class _Fluid:
-    """The program of one list of requests."""
+    """The linear program for a list of requests."""
 
     def __init__(self, jobs: Sequence[Job], costs: FleetCosts, horizon_s: float, bin_s: float) -> None:
         self.jobs = jobs
@@ -162,9 +164,9 @@ class _Fluid:
         worth = _worth(jobs)
         self.offered = sum(worth)
         self.shares: dict[int, int] = {}
-        """The variable x of each request that can be good."""
+        """Variable x by request, for requests that can be good."""
         self.last_s = horizon_s
-        """The latest time at which a counted prompt can be computed."""
+        """The latest time at which the prompt of a counted request can be computed."""
         bins: defaultdict[int, list[tuple[int, float]]] = defaultdict(list)
         work = []
         for i, job in enumerate(jobs):
@@ -181,7 +183,7 @@ class _Fluid:
         self.work = self.program.at_most(work, costs.replicas * horizon_s)
 
     def _spread(self, x: int, job: Job, deadline: float, bins: defaultdict[int, list[tuple[int, float]]]) -> None:
-        """Variables for the time spent on a prompt, bin by bin until its deadline."""
+        """Add variables for the time spent on a prompt in each bin until its deadline."""
         parts = [(x, -self.costs.prefill(job))]
         for b in range(int(job.at / self.bin_s), math.ceil(deadline / self.bin_s)):
             overlap_s = min(deadline, (b + 1) * self.bin_s) - max(job.at, b * self.bin_s)
@@ -192,7 +194,7 @@ class _Fluid:
         self.program.balanced(parts)
 
     def constrain(self, policy: Policy) -> None:
-        """Constraints: order of tiers, floors, and equal lengths."""
+        """Add the constraints: order of tiers, floors, and similar shares of prompt lengths."""
         kinds: defaultdict[str, defaultdict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
         for i in self.shares:
             kinds[self.jobs[i].tier.name][length_of(self.jobs[i].prompt)].append(i)
@@ -209,8 +211,9 @@ class _Fluid:
             self._keep_floor(tier)
 
     def _keep_floor(self, tier: Tier) -> None:
-        """Constraint: the tier gets at least its floor of the accepted tokens, or its part of the offered tokens if
-        that is less."""
+        """Add the constraint that the tier gets at least its floor of the accepted tokens, or its part of the offered
+        tokens if that is less.
+        """
         tokens = {i: self.jobs[i].prompt + self.jobs[i].answer for i in self.shares}
         own = sum(count for i, count in tokens.items() if self.jobs[i].tier is tier)
         floor = min(tier.floor, own / sum(tokens.values()))
@@ -222,9 +225,9 @@ class _Fluid:
         return [(self.shares[i], 1 / len(members)) for i in members]
 
     def solve(self) -> Bound:
-        """Solve it.
+        """Solve the program.
 
-        Raises RuntimeError if HiGHS finds no optimum. There always is one, since accepting nothing is feasible.
+        Raises RuntimeError if HiGHS finds no optimum. There is always one, since accepting nothing is feasible.
         """
         solution = self.program.solve()
         x = [solution.variables[self.shares[i]] if i in self.shares else 0.0 for i in range(len(self.jobs))]
@@ -243,13 +246,13 @@ class _Fluid:
         return _share_of(self.jobs, accepted, lambda job: job.tier.name == name)
 
     def _later_s(self) -> float:
-        """Upper bound on the engines' time after the horizon that a policy can use."""
+        """Upper bound on the engines' time that a policy can use after the horizon."""
         longest = nlargest(self.costs.slots, (self.costs.decode(self.jobs[i]) for i in self.shares))
         return self.costs.replicas * (self.last_s - self.horizon_s) + sum(longest)
 
 
 def _worth(jobs: Sequence[Job]) -> list[float]:
-    """Worth of each job if it is good."""
+    """Value of each request if it is good."""
     tokens: defaultdict[str, list[int]] = defaultdict(list)
     for job in jobs:
         tokens[job.tier.name].append(job.prompt + job.answer)
@@ -265,5 +268,5 @@ def _share_of(jobs: Sequence[Job], accepted: Sequence[float], size: Callable[[Jo
 
 
 def _less(of: Sequence[tuple[int, float]], other: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """The difference of two sums."""
+    """The terms of the difference of two sums."""
     return [*of, *((variable, -factor) for variable, factor in other)]

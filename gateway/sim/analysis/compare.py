@@ -1,4 +1,4 @@
-"""Several policies over identical arrivals: every run of a comparison, in turn or in several processes."""
+"""Compares policies over identical arrivals. The runs are made one after the other, or in several processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gateway.sim.workload.arrivals import Arrival, Traffic, Workload
 
 @dataclass(frozen=True, slots=True)
 class OfModel:
-    """The same workload, but every request asks for `model`."""
+    """A workload in which every request asks for `model`."""
 
     workload: Traffic
     model: str
@@ -30,13 +30,13 @@ class OfModel:
             yield replace(arrival, model=self.model)
 
     def faster(self, times: float) -> OfModel:
-        """The same at a multiple of its rate."""
+        """A copy with a multiple of its rate."""
         return OfModel(self.workload.faster(times), self.model)
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One row of a comparison: a policy, or a baseline built from it by that name."""
+    """One row of a comparison: a policy, or a named baseline that is built from a policy."""
 
     name: str
     policy: Policy
@@ -44,7 +44,7 @@ class Contender:
     baseline: str | None = None
 
     def setup(self) -> baselines.Setup:
-        """Raises ValueError if there is no such baseline."""
+        """The policy and decider of this row. Raises ValueError if there is no such baseline."""
         if self.baseline is None:
             return baselines.Setup(self.policy)
         return baselines.setup(self.baseline, self.policy)
@@ -52,7 +52,7 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Candidates, their common inputs, and the seeds."""
+    """A comparison: contenders, their common inputs, and the seeds."""
 
     candidates: tuple[Contender, ...]
     workload: Workload
@@ -60,7 +60,7 @@ class Comparison:
     options: Options
 
     def run(self, candidate: Contender, seed: int) -> Result:
-        """One run. Arrivals depend only on the seed, not on the candidate. Raises ValueError as `simulate` does."""
+        """Run one contender with one seed. Arrivals depend only on the seed. Raises ValueError as `simulate` does."""
         setup = candidate.setup()
         try:
             found = simulate(
@@ -76,7 +76,7 @@ class Comparison:
         return replace(found, policy=candidate.name)
 
     def run_all(self, jobs: int = 1, on_done: Callable[[Result], None] = lambda _: None) -> list[list[Result]]:
-        """Every candidate with every seed, in their order. With `jobs` > 1 in that many processes."""
+        """Run every contender with every seed, in order. `jobs`: number of processes."""
         tasks = [(c, s) for s in range(len(self.seeds)) for c in range(len(self.candidates))]
         found: dict[tuple[int, int], Result] = {}
         if jobs <= 1:

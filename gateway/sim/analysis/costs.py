@@ -1,4 +1,4 @@
-"""The lowest cost of requests for a fleet, and the deadlines of their prompts."""
+"""Computes the lowest possible cost of requests in a fleet, and the deadlines of their prompts."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from gateway.sim.workload.arrivals import Arrival
 
 @dataclass(frozen=True, slots=True)
 class FleetCosts:
-    """A fleet's costs per unit, each the lowest of its replicas, and its size in replicas of that speed."""
+    """Costs per unit of a fleet, each the lowest of all its replicas, and the fleet's size in replicas of this
+    speed.
+    """
 
     base_s: float
     slot_s: float
-    """Base cost of a step / max_num_seqs."""
+    """A sequence's part of the base cost of a step: base cost / max_num_seqs."""
     prefill_s: float
     decode_s: float
     kv_s: float
     prompt_s: float
-    """Cost of beginning a prompt, whatever its length."""
+    """Cost of starting a prompt of any length."""
     chunk_tokens: int
     replicas: float
     slots: int
-    """Concurrent sequences on all replicas together."""
+    """Number of concurrent sequences on all replicas together."""
 
     def prefill(self, job: Job) -> float:
         """Lower bound on the engines' time for the prompt."""
@@ -75,7 +77,9 @@ class Job:
 
 
 def costs(policy: Policy, fleet: FleetSpec) -> FleetCosts:
-    """The lowest costs of the replicas of a policy; a replica that is k times as slow in everything counts as 1/k."""
+    """The lowest costs of the replicas of a policy. A replica that is k times as slow in everything counts as 1/k
+    replica.
+    """
     profiles = [fleet.profile(pool.name, replica.name) for pool in policy.pools.values() for replica in pool.replicas]
     least = [min(costs) for costs in zip(*map(_shared, profiles), strict=True)]
     slot_s, prompt_s, prefill_s, decode_s, kv_s = least
@@ -93,19 +97,19 @@ def costs(policy: Policy, fleet: FleetSpec) -> FleetCosts:
 
 
 def _shared(profile: Profile) -> tuple[float, ...]:
-    """The charge of a replica per sequence: at least its slot's part of the base cost of a step."""
+    """The costs of a replica per sequence, with the sequence's part of the base cost of a step."""
     slot_s = profile.step_base_s / profile.max_num_seqs
     prompt_s, prefill_s = profile.prefill_s_per_sequence, profile.prefill_s_per_token
     return slot_s, prompt_s, prefill_s, profile.decode_s_per_sequence, profile.kv_s_per_token
 
 
 def _times_slower(profile: Profile, least: Sequence[float]) -> float:
-    """Lower bound on the slowness of a replica, relative to these costs."""
+    """Lower bound on how many times slower a replica is than these costs."""
     return min(own / cost for own, cost in zip(_shared(profile), least, strict=True) if cost)
 
 
 def job_of(arrival: Arrival, policy: Policy) -> Job:
-    """A request, with its answer limited by the client's and the tier's caps."""
+    """The job of a request. Its answer is limited by the caps of client and tier."""
     tier = policy.tiers[arrival.tier]
     answer = min(arrival.output_tokens, tier.caps.granted(arrival.max_tokens))
     return Job(arrival.at, tier, arrival.prompt_tokens, answer, arrival.stream)

@@ -1,4 +1,4 @@
-"""Rows of a sparse linear program, and HiGHS to solve it. scipy is an extra: `pip install tailgate[sim]`."""
+"""A sparse linear program, solved by HiGHS. It needs scipy, which is an extra: `pip install tailgate[sim]`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Terms = Sequence[tuple[int, float]]
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """The optimum, the variables, and the shadow price of each row."""
+    """The value of the optimum, the values of variables, and the shadow price of each row."""
 
     value: float
     variables: list[float]
@@ -37,7 +37,7 @@ class _Rows:
 
 @dataclass(slots=True)
 class Program:
-    """Maximise a linear function of variables between 0 and their bounds."""
+    """Maximises a linear function of variables between 0 and their bounds, under linear constraints."""
 
     gains: list[float] = field(default_factory=list)
     most: list[float] = field(default_factory=list)
@@ -45,21 +45,21 @@ class Program:
     _equal: _Rows = field(default_factory=_Rows)
 
     def variable(self, most: float, gain: float = 0.0) -> int:
-        """A new variable between 0 and `most`, each unit worth `gain`."""
+        """Add a variable between 0 and `most`. Each unit adds `gain` to the objective. Returns its number."""
         self.gains.append(gain)
         self.most.append(most)
         return len(self.most) - 1
 
     def at_most(self, terms: Terms, right: float) -> int:
-        """sum of terms <= right. Returns the number of the row."""
+        """Add the constraint: sum of terms <= right. Returns the number of the row."""
         return self._limits.add(terms, right)
 
     def balanced(self, terms: Terms) -> None:
-        """sum of terms = 0."""
+        """Add the constraint: sum of terms = 0."""
         self._equal.add(terms, 0.0)
 
     def solve(self) -> Solution:
-        """Raises RuntimeError without an optimum, and ImportError without scipy."""
+        """Solve the program. Raises RuntimeError if there is no optimum, and ImportError without scipy."""
         if not self.most:
             return Solution(0.0, [], [0.0] * len(self._limits.right))
         import numpy as np

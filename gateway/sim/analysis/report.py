@@ -1,9 +1,9 @@
-"""Summary of several runs: means over seeds with intervals, and paired differences between policies.
+"""Summarises several runs: means over seeds with intervals, and paired differences between policies.
 
 Intervals are percentile bootstraps over seeds. The seeds are resampled with replacement `RESAMPLES` times; the interval
-is the middle 95% of the means. Runs of two policies with the same seed had the same arrivals, so they are drawn
-together. That removes the noise of the arrivals from a difference. The bootstrap draws from a fixed seed. Below two
-seeds there is no interval, and with fewer than ten it is too narrow.
+is the middle 95% of the means. Runs of two policies with the same seed have the same arrivals, so they are drawn
+together. This removes the noise of the arrivals from a difference. The bootstrap itself has a fixed seed. With one seed
+there is no interval, and with fewer than ten it is too narrow.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean over `n` seeds and its interval, from `low` to `high`; both are None below two seeds."""
+    """A mean over `n` seeds, with its interval from `low` to `high`. Both are None with fewer than two seeds."""
 
     value: float
     low: float | None
@@ -32,21 +32,25 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One policy over all seeds. Figures by name; latencies as `ttft_p99_s`; None if no seed has one."""
+    """One policy over all seeds. Figures are stored by name, latencies as e.g. `ttft_p99_s`; None if no seed has a
+    value.
+    """
 
     policy: str
     seeds: tuple[int, ...]
     figures: dict[str, Interval]
     tiers: dict[str, dict[str, Interval | None]]
     lengths: dict[str, dict[str, Interval | None]]
-    """Attainment by tier and by tokens of the prompt."""
+    """Attainment by tier and prompt length."""
     misses: dict[str, dict[str, float]]
-    """By tier and reason, mean per run; outcomes that are counted apart are in parentheses."""
+    """Mean number of requests per run that were not good, by tier and reason. Outcomes that do not count are in
+    parentheses.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`policy` minus `against`, paired by seed, and the ratio of their means."""
+    """Differences `policy` - `against`, paired by seed, and the ratio of their means."""
 
     policy: str
     against: str
@@ -83,7 +87,9 @@ _LATENCIES: dict[str, Callable[[TierResult], Latency]] = {
 
 
 def bootstrap(statistic: Callable[[Sequence[int]], float], n: int, *, seed: int = 1) -> Interval:
-    """The interval of a statistic over `n` seeds; the statistic gets the drawn seeds. Raises ValueError without any."""
+    """The bootstrap interval of a statistic over `n` seeds. `statistic`: a function of drawn seeds. Raises ValueError
+    without seeds.
+    """
     if n < 1:
         raise ValueError("an interval needs at least one value")
     value = statistic(range(n))
@@ -96,25 +102,25 @@ def bootstrap(statistic: Callable[[Sequence[int]], float], n: int, *, seed: int 
 
 
 def mean(values: Sequence[float]) -> Interval:
-    """The mean over the seeds. Raises ValueError without any."""
+    """The mean over the seeds, with its interval. Raises ValueError without values."""
     n = len(values)
     return bootstrap(lambda drawn: math.fsum(map(values.__getitem__, drawn)) / n, n)
 
 
 def difference(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
-    """Ours minus theirs, seed by seed."""
+    """The mean of `ours` - `theirs`, paired by seed, with its interval."""
     return mean([a - b for a, b in zip(ours, theirs, strict=True)])
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Interval | None:
-    """The mean of ours divided by the mean of theirs, drawn together; None if theirs may be zero."""
+    """mean(`ours`) / mean(`theirs`), with seeds drawn together; None if the latter may be 0."""
     if len(ours) != len(theirs) or min(theirs) <= 0.0:
         return None
     return bootstrap(lambda drawn: sum(ours[i] for i in drawn) / sum(theirs[i] for i in drawn), len(theirs))
 
 
 def summary(results: Sequence[Result]) -> Summary:
-    """All runs of one policy."""
+    """The summary of all runs of one policy."""
     tiers = results[0].tiers
     return Summary(
         policy=results[0].policy,

@@ -1,4 +1,4 @@
-"""Result of a run: goodput, attainment, latencies, and the work of the replicas."""
+"""Computes the result of a run: goodput, attainment, latencies, and the work of the replicas."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PERCENTS = (0.50, 0.95, 0.99)
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Raw percentiles (nearest rank) of `n` finished requests, in seconds; None if there are none."""
+    """Percentiles (nearest rank) of a latency over `n` finished requests, in seconds; None if there are none."""
 
     n: int
     p50: float | None
@@ -38,9 +38,10 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class QueueResult:
-    """Requests that waited with a forecast, the refused ones among them, and their mean P(refused after waiting).
+    """Requests that waited with a forecast: their number, how many were refused, and their mean P(refused after
+    waiting).
 
-    `ece`: its mean distance from the refused share, over bins of equal mass.
+    `ece`: expected calibration error: mean |probability - refused share| over bins of equal size.
     """
 
     waited: int
@@ -51,7 +52,7 @@ class QueueResult:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """Counted tries, and the share that was sent to a replica."""
+    """Number of counted tries, and the share that was sent to a replica."""
 
     tries: int
     share: float | None
@@ -59,30 +60,30 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """A tier's share of the dispatched tokens, and its smallest share in windows of 10 s in which it wanted more.
+    """A tier's share of the dispatched tokens, and its smallest share in 10 s windows in which it wanted more.
 
-    A share is 0 if only others got tokens, and None if no tier got any.
+    A share is 0 if only other tiers got tokens, and None if no tier got any.
     """
 
     windows: int
-    """Whole windows of the run after the warm-up."""
+    """Number of whole windows in the run after the warm-up."""
     backlogged: int
-    """Windows in which a request of the tier waited at any moment."""
+    """Number of windows in which at least one request of the tier waited at every moment."""
     short: int
-    """The same, including windows in which a request of the tier was refused or waited too long."""
+    """Number of backlogged windows, and of windows in which a request of the tier was refused or waited too long."""
     share: float | None
     """The tier's share of all tokens dispatched in whole windows."""
     least: float | None
-    """The smallest share in a backlogged window; None without one."""
+    """The smallest share in a backlogged window; None if there is none."""
     least_short: float | None
-    """The smallest share in a window in which the tier got too little."""
+    """The smallest share in the windows of `short`; None if there is none."""
     shares: tuple[float | None, ...]
-    """Of each window."""
+    """The tier's share of tokens in each window."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Requests by the second of their arrival, from the start of the run, warm-up included."""
+    """Numbers of requests by the second of their arrival, from the start of the run, with the warm-up."""
 
     offered: tuple[int, ...]
     dispatched: tuple[int, ...]
@@ -91,28 +92,28 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class TierResult:
-    """One tier of one run. Requests that count: all but 400s, quota refusals and clients that left."""
+    """Results of one tier in one run. All requests count except 400s, quota refusals and requests whose client left."""
 
     weight: float
     value: Value
-    """Unit for the worth of its good requests."""
+    """Unit in which the tier's good requests are valued."""
     offered: int
     counted: int
     finished: int
     good: int
     attainment: float | None
-    """good / counted: refusals are misses."""
+    """good / counted. Refusals count as misses."""
     attainment_served: float | None
     """good / finished."""
     lengths: dict[str, Share]
-    """By tokens of the prompt."""
+    """Requests by prompt length."""
     queue: Latency
     ttft: Latency
     tpot: Latency
     e2e: Latency
     outcomes: dict[str, int]
     misses: dict[str, int]
-    """Requests by reason: refused, timed out or failed."""
+    """Number of requests that were refused, timed out or failed, by reason."""
     tokens: int
     finished_tokens: int
     good_tokens: int
@@ -120,20 +121,20 @@ class TierResult:
     waits: QueueResult
     newcomers: Admitted
     comebacks: Admitted
-    """Tries of clients after their first."""
+    """Retries of clients."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One run: one policy, one seed."""
+    """The result of one run, with one policy and one seed."""
 
     policy: str
-    """Its name in a comparison."""
+    """Name of the policy in a comparison."""
     seed: int
     seconds: float
     """Virtual time in which counted requests arrived."""
     arrived: int
-    """All requests of the run, warm-up included."""
+    """Number of all requests of the run, with the warm-up."""
     offered: int
     counted: int
     finished: int
@@ -142,37 +143,41 @@ class Result:
     goodput: float
     """good / counted."""
     weighted: float
-    """The same, with each request worth its tier's weight; if tokens count, times its tokens over the tier's mean."""
+    """Weighted goodput: each request counts with its tier's weight. If the tier values tokens, also times tokens / mean
+    tokens of the tier.
+    """
     token_weighted: float
-    """Tokens (prompt and answer) of good requests / tokens of all that count."""
+    """Tokens (prompt and answer) of good requests / tokens of all counted requests."""
     good_per_s: float
     output_tokens: float
-    """Mean length of an answer, over all counted requests; for refused ones, the answer they would have got."""
+    """Mean tokens of an answer, over all counted requests. A refused request counts with the answer that it would have
+    got.
+    """
     tiers: dict[str, TierResult]
     busy: float
-    """Share of the time in which a replica had a step under way (mean of all)."""
+    """Share (0-1) of the time in which a replica had a step under way, mean over replicas."""
     slots: float
-    """Share of the slots in use (mean)."""
+    """Mean share (0-1) of slots in use."""
     kv: float
-    """Share of the KV cache in use (mean)."""
+    """Mean share (0-1) of the KV cache in use."""
     kv_max: float
     cached: float
-    """Share of the prompt tokens that replicas found in their prefix caches."""
+    """Share (0-1) of the prompt tokens that replicas found in their prefix caches."""
     preemptions: int
     timeline: Timeline
     in_system: float
     """Mean number of requests in the system."""
     little: float
-    """The value by Little's law: arrivals per second times mean time in the system."""
+    """`in_system` by Little's law: arrivals per second x mean time in the system."""
     events: int
     cpu_s: float
-    """CPU seconds of this process for the whole run."""
+    """CPU seconds that this process used for the run."""
     requests_per_cpu_s: float
     events_per_cpu_s: float
 
 
 def latency(values: Sequence[float]) -> Latency:
-    """Percentiles by nearest rank: each is a value that occurred."""
+    """Percentiles of a latency, by nearest rank."""
     ordered = sorted(values)
     p50, p95, p99 = (ordered[max(0, math.ceil(p * len(ordered)) - 1)] if ordered else None for p in PERCENTS)
     return Latency(len(ordered), p50, p95, p99)
@@ -180,14 +185,14 @@ def latency(values: Sequence[float]) -> Latency:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The counted part of a run: the meter at the end of the warm-up, and at the last arrival."""
+    """The counted part of a run: readings of the meter at its start (end of the warm-up) and its end (last arrival)."""
 
     opened: MeterReading
     closed: MeterReading
 
 
 def result(run: Simulation, window: Window, seed: int, cpu_s: float) -> Result:
-    """Reads the counts of a run that is over."""
+    """The result of a run that is over."""
     tally, opened, closed = run.tally, window.opened, window.closed
     seconds = closed.at - opened.at
     tiers = {name: _tier(tier, tally, window) for name, tier in tally.tiers.items()}
@@ -268,7 +273,7 @@ def _admitted(refused: int, admitted: int) -> Admitted:
 
 
 def _worth(tier: TierResult) -> float:
-    """Worth of a tier's good requests, in units of its mean request."""
+    """Value of a tier's good requests, in units of its mean request."""
     return tier.counted * _ratio(tier.good_tokens, tier.tokens) if tier.value is Value.TOKENS else tier.good
 
 
@@ -277,7 +282,7 @@ def _share(cell: TallyCell) -> Share:
 
 
 def _floor(tier: TierTally, tally: Tally, window: Window) -> Floor:
-    """Windows that lie wholly between the warm-up and the last arrival."""
+    """The tier's shares in the windows between the warm-up and the last arrival."""
     windows = range(math.ceil(window.opened.at / WINDOW_S), math.floor(window.closed.at / WINDOW_S))
     spans = [*tier.spans, *([(tier.waiting_since, math.inf)] if tier.waiting else [])]
     own = totals = 0

@@ -1,4 +1,4 @@
-"""Counts events of a run: one row per request that ends, and each tier's tokens over time."""
+"""Counts the events of a run: ends of requests, and each tier's dispatched tokens over time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gateway.core.policy import Tier
 from gateway.core.request import Outcome, Record
 from gateway.sim.workload.arrivals import Arrival
 
-# Prompts are classed by these lengths, in tokens, to show a policy that gains goodput by dropping long ones.
+# Prompts are classed by these lengths in tokens. So a policy that gains goodput by dropping long prompts is noticed.
 LENGTH_EDGES = (256, 1024, 4096, 16384)
 LENGTHS = ("<256", "256-1023", "1024-4095", "4096-16383", ">=16384")
 
@@ -22,11 +22,11 @@ def length_of(prompt_tokens: int) -> int:
 
 
 WINDOW_S = 10.0
-"""Dispatched tokens are counted in windows of this length: the floor of a tier holds in each of them."""
+"""Dispatched tokens are counted in windows of this length (seconds). A tier's floor applies to each window."""
 
 
 class TallyCell:
-    """Requests of one tier and one length of prompt."""
+    """Numbers of requests of one tier and one prompt length."""
 
     __slots__ = ("counted", "finished", "good")
 
@@ -37,7 +37,7 @@ class TallyCell:
 
 
 class TierTally:
-    """The requests of one tier that arrived after the warm-up."""
+    """Counts of one tier's requests that arrived after the warm-up."""
 
     __slots__ = (
         "admissions",
@@ -68,74 +68,74 @@ class TierTally:
         self.cells = [TallyCell() for _ in LENGTHS]
         self.outcomes: Counter[Outcome] = Counter()
         self.admissions = [0, 0, 0, 0]
-        """Counted tries: refused and admitted ones, of newcomers, then of retrying clients."""
+        """Numbers of counted tries: (refused, admitted) first tries, then (refused, admitted) retries."""
         self.vain: list[tuple[float, bool]] = []
-        """For each request that waited: P(refused after waiting), and whether it was refused."""
+        """(P(refused after waiting), whether it was refused) of each request that waited."""
         self.whys: Counter[str] = Counter()
         self.tokens = 0
-        """Tokens of prompt and answer of all counted requests, with the answer as long as the client's and the tier's
-        caps allow.
+        """Tokens (prompt and answer) of all counted requests. Answers count with the length that the caps of client and
+        tier allow.
         """
         self.output_tokens = 0
-        """Tokens of these answers alone."""
+        """Tokens of the answers in `tokens`."""
         self.finished_tokens = 0
         self.good_tokens = 0
-        # Latencies of finished requests.
+        # The next lists have the latencies of finished requests.
         self.queue_s: list[float] = []
         self.ttft_s: list[float] = []
         self.tpot_s: list[float] = []
         self.e2e_s: list[float] = []
         self.dispatched: Counter[int] = Counter()
-        """Tokens by window."""
+        """Dispatched tokens by window."""
         self.waiting = 0
         self.waiting_since = 0.0
         self.spans: list[tuple[float, float]] = []
-        """Periods, of a whole window or longer, in which at least one request of the tier waited."""
+        """Periods of at least a window's length in which at least one request of the tier waited at any time."""
         self.short: set[int] = set()
         """Windows in which a request of the tier was refused, or waited too long."""
 
     def waits(self, now: float) -> None:
-        """One more request of the tier waits."""
+        """Count a request of the tier that begins to wait."""
         if not self.waiting:
             self.waiting_since = now
         self.waiting += 1
 
     def waits_no_more(self, now: float) -> None:
-        """One request of the tier was dispatched, or ended without a dispatch."""
+        """Count a request of the tier that stops waiting, because it was dispatched or ended."""
         self.waiting -= 1
         if not self.waiting and now >= self.waiting_since + WINDOW_S:
             self.spans.append((self.waiting_since, now))
 
 
 class Tally:
-    """Everything counted in one run. Requests that arrive before `warmup_s` are left out."""
+    """All counts of one run. Requests that arrive before `warmup_s` are left out."""
 
     def __init__(self, tiers: Iterable[Tier], warmup_s: float) -> None:
         self.tiers = {tier.name: TierTally(tier) for tier in tiers}
         self.warmup_s = warmup_s
         self.sojourn_s = 0.0
-        """Time in the system of all counted requests, refused ones included."""
+        """Sum of the seconds in the system of all counted requests, refused ones included."""
         self.seconds: list[list[int]] = []
-        """Offered, dispatched and good requests by second of arrival, warm-up included."""
+        """Numbers of offered, dispatched and good requests, by second of arrival, with the warm-up."""
         self.slots: list[float] = []
-        """Share of a replica's slots in use, sampled."""
+        """Samples of the share (0-1) of a replica's slots in use."""
         self.kv: list[float] = []
-        """Share of a replica's KV cache in use, sampled."""
+        """Samples of the share (0-1) of a replica's KV cache in use."""
         self.unfinished = 0
-        """Requests that were still under way when the run was given up."""
+        """Number of requests that were still under way when the run was given up."""
 
     def sampled(self, slots: float, kv: float) -> None:
-        """A replica was sampled."""
+        """Add a sample of a replica."""
         self.slots.append(slots)
         self.kv.append(kv)
 
     def dispatched(self, tier: TierTally, tokens: int, now: float) -> None:
-        """Work was sent to a replica."""
+        """Count the tokens of a request that was dispatched."""
         if now >= self.warmup_s:
             tier.dispatched[int(now / WINDOW_S)] += tokens
 
     def tried(self, tier: TierTally, record: Record) -> None:
-        """A try is over; its client may retry."""
+        """Count a try that is over. Its client may retry."""
         if record.outcome.counts and record.request.body_at >= self.warmup_s:
             tier.admissions[record.admission] += 1
             wait = wait_label(record)
@@ -143,7 +143,9 @@ class Tally:
                 tier.vain.append(wait)
 
     def ended(self, tier: TierTally, arrival: Arrival, output_tokens: int, record: Record, cut: bool) -> None:
-        """A request is over. `output_tokens`: its length without our cap; `cut`: our cap made it shorter."""
+        """Count a request that is over. `output_tokens`: length of its answer without our cap. `cut`: whether our cap
+        made it shorter.
+        """
         second = self._second(arrival)
         second[0] += 1
         second[1] += record.attempts > 0
@@ -179,7 +181,7 @@ class Tally:
             tier.good_tokens += tokens
 
     def given_up(self, tier: TierTally, arrival: Arrival) -> None:
-        """The run ended before this request did: a miss."""
+        """Count a request as a miss, because the run was given up before it ended."""
         self.unfinished += 1
         self._second(arrival)[0] += 1
         if arrival.at >= self.warmup_s:

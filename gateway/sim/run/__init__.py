@@ -1,1 +1,1 @@
-"""One simulation: engine, replicas, deciders."""
+"""Runs one simulation: engines, replicas, deciders."""

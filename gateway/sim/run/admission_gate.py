@@ -1,9 +1,9 @@
-"""A queue in front of a decider that sends everything at once: for baselines.
+"""A queue for baselines, in front of a decider that sends every request at once.
 
-Each pool has a rule that says when it is full. While it is full, requests of the lowest class are shed, and all others
-are held. Held requests pass in order of priority, first come first served, or are refused after their tier's queue
-timeout. `Cap` is a static limit of requests in flight per replica. `Saturation` is the rule of llm-d's saturation
-detector (queue depth 5, KV cache .8, staleness 200 ms, a scrape every 50 ms by default in its inference scheduler).
+Each pool has a rule that says when it is full. While it is full, requests of one priority are shed, and all others are
+held. Held requests are released by priority, then in order of arrival, or refused after their tier's queue timeout.
+`Cap` is a static limit on requests in flight per replica. `Saturation` is the rule of llm-d's saturation detector. Its
+defaults in llm-d's inference scheduler are: queue depth 5, KV cache .8, staleness 200 ms, a scrape every 50 ms.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ STALE_S = 0.2
 
 
 class Rule(Protocol):
-    """Whether a pool is full now."""
+    """A rule that says whether a pool is full."""
 
     def full(self, now: float) -> bool: ...
     def observe(self, replica_name: str, sample: Sample, now: float) -> None: ...
 
 
 class Cap:
-    """Full while every replica that is up has `slots` requests in flight."""
+    """A pool is full while each replica that is up has `slots` requests in flight."""
 
     def __init__(self, balancer: Balancer, pool: str, slots: int) -> None:
         self._balancer = balancer
@@ -43,11 +43,12 @@ class Cap:
         return least is not None and least >= self._slots
 
     def observe(self, replica_name: str, sample: Sample, now: float) -> None:
-        """The balancer itself sees which replicas are up."""
+        """Ignored: the balancer knows which replicas are up."""
 
 
 class Saturation:
-    """Full while `max(waiting / queue, KV / kv)` is at least 1 in the mean of the replicas, by their last scrapes.
+    """A pool is full while the mean of `max(waiting / queue, KV / kv)` over its replicas is at least 1, by their last
+    scrapes.
 
     A replica whose scrape is older than 200 ms counts as 1.
     """
@@ -62,13 +63,13 @@ class Saturation:
         return sum(scores) >= len(scores)
 
     def observe(self, replica_name: str, sample: Sample, now: float) -> None:
-        """Keep a scrape of one of its replicas."""
+        """Keep the scrape of a replica of the pool."""
         if replica_name in self._scores and sample.waiting is not None and sample.kv_fraction is not None:
             self._scores[replica_name] = max(sample.waiting / self._queue, sample.kv_fraction / self._kv), now
 
 
 class _Lane:
-    """One pool: its rule, and the held requests by priority."""
+    """The gate of one pool: its rule, and the held requests by priority."""
 
     def __init__(self, rule: Rule, priorities: list[int]) -> None:
         self.rule = rule
@@ -79,9 +80,9 @@ class _Lane:
 
 
 class AdmissionGate:
-    """A decider that passes on to `inner` only the requests that the rules allow.
+    """A decider that gives to `inner` only the requests that the rules allow.
 
-    `shed` is the priority that is never held.
+    `shed`: priority whose requests are shed instead of held.
     """
 
     def __init__(
@@ -91,13 +92,13 @@ class AdmissionGate:
         self._shed = shed
         priorities = sorted({tier.priority for tier in policy.tiers.values()})
         self._lanes: Mapping[str, _Lane] = {p.name: _Lane(rule(p), priorities) for p in policy.pools.values()}
-        # The gate only forwards these calls.
+        # These calls are forwarded unchanged.
         self.sent = inner.sent
         self.first_token = inner.first_token
         self.progress = inner.progress
 
     def arrive(self, request: Request, now: float) -> list[Command]:
-        """Let it pass, hold it, or shed it."""
+        """Forward the request, hold it, or shed it."""
         lane = self._lane(request)
         if request.tier.priority == self._shed and lane.rule.full(now):
             return _refused(request, Outcome.REFUSED, Reason.QUEUE_FULL, now)
@@ -105,11 +106,11 @@ class AdmissionGate:
         return self._release(lane, now)
 
     def finish(self, attempt_id: int, finish: AttemptResult, now: float) -> list[Command]:
-        """An attempt is closed."""
+        """Forward the call. Held requests may be released."""
         return self._released(self._inner.finish(attempt_id, finish, now), now)
 
     def leave(self, request_id: int, now: float) -> list[Command]:
-        """A client has left."""
+        """The client of a request, which may be held, has left."""
         for lane in self._lanes.values():
             for held in lane.held.values():
                 for request in held:
@@ -119,13 +120,13 @@ class AdmissionGate:
         return self._released(self._inner.leave(request_id, now), now)
 
     def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]:
-        """A scrape may release held requests."""
+        """Take a scrape. Held requests may be released."""
         for lane in self._lanes.values():
             lane.rule.observe(replica_name, sample, now)
         return self._released(self._inner.observe(replica_name, sample, now), now)
 
     def wake(self, now: float) -> list[Command]:
-        """End requests that were held for longer than their tier waits."""
+        """Refuse requests that were held for longer than their tier's queue timeout."""
         out = self._released(self._inner.wake(now), now)
         for lane in self._lanes.values():
             for held in lane.held.values():
@@ -134,19 +135,20 @@ class AdmissionGate:
         return out
 
     def wake_at(self) -> float:
-        """The next time to wake: that of the decider behind, or of the first request held too long."""
+        """Time of the next wake: of the inner decider, or when a held request expires."""
         return min(self._inner.wake_at(), *(lane.expires_at() for lane in self._lanes.values()))
 
     def _lane(self, request: Request) -> _Lane:
-        """The rule of the route's first pool that takes the prompt, else of its last pool; without a route, of any
-        pool."""
+        """The lane of the first pool on the route that takes the prompt, or else of its last pool. Without a route, of
+        any pool.
+        """
         route = request.policy.route(request.model, request.tier) or tuple(request.policy.pools.values())
         tokens = request.prompt_exact or request.prompt_bytes // 4
         fitting = (pool for pool in route if pool.takes(tokens))
         return self._lanes[next(fitting, route[-1]).name]
 
     def _release(self, lane: _Lane, now: float) -> list[Command]:
-        """Release held requests, most urgent first, until the pool is full."""
+        """Release held requests, the most urgent first, until the pool is full."""
         out: list[Command] = []
         for held in lane.held.values():
             while held and not lane.rule.full(now):
@@ -154,7 +156,7 @@ class AdmissionGate:
         return out
 
     def _released(self, commands: list[Command], now: float) -> list[Command]:
-        """These commands, and those for released requests."""
+        """`commands`, and the commands for requests that are released now."""
         for lane in self._lanes.values():
             commands += self._release(lane, now)
         return commands

@@ -1,8 +1,8 @@
-"""A plain load balancer, the base of the baselines: it sends everything at once, and decides nothing else.
+"""A plain load balancer, the base of the baselines: it sends every request at once, and decides nothing else.
 
-It routes as the gateway's routers do, and honours tenants' limits and caps of `max_tokens`. It skips replicas known to
-be down, and tries another one if a connection is refused. It ends requests that exceed their tier's total timeout. It
-does not hold, order or predict; a `Gate` in front of it may.
+It uses the gateway's routers, and applies tenants' limits and caps of `max_tokens`. It skips replicas that are known to
+be down, and tries another replica if a connection is refused. It ends requests that exceed their tier's total timeout.
+It does not hold, order or predict; an `AdmissionGate` in front of it may.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NEVER_SENT = (AttemptOutcome.UNREACHABLE, AttemptOutcome.CONNECT_TIMEOUT)
 
 
 class _Job:
-    """One request, at one replica at a time."""
+    """A request under way, which is at one replica at a time."""
 
     __slots__ = ("attempt", "committed", "live", "server", "tried", "unread")
 
@@ -36,7 +36,7 @@ class _Job:
 
 
 class Balancer:
-    """A decider that sends every request at once. `router` makes the router of each pool."""
+    """A decider that sends every request at once. `router`: makes the router of a pool."""
 
     def __init__(self, policy: Policy, router: Callable[[], Router], random: Random) -> None:
         self._random = random
@@ -52,7 +52,7 @@ class Balancer:
         self._next_attempt = 0
 
     def least(self, pool: str, now: float) -> int | None:
-        """The fewest requests in flight at any replica of a pool; None if none is up."""
+        """The smallest number of requests in flight at a replica of a pool; None if no replica is up."""
         return min((server.in_flight for server in self._servers[pool] if server.up(now)), default=None)
 
     def arrive(self, request: Request, now: float) -> list[Command]:
@@ -78,12 +78,12 @@ class Balancer:
         return out
 
     def sent(self, attempt_id: int, now: float) -> list[Command]:
-        """The attempt was sent."""
+        """Note that the attempt was sent."""
         self._attempts[attempt_id].live.reached = True
         return []
 
     def first_token(self, attempt_id: int, now: float) -> list[Command]:
-        """The attempt has its first token."""
+        """Commit to the attempt, since it has its first token."""
         job = self._attempts[attempt_id]
         self._read(job)
         if job.live.outcome is None:
@@ -95,7 +95,7 @@ class Balancer:
         return []
 
     def finish(self, attempt_id: int, finish: AttemptResult, now: float) -> list[Command]:
-        """The attempt is over, or is retried if there was no connection."""
+        """End the request of an attempt that is over, or retry it if there was no connection."""
         job = self._attempts.pop(attempt_id)
         live, server, out = job.live, job.server, list[Command]()
         assert server is not None
@@ -122,12 +122,12 @@ class Balancer:
         return out
 
     def leave(self, request_id: int, now: float) -> list[Command]:
-        """The client has left."""
+        """End the request of a client that has left."""
         job = self._jobs.get(request_id)
         return [] if job is None else self._abandon(job, Outcome.ABANDONED, Reason.CLIENT_GONE, now)
 
     def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]:
-        """A replica was checked; only its health matters here."""
+        """Note the health of a replica. Other facts of a sample are ignored."""
         for servers in self._servers.values():
             for server in servers:
                 if server.name == replica_name:
@@ -137,14 +137,14 @@ class Balancer:
         return []
 
     def wake(self, now: float) -> list[Command]:
-        """End requests that have taken too long."""
+        """End requests whose total timeout has passed."""
         out: list[Command] = []
         for request_id in self._alarms.due(now):
             out += self._abandon(self._jobs[request_id], Outcome.TIMEOUT, Reason.TOTAL_TIMEOUT, now)
         return out
 
     def wake_at(self) -> float:
-        """When the next total timeout is due."""
+        """Time of the next total timeout."""
         return self._alarms.next_at()
 
     # ---- sending and ending
@@ -155,7 +155,7 @@ class Balancer:
         return [pool for pool in route if pool.takes(prompt_tokens)]
 
     def _send(self, job: _Job, why: Reason, out: list[Command], now: float) -> None:
-        """Send it to an untried replica that is up, of the first pool that has one; else refuse it."""
+        """Send the request to an untried replica that is up, in the first pool that has one. If none has, refuse it."""
         live, request = job.live, job.live.request
         for pool in self._pools(request, live.prompt_tokens):
             up = [s for s in self._servers[pool.name] if s not in job.tried and s.up(now)]
@@ -179,7 +179,7 @@ class Balancer:
         out.append(Dispatch(request.id, job.attempt, server.name, live.max_tokens))
 
     def _commit(self, job: _Job) -> list[Command]:
-        """Commit to the attempt's answer, unless that was done."""
+        """Commit to the attempt's answer, if that was not done before."""
         committed, job.committed = job.committed, True
         return [] if committed else [Commit(job.live.request.id, job.attempt)]
 
@@ -189,7 +189,7 @@ class Balancer:
             job.server.unprefilled_tokens -= job.live.prompt_tokens
 
     def _abandon(self, job: _Job, outcome: Outcome, why: Reason, now: float) -> list[Command]:
-        """End a request that may be inside a replica."""
+        """End a request that may have an attempt at a replica."""
         if job.live.outcome is not None:
             return []
         job.live.decide(outcome, why, now)
@@ -200,7 +200,7 @@ class Balancer:
         return out
 
     def _refuse(self, job: _Job, outcome: Outcome, why: Reason, now: float) -> list[Command]:
-        """End a request that is in no replica."""
+        """End a request that has no attempt at a replica."""
         job.live.decide(outcome, why, now)
         return [Refuse(job.live.request.id, why), self._over(job, now)]
 

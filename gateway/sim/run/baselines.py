@@ -1,9 +1,9 @@
-"""Policies of other gateways, for comparison: one row each, named on the command line as NAME or
+"""Baselines: the policies of other gateways, for comparison. On the command line they are named NAME or
 NAME:KEY=VALUE,KEY=VALUE.
 
-None is the production controller with a part switched off, because that controller always limits the load of engines.
-Each is a plain balancer, with a gate in front if it holds or sheds. All keep the operator's pools, models, limits,
-objectives, weights and caps.
+Each is a plain balancer, with a gate in front if it holds or sheds requests. The production controller with a part
+switched off would be no baseline, because it always limits the load of engines. All baselines keep the operator's
+pools, models, limits, objectives, weights and caps.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """One row: its description, its tuning numbers with defaults, and how it is built from a policy."""
+    """One baseline: its description, its parameters with defaults, and the function that builds it from a policy."""
 
     summary: str
     make: Callable[[Policy, Numbers], Setup]
@@ -42,7 +42,7 @@ class Baseline:
 
 
 def setup(text: str, policy: Policy) -> Setup:
-    """The baseline of that name, built from `policy`. Raises ValueError that lists the known ones."""
+    """The baseline named in `text`, built from `policy`. Raises ValueError that lists the known names."""
     name, _, rest = text.partition(":")
     row = BASELINES.get(name)
     if row is None:
@@ -109,7 +109,7 @@ def _llm_d(policy: Policy, numbers: Numbers) -> Setup:
 
 
 def _patient(tier: Tier, wait_s: float) -> Tier:
-    """Longest wait for a slot; without an objective, the tier's queue timeout."""
+    """A copy of the tier whose requests wait for a slot for at most `wait_s`."""
     if wait_s == math.inf:
         return tier
     return replace(tier, timeouts=replace(tier.timeouts, queue_s=wait_s))

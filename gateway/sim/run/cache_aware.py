@@ -1,7 +1,8 @@
 """The router that vllm-router and SGLang's gateway use by default, for comparison.
 
-Their documented rule (vllm-router 0.1.15, `cache_aware`): a tree of past prompts for each replica; above a threshold
-the longest match wins. Here the tree is a set of blocks that forgets nothing; theirs is trimmed.
+Their documented rule (vllm-router 0.1.15, `cache_aware`): each replica has a tree of past prompts, and if the longest
+match is above a threshold, its replica is chosen. Here, the tree is a set of blocks that never forgets; theirs is
+trimmed.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from gateway.core.request import NO_PREFIX, Prefix
 
 
 class CacheAware:
-    """`threshold`: share of a prompt (0-1); `least`: requests; `times`: a factor."""
+    """Parameters of the rule. `threshold`: matched share of a prompt (0-1). `least`: difference in requests. `times`:
+    their ratio.
+    """
 
     def __init__(self, threshold: float, least: float, times: float) -> None:
         self._threshold, self._least, self._times = threshold, least, times
@@ -38,7 +41,7 @@ class CacheAware:
         return chosen
 
     def _matched(self, replica: C, prefix: Prefix) -> int:
-        """Bytes of the prompt that were sent to it before."""
+        """Bytes at the beginning of the prompt that were sent to this replica before."""
         seen, matched = self._seen.get(replica.rank, set()), 0
         for block, end in zip(prefix.blocks, prefix.ends, strict=True):
             if block not in seen:

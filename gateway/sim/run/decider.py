@@ -1,4 +1,4 @@
-"""The interface that a simulation drives: the calls of the production controller."""
+"""The interface of deciders, which a simulation calls. It has the calls of the production controller."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from gateway.core.request import AttemptResult, Request, Sample
 
 
 class Decider(Protocol):
-    """Decides where requests go. `core.controller.Controller` is one; so is a baseline that no policy can express.
+    """Decides where requests go. `core.controller.Controller` is a decider, and so are the baselines.
 
-    Every call answers with the commands to carry out after it has returned. Times are seconds of virtual time.
+    Every call returns commands, which are carried out after it has returned. Times are seconds of virtual time.
     """
 
     def arrive(self, request: Request, now: float) -> list[Command]: ...
@@ -27,7 +27,7 @@ class Decider(Protocol):
 
 
 class Overheard:
-    """A decider, and an observer that gets its answers and their times."""
+    """Wraps a decider. `hear` gets each answer and its time."""
 
     def __init__(self, decider: Decider, hear: Callable[[list[Command], float], None]) -> None:
         self._decider = decider

@@ -1,4 +1,4 @@
-"""The replicas of a run: their engines, and faults with times."""
+"""The replicas of a run, with their engines, and the faults that they get."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.sim.run.profiles import DEFAULT, Profile, profile_of
 from gateway.sim.run.replica import EngineRequest, ReplicaEvent, SimulatedReplica
 
 NEVER: Final = 1e12
-"""Slowdown that stands for a hung replica."""
+"""Slowdown factor of a hung replica."""
 
 
 class Harm(StrEnum):
@@ -24,15 +24,17 @@ class Harm(StrEnum):
     DOWN = "down"
     """New connections are refused; running requests go on."""
     DEAD = "dead"
-    """The process is gone: running requests break off, new connections are refused."""
+    """The process has ended: running requests break off, and new connections are refused."""
     HUNG = "hung"
-    """It accepts requests and answers none; running ones stand still; its health checks pass."""
+    """It accepts requests but answers none, and running requests stop. Its health checks pass."""
     BUSY = "busy"
-    """Every request is refused at once with 503; running ones go on; its health checks pass."""
+    """Every request is refused at once with 503, and running requests go on. Its health checks pass."""
     BALLOON = "balloon"
-    """Every answer runs up to its allowed length; health checks pass."""
+    """Every answer goes on to its allowed length. Its health checks pass."""
     RECOVER = "recover"
-    """Repaired: running requests go on (to their allowed length, if it ballooned), but requests that hung break off."""
+    """It is repaired. Running requests go on, but requests that hung break off. Answers that ballooned go on to their
+    allowed length.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +53,15 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class FleetSpec:
-    """Profiles by name of a replica or of a pool (the replica's wins; without either: `default`), and faults."""
+    """Engine profiles by name of a replica or a pool, and faults. A replica's own profile comes first; without any, it
+    is `default`.
+    """
 
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
 
     def profile(self, pool: str, replica: str) -> Profile:
-        """The engine of `replica` in `pool`."""
+        """The engine profile of `replica` in `pool`."""
         return self.profiles.get(replica) or self.profiles.get(pool) or DEFAULT
 
     def hosts(self, policy: Policy) -> dict[str, Host]:
@@ -77,7 +81,9 @@ class FleetSpec:
 
 
 def fleet_of(text: str, policy: Policy) -> dict[str, Profile]:
-    """`PROFILE` for all pools, or `NAME=PROFILE,...` by pool or replica. Raises ValueError that says what is right."""
+    """Read `PROFILE` (for all pools) or `NAME=PROFILE,...` (by pool or replica). Raises ValueError that says what is
+    right.
+    """
     try:
         return _by_name(text, policy)
     except ValueError as error:
@@ -98,7 +104,7 @@ def _by_name(text: str, policy: Policy) -> dict[str, Profile]:
 
 
 def fault_of(text: str) -> Fault:
-    """`REPLICA@SECONDS=HARM[:FACTOR]`, as in `r1@30=slow:4`. Raises ValueError that says what is right."""
+    """Read `REPLICA@SECONDS=HARM[:FACTOR]`, such as `r1@30=slow:4`. Raises ValueError that says what is right."""
     place, _, what = text.rpartition("=")
     replica, _, at = place.rpartition("@")
     harm, _, factor = what.partition(":")
@@ -118,7 +124,7 @@ def fault_of(text: str) -> Fault:
 
 
 class Host:
-    """One replica of a run: its engine model, its reachability, and its busy time."""
+    """One replica of a run: its simulated engine, whether it can be reached, and its busy time."""
 
     __slots__ = (
         "_busy_s",
@@ -145,36 +151,36 @@ class Host:
         self.up = True
         self.hung = False
         self.reached_at = 0.0
-        """Arrival time of the last request that was sent to it."""
+        """Time at which the last request that was sent arrives at the replica."""
         self.refuses = False
         """Whether it answers every request with 503."""
         self.balloons = False
-        """Whether answers that begin now run to their allowed length."""
+        """Whether answers that begin now go on to their allowed length."""
         self.due = math.inf
-        """Time at which `advance` has work next; inf while idle."""
+        """Time at which `advance` must be called next; inf while idle."""
         self.noted = math.inf
-        """Time of the replica's entry in the run's queue; inf: none."""
+        """Time of the replica's entry in the simulation's queue of events; inf if there is none."""
         self._busy_s = 0.0
         self._busy_since = 0.0
         self._preempted = self._queried = self._hit = 0
 
     @property
     def preemptions(self) -> int:
-        """Preemptions since the run began."""
+        """Number of preemptions since the start of the run."""
         return self._preempted + self.model.preemptions_total
 
     @property
     def queried_tokens(self) -> int:
-        """Prompt tokens of all sequences since the run began."""
+        """Prompt tokens of all sequences since the start of the run."""
         return self._queried + self.model.cache.queried_tokens
 
     @property
     def hit_tokens(self) -> int:
-        """Prompt tokens found in the prefix cache since the run began."""
+        """Prompt tokens found in the prefix cache since the start of the run."""
         return self._hit + self.model.cache.hit_tokens
 
     def busy_s(self, now: float) -> float:
-        """Seconds of steps since the run began."""
+        """Seconds with a step under way since the start of the run."""
         return self._busy_s + (0.0 if self.due == math.inf else now - self._busy_since)
 
     def kv_fraction(self, now: float) -> float:
@@ -182,23 +188,23 @@ class Host:
         return self.model.cached(now) / self.profile.kv_capacity_tokens
 
     def advance(self, now: float) -> list[ReplicaEvent]:
-        """Run to `now` and return the events."""
+        """Simulate the engine up to `now`. Returns the events."""
         events = self.model.advance(now)
         self._look(now)
         return events
 
     def add(self, request: EngineRequest, now: float) -> None:
-        """Add one request; everything due by `now` has been taken."""
+        """Add a request. All events up to `now` must have been taken."""
         self.model.add(request, now)
         self._look(now)
 
     def abort(self, id: int, now: float) -> None:
-        """Forget a request at once; everything due by `now` has been taken."""
+        """Abort a request at once. All events up to `now` must have been taken."""
         self.model.abort(id, now)
         self._look(now)
 
     def suffer(self, fault: Fault, now: float) -> bool:
-        """Apply a fault; everything due by `now` has been taken. True if its running requests break off."""
+        """Apply a fault. All events up to `now` must have been taken. Returns True if running requests break off."""
         breaks_off = fault.harm is Harm.DEAD or (fault.harm is Harm.RECOVER and self.hung)
         if breaks_off:
             self._preempted += self.model.preemptions_total

@@ -1,4 +1,4 @@
-"""Looks at replicas repeatedly: health checks and scrapes, progress of answers, and the run's own samples."""
+"""Looks at replicas regularly: for health checks, scrapes, progress of answers, and the run's own samples."""
 
 from __future__ import annotations
 
@@ -12,43 +12,45 @@ from gateway.sim.run.fleet import Host
 from gateway.sim.run.observed import ObservedRun
 
 JITTER = 0.1
-"""Pauses between two looks are drawn from 90 to 110% of their interval, as the gateway's own are."""
+"""Pauses between looks are 90 to 110% of their interval at random, as in the gateway."""
 SAMPLE_S = 1.0
-"""Interval at which slots and KV cache in use are sampled for the result."""
+"""Slots and KV cache in use are sampled at this interval (seconds), for the result."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeterReading:
-    """Use up to time `at`."""
+    """Sums up to the time `at`."""
 
     at: float
     arrived: int
     in_system_s: float
-    """Integral of the number of requests in the system, over time."""
+    """Integral over time of the number of requests in the system."""
     busy_s: float
-    """Seconds of steps of all replicas."""
+    """Seconds with a step under way, summed over replicas."""
     preemptions: int
     queried_tokens: int
-    """Prompt tokens of all sequences that began,"""
+    """Prompt tokens of all sequences that have started."""
     hit_tokens: int
-    """and those that were found in a prefix cache."""
+    """Prompt tokens of these that were found in a prefix cache."""
 
 
 class RunMeter:
-    """All the looks of one run."""
+    """Makes all looks of one run."""
 
     def __init__(self, engine: ObservedRun, seed: int, warmup_s: float, progress_s: float, watched: bool) -> None:
-        """Readings open after `warmup_s`, answers progress every `progress_s`; `watched`: with checks and scrapes."""
+        """`warmup_s`: time of the first reading. `progress_s`: interval of progress reports. `watched`: whether there
+        are health checks and scrapes.
+        """
         self.opened: MeterReading | None = None
-        """Use up to the end of the warm-up."""
+        """The reading at the end of the warm-up."""
         self.closed: MeterReading | None = None
-        """Use up to the end of arrivals."""
+        """The reading at the end of arrivals."""
         self._engine = engine
         self._warmup_s, self._progress_s, self._watched = warmup_s, progress_s, watched
         self._random = Random(f"{seed} watch")
 
     def begin(self) -> None:
-        """Begin to look."""
+        """Schedule the first looks."""
         engine, progress_s = self._engine, self._progress_s
         engine.at(self._warmup_s, self._open)
         self._again(lambda: SAMPLE_S, self._sample)
@@ -63,7 +65,7 @@ class RunMeter:
                     self._from_time_to_time(pool.health.scrape_interval_s, self._scrape, host)
 
     def close(self) -> None:
-        """No more requests will arrive."""
+        """Take the last reading, since no more requests will arrive."""
         self.closed = self._read()
 
     def _open(self) -> None:
@@ -84,7 +86,7 @@ class RunMeter:
         )
 
     def _again(self, pause_s: Callable[[], float], look: Callable[[], None]) -> None:
-        """Repeat a look for ever, with these pauses."""
+        """Schedule a look again and again. `pause_s`: gives the pause before the next."""
         engine = self._engine
 
         def again() -> None:
@@ -94,7 +96,7 @@ class RunMeter:
         engine.at(engine.now + pause_s(), again)
 
     def _from_time_to_time(self, interval_s: float, look: Callable[[Host], None], host: Host) -> None:
-        """Repeat a look at one replica, out of step with the others."""
+        """Schedule looks at one replica, at other times than those of other replicas."""
         draw = self._random.random
         self._engine.at(
             interval_s * draw(),

@@ -1,4 +1,4 @@
-"""A run, for its meter."""
+"""Interface of a run to its meter."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.sim.run.requests import SimulatedAttempt
 
 
 class ObservedRun(ABC):
-    """State that a meter reads, and calls by which it plans its looks. `Simulation` fills them in."""
+    """State that a meter reads, and calls by which it schedules its looks. `Simulation` implements them."""
 
     def __init__(self, decider: Decider, policy: Policy, hosts: dict[str, Host], tally: Tally) -> None:
         self.decider = decider
@@ -24,25 +24,25 @@ class ObservedRun(ABC):
         self.now = 0.0
         self.arrived = 0
         self.in_system_s = 0.0
-        """Integral of the number of requests in the system, over time, up to the last `count`."""
+        """Integral over time of the number of requests in the system, up to the last `count`."""
         self.flights: dict[int, SimulatedAttempt] = {}
 
     @abstractmethod
     def at(self, at: float, what: Callable[[], None]) -> None:
-        """Call `what` at time `at`, which is not before now."""
+        """Schedule a call of `what` at the time `at`, which must not be before now."""
 
     @abstractmethod
     def count(self, change: int) -> None:
-        """The number of requests in the system changes now."""
+        """Change the number of requests in the system by `change`, now."""
 
     @abstractmethod
     def settle(self, host: Host) -> None:
-        """Take a replica's work up to now: before it is changed, or when it is due."""
+        """Simulate a replica up to now. Called before it is changed, and when it is due."""
 
     @abstractmethod
     def tell(self, call: Callable[..., list[Command]], *args: object) -> None:
-        """Tell the decider of an event, in turn."""
+        """Tell the decider of an event, after earlier events."""
 
     @abstractmethod
     def carry_out(self, commands: list[Command]) -> None:
-        """Carry out commands and tell their events, until nothing follows."""
+        """Carry out commands and tell the decider of their events, until no more commands follow."""

@@ -1,4 +1,4 @@
-"""Prompt blocks that an engine's KV cache holds and later prompts can reuse.
+"""The prefix cache of a simulated engine: prompt blocks in its KV cache that later prompts can reuse.
 
 The rules, after vLLM's automatic prefix caching (v1: `kv_cache_manager`, `block_pool`):
 
@@ -28,18 +28,18 @@ class PrefixCache:
     def __init__(self, block_tokens: int) -> None:
         self.block_tokens = block_tokens
         self.queried_tokens = 0
-        """Prompt tokens of all sequences that began,"""
+        """Prompt tokens of all sequences that have started."""
         self.hit_tokens = 0
-        """and the number of them that were in the cache."""
+        """Prompt tokens of these that were in the cache."""
         self.shared_tokens = 0
-        """Tokens of blocks in use, counted once for each user after the first."""
+        """Tokens of blocks with several users, counted once for each user after the first."""
         self._used: dict[int, int] = {}
-        """Users of each block that running sequences hold."""
+        """Number of users of each block that running sequences hold."""
         self._free: OrderedDict[int, None] = OrderedDict()
-        """Blocks without a user; the first is evicted first."""
+        """Blocks without a user, in the order of eviction."""
 
     def match(self, prefix: Sequence[int]) -> int:
-        """Number of leading blocks in the cache."""
+        """Number of leading blocks of `prefix` that are in the cache."""
         count = 0
         for block in prefix:
             if block not in self._used and block not in self._free:
@@ -48,11 +48,11 @@ class PrefixCache:
         return count
 
     def in_use(self, blocks: Sequence[int]) -> int:
-        """Tokens of these blocks that other sequences hold already."""
+        """Tokens of those of these blocks that other sequences already hold."""
         return self.block_tokens * sum(block in self._used for block in blocks)
 
     def use(self, blocks: Sequence[int]) -> None:
-        """A sequence begins with these cached blocks."""
+        """Add a user to these cached blocks."""
         for block in blocks:
             users = self._used.get(block, 0)
             if users:
@@ -62,13 +62,15 @@ class PrefixCache:
             self._used[block] = users + 1
 
     def computed(self, blocks: Sequence[int]) -> list[int]:
-        """A sequence fills these blocks. Returns the new ones; copies of cached blocks are not counted."""
+        """Add blocks that a sequence has filled. Returns those that are new; copies of cached blocks are not
+        counted.
+        """
         own = [block for block in dict.fromkeys(blocks) if block not in self._used and block not in self._free]
         self._used.update(dict.fromkeys(own, 1))
         return own
 
     def release(self, blocks: Sequence[int]) -> None:
-        """A sequence leaves."""
+        """Remove a user from these blocks."""
         for block in reversed(blocks):
             users = self._used.pop(block) - 1
             if users:
@@ -78,6 +80,6 @@ class PrefixCache:
                 self._free[block] = None
 
     def shrink(self, room_tokens: int) -> None:
-        """Evict free blocks until the rest fits into what running sequences leave."""
+        """Evict free blocks until the remaining ones fit into `room_tokens`, the space that running sequences leave."""
         while len(self._free) * self.block_tokens > room_tokens and self._free:
             self._free.popitem(last=False)

@@ -1,4 +1,4 @@
-"""Work in several processes, also with compiled values."""
+"""Runs work in several processes, also with compiled classes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from gateway.sim.run import simulation as engine
 
 @contextmanager
 def processes(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """A pool of `jobs`. Spawned, not forked, since a progress bar has a thread, and a fork would copy its locks.
+    """A pool of `jobs` processes. They are spawned, not forked: a fork would copy the locks of a progress bar's thread.
 
-    Jobs under way are ended, not awaited, when the block is left by an error or Ctrl-C.
+    If the block is left by an error or Ctrl-C, jobs under way are ended at once.
     """
     _make_sendable()
     others = multiprocessing.active_children()
@@ -34,7 +34,9 @@ def processes(jobs: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _make_sendable() -> None:
-    """Pickles compiled frozen dataclasses by their constructor: unpickling sets fields, which compiled ones refuse."""
+    """Make compiled frozen dataclasses be pickled by their constructor. Normal unpickling sets fields, which they
+    refuse.
+    """
     for module in (rules, engine, fleet):
         if str(module.__file__).endswith(".py"):
             continue

@@ -1,16 +1,17 @@
-"""Engines by name: times of steps, sequences, and tokens of KV cache.
+"""Engine profiles by name: step times, limits on sequences, and sizes of KV caches.
 
 A row is the cost model of one continuous-batching engine,
 
     step = step_base_s + prefill_s_per_token * prefill tokens + prefill_s_per_sequence * prompts that begin
            + decode_s_per_sequence * decodes + kv_s_per_token * tokens of context that the step reads,
 
-with vLLM's own bounds. The constants of `default` come from the simulation that the algorithms of this project were
-first tried on. It had four replicas of 64 slots, chunks of 2048 tokens, and steps of 10 ms + .05 ms per prefill token +
-.04 ms per decode + 5e-5 ms per KV token. They were chosen, not measured: trust shapes, not values.
+with vLLM's own limits. The constants of `default` come from the simulation in which this project's algorithms were
+first tried. It had four replicas of 64 slots, chunks of 2048 tokens, and steps of 10 ms + .05 ms per prefill token +
+.04 ms per decode + 5e-5 ms per KV token. They were chosen, not measured: so the shapes of its results can be trusted,
+but not the values.
 
-`ENGINES` are real engines, except `small-4`, which is chosen: a desktop engine with four seats.
-docs/reference/simulation.md gives the sources of their numbers.
+`ENGINES` has real engines, and `small-4`, an invented desktop engine with four seats. docs/reference/simulation.md
+gives the sources of their numbers.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ MAX_S = 1e6
 class Profile:
     """One engine. Times in seconds, sizes in tokens.
 
-    Raises ValueError if a bound would let the engine deadlock. Every decode takes one token of the step's budget, and
-    the longest sequence must fit into the KV cache alone.
+    Raises ValueError if the engine could deadlock. Every decode takes one token of the step's budget, and the longest
+    sequence must fit into the KV cache alone.
     """
 
     name: str
     max_model_len: int
-    """Prompt and output of one sequence together (vLLM: --max-model-len)."""
+    """Limit on prompt and output tokens of one sequence together (vLLM: --max-model-len)."""
     max_num_seqs: int
-    """Sequences in one step (vLLM: --max-num-seqs)."""
+    """Limit on sequences in one step (vLLM: --max-num-seqs)."""
     max_batched_tokens: int
-    """Prefill chunks and decodes of one step together (vLLM: --max-num-batched-tokens)."""
+    """Limit on the tokens of prefill chunks and decodes in one step (vLLM: --max-num-batched-tokens)."""
     kv_capacity_tokens: int
     """Tokens of context that fit into the KV cache."""
     step_base_s: float
@@ -46,14 +47,17 @@ class Profile:
     decode_s_per_sequence: float
     kv_s_per_token: float
     prefill_s_per_sequence: float = 0.0
-    """Cost of a step per prompt that begins in it, of any length: its place in the batch, its blocks."""
+    """Seconds that a step takes longer for each prompt that starts in it, whatever its length."""
     kv_block_tokens: int = 16
-    """Tokens of a block (vLLM: block_size). The model counts KV in tokens; prompts are cached in whole blocks."""
+    """Tokens per block of the KV cache (vLLM: block_size). This model counts KV in tokens, but prompts are cached in
+    whole blocks.
+    """
     prefix_caching: bool = True
-    """Whether blocks that were computed are used again (vLLM: --enable-prefix-caching, on by default)."""
+    """Whether computed blocks are reused (vLLM: --enable-prefix-caching, on by default)."""
     path_s: float = 0.0
-    """Time of every request outside of steps: HTTP, its tokens, the way to the scheduler and back. It holds no slot
-    meanwhile."""
+    """Seconds that every request spends outside of steps: HTTP, tokenising, the way to the scheduler and back. It holds
+    no slot then.
+    """
 
     def __post_init__(self) -> None:
         if self.max_num_seqs < 1 or self.max_batched_tokens <= self.max_num_seqs:
@@ -68,7 +72,7 @@ class Profile:
 
     @property
     def kv_blocks(self) -> int:
-        """Blocks of the KV cache, as vLLM counts them."""
+        """Number of blocks of the KV cache, as vLLM counts them."""
         return self.kv_capacity_tokens // self.kv_block_tokens
 
 
@@ -101,10 +105,10 @@ PROFILES: dict[str, Profile] = {
     profile.name: profile
     for profile in (
         DEFAULT,
-        # The two halves of a short/long split: the short one trades context for sequences.
+        # Two engines for a fleet with short and long pools. The short one has less context and more sequences.
         replace(DEFAULT, name="short", max_model_len=16384),
         replace(DEFAULT, name="long", max_model_len=131072, max_num_seqs=32, kv_capacity_tokens=262144),
-        # A straggler: the same engine, four times slower in everything.
+        # A straggler: `default`, but four times slower in everything.
         replace(
             DEFAULT,
             name="slow",
@@ -113,7 +117,7 @@ PROFILES: dict[str, Profile] = {
             decode_s_per_sequence=0.16e-3,
             kv_s_per_token=20e-8,
         ),
-        # For tests: an answer of 16 tokens takes 5 ms, and a few thousand tokens fill the KV cache.
+        # For tests. An answer of 16 tokens takes 5 ms, and a few thousand tokens fill the KV cache.
         Profile(
             name="test",
             max_model_len=4096,

@@ -1,4 +1,4 @@
-"""A continuous-batching engine in virtual time, with the requests that it holds.
+"""A simulated engine with continuous batching, in virtual time.
 
 The rules, after vLLM's v1 scheduler:
 
@@ -10,10 +10,10 @@ The rules, after vLLM's v1 scheduler:
    cache, waits at the head of the queue, and computes its prompt and output so far again.
 5. The duration of a step comes from `Profile`.
 
-Steps that only decode differ only by the growth of the context. A run of them is therefore kept as one arithmetic
-series: `advance` leaps over it, `step` walks it. Counts are kept, never recounted: a step costs O(1) plus its prompts
-and ends, whatever the number of sequences. KV is counted in tokens; the rest of each sequence's last block (less than
-kv_block_tokens) is not. Prompt tokens found in the prefix cache (prefix_cache.py) are not computed again.
+Steps that only decode differ only by the growth of the context. So a run of such steps is stored as one arithmetic
+series: `advance` skips through it, `step` goes step by step. Counts are updated, never recounted, so a step takes O(1)
+time plus its prompts and ends, whatever the number of sequences. KV is counted in tokens; the unused rest of a
+sequence's last block is ignored. Prompt tokens found in the prefix cache (prefix_cache.py) are not computed again.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from gateway.sim.workload.arrivals import BLOCK_TOKENS
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """One sequence to be generated. `output_tokens`: the length at which it ends; 0: the prompt is only read."""
+    """A sequence to be generated. `output_tokens`: length of its answer; with 0, only the prompt is read."""
 
     id: int
     prompt_tokens: int
     output_tokens: int
     prefix: tuple[int, ...] = ()
-    """Hashes of the blocks that the prompt begins with."""
+    """Hashes of the leading blocks of the prompt."""
     answer: tuple[int, ...] = ()
-    """Hashes of the blocks that the answer fills. The first may begin in the prompt."""
+    """Hashes of the blocks that the answer fills. The first block may start within the prompt."""
     cost: float = 1.0
-    """Factor on its part of a step (prompt, decode, context)."""
+    """Factor by which its part of a step (prompt, decode, context) takes longer."""
 
 
 class ReplicaEventKind(StrEnum):
-    """An event of a request."""
+    """Kind of event of a request."""
 
     FIRST_TOKEN = "first-token"
     FINISHED = "finished"
@@ -54,18 +54,18 @@ class ReplicaEventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaEvent:
-    """Something that happened to request `id` at virtual time `at`."""
+    """An event of request `id` at the virtual time `at`."""
 
     kind: ReplicaEventKind
     id: int
     at: float
     hit_tokens: int = 0
-    """Prompt tokens that it found in the prefix cache."""
+    """Prompt tokens that the request found in the prefix cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One ended step: which requests got a token (each exactly one), and other events."""
+    """A step that has ended: the requests that got a token (one each), and other events."""
 
     at: float
     tokens: list[int]
@@ -76,46 +76,50 @@ class Step:
 class _Sequence:
     request: EngineRequest
     generated: int = 0
-    """Tokens generated, while it does not decode."""
+    """Tokens generated so far, while the sequence does not decode."""
     computed: int = 0
-    """Tokens in the KV cache, while it does not decode."""
+    """Tokens in the KV cache, while the sequence does not decode."""
     decoding: bool = False
     offset: int = 0
-    """Tokens generated, less the engine's tick, while it decodes: both grow by one per step."""
+    """While it decodes: tokens generated minus the engine's tick. It stays constant, since both grow by one per
+    step.
+    """
     finish_tick: int = 0
     blocks: list[int] = field(default_factory=list)
-    """Blocks of the prefix cache that it uses, leading ones first."""
+    """Blocks of the prefix cache that the sequence uses, from the beginning of the prompt."""
     filled: int = 0
-    """Blocks of its prompt that are in the cache, by it or by another."""
+    """Number of blocks of its prompt that are in the cache, computed by this or another sequence."""
     hit_tokens: int | None = None
-    """Prompt tokens that it found in the cache when it first began; None before."""
+    """Prompt tokens that it found in the cache when it first started; None before."""
 
     @property
     def target(self) -> int:
-        """Tokens that must be in the KV cache before it decodes."""
+        """Tokens that must be in the KV cache before the sequence can decode."""
         return self.request.prompt_tokens + self.generated
 
 
 class SimulatedReplica:
-    """One engine. Every method with `now` needs it at or after the last one, and every due event taken first."""
+    """A simulated engine. `now` must never decrease, and all events up to `now` must be taken (`advance`) before other
+    calls.
+    """
 
     def __init__(self, profile: Profile, block_tokens: int = BLOCK_TOKENS) -> None:
-        """`block_tokens`: tokens under one hash of `EngineRequest.prefix`."""
+        """`block_tokens`: tokens per hash in `EngineRequest.prefix`."""
         self.profile = profile
         self.preemptions_total = 0
         self.slowdown = 1.0
         self.cache = PrefixCache(block_tokens)
         self._waiting: OrderedDict[int, _Sequence] = OrderedDict()
-        self._running: dict[int, _Sequence] = {}  # in order of arrival, so the latest is the last
-        self._prefilling: dict[int, _Sequence] = {}  # the part of `_running` that does not decode yet
+        self._running: dict[int, _Sequence] = {}  # by order of arrival, the latest last
+        self._prefilling: dict[int, _Sequence] = {}  # those of `_running` that do not decode yet
         self._finishes: list[tuple[int, int, _Sequence]] = []
         self._pushed = 0
-        self._tick = 0  # steps so far
-        self._held = 0  # tokens of KV cache spoken for: whole prompts of all that run, and what they decoded
-        self._context = 0  # tokens of KV cache filled
-        self._context_cost = 0.0  # the same, each token as many times as its sequence costs
-        self._decoding_cost = 0.0  # sequences that decode, likewise
-        # The run in flight: `_steps` steps, the first of which began at `_began`; 0 steps: idle.
+        self._tick = 0  # number of steps so far
+        self._held = 0  # reserved tokens of KV cache: whole prompts of running sequences, and their output so far
+        self._context = 0  # filled tokens of KV cache
+        self._context_cost = 0.0  # `_context`, with each token multiplied by the cost factor of its sequence
+        self._decoding_cost = 0.0  # sum of the cost factors of decoding sequences
+        # The run of steps under way: `_steps` steps, the first of which began at `_began`. 0 steps: the engine is idle.
         self._began = 0.0
         self._steps = 0
         self._step_s = 0.0
@@ -124,12 +128,12 @@ class SimulatedReplica:
 
     @property
     def waiting(self) -> int:
-        """Requests that hold no slot."""
+        """Number of requests that wait for a slot."""
         return len(self._waiting)
 
     @property
     def running(self) -> int:
-        """Requests that hold a slot."""
+        """Number of requests that hold a slot."""
         return len(self._running)
 
     @property
@@ -139,22 +143,22 @@ class SimulatedReplica:
 
     @property
     def kv_fraction(self) -> float:
-        """Share of the KV cache that is filled (0-1), as of the last call."""
+        """Share (0-1) of the KV cache that was filled at the last call."""
         return (self._context - self.cache.shared_tokens) / self.profile.kv_capacity_tokens
 
     def __contains__(self, id: int) -> bool:
         return id in self._running or id in self._waiting
 
     def next_at(self) -> float:
-        """Time of the next needed call of `advance`, if nothing is added or aborted before; inf while idle."""
+        """Time at which `advance` must be called next, if nothing is added or aborted before; inf while idle."""
         return self.end_of(self._steps) if self._steps else math.inf
 
     def step_at(self) -> float:
-        """End of the step in flight; inf while idle."""
+        """End of the step under way; inf while idle."""
         return self.end_of(1) if self._steps else math.inf
 
     def generated(self, id: int, now: float) -> int:
-        """Tokens that request `id` has got by `now`. Raises KeyError for an unknown request."""
+        """Number of tokens that request `id` has got by `now`. Raises KeyError for an unknown request."""
         sequence = self._running[id] if id in self._running else self._waiting[id]
         return sequence.offset + self._tick + self._done(now) if sequence.decoding else sequence.generated
 
@@ -164,12 +168,12 @@ class SimulatedReplica:
         return filled + (self._done(now) * (len(self._running) - len(self._prefilling)) if self._steps else 0)
 
     def decoding(self, now: float) -> list[tuple[int, int]]:
-        """Every decoding request, in order of arrival, and its tokens by `now`."""
+        """(id, number of tokens by `now`) of each decoding request, in order of arrival."""
         tick = self._tick + self._done(now)
         return [(id, sequence.offset + tick) for id, sequence in self._running.items() if sequence.decoding]
 
     def add(self, request: EngineRequest, now: float) -> None:
-        """Queue a request; it may join the step that begins at `now`. Raises ValueError if it can never fit."""
+        """Queue a request, which may join a step that begins at `now`. Raises ValueError if it can never fit."""
         if request.id in self:
             raise ValueError(f"request {request.id} is already here")
         if request.prompt_tokens < 1 or request.output_tokens < 0:
@@ -177,13 +181,13 @@ class SimulatedReplica:
         if request.prompt_tokens + request.output_tokens > self.profile.max_model_len:
             raise ValueError(f"{request.prompt_tokens} + {request.output_tokens} tokens exceed max_model_len")
         if not self._waiting and len(self._running) < self.profile.max_num_seqs:
-            self._interrupt(now)  # otherwise the current run is not affected
+            self._interrupt(now)  # otherwise the request cannot join now, so the run under way is not affected
         self._waiting[request.id] = _Sequence(request)
         if not self._steps or self._began == now:
             self._schedule(now, [])
 
     def abort(self, id: int, now: float) -> bool:
-        """Forget a request at once, slot and KV cache included. False for an unknown request."""
+        """Abort a request at once, and free its slot and KV cache. Returns False for an unknown request."""
         if id not in self:
             return False
         self._interrupt(now)
@@ -194,14 +198,14 @@ class SimulatedReplica:
         return True
 
     def slow(self, factor: float, now: float) -> None:
-        """Let every later step take `factor` times as long as the profile says (> 0)."""
+        """Let every later step take `factor` (> 0) times as long as the profile says."""
         if factor <= 0:
             raise ValueError("factor must be above 0")
         self._interrupt(now)
         self.slowdown = factor
 
     def advance(self, now: float) -> list[ReplicaEvent]:
-        """Run everything that ends at or before `now` and return the events in order."""
+        """Simulate all steps that end at or before `now`. Returns the events in order."""
         events: list[ReplicaEvent] = []
         while self._steps and (end := self.end_of(self._steps)) <= now:
             self._pass(self._steps)
@@ -210,7 +214,7 @@ class SimulatedReplica:
         return events
 
     def step(self) -> Step:
-        """End the step in flight, at `step_at()`. Raises RuntimeError while idle."""
+        """End the step under way, at `step_at()`. Raises RuntimeError while idle."""
         if not self._steps:
             raise RuntimeError("no step in flight")
         at = self.end_of(1)
@@ -221,14 +225,16 @@ class SimulatedReplica:
             self._schedule(at, step.events)
         return step
 
-    # The run in flight.
+    # The run under way:
 
     def end_of(self, steps: int) -> float:
-        """End of the first `steps` steps of the run: each takes `_growth_s` longer than the one before."""
+        """Time at which the first `steps` steps of the run end. Each step takes `_growth_s` longer than the one
+        before.
+        """
         return self._began + steps * self._step_s + self._growth_s * (steps * (steps - 1) / 2)
 
     def _done(self, now: float) -> int:
-        """Steps of the run that are over by `now`: `end_of` inverted, then corrected for rounding."""
+        """Number of steps of the run that are over by `now`. It inverts `end_of`, and corrects for rounding."""
         if now < self.end_of(1):
             return 0
         elapsed = now - self._began
@@ -242,7 +248,7 @@ class SimulatedReplica:
         return steps
 
     def _pass(self, steps: int) -> None:
-        """Account for the next `steps` steps of the run."""
+        """Update the counts for the next `steps` steps of the run."""
         tokens = steps * (len(self._running) - len(self._prefilling))
         self._held += tokens
         self._context += tokens
@@ -253,7 +259,7 @@ class SimulatedReplica:
         self._steps -= steps
 
     def _interrupt(self, now: float) -> None:
-        """Make the step that is in flight at `now` the last one of its run."""
+        """Make the step that is under way at `now` the last step of its run."""
         if not self._steps:
             return
         done = self._done(now)
@@ -262,10 +268,10 @@ class SimulatedReplica:
         self._pass(done)
         self._steps = 1
 
-    # Begin and end of a step.
+    # Begin and end of a run:
 
     def _schedule(self, now: float, events: list[ReplicaEvent]) -> None:
-        """Begin the next run at `now`, or go idle."""
+        """Begin the next run at `now`, or become idle."""
         profile = self.profile
         decoders = self._make_room(now, events)
         budget = profile.max_batched_tokens - decoders
@@ -284,7 +290,7 @@ class SimulatedReplica:
             budget -= self._chunk(sequence, budget)
         if not self._running:
             self._steps = 0
-            self._context_cost = 0.0  # resets rounding errors
+            self._context_cost = 0.0  # exact, so rounding errors do not add up
             return
         if not decoders:
             self._decoding_cost = 0.0
@@ -299,21 +305,21 @@ class SimulatedReplica:
         self._steps = 1 if chunks else self._decode_steps(decoders)
 
     def _begin(self, sequence: _Sequence, decoders: int) -> bool:
-        """Give a sequence its KV cache, including cached blocks; False if it does not fit."""
+        """Reserve KV cache for a sequence, and use cached blocks. Returns False if it does not fit."""
         cache, request, profile = self.cache, sequence.request, self.profile
         prefix = request.prefix if profile.prefix_caching else ()
         room = self._free_tokens - decoders
-        cache.shrink(room)  # `answer_tokens` has grown since the last admission
+        cache.shrink(room)  # the answers of running sequences have grown since the last admission
         found = prefix[: cache.match(prefix)]
         if sequence.target - cache.in_use(found) > room:
             return False
         cache.use(found)
         sequence.blocks = list(found)
         sequence.filled = len(found)
-        # At least one token is computed, and with it all of its block.
+        # At least the last token of a prompt is computed anew, together with its whole block.
         most = (request.prompt_tokens - 1) // profile.kv_block_tokens * profile.kv_block_tokens
         sequence.computed = min(len(found) * cache.block_tokens, most)
-        if sequence.hit_tokens is None:  # vLLM counts preempted requests apart
+        if sequence.hit_tokens is None:  # counted only at the first start, as vLLM counts preempted requests separately
             sequence.hit_tokens = sequence.computed
             cache.queried_tokens += request.prompt_tokens
             cache.hit_tokens += sequence.computed
@@ -324,7 +330,7 @@ class SimulatedReplica:
         return True
 
     def _decode_steps(self, decoders: int) -> int:
-        """Steps until a sequence finishes or the KV cache is full."""
+        """Number of steps until a sequence finishes or the KV cache is full."""
         finishes = self._finishes
         while not self._is_current(finishes[0]):
             heappop(finishes)
@@ -332,7 +338,7 @@ class SimulatedReplica:
 
     @staticmethod
     def _is_current(entry: tuple[int, int, _Sequence]) -> bool:
-        """Whether the sequence is still running: neither aborted nor preempted."""
+        """Whether the sequence of this entry still runs, neither aborted nor preempted."""
         tick, _, sequence = entry
         return sequence.decoding and sequence.finish_tick == tick
 
@@ -353,7 +359,9 @@ class SimulatedReplica:
         return self.profile.kv_capacity_tokens - self._held + self.cache.shared_tokens
 
     def _make_room(self, now: float, events: list[ReplicaEvent]) -> int:
-        """Preempt until every decoding sequence can grow by one, and count them. The oldest stays: alone it fits."""
+        """Preempt sequences until every decoding one can grow by a token. Returns the number of decoding ones. The
+        oldest is never preempted, since it fits alone.
+        """
         decoders = len(self._running) - len(self._prefilling)
         while decoders > self._free_tokens:
             id, victim = self._running.popitem()
@@ -366,12 +374,12 @@ class SimulatedReplica:
         return decoders
 
     def _release(self, sequence: _Sequence) -> None:
-        """Free the KV cache of a sequence that has left `_running`, keeping what it has generated."""
-        self.cache.shrink(self._free_tokens)  # its answer took the room of cached blocks
+        """Free the KV cache of a sequence that has left `_running`. Its number of generated tokens is kept."""
+        self.cache.shrink(self._free_tokens)  # its answer had used space of cached blocks
         if sequence.decoding:
             sequence.decoding = False
             sequence.generated = sequence.offset + self._tick
-            cached = sequence.target - 1  # the newest token enters the cache with the next step
+            cached = sequence.target - 1  # the newest token would enter the cache with the next step
             self._held -= cached
             self._context -= cached
             self._context_cost -= cached * sequence.request.cost
@@ -386,7 +394,9 @@ class SimulatedReplica:
         sequence.blocks = []
 
     def _finish(self, at: float, tokens: list[int], events: list[ReplicaEvent]) -> None:
-        """End a run: finished sequences leave, prompts move on. `tokens` gets the ids that a prompt gave a token."""
+        """End a run: finished sequences leave, and prompts advance. `tokens`: gets the ids of requests whose prompt
+        gave a first token.
+        """
         finishes = self._finishes
         while finishes and finishes[0][0] <= self._tick:
             entry = heappop(finishes)

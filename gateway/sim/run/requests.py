@@ -1,4 +1,4 @@
-"""One request of a run: the client's request, the gateway's view of it, and its answer."""
+"""State of one request of a run: the client's request, the request for the gateway, and its answer."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from gateway.sim.run.fleet import Host
 from gateway.sim.workload.arrivals import BLOCK_TOKENS, Arrival
 
 BYTES_PER_TOKEN = 4
-"""Bytes per token of a prompt whose length in tokens the gateway does not know."""
+"""Bytes per token of prompts whose tokens the gateway has to estimate."""
 
 
 class SimulatedRequest:
-    """One request, from its arrival until it is over."""
+    """A request, from its arrival until it is over."""
 
     __slots__ = (
         "arrival",
@@ -33,21 +33,21 @@ class SimulatedRequest:
         self.arrival = arrival
         self.request = request
         self.cost = cost
-        """Factor on the cost of its part of a step."""
+        """Factor by which its part of a step takes longer."""
         self.tier = tier
         self.output_tokens = min(arrival.output_tokens, request.tier.caps.granted(request.max_tokens))
-        """Tokens that the model generates under the client's cap and the tier's."""
+        """Tokens that the model generates under the caps of client and tier."""
         self.dispatched = False
         self.seen = False
-        """Whether its stream has begun."""
+        """Whether the client has seen the beginning of the stream."""
         self.cut = False
-        """Whether the answer that it got was cut short: never good."""
+        """Whether the answer was cut short by our cap; then it is never good."""
         self.tries = 1
         self.retry_after_s: float | None = None
-        """Time at which it was told to retry, if it was."""
+        """Seconds after which the gateway told the client to retry; None if it did not."""
 
     def again(self, request: Request) -> None:
-        """Its client retries."""
+        """Begin another try of the client."""
         request.comeback = True
         self.request = request
         self.tries += 1
@@ -56,21 +56,23 @@ class SimulatedRequest:
 
 
 class SimulatedAttempt:
-    """One attempt inside a replica. `cut`: our cap makes it shorter than the request's own caps allow."""
+    """One attempt inside a replica. `cut`: whether our cap makes the answer shorter than the caps of client and tier
+    allow.
+    """
 
     __slots__ = ("cut", "host", "output_tokens", "told", "trip")
 
     def __init__(self, trip: SimulatedRequest, host: Host, output_tokens: int, cut: bool) -> None:
         self.cut = cut
         self.told = 0
-        """Tokens that were reported to the gateway."""
+        """Number of tokens that were reported to the gateway."""
         self.trip = trip
         self.host = host
         self.output_tokens = output_tokens
 
 
 class Misfit(ValueError):
-    """A request whose tier or model the policy does not have."""
+    """A request whose tier or model is not in the policy."""
 
     def __init__(self, arrival: Arrival) -> None:
         super().__init__(f"the policy does not have tier {arrival.tier} or model {arrival.model}")
@@ -78,7 +80,7 @@ class Misfit(ValueError):
 
 
 def asked(arrival: Arrival, request_id: int, policy: Policy, prompts_known: bool, now: float) -> Request:
-    """The request for the gateway. Raises Misfit if the policy lacks its tier or model."""
+    """The request for the gateway. Raises Misfit if its tier or model is not in the policy."""
     tier, model = policy.tiers.get(arrival.tier), policy.model(arrival.model)
     if tier is None or model is None:
         raise Misfit(arrival)
@@ -109,7 +111,7 @@ def asked(arrival: Arrival, request_id: int, policy: Policy, prompts_known: bool
 
 
 def _prefix(arrival: Arrival) -> Prefix:
-    """The blocks of its prompt. Hashes in a trace may be of single blocks or of chains: both work."""
+    """The prefix of its prompt. It works with traces whose hashes are of single blocks, or of all blocks up to one."""
     if not arrival.prefix:
         return NO_PREFIX
     size, whole = BLOCK_TOKENS * BYTES_PER_TOKEN, arrival.prompt_tokens * BYTES_PER_TOKEN

@@ -1,7 +1,8 @@
-"""Clients that retry like the OpenAI SDK: after half a second, doubling up to eight, or at the told time.
+"""Clients that retry like the OpenAI SDK: after half a second, doubled at each retry up to eight seconds, or when told
+to.
 
-They react to the gateway's answers: its statuses, `x-should-retry` and `Retry-After`. A client that lost patience
-retries, too. A client that has seen the beginning of a stream does not: SDKs never do.
+They react to the gateway's statuses, `x-should-retry` and `Retry-After`. A client that lost patience retries, too. A
+client that has seen the beginning of a stream does not retry, like the SDKs.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from gateway.wire.errors.replies import RETRY_AFTER_S
 FIRST_S: Final = 0.5
 MAX_S: Final = 8.0
 JITTER: Final = 0.25
-"""Each pause without a told time is shortened at random by up to this share."""
+"""A pause that was not told is shortened at random by up to this share."""
 MAX_OBEYED_S: Final = 120.0
-"""A client that is told to wait longer does not retry."""
+"""A client that is told to wait longer than this does not retry."""
 TOLD: Final = (429, 503, 504)
-"""Statuses that always come with a Retry-After."""
+"""Statuses that always have a Retry-After."""
 FAILED: Final = (Outcome.REFUSED, Outcome.TIMEOUT, Outcome.ERROR, Outcome.QUOTA)
 
 
 def rests_s(record: Record, retry_after_s: float | None, tries: int, random: Random) -> float | None:
-    """Seconds until a client retries after this many tries (>= 1) without a token; None: no retry.
+    """Seconds until a client retries, after this many tries (>= 1) without a token; None if it does not.
 
     `retry_after_s` comes from the controller's refusal.
     """
@@ -42,8 +43,9 @@ def rests_s(record: Record, retry_after_s: float | None, tries: int, random: Ran
 
 
 def pause_s(told_s: float | None, tries: int, random: Random) -> float | None:
-    """Seconds that the OpenAI SDK waits after this many tries (>= 1), if it was told to retry in `told_s`; None: no
-    retry."""
+    """Seconds that the OpenAI SDK waits after this many tries (>= 1). `told_s`: the time it was told, if any. None: no
+    retry.
+    """
     if told_s is not None and told_s > 0.0:
         return told_s if told_s <= MAX_OBEYED_S else None
     own_s: float = min(MAX_S, FIRST_S * 2.0 ** (tries - 1))
@@ -51,8 +53,8 @@ def pause_s(told_s: float | None, tries: int, random: Random) -> float | None:
 
 
 def from_the_first(record: Record, waited_s: float) -> None:
-    """Turns the record of a last try into that of the whole request: its clocks start `waited_s` earlier, with the
-    client.
+    """Change the record of the last try to that of the whole request: its times count from the client's first try,
+    `waited_s` earlier.
     """
     record.queue_s += waited_s
     record.e2e_s += waited_s

@@ -1,4 +1,4 @@
-"""One run from beginning to end: a decider, a workload, a fleet, a seed."""
+"""Simulates one run from beginning to end, with a decider, a workload, a fleet and a seed."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def simulate(
     options: Options | None = None,
     decider: Decider | None = None,
 ) -> Result:
-    """Serve `arrivals` under `policy`; `seed` is for the gateway's draws, not for the arrivals.
+    """Simulate `arrivals` under `policy`. `seed`: for the random draws of the gateway, not for the arrivals.
 
-    `decider` replaces the production controller. Raises ValueError if workload, policy and fleet do not fit together.
+    `decider`: replaces the production controller. Raises ValueError if workload, policy and fleet do not fit together.
     """
     fleet, options = fleet or FleetSpec(), options or Options()
     if options.duration_s <= options.warmup_s:
@@ -51,7 +51,7 @@ def simulate(
         raise ValueError(f"the policy lacks what the workload asks for: {missing}") from None
     finally:
         if isinstance(stream, Generator):
-            stream.close()  # it may hold a file open, and may be unfinished
+            stream.close()  # the generator may not be finished, and may have a file open
     for trip in engine.trips.values():
         tally.given_up(trip.tier, trip.arrival)
     cpu_s = process_time() - began
@@ -66,7 +66,9 @@ def _all_warmup(options: Options, arrivals: str) -> str:
 
 
 def _missing(policy: Policy, arrivals: Iterable[Arrival]) -> str:
-    """Tiers and models of these requests that the policy lacks, with the existing ones."""
+    """An error text that names the tiers and models of these requests that are not in the policy, and those that
+    are.
+    """
     tiers: dict[str, None] = {}
     models: dict[str, None] = {}
     for arrival in arrivals:

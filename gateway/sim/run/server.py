@@ -1,4 +1,6 @@
-"""A replica, for a balancer. Compiled with its base: interpreted classes cannot inherit from compiled ones."""
+"""A replica as a balancer sees it. This file is compiled, because interpreted classes cannot inherit from compiled
+ones.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from gateway.core.snapshot import ReplicaState
 
 
 class Server(RoutingTarget):
-    """One replica, by the balancer's own counts."""
+    """One replica, with the balancer's own counts."""
 
     __slots__ = (
         "breaker",
@@ -26,7 +28,7 @@ class Server(RoutingTarget):
         self.context_tokens: int | None = None
 
     def up(self, now: float) -> bool:
-        """Whether it may get requests; an open breaker whose time is over lets one request try."""
+        """Whether the replica may get requests. An open breaker whose time is over lets one request through."""
         if self.breaker.state is ReplicaState.DOWN:
             self.breaker.cooled(self.pool.health, now)
         return self.breaker.state is not ReplicaState.DOWN

@@ -1,4 +1,5 @@
-"""Virtual time: passes events to a decider, and its commands to the replicas.
+"""The event loop of a simulation, in virtual time. It gives events to a decider, and carries out its commands at
+replicas.
 
 The rules, those of the gateway's own driver:
 
@@ -40,38 +41,38 @@ FIRST_TOKEN, FINISHED = ReplicaEventKind.FIRST_TOKEN, ReplicaEventKind.FINISHED
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of a simulation beside arrivals and replicas. Times in seconds of virtual time."""
+    """Options of a simulation. Times are seconds of virtual time."""
 
     duration_s: float = math.inf
-    """Arrivals from here on are left out; those before it are waited for."""
+    """Arrivals from this time on are left out. The run ends when the earlier requests are over."""
     warmup_s: float = 0.0
-    """Earlier arrivals are served, but not counted."""
+    """Requests that arrive before this time are served, but not counted."""
     watched: bool = True
     """Whether replicas are checked and scraped at the policy's intervals."""
     progress_s: float = PROGRESS_EVERY_S
-    """Interval of progress reports of streams; by default the gateway's own."""
+    """Interval of the progress reports of streams. The default is the gateway's own."""
     patience_s: float = math.inf
-    """A client leaves after this long without a first token or, if not streamed, without an answer."""
+    """A client leaves after this time without a first token or, if the answer is not streamed, without an answer."""
     retries: int = 0
-    """Most retries of a client that was refused, failed or lost patience before it saw anything."""
+    """Largest number of retries of a client that was refused, failed, or lost patience before it saw anything."""
     prompts_known: bool = True
-    """Whether the gateway is told prompt tokens exactly; else it estimates them from bytes."""
+    """Whether the gateway is told the exact prompt tokens. If not, it estimates them from bytes."""
     give_up_s: float = 3600.0
-    """Seconds after the last arrival from which on open requests are misses."""
+    """Requests that are not over this many seconds after the last arrival count as misses."""
     ways_s: tuple[float, ...] = ()
     """Measured times of requests on the way to their replica.
 
-    Each request gets one of them at random, in addition to `path_s`. None overtakes another.
+    Each request takes one of these times at random, in addition to `path_s`. Requests do not overtake each other.
     """
     noise: float = 0.0
-    """Disturbs each request by two log-normal factors of mean 1, with this deviation of the logarithm.
+    """Standard deviation of the logarithm of two random factors for each request, which are log-normal with mean 1.
 
-    One multiplies the cost of its part of a step, the other the prompt tokens that the gateway assumes.
+    One factor multiplies the time of its part of a step, the other the prompt tokens that the gateway assumes.
     """
 
 
 class Simulation(ObservedRun):
-    """One run. Its results are `tally`, `watch`, `trips` (unfinished requests) and `hosts`."""
+    """One run. Its results are in `tally`, `watch`, `trips` (unfinished requests) and `hosts`."""
 
     def __init__(
         self, decider: Decider, policy: Policy, hosts: dict[str, Host], options: Options, tally: Tally, seed: int
@@ -146,7 +147,7 @@ class Simulation(ObservedRun):
                     self.settle(thing)
                 self.carry_out([])
             elif alarm <= arrival_at:
-                self.now = max(alarm, self.now)  # its time may have passed before it was set
+                self.now = max(alarm, self.now)  # the alarm's time may have passed before it was set
                 self.carry_out(self.decider.wake(self.now))
             else:
                 assert upcoming is not None
@@ -185,7 +186,7 @@ class Simulation(ObservedRun):
             self.tell(self.decider.finish, event.id, finish)
 
     def _note(self, host: Host) -> None:
-        """Schedule the replica's next work. An entry with another time than `noted` is stale."""
+        """Schedule the next call of `advance`. An entry whose time differs from `noted` is stale."""
         due = host.due
         if due != host.noted:
             host.noted = due
@@ -201,7 +202,7 @@ class Simulation(ObservedRun):
         self.carry_out([])
 
     def _believed(self, arrival: Arrival) -> Arrival:
-        """The prefix of the prompt for the gateway, from the hashes of its blocks."""
+        """The arrival as the gateway sees it, with a disturbed prompt length."""
         if not self.options.noise:
             return arrival
         tokens = max(1, round(arrival.prompt_tokens * self._disturbance()), len(arrival.prefix) * BLOCK_TOKENS)
@@ -212,12 +213,12 @@ class Simulation(ObservedRun):
         return math.exp(self._noise.gauss(-sigma * sigma / 2.0, sigma)) if sigma else 1.0
 
     def _request_ids(self, arrival: Arrival) -> Request:
-        """Take the next arrival."""
+        """Make the request of an arrival, with the next id."""
         self._asked += 1
         return asked(arrival, self._asked, self.policy, self.options.prompts_known, self.now)
 
     def _ask(self, trip: SimulatedRequest) -> None:
-        """A client sends its request, for the first time or again."""
+        """Let the client send its request, for the first time or again."""
         request_id = trip.request.id
         self.trips[request_id] = trip
         trip.tier.waits(self.now)
@@ -282,12 +283,12 @@ class Simulation(ObservedRun):
         room = host.profile.max_model_len - prompt_tokens
         allowed = command.max_tokens or room
         if self.options.noise and trip.arrival.max_tokens is None:
-            allowed = min(allowed, room)  # the cap is above the request's own: the prompt was underestimated
+            allowed = min(allowed, room)  # the cap does not fit the context, because the prompt was underestimated
         if allowed > room or room < 1:
             self.tell(self.decider.finish, attempt, AttemptResult(AttemptOutcome.REJECTED, status=400))
             return
         output_tokens = allowed if host.balloons else min(trip.arrival.output_tokens, allowed)
-        # A default cap that fits the context changes nothing for the engine; any other cap is ours.
+        # The answer counts as cut by us only if our cap, and not the engine's context, makes it shorter.
         cut = output_tokens < trip.output_tokens and allowed < room
         self.flights[attempt] = SimulatedAttempt(trip, host, output_tokens, cut)
         self.tally.dispatched(trip.tier, prompt_tokens + output_tokens, now)
@@ -301,7 +302,7 @@ class Simulation(ObservedRun):
             self._enter(host, request)
 
     def _enter(self, host: Host, request: EngineRequest) -> None:
-        """A request reaches its engine, unless its client left or its replica died on the way."""
+        """Let a request arrive at its engine, unless its client left or its replica died on the way."""
         if request.id in self.flights:
             self.settle(host)
             host.add(request, self.now)
@@ -311,10 +312,10 @@ class Simulation(ObservedRun):
         attempt = command.attempt
         flight = self.flights.get(attempt)
         if flight is None:
-            return  # it has ended already; its end is told next
+            return  # the attempt has ended, and the decider is told next
         self.settle(flight.host)
         if attempt not in self.flights:
-            return  # it has just ended
+            return  # the attempt has just ended
         del self.flights[attempt]
         flight.host.abort(attempt, self.now)
         self._note(flight.host)
@@ -342,4 +343,4 @@ class Simulation(ObservedRun):
 
 
 def _nothing(command: Command) -> None:
-    """The effects of commands on a client."""
+    """Ignore a command."""

@@ -1,7 +1,7 @@
-"""Times of arrivals: a renewal process whose clock is sped up and slowed down by a shape.
+"""Times of arrivals: a renewal process whose rate changes over time.
 
-Gaps are independent Gamma variables of mean 1 (coefficient of variation `cv`; 1 is Poisson, 0 constant).
-`ArrivalProcess` maps the sum of gaps to a time in seconds, so the same seed gives the same gaps at every rate. So a
+Gaps are independent Gamma variables of mean 1. `cv` is their coefficient of variation: 1 is Poisson, 0 constant.
+`ArrivalProcess` maps the sum of gaps to a time in seconds. So the same seed gives the same gaps at every rate, and a
 search over rates compares identical traffic.
 """
 
@@ -15,14 +15,14 @@ from random import Random
 from typing import Protocol
 
 Piece = tuple[float, float]
-"""Duration of a rate (seconds), and its multiple of the nominal rate (>= 0)."""
+"""(duration in seconds, rate as a multiple >= 0 of the nominal rate)."""
 
 
 class ArrivalProcess(Protocol):
-    """How the rate changes over time, as multiples of the nominal rate."""
+    """The rate over time, as multiples of the nominal rate."""
 
     def pieces(self, draw: Random) -> Iterator[Piece]:
-        """The pieces follow each other without end."""
+        """Pieces of constant rate, one after the other, without end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,15 @@ class Constant:
     """Always the nominal rate."""
 
     def pieces(self, draw: Random) -> Iterator[Piece]:
-        """One that never ends."""
+        """A single piece that never ends."""
         yield math.inf, 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class OnOff:
-    """Bursts of `burst` times the rate; exponential durations of mean `on_s` and `off_s`. The mean rate is nominal."""
+    """Bursts of `burst` times the rate. Durations are exponential, with means `on_s` and `off_s`. The mean rate is the
+    nominal rate.
+    """
 
     on_s: float
     off_s: float
@@ -48,11 +50,11 @@ class OnOff:
 
     @property
     def most(self) -> float:
-        """The burst that leaves no requests for the rest of the time."""
+        """The largest possible `burst`, which leaves no requests for the rest of the time."""
         return (self.on_s + self.off_s) / self.on_s
 
     def pieces(self, draw: Random) -> Iterator[Piece]:
-        """Begins inside a burst with the probability of a burst at any moment."""
+        """Random pieces. The first is a burst with the probability of a burst at any time."""
         quiet = (self.on_s + self.off_s - self.burst * self.on_s) / self.off_s
         on = draw.random() < self.on_s / (self.on_s + self.off_s)
         while True:
@@ -62,7 +64,7 @@ class OnOff:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Fixed steps, repeated from the first after the last. Multiples refer to the rate, and need not have mean 1."""
+    """Fixed pieces, which are repeated without end. Their multiples need not have mean 1."""
 
     steps: tuple[Piece, ...]
 
@@ -71,28 +73,32 @@ class Steps:
             raise ValueError("every step has rate 0: give one a rate above 0")
 
     def pieces(self, draw: Random) -> Iterator[Piece]:
-        """The same for every seed."""
+        """Pieces, which are the same for every seed."""
         return cycle(self.steps)
 
 
 @dataclass(frozen=True, slots=True)
 class Diurnal:
-    """A sine of `period_s` between (1 - depth) and (1 + depth) times the rate, from its lowest point on."""
+    """A sine with period `period_s`, between (1 - depth) and (1 + depth) times the rate. It starts at its lowest
+    point.
+    """
 
     period_s: float
     depth: float
     PARTS = 288
-    """Straight pieces in a period: five minutes of a day."""
+    """Number of pieces in a period. With a period of a day, each lasts five minutes."""
 
     def pieces(self, draw: Random) -> Iterator[Piece]:
-        """The same for every seed."""
+        """Pieces, which are the same for every seed."""
         turns = (2 * math.pi * (part + 0.5) / self.PARTS for part in cycle(range(self.PARTS)))
         return ((self.period_s / self.PARTS, 1.0 - self.depth * math.cos(turn)) for turn in turns)
 
 
 def times(rate_per_s: float, cv: float, shape: ArrivalProcess, draw: Random) -> Iterator[float]:
-    """Arrival times in seconds, without end. `rate_per_s` is the nominal rate, `cv` (>= 0) that of the gaps."""
-    # Gaps and shape have separate random streams, so that bursts stay in place at any rate.
+    """Arrival times in seconds, without end. `rate_per_s`: nominal rate. `cv` (>= 0): coefficient of variation of the
+    gaps.
+    """
+    # Gaps and shape have separate random streams, so that bursts come at the same times at any rate.
     gaps, turns = Random(draw.getrandbits(64)), Random(draw.getrandbits(64))
     now = 0.0
     left_s, times_rate = 0.0, 0.0
@@ -111,12 +117,12 @@ def times(rate_per_s: float, cv: float, shape: ArrivalProcess, draw: Random) -> 
 
 
 def _gap(cv: float, draw: Random) -> float:
-    """Gaps of mean 1; all equal with `cv` 0, exponential with 1."""
+    """A random gap of mean 1. All gaps are equal with `cv` 0, and exponential with `cv` 1."""
     if cv == 0.0:
         return 1.0
     return draw.expovariate(1.0) if cv == 1.0 else draw.gammavariate(1 / (cv * cv), cv * cv)
 
 
 def _product(time_s: float, rate_per_s: float) -> float:
-    """Mean number of arrivals in a piece: 0 at rate 0, even if it never ends."""
+    """Mean number of arrivals in a piece. It is 0 at rate 0, even if the piece never ends."""
     return time_s * rate_per_s if rate_per_s else 0.0

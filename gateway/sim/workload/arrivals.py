@@ -1,4 +1,4 @@
-"""Arrivals of a run: requests in order of time, identical for every compared policy."""
+"""Arrivals of a run: requests in order of time. They are identical for every policy that is compared."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from random import Random
 from typing import Final, Protocol
 
 BLOCK_TOKENS: Final = 512
-"""Tokens of prompt under one hash, as in the traces of Mooncake."""
+"""Prompt tokens per hash, as in the traces of Mooncake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +22,16 @@ class Arrival:
     model: str
     prompt_tokens: int
     output_tokens: int
-    """Tokens that the model generates without a cap."""
+    """Tokens that the model would generate without a cap."""
     stream: bool = True
     max_tokens: int | None = None
     session: int | None = None
     prefix: tuple[int, ...] = ()
-    """Hashes of the blocks that the prompt begins with."""
+    """Hashes of the leading blocks of the prompt."""
 
 
 class Workload(Protocol):
-    """Anything that yields arrivals in order of time, always the same for the same seed."""
+    """A source of arrivals in order of time, which are the same for the same seed."""
 
     def arrivals(self, seed: int) -> Iterator[Arrival]:
         """The requests of one run."""
@@ -41,12 +41,12 @@ class Traffic(Workload, Protocol):
     """A workload whose rate can be changed."""
 
     def faster(self, times: float) -> Traffic:
-        """The same at a multiple of its rate."""
+        """A copy with a multiple of its rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Poisson:
-    """Requests of one tier, one tenant and fixed lengths at exponential gaps."""
+    """Requests of one tier and one tenant, with fixed lengths and exponential gaps."""
 
     rate_per_s: float
     duration_s: float

@@ -1,9 +1,9 @@
-"""Lengths of prompts and answers, in tokens: fixed, uniform, lognormal, or fitted to public traces.
+"""Distributions of prompt and answer lengths in tokens: fixed, uniform, log-normal, or fitted to public traces.
 
-The Azure rows are mixtures of lognormals. Longer lengths are set to a maximum, as in the trace. They are fitted to the
-Azure LLM inference traces of 2023 by least squares on the distribution function, with weight on mean, median and p99.
-Source: AzurePublicDataset, CC-BY 4.0; Patel et al., "Splitwise: Efficient generative LLM inference using phase
-splitting", ISCA 2024. Trace -> fit:
+The Azure rows are mixtures of log-normal distributions. Lengths above a maximum are set to it, as in the trace. The
+rows are fitted to the Azure LLM inference traces of 2023, by least squares on the distribution function, with extra
+weight on mean, median and p99. Source: AzurePublicDataset, CC-BY 4.0; Patel et al., "Splitwise: Efficient generative
+LLM inference using phase splitting", ISCA 2024. Trace -> fit:
 
                        mean           p50           p99
     conv   prompt   1155 -> 1157   1020 -> 1020   4142 -> 4142
@@ -11,7 +11,7 @@ splitting", ISCA 2024. Trace -> fit:
     code   prompt   2048 -> 2057   1469 -> 1470   7436 -> 7437
            answer     28 ->   28     13 ->   13    251 ->  250
 
-Prompts and answers are independent here; in these traces they nearly are (rank correlation .07 and -.02).
+Lengths of prompts and answers are independent here. In these traces they nearly are (rank correlation .07 and -.02).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class LengthDistribution(Protocol):
     """A distribution of token counts."""
 
     def draw(self, draw: Random) -> int:
-        """Draw a length, >= 1."""
+        """Draw a length (>= 1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Between `least` and `most`, both included; equal: fixed."""
+    """Lengths between `least` and `most`, both included. If they are equal, the length is fixed."""
 
     least: int
     most: int
@@ -45,13 +45,15 @@ class Uniform:
             raise ValueError(f"{self.least} to {self.most} is not a range of lengths from 1 on")
 
     def draw(self, draw: Random) -> int:
-        """One number of random bits per length, whatever the range."""
+        """Draw a length. It takes the same number of random bits, whatever the range."""
         return self.least + int(draw.random() * (self.most - self.least + 1))
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`weight` of a mixture: a lognormal of this median, and `sigma` of its logarithm."""
+    """A part of a mixture with weight `weight`: a log-normal with this median. `sigma`: standard deviation of the
+    logarithm.
+    """
 
     weight: float
     median: float
@@ -60,21 +62,21 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """Lognormals, rounded to whole tokens and clipped to `least` and `most`."""
+    """A mixture of log-normals, rounded to whole tokens and clipped to `least` and `most`."""
 
     parts: tuple[Part, ...]
     most: int
     least: int = 1
 
     def draw(self, draw: Random) -> int:
-        """Two random numbers: one picks the part, one the place in it."""
+        """Draw a length. It takes two random numbers: one picks the part, and one the quantile in it."""
         pick = draw.random()
         bounds = list(accumulate(part.weight for part in self.parts))
         part = self.parts[min(bisect(bounds, pick * bounds[-1]), len(self.parts) - 1)]
         return self._clipped(part.median * math.exp(part.sigma * _normal(draw.random())))
 
     def quantile(self, q: float) -> int:
-        """The length that a share `q` (0-1, exclusive) does not exceed."""
+        """The `q` quantile (0-1, exclusive) of the length."""
         low, high = 0.0, float(self.most)
         while high - low > 1e-3:
             middle = (low + high) / 2
@@ -99,7 +101,7 @@ _STANDARD = NormalDist()
 
 
 def _normal(u: float) -> float:
-    """A standard normal variable by inversion: one random number each, so that streams stay in step."""
+    """A standard normal variable by inversion. It takes exactly one random number, so random streams stay in step."""
     return _STANDARD.inv_cdf(u) if u > 0.0 else -9.0
 
 

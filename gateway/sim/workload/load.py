@@ -1,4 +1,4 @@
-"""A workload from the command line: the name of a shipped one, a workload file, or a trace."""
+"""Loads a workload that the command line names: a shipped workload, a workload file, or a trace."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def load_workload(
     mix: Mix | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Synthetic | Trace:
-    """The workload named by `source`, at another mean rate or for another duration if asked.
+    """The workload named by `source`, with another mean rate or duration if given.
 
-    `mix` assigns the requests of a trace to tiers, since public traces do not. Raises PolicyErrors for a workload file
-    and TraceError (a ValueError) for a trace: both say what is wrong and where.
+    `mix`: assigns the requests of a trace to tiers, since public traces have none. Raises PolicyErrors for a workload
+    file, and TraceError (a ValueError) for a trace. Both say what is wrong and where.
     """
     name, known = str(source), shipped()
     if name in known:
@@ -55,7 +55,7 @@ def load_workload(
 
 
 def load_text(text: str, file: str, environment: Mapping[str, str] = os.environ) -> Synthetic:
-    """The traffic of a workload file's text. Raises PolicyErrors with everything that is wrong."""
+    """The traffic of a workload file's text. Raises PolicyErrors with all errors."""
     return checked(read_text(text, file, environment), WorkloadFile).workload()
 
 

@@ -1,7 +1,7 @@
-"""Synthetic traffic: a pace, a mix of tiers with their tenants and lengths, and conversations that grow.
+"""Synthetic traffic: a rate over time, a mix of tiers with tenants and lengths, and growing conversations.
 
-Every kind of randomness has a stream of its own, and each request takes the same number of draws from it. A change of
-rate or of one tier's lengths therefore leaves everything else as it was.
+Every kind of randomness has its own random stream, and each request takes the same number of draws from it. So a change
+of the rate, or of one tier's lengths, changes nothing else.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gateway.sim.workload.arrival_process import ArrivalProcess, Constant, times
 from gateway.sim.workload.arrivals import BLOCK_TOKENS, Arrival
 from gateway.sim.workload.lengths import LengthDistribution
 
-_BLOCKS = 1 << 12  # blocks of one owner: more than any prompt has
+_BLOCKS = 1 << 12  # ids of blocks reserved for each owner, more than any prompt has
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,36 +26,36 @@ class TierTraffic:
 
     tier: str
     part: float
-    """Weight relative to the other tiers."""
+    """Weight of the tier, relative to the other tiers."""
     prompt: LengthDistribution
     answer: LengthDistribution
     tenants: int = 1
     skew: float = 0.0
-    """Tenant n gets traffic in proportion to 1/n^skew."""
+    """The traffic of tenant n is proportional to 1/n^skew."""
     streamed: float = 1.0
-    """Share of the requests that stream (0-1)."""
+    """Share (0-1) of the requests that are streamed."""
     max_tokens: int | None = None
     model: str = "default"
 
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """Conversations: each turn's prompt begins with a system prompt and all earlier turns."""
+    """Conversations. The prompt of each turn begins with a system prompt and all earlier turns."""
 
     part: float
-    """Share of the first requests that begin a conversation (0-1)."""
+    """Share (0-1) of first requests that begin a conversation."""
     turns: float
-    """Mean number of turns (geometric, >= 1)."""
+    """Mean number of turns (>= 1). The number is geometric."""
     think_s: float
-    """Mean time from one turn to the next (exponential), the answer included."""
+    """Mean seconds from one turn to the next, with the answer. The time is exponential."""
     system_prompts: int = 1
     system_tokens: int = 0
     most_tokens: int = 16384
-    """A conversation ends before its prompt and answer would exceed this."""
+    """A conversation ends before its prompt and answer together would exceed this."""
 
     @property
     def requests(self) -> float:
-        """Mean number of requests that follow from one first request."""
+        """Mean number of requests per first request, including it."""
         return 1.0 + self.part * (self.turns - 1.0)
 
 
@@ -66,12 +66,12 @@ class _Talk:
     tier: TierTraffic
     tenant: str
     said: int
-    """Tokens so far: the system prompt, all turns and their answers."""
+    """Tokens of the conversation so far: system prompt, turns and answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Synthetic:
-    """Traffic of `rate_per_s` requests in the mean, for `duration_s` from 0."""
+    """Synthetic traffic with the mean rate `rate_per_s`, from 0 to `duration_s`."""
 
     rate_per_s: float
     duration_s: float
@@ -85,16 +85,16 @@ class Synthetic:
         return _Source(self, seed).arrivals()
 
     def at_rate(self, rate_per_s: float) -> Synthetic:
-        """The same at another mean rate."""
+        """A copy with another mean rate."""
         return replace(self, rate_per_s=rate_per_s)
 
     def faster(self, times: float) -> Synthetic:
-        """The same at a multiple of its rate."""
+        """A copy with a multiple of its rate."""
         return self.at_rate(self.rate_per_s * times)
 
 
 class _Source:
-    """One run of a Synthetic."""
+    """The arrivals of one run of `Synthetic`."""
 
     def __init__(self, of: Synthetic, seed: int) -> None:
         self._of = of
@@ -139,7 +139,7 @@ class _Source:
         return Arrival(at, share.tier, tenant, share.model, prompt, answer, stream, share.max_tokens)
 
     def _turn(self, talk: _Talk, at: float, first: bool = False) -> Arrival | None:
-        """The next request of a conversation, with the one after it scheduled; None if it has grown too long."""
+        """The next request of a conversation; None if it has grown too long. The request after it is scheduled."""
         sessions = self._of.sessions
         assert sessions is not None
         prompt = talk.said + talk.tier.prompt.draw(self._lengths)
@@ -161,12 +161,12 @@ class _Source:
 
 
 def _pick(bounds: list[float], draw: Random) -> int:
-    """A random index, weighted by its part of the last bound."""
+    """A random index. `bounds`: running sums of the weights."""
     return min(bisect_right(bounds, draw.random() * bounds[-1]), len(bounds) - 1)
 
 
 def _blocks(talk: _Talk, sessions: Sessions, prompt: int) -> tuple[int, ...]:
-    """Hashes of the whole blocks of a prompt: those inside the system prompt are shared with others that have it."""
+    """Hashes of the whole blocks of a prompt. Conversations with the same system prompt share the blocks inside it."""
     shared = sessions.system_tokens // BLOCK_TOKENS
     own = sessions.system_prompts + talk.session
     return tuple((talk.system if n < shared else own) * _BLOCKS + n for n in range(prompt // BLOCK_TOKENS))

@@ -1,4 +1,4 @@
-"""Reads the lines of a trace, in each known format."""
+"""Reads the lines of traces, in all known formats."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import IO, Annotated, TypeVar
 import msgspec
 
 MAX_TOKENS = 1_000_000_000
-"""As in policies and workload files; the load tester's columns hold four times as many."""
+"""Limit on tokens, as in policies and workload files. The load tester's columns can hold four times as many."""
 
 
 class Wrong(Exception):
-    """The fault of a line. Lines count from 1."""
+    """An error in a line. Lines count from 1."""
 
     def __init__(self, line: int, message: str) -> None:
         super().__init__(message)
@@ -28,14 +28,16 @@ Tokens = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
 
 
 Named = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f\x7f]+\Z", max_length=200)]
-"""Names have no control characters, since they are shown in reports and on terminals."""
+"""A name. It must not have control characters, since it is shown in reports and on terminals."""
 
 
 class TraceRow(msgspec.Struct, forbid_unknown_fields=True):
-    """One request of a trace, in seconds of the trace's own clock; None: not given. Also a line of our own."""
+    """One request of a trace. Times are seconds of the trace's own clock; missing values are None. Also a line of
+    tailgate's own format.
+    """
 
     at: Annotated[float, msgspec.Meta(ge=0)]
-    """Seconds; in our own format, from 0 on."""
+    """Arrival time in seconds. In tailgate's own format, it counts from 0."""
     prompt_tokens: Tokens
     output_tokens: Tokens
     tier: Named | None = None
@@ -49,41 +51,43 @@ class TraceRow(msgspec.Struct, forbid_unknown_fields=True):
 
 class _Mooncake(msgspec.Struct):
     timestamp: float
-    """In milliseconds."""
+    """Arrival time in milliseconds."""
     input_length: Tokens
     output_length: Tokens
     hash_ids: tuple[int, ...] = ()
 
 
 Reader = Callable[[IO[str]], Iterator[tuple[int, TraceRow]]]
-"""Rows with the number of their line. Raises Wrong."""
+"""A function that yields (line number, row). Raises Wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceFormat:
-    """A kind of trace. `tick_s`: requests with the same time are spread over at most this many seconds."""
+    """A format of traces. `tick_s`: requests with the same time are spread over at most this many seconds."""
 
     name: str
     read: Reader
     tick_s: float = 0.0
     alone_too: bool = False
-    """Whether a request alone at its time is moved, too: such a trace rounds all times to ticks."""
+    """Whether a request that is alone at its time is moved, too, because the trace rounds all times to ticks."""
     from_zero: bool = False
     """Whether times count from the start of the run, instead of from the first request."""
     names_tiers: bool = False
-    """Whether its rows may name tier, tenant and model."""
+    """Whether rows may name tier, tenant and model."""
     also: frozenset[str] = frozenset()
-    """Columns that rows use besides those that identify the format."""
+    """Columns that are read in addition to those that identify the format."""
 
     def start(self, first: float) -> float:
-        """Begin of the run, on the clock of the trace: the tick of the first request."""
+        """Start of the run on the trace's clock: the tick of the first request."""
         if self.from_zero:
             return 0.0
         return math.floor(first / self.tick_s) * self.tick_s if self.tick_s else first
 
 
 def cells(line: int, text: str) -> list[str]:
-    """A line of a CSV file, by itself: an unclosed quote would swallow the following lines. Raises Wrong."""
+    """The cells of a line of a CSV file. Lines are parsed one by one, so that an unclosed quote does not swallow the
+    next lines. Raises Wrong.
+    """
     try:
         return next(csv.reader((text,), strict=True))
     except csv.Error as error:
@@ -91,7 +95,7 @@ def cells(line: int, text: str) -> list[str]:
 
 
 def _columns(file: IO[str], names: tuple[str, str, str]) -> Iterator[tuple[int, list[str]]]:
-    """Three columns of a CSV file; others are ignored."""
+    """Three columns of a CSV file. Other columns are ignored."""
     head = [name.strip() for name in cells(1, file.readline())]
     if twice := [name for name in names if head.count(name) > 1]:
         raise Wrong(1, f"has the column {twice[0]} twice: keep one")
@@ -140,7 +144,7 @@ Item = TypeVar("Item", bound=msgspec.Struct)
 
 
 def _objects(file: IO[str], kind: type[Item]) -> Iterator[tuple[int, Item]]:
-    """JSON lines, each an object of that kind; empty lines are skipped."""
+    """Read lines of JSON, each an object of type `kind`. Empty lines are skipped."""
     decode = msgspec.json.Decoder(kind).decode
     for line, text in enumerate(file, 1):
         if text.strip():
@@ -169,11 +173,12 @@ def _time(line: int, name: str, text: str) -> float:
 
 FORMATS: dict[TraceFormat, frozenset[str]] = {
     TraceFormat("azure", _azure): frozenset({"TIMESTAMP", "ContextTokens", "GeneratedTokens"}),
-    # Whole seconds.
+    # Times are in whole seconds.
     TraceFormat("burstgpt", _burstgpt, tick_s=1.0, alone_too=True): frozenset(
         {"Timestamp", "Request tokens", "Response tokens"}
     ),
-    # Published times come in ticks of about three seconds, each with many requests; others' times need not.
+    # The published times come in ticks of about three seconds, each with many requests. Other traces in this format
+    # need not.
     TraceFormat("mooncake", _mooncake, tick_s=3.0, also=frozenset({"hash_ids"})): frozenset(
         {"timestamp", "input_length", "output_length"}
     ),
@@ -181,4 +186,4 @@ FORMATS: dict[TraceFormat, frozenset[str]] = {
         "tailgate", _own, from_zero=True, names_tiers=True, also=frozenset(TraceRow.__struct_fields__)
     ): frozenset({"at", "prompt_tokens", "output_tokens"}),
 }
-"""Formats, and the names in the first line that identify them."""
+"""Formats, and the column names in the first line by which they are recognised."""

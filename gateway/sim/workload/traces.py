@@ -1,14 +1,14 @@
-"""Recorded traffic: reads public traces and our own, row by row, whatever their size.
+"""Recorded traffic: reads public traces, and traces in tailgate's own format, row by row.
 
     azure      CSV    TIMESTAMP,ContextTokens,GeneratedTokens                  Azure LLM inference traces 2023 and 2024
     burstgpt   CSV    Timestamp,Model,Request tokens,Response tokens,...       BurstGPT; seconds, in ticks of 1 s
     mooncake   JSONL  {"timestamp", "input_length", "output_length", "hash_ids"}        ms, in ticks of about 3 s
     tailgate   JSONL  {"at", "prompt_tokens", "output_tokens", ...}: the fields of `Arrival`; the rest may be left out
 
-The format is found from the first line. Requests that share a tick are spread over it, by the seed of the run. A
-request alone at its millisecond of a Mooncake trace stays there. A request alone in its second of BurstGPT comes at
-some time in it. Rows without prompt or answer (0 tokens: requests that failed when they were recorded) are left out.
-Fields missing in a row (tier, tenant, model) come from `Mix`.
+The format is recognised by the first line. Requests that share a tick are spread over it at random, by the seed of the
+run. In a Mooncake trace, a request that is alone at its millisecond is not moved. In BurstGPT, a request that is alone
+in its second is moved within it. Rows without prompt or answer (0 tokens) are left out: these requests failed when they
+were recorded. Fields that are missing in a row (tier, tenant, model) come from `Mix`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from gateway.sim.workload.trace_formats import FORMATS, TraceFormat, TraceRow, W
 SHOWN_LINES = 5
 GZIP = b"\x1f\x8b"
 ENCODING = "utf-8-sig"
-"""With a byte order mark or without."""
+"""Accepts text with or without a byte order mark."""
 MAX_S = 1e9
-"""Upper bound on a trace's length: 31 years. Beyond it, times are in another unit, or count from 1970."""
+"""Limit on a trace's length in seconds: 31 years. Longer times must be in another unit, or count from 1970."""
 ROUNDED = 0.005
-"""Tolerance on shares that should add up to 100%, so that three thirds, written as 33.3%, pass."""
+"""Tolerance for shares that should add up to 100%. So three shares of 33.3% are accepted."""
 
 
 class TraceError(ValueError):
@@ -42,20 +42,20 @@ class TraceError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """Owners for the requests of a trace: (tier, part) pairs, tenants per tier, the model they ask for."""
+    """Assigns owners to the requests of a trace: (tier, weight) pairs, number of tenants per tier, and a model."""
 
     tiers: tuple[tuple[str, float], ...] = (("default", 1.0),)
     tenants: int = 1
     model: str = "default"
 
     def whose(self, draw: Random) -> tuple[str, int]:
-        """Tier of a request, and its tenant in the tier (from 1); two random numbers."""
+        """(tier, number of the tenant in it, from 1) of the next request. It takes two random numbers."""
         (tier,) = draw.choices([tier for tier, _ in self.tiers], [part for _, part in self.tiers])
         return tier, int(draw.random() * self.tenants) + 1
 
 
 def mix_for(mix: str | None, policy: Policy | None, model: str | None) -> Mix:
-    """Owners for the requests of a trace: by `mix`, else the policy's default tier. Raises ValueError."""
+    """The mix for a trace: by the text `mix`, or else all requests in the policy's default tier. Raises ValueError."""
     asked = model or (next(iter(policy.models)) if policy is not None else "default")
     if mix is not None:
         return mix_of(mix, asked)
@@ -63,7 +63,7 @@ def mix_for(mix: str | None, policy: Policy | None, model: str | None) -> Mix:
 
 
 def mix_of(text: str, model: str = "default", tenants: int = 1) -> Mix:
-    """`premium=20%,free=80%` as a Mix. Raises ValueError that says what would be right."""
+    """Read a mix such as `premium=20%,free=80%`. Raises ValueError that says what would be right."""
     parts: list[tuple[str, float]] = []
     for piece in text.split(","):
         tier, _, part = piece.strip().partition("=")
@@ -88,14 +88,14 @@ def mix_of(text: str, model: str = "default", tenants: int = 1) -> Mix:
 
 @dataclass(slots=True)
 class EmptyRows:
-    """Counts the rows without prompt or answer, from `Trace.on_empty`."""
+    """Counts rows without prompt or answer, as a callback for `Trace.on_empty`."""
 
     rows: int = 0
     lines: list[int] = field(default_factory=list)
-    """The first few of their lines."""
+    """The line numbers of the first few of them."""
 
     def add(self, line: int) -> None:
-        """One more."""
+        """Count one more such row."""
         self.rows += 1
         if self.rows <= SHOWN_LINES:
             self.lines.append(line)
@@ -106,14 +106,15 @@ class EmptyRows:
 
 
 def _unheard(line: int) -> None:
-    """Nobody counts them."""
+    """Ignore such a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A recorded workload. `speed` 2 plays it twice as fast; requests after `duration_s` of the run are left out.
+    """A recorded workload. `speed`: 2 plays it twice as fast. `duration_s`: requests after this time of the run are
+    left out.
 
-    The trace is repeated until `lasts_s`; inf: it is played once.
+    `lasts_s`: the trace is repeated until this time; with inf it is played once.
     """
 
     path: Path
@@ -123,10 +124,10 @@ class Trace:
     duration_s: float = math.inf
     lasts_s: float = math.inf
     on_empty: Callable[[int], None] = field(default=_unheard, compare=False)
-    """Called with the line of each row without prompt or answer."""
+    """Called with the line number of each row without prompt or answer."""
 
     def arrivals(self, seed: int) -> Iterator[Arrival]:
-        """The requests of one run, the first tick at 0. Raises TraceError."""
+        """The requests of one run. The first tick is at 0. Raises TraceError."""
         whose, jitter = Random(f"{seed} mix"), Random(f"{seed} jitter")
         until_s, begun = min(self.duration_s, self.lasts_s), 0.0
         while True:
@@ -153,10 +154,11 @@ class Trace:
                 )
             if math.isinf(self.lasts_s):
                 return
-            begun = at + (at - begun) / (count - 1)  # a mean gap later; a trace with a length has at least two requests
+            # the repetition starts a mean gap later; a trace that can be repeated has at least two requests
+            begun = at + (at - begun) / (count - 1)
 
     def at_rate(self, rate_per_s: float) -> Trace:
-        """The same trace, played faster or slower to reach this mean rate. Reads so much. Raises TraceError."""
+        """A copy that is played faster or slower, to have this mean rate. Reads the whole trace. Raises TraceError."""
         count, first, last = 0, math.nan, math.nan
         wanted = max(1.0, rate_per_s * self.duration_s)
         rows = self.rows() if math.isinf(wanted) else spread(self.rows(), self.format, Random("rate"))
@@ -171,16 +173,16 @@ class Trace:
         return replace(self, speed=rate_per_s * (last - first) / count)
 
     def faster(self, times: float) -> Trace:
-        """The same for the same duration, at a multiple of its rate: faster, and repeated from its start. Raises
+        """A copy of the same duration with a multiple of its rate: it is played faster, and repeated. Raises
         TraceError.
 
-        If it were only faster, a search over rates would see ever shorter overloads.
+        If it were only played faster, a search over rates would compare ever shorter overloads.
         """
         lasts_s = self._length_s() if math.isinf(self.lasts_s) else self.lasts_s
         return replace(self, speed=self.speed * times, lasts_s=lasts_s)
 
     def _length_s(self) -> float:
-        """Duration of the trace, with a mean gap after its last request; `duration_s` if that is sooner."""
+        """Duration of the trace in seconds, with a mean gap after its last request; at most `duration_s`."""
         count, start, last = 0, math.nan, math.nan
         for row in self.rows():
             start = start if count else self.format.start(row.at)
@@ -192,7 +194,7 @@ class Trace:
         return min(self.duration_s, (last - start) / self.speed * count / (count - 1))
 
     def rows(self) -> Iterator[TraceRow]:
-        """Every request that ran, as recorded. Raises TraceError."""
+        """All requests that had a prompt and an answer, as recorded. Raises TraceError."""
         for line, row in self.lines():
             if row.prompt_tokens > 0 and row.output_tokens > 0:
                 yield row
@@ -200,11 +202,13 @@ class Trace:
                 self.on_empty(line)
 
     def unread(self) -> tuple[str, ...]:
-        """Columns, or keys of the first object, that no row uses: names of models, sums, kinds of logs."""
+        """Columns, or keys of the first object, that are not used, such as names of models or sums."""
         return tuple(sorted(_names(_first_line(self.path).strip()) - FORMATS[self.format] - self.format.also))
 
     def lines(self) -> Iterator[tuple[int, TraceRow]]:
-        """Every row with its line, also of requests that failed when they were recorded. Raises TraceError."""
+        """(line number, row) of all requests, including those that failed when they were recorded. Raises
+        TraceError.
+        """
         start, before = None, -math.inf
         try:
             with self.path.open(newline="", encoding=ENCODING) as file:
