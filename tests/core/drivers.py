@@ -477,6 +477,7 @@ class Driver:
         assert pool.below_max == [r for r in pool.replicas.values() if r.in_flight < r.max_slots]
         assert all(r.slots <= r.max_slots and bool(r.slots) == bool(r.max_slots) for r in pool.replicas.values())
         assert pool.spare == sum(r.slots - r.in_flight for r in spare)
+        assert pool.places == sum(r.places for r in pool.replicas.values())
         meant = [r for r in pool.replicas.values() if not r.drained]
         assert pool.alive == any(r.breaker.state is not ReplicaState.DOWN for r in meant), "an ejection empties no pool"
         waiting = [live for live in self.controller.state.requests.values() if live.waiting and live.pool is pool]

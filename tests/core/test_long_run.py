@@ -82,12 +82,16 @@ class Fleet:
             self.over(attempt, AttemptResult(AttemptOutcome.CANCELLED))
 
     def look(self) -> None:
-        """The reads of metrics, `explain` and the log."""
+        """The reads of metrics, `explain` and the log; what a pool counts is the sum over its replicas."""
         self.controller.snapshot(self.now)
         self.controller.states()
         self.controller.quarantined(self.now)
         self.controller.suspects(self.now)
         self.controller.explain(a_request(10**9, self.controller.policy, self.now, tier="fast"), self.now)
+        for each in self.controller.state.fleet:
+            replicas = each.replicas.values()
+            assert each.places == sum(replica.places for replica in replicas)
+            assert each.spare == sum(max(0, replica.slots - replica.in_flight) for replica in replicas)
 
     # ---- what happens by itself
 
