@@ -44,7 +44,7 @@ def test_a_refusal_says_what_was_predicted_and_when_to_come_back() -> None:
     assert story.retry_after_s() == pytest.approx(1.0)
 
 
-def test_a_replica_on_which_it_would_be_in_time_is_taken_before_one_is_shed() -> None:
+def test_request_goes_to_a_replica_where_it_is_in_time_before_it_is_shed() -> None:
     replicas = ("r1", "r2", "r3", "r4", "r5", "r6")
     story, oracle = story_of(pool("p", *replicas, slots=9), STRICT, breach={"p": 1.0, "r3": 0.2})
     story.arrives("a").expect(dispatch("r3"))
@@ -74,7 +74,7 @@ def test_a_tier_without_objective_or_with_admission_off_is_not_asked_about() -> 
 # ---- shadow, exploration
 
 
-def test_in_shadow_it_is_sent_and_counted() -> None:
+def test_shadowed_refusal_is_sent_and_counted() -> None:
     shadow = tier("std", slo=SLO, admission=AdmissionSpec(AdmissionMode.SHADOW))
     story, _ = story_of(pool("p", "r1"), shadow, breach={"p": 0.9})
     story.arrives("a").expect(dispatch("r1"))
@@ -86,7 +86,7 @@ def explorers(share: float) -> Tier:
     return tier("std", slo=SLO, admission=AdmissionSpec(AdmissionMode.ENFORCE, 0.5, share))
 
 
-def test_a_share_of_the_doubtful_is_let_in() -> None:
+def test_share_of_doubtful_requests_is_admitted() -> None:
     story, oracle = story_of(
         pool("p", "r1", slots=9), explorers(0.01), breach={"p": 0.0}, draws=(0.5, 0.5, 0.009, 0.5, 0.01)
     )
@@ -99,7 +99,7 @@ def test_a_share_of_the_doubtful_is_let_in() -> None:
     assert not story.records["b"].explored
 
 
-def test_a_tier_of_which_nothing_was_let_in_for_a_second_gets_a_probe_in() -> None:
+def test_tier_without_admissions_for_a_second_gets_a_probe_admitted() -> None:
     story, oracle = story_of(pool("p", "r1", slots=9), explorers(1e-9), breach={"p": 0.9})
     story.arrives("probe").expect(dispatch("r1"))
     story.after(0.9).arrives("a").expect(refuse(Reason.PREDICTED), ended(Outcome.REFUSED))
@@ -107,7 +107,7 @@ def test_a_tier_of_which_nothing_was_let_in_for_a_second_gets_a_probe_in() -> No
     assert oracle.trusted
 
 
-def test_a_length_of_which_too_few_were_admitted_gets_a_doubtful_one_in() -> None:
+def test_rarely_admitted_prompt_length_gets_a_doubtful_request_admitted() -> None:
     story, oracle = story_of(pool("p", "r1", slots=99), STRICT, breach={"p": 0.0})
     for number in range(20):
         story.arrives(f"short {number}", prompt=100).expect(dispatch("r1"))
@@ -131,7 +131,7 @@ def test_long_prompts_are_as_welcome_as_others_where_tokens_count(value: Value, 
     story.arrives("long", prompt=5000).expect(dispatch("r1"))
 
 
-def test_a_tier_that_may_refuse_any_length_lets_no_doubtful_one_in() -> None:
+def test_tier_that_may_refuse_any_length_admits_no_doubtful_request() -> None:
     unfair = tier("std", slo=SLO, admission=ENFORCE, fairness=1.0)
     story, oracle = story_of(pool("p", "r1", slots=99), unfair, breach={"p": 0.0}, draws=(0.5,))
     for number in range(20):
@@ -144,7 +144,7 @@ def test_a_tier_that_may_refuse_any_length_lets_no_doubtful_one_in() -> None:
 # ---- once its turn has come
 
 
-def test_whose_turn_comes_too_late_is_not_sent() -> None:
+def test_queued_request_that_would_be_late_is_not_sent() -> None:
     story, oracle = story_of(pool("p", "r1"), STRICT)
     late(story)
     oracle.breach["p"] = 0.6
@@ -154,7 +154,7 @@ def test_whose_turn_comes_too_late_is_not_sent() -> None:
 
 
 @pytest.mark.parametrize(("breach", "sent"), [(0.05, True), (0.2, False)])
-def test_less_is_risked_for_one_that_others_wait_behind(breach: float, sent: bool) -> None:
+def test_request_with_others_behind_it_is_admitted_at_less_risk(breach: float, sent: bool) -> None:
     story, oracle = story_of(pool("p", "r1"), STRICT)
     late(story).arrives("b").expect()
     oracle.breach["p"] = breach
@@ -162,7 +162,7 @@ def test_less_is_risked_for_one_that_others_wait_behind(breach: float, sent: boo
     assert ("a" not in story.records) is sent
 
 
-def test_while_there_is_time_it_is_not_looked_at_again() -> None:
+def test_queued_request_is_not_forecast_again_while_there_is_time() -> None:
     story, oracle = story_of(pool("p", "r1"), tier("std", slo=Slo(ttft=(Objective(0.99, 9.0),)), admission=ENFORCE))
     story.arrives("running").arrives("a").whatever()
     oracle.breach["p"] = 1.0
@@ -170,9 +170,7 @@ def test_while_there_is_time_it_is_not_looked_at_again() -> None:
 
 
 @pytest.mark.parametrize(("ttft_s", "sent"), [(0.99, True), (1.01, False)])
-def test_whose_first_token_would_come_too_late_is_not_sent_however_little_probabilities_say(
-    ttft_s: float, sent: bool
-) -> None:
+def test_expected_ttft_decides_a_late_request_even_with_untrusted_forecasts(ttft_s: float, sent: bool) -> None:
     story, oracle = story_of(pool("p", "r1"), STRICT)
     oracle.trusted = False
     late(story)
@@ -185,7 +183,7 @@ def test_whose_first_token_would_come_too_late_is_not_sent_however_little_probab
 
 
 @pytest.mark.parametrize("trusted", [True, False])
-def test_nothing_is_sent_after_its_bound_however_little_is_known(trusted: bool) -> None:
+def test_request_is_not_sent_after_its_wait_bound_even_with_untrusted_forecasts(trusted: bool) -> None:
     story, oracle = story_of(pool("p", "r1"), STRICT)
     oracle.trusted = trusted
     story.arrives("running").arrives("a").whatever()
@@ -194,7 +192,7 @@ def test_nothing_is_sent_after_its_bound_however_little_is_known(trusted: bool) 
 
 
 @pytest.mark.parametrize("trusted", [True, False])
-def test_a_slot_that_comes_after_its_bound_and_before_its_alarm_is_not_for_it(trusted: bool) -> None:
+def test_slot_freed_between_wait_bound_and_alarm_is_not_given_to_the_late_request(trusted: bool) -> None:
     """With a late event loop the slot's release is told first."""
     story, oracle = story_of(pool("p", "r1"), STRICT)
     oracle.trusted = trusted
@@ -209,7 +207,7 @@ def test_a_slot_that_comes_after_its_bound_and_before_its_alarm_is_not_for_it(tr
     )
 
 
-def test_a_slot_that_comes_after_the_longest_wait_is_not_for_it_either() -> None:
+def test_slot_freed_after_the_longest_wait_is_not_given_to_the_late_request() -> None:
     story = play(policy(pool("p", "r1"), tier("std", timeouts=Timeouts(queue_s=0.5))))
     story.arrives("running").arrives("a").whatever()
     story.now = 0.501
@@ -234,7 +232,7 @@ def test_late_request_of_a_pool_removed_by_reload_is_refused() -> None:
     )
 
 
-def test_in_shadow_the_bound_ends_no_wait() -> None:
+def test_shadowed_wait_bound_ends_no_wait() -> None:
     patient = Timeouts(queue_s=5.0)
     story, _ = story_of(
         pool("p", "r1"), tier("std", slo=SLO, admission=AdmissionSpec(AdmissionMode.SHADOW), timeouts=patient)
@@ -274,25 +272,25 @@ def test_request_spilled_to_another_pool_is_no_probe_of_the_shedding_pool() -> N
     assert story.records["probe"].explored
 
 
-def test_a_pool_that_is_in_doubt_itself_takes_nothing() -> None:
+def test_pool_with_a_doubtful_forecast_takes_no_spilled_request() -> None:
     spilling(0.06)[0].arrives("a").expect(refuse(Reason.PREDICTED), ended(Outcome.REFUSED))
 
 
-def test_a_pool_with_little_free_takes_nothing() -> None:
+def test_pool_with_few_free_slots_takes_no_spilled_request() -> None:
     story, _ = spilling(0.0)
     for number in range(3):
         story.arrives(f"long{number}", prompt=900).expect(dispatch("l1"))
     story.arrives("a").expect(refuse(Reason.PREDICTED), ended(Outcome.REFUSED))
 
 
-def test_a_pool_takes_only_from_those_it_names() -> None:
+def test_pool_takes_spilled_requests_only_from_pools_it_names() -> None:
     spilling(0.0, spill=())[0].arrives("a").expect(refuse(Reason.PREDICTED), ended(Outcome.REFUSED))
 
 
 # ---- shorter answers
 
 
-def test_an_answer_is_held_so_short_that_it_is_in_time() -> None:
+def test_answer_is_capped_to_meet_its_objective() -> None:
     story, _ = degrading()
     cap = int(0.8 * (10.0 - 0.5) / 0.1)
     story.arrives("a", max_tokens=500).expect(dispatch("r1", max_tokens=cap, degraded=True))
@@ -300,22 +298,22 @@ def test_an_answer_is_held_so_short_that_it_is_in_time() -> None:
     assert (story.records["a"].degraded, story.records["a"].good) == (True, False), "we cut it short"
 
 
-def test_an_answer_that_ends_before_the_shorter_cap_is_as_good_as_any() -> None:
+def test_answer_that_ends_before_its_shortened_cap_is_good() -> None:
     story, _ = degrading()
     story.arrives("a", max_tokens=500).whatever().sent("a").first_token("a").finishes("a", output_tokens=20)
     assert story.records["a"].good
 
 
-def test_where_the_tier_does_not_allow_it_nothing_is_cut() -> None:
+def test_answer_is_not_capped_where_the_tier_does_not_allow_it() -> None:
     story, _ = degrading(allowed=False)
     story.arrives("a", max_tokens=500).expect(refuse(Reason.PREDICTED), ended(Outcome.REFUSED))
 
 
-def test_of_several_choices_none_is_cut() -> None:
+def test_answer_with_several_choices_is_not_capped() -> None:
     degrading()[0].arrives("a", max_tokens=500, choices=2).expect(refuse(Reason.PREDICTED), ended(Outcome.REFUSED))
 
 
-def test_answer_within_its_objective_is_not_cut() -> None:
+def test_answer_within_its_objective_is_not_capped() -> None:
     degrading()[0].arrives("a", max_tokens=90).expect(dispatch("r1", max_tokens=90, degraded=False))
 
 
@@ -331,7 +329,7 @@ def test_an_engine_that_is_behind_with_prompts_is_sent_no_more_until_it_has_read
     story.sent("a").first_token("a").expect(commit(), dispatch("r1", of="d"))
 
 
-def test_prompts_of_whole_answers_are_taken_for_read_when_they_should_be() -> None:
+def test_prompts_of_whole_answers_count_as_read_after_their_expected_time() -> None:
     story = play(policy(pool("p", "r1", slots=99), tier("std"))).observes("r1", sample())
     for name in ("a", "b", "c"):
         story.arrives(name, prompt=8000, stream=False)
@@ -340,7 +338,7 @@ def test_prompts_of_whole_answers_are_taken_for_read_when_they_should_be() -> No
     assert story.pool("p").in_flight == 4, "and none of them has ended"
 
 
-def test_prompts_that_are_read_make_room_as_ends_do_where_engines_are_behind() -> None:
+def test_read_prompts_free_places_as_ends_do_behind_a_prefill_backlog() -> None:
     story = play(policy(pool("p", "r1", slots=99), tier("std")))
     story.arrives("0", prompt=8000).arrives("1", prompt=8000).arrives("2", prompt=8000)
     story.observes("r1", sample()).whatever()
@@ -393,7 +391,7 @@ def sample(**facts: Any) -> Sample:
 # ---- an objective of its own
 
 
-def test_a_tightened_objective_is_what_it_is_judged_by_and_waits_for() -> None:
+def test_request_is_judged_by_its_tightened_objective() -> None:
     story, _ = story_of(pool("p", "r1"), STRICT)
     story.arrives("running").whatever()
     tight = SLO.tightened(0.3, None)

@@ -23,19 +23,19 @@ def running(**more: Any) -> Story:
     return play(rules).arrives("a", **WHOLE).sent("a").expect(dispatch("r1"))
 
 
-def test_its_first_token_has_a_deadline() -> None:
+def test_assembled_answer_has_a_first_token_deadline() -> None:
     story = running().at(19.999).expect()
     story.at(20.0).expect(refuse(Reason.TTFT_TIMEOUT), cancel())
     story.cancelled("a").expect(ended(Outcome.TIMEOUT))
 
 
-def test_its_silence_is_noticed() -> None:
+def test_silence_within_an_assembled_answer_is_noticed() -> None:
     story = running().at(2.0).first_token("a").expect(commit())
     story.at(7.0 + PROGRESS_EVERY_S - 0.001).expect()
     story.at(7.0 + PROGRESS_EVERY_S).expect(refuse(Reason.IDLE_TIMEOUT), cancel())
 
 
-def test_when_its_time_is_up_it_is_what_there_is() -> None:
+def test_assembled_answer_at_its_total_timeout_is_sent_as_far_as_it_got() -> None:
     story = running().at(2.0).first_token("a").whatever()
     for second in range(3, 100):
         story.at(float(second)).progress("a", second)
@@ -43,14 +43,14 @@ def test_when_its_time_is_up_it_is_what_there_is() -> None:
     story.cancelled("a").expect(ended(Outcome.CUT, output_tokens=99, good=False))
 
 
-def test_its_client_sees_no_first_token() -> None:
+def test_client_of_an_assembled_answer_sees_no_first_token() -> None:
     """So TTFT and TPOT do not judge it, and are not in its record."""
     slo = Slo(ttft=(Objective(0.99, 1.0),), e2e=(Objective(0.99, 50.0),))
     story = running(slo=slo).at(9.0).first_token("a").at(12.0).progress("a", 60).at(15.0).whatever()
     story.finishes("a", output_tokens=80).expect(ended(Outcome.OK, ttft_s=None, tpot_s=None, e2e_s=15.0, good=True))
 
 
-def test_its_prompt_counts_as_read_once_its_first_token_is_there() -> None:
+def test_prompt_of_an_assembled_answer_counts_as_read_at_its_first_token() -> None:
     story = running()
     assert story.replica("r1").unprefilled_tokens == 100
     story.at(3.0).first_token("a")
@@ -70,7 +70,7 @@ def test_assembled_answer_is_hedged_like_a_stream() -> None:
     story.sent("a").first_token("a", attempt=2).expect(commit(attempt=2), cancel(attempt=1))
 
 
-def test_one_of_which_nothing_is_seen_is_not() -> None:
+def test_whole_answer_of_which_nothing_is_seen_is_not_hedged() -> None:
     story = warmed(play(rules())).arrives("a", stream=False).sent("a").expect(dispatch("r1"))
     story.after(60.0).expect()
     assert story.controller.state.hedges.next_at() == math.inf

@@ -46,7 +46,7 @@ def one_by_one(story: Story, ends: tuple[AttemptOutcome, ...]) -> Story:
 
 
 @pytest.mark.parametrize("end", FAULTS)
-def test_failures_in_a_row_open_it(end: AttemptOutcome) -> None:
+def test_consecutive_failures_open_the_breaker(end: AttemptOutcome) -> None:
     made = breaker(ReplicaState.UP)
     for _ in range(HEALTH.failures - 1):
         made.ended(end, HEALTH, 0.0)
@@ -65,7 +65,7 @@ def test_end_without_news_of_health_leaves_the_breaker_unchanged(end: AttemptOut
     assert (made.state, made.failures) == (state, failures)
 
 
-def test_every_end_is_judged() -> None:
+def test_every_attempt_outcome_is_judged_by_the_breaker() -> None:
     for end in AttemptOutcome:
         Breaker().ended(end, HEALTH, 0.0)
     assert {*FAULTS, *NEUTRAL, AttemptOutcome.COMPLETE} == set(AttemptOutcome)
@@ -87,7 +87,7 @@ def test_every_end_is_judged() -> None:
         (ReplicaState.PROBING, "cooled", ReplicaState.PROBING),
     ],
 )
-def test_one_event_in_each_state(state: ReplicaState, event: str, then: ReplicaState) -> None:
+def test_breaker_transitions_for_each_event_and_state(state: ReplicaState, event: str, then: ReplicaState) -> None:
     made = breaker(state)
     if event == "cooled":
         made.cooled(HEALTH, 5.0)
@@ -98,7 +98,7 @@ def test_one_event_in_each_state(state: ReplicaState, event: str, then: ReplicaS
     assert made.state is then
 
 
-def test_a_success_or_a_passing_check_starts_the_count_anew() -> None:
+def test_success_or_passing_check_resets_the_failure_count() -> None:
     for forgive in (lambda b: b.ended(AttemptOutcome.COMPLETE, HEALTH, 0.0), lambda b: b.checked(True, HEALTH, 0.0)):
         made = breaker(ReplicaState.UP)
         for _ in range(10):
@@ -108,7 +108,7 @@ def test_a_success_or_a_passing_check_starts_the_count_anew() -> None:
         assert made.state is ReplicaState.UP
 
 
-def test_a_check_begun_before_a_failure_says_nothing_against_it() -> None:
+def test_check_begun_before_a_failure_does_not_reset_the_failure_count() -> None:
     """The replica answered the request, then died."""
     made = breaker(ReplicaState.UP)
     made.ended(AttemptOutcome.RESET, HEALTH, 2.0)
@@ -151,7 +151,7 @@ def test_breaker_stays_open_longer_after_each_failed_probe() -> None:
 # ---- in the controller
 
 
-def test_a_replica_that_is_down_gets_nothing() -> None:
+def test_replica_with_an_open_breaker_is_sent_no_requests() -> None:
     story = play(TWO).fails("r1")
     for name in ("a", "b", "c", "d"):
         story.arrives(name).expect(dispatch("r2"))
@@ -159,18 +159,18 @@ def test_a_replica_that_is_down_gets_nothing() -> None:
     assert story.replica("r1").state is ReplicaState.DOWN
 
 
-def test_failing_requests_open_it_without_any_check() -> None:
+def test_failing_requests_open_the_breaker_without_any_check() -> None:
     story = one_by_one(play(policy(pool("p", "r1"))), (AttemptOutcome.FAILED,) * 3)
     assert story.replica("r1").state is ReplicaState.DOWN
     story.arrives("b").expect(refuse(Reason.NO_REPLICAS), ended(Outcome.REFUSED))
 
 
-def test_a_thousand_client_errors_leave_it_closed() -> None:
+def test_thousand_client_errors_leave_the_breaker_closed() -> None:
     story = one_by_one(play(policy(pool("p", "r1"))), (AttemptOutcome.REJECTED, AttemptOutcome.BUSY) * 500)
     assert story.replica("r1").state is ReplicaState.UP
 
 
-def test_after_its_time_it_is_tried_with_one_request_at_a_time() -> None:
+def test_half_open_breaker_lets_one_request_at_a_time_through() -> None:
     story = play(policy(pool("p", "r1", slots=4))).fails("r1").expect_alarm(5.0)
     story.at(4.999).arrives("a").expect(refuse(Reason.NO_REPLICAS), ended(Outcome.REFUSED))
     story.at(5.0).arrives("b").expect(dispatch("r1"))
@@ -184,13 +184,13 @@ def test_after_its_time_it_is_tried_with_one_request_at_a_time() -> None:
     story.arrives("e").expect(dispatch("r1"))
 
 
-def test_a_probe_that_succeeds_lets_all_who_wait_in() -> None:
+def test_successful_probe_closes_the_breaker_for_queued_requests() -> None:
     story = play(policy(pool("p", "r1", slots=2))).fails("r1").at(5.0).arrives("a").arrives("b").arrives("c")
     story.expect(dispatch("r1", of="a"))
     story.finishes("a").expect(commit(), ended(Outcome.OK), dispatch("r1", of="b"), dispatch("r1", of="c"))
 
 
-def test_a_probe_that_fails_closes_the_door_for_another_while() -> None:
+def test_failed_probe_opens_the_breaker_again() -> None:
     story = play(policy(pool("p", "r1"))).fails("r1").at(6.0).arrives("a").arrives("b").whatever()
     story.at(7.0).finishes("a", AttemptOutcome.FAILED).expect(refuse(Reason.UPSTREAM_ERROR), ended(Outcome.ERROR))
     assert story.replica("r1").state is ReplicaState.DOWN
@@ -198,13 +198,13 @@ def test_a_probe_that_fails_closes_the_door_for_another_while() -> None:
     story.at(12.0).expect(dispatch("r1", of="b"))
 
 
-def test_a_passing_check_lets_those_who_wait_try_it_at_once() -> None:
+def test_passing_check_half_opens_the_breaker_at_once() -> None:
     story = play(policy(pool("p", "r1"))).arrives("a").arrives("b").first_token("a").fails("r1").whatever()
     story.finishes("a", AttemptOutcome.RESET).expect(refuse(Reason.UPSTREAM_ERROR), ended(Outcome.ERROR))
     story.recovers("r1").expect(dispatch("r1", of="b"))
 
 
-def test_answers_that_had_begun_before_it_opened_end_as_they_end() -> None:
+def test_answers_begun_before_the_breaker_opened_still_complete() -> None:
     story = play(policy(pool("p", "r1", slots=2))).arrives("a").arrives("b")
     story.first_token("a").first_token("b").fails("r1").whatever()
     story.finishes("a").expect(ended(Outcome.OK))
@@ -214,7 +214,7 @@ def test_answers_that_had_begun_before_it_opened_end_as_they_end() -> None:
     assert story.replica("r1").state is ReplicaState.UP
 
 
-def test_each_breaker_is_tried_in_its_own_time() -> None:
+def test_each_breaker_half_opens_at_its_own_time() -> None:
     story = play(policy(pool("p", "r1", "r2"))).fails("r1").at(3.0).fails("r2")
     story.expect_alarm(5.0)
     story.at(5.0).expect_alarm(8.0)
@@ -224,7 +224,7 @@ def test_each_breaker_is_tried_in_its_own_time() -> None:
     assert story.controller.wake_at() == float("inf")
 
 
-def test_a_scrape_alone_says_nothing_of_health() -> None:
+def test_scrape_alone_does_not_change_health() -> None:
     story = play(TWO).fails("r1").at(2.0).observes("r1", Sample(waiting=0, running=1))
     assert story.replica("r1").state is ReplicaState.DOWN
     assert story.replica("r1").sample == Sample(waiting=0, running=1)
@@ -236,7 +236,7 @@ def test_a_check_does_not_wipe_out_the_last_scrape() -> None:
     assert story.replica("r1").sample == Sample(waiting=3)
 
 
-def test_a_replica_nobody_knows_is_ignored() -> None:
+def test_observation_of_an_unknown_replica_is_ignored() -> None:
     play(TWO).fails("r9").expect()
 
 
@@ -261,7 +261,7 @@ def test_a_check_that_is_late_with_no_token_since_it_was_begun_is_a_failure() ->
     assert story.replica("r1").state is ReplicaState.DOWN
 
 
-def test_a_check_that_is_answered_with_an_error_is_a_failure_whatever_flows() -> None:
+def test_check_answered_with_an_error_is_a_failure_even_while_tokens_come() -> None:
     story = play(TWO).arrives("a").sent("a").at(1.0).first_token("a").whatever()
     for second in (2.0, 3.0, 4.0):
         story.at(second + 0.3).progress("a", 9).observes("r1", Sample(healthy=False, asked_at=second))

@@ -29,18 +29,18 @@ def after(*records: Record, slo: Slo = SLO, every_s: float = 0.1) -> ErrorBudget
     return budget
 
 
-def test_a_tier_that_missed_nothing_takes_half_as_much_again() -> None:
+def test_tier_without_misses_takes_half_more_risk() -> None:
     budget = after(*[GOOD] * 100)
     assert (budget.left, budget.threshold(0.5)) == (1.0, 0.75)
 
 
-def test_one_that_has_used_up_what_its_percentile_allows_takes_what_is_written() -> None:
+def test_tier_that_used_up_its_error_budget_takes_the_risk_of_its_policy() -> None:
     budget = after(*([answer(2.0)] + [GOOD] * 99) * 3)
     assert budget.left == pytest.approx(0.0, abs=0.1)
     assert budget.threshold(0.5) == pytest.approx(0.5, abs=0.03)
 
 
-def test_one_that_has_overdrawn_it_takes_half() -> None:
+def test_tier_that_overdrew_its_error_budget_takes_half_the_risk() -> None:
     assert after(*[GOOD, answer(2.0)] * 50).threshold(0.5) == 0.25
 
 
@@ -53,16 +53,16 @@ def test_one_that_has_overdrawn_it_takes_half() -> None:
         (answer(None, 1.0), 1.0),
     ],
 )
-def test_the_objective_that_has_used_most_decides(record: Record, left: float) -> None:
+def test_error_budget_is_that_of_the_objective_that_used_most(record: Record, left: float) -> None:
     assert after(*[record] * 100).left == left
 
 
-def test_few_answers_say_nothing() -> None:
+def test_few_answers_do_not_change_the_error_budget() -> None:
     budget = after(*[answer(5.0)] * int(MIN_ANSWERS - 5))
     assert (budget.left, budget.threshold(0.3)) == (None, 0.3)
 
 
-def test_refusals_and_errors_say_nothing() -> None:
+def test_refusals_and_errors_do_not_change_the_error_budget() -> None:
     refused = answer(5.0, outcome=Outcome.REFUSED)
     assert after(*[GOOD, refused] * 100, every_s=0.01).left == 1.0
 
@@ -75,7 +75,7 @@ def test_earlier_misses_leave_the_error_budget() -> None:
     assert budget.left > 0.0
 
 
-def test_answers_that_had_other_objectives_say_nothing() -> None:
+def test_answers_under_other_objectives_do_not_change_the_error_budget() -> None:
     budget = after(*[answer(2.0)] * 100)
     budget.count(Slo(ttft=(Objective(0.99, 9.0),)), GOOD, 100.0)
     assert budget.left == -1.0

@@ -19,7 +19,7 @@ def streaming(**how: object) -> Story:
 # ---- that go round in circles
 
 
-def test_an_answer_that_repeats_itself_is_cut() -> None:
+def test_answer_that_repeats_itself_is_cut() -> None:
     story = (
         streaming().at(5.0).progress("a", 50).repeats("a").expect(cut(Reason.REPETITION, prompt_tokens=100), cancel())
     )
@@ -39,7 +39,7 @@ def test_nothing_is_cut_for_a_client_that_has_left() -> None:
     streaming().leaves("a").whatever().repeats("a").expect()
 
 
-def test_nothing_is_cut_of_which_the_client_has_nothing() -> None:
+def test_answer_is_not_cut_before_the_client_has_any_of_it() -> None:
     play(RULES).arrives("a").sent("a").whatever().repeats("a").expect()
 
 
@@ -71,7 +71,7 @@ def begun(story: Story, *names: str) -> Story:
     return story
 
 
-def test_where_others_wait_an_answer_that_goes_on_and_on_is_cut() -> None:
+def test_unusually_long_answer_is_cut_while_requests_wait() -> None:
     story = begun(after_many(), "a", "b").arrives("c").whatever()
     story.progress("a", 70).expect().progress("a", 100).expect(cut(Reason.OUTPUT_LENGTH), cancel())
     story.cancelled("a").whatever()
@@ -80,11 +80,11 @@ def test_where_others_wait_an_answer_that_goes_on_and_on_is_cut() -> None:
     assert story.pool("p").queued == 0
 
 
-def test_in_an_idle_pool_it_may_go_on() -> None:
+def test_unusually_long_answer_is_not_cut_in_an_idle_pool() -> None:
     begun(after_many(), "a").progress("a", 3000).expect()
 
 
-def test_so_it_may_where_the_tier_does_not_watch() -> None:
+def test_unusually_long_answer_is_not_cut_where_the_tier_does_not_watch() -> None:
     rules = policy(pool("p", "r1", slots=2), tier("std"))
     begun(after_many(rules), "a", "b").progress("a", 3000).expect()
 

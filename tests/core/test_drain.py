@@ -28,25 +28,25 @@ def test_a_drained_replica_gets_nothing_new_and_finishes_what_it_has() -> None:
     assert story.replica("r1").state is ReplicaState.UP
 
 
-def test_those_who_wait_for_a_pool_that_is_drained_go_to_another_one() -> None:
+def test_queued_requests_of_a_drained_pool_move_to_another() -> None:
     story = play(policy(pool("p", "r1"), pool("q", "s1"))).arrives("a").arrives("b").whatever()
     story.drains("r1").expect(dispatch("s1", of="b"))
     story.arrives("c").whatever()
     story.finishes("a").expect(commit(), ended(Outcome.OK))
 
 
-def test_with_all_drained_there_is_nobody_and_those_who_wait_stay() -> None:
+def test_queued_requests_stay_when_every_replica_is_drained() -> None:
     story = play(policy(pool("p", "r1"))).arrives("a").arrives("b").whatever().drains("r1").expect()
     story.arrives("c").expect(refuse(Reason.NO_REPLICAS), ended(Outcome.REFUSED))
     story.finishes("a").whatever().drains("r1", on=False).expect(dispatch("r1", of="b"))
 
 
-def test_a_retry_does_not_go_to_one_that_is_drained() -> None:
+def test_retry_does_not_go_to_a_drained_replica() -> None:
     story = play(TWO).drains("r2").arrives("a").expect(dispatch("r1"))
     story.finishes("a", AttemptOutcome.UNREACHABLE).expect(refuse(Reason.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR))
 
 
-def test_one_that_is_out_is_not_tried_once_it_is_drained_or_down() -> None:
+def test_ejected_replica_is_not_probed_while_drained_or_down() -> None:
     for leave in (lambda story: story.drains("r3"), lambda story: story.fails("r3")):
         story, traffic, out_at = out_of_six(per_s=45.0)
         traffic.until(out_at + 6.0)
@@ -69,7 +69,7 @@ def test_a_reload_that_keeps_its_name_keeps_it_drained_even_at_another_url() -> 
     assert story.replica("r1").state is ReplicaState.UP, "one that was gone is another one"
 
 
-def test_twice_is_once_and_of_strangers_nothing_is_known() -> None:
+def test_draining_is_idempotent_and_ignores_unknown_replicas() -> None:
     story = play(TWO).drains("r1").drains("r1").drains("r9").drains("r2", on=False)
     assert [story.replica(r).state for r in ("r1", "r2")] == [ReplicaState.DRAINED, ReplicaState.UP]
 
@@ -88,11 +88,11 @@ def test_a_replica_that_recovers_is_given_its_slots_over_half_a_minute() -> None
     assert slots() == (2, 3, 6, 10, 13, 16, 20)
 
 
-def test_there_is_always_one_slot() -> None:
+def test_slow_start_leaves_at_least_one_slot() -> None:
     assert slots(slots=3) == (1, 1, 1, 1, 2, 2, 3)
 
 
-def test_no_herd_when_a_pool_comes_back_its_queue_drains_at_the_pace_of_the_ramp() -> None:
+def test_queue_of_a_recovered_pool_drains_at_the_pace_of_slow_start() -> None:
     story = play(policy(pool("p", "r1", "r2", slots=10, queue_limit=1000, health=SLOWLY)))
     for n in range(20):
         story.arrives(f"old{n}")
@@ -115,7 +115,7 @@ def test_no_herd_when_a_pool_comes_back_its_queue_drains_at_the_pace_of_the_ramp
     assert not story.pool("p").queued
 
 
-def test_at_the_start_of_the_process_all_have_their_slots_and_one_that_a_reload_adds_has_not() -> None:
+def test_slow_start_applies_to_replicas_added_by_a_reload_but_not_at_start() -> None:
     rules = policy(pool("p", "r1", slots=10, health=SLOWLY))
     story = play(rules).at(1.0)
     assert story.replica("r1").slots == 10
@@ -125,6 +125,6 @@ def test_at_the_start_of_the_process_all_have_their_slots_and_one_that_a_reload_
     assert [story.replica(r).slots for r in ("r1", "r2", "s1")] == [10, 10, 10]
 
 
-def test_without_slow_start_it_has_them_at_once() -> None:
+def test_recovered_replica_has_all_slots_at_once_without_slow_start() -> None:
     story = play(policy(pool("p", "r1", slots=10, health=QUIET))).drains("r1").drains("r1", on=False)
     assert story.replica("r1").slots == 10

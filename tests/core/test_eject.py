@@ -18,7 +18,7 @@ from .playbook import play
 from .steady import Traffic, fleet, state
 
 
-def test_one_that_takes_three_times_as_long_is_ejected_within_fifteen_seconds() -> None:
+def test_replica_three_times_as_slow_is_ejected_within_fifteen_seconds() -> None:
     story = play(fleet(6))
     traffic = Traffic(story, per_s=30.0)
     traffic.until(20.0)
@@ -33,7 +33,7 @@ def test_one_that_takes_three_times_as_long_is_ejected_within_fifteen_seconds() 
     assert all(state(story, f"r{n}") is ReplicaState.UP for n in (1, 2, 4, 5, 6))
 
 
-def test_one_that_is_twelve_times_as_slow_is_ejected_before_much_of_it_has_come() -> None:
+def test_replica_twelve_times_as_slow_is_ejected_before_its_answers_end() -> None:
     story = play(fleet(6, slots=64))
     traffic = Traffic(story, per_s=30.0, ttft_s=0.5)
     traffic.until(20.0)
@@ -42,7 +42,7 @@ def test_one_that_is_twelve_times_as_slow_is_ejected_before_much_of_it_has_come(
     assert state(story, "r3") is ReplicaState.EJECTED
 
 
-def test_requests_that_were_called_off_count_as_well() -> None:
+def test_cancelled_requests_count_for_ejection() -> None:
     """Hedges and timeouts do not hide the slowness of the replica that they avoid."""
     story = play(fleet(5, stall_s=1e6))
     for number in range(600):
@@ -63,7 +63,7 @@ def test_attempt_cancelled_early_does_not_move_the_severity() -> None:
     assert (score.mean, score.seen) == (0.5, 1.0)
 
 
-def test_one_slow_answer_proves_nothing() -> None:
+def test_one_slow_answer_ejects_no_replica() -> None:
     score = Severity()
     for _ in range(20):
         score.add(0.0)
@@ -71,7 +71,7 @@ def test_one_slow_answer_proves_nothing() -> None:
     assert 0.0 < score.mean < 0.3
 
 
-def test_slow_tokens_alone_are_enough() -> None:
+def test_slow_tokens_alone_eject_a_replica() -> None:
     story = play(fleet(5))
     for number in range(400):
         story.at(number * 0.1).whatever().arrives(f"q{number}")
@@ -82,7 +82,7 @@ def test_slow_tokens_alone_are_enough() -> None:
     assert story.replica("r4").health.out == "slow-itl"
 
 
-def test_long_answers_show_it_long_before_they_end() -> None:
+def test_slow_replica_is_ejected_long_before_its_long_answers_end() -> None:
     story = play(fleet(5, slots=200))
     streams: list[tuple[str, str, float]] = []
     for number in range(800):
@@ -101,7 +101,7 @@ def test_long_answers_show_it_long_before_they_end() -> None:
     assert not story.records, "none has ended"
 
 
-def test_a_pool_that_slows_down_together_loses_nobody() -> None:
+def test_no_replica_is_ejected_when_the_whole_pool_slows_down() -> None:
     story = play(fleet(6))
     traffic = Traffic(story, per_s=30.0, spread=0.5)
     traffic.until(20.0)
@@ -111,7 +111,7 @@ def test_a_pool_that_slows_down_together_loses_nobody() -> None:
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_of_two_nobody_can_say_which_is_the_odd_one(replicas: int) -> None:
+def test_no_replica_of_a_pool_of_two_is_ejected(replicas: int) -> None:
     story = play(fleet(replicas))
     traffic = Traffic(story, per_s=20.0)
     traffic.times["r1"] = 5.0
@@ -152,11 +152,11 @@ def test_without_ejection_nobody_is_ejected_and_switching_it_off_takes_all_back(
 @pytest.mark.parametrize(
     ("replicas", "most"), [(1, 1), (3, 1), (4, 1), (7, 1), (8, 2), (9, 2), (19, 2), (20, 2), (30, 3), (100, 10)]
 )
-def test_so_many_may_be_out_for_slowness(replicas: int, most: int) -> None:
+def test_ejections_are_capped_at_a_share_of_the_pool(replicas: int, most: int) -> None:
     assert most_slow(replicas, 0.1) == most
 
 
-def test_the_slowest_goes_first_and_the_cap_holds() -> None:
+def test_slowest_replica_is_ejected_first_and_the_cap_holds() -> None:
     story = play(fleet(7))
     traffic = Traffic(story, per_s=35.0)
     traffic.until(20.0)
@@ -165,7 +165,7 @@ def test_the_slowest_goes_first_and_the_cap_holds() -> None:
     assert [n for n in range(1, 8) if state(story, f"r{n}") is ReplicaState.EJECTED] == [5]
 
 
-def test_with_less_than_half_well_the_slow_are_used_all_the_same() -> None:
+def test_ejected_replicas_are_used_when_less_than_half_the_pool_is_well() -> None:
     story = play(fleet(6))
     traffic = Traffic(story, per_s=30.0)
     traffic.times["r3"] = 3.0
@@ -197,7 +197,7 @@ def test_no_ejection_empties_a_pool_and_the_cap_holds(
     _minute(replicas, slowdown, max_share, panic, seed)
 
 
-def test_a_minute_of_any_latencies_ejects_some() -> None:
+def test_some_minute_of_any_latencies_ejects_a_replica() -> None:
     assert _minute(32, 1.05, 0.5, 0.5, 1) > 0, "what holds whatever happens would hold of nothing"
 
 

@@ -25,7 +25,7 @@ def test_committed_answer_of_a_failing_replica_goes_on() -> None:
     story.finishes("a").expect(ended(Outcome.OK))
 
 
-def test_one_that_requests_have_found_down_is_believed_when_a_check_fails_too() -> None:
+def test_one_failed_check_suffices_for_a_replica_that_failed_requests() -> None:
     rules = policy(pool("p", "r1", slots=4))
     story = play(rules).arrives("a", stream=False).arrives("b").arrives("c").arrives("d").whatever()
     for name in ("b", "c", "d"):
@@ -54,17 +54,17 @@ def test_late_answer_of_a_cancelled_attempt_is_not_shown() -> None:
     story.finishes("a").expect(dispatch("r2"))
 
 
-def test_the_other_of_two_attempts_goes_on_alone() -> None:
+def test_duplicate_goes_on_after_the_attempt_at_a_down_replica_is_cancelled() -> None:
     story = waiting_at_r1(stream=True).hedges("a", "r2").sent("a").whatever().fails("r1").expect(cancel(attempt=1))
     story.cancelled("a", attempt=1).expect().first_token("a", attempt=2).expect(commit(attempt=2))
 
 
-def test_when_the_other_fails_first_it_is_tried_no_more() -> None:
+def test_request_is_not_retried_after_its_duplicate_failed_too() -> None:
     story = waiting_at_r1(stream=True).hedges("a", "r2").sent("a").whatever().fails("r1").expect(cancel(attempt=1))
     story.finishes("a", AttemptOutcome.FAILED, attempt=2).expect()
     story.cancelled("a", attempt=1).expect(refuse(Reason.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR, attempts=2))
 
 
-def test_a_check_that_passes_gives_up_nothing() -> None:
+def test_passing_check_gives_up_no_attempt() -> None:
     story = waiting_at_r1().fails("r1", times=2).recovers("r1").fails("r1", times=2).expect()
     story.observes("r1", Sample(waiting=3)).expect()

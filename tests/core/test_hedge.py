@@ -60,17 +60,17 @@ def denied(story: Story) -> dict[str, int]:
 
 
 class TestLate:
-    def test_past_the_quantile_it_is_sent_to_another_replica(self) -> None:
+    def test_request_is_duplicated_once_its_ttft_quantile_has_passed(self) -> None:
         story = warmed(play(rules())).arrives("a").sent("a").expect(dispatch("r1"))
         story.after(0.97).expect()
         story.after(0.05).expect(dispatch("r2"))
 
-    def test_the_clock_starts_when_it_is_sent(self) -> None:
+    def test_hedge_clock_starts_when_the_request_is_sent(self) -> None:
         story = warmed(play(rules())).arrives("a").after(30.0).expect(dispatch("r1"))
         story.sent("a").after(0.97).expect()
         story.after(0.05).expect(dispatch("r2"))
 
-    def test_sent_again_on_another_connection_it_is_drawn_once(self) -> None:
+    def test_request_sent_again_on_another_connection_is_drawn_for_the_holdout_once(self) -> None:
         """The replica closes an idle connection while the request is being sent on it."""
         story = warmed(play(rules(Hedge(holdout=0.5, budget=1.0)), 0.0)).arrives("held")
         for _ in range(2):
@@ -78,7 +78,7 @@ class TestLate:
         (of,) = story.controller.snapshot(story.now).hedged_tiers
         assert of.held == MIN_SAMPLES + 1
 
-    def test_the_clock_is_not_set_by_whoever_looks(self) -> None:
+    def test_reading_ttft_quantiles_does_not_change_them(self) -> None:
         """Journals do not contain reads, so a replay would differ otherwise."""
         found = []
         for looks in (False, True):
@@ -90,31 +90,31 @@ class TestLate:
             found.append(first_tokens.quantile(7, 0.95, 11.0))
         assert found[0] == found[1] == pytest.approx(9.6, rel=0.02)
 
-    def test_a_first_token_stops_the_clock(self) -> None:
+    def test_first_token_stops_the_hedge_clock(self) -> None:
         story = warmed(play(rules())).arrives("a").sent("a").after(0.5).first_token("a").whatever()
         story.after(60.0).expect()
 
-    def test_no_clock_is_set_before_there_are_samples_enough(self) -> None:
+    def test_request_is_not_hedged_before_there_are_enough_samples(self) -> None:
         late(warmed(play(rules()), n=MIN_SAMPLES - 1)).after(60.0).expect()
 
-    def test_only_once(self) -> None:
+    def test_request_is_hedged_only_once(self) -> None:
         late(warmed(play(rules(ALWAYS, "r1", "r2", "r3")))).expect(dispatch("r2")).sent("a").after(60.0).expect()
 
-    def test_a_tier_without_hedging_has_no_clock(self) -> None:
+    def test_request_of_a_tier_without_hedging_is_not_hedged(self) -> None:
         late(warmed(play(rules(None)))).after(60.0).expect()
 
-    def test_the_quantile_is_the_tiers(self) -> None:
+    def test_hedge_quantile_is_that_of_the_tier(self) -> None:
         story = play(rules(Hedge(quantile=0.75, holdout=0.0, budget=1.0)))
         warmed(warmed(story, 1.0, n=10), 0.6)  # 12 of 60 took long, and .8 is between the two
         story.arrives("a").sent("a").expect(dispatch("r1")).after(0.5).expect(dispatch("r2"))
 
-    def test_long_prompts_are_late_later(self) -> None:
+    def test_long_prompt_is_hedged_later_than_a_short_one(self) -> None:
         story = warmed(warmed(play(rules()), 0.1, prompt=100), 3.0, prompt=10_000)
         story.arrives("long", prompt=9000).sent("long").expect(dispatch("r1"))
         story.after(2.9).expect()
         story.after(0.2).expect(dispatch("r2"))
 
-    def test_a_length_with_few_samples_leans_on_the_others(self) -> None:
+    def test_prompt_length_with_few_samples_uses_those_of_other_lengths(self) -> None:
         story = warmed(warmed(play(rules()), 0.5, n=100), 4.0, n=10, prompt=10_000)
         expected(story.arrives("long", prompt=9000).expect(dispatch("r1")), 0.1).sent("long")
         # 10 samples, where 50 would count alone; the p95 of all 110 is .5 s: exp(.2 ln 4 + .8 ln .5) = .76.
@@ -138,45 +138,45 @@ class TestLate:
 
 class TestNever:
     @pytest.mark.parametrize("how", [{"stream": False}, {"choices": 2}])
-    def test_answers_of_a_kind(self, how: dict[str, Any]) -> None:
+    def test_answers_that_cannot_be_hedged_are_sent_once(self, how: dict[str, Any]) -> None:
         late(warmed(play(rules())), **how).after(60.0).expect()
 
-    def test_the_holdout(self) -> None:
+    def test_request_in_the_holdout_is_not_hedged_but_counted(self) -> None:
         story = warmed(play(rules(Hedge(holdout=1.0, budget=1.0))))
         late(story).after(60.0).expect()
         (of,) = story.controller.snapshot(story.now).hedged_tiers
         assert of.held == MIN_SAMPLES + 1
 
-    def test_after_a_retry(self) -> None:
+    def test_retried_request_is_not_hedged(self) -> None:
         story = warmed(play(rules())).arrives("a").sent("a").expect(dispatch("r1"))
         story.finishes("a", AttemptOutcome.BUSY).expect(dispatch("r2")).sent("a").after(60.0).expect()
 
-    def test_after_it_was_refused(self) -> None:
+    def test_request_refused_at_its_ttft_timeout_cancels_both_attempts(self) -> None:
         timeouts = Timeouts(NEVER_TOO_LATE.queue_s, 0.5, NEVER_TOO_LATE.idle_s, NEVER_TOO_LATE.total_s)
         story = warmed(play(rules(timeouts=timeouts)), 0.4).arrives("a").sent("a").expect(dispatch("r1"))
         story.after(0.43).expect(dispatch("r2")).sent("a")
         story.after(0.6).expect(refuse(Reason.TTFT_TIMEOUT), cancel(attempt=1), cancel(attempt=2))
 
-    def test_once_its_tier_hedges_no_more(self) -> None:
+    def test_request_is_not_hedged_after_a_reload_switches_hedging_off(self) -> None:
         story = warmed(play(rules())).configured(rules(None)).arrives("a").sent("a").expect(dispatch("r1"))
         story.after(60.0).expect()
 
-    def test_a_reload_between_attempt_and_duplicate_keeps_to_the_old_tier(self) -> None:
+    def test_reload_between_attempt_and_duplicate_keeps_the_old_tier(self) -> None:
         story = warmed(play(rules())).arrives("a").sent("a").configured(rules(None)).expect(dispatch("r1"))
         story.after(1.02).expect(dispatch("r2"))
 
-    def test_to_a_pool_that_is_gone(self) -> None:
+    def test_no_duplicate_goes_to_a_removed_pool(self) -> None:
         story = warmed(play(rules())).arrives("a").sent("a").expect(dispatch("r1"))
         story.configured(policy(pool("q", "s1"), tier("std", hedge=ALWAYS))).after(60.0).expect()
 
 
 class TestDenied:
-    def test_when_the_share_of_requests_is_used_up(self) -> None:
+    def test_hedge_is_denied_once_the_share_of_requests_is_used_up(self) -> None:
         story = warmed(play(rules(Hedge(holdout=0.0, budget=0.01))))
         late(story).after(9.0).expect()
         assert denied(story) == {HedgeDenied.BUDGET: 1}
 
-    def test_when_the_share_of_prompt_tokens_is_used_up(self) -> None:
+    def test_hedge_is_denied_once_the_share_of_prompt_tokens_is_used_up(self) -> None:
         story = warmed(warmed(play(rules()), 1.0, prompt=100), 1.0, prompt=60_000)
         story.configured(rules(Hedge(holdout=0.0, budget=0.001)))
         story.controller.state.hedges.of_tier(story.controller.policy.tiers["std"]).tokens = 50.0
@@ -185,30 +185,30 @@ class TestDenied:
         late(story, "next", prompt=100).expect()
         assert denied(story) == {HedgeDenied.TOKENS: 1}
 
-    def test_when_half_of_what_it_shares_with_retries_is_used_up(self) -> None:
+    def test_hedge_is_denied_once_half_of_the_shared_retry_budget_is_used_up(self) -> None:
         story = warmed(play(rules(Hedge(holdout=0.0, budget=0.9), retry=Retry(0.0))))
         story.controller.state.extra.left = 3.0
         late(story).expect()
         assert denied(story) == {HedgeDenied.SHARED: 1}
 
-    def test_when_others_wait(self) -> None:
+    def test_hedge_is_denied_while_requests_wait_in_the_queue(self) -> None:
         story = warmed(play(rules(slots=1))).arrives("a").sent("a").arrives("b").arrives("c").whatever()
         story.after(1.02).expect()
         assert denied(story) == {HedgeDenied.QUEUE: 1}
 
-    def test_when_slots_are_in_use(self) -> None:
+    def test_hedge_is_denied_while_most_slots_are_in_use(self) -> None:
         story = warmed(play(rules(slots=5)))
         for n in range(8):
             story.arrives(f"b{n}").whatever()
         late(story.arrives("a").whatever().finishes("a").whatever(), "c")
         assert denied(story) == {HedgeDenied.BUSY: 1}
 
-    def test_when_no_other_replica_is_there(self) -> None:
+    def test_hedge_is_denied_without_another_replica(self) -> None:
         story = warmed(play(rules(ALWAYS, "r1")))
         late(story).expect()
         assert denied(story) == {HedgeDenied.NO_REPLICA: 1}
 
-    def test_when_the_kv_cache_is_full(self) -> None:
+    def test_hedge_is_denied_where_the_kv_cache_is_nearly_full(self) -> None:
         story = warmed(play(rules()))
         story.observes("r2", Sample(running=1, waiting=0, kv_fraction=0.9)).whatever()
         target = story.controller.state.fleet.replica("r2")
@@ -218,14 +218,14 @@ class TestDenied:
         assert denied(story) == {HedgeDenied.KV: 1}
         target.held_tokens = 0
 
-    def test_when_a_replica_broke_off_with_it(self) -> None:
+    def test_hedge_is_denied_to_a_request_that_broke_a_replica(self) -> None:
         story = warmed(play(rules(ALWAYS, "r1", "r2", "r3")))
         story.arrives("x").sent("x").finishes("x", AttemptOutcome.RESET, body_hash=7)
         story.sent("x").finishes("x", AttemptOutcome.FAILED).whatever()
         late(story, body_hash=7)
         assert denied(story) == {HedgeDenied.SUSPECT: 1}
 
-    def test_when_duplicates_lose_until_it_has_rested(self) -> None:
+    def test_hedges_are_denied_for_a_while_after_duplicates_kept_losing(self) -> None:
         story = warmed(play(rules()))
         for n in range(LAST_HEDGES):
             name = f"l{n}"
@@ -238,7 +238,7 @@ class TestDenied:
 
 
 class TestBudget:
-    def test_a_share_of_the_requests_may_be_sent_twice(self) -> None:
+    def test_hedge_budget_allows_a_share_of_the_requests(self) -> None:
         story = warmed(play(rules(Hedge(holdout=0.0, budget=0.05))), n=100)
         issued = 0
         for n in range(200):
@@ -251,7 +251,7 @@ class TestBudget:
         # Of 300 requests, and the budget was not full when the first was late.
         assert issued <= 15
 
-    def test_no_more_than_so_many_are_saved_up(self) -> None:
+    def test_hedge_budget_saves_up_no_more_than_its_burst(self) -> None:
         story = warmed(play(rules()), n=100)
         (of,) = story.controller.snapshot(story.now).hedged_tiers
         assert of.requests_left == BURST
@@ -262,7 +262,7 @@ class TestRaces:
     def hedged(self) -> Story:
         return late(warmed(play(rules()))).expect(dispatch("r2")).sent("a")
 
-    def test_the_duplicate_wins(self) -> None:
+    def test_duplicate_with_the_first_token_is_committed(self) -> None:
         story = (
             self.hedged()
             .after(0.1)
@@ -273,26 +273,26 @@ class TestRaces:
             ended(Outcome.OK, replica="r2", attempts=2, hedged=HedgeResult.WON)
         )
 
-    def test_the_duplicate_loses(self) -> None:
+    def test_duplicate_without_the_first_token_is_cancelled(self) -> None:
         story = self.hedged().first_token("a", 1).expect(commit(attempt=1, hedged=HedgeResult.LOST), cancel(attempt=2))
         story.cancelled("a", 2).finishes("a", attempt=1, output_tokens=5).expect(
             ended(Outcome.OK, replica="r1", attempts=2, hedged=HedgeResult.LOST)
         )
 
-    def test_both_fail(self) -> None:
+    def test_request_fails_when_both_attempts_fail(self) -> None:
         story = (
             self.hedged().finishes("a", AttemptOutcome.FAILED, attempt=1).finishes("a", AttemptOutcome.RESET, attempt=2)
         )
         story.expect(refuse(Reason.UPSTREAM_ERROR), ended(Outcome.ERROR, hedged=HedgeResult.FAILED))
 
-    def test_the_first_token_comes_in_the_tick_in_which_the_clock_rings(self) -> None:
+    def test_first_token_in_the_tick_of_the_hedge_clock_prevents_a_duplicate(self) -> None:
         story = warmed(play(rules())).arrives("a").sent("a").expect(dispatch("r1")).after(0.9)
         rings_at = story.controller.wake_at()
         story.now = rings_at
         story.first_token("a").expect(commit(attempt=1))
         story.wakes().expect()
 
-    def test_both_have_it_in_the_same_tick(self) -> None:
+    def test_one_attempt_is_committed_when_both_have_a_first_token_in_one_tick(self) -> None:
         story = (
             self.hedged()
             .first_token("a", 2)
@@ -301,18 +301,18 @@ class TestRaces:
         )
         story.finishes("a", attempt=1).finishes("a", attempt=2).expect(ended(Outcome.OK, replica="r2"))
 
-    def test_both_end_in_the_same_tick(self) -> None:
+    def test_request_ends_once_when_both_attempts_end_in_one_tick(self) -> None:
         story = self.hedged().first_token("a", 1).finishes("a", attempt=1).finishes("a", attempt=2)
         story.expect(commit(attempt=1), cancel(attempt=2), ended(Outcome.OK, replica="r1"))
 
-    def test_the_client_leaves_while_the_duplicate_connects(self) -> None:
+    def test_client_that_leaves_while_the_duplicate_connects_cancels_both(self) -> None:
         story = (
             late(warmed(play(rules()))).expect(dispatch("r2")).leaves("a").expect(cancel(attempt=1), cancel(attempt=2))
         )
         story.cancelled("a", 1).cancelled("a", 2).expect(ended(Outcome.ABANDONED))
         assert [story.replica(name).in_flight for name in ("r1", "r2")] == [0, 0]
 
-    def test_the_duplicate_is_refused_a_connection(self) -> None:
+    def test_first_attempt_goes_on_after_the_duplicate_cannot_connect(self) -> None:
         story = (
             late(warmed(play(rules())))
             .expect(dispatch("r2"))
@@ -321,14 +321,14 @@ class TestRaces:
         )
         story.first_token("a", 1).expect(commit(attempt=1, hedged=HedgeResult.LOST))
 
-    def test_the_duplicate_fails_when_the_time_of_the_first_is_up(self) -> None:
+    def test_request_past_its_ttft_timeout_is_refused_when_its_duplicate_fails(self) -> None:
         timeouts = Timeouts(ttft_s=10.0)
         story = late(warmed(play(rules(timeouts=timeouts)))).expect(dispatch("r2")).after(5.0).sent("a")
         story.after(7.0).expect()  # the duplicate has its own time
         story.finishes("a", AttemptOutcome.RESET, attempt=2).after(0.0)
         story.expect(refuse(Reason.TTFT_TIMEOUT), cancel(attempt=1))
 
-    def test_the_replica_of_the_first_goes_down(self) -> None:
+    def test_duplicate_goes_on_after_the_first_replica_goes_down(self) -> None:
         story = self.hedged().fails("r1").expect(cancel(attempt=1)).cancelled("a", 1).expect()
         story.first_token("a", 2).expect(commit(attempt=2, hedged=HedgeResult.WON))
 
@@ -341,7 +341,7 @@ class TestWhatIsTold:
         assert (of.wasted_prompt_tokens, of.wasted_output_tokens) == (300, 7)
         assert dict(of.outcomes) == {"won": 1, "lost": 0, "failed": 0}
 
-    def test_how_long_first_tokens_take_by_length(self) -> None:
+    def test_snapshot_shows_ttft_thresholds_by_prompt_length(self) -> None:
         story = warmed(play(rules()), 1.0, prompt=100)
         (of,) = story.controller.snapshot(story.now).hedged_pools
         (threshold,) = of.thresholds
@@ -349,7 +349,7 @@ class TestWhatIsTold:
         assert threshold.p95_s == pytest.approx(1.0, rel=0.02)
         assert of.won is None
 
-    def test_nothing_of_pools_and_tiers_that_are_gone(self) -> None:
+    def test_snapshot_shows_no_hedging_of_removed_pools_and_tiers(self) -> None:
         story = late(warmed(play(rules()))).whatever().configured(policy(pool("q", "s1"), tier("other", hedge=ALWAYS)))
         snapshot = story.controller.snapshot(story.now)
         assert (snapshot.hedged_pools, snapshot.hedged_tiers) == ((), ())
@@ -388,7 +388,7 @@ class TestCached:
         late(story, "turn", prompt=4000, prompt_bytes=16_000, prefix=self.SAID).expect(dispatch("r2"))
         assert hedges.tokens == pytest.approx(before - 100, abs=100)
 
-    def test_cached_prompt_is_late_as_early_as_a_short_one(self) -> None:
+    def test_cached_prompt_is_hedged_as_early_as_a_short_one(self) -> None:
         story = warmed(self.begun(), 5.0, prompt=4000)
         story.arrives("turn", prompt=4000, prompt_bytes=16_000, prefix=self.SAID).sent("turn").expect(dispatch("r1"))
         story.after(0.9).expect()

@@ -43,7 +43,7 @@ def test_request_displaced_by_a_more_urgent_tier_is_labelled_a_miss() -> None:
     assert oracle.labels == [("judged", 2, True)]
 
 
-def test_only_a_request_that_waits_and_is_refused_has_waited_in_vain() -> None:
+def test_only_a_queued_and_refused_request_counts_as_waited_in_vain() -> None:
     lower = tier("low", slo=SLO, admission=ENFORCE, priority=1)
     story, oracle = story_of(pool("p", "r1", queue_limit=1), STRICT, lower)
     story.arrives("sent").arrives("evicted", tier="low").arrives("late").arrives("shed").whatever()
@@ -53,7 +53,7 @@ def test_only_a_request_that_waits_and_is_refused_has_waited_in_vain() -> None:
     assert [story.records[name].waited for name in ("evicted", "late", "shed")] == [True, True, False]
 
 
-def test_client_that_leaves_the_queue_says_nothing_of_waits() -> None:
+def test_client_that_leaves_the_queue_gives_no_wait_sample() -> None:
     story, oracle = story_of(pool("p", "r1"), STRICT)
     story.arrives("sent").arrives("left").leaves("left").whatever()
     assert oracle.waits == [(1, False)]
@@ -68,7 +68,7 @@ def test_request_refused_on_arrival_gives_no_label() -> None:
     assert oracle.labels[0] == ("dropped", 1)
 
 
-def test_who_leaves_while_waiting_says_nothing() -> None:
+def test_client_that_leaves_while_waiting_gives_no_label() -> None:
     story, oracle = story_of(pool("p", "r1"), STRICT)
     story.arrives("running").arrives("a").leaves("a").whatever()
     assert oracle.labels == [("dropped", 2)]
@@ -80,7 +80,7 @@ def test_answer_broken_by_a_replica_gives_no_label() -> None:
     assert oracle.labels[-1] == ("dropped", 1)
 
 
-def test_where_a_reload_takes_the_last_replica_away_nobody_was_late() -> None:
+def test_reload_that_removes_the_last_replica_labels_no_miss() -> None:
     story, oracle = story_of(pool("p", "r1"), pool("q", "r2"), STRICT, breach={"p": 0.0, "q": 0.0})
     story.arrives("running").arrives("a").whatever()
     story.fails("r2").configured(policy(pool("q", "r2"), STRICT)).whatever()
@@ -88,7 +88,7 @@ def test_where_a_reload_takes_the_last_replica_away_nobody_was_late() -> None:
     assert oracle.labels == [("dropped", 2)]
 
 
-def test_an_answer_that_we_held_short_is_not_good_but_was_in_time() -> None:
+def test_answer_capped_by_the_gateway_is_in_time_but_not_good() -> None:
     """A short answer was forecast to be in time: a label of "missed" would make ever more requests doubtful."""
     story, oracle = degrading()
     story.arrives("a", max_tokens=500).sent("a").first_token("a").finishes("a", output_tokens=76).whatever()
@@ -97,7 +97,7 @@ def test_an_answer_that_we_held_short_is_not_good_but_was_in_time() -> None:
     assert oracle.labels == [("judged", 1, False)]
 
 
-def test_an_answer_that_we_held_short_and_was_late_all_the_same_was_a_miss() -> None:
+def test_late_answer_capped_by_the_gateway_is_a_miss() -> None:
     story, oracle = degrading()
     story.arrives("a", max_tokens=500).sent("a").first_token("a").at(10.1)
     story.finishes("a", output_tokens=76).whatever()

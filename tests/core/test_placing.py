@@ -50,7 +50,7 @@ def test_the_refusal_says_how_long_the_prompt_is_and_may_be() -> None:
     )
 
 
-def test_a_prompt_that_may_fit_after_all_is_left_to_the_longest_pool() -> None:
+def test_prompt_that_may_fit_goes_to_the_longest_pool() -> None:
     # Between 3,600 and 12,016 tokens, in pools of at most 8,000: the engine decides.
     play(RULES).arrives("a", prompt=None, prompt_bytes=30_000).expect(dispatch("l1"))
     play(RULES).arrives("a", prompt=None, prompt_bytes=66_667).expect(dispatch("l1"))
@@ -142,13 +142,13 @@ def test_with_everything_down_a_request_is_told_when_the_first_replica_is_tried_
     story.expect(refuse(Reason.NO_REPLICAS), ended(Outcome.REFUSED, why=Reason.NO_REPLICAS, replica=None))
 
 
-def test_that_time_is_spread_and_at_least_a_second() -> None:
+def test_retry_after_of_a_down_pool_is_jittered_and_at_least_a_second() -> None:
     assert all_down(0.0).arrives("a").retry_after_s() == pytest.approx(3.0)
     story = all_down(0.5).at(9.9).arrives("a")
     assert story.retry_after_s() == pytest.approx(1.0)
 
 
-def test_that_time_is_not_much_longer_than_a_minute() -> None:
+def test_retry_after_of_a_down_pool_is_capped_near_a_minute() -> None:
     story = play(policy(pool("p", "r1", health=Health(failures=1, open_s=3600.0))), 0.5).fails("r1", times=1)
     assert story.arrives("a").retry_after_s() == pytest.approx(60.0)
 
@@ -159,13 +159,13 @@ def test_a_pool_without_replicas_is_down() -> None:
     )
 
 
-def test_of_several_longest_pools_the_one_that_is_up_gets_what_fits_nowhere_for_sure() -> None:
+def test_prompt_that_surely_fits_nowhere_goes_to_a_longest_pool_that_is_up() -> None:
     twin = pool("twin", "t1", max_prompt_tokens=8000)
     story = play(policy(SHORT, LONG, twin)).fails("l1")
     story.arrives("a", prompt=None, prompt_bytes=30_000).expect(dispatch("t1"))
 
 
-def test_alive_says_whether_anything_could_be_served() -> None:
+def test_alive_is_true_while_any_pool_can_serve() -> None:
     story = play(RULES).fails("s1")
     assert story.controller.alive()
     story.fails("l1")
@@ -174,13 +174,13 @@ def test_alive_says_whether_anything_could_be_served() -> None:
     assert story.controller.alive()
 
 
-def test_who_waits_for_a_pool_that_dies_goes_to_one_that_lives() -> None:
+def test_queued_request_of_a_dead_pool_moves_to_a_living_one() -> None:
     rules = policy(pool("short", "s1", slots=1), pool("long", "l1", slots=1))
     story = play(rules).arrives("a").arrives("b").arrives("c").expect(dispatch("s1", of="a"))
     story.first_token("a").whatever().fails("s1", times=2).expect().fails("s1", times=1).expect(dispatch("l1", of="b"))
 
 
-def test_who_waits_for_a_pool_that_dies_stays_if_there_is_no_other() -> None:
+def test_queued_request_of_a_dead_pool_stays_without_another_pool() -> None:
     rules = policy(pool("only", "s1", slots=1))
     story = play(rules).arrives("a").arrives("b").expect(dispatch("s1", of="a"))
     story.first_token("a").whatever().fails("s1").expect()

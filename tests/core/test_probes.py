@@ -38,7 +38,7 @@ def test_probes_are_no_more_than_one_request_in_200() -> None:
     assert min(later - earlier for earlier, later in pairwise(sent)) >= 19.9
 
 
-def test_probes_are_of_the_least_urgent_tier_if_it_comes_in_time() -> None:
+def test_probe_is_of_the_least_urgent_tier_if_one_comes_in_time() -> None:
     story = play(fleet(6, tier("fast", 0), tier("batch", 5)))
     traffic = Traffic(story, per_s=30.0, tier="batch")
     traffic.times["r3"] = 3.0
@@ -50,7 +50,7 @@ def test_probes_are_of_the_least_urgent_tier_if_it_comes_in_time() -> None:
     assert len([at for at, name in traffic.sent if name == "r3" and at > out_at]) == 1, "nobody else came"
 
 
-def test_no_probe_is_a_request_that_was_with_a_replica_that_broke() -> None:
+def test_request_that_broke_a_replica_is_no_probe() -> None:
     story, traffic, out_at = out_of_six(per_s=30.0)
     story.arrives("a", body_hash=7).sent("a").finishes("a", AttemptOutcome.RESET, body_hash=7)
     traffic.until(out_at + 7.0)
@@ -61,7 +61,7 @@ def test_no_probe_is_a_request_that_was_with_a_replica_that_broke() -> None:
     assert story.replica("r3").in_flight == before + 1
 
 
-def test_no_probe_is_a_request_for_an_adapter() -> None:
+def test_request_for_an_adapter_is_no_probe() -> None:
     story, traffic, out_at = out_of_six(per_s=30.0)
     traffic.until(out_at + 7.0)
     story.observes("r1", Sample(adapters=("x",), max_adapters=4))
@@ -119,7 +119,7 @@ def probes_until_back(traffic: Traffic, replica: str) -> int:
     return len([at for at, name in traffic.sent if name == replica and began_at < at <= traffic.story.now])
 
 
-def test_a_replica_that_is_well_again_is_back_before_its_time_after_four_probes() -> None:
+def test_recovered_replica_is_back_early_after_four_good_probes() -> None:
     traffic = Traffic(play(fleet(6)), per_s=40.0)
     traffic.times["r3"] = 3.0
     out_at = traffic.until_out("r3")
@@ -127,7 +127,7 @@ def test_a_replica_that_is_well_again_is_back_before_its_time_after_four_probes(
     assert traffic.story.now < out_at + 15.0, "and it is tried more often once one of them was not slow"
 
 
-def test_the_second_time_eight_are_asked_for() -> None:
+def test_second_ejection_needs_eight_good_probes() -> None:
     traffic = Traffic(play(fleet(6)), per_s=40.0)
     for probes in (4, 8):
         traffic.times["r3"] = 3.0
@@ -135,7 +135,7 @@ def test_the_second_time_eight_are_asked_for() -> None:
         assert probes_until_back(traffic, "r3") == probes
 
 
-def test_a_slow_probe_takes_back_what_those_before_it_have_proven() -> None:
+def test_slow_probe_voids_the_good_probes_before_it() -> None:
     traffic = Traffic(play(fleet(6)), per_s=40.0)
     traffic.times["r3"] = 3.0
     out_at = traffic.until_out("r3")
@@ -157,7 +157,7 @@ def test_replica_is_back_early_where_the_least_urgent_tier_never_comes() -> None
     assert traffic.story.now < out_at + 25.0
 
 
-def test_probes_that_were_called_off_prove_nothing() -> None:
+def test_cancelled_probes_prove_nothing() -> None:
     """A client that leaves at the first delay, or a hedge, does not show how late the answer was."""
     traffic = Traffic(play(fleet(6)), per_s=40.0)
     story = traffic.story
@@ -175,7 +175,7 @@ def test_probes_that_were_called_off_prove_nothing() -> None:
     assert traffic.share("r3", out_at + 1.0) > 0.0
 
 
-def test_two_that_are_out_are_tried_in_turns() -> None:
+def test_two_ejected_replicas_are_probed_in_turns() -> None:
     """With requests for only one probe at a time."""
     story = play(fleet(8))
     traffic = Traffic(story, per_s=10.0)
@@ -188,7 +188,7 @@ def test_two_that_are_out_are_tried_in_turns() -> None:
     assert state(story, "r5") is ReplicaState.UP
 
 
-def test_one_that_was_slow_comes_back_with_half_of_its_slots() -> None:
+def test_replica_back_from_ejection_starts_with_half_of_its_slots() -> None:
     traffic = Traffic(play(fleet(6, slow_start_s=20.0)), per_s=30.0)
     story = traffic.story
     traffic.times["r3"] = 3.0
@@ -200,7 +200,7 @@ def test_one_that_was_slow_comes_back_with_half_of_its_slots() -> None:
     assert story.replica("r3").slots == 8
 
 
-def test_one_that_fills_up_is_not_judged_by_its_tokens() -> None:
+def test_replica_that_fills_up_is_not_judged_by_its_tokens() -> None:
     """With so few answers under way, nothing is known of the time per token."""
     story = play(fleet(5, slow_start_s=20.0))
     story.at(1.0).drains("r4").at(2.0).drains("r4", on=False)
@@ -213,7 +213,7 @@ def test_one_that_fills_up_is_not_judged_by_its_tokens() -> None:
     assert state(story, "r4") is ReplicaState.UP
 
 
-def test_the_time_out_grows_and_is_capped_and_health_is_forgiving() -> None:
+def test_ejection_time_grows_is_capped_and_shrinks_with_health() -> None:
     outlier_score, now, times = OutlierScore(), 100.0, []
     for _ in range(12):
         outlier_score.put_out(EjectionReason.SLOW_TTFT, "", EJECTION, now)
@@ -225,7 +225,7 @@ def test_the_time_out_grows_and_is_capped_and_health_is_forgiving() -> None:
     assert outlier_score.count == 0
 
 
-def test_one_that_is_out_when_its_breaker_opens_is_judged_anew() -> None:
+def test_replica_ejected_when_its_breaker_opens_is_judged_anew() -> None:
     """Else no request would close the breaker: an ejected replica gets only probes, each with a slot of its own."""
     traffic = Traffic(play(fleet(6, slow_start_s=20.0)), per_s=30.0)
     story = traffic.story

@@ -66,7 +66,7 @@ def test_a_replica_that_is_found_to_be_down_had_died() -> None:
     assert not quarantine.bars(OTHER, 100.0 + DOUBT_S), "it went down for something else"
 
 
-def test_a_request_that_was_served_is_innocent() -> None:
+def test_served_request_is_no_longer_suspected() -> None:
     quarantine = Quarantine()
     dead(quarantine, POISON, "a", 0.0)
     quarantine.served(POISON)
@@ -75,7 +75,7 @@ def test_a_request_that_was_served_is_innocent() -> None:
     assert not quarantine.bars(POISON, 1.0)
 
 
-def test_the_oldest_are_forgotten() -> None:
+def test_full_quarantine_forgets_its_oldest_requests() -> None:
     quarantine = Quarantine(most=3)
     for request in range(5):
         for replica in ("a", "b"):
@@ -102,7 +102,7 @@ def test_quarantine_news_is_told_once() -> None:
     assert quarantine.news(2.0 + TELL_EVERY_S) == [News(POISON, ("b", "a"), False, int(TELL_EVERY_S))]
 
 
-def test_one_more_replica_sees_it_and_no_third() -> None:
+def test_request_that_broke_a_replica_is_tried_on_one_more_and_no_third() -> None:
     story = play(RULES)
     assert not story.controller.suspects(0.0)
     story.arrives("a").sent("a").whatever().finishes("a", AttemptOutcome.RESET, body_hash=POISON).expect(dispatch("r2"))
@@ -113,7 +113,7 @@ def test_one_more_replica_sees_it_and_no_third() -> None:
     story.arrives("c", body_hash=OTHER).expect(dispatch("r3"))
 
 
-def test_who_comes_back_with_it_is_not_tried_again() -> None:
+def test_request_sent_anew_after_one_break_is_not_retried_after_the_second() -> None:
     """Its first attempt is the second break-off."""
     story = play(RULES).arrives("a").sent("a").first_token("a").whatever()
     story.finishes("a", AttemptOutcome.TRUNCATED, body_hash=POISON).whatever()
@@ -123,14 +123,14 @@ def test_who_comes_back_with_it_is_not_tried_again() -> None:
     )
 
 
-def test_both_replicas_live_so_it_was_not_the_request() -> None:
+def test_request_is_cleared_when_both_broken_replicas_live() -> None:
     story = play(RULES)
     story.arrives("a").sent("a").finishes("a", AttemptOutcome.RESET, body_hash=POISON).whatever()
     story.sent("a").finishes("a", AttemptOutcome.RESET, body_hash=POISON).whatever()
     story.after(doubt_s(Health())).arrives("b", body_hash=POISON).expect(dispatch("r3"))
 
 
-def test_both_replicas_went_down_so_it_is_barred_for_long() -> None:
+def test_request_is_barred_for_long_when_both_broken_replicas_went_down() -> None:
     story = play(RULES)
     story.arrives("a").sent("a").finishes("a", AttemptOutcome.RESET, body_hash=POISON).whatever()
     story.sent("a").finishes("a", AttemptOutcome.RESET, body_hash=POISON).whatever()
@@ -158,14 +158,14 @@ def test_quarantine_is_not_prolonged_by_replicas_that_stay_down() -> None:
     story.at(KEEP_S).arrives("c", body_hash=POISON).expect(dispatch("r3"))
 
 
-def test_one_that_is_served_is_forgotten_even_if_nobody_was_suspected_when_it_came() -> None:
+def test_served_retry_clears_the_suspicion_of_its_own_first_attempt() -> None:
     story = play(RULES).arrives("a").sent("a").finishes("a", AttemptOutcome.RESET, body_hash=POISON).whatever()
     assert story.controller.suspects(story.now)
     story.served("a")
     assert not story.controller.suspects(story.now)
 
 
-def test_who_waits_with_it_is_refused_as_soon_as_two_broke_off() -> None:
+def test_queued_request_is_refused_as_soon_as_its_body_broke_two_replicas() -> None:
     story = play(policy(pool("p", "r1", "r2", "r3", slots=1, router="round-robin")))
     story.arrives("a").arrives("x").arrives("y").sent("a").whatever()
     story.served("x").whatever().finishes("a", AttemptOutcome.RESET, body_hash=POISON).expect(dispatch("r2", of="a"))
@@ -181,7 +181,7 @@ def test_who_waits_with_it_is_refused_as_soon_as_two_broke_off() -> None:
     assert [news.refused for news in story.controller.quarantined(story.now)] == [1]
 
 
-def test_who_was_with_a_third_meanwhile_is_not_tried_again_for_whatever_reason() -> None:
+def test_request_quarantined_during_its_attempt_is_not_retried_even_when_busy() -> None:
     story = (
         play(RULES).arrives("a").sent("a").finishes("a", AttemptOutcome.RESET, body_hash=POISON).whatever().sent("a")
     )
@@ -190,7 +190,7 @@ def test_who_was_with_a_third_meanwhile_is_not_tried_again_for_whatever_reason()
     story.finishes("b", AttemptOutcome.BUSY).expect(refuse(Reason.UPSTREAM_BUSY), ended(Outcome.ERROR, attempts=1))
 
 
-def test_only_replicas_that_still_count_are_told_of() -> None:
+def test_quarantine_news_names_only_replicas_that_still_count() -> None:
     quarantine = Quarantine()
     quarantine.broke(POISON, "a", False, DOUBT_S, 0.0)
     dead(quarantine, POISON, "b", 1.0)

@@ -21,19 +21,19 @@ def patient(queue_s: float, **more: Any) -> Policy:
 # ---- requests keep the policy they arrived under
 
 
-def test_those_who_wait_keep_their_deadlines() -> None:
+def test_queued_requests_keep_their_deadlines_over_a_reload() -> None:
     story = play(patient(10.0)).arrives("running").arrives("old").configured(patient(2.0)).arrives("new").whatever()
     story.at(2.0).expect(refuse(Reason.QUEUE_TIMEOUT, of="new"), ended(Outcome.TIMEOUT, of="new"))
     story.at(10.0).expect(refuse(Reason.QUEUE_TIMEOUT, of="old"), ended(Outcome.TIMEOUT, of="old"))
 
 
-def test_those_who_run_keep_the_timeouts_of_their_pool() -> None:
+def test_running_requests_keep_the_timeouts_of_their_pool() -> None:
     hasty = policy(pool("p", "r1", timeouts=Timeouts(1.0, 1.0, 1.0, 1.0)))
     story = play(ONE).arrives("a").configured(hasty).sent("a").expect(dispatch("r1"))
     story.at(60.0).expect()
 
 
-def test_those_who_run_are_judged_by_their_own_objectives() -> None:
+def test_running_requests_are_judged_by_the_objectives_they_arrived_with() -> None:
     strict = policy(pool("p", "r1"), tier("std", slo=Slo(ttft=(Objective(0.99, 0.1),))))
     story = play(ONE).arrives("a").configured(strict).sent("a").at(5.0).first_token("a").finishes("a")
     assert story.records["a"].good
@@ -41,7 +41,7 @@ def test_those_who_run_are_judged_by_their_own_objectives() -> None:
     assert not story.records["b"].good
 
 
-def test_those_who_wait_keep_their_caps() -> None:
+def test_queued_requests_keep_their_caps_over_a_reload() -> None:
     story = play(patient(10.0, caps=Caps(max_tokens_limit=50))).arrives("running").arrives("old").whatever()
     story.configured(patient(10.0, caps=Caps(max_tokens_limit=10)))
     story.finishes("running").expect(commit(), ended(Outcome.OK), dispatch("r1", of="old", max_tokens=50))
@@ -65,19 +65,19 @@ def test_a_breaker_stays_open_as_long_as_the_new_policy_says() -> None:
     assert story.at(2.0).replica("r1").state is ReplicaState.PROBING
 
 
-def test_a_new_replica_serves_those_who_wait() -> None:
+def test_replica_added_by_a_reload_serves_queued_requests() -> None:
     story = play(ONE).arrives("a").arrives("b").whatever()
     story.configured(policy(pool("p", "r1", "r2"))).expect(dispatch("r2", of="b"))
 
 
-def test_many_new_slots_are_given_to_the_most_urgent_first() -> None:
+def test_slots_added_by_a_reload_go_to_the_most_urgent_first() -> None:
     tiers = (tier("premium", 0), tier("free", 1))
     story = play(policy(pool("p", "r1"), *tiers)).arrives("a").whatever()
     story.arrives("f1", tier="free").arrives("p1", tier="premium").arrives("p2", tier="premium").expect()
     story.configured(policy(pool("p", "r1", slots=3), *tiers)).expect(dispatch("r1", of="p1"), dispatch("r1", of="p2"))
 
 
-def test_another_router_takes_over() -> None:
+def test_router_set_by_a_reload_takes_over() -> None:
     busy, idle = ("r1", "r2")
     story = play(policy(pool("p", busy, idle, slots=9))).arrives("a", prompt=9000).expect(dispatch(busy))
     story.arrives("b").expect(dispatch(idle))
@@ -89,12 +89,12 @@ def test_another_router_takes_over() -> None:
     story.arrives("h").expect(dispatch(idle))
 
 
-def test_more_slots_serve_those_who_wait() -> None:
+def test_more_slots_after_a_reload_serve_queued_requests() -> None:
     story = play(ONE).arrives("a").arrives("b").arrives("c").whatever()
     story.configured(policy(pool("p", "r1", slots=3))).expect(dispatch("r1", of="b"), dispatch("r1", of="c"))
 
 
-def test_fewer_slots_take_nothing_from_those_who_run() -> None:
+def test_fewer_slots_after_a_reload_end_no_running_request() -> None:
     story = play(policy(pool("p", "r1", slots=3))).arrives("a").arrives("b").arrives("c").whatever()
     story.configured(ONE).expect()
     story.arrives("d").finishes("a").expect(commit(of="a"), ended(Outcome.OK, of="a"))
@@ -185,7 +185,7 @@ def test_pool_restored_before_its_last_answer_keeps_its_samples() -> None:
     assert learned(story) == (["p"], ["r1"])
 
 
-def test_a_label_of_a_pool_that_is_gone_is_nobody_s() -> None:
+def test_label_of_a_removed_pool_is_dropped() -> None:
     strict = policy(pool("p", "r1"), tier("std", slo=Slo(e2e=(Objective(0.99, 1.0),))))
     story = play(strict).arrives("a").sent("a").first_token("a").whatever()
     story.configured(policy(pool("q", "q1"))).after(2.0).finishes("a").expect(ended(Outcome.OK))
@@ -195,20 +195,20 @@ def test_a_label_of_a_pool_that_is_gone_is_nobody_s() -> None:
 # ---- pools
 
 
-def test_a_removed_pool_ends_what_it_serves() -> None:
+def test_removed_pool_finishes_its_running_requests() -> None:
     story = play(policy(pool("p", "r1"), pool("q", "q1"))).arrives("a").sent("a").first_token("a").whatever()
     story.configured(policy(pool("q", "q1"))).expect()
     story.finishes("a").expect(ended(Outcome.OK, pool="p", replica="r1"))
 
 
-def test_those_who_wait_for_a_removed_pool_go_where_else_their_model_is_served() -> None:
+def test_queued_requests_of_a_removed_pool_move_to_another_pool_of_their_model() -> None:
     story = play(policy(pool("p", "r1"), pool("q", "q1"))).arrives("a").arrives("b").arrives("c").whatever()
     story.configured(policy(pool("q", "q1"))).expect(dispatch("q1", of="b"))
     assert story.pool("q").queued == 1
     story.finishes("b").expect(commit(), ended(Outcome.OK, pool="q"), dispatch("q1", of="c"))
 
 
-def test_those_who_move_do_so_by_priority_and_time_of_arrival() -> None:
+def test_requests_of_a_removed_pool_move_by_priority_and_arrival() -> None:
     tiers = (tier("free", 1), tier("premium", 0))
     story = play(policy(pool("p", "r1"), pool("q", "q1"), *tiers)).arrives("a").whatever()
     story.arrives("f1", tier="free").after(1).arrives("p1", tier="premium").arrives("p2", tier="premium").expect()
@@ -217,7 +217,7 @@ def test_those_who_move_do_so_by_priority_and_time_of_arrival() -> None:
     story.finishes("p2").expect(commit(), ended(Outcome.OK), dispatch("q1", of="f1"))
 
 
-def test_those_for_whom_nothing_is_left_are_told_so() -> None:
+def test_queued_requests_without_a_remaining_pool_are_refused() -> None:
     story = play(policy(pool("p", "r1"))).arrives("a").arrives("b").whatever()
     story.configured(policy(pool("q", "q1"))).expect(
         refuse(Reason.NO_REPLICAS, of="b"), ended(Outcome.REFUSED, of="b", why=Reason.NO_REPLICAS)
@@ -225,7 +225,7 @@ def test_those_for_whom_nothing_is_left_are_told_so() -> None:
     story.finishes("a").expect(commit(), ended(Outcome.OK))
 
 
-def test_nothing_is_sent_to_a_removed_pool_again() -> None:
+def test_removed_pool_is_sent_no_further_requests() -> None:
     story = play(policy(pool("p", "r1", "r2"))).arrives("a").configured(policy(pool("q", "q1"))).whatever()
     story.finishes("a", AttemptOutcome.UNREACHABLE).expect(refuse(Reason.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR))
 
@@ -237,7 +237,7 @@ def test_learned_prompt_length_survives_a_reload() -> None:
     assert story.controller.prompts.estimate("m", 400) == before
 
 
-def test_a_reload_is_seen() -> None:
+def test_snapshot_shows_the_reloaded_policy() -> None:
     story = play(ONE).configured(policy(pool("q", "q1"), generation=7))
     snapshot = story.controller.snapshot(0.0)
     assert (snapshot.generation, [p.name for p in snapshot.pools]) == (7, ["q"])

@@ -67,7 +67,7 @@ def test_request_is_not_retried_where_no_slot_is_free() -> None:
     )
 
 
-def test_one_that_has_just_failed_others_is_not_asked_to_help() -> None:
+def test_retry_avoids_a_replica_that_has_just_failed_others() -> None:
     story = play(policy(pool("p", "r1", "r2", "r3", slots=4, router="round-robin")))
     story.arrives("a").arrives("b").arrives("c").whatever().finishes("a", AttemptOutcome.UNREACHABLE).expect(
         dispatch("r2")
@@ -75,7 +75,7 @@ def test_one_that_has_just_failed_others_is_not_asked_to_help() -> None:
     story.finishes("b", AttemptOutcome.UNREACHABLE).expect(dispatch("r3"))
 
 
-def test_nor_is_one_whose_check_was_answered_before_it_failed() -> None:
+def test_retry_avoids_a_replica_whose_check_passed_before_it_failed() -> None:
     """A replica passes its check, then breaks off with a request; the check is read last."""
     story = play(policy(pool("p", "r1", "r2", "r3", slots=4, router="round-robin")))
     story.arrives("a").sent("a").whatever().at(1.0).finishes("a", AttemptOutcome.RESET).expect(dispatch("r2"))
@@ -91,12 +91,12 @@ def test_a_retry_is_counted_on_its_new_replica_only() -> None:
     assert [story.replica(r).unprefilled_tokens for r in ("r1", "r2")] == [0, 700]
 
 
-def test_a_client_that_left_is_not_served_again() -> None:
+def test_request_whose_client_left_is_not_retried() -> None:
     story = play(RULES).arrives("a").leaves("a").expect(dispatch("r1"), cancel())
     story.finishes("a", AttemptOutcome.UNREACHABLE).expect(ended(Outcome.ABANDONED, attempts=1))
 
 
-def test_retries_are_a_share_of_requests() -> None:
+def test_retry_budget_is_a_share_of_requests() -> None:
     rules = policy(pool("p", "r1", "r2", slots=None), tier("std", retry=Retry(0.1)))
     story = play(rules)
     for number in range(1000):
@@ -120,14 +120,14 @@ def test_unsent_requests_of_a_dead_replica_are_all_retried() -> None:
         story.whatever().finishes(name, AttemptOutcome.UNREACHABLE).expect(dispatch("r2", of=name))
 
 
-def test_a_tier_with_no_retries_in_its_policy_gets_none() -> None:
+def test_request_of_a_tier_without_retries_is_not_retried() -> None:
     rules = policy(pool("p", "r1", "r2", slots=4), tier("none", retry=Retry(0.0)), tier("some", retry=Retry(0.1)))
     story = play(rules).arrives("a", tier="none").whatever()
     story.finishes("a", AttemptOutcome.UNREACHABLE).expect(refuse(Reason.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR))
     story.arrives("b", tier="some").whatever().finishes("b", AttemptOutcome.UNREACHABLE).expect(dispatch("r2"))
 
 
-def test_the_budget_saves_up_a_burst_and_no_more() -> None:
+def test_retry_budget_saves_up_no_more_than_its_burst() -> None:
     budget, half = RetryBudget(), tier("half", retry=Retry(0.5))
     for _ in range(1000):
         budget.deposit(half)
@@ -138,7 +138,7 @@ def test_the_budget_saves_up_a_burst_and_no_more() -> None:
     assert budget.retry(half, was_sent=True)
 
 
-def test_duplicates_leave_half_of_it_to_retries() -> None:
+def test_duplicates_leave_half_of_the_budget_to_retries() -> None:
     budget, hedged = RetryBudget(), tier("hedged", retry=Retry(0.1), hedge=Hedge(budget=0.2))
     assert [budget.hedge() for _ in range(7)] == [True] * 6 + [False]
     assert [budget.retry(hedged, was_sent=True) for _ in range(5)] == [True] * 4 + [False]
@@ -148,7 +148,7 @@ def test_duplicates_leave_half_of_it_to_retries() -> None:
     assert not budget.retry(hedged, was_sent=True)
 
 
-def test_where_its_own_pool_has_nobody_left_another_one_that_takes_it_does() -> None:
+def test_retry_goes_to_another_pool_when_its_own_has_no_replica_left() -> None:
     rules = policy(pool("short", "s1", slots=4, max_prompt_tokens=1000), pool("long", "l1", slots=4))
     story = play(rules).arrives("a", prompt=10).expect(dispatch("s1"))
     story.finishes("a", AttemptOutcome.UNREACHABLE).expect(dispatch("l1"))
@@ -156,7 +156,7 @@ def test_where_its_own_pool_has_nobody_left_another_one_that_takes_it_does() -> 
     assert (story.records["a"].pool, story.records["a"].replica) == ("long", "l1")
 
 
-def test_nor_is_one_of_another_pool_that_has_just_failed_others() -> None:
+def test_retry_avoids_a_replica_of_another_pool_that_has_just_failed_others() -> None:
     rules = policy(pool("short", "s1", slots=4, max_prompt_tokens=1000), pool("long", "l1", "l2", slots=4))
     story = play(rules).arrives("b", prompt=5000).expect(dispatch("l1"))
     story.finishes("b", AttemptOutcome.UNREACHABLE).served("b").arrives("a", prompt=10).whatever()
@@ -171,7 +171,7 @@ def test_retry_does_not_go_to_a_pool_with_too_short_a_context() -> None:
     )
 
 
-def test_a_replica_that_says_when_to_come_back_is_passed_over_until_then() -> None:
+def test_replica_is_passed_over_until_its_retry_after() -> None:
     story = play(RULES).arrives("a").expect(dispatch("r1"))
     story.sent("a").finishes("a", AttemptOutcome.BUSY, retry_after_s=5.0).expect(dispatch("r2"))
     story.served("a").whatever().arrives("b").expect(dispatch("r2")).served("b").whatever()
@@ -180,7 +180,7 @@ def test_a_replica_that_says_when_to_come_back_is_passed_over_until_then() -> No
     assert story.replica("r1").failures == 0
 
 
-def test_others_that_serve_are_waited_for_and_it_is_asked_before_then_only_if_there_is_none() -> None:
+def test_busy_replica_is_asked_before_its_retry_after_only_if_no_other_serves() -> None:
     """Else a replica that refuses at once would get all requests as soon as the others are full."""
     story = play(policy(pool("p", "r1", "r2"))).arrives("a").arrives("b").whatever()
     story.finishes("b", AttemptOutcome.BUSY, retry_after_s=5.0).whatever().arrives("c").expect()
@@ -189,7 +189,7 @@ def test_others_that_serve_are_waited_for_and_it_is_asked_before_then_only_if_th
     story.fails("r1").expect(dispatch("r2", of="d"), cancel(of="c"))
 
 
-def test_one_that_refuses_at_once_is_not_the_idlest_of_all() -> None:
+def test_busy_replica_is_tried_again_with_exponential_backoff() -> None:
     """It is tried again after .25 s, .5 s, 1 s, up to 8 s, until it answers a request."""
     story = play(policy(pool("p", "r1", "r2", slots=4)))
     asked = []
@@ -207,7 +207,7 @@ def test_one_that_refuses_at_once_is_not_the_idlest_of_all() -> None:
     assert story.replica("r1").refusals == 0
 
 
-def test_when_its_time_is_up_one_request_tries_before_others_do() -> None:
+def test_after_its_backoff_a_replica_is_tried_with_one_request_first() -> None:
     story = (
         play(policy(pool("p", "r1", "r2", slots=2)))
         .arrives("a")
@@ -222,26 +222,26 @@ def test_when_its_time_is_up_one_request_tries_before_others_do() -> None:
     story.first_token("d").expect(commit(of="d"), dispatch("r1", of="e"))
 
 
-def test_nobody_rests_for_ever() -> None:
+def test_backoff_told_by_a_replica_is_capped() -> None:
     story = play(RULES).arrives("a").finishes("a", AttemptOutcome.BUSY, retry_after_s=86400.0).served("a").whatever()
     story.at(MAX_TOLD_BACKOFF_S - 0.1).arrives("b").expect(dispatch("r2")).served("b").whatever()
     story.at(MAX_TOLD_BACKOFF_S).arrives("c").expect(dispatch("r1"))
 
 
-def test_one_that_is_gone_when_it_refuses_is_not_kept_in_mind() -> None:
+def test_no_backoff_is_kept_for_a_removed_replica() -> None:
     story = play(policy(pool("p", "r1", "r2", slots=2))).arrives("a").sent("a").expect(dispatch("r1"))
     story.configured(policy(pool("p", "r2", slots=2))).finishes("a", AttemptOutcome.BUSY).expect(dispatch("r2"))
     assert not any(pool.backoffs for pool in story.controller.state.fleet)
 
 
-def test_one_that_shuts_down_fails_and_one_that_is_busy_does_not() -> None:
+def test_closing_counts_as_a_failure_of_the_replica_and_busy_does_not() -> None:
     story = (
         play(RULES).arrives("a").finishes("a", AttemptOutcome.CLOSING).arrives("b").finishes("b", AttemptOutcome.BUSY)
     )
     assert [story.replica(r).failures for r in ("r1", "r2", "r3")] == [1, 0, 0]
 
 
-def test_the_engine_that_is_busy_too_says_when_to_come_back() -> None:
+def test_refusal_carries_the_retry_after_of_the_last_busy_replica() -> None:
     story = play(RULES).arrives("a").finishes("a", AttemptOutcome.BUSY, retry_after_s=5.0).whatever()
     story.finishes("a", AttemptOutcome.BUSY, retry_after_s=7.0).expect(
         refuse(Reason.UPSTREAM_BUSY, retry_after_s=7.0), ended(Outcome.ERROR, attempts=2)

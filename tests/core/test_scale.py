@@ -76,7 +76,7 @@ class Story:
 # ---- demand
 
 
-def test_no_less_than_nothing_comes_when_all_is_over() -> None:
+def test_demand_forecast_is_never_negative_after_the_load_ends() -> None:
     story = Story().runs(300.0, 2.0)
     for _ in range(40):
         view = story.runs(30.0, 0.0).view
@@ -84,12 +84,12 @@ def test_no_less_than_nothing_comes_when_all_is_over() -> None:
         assert "-" not in view.why
 
 
-def test_nothing_is_wanted_before_anything_is_known() -> None:
+def test_no_replica_count_is_wanted_before_enough_is_known() -> None:
     assert Demand().view(0.0) is None
     assert Story().runs(30.0, 2.0).demand.view(30.0) is None
 
 
-def test_demand_is_the_work_that_comes_over_the_knee() -> None:
+def test_wanted_replicas_are_predicted_demand_over_the_knee() -> None:
     story = Story(serving=8.0).runs(90.0, 2.0)
     view = story.view
     assert view.demand == pytest.approx(2.0, rel=0.1)
@@ -107,21 +107,21 @@ def test_refused_requests_count_as_demand() -> None:
     assert found.demand.requests == 2
 
 
-def test_a_growing_demand_is_met_before_it_is_there() -> None:
+def test_growing_demand_is_met_ahead_of_time() -> None:
     story = Story(serving=8.0).runs(900.0, lambda t: 1.0 + t / 450.0)
     view = story.view
     assert view.predicted == pytest.approx(3.0 + LEAD_S / 450.0, rel=0.1)
     assert view.predicted > view.demand
 
 
-def test_a_trend_that_falls_never_ends_below_nothing() -> None:
+def test_falling_trend_never_forecasts_a_negative_rate() -> None:
     trend = Trend()
     for step in range(200):
         trend.add(max(0.0, 100.0 - step), 5.0)
     assert trend.ahead(1e6) == 0.0
 
 
-def test_after_it_has_fallen_to_nothing_it_is_not_below_it_for_long() -> None:
+def test_trend_level_is_never_negative_as_the_rate_falls_to_zero() -> None:
     trend = Trend()
     for step in range(200):
         trend.add(max(0.0, 100.0 - step), 5.0)
@@ -139,7 +139,7 @@ def test_a_steady_rate_has_no_trend() -> None:
 # ---- up fast, down slowly
 
 
-def test_up_at_once_and_at_most_to_twice_what_serves() -> None:
+def test_wanted_replicas_rise_at_once_to_at_most_twice_the_serving() -> None:
     story = Story(serving=2.0).runs(120.0, 0.5)
     before = story.wanted
     story.runs(60.0, 6.0)
@@ -151,7 +151,7 @@ def test_up_at_once_and_at_most_to_twice_what_serves() -> None:
 
 
 @pytest.mark.parametrize("left", [2.0, 0.0])
-def test_replicas_that_have_died_are_wanted_no_less(left: float) -> None:
+def test_dead_replicas_do_not_lower_the_wanted_count(left: float) -> None:
     story = Story(serving=10.0).runs(600.0, 6.0)
     wanted = story.wanted
     story.serving = left
@@ -159,7 +159,7 @@ def test_replicas_that_have_died_are_wanted_no_less(left: float) -> None:
     assert story.wanted >= min(wanted, math.ceil(6.0 / KNEE))
 
 
-def test_down_only_after_the_hold_and_to_what_was_wanted_meanwhile() -> None:
+def test_wanted_replicas_fall_after_the_hold_to_the_most_wanted_meanwhile() -> None:
     story = Story(serving=8.0).runs(600.0, 3.0)
     high = story.wanted
     story.runs(HOLD_S - 60.0, 0.5)
@@ -171,7 +171,7 @@ def test_down_only_after_the_hold_and_to_what_was_wanted_meanwhile() -> None:
     assert story.wanted == 1
 
 
-def test_noise_does_not_move_it() -> None:
+def test_noise_does_not_move_the_wanted_count() -> None:
     story = Story(serving=4.0).runs(900.0, 1.3)
     story.demand.knee.rise = 0.0
     seen = set()
@@ -181,7 +181,7 @@ def test_noise_does_not_move_it() -> None:
     assert len(seen) == 1
 
 
-def test_a_short_lull_does_not_move_it() -> None:
+def test_short_lull_does_not_move_the_wanted_count() -> None:
     story = Story(serving=8.0).runs(600.0, 3.0)
     before = story.wanted
     story.runs(120.0, 0.0)
@@ -204,7 +204,7 @@ def knee() -> KneeEstimate:
     return found
 
 
-def test_a_window_near_it_without_misses_raises_it(knee: KneeEstimate) -> None:
+def test_window_near_the_knee_without_misses_raises_the_knee(knee: KneeEstimate) -> None:
     assert window(knee, KNEE, 0, WINDOW_S) > KNEE
 
 
@@ -215,23 +215,23 @@ def test_knee_never_rises_far_beyond_the_carried_load(knee: KneeEstimate) -> Non
     assert window(knee, 0.1, 0, 100 * WINDOW_S) == pytest.approx(0.7 * BEYOND)
 
 
-def test_misses_at_it_make_it_fall_and_from_then_on_it_rises_more_carefully(knee: KneeEstimate) -> None:
+def test_misses_at_the_knee_lower_it_and_slow_its_rise(knee: KneeEstimate) -> None:
     rise = knee.rise
     assert window(knee, 0.8 * KNEE, 100, WINDOW_S) == pytest.approx(0.8 * KNEE * (1 - FALL))
     assert knee.rise < rise
 
 
-def test_the_same_trouble_makes_it_fall_once(knee: KneeEstimate) -> None:
+def test_knee_falls_once_for_the_same_misses(knee: KneeEstimate) -> None:
     fallen = window(knee, KNEE, 100, WINDOW_S)
     assert window(knee, KNEE, 100, 2 * WINDOW_S) == fallen
     assert window(knee, KNEE, 100, WINDOW_S + LEAD_S) < fallen
 
 
-def test_misses_far_below_it_are_not_for_want_of_replicas(knee: KneeEstimate) -> None:
+def test_misses_far_below_the_knee_do_not_lower_it(knee: KneeEstimate) -> None:
     assert window(knee, 0.2 * KNEE, 500, WINDOW_S) == KNEE
 
 
-def test_a_few_requests_say_nothing(knee: KneeEstimate) -> None:
+def test_few_requests_do_not_move_the_knee(knee: KneeEstimate) -> None:
     assert window(knee, 1.0, 3, WINDOW_S, ended=MIN_ENDED) == KNEE
     assert window(knee, 1.0, 40, 2 * WINDOW_S, ended=MIN_ENDED - 1) == KNEE  # the window goes on
     assert knee.ended == MIN_ENDED - 1
@@ -246,7 +246,7 @@ def test_knee_has_a_floor(knee: KneeEstimate) -> None:
 # ---- in the controller
 
 
-def test_looks_at_replicas_move_it_and_the_pool_shows_it() -> None:
+def test_observations_of_replicas_set_the_scale_shown_by_the_pool() -> None:
     free = tier("free", 2)
     story = play(policy(pool("p", "r1", "r2", slots=8), free))
     for number in range(40):

@@ -9,7 +9,7 @@ from .playbook import cancel, commit, dispatch, play
 from .steady import Traffic, fleet, state
 
 
-def test_a_replica_that_says_nothing_for_five_seconds_is_out() -> None:
+def test_replica_silent_for_five_seconds_is_ejected() -> None:
     story = play(fleet(12, slots=64))
     traffic = Traffic(story, per_s=30.0)
     traffic.until(10.0)
@@ -29,7 +29,7 @@ def test_silent_replica_is_back_at_its_first_token() -> None:
     assert state(story, "r1") is ReplicaState.UP
 
 
-def test_answer_begun_before_the_probe_does_not_count_for_it() -> None:
+def test_answer_begun_before_the_probe_does_not_end_the_silence() -> None:
     traffic = Traffic(play(fleet(6)), per_s=40.0)
     story = traffic.story
     traffic.times["r3"] = 3.0
@@ -46,7 +46,7 @@ def test_answer_begun_before_the_probe_does_not_count_for_it() -> None:
     assert len([at for at, replica in traffic.sent if replica == "r3" and at > out_at]) == 1
 
 
-def test_one_that_hung_and_was_started_anew_is_back() -> None:
+def test_silent_replica_is_back_after_its_restart() -> None:
     story = play(fleet(6)).arrives("a").sent("a").at(8.0)
     assert story.replica("r1").health.out == "stalled"
     story.fails("r1").cancelled("a").served("a").recovers("r1").whatever()
@@ -57,7 +57,7 @@ def test_one_that_hung_and_was_started_anew_is_back() -> None:
     assert [r.health.out for r in story.pool("p").replicas].count("stalled") == 1, "its silence is nobody's measure"
 
 
-def test_one_that_is_out_for_slowness_does_not_come_back_for_a_word() -> None:
+def test_replica_ejected_for_slowness_is_not_probed_as_a_silent_one() -> None:
     story = play(fleet(6))
     traffic = Traffic(story, per_s=30.0)
     traffic.times["r3"] = 3.0
@@ -68,7 +68,7 @@ def test_one_that_is_out_for_slowness_does_not_come_back_for_a_word() -> None:
     assert len([at for at, name in traffic.sent if name == "r3" and at > out_at]) == 1, "it has enough to answer"
 
 
-def test_idle_is_not_silent_nor_is_one_whose_clients_do_not_read() -> None:
+def test_idle_replica_and_replica_with_slow_readers_are_not_silent() -> None:
     story = play(fleet(3))
     story.arrives("a").served("a").at(60.0).arrives("b").after(0.5)
     assert state(story, "r2") is ReplicaState.UP
@@ -80,7 +80,7 @@ def test_idle_is_not_silent_nor_is_one_whose_clients_do_not_read() -> None:
     assert story.replica("r3").health.out == "stalled"
 
 
-def test_silence_adds_up_over_requests_that_are_called_off() -> None:
+def test_silence_adds_up_over_cancelled_requests() -> None:
     """Timeouts shorter than the limit do not hide a hung replica."""
     story = play(fleet(3))
     for number in range(9):
@@ -94,7 +94,7 @@ def test_silence_adds_up_over_requests_that_are_called_off() -> None:
     assert story.replica("r1").health.out == "stalled"
 
 
-def test_where_answers_are_rare_more_patience_is_due() -> None:
+def test_silence_limit_is_longer_where_answers_are_rare() -> None:
     """The limit is eight times the p99 of gaps: whole answers of four seconds each are not silence."""
     story = play(fleet(3))
     for number in range(40):
@@ -106,7 +106,7 @@ def test_where_answers_are_rare_more_patience_is_due() -> None:
     assert any(state(story, f"r{n}") is ReplicaState.EJECTED for n in (1, 2, 3))
 
 
-def test_the_silent_lie_outside_the_cap_and_panic_does_not_use_them() -> None:
+def test_silent_replicas_do_not_count_for_the_cap_and_panic_skips_them() -> None:
     story = play(fleet(6, slots=64))
     traffic = Traffic(story, per_s=30.0)
     traffic.until(10.0)
@@ -117,7 +117,7 @@ def test_the_silent_lie_outside_the_cap_and_panic_does_not_use_them() -> None:
     assert {name for at, name in traffic.sent if at > 20.0} == {"r5", "r6"}
 
 
-def test_no_pool_is_emptied_even_if_all_are_silent() -> None:
+def test_no_pool_is_emptied_even_if_all_replicas_are_silent() -> None:
     story = play(fleet(1)).arrives("a").sent("a").after(10.0)
     assert story.replica("r1").health.out == "stalled"
     story.whatever().arrives("b")

@@ -111,7 +111,7 @@ def test_a_response_of_a_pool_that_the_tier_may_not_use_is_not_found() -> None:
     goes_on(play(rules), "turn").expect(refuse(Reason.RESPONSE_NOT_FOUND), ended(Outcome.INVALID))
 
 
-def test_the_pool_of_its_replica_serves_it_though_another_comes_first() -> None:
+def test_continued_response_goes_to_the_pool_of_its_replica_before_the_first_pool() -> None:
     goes_on(play(policy(pool("p", "r1"), pool("q", "r2"))), "turn").expect(dispatch("r2"))
 
 
@@ -133,7 +133,7 @@ def test_continued_response_is_not_hedged() -> None:
     assert story.after(50.0).commands, "without a stored response it would have been"
 
 
-def test_no_fallback_serves_it() -> None:
+def test_continued_response_is_not_served_by_a_fallback_model() -> None:
     models = (Model("m", ("p",)), Model("small", ("q",)))
     rules = policy(pool("p", *NAMES), pool("q", "s1"), tier("std", fallback="small"), models=models)
     story = play(rules).fails("r2").whatever()
@@ -166,7 +166,7 @@ def test_a_restart_is_counted_when_the_counters_of_an_engine_begin_anew() -> Non
 @pytest.mark.parametrize("router", ["least-prefill", "least-requests", "round-robin"])
 @pytest.mark.parametrize("mode", [AdmissionMode.ENFORCE, AdmissionMode.SHADOW])
 @pytest.mark.parametrize("turns", [1, 12])
-def test_waiting_for_its_replica_it_does_not_keep_others_from_the_idle_ones(
+def test_continued_response_waiting_for_its_replica_does_not_block_idle_ones(
     router: str, mode: AdmissionMode, turns: int
 ) -> None:
     story = play(three(tier("std", admission=AdmissionSpec(mode)), slots=2, router=router))
@@ -198,7 +198,7 @@ def test_continued_response_is_not_found_once_a_reload_removes_its_replica_while
 
 
 @pytest.mark.parametrize("router", ["least-prefill", "round-robin"])
-def test_a_reload_that_removes_its_replica_and_adds_another_serves_those_behind_it_at_once(router: str) -> None:
+def test_reload_that_swaps_its_replica_serves_requests_behind_a_continued_response(router: str) -> None:
     story = play(three(slots=1, router=router))
     goes_on(story, "turn 1").sent("turn 1").whatever()
     goes_on(story, "turn 2").expect()

@@ -31,24 +31,24 @@ def product_limit(times: list[tuple[float, bool]], q: float) -> float | None:
     return None
 
 
-def test_without_any_cut_short_it_is_the_quantile() -> None:
+def test_survival_quantile_without_censoring_is_the_plain_quantile() -> None:
     survival = survival_of([(0.001 * n, False) for n in range(1, 1001)])
     for q in (0.5, 0.9, 0.95, 0.99):
         assert survival.quantile(q) == pytest.approx(q, rel=0.02)
 
 
-def test_nothing_is_known_of_nothing() -> None:
+def test_survival_without_uncensored_times_has_no_quantile() -> None:
     assert Survival().quantile(0.5) is None
     assert survival_of([(1.0, True)] * 10).quantile(0.5) is None
 
 
-def test_beyond_the_last_end_nothing_is_known() -> None:
+def test_survival_has_no_quantile_beyond_the_last_uncensored_time() -> None:
     survival = survival_of([(0.1, False)] * 90 + [(0.2, True)] * 10)
     assert survival.quantile(0.9) == pytest.approx(0.1, rel=0.02)
     assert survival.quantile(0.95) is None
 
 
-def test_the_textbooks_example() -> None:
+def test_survival_reproduces_the_freireich_example() -> None:
     # Remission times in weeks of the 6-MP group of Freireich et al. (1963), the example of most textbooks:
     # S(10) = .753, S(16) = .627, S(23) = .448.
     ends, cut = [6, 6, 6, 7, 10, 13, 16, 22, 23], [6, 9, 10, 11, 17, 19, 20, 25, 32, 32, 34, 35]
@@ -75,13 +75,13 @@ def test_quantile_is_the_product_limit_estimate(times: list[tuple[float, bool]],
 
 @STEADY
 @given(apart, apart)
-def test_two_windows_together_are_one(first: list[tuple[float, bool]], second: list[tuple[float, bool]]) -> None:
+def test_merged_windows_equal_one_window(first: list[tuple[float, bool]], second: list[tuple[float, bool]]) -> None:
     both, one = survival_of(first).merged(survival_of(second)), survival_of(first + second)
     assert both.counts == one.counts
     assert (both.total, both.events) == (one.total, one.events)
 
 
-def test_cutting_the_slowest_short_does_not_move_it() -> None:
+def test_censoring_the_slowest_does_not_move_lower_quantiles() -> None:
     """Times beyond a threshold are censored there or soon after, as by duplicates: the p95 stays the same."""
     random = Random(7)
     times = [0.04 * math.exp(0.35 * random.gauss(0, 1)) * (6 if random.random() < 0.02 else 1) for _ in range(40_000)]
