@@ -9,7 +9,7 @@ from gateway.core.sessions import LOAD_SPREAD, Session, draw, key_of, most_in_fl
 from gateway.core.snapshot import ReplicaState
 
 from .made import policy, pool, tier
-from .playbook import Story, dispatch, ended, play, refuse
+from .playbook import Story, commit, dispatch, ended, play, refuse
 from .steady import Traffic, fleet, state
 from .test_affinity import prefix
 
@@ -215,6 +215,20 @@ def test_waiting_requests_of_a_strict_session_go_to_the_fallback_when_their_home
     story.arrives("turn 2", session=session("talk")).expect()
     story.drains(home_of("talk")).expect(dispatch("s1", of="turn 2"))
     assert story.pool("p").queued == 0
+
+
+def test_a_request_that_moved_to_another_queue_is_not_served_from_its_old_one() -> None:
+    models = (Model("m", ("p",)), Model("small", ("q",)))
+    own = pool("p", *NAMES, slots=1, strict_sessions=True)
+    story = play(policy(own, pool("q", "s1"), tier("std", fallback="small"), models=models))
+    home, other = home_of("talk"), next(f"talk {n}" for n in range(99) if home_of(f"talk {n}") != home_of("talk"))
+    story.arrives("elsewhere", model="small").arrives("turn 1", session=session("talk"))
+    story.arrives("other 1", session=session(other)).whatever()
+    story.arrives("turn 2", session=session("talk")).arrives("other 2", session=session(other)).expect()
+    story.drains(home).expect()
+    assert (story.pool("p").queued, story.pool("q").queued) == (1, 1)
+    story.finishes("turn 1").whatever().drains(home, on=False).expect()
+    story.finishes("elsewhere").expect(commit(), ended(Outcome.OK), dispatch("s1", of="turn 2", model="small"))
 
 
 def test_a_strict_session_is_not_retried_at_another_replica() -> None:

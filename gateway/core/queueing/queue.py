@@ -112,7 +112,7 @@ class TierQueue:
 
     def push(self, live: QueuedRequest, ticket: int) -> None:
         assert live.use is not None
-        live.ticket = ticket
+        live.ticket = live.last_ticket = ticket
         live.start_by = live.deadline - (0.0 if live.forecast is None else live.forecast.engine_s(live.request.body_at))
         flow = self._flows.get(live.request.tenant)
         if flow is None:
@@ -320,7 +320,7 @@ class PoolQueue:
 
     def push(self, live: QueuedRequest) -> None:
         """Queue `live`. Its place follows from its `deadline` and its forecast."""
-        self._tickets += 1
+        self._tickets = max(self._tickets, live.last_ticket) + 1
         tier_queue = self.of_tier(live.request.tier)
         tier_queue.tier = live.request.tier
         tier_queue.push(live, self._tickets)

@@ -12,7 +12,7 @@ from gateway.core.request import Request
 class QueuedRequest:
     """The part of a request's state by which the queue orders it, with its place in the queue."""
 
-    __slots__ = ("deadline", "forecast", "request", "start_by", "ticket", "use")
+    __slots__ = ("deadline", "forecast", "last_ticket", "request", "start_by", "ticket", "use")
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -27,3 +27,7 @@ class QueuedRequest:
         """The forecast on which the request was admitted."""
         self.ticket = 0
         """Serial number of its entry in the queue; 0 if it is not queued."""
+        self.last_ticket = 0
+        """Its latest ticket of any queue. Later ones are higher, so that no stale entry of another queue is taken for
+        the valid one.
+        """
