@@ -14,12 +14,12 @@ from gateway.cli.quantities import per_s, seconds
     ("text", "value"),
     [("90", 90.0), ("0.5", 0.5), ("1m30s", 90.0), ("250ms", 0.25), ("2h", 7200.0), (" 3s ", 3.0), ("0s", 0.0)],
 )
-def test_times(text: str, value: float) -> None:
+def test_time_is_read_in_seconds(text: str, value: float) -> None:
     assert seconds()(text) == pytest.approx(value)
 
 
 @pytest.mark.parametrize(("text", "value"), [("40", 40.0), ("40/s", 40.0), ("2400/min", 40.0), ("2k/s", 2000.0)])
-def test_rates(text: str, value: float) -> None:
+def test_rate_is_read_per_second(text: str, value: float) -> None:
     assert per_s()(text) == pytest.approx(value)
 
 

@@ -32,7 +32,9 @@ async def _joined(stream: openai.AsyncStream) -> str:
 # ---- the five endpoints
 
 
-async def test_chat(engine: Engine, client: openai.AsyncOpenAI, direct: openai.AsyncOpenAI) -> None:
+async def test_engine_answers_a_chat_completion(
+    engine: Engine, client: openai.AsyncOpenAI, direct: openai.AsyncOpenAI
+) -> None:
     ask = {"model": engine.model, "messages": HELLO, "max_tokens": 24} | SAME
     whole = await client.chat.completions.create(**ask)
     past = await direct.chat.completions.create(**ask)
@@ -52,7 +54,9 @@ async def test_usage_of_a_stream_comes_if_it_was_asked_for(engine: Engine, clien
     assert last.usage.completion_tokens == 8
 
 
-async def test_completions(engine: Engine, client: openai.AsyncOpenAI, direct: openai.AsyncOpenAI) -> None:
+async def test_engine_answers_completions(
+    engine: Engine, client: openai.AsyncOpenAI, direct: openai.AsyncOpenAI
+) -> None:
     await engine.wants("/v1/completions", {"prompt": "x", "max_tokens": 1})
     ask = {"model": engine.model, "prompt": "Once upon a time", "max_tokens": 24} | SAME
     whole = await client.completions.create(**ask)
@@ -65,7 +69,7 @@ async def test_completions(engine: Engine, client: openai.AsyncOpenAI, direct: o
     assert [choice.index for choice in batch.choices] == [0, 1, 2, 3]
 
 
-async def test_responses(engine: Engine, client: openai.AsyncOpenAI) -> None:
+async def test_engine_answers_responses(engine: Engine, client: openai.AsyncOpenAI) -> None:
     await engine.wants("/v1/responses", {"input": "x", "max_output_tokens": 1})
     ask = {"model": engine.model, "input": "Tell me about the sea.", "max_output_tokens": 24, "temperature": 0.0}
     whole = await client.responses.create(**ask)
@@ -77,7 +81,7 @@ async def test_responses(engine: Engine, client: openai.AsyncOpenAI) -> None:
     assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == whole.output_text
 
 
-async def test_messages(engine: Engine, messaging: anthropic.AsyncAnthropic) -> None:
+async def test_engine_answers_messages(engine: Engine, messaging: anthropic.AsyncAnthropic) -> None:
     await engine.wants("/v1/messages", {"messages": HELLO, "max_tokens": 1})
     ask = {"model": engine.model, "messages": HELLO, "max_tokens": 24}
     whole = await messaging.messages.create(**ask, extra_body={"temperature": 0.0})
@@ -90,14 +94,14 @@ async def test_messages(engine: Engine, messaging: anthropic.AsyncAnthropic) -> 
     assert final.usage.output_tokens == 24
 
 
-async def test_embeddings(engine: Engine, client: openai.AsyncOpenAI) -> None:
+async def test_engine_answers_embeddings(engine: Engine, client: openai.AsyncOpenAI) -> None:
     await engine.wants("/v1/embeddings", {"input": "x"})
     answer = await client.embeddings.create(model=engine.model, input=["one", "two"])
     assert [item.index for item in answer.data] == [0, 1]
     assert answer.usage.prompt_tokens > 0
 
 
-async def test_models(engine: Engine, client: openai.AsyncOpenAI) -> None:
+async def test_gateway_lists_the_models_of_its_policy(engine: Engine, client: openai.AsyncOpenAI) -> None:
     async with asyncio.timeout(10):
         while True:
             models = {model.id: model.model_extra or {} async for model in client.models.list()}
@@ -150,7 +154,9 @@ async def test_sampling_fields_of_a_request_reach_the_engine(engine: Engine, cli
     assert stop not in (stopped.choices[0].message.content or "")
 
 
-async def test_an_alias_and_a_cap(engine: Engine, client: openai.AsyncOpenAI) -> None:
+async def test_alias_is_echoed_and_the_default_cap_reaches_the_engine(
+    engine: Engine, client: openai.AsyncOpenAI
+) -> None:
     raw = await client.chat.completions.with_raw_response.create(model="default", messages=HELLO)
     answer = raw.parse()
     assert answer.model == "default", "the name that the client asked for"
@@ -161,7 +167,9 @@ async def test_an_alias_and_a_cap(engine: Engine, client: openai.AsyncOpenAI) ->
 # ---- what the gateway learns
 
 
-async def test_tokens_are_those_of_the_engine(engine: Engine, gateway: Gateway, client: openai.AsyncOpenAI) -> None:
+async def test_token_estimate_learns_the_counts_of_the_engine(
+    engine: Engine, gateway: Gateway, client: openai.AsyncOpenAI
+) -> None:
     before = gateway.controller.prompts.estimate(engine.model, 10_000)
     prompt = output = 0
     for number in range(24):
@@ -181,7 +189,7 @@ async def test_tokens_are_those_of_the_engine(engine: Engine, gateway: Gateway, 
     assert gateway.controller.prompts.estimate(engine.model, 10_000) != before
 
 
-async def test_the_engine_is_seen(engine: Engine, gateway: Gateway) -> None:
+async def test_health_load_and_models_of_the_engine_are_read(engine: Engine, gateway: Gateway) -> None:
     """Health, load and models, read in the form of this engine."""
     async with asyncio.timeout(10):
         while True:
@@ -279,7 +287,7 @@ async def test_a_request_whose_time_is_up_may_be_told_so_and_frees_the_engine(
 # ---- what the engine refuses
 
 
-async def test_a_prompt_that_is_too_long(
+async def test_overlong_prompt_is_refused(
     engine: Engine, client: openai.AsyncOpenAI, messaging: anthropic.AsyncAnthropic
 ) -> None:
     if engine.max_model_len is None:
@@ -295,7 +303,7 @@ async def test_a_prompt_that_is_too_long(
         await messaging.messages.create(model=engine.model, messages=messages, max_tokens=4)
 
 
-async def test_a_model_that_there_is_not(client: openai.AsyncOpenAI) -> None:
+async def test_unknown_model_is_not_found(client: openai.AsyncOpenAI) -> None:
     """A model unknown to the gateway, or only to the engine."""
     for model in ("nobody", "not-there"):
         for stream in (False, True):
@@ -304,7 +312,9 @@ async def test_a_model_that_there_is_not(client: openai.AsyncOpenAI) -> None:
             assert raised.value.message
 
 
-async def test_values_that_only_the_engine_checks(engine: Engine, gateway: Gateway, client: openai.AsyncOpenAI) -> None:
+async def test_engine_refusal_of_a_value_is_a_400_and_no_replica_failure(
+    engine: Engine, gateway: Gateway, client: openai.AsyncOpenAI
+) -> None:
     for changes in ({"temperature": -5.0}, {"top_p": 7.0}, {"presence_penalty": 99.0}):
         with pytest.raises(openai.BadRequestError) as raised:
             await client.chat.completions.create(model=engine.model, messages=HELLO, max_tokens=4, **changes)

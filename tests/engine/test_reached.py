@@ -9,7 +9,7 @@ from .engine import reached
 
 
 @pytest.mark.parametrize("answer", [None, httpx.Response(200, text="hello"), httpx.Response(404, json={"error": "?"})])
-async def test_nobody_there(answer: httpx.Response | None) -> None:
+async def test_run_ends_when_no_engine_answers(answer: httpx.Response | None) -> None:
     def handle(request: httpx.Request) -> httpx.Response:
         if answer is None:
             raise httpx.ConnectError("All connection attempts failed", request=request)

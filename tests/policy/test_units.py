@@ -16,7 +16,7 @@ from gateway.policy.sections import units
     ("written", "expected_s"),
     [("250ms", 0.25), ("2s", 2), ("1m30s", 90), ("1.5s", 1.5), ("2h", 7200), ("1h1m1s1ms", 3661.001), ("5m", 300)],
 )
-def test_durations(written: str, expected_s: float) -> None:
+def test_duration_is_read_in_seconds(written: str, expected_s: float) -> None:
     assert units.seconds(written) == pytest.approx(expected_s)
 
 
@@ -48,7 +48,7 @@ def test_bad_rate_is_refused(written: object) -> None:
 
 
 @pytest.mark.parametrize(("written", "expected"), [("25%", 0.25), (0.25, 0.25), (0, 0), (1, 1), ("0.5%", 0.005)])
-def test_shares(written: object, expected: float) -> None:
+def test_share_is_read_as_a_fraction(written: object, expected: float) -> None:
     assert units.share(written) == pytest.approx(expected)
 
 
@@ -61,7 +61,7 @@ def test_bad_share_is_refused(written: object) -> None:
 @pytest.mark.parametrize(
     ("written", "expected"), [("1B", 1), ("64MiB", 64 * 2**20), ("1.5kB", 1500), ("1 GiB", 2**30), ("2MB", 2_000_000)]
 )
-def test_sizes(written: str, expected: int) -> None:
+def test_size_is_read_in_bytes(written: str, expected: int) -> None:
     assert units.byte_count(written) == expected
 
 
@@ -74,7 +74,7 @@ def test_a_number_without_a_unit_is_not_guessed_at(reader: Callable[[object], fl
 @pytest.mark.parametrize(
     ("reader", "nothing"), [(units.seconds, "0s"), (units.per_minute, "0/s"), (units.byte_count, "0MiB")]
 )
-def test_nothing_at_all_is_refused(reader: Callable[[object], float], nothing: str) -> None:
+def test_empty_quantity_is_refused(reader: Callable[[object], float], nothing: str) -> None:
     with pytest.raises(ValueError, match="write a"):
         reader(nothing)
 

@@ -556,7 +556,7 @@ def _without(out: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", PLAYBOOKS)
-def test_answer(name: str, play: Callable[..., Play]) -> None:
+def test_playbook_of_an_answer_sends_the_expected_bytes(name: str, play: Callable[..., Play]) -> None:
     rules, steps = PLAYBOOKS[name]
     play(rules)(*steps)
 

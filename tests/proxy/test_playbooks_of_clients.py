@@ -490,7 +490,7 @@ def _bugs(play: Play, *bugs: Callback) -> None:
 
 
 @pytest.mark.parametrize("name", PLAYBOOKS)
-def test_client(name: str, play: Callable[..., Play]) -> None:
+def test_playbook_of_a_client_sends_the_expected_bytes(name: str, play: Callable[..., Play]) -> None:
     rules, steps = PLAYBOOKS[name]
     play(rules)(*steps)
 
@@ -529,7 +529,7 @@ ANSWERED = {
 
 
 @pytest.mark.parametrize("name", ANSWERED)
-def test_get_is_answered_here(name: str, play: Callable[..., Play]) -> None:
+def test_get_is_answered_by_the_gateway_itself(name: str, play: Callable[..., Play]) -> None:
     data, said = ANSWERED[name]
     play()(FromClient(data), ToClient(b"200 OK", said), ClientIs("open"), Called())
 
@@ -552,12 +552,12 @@ def test_bodies_of_all_clients_together_have_a_limit(play: Callable[..., Play]) 
     assert played.meter.early == [Reason.RECEIVING_FULL]
 
 
-def test_any_name_passes_under_a_catch_all_that_knows_it(play: Callable[..., Play]) -> None:
+def test_any_model_name_passes_under_a_catch_all_that_knows_it(play: Callable[..., Play]) -> None:
     rules = policy(pool("p", "r1"), tier("std"), models=[Model("*", ("p",), any_name=True)])
     play(rules)(FromClient(post(model="nobody")), ToClient(b"HTTP/1.1 404"))
 
 
-def test_pictures_count_into_the_prompt(play: Callable[..., Play]) -> None:
+def test_images_count_as_prompt_tokens(play: Callable[..., Play]) -> None:
     rules = policy(pool("p", "r1"), tier("std", caps=Caps(media=True)))
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 2000}}
     played = play(rules)(

@@ -211,6 +211,6 @@ def _open(play: Play, **open_in: int) -> None:
 
 
 @pytest.mark.parametrize("name", PLAYBOOKS)
-def test_odd_end(name: str, play: Callable[..., Play]) -> None:
+def test_playbook_of_an_odd_end_sends_the_expected_bytes(name: str, play: Callable[..., Play]) -> None:
     rules, steps = PLAYBOOKS[name]
     play(rules)(*steps)

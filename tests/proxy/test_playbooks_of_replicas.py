@@ -303,7 +303,7 @@ PLAYBOOKS: dict[str, list[Step]] = {
 
 
 @pytest.mark.parametrize("name", PLAYBOOKS)
-def test_replica(name: str, play: Callable[..., Play]) -> None:
+def test_playbook_of_a_replica_sends_the_expected_bytes(name: str, play: Callable[..., Play]) -> None:
     play()(*PLAYBOOKS[name])
 
 
@@ -327,7 +327,7 @@ LINES: dict[str, tuple[list[Step], str]] = {
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_line_of_a_failure_says_replica_event_cause_and_next_step(
+def test_failure_log_line_says_replica_event_cause_and_next_step(
     name: str, play: Callable[..., Play], caplog: pytest.LogCaptureFixture
 ) -> None:
     steps, line = LINES[name]

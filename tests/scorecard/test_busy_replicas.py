@@ -29,7 +29,7 @@ IN_A_STREAM = STREAM_HEAD + chunk(b"data: " + BUSY + b"\n\n") + chunk(b"data: [D
     ("stream", "refusal"),
     [*((stream, refusal) for stream in (False, True) for refusal in REFUSALS.values()), (True, IN_A_STREAM)],
 )
-async def test_another_replica_answers(
+async def test_request_refused_by_a_busy_replica_is_served_by_another(
     gateway: GatewayFactory, capture: Capture, connect: Connect, stream: bool, refusal: bytes
 ) -> None:
     async with Capture() as other:
@@ -42,7 +42,9 @@ async def test_another_replica_answers(
         assert len(other.calls) >= 2
 
 
-async def test_without_another_the_client_is_told(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+async def test_busy_only_replica_is_a_503_with_its_retry_after(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
     gw = await gateway(rules(capture.url, pool="health: {failures: 1000}"))
     client = await connect(gw.url)
     capture.answer = lambda call: Answer(whole(BUSY, "503 Service Unavailable", "retry-after: 7"))

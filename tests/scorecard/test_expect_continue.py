@@ -12,7 +12,7 @@ MINE = f"x-api-key: {KEY}"
 ASKS = "Expect: 100-continue"
 
 
-async def test_the_body_is_called_for(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+async def test_expect_continue_gets_a_100(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
     gw = await gateway(rules(capture.url))
     client = await connect(gw.url)
     body = chat_body()
@@ -27,7 +27,9 @@ async def test_the_body_is_called_for(gateway: GatewayFactory, capture: Capture,
     assert (await client.response()).status == 200
 
 
-async def test_a_client_that_does_not_wait(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+async def test_client_that_sends_its_body_before_the_100_is_served(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
     gw = await gateway(rules(capture.url))
     client = await connect(gw.url)
     body = chat_body()
@@ -64,7 +66,9 @@ async def test_refused_request_gets_no_100_continue(
     assert not capture.calls
 
 
-async def test_http_1_0_cannot_ask(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+async def test_expect_continue_of_http_1_0_is_ignored(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
     """RFC 9110, 10.1.1: the expectation of an HTTP/1.0 client is ignored, since it would not understand a 100."""
     gw = await gateway(rules(capture.url))
     client = await connect(gw.url)

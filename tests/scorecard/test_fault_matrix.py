@@ -119,7 +119,7 @@ def name(case: Case) -> str:
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize("case", CASES, ids=name)
-async def test_before_the_answer(
+async def test_fault_before_the_answer_has_its_listed_outcome(
     gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect, case: Case, stream: bool
 ) -> None:
     replicas = await emulator(replicas=2)
@@ -139,7 +139,7 @@ async def test_before_the_answer(
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize("case", [case for case in CASES if case != (FaultKind.GARBAGE, "http")], ids=name)
-async def test_after_it_has_begun(
+async def test_fault_within_the_answer_has_its_listed_outcome(
     gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect, case: Case, stream: bool
 ) -> None:
     scale = HARDLY if case[0] in ENDING else APART if stream and case[0] in MIDWAY else SLOWLY

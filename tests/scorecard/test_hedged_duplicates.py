@@ -52,7 +52,7 @@ def rest(call: Call, text: str) -> None:
     call.finish()
 
 
-async def test_the_second_answers_and_the_first_is_closed(
+async def test_duplicate_answers_and_the_first_attempt_is_closed(
     gateway: GatewayFactory, both: list[Capture], connect: Connect
 ) -> None:
     gw, client, first, second = await late(gateway, both, connect)
@@ -66,7 +66,7 @@ async def test_the_second_answers_and_the_first_is_closed(
     await until(lambda: set(held(gw)) <= {"client connections"}, LIMIT_S, seen=lambda: held(gw))
 
 
-async def test_the_first_answers_after_all_and_the_second_is_closed(
+async def test_first_attempt_answers_and_the_duplicate_is_closed(
     gateway: GatewayFactory, both: list[Capture], connect: Connect
 ) -> None:
     gw, client, first, second = await late(gateway, both, connect)
@@ -91,14 +91,16 @@ async def test_empty_delta_does_not_commit_an_attempt(
     await until(lambda: first.aborted, LIMIT_S)
 
 
-async def test_a_client_that_leaves_ends_both(gateway: GatewayFactory, both: list[Capture], connect: Connect) -> None:
+async def test_client_that_leaves_ends_both_attempts(
+    gateway: GatewayFactory, both: list[Capture], connect: Connect
+) -> None:
     gw, client, first, second = await late(gateway, both, connect)
     client.rst()
     await until(lambda: first.aborted and second.aborted, LIMIT_S)
     await until(lambda: set(held(gw)) <= {"client connections"}, LIMIT_S, seen=lambda: held(gw))
 
 
-async def test_a_first_that_breaks_leaves_it_to_the_second(
+async def test_first_attempt_that_breaks_leaves_the_request_to_the_duplicate(
     gateway: GatewayFactory, both: list[Capture], connect: Connect
 ) -> None:
     _, client, first, second = await late(gateway, both, connect)

@@ -17,7 +17,9 @@ async def ask(
     return status, headers, await client.rest()
 
 
-async def test_whole(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+async def test_http_1_0_whole_answer_has_a_length_and_no_chunks(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
     gw = await gateway(rules(capture.url))
     for lines in ((), ("Connection: keep-alive",), ("Connection: close",)):
         status, headers, body = await ask(await connect(gw.url), *lines, host=False)
@@ -26,7 +28,9 @@ async def test_whole(gateway: GatewayFactory, capture: Capture, connect: Connect
         assert "transfer-encoding" not in headers
 
 
-async def test_streamed(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+async def test_http_1_0_stream_ends_with_the_connection(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
     gw = await gateway(rules(capture.url))
     status, headers, body = await ask(await connect(gw.url), stream=True)
     assert status == 200
@@ -36,7 +40,9 @@ async def test_streamed(gateway: GatewayFactory, capture: Capture, connect: Conn
     assert body.endswith(b"data: [DONE]\n\n")
 
 
-async def test_an_answer_too_long_to_hold(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+async def test_http_1_0_answer_too_long_to_hold_is_not_chunked(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
     text = b'{"choices":[],"text":"%b"}' % (b"x" * 3_000_000)
     capture.answer = lambda call: Answer(whole(text))
     gw = await gateway(rules(capture.url))
@@ -46,7 +52,7 @@ async def test_an_answer_too_long_to_hold(gateway: GatewayFactory, capture: Capt
     assert body == text
 
 
-async def test_a_stream_that_breaks_off_ends_in_an_error(
+async def test_http_1_0_stream_that_breaks_ends_in_an_error(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     """Here the end of the connection proves nothing, so only the event tells."""
@@ -60,7 +66,9 @@ async def test_a_stream_that_breaks_off_ends_in_an_error(
     assert b"[DONE]" not in body
 
 
-async def test_a_refusal(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+async def test_http_1_0_refusal_closes_the_connection(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
     gw = await gateway(rules(capture.url))
     client = await connect(gw.url)
     client.send(b"POST /nowhere HTTP/1.0\r\n\r\n")

@@ -14,7 +14,7 @@ FOR_EVER = "timeouts: {ttft: 600s, idle: 600s, total: 600s}"
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_another_replica_answers_what_it_holds(
+async def test_request_at_a_hung_replica_is_served_by_another(
     gateway: GatewayFactory, capture: Capture, connect: Connect, stream: bool
 ) -> None:
     async with Capture() as other:
@@ -28,7 +28,9 @@ async def test_another_replica_answers_what_it_holds(
         await capture.until(lambda: capture.calls[0].aborted)
 
 
-async def test_without_another_the_client_is_told(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+async def test_request_at_a_hung_only_replica_is_a_503(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
     gw = await gateway(rules(capture.url, pool=CHECKED, tier=FOR_EVER))
     client = await connect(gw.url)
     capture.answer = never

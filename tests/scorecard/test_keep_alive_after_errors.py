@@ -77,7 +77,7 @@ def replica(call: Call) -> Answer | None:
     return by_default(call)
 
 
-async def test_the_next_request_is_answered_or_the_end_announced(
+async def test_connection_after_an_error_serves_the_next_request_or_announces_its_end(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     capture.answer = replica
@@ -116,7 +116,7 @@ async def test_the_next_request_is_answered_or_the_end_announced(
     }
 
 
-async def test_the_same_connection_over_its_limit_and_under(
+async def test_connection_stays_usable_over_and_under_a_rate_limit(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     gw = await gateway(rules(capture.url, tier="limits: {requests: 2/min}"))
@@ -126,7 +126,7 @@ async def test_the_same_connection_over_its_limit_and_under(
     assert (await client.ask(request("/health"))).status == 200
 
 
-async def test_waiting_in_vain_leaves_the_connection_usable(
+async def test_connection_stays_usable_after_a_queue_timeout(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     capture.answer = lambda call: by_default(call) if len(capture.calls) > 1 else None
@@ -144,7 +144,7 @@ async def test_waiting_in_vain_leaves_the_connection_usable(
     assert (await client.ask(chat())).status == 200
 
 
-async def test_garbage_is_not_answered_in_the_name_of_the_last_request(
+async def test_answer_to_garbage_does_not_use_the_id_of_the_last_request(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     gw = await gateway(rules(capture.url))
@@ -161,7 +161,7 @@ async def test_garbage_is_not_answered_in_the_name_of_the_last_request(
 
 
 @interpreted
-async def test_our_own_mistake_is_not_the_clients(
+async def test_bug_of_the_gateway_is_a_500(
     gateway: GatewayFactory, capture: Capture, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def check(*_: object) -> None:

@@ -62,7 +62,7 @@ async def busy(gateway: GatewayFactory, emulator: EmulatorFactory, connect: Conn
     return gw
 
 
-async def test_the_law_holds_over_everything_that_happened(busy: Gateway, connect: Connect) -> None:
+async def test_littles_law_holds_over_the_whole_run(busy: Gateway, connect: Connect) -> None:
     await until(lambda: not busy.driver.under_way)
     view = law(busy)
     served = sum(lane.dispatched for lane in busy.metrics.lanes.values())
@@ -83,7 +83,7 @@ async def test_littles_law_holds_in_the_middle_of_answers(busy: Gateway, connect
         await client.close()
 
 
-async def test_the_admin_port_shows_it(busy: Gateway) -> None:
+async def test_admin_port_shows_littles_law(busy: Gateway) -> None:
     await until(lambda: not busy.driver.under_way)
     async with httpx.AsyncClient(base_url=busy.admin_url) as client:
         shown = (await client.get("/admin/state")).json()["little"]
@@ -93,7 +93,7 @@ async def test_the_admin_port_shows_it(busy: Gateway) -> None:
     assert "# TYPE tailgate_little_gap_ratio gauge" in page
 
 
-async def test_a_connection_that_is_never_let_go_of_is_seen(busy: Gateway) -> None:
+async def test_leaked_connection_shows_as_a_gap_in_littles_law(busy: Gateway) -> None:
     await until(lambda: not busy.driver.under_way)
     assert "requests that the server has" not in held(busy)
     before = law(busy)

@@ -31,7 +31,7 @@ def reset(call: Call) -> Answer:
 
 
 @pytest.mark.parametrize("does", [fine, reset, None], ids=["answers", "resets", "hangs"])
-async def test_clients_are_served_whatever_the_shadow_pool_does(
+async def test_clients_are_served_whatever_the_mirror_pool_does(
     gateway: GatewayFactory, emulator: EmulatorFactory, capture: Capture, connect: Connect, does: object
 ) -> None:
     capture.answer = does or (lambda call: None)  # type: ignore[assignment]

@@ -12,7 +12,7 @@ from .state import held
 from .waiting import until
 
 
-async def test_a_byte_at_a_time(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+async def test_request_sent_byte_by_byte_is_served(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
     gw = await gateway(rules(capture.url))
     client = await connect(gw.url)
     for stream in (False, True, False):
@@ -24,7 +24,7 @@ async def test_a_byte_at_a_time(gateway: GatewayFactory, capture: Capture, conne
     assert len(capture.calls) == 3
 
 
-async def test_line_ends_before_and_between_requests(
+async def test_line_ends_before_and_between_requests_are_skipped(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     gw = await gateway(rules(capture.url), receive_timeout_s=0.3)
@@ -40,7 +40,9 @@ async def test_line_ends_before_and_between_requests(
     assert (await client.ask(chat())).status == 200
 
 
-async def test_a_body_longer_than_its_length(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+async def test_body_longer_than_its_length_is_refused(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
     """Extra bytes are not a request: with the body they get an error; late ones close the connection."""
     gw = await gateway(rules(capture.url))
     client = await connect(gw.url)
@@ -58,7 +60,9 @@ async def test_a_body_longer_than_its_length(gateway: GatewayFactory, capture: C
     await until(lambda: not held(gw))
 
 
-async def test_a_body_that_ends_too_soon(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+async def test_body_that_ends_too_soon_reaches_no_replica(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
     gw = await gateway(rules(capture.url))
     body = chat_body()
     cut = request(CHAT, body)[:-1]
@@ -74,9 +78,7 @@ async def test_a_body_that_ends_too_soon(gateway: GatewayFactory, capture: Captu
     assert not capture.calls
 
 
-async def test_nothing_is_said_to_a_head_request_but_the_head(
-    gateway: GatewayFactory, capture: Capture, connect: Connect
-) -> None:
+async def test_head_request_gets_no_body(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
     """A client takes bytes after the head of an answer to HEAD for the next answer."""
     gw = await gateway(rules(capture.url))
     for path in ("/health", "/v1/models", CHAT, "/nowhere"):
@@ -98,9 +100,7 @@ OTHER_PROTOCOLS = (
 )
 
 
-async def test_asking_for_another_protocol_changes_nothing(
-    gateway: GatewayFactory, capture: Capture, connect: Connect
-) -> None:
+async def test_upgrade_header_is_ignored(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
     """By RFC 9110, 7.8. Java's client asks for h2c with its first request."""
     gw = await gateway(rules(capture.url))
     for lines in OTHER_PROTOCOLS:
@@ -162,7 +162,9 @@ async def test_connect_is_refused_with_400(gateway: GatewayFactory, connect: Con
         assert (await client.rest()).startswith(b"HTTP/1.1 400 ")
 
 
-async def test_h2_and_tls_without_asking(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+async def test_unannounced_http_2_and_tls_are_refused_with_400(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
     gw = await gateway(rules(capture.url))
     for data in (
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
@@ -174,7 +176,7 @@ async def test_h2_and_tls_without_asking(gateway: GatewayFactory, capture: Captu
         assert (await client.rest()).startswith(b"HTTP/1.1 400 ")
 
 
-async def test_a_client_that_never_reads_its_refusal(
+async def test_client_that_never_reads_its_refusal_is_closed(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     """A client that sends beyond its last answer is read for a moment, then cut off."""

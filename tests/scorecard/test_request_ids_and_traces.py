@@ -34,7 +34,9 @@ BAD_TRACES = (
 BAD_STATES = ("a=b" * 200, "a=\xff", "\x80")
 
 
-async def test_ids(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+async def test_harmless_request_ids_are_kept_and_others_replaced(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
     gw = await gateway(rules(capture.url))
     sent_before: list[str] = []
     for given in (*GOOD_IDS[:1], *GOOD_IDS, *BAD_IDS, *BREAKING_IDS):
@@ -55,14 +57,16 @@ async def test_ids(gateway: GatewayFactory, capture: Capture, connect: Connect) 
     assert len(set(sent_before)) == len(sent_before), "the same id of two clients is two at a replica"
 
 
-async def test_ids_of_our_own_are_never_the_same(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+async def test_generated_request_ids_are_unique(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
     gw = await gateway(rules(capture.url))
     clients = await asyncio.gather(*(connect(gw.url) for _ in range(10)))
     ids = [(await client.ask(chat())).headers["x-request-id"] for client in clients for _ in range(10)]
     assert len(set(ids)) == 100
 
 
-async def test_trace_context(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+async def test_well_formed_trace_context_is_passed_on(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
     gw = await gateway(rules(capture.url))
 
     async def sent(*lines: str) -> tuple[list[str], list[str]]:

@@ -8,7 +8,7 @@ from .policies import rules
 from .raw import chat
 
 
-async def test_a_request_reaches_the_capture(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+async def test_rig_request_reaches_the_capture(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
     gw = await gateway(rules(capture.url))
     client = await connect(gw.url)
     whole = await client.ask(chat())

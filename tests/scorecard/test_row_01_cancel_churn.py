@@ -74,7 +74,9 @@ async def test_ten_thousand_cancels_leave_no_slot_behind(
     assert {(answer.status, answer.whole) for answer in answers} == {(200, True)}
 
 
-async def test_cancels_among_faults(gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect) -> None:
+async def test_cancels_among_faults_leave_no_slot_behind(
+    gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect
+) -> None:
     """The same, while replicas have all kinds of faults and deadlines pass."""
     fleet = await emulator(replicas=REPLICAS, time_scale=1.0)
     timeouts = "timeouts: {queue: 30ms, ttft: 50ms, idle: 100ms, total: 300ms}"

@@ -72,7 +72,9 @@ async def leave_and_see(gw: Gateway, capture: Capture, requests: dict[str, tuple
 
 
 @both
-async def test_while_it_is_prefilled(gateway: GatewayFactory, capture: Capture, connect: Connect, stream: bool) -> None:
+async def test_abort_during_prefill_reaches_the_replica(
+    gateway: GatewayFactory, capture: Capture, connect: Connect, stream: bool
+) -> None:
     capture.answer = never
     gw = await gateway(rules(capture.url))
     requests = await sent_by_each(gw, capture, connect, stream)
@@ -80,7 +82,7 @@ async def test_while_it_is_prefilled(gateway: GatewayFactory, capture: Capture, 
 
 
 @both
-async def test_while_the_answer_has_begun_but_nothing_can_be_shown(
+async def test_abort_before_the_first_visible_byte_reaches_the_replica(
     gateway: GatewayFactory, capture: Capture, connect: Connect, stream: bool
 ) -> None:
     capture.answer = lambda call: call.send(start(stream))
@@ -90,7 +92,7 @@ async def test_while_the_answer_has_begun_but_nothing_can_be_shown(
 
 
 @both
-async def test_while_the_answer_is_passed_on(
+async def test_abort_during_the_answer_reaches_the_replica(
     gateway: GatewayFactory, capture: Capture, connect: Connect, stream: bool
 ) -> None:
     # A whole answer is passed on early only if it is longer than 1 MB.
@@ -106,7 +108,7 @@ async def test_while_the_answer_is_passed_on(
 
 
 @both
-async def test_while_the_client_is_full(
+async def test_abort_of_a_client_that_does_not_read_reaches_the_replica(
     gateway: GatewayFactory, capture: Capture, connect: Connect, stream: bool
 ) -> None:
     """The client does not read: the gateway's buffers are full, and it stops reading the replica's answer."""
@@ -139,7 +141,7 @@ async def test_while_the_client_is_full(
 
 
 @both
-async def test_while_it_waits_for_a_slot(
+async def test_abort_in_the_queue_leaves_the_queue(
     gateway: GatewayFactory, capture: Capture, connect: Connect, stream: bool
 ) -> None:
     capture.answer = never
@@ -191,7 +193,7 @@ async def unanswering() -> AsyncIterator[str]:
 
 
 @both
-async def test_while_the_connection_to_the_replica_is_made(
+async def test_abort_during_the_connect_closes_the_connection(
     gateway: GatewayFactory, connect: Connect, unanswering: str, stream: bool
 ) -> None:
     gw = await gateway(rules(unanswering, pool="connect_timeout: 60s, health: {interval: 60s}"))
@@ -204,7 +206,7 @@ async def test_while_the_connection_to_the_replica_is_made(
 
 
 @both
-async def test_the_engine_stops_working_on_it(
+async def test_abort_stops_the_generation_of_the_engine(
     gateway: GatewayFactory, emulator: Callable[..., object], connect: Connect, stream: bool
 ) -> None:
     fleet = await emulator(profile="default", time_scale=1.0)

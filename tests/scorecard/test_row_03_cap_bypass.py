@@ -100,7 +100,7 @@ def framed(dice: random.Random, path: str, number: int, body: bytes) -> bytes:
 
 
 @pytest.mark.timeout(900 if SOAK else 600)
-async def test_no_body_gets_past_the_caps(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+async def test_no_request_body_gets_past_the_caps(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
     capture.answer = lambda call: Answer(whole())
     text = rules(capture.url, tier=TIER).replace("limit: 4000", f"limit: {LIMIT}")
     gw = await gateway(text)
@@ -156,7 +156,7 @@ async def test_no_body_gets_past_the_caps(gateway: GatewayFactory, capture: Capt
         ({"max_tokens": None}, "max_tokens"),
     ],
 )
-def test_the_judge_sees_what_is_wrong(fields: dict[str, Any], why: str) -> None:
+def test_cap_violations_are_found_in_what_a_replica_received(fields: dict[str, Any], why: str) -> None:
     body = json.dumps({"max_tokens": 5} | MINIMAL["/v1/chat/completions"] | fields).encode()
     line = b"POST /v1/chat/completions HTTP/1.1\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
     found = violations(Call(line % len(body), body, cast(Any, None)))

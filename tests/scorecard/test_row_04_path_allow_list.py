@@ -88,7 +88,7 @@ async def answer(client: Client, data: bytes) -> Response | None:
 
 
 @pytest.mark.parametrize("method", ["POST", "GET"])
-async def test_nothing_else_reaches_a_replica(
+async def test_paths_outside_the_list_reach_no_replica(
     gateway: GatewayFactory, capture: Capture, connect: Connect, method: str
 ) -> None:
     gw = await gateway(rules(capture.url))
@@ -160,7 +160,7 @@ async def test_a_base_url_that_is_wrong_by_v1_is_told_which_path_was_meant(
     assert not capture.calls
 
 
-async def test_only_post_does(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+async def test_only_post_reaches_a_replica(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
     gw = await gateway(rules(capture.url))
     body = chat_body()
     for path in Endpoint:

@@ -38,7 +38,7 @@ def pieces(name: str, data: bytes, way: int) -> list[bytes]:
     return [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True) if a < b]
 
 
-async def test_nothing_hidden_gets_through(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+async def test_no_smuggled_request_gets_through(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
     gw = await gateway(rules(capture.url), receive_timeout_s=0.5, keep_alive_s=0.5)
     corpus = list(attacks())
     assert len(corpus) == len(dict(corpus)) > 300
@@ -76,7 +76,7 @@ async def test_nothing_hidden_gets_through(gateway: GatewayFactory, capture: Cap
     assert len(seen) > 20
 
 
-async def test_the_same_bytes_without_anything_hidden_are_served(
+async def test_same_bytes_without_a_smuggled_request_are_served(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     """The control: the corpus is made from a request that is served if nothing is wrong with it."""

@@ -55,7 +55,7 @@ async def honest(gw: Gateway, users: int = 4) -> AsyncIterator[Callable[[], int]
         over.set()
 
 
-async def test_a_thousand_slow_sockets(gateway: GatewayFactory, capture: Capture) -> None:
+async def test_thousand_slow_sockets_leave_the_gateway_serving(gateway: GatewayFactory, capture: Capture) -> None:
     gw = await gateway(rules(capture.url), receive_timeout_s=RECEIVE_TIMEOUT_S)
     ends: dict[str, list[bytes]] = {kind: [] for kind in KINDS}
     times: list[float] = []
@@ -87,7 +87,9 @@ async def test_a_thousand_slow_sockets(gateway: GatewayFactory, capture: Capture
         )
 
 
-async def test_the_deadline_is_absolute(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+async def test_single_bytes_do_not_extend_the_receive_deadline(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
     """Single bytes now and then do not extend the deadline."""
     gw = await gateway(rules(capture.url), receive_timeout_s=SHORT_S)
 
@@ -135,7 +137,7 @@ async def test_kept_connections_are_closed_when_idle(
     await until(lambda: gw.limits.connections == 0)
 
 
-async def test_half_a_second_request_has_the_same_deadline(
+async def test_partial_second_request_has_the_same_receive_deadline(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     gw = await gateway(rules(capture.url), receive_timeout_s=SHORT_S)
@@ -147,7 +149,9 @@ async def test_half_a_second_request_has_the_same_deadline(
     assert await client.rest() == b""
 
 
-async def test_a_slow_answer_is_no_slow_request(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+async def test_slow_answer_does_not_hit_the_receive_deadline(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
     """The deadlines for clients do not end a request at a slow replica."""
     gw = await gateway(rules(capture.url), receive_timeout_s=SHORT_S, keep_alive_s=SHORT_S)
     capture.answer = lambda call: None
@@ -161,7 +165,9 @@ async def test_a_slow_answer_is_no_slow_request(gateway: GatewayFactory, capture
     assert (await client.response()).status == 200
 
 
-async def test_a_full_house_empties(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+async def test_slow_clients_at_the_connection_limit_are_closed_at_the_deadline(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
     """Slow clients may take all connections of the limit, but not beyond the deadline."""
     gw = await gateway(rules(capture.url), receive_timeout_s=SHORT_S, max_connections=20)
     for number in range(20):

@@ -68,7 +68,7 @@ HEADS = {
 }
 
 
-async def test_heads_without_end(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+async def test_endless_head_is_refused_with_431(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
     gw = await gateway(rules(capture.url), **CAPS)
     for kind, (first, piece) in HEADS.items():
         client = await connect(gw.url)
@@ -80,7 +80,7 @@ async def test_heads_without_end(gateway: GatewayFactory, capture: Capture, conn
     await until(lambda: gw.limits.connections == 0)
 
 
-async def test_a_method_without_end(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+async def test_endless_method_is_refused(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
     gw = await gateway(rules(capture.url), **CAPS)
     client = await connect(gw.url)
     response, _ = await flood(client, b"", b"G" * 65536, 1)
@@ -109,7 +109,7 @@ BODIES = {
 }
 
 
-async def test_bodies_without_end(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+async def test_endless_body_is_refused(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
     gw = await gateway(rules(capture.url), **CAPS)
     for kind, (first, piece, status) in BODIES.items():
         client = await connect(gw.url)
@@ -123,7 +123,7 @@ async def test_bodies_without_end(gateway: GatewayFactory, capture: Capture, con
 
 
 @pytest.mark.parametrize("length", [True, False], ids=["length", "chunks"])
-async def test_who_stops_sending_reads_the_answer(
+async def test_client_that_stops_sending_its_large_body_reads_the_answer(
     gateway: GatewayFactory, capture: Capture, connect: Connect, length: bool
 ) -> None:
     """A client that reads while it sends gets the answer in the middle, then the end."""
@@ -223,7 +223,7 @@ async def test_many_bodies_at_once_are_held_only_for_known_keys(
 
 
 @pytest.mark.parametrize("length", [True, False], ids=["length", "chunks"])
-async def test_bodies_of_all_clients_together(
+async def test_held_bodies_of_all_clients_have_a_common_limit(
     gateway: GatewayFactory, capture: Capture, connect: Connect, length: bool
 ) -> None:
     """Requests beyond the bound are refused, to be retried soon; others, and small ones, are served."""

@@ -72,7 +72,9 @@ async def test_a_replica_gets_only_what_the_gateway_means_it_to_get(
 @pytest.mark.parametrize(
     "trailer", [f"Authorization: Bearer {KEY}", "Host: evil", "X-Tier: premium", "X-Request-Id: mine"]
 )
-async def test_trailers_are_nothing(gateway: GatewayFactory, capture: Capture, connect: Connect, trailer: str) -> None:
+async def test_request_trailers_are_ignored(
+    gateway: GatewayFactory, capture: Capture, connect: Connect, trailer: str
+) -> None:
     gw = await gateway(rules(capture.url, keys={KEY: "acme"}))
     body = chat_body()
     chunked = head(CHAT, "Transfer-Encoding: chunked", "Trailer: Authorization", f"x-api-key: {KEY}")

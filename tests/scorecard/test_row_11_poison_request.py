@@ -32,7 +32,7 @@ def _dead(emulator: Emulator) -> int:
 
 @pytest.mark.parametrize("warm", [False, True], ids=["new connections", "connections used before"])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_the_gateway_carries_it_on_once(
+async def test_gateway_retries_a_poison_request_once(
     gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect, stream: bool, warm: bool
 ) -> None:
     replicas = await emulator(replicas=REPLICAS)
@@ -53,7 +53,7 @@ async def test_the_gateway_carries_it_on_once(
     assert _dead(replicas) == 2
 
 
-async def test_whoever_repeats_it_kills_two_at_most(
+async def test_repeated_poison_request_kills_at_most_two_replicas(
     gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Other requests are served during and after that, even those that were at a dying replica."""
@@ -80,7 +80,9 @@ def _told(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [line.getMessage() for line in caplog.records if line.name == "tailgate.quarantine"]
 
 
-async def test_the_official_client_kills_two_at_most(gateway: GatewayFactory, emulator: EmulatorFactory) -> None:
+async def test_official_client_with_a_poison_request_kills_at_most_two_replicas(
+    gateway: GatewayFactory, emulator: EmulatorFactory
+) -> None:
     """The SDK retries after a 502, but not after the quarantine."""
     replicas = await emulator(replicas=REPLICAS)
     gw = await gateway(rules(*replicas.urls))
@@ -97,7 +99,7 @@ async def test_the_official_client_kills_two_at_most(gateway: GatewayFactory, em
         assert answer.choices[0].message.content
 
 
-async def test_who_was_merely_there_is_served_by_another(
+async def test_requests_beside_a_poison_request_are_served_by_another_replica(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     """The same body again and again, as of a health check: it was often present at a break-off."""

@@ -98,7 +98,9 @@ STATUSES = {
 """Refusals of a replica, and what the client sees of them."""
 
 
-async def test_no_such_status_counts(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+async def test_client_error_statuses_never_count_as_replica_failures(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
     gw = await gateway(rules(capture.url, pool="health: {failures: 1, interval: 100s}"))
     client = await connect(gw.url)
     for status, seen in STATUSES.items():
@@ -170,7 +172,7 @@ async def test_a_half_open_breaker_recovers(
 
 
 @pytest.mark.parametrize("health", [BY_TIME, BY_CHECK], ids=["by time", "by check"])
-async def test_a_probe_that_fails_opens_it_again(
+async def test_failed_probe_reopens_the_breaker(
     gateway: GatewayFactory, capture: Capture, connect: Connect, health: str
 ) -> None:
     gw = await gateway(rules(capture.url, pool=health))

@@ -28,7 +28,7 @@ async def _replica_is_free(emulator: Emulator) -> None:
 
 
 @pytest.mark.parametrize("path", STREAMED)
-async def test_a_stall_after_the_first_token(
+async def test_stall_after_the_first_token_ends_at_the_idle_timeout(
     gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect, path: str
 ) -> None:
     replicas = await emulator()
@@ -54,7 +54,7 @@ async def test_a_stall_after_the_first_token(
 
 
 @pytest.mark.parametrize("path", STREAMED)
-async def test_a_stall_before_the_first_token(
+async def test_stall_before_the_first_token_ends_at_the_ttft_timeout(
     gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect, path: str
 ) -> None:
     replicas = await emulator()
@@ -94,7 +94,7 @@ ENDINGS = {"the last token": b"", "[DONE]": DONE}
 
 
 @pytest.mark.parametrize("last", ENDINGS)
-async def test_a_stall_before_the_end_of_the_framing(
+async def test_stall_before_the_last_chunk_ends_at_the_idle_timeout(
     gateway: GatewayFactory, capture: Capture, connect: Connect, last: str
 ) -> None:
     capture.answer = lambda call: call.send(STREAM_HEAD + token("Hi", "stop") + ENDINGS[last])

@@ -64,7 +64,9 @@ def _buffered(gw: Gateway) -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and relies on how Linux sizes socket buffers")
-async def test_two_hundred_stalled_readers(gateway: GatewayFactory, connect: Connect, slow: SlowReaders) -> None:
+async def test_two_hundred_stalled_readers_hold_bounded_memory(
+    gateway: GatewayFactory, connect: Connect, slow: SlowReaders
+) -> None:
     async with flowing() as hose:
         # On a busy machine the firehose may be silent, and miss checks, for longer than a replica may.
         alone = rules(hose.url, slots=READERS + 8, pool="health: {timeout: 20s, ejection: {mode: off}}")

@@ -114,7 +114,7 @@ def _write(file: Path, content: bytes | None) -> None:
 
 
 @pytest.mark.long
-async def test_a_hundred_reloads_under_load(tmp_path: Path, emulator: EmulatorFactory) -> None:
+async def test_hundred_reloads_under_load_fail_no_request(tmp_path: Path, emulator: EmulatorFactory) -> None:
     replicas = await emulator(replicas=3, output_sigma=0.0)
     file = tmp_path / "policy.yaml"
     (tmp_path / "tokenizer.json").write_text(LOOKS_LIKE_ONE)

@@ -41,7 +41,7 @@ def test_the_ready_made_policies_hold_no_key() -> None:
             assert "tg-" not in line, f"{file.name}: {line}"
 
 
-async def test_a_key_is_known_by_its_whole_hash(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+async def test_key_is_matched_by_its_whole_hash(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
     gw = await gateway(rules(capture.url, keys={KEY: "acme", KEY + "x": "globex"}))
     client = await connect(gw.url)
     for given, status in (
@@ -64,9 +64,7 @@ async def test_a_key_is_known_by_its_whole_hash(gateway: GatewayFactory, capture
     assert set(served) == {"acme", "globex"}
 
 
-async def test_every_path_that_tells_anything_wants_the_key(
-    gateway: GatewayFactory, capture: Capture, connect: Connect
-) -> None:
+async def test_every_api_path_requires_the_key(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
     gw = await gateway(rules(capture.url, keys={KEY: "acme"}))
     client = await connect(gw.url)
     for path in ("/v1/models", "/v1/models/emulated"):

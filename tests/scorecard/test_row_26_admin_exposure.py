@@ -48,7 +48,7 @@ def _paths(gw: Gateway) -> set[str]:
 
 
 @pytest.mark.parametrize("keys", [{}, {KEY: "acme"}], ids=["without keys", "with keys"])
-async def test_nothing_else_is_found_on_the_api_port(
+async def test_admin_paths_are_not_found_on_the_api_port(
     gateway: GatewayFactory, capture: Capture, connect: Connect, keys: dict[str, str]
 ) -> None:
     gw = await gateway(rules(capture.url, keys=keys), admin_token=TOKEN)
@@ -83,7 +83,7 @@ async def test_the_probes_tell_no_more_than_whether_it_is_up(
         assert (await client.ask(request(path))).body == body
 
 
-async def test_the_admin_port_is_another_one(gateway: GatewayFactory, capture: Capture) -> None:
+async def test_admin_port_differs_from_the_api_port(gateway: GatewayFactory, capture: Capture) -> None:
     gw = await gateway(rules(capture.url))
     assert gw.url != gw.admin_url
     assert gw.admin_url.startswith("http://127.0.0.1:")

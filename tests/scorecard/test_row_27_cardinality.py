@@ -72,7 +72,9 @@ def _answer(call) -> Answer:
     return by_default(call)
 
 
-async def test_junk_makes_no_series(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+async def test_unknown_names_create_no_metric_series(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
     capture.answer = _answer
     gw = await gateway(_policy(capture.url))
     clients = [await connect(gw.url) for _ in range(CLIENTS)]

@@ -48,7 +48,7 @@ def trust(certificate: dict[str, Path]) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=str(certificate["ssl_certfile"]))
 
 
-async def test_requests_and_streams(
+async def test_tls_serves_whole_answers_and_streams(
     gateway: GatewayFactory, capture: Capture, connect: Connect, certificate: dict[str, Path], trust: ssl.SSLContext
 ) -> None:
     gw = await gateway(rules(capture.url), **certificate)
@@ -62,7 +62,7 @@ async def test_requests_and_streams(
 
 
 @pytest.mark.parametrize("streaming", [False, True], ids=["prefilling", "streaming"])
-async def test_leaving_reaches_the_replica(
+async def test_client_that_leaves_over_tls_frees_the_replica(
     gateway: GatewayFactory,
     capture: Capture,
     connect: Connect,
@@ -86,7 +86,7 @@ async def test_leaving_reaches_the_replica(
     await until(lambda: not held(gw), seen=lambda: held(gw))
 
 
-async def test_plain_text_and_garbage_get_nothing(
+async def test_plain_text_and_garbage_on_the_tls_port_get_no_answer(
     gateway: GatewayFactory, capture: Capture, connect: Connect, certificate: dict[str, Path], trust: ssl.SSLContext
 ) -> None:
     gw = await gateway(rules(capture.url), **certificate)
@@ -99,7 +99,7 @@ async def test_plain_text_and_garbage_get_nothing(
     assert (await client.ask(chat())).status == 200
 
 
-async def test_slow_senders_are_timed_out(
+async def test_slow_senders_over_tls_are_timed_out(
     gateway: GatewayFactory, capture: Capture, connect: Connect, certificate: dict[str, Path], trust: ssl.SSLContext
 ) -> None:
     gw = await gateway(rules(capture.url), receive_timeout_s=0.5, keep_alive_s=0.5, **certificate)

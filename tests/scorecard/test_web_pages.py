@@ -236,7 +236,9 @@ async def test_a_page_under_a_foreign_name_gets_no_preflight_without_keys(
     assert (answer.status, answer.headers["x-tailgate-reason"]) == (403, "host-not-allowed")
 
 
-async def test_a_reload_changes_who_is_let_in(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+async def test_reload_changes_the_allowed_web_pages(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
     from gateway.policy import load_text
 
     gw = await gateway(rules(capture.url))

@@ -15,7 +15,7 @@ from .raw import chat
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_who_asks_for_no_length_gets_the_engines(
+async def test_request_without_a_length_gets_the_default_of_the_engine(
     gateway: GatewayFactory, capture: Capture, connect: Connect, stream: bool
 ) -> None:
     """An engine of unknown context might refuse our default cap, and serve the same request without it."""

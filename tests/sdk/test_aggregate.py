@@ -87,7 +87,7 @@ async def test_assembled_answer_equals_the_answer_in_one_piece(
     assert sorted(bool(body.get("stream")) for body in bodies) == [False, True]
 
 
-async def test_several_choices_are_refused_by_name(start: Start, openai_of: Openai) -> None:
+async def test_assembled_answer_with_several_choices_is_refused_by_name(start: Start, openai_of: Openai) -> None:
     client = openai_of(await start(tier=AGGREGATE))
     with pytest.raises(openai.BadRequestError) as raised:
         await client.chat.completions.create(model=MODEL, messages=HELLO, n=2)
@@ -137,7 +137,7 @@ async def script() -> AsyncIterator[Scripted]:
         yield replica
 
 
-async def test_tool_calls_side_by_side_in_pieces(start: Start, openai_of: Openai, script: Scripted) -> None:
+async def test_interleaved_tool_calls_are_assembled(start: Start, openai_of: Openai, script: Scripted) -> None:
     script.events = [
         _chunk({"role": "assistant", "content": ""}),
         _chunk(_call(0, "weather", "")),
@@ -161,7 +161,7 @@ async def test_tool_calls_side_by_side_in_pieces(start: Start, openai_of: Openai
     assert answer.usage.total_tokens == 16
 
 
-async def test_reasoning_and_refusal(start: Start, openai_of: Openai, script: Scripted) -> None:
+async def test_reasoning_and_refusal_are_assembled(start: Start, openai_of: Openai, script: Scripted) -> None:
     parts = [
         {"reasoning": "Let me "},
         {"reasoning": "see."},
@@ -175,7 +175,9 @@ async def test_reasoning_and_refusal(start: Start, openai_of: Openai, script: Sc
     assert (cast(Any, message).reasoning, message.content, message.refusal) == ("Let me see.", "I won't.", "No")
 
 
-async def test_a_message_with_thinking_and_a_tool(start: Start, anthropic_of: Anthropic, script: Scripted) -> None:
+async def test_message_with_thinking_and_a_tool_call_is_assembled(
+    start: Start, anthropic_of: Anthropic, script: Scripted
+) -> None:
     def event(kind: str, **fields: Any) -> tuple[str, object]:
         return kind, {"type": kind, **fields}
 
@@ -240,7 +242,7 @@ SLOW = f"{AGGREGATE}, timeouts: {{ttft: none, idle: none, total: 1h}}"
         (MESSAGES, {"messages": HELLO, "max_tokens": 99}, 2),
     ],
 )
-async def test_when_its_time_is_up_it_is_what_there_is(
+async def test_assembled_answer_at_its_total_timeout_has_what_came(
     start: Start, post: Callable[..., Any], replicas: Emulator, path: str, fields: dict[str, Any], before: int
 ) -> None:
     gateway = await start(tier=SLOW)
@@ -266,7 +268,7 @@ async def test_when_its_time_is_up_it_is_what_there_is(
     assert lane.requests == {(MODEL, Outcome.CUT, Reason.TOTAL_TIMEOUT): 1}
 
 
-async def test_a_tier_that_wants_an_error_gets_a_504(
+async def test_assembled_answer_at_its_total_timeout_is_a_504_where_the_tier_says_error(
     start: Start, post: Callable[..., Any], replicas: Emulator
 ) -> None:
     gateway = await start(tier=SLOW.replace("total: 1h", "total: 1h, on_total: error"))
@@ -299,7 +301,9 @@ async def test_silence_after_the_first_token_is_noticed(
     assert (response.status_code, response.headers["x-tailgate-reason"]) == (504, "idle-timeout")
 
 
-async def test_a_stream_that_cannot_be_put_together(start: Start, post: Callable[..., Any], script: Scripted) -> None:
+async def test_stream_that_cannot_be_assembled_is_a_502(
+    start: Start, post: Callable[..., Any], script: Scripted
+) -> None:
     strange = {"index": 0, "delta": {"content": "a", "tool_calls": [{"function": 5}]}, "finish_reason": None}
     script.events = [_chunk({"content": "a"}), ("", {"id": "c", "choices": [strange]}), *_end("stop")]
     gateway = await start([script.url], tier=AGGREGATE)
@@ -307,7 +311,7 @@ async def test_a_stream_that_cannot_be_put_together(start: Start, post: Callable
     assert (response.status_code, response.headers["x-tailgate-reason"]) == (502, "upstream-unreadable")
 
 
-async def test_an_engine_that_does_not_stream_is_good_as_well(
+async def test_answer_of_an_engine_that_does_not_stream_is_passed_on(
     start: Start, openai_of: Openai, script: Scripted
 ) -> None:
     script.streams = False

@@ -29,7 +29,7 @@ def _prompt_tokens(usage: anthropic.types.Usage) -> int:
 
 
 @pytest.mark.parametrize("model", [MODEL, ALIAS])
-async def test_a_stream_says_what_the_whole_message_says(messaging: anthropic.AsyncAnthropic, model: str) -> None:
+async def test_streamed_message_equals_the_whole_message(messaging: anthropic.AsyncAnthropic, model: str) -> None:
     whole = await messaging.messages.create(model=model, messages=HELLO, max_tokens=11, system="Be short.")
     assert whole.stop_reason == "max_tokens"
     assert whole.usage.output_tokens == 11
@@ -42,7 +42,7 @@ async def test_a_stream_says_what_the_whole_message_says(messaging: anthropic.As
     assert _prompt_tokens(final.usage) == _prompt_tokens(whole.usage)
 
 
-async def test_the_events_come_in_their_order(messaging: anthropic.AsyncAnthropic) -> None:
+async def test_message_events_come_in_order(messaging: anthropic.AsyncAnthropic) -> None:
     stream = await messaging.messages.create(model=MODEL, messages=HELLO, max_tokens=3, stream=True)
     kinds = [event.type async for event in stream]
     assert kinds == [
@@ -55,7 +55,7 @@ async def test_the_events_come_in_their_order(messaging: anthropic.AsyncAnthropi
     ]
 
 
-async def test_stop_sequences_and_the_request_id(messaging: anthropic.AsyncAnthropic) -> None:
+async def test_stop_sequence_and_request_id_reach_the_client(messaging: anthropic.AsyncAnthropic) -> None:
     words = (await messaging.messages.create(model=MODEL, messages=HELLO, max_tokens=20)).content[0].text.split()
     stopped = await messaging.messages.create(
         model=MODEL, messages=HELLO, max_tokens=20, stop_sequences=[f" {words[4]}"]
@@ -64,7 +64,7 @@ async def test_stop_sequences_and_the_request_id(messaging: anthropic.AsyncAnthr
     assert stopped._request_id
 
 
-async def test_the_client_that_blocks(gateway: Gateway) -> None:
+async def test_blocking_anthropic_client_is_served(gateway: Gateway) -> None:
     def ask() -> tuple[str, str]:
         with anthropic.Anthropic(base_url=gateway.url, api_key=KEY) as client:
             whole = client.messages.create(model=MODEL, messages=HELLO, max_tokens=9)
@@ -106,7 +106,7 @@ async def tool_caller() -> AsyncIterator[Scripted]:
         yield replica
 
 
-async def test_tools(
+async def test_anthropic_tool_call_reaches_the_client(
     start: Start, anthropic_of: Callable[..., anthropic.AsyncAnthropic], tool_caller: Scripted
 ) -> None:
     client = anthropic_of(await start(urls=[tool_caller.url]))

@@ -68,7 +68,7 @@ async def test_permanent_error_is_not_retried_by_the_sdk(
     assert gateway.metrics.early[why] == 2
 
 
-async def test_a_wrong_key(gateway: Gateway, anthropic_of: Clients) -> None:
+async def test_wrong_key_is_an_authentication_error(gateway: Gateway, anthropic_of: Clients) -> None:
     client = anthropic_of(gateway, api_key="nobody", max_retries=TRIES)
     with pytest.raises(anthropic.AuthenticationError) as raised:
         await client.messages.create(**ASK)
@@ -76,13 +76,13 @@ async def test_a_wrong_key(gateway: Gateway, anthropic_of: Clients) -> None:
     assert gateway.metrics.early[Reason.UNAUTHORIZED] == 1
 
 
-async def test_a_path_that_there_is_not(gateway: Gateway, anthropic_of: Clients) -> None:
+async def test_unknown_path_is_a_not_found_error(gateway: Gateway, anthropic_of: Clients) -> None:
     with pytest.raises(anthropic.NotFoundError) as raised:
         await anthropic_of(gateway).beta.files.list()
     assert _kind(raised.value) == "not_found_error"
 
 
-async def test_a_prompt_that_is_too_long(gateway: Gateway, anthropic_of: Clients) -> None:
+async def test_overlong_prompt_is_an_invalid_request_error(gateway: Gateway, anthropic_of: Clients) -> None:
     with pytest.raises(anthropic.BadRequestError) as raised:
         await anthropic_of(gateway).messages.create(
             model=MODEL, max_tokens=5, messages=[{"role": "user", "content": "word " * 6000}]
@@ -91,7 +91,7 @@ async def test_a_prompt_that_is_too_long(gateway: Gateway, anthropic_of: Clients
     assert "4096" in raised.value.message
 
 
-async def test_a_limit(start: Start, anthropic_of: Clients) -> None:
+async def test_request_over_the_rate_limit_is_a_rate_limit_error(start: Start, anthropic_of: Clients) -> None:
     client = anthropic_of(await start(tier="limits: {requests: 1/min}"))
     await client.messages.create(**ASK)
     with pytest.raises(anthropic.RateLimitError) as raised:
@@ -100,7 +100,7 @@ async def test_a_limit(start: Start, anthropic_of: Clients) -> None:
     assert 50 < int(raised.value.response.headers["retry-after"]) <= 60
 
 
-async def test_a_replica_that_is_busy_for_a_moment_is_tried_again(
+async def test_sdk_retries_a_replica_that_is_busy_for_a_moment(
     start: Start, anthropic_of: Clients, replicas: Emulator
 ) -> None:
     gateway = await start(urls=replicas.urls[:1])
@@ -109,7 +109,9 @@ async def test_a_replica_that_is_busy_for_a_moment_is_tried_again(
     assert raw.retries_taken == 2
 
 
-async def test_a_replica_that_stays_busy(gateway: Gateway, anthropic_of: Clients, replicas: Emulator) -> None:
+async def test_replica_that_stays_busy_is_an_overloaded_error(
+    gateway: Gateway, anthropic_of: Clients, replicas: Emulator
+) -> None:
     _everywhere(replicas, "status_503", retry_after_s=7)
     with pytest.raises(anthropic.APIStatusError) as raised:
         await anthropic_of(gateway).messages.create(**ASK)
@@ -118,7 +120,7 @@ async def test_a_replica_that_stays_busy(gateway: Gateway, anthropic_of: Clients
     assert raised.value.response.headers["retry-after"] == "7"
 
 
-async def test_too_late(start: Start, anthropic_of: Clients, replicas: Emulator) -> None:
+async def test_request_past_its_deadline_is_a_504(start: Start, anthropic_of: Clients, replicas: Emulator) -> None:
     gateway = await start(tier="timeouts: {ttft: 50ms, total: 150ms}")
     _everywhere(replicas, "stall")
     client = anthropic_of(gateway)
@@ -158,7 +160,7 @@ async def test_a_stream_that_stalls_raises(start: Start, anthropic_of: Clients, 
     assert _kind(raised.value) == "timeout_error"
 
 
-async def test_the_client_that_blocks(gateway: Gateway, replicas: Emulator) -> None:
+async def test_blocking_anthropic_client_raises_the_same_errors(gateway: Gateway, replicas: Emulator) -> None:
     def ask() -> None:
         with anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client:
             with pytest.raises(anthropic.NotFoundError):

@@ -66,7 +66,9 @@ def _counted(gateway: Gateway, outcome: Outcome = Outcome.CUT) -> bool:
     return lane.requests == {(MODEL, outcome, Reason.TOTAL_TIMEOUT): 1} and facts.counts == [0, 0, 1]
 
 
-async def test_a_chat(gateway: Gateway, openai_of: Openai, an_hour_later: Silence, replicas: Emulator) -> None:
+async def test_chat_stream_cut_at_its_deadline_ends_with_length(
+    gateway: Gateway, openai_of: Openai, an_hour_later: Silence, replicas: Emulator
+) -> None:
     an_hour_later(gateway, 1 + SAID)
     stream = await openai_of(gateway).chat.completions.create(
         model=MODEL, messages=HELLO, max_tokens=99, stream=True, stream_options={"include_usage": True}
@@ -84,7 +86,7 @@ async def test_a_chat(gateway: Gateway, openai_of: Openai, an_hour_later: Silenc
         await replica.until(lambda replica: replica.in_flight == 0 and replica.running == 0)
 
 
-async def test_a_chat_without_usage_and_with_several_choices(
+async def test_cut_chat_stream_ends_every_choice_without_usage(
     gateway: Gateway, openai_of: Openai, an_hour_later: Silence
 ) -> None:
     an_hour_later(gateway, 2 + SAID)
@@ -95,7 +97,7 @@ async def test_a_chat_without_usage_and_with_several_choices(
     assert [(choice.index, choice.finish_reason) for choice in last.choices] == [(0, "length"), (1, "length")]
 
 
-async def test_the_helper_that_puts_a_chat_together(
+async def test_openai_chat_helper_reads_a_cut_stream(
     gateway: Gateway, openai_of: Openai, an_hour_later: Silence
 ) -> None:
     """The SDK raises, as for any answer that reached its length."""
@@ -106,7 +108,9 @@ async def test_the_helper_that_puts_a_chat_together(
     assert len((raised.value.completion.choices[0].message.content or "").split()) == SAID
 
 
-async def test_a_completion(gateway: Gateway, openai_of: Openai, an_hour_later: Silence) -> None:
+async def test_completion_stream_cut_at_its_deadline_ends_with_length(
+    gateway: Gateway, openai_of: Openai, an_hour_later: Silence
+) -> None:
     an_hour_later(gateway, SAID)
     stream = await openai_of(gateway).completions.create(model=MODEL, prompt="Hello", max_tokens=99, stream=True)
     *chunks, last = [chunk async for chunk in stream]
@@ -115,7 +119,9 @@ async def test_a_completion(gateway: Gateway, openai_of: Openai, an_hour_later: 
     assert cast(Any, last).tailgate == WHY
 
 
-async def test_a_response(gateway: Gateway, openai_of: Openai, an_hour_later: Silence) -> None:
+async def test_response_stream_cut_at_its_deadline_ends_incomplete(
+    gateway: Gateway, openai_of: Openai, an_hour_later: Silence
+) -> None:
     an_hour_later(gateway, 4 + SAID)
     stream = await openai_of(gateway).responses.create(model=MODEL, input="Hello", max_output_tokens=99, stream=True)
     events: list[Any] = [event async for event in stream]
@@ -131,7 +137,9 @@ async def test_a_response(gateway: Gateway, openai_of: Openai, an_hour_later: Si
     assert _counted(gateway)
 
 
-async def test_a_message(gateway: Gateway, anthropic_of: Anthropic, an_hour_later: Silence) -> None:
+async def test_message_stream_cut_at_its_deadline_ends_with_max_tokens(
+    gateway: Gateway, anthropic_of: Anthropic, an_hour_later: Silence
+) -> None:
     an_hour_later(gateway, 2 + SAID)
     async with anthropic_of(gateway).messages.stream(model=MODEL, messages=HELLO, max_tokens=99) as stream:
         text = "".join([text async for text in stream.text_stream])
@@ -143,7 +151,9 @@ async def test_a_message(gateway: Gateway, anthropic_of: Anthropic, an_hour_late
     assert _counted(gateway)
 
 
-async def test_why_a_message_was_cut(gateway: Gateway, anthropic_of: Anthropic, an_hour_later: Silence) -> None:
+async def test_cut_message_says_why_and_its_usage(
+    gateway: Gateway, anthropic_of: Anthropic, an_hour_later: Silence
+) -> None:
     an_hour_later(gateway, 2 + SAID)
     stream = await anthropic_of(gateway).messages.create(model=MODEL, messages=HELLO, max_tokens=99, stream=True)
     *_, delta, stop = [event async for event in stream]
@@ -151,7 +161,9 @@ async def test_why_a_message_was_cut(gateway: Gateway, anthropic_of: Anthropic, 
     assert delta.tailgate == WHY_AND_USAGE
 
 
-async def test_a_tier_that_wants_an_error_gets_one(start: Start, openai_of: Openai, an_hour_later: Silence) -> None:
+async def test_stream_at_its_deadline_is_an_error_where_the_tier_says_error(
+    start: Start, openai_of: Openai, an_hour_later: Silence
+) -> None:
     gateway = await start(tier="timeouts: {ttft: none, idle: none, total: 1h, on_total: error}")
     an_hour_later(gateway, 1 + SAID)
     stream = await openai_of(gateway).chat.completions.create(model=MODEL, messages=HELLO, max_tokens=99, stream=True)
@@ -160,7 +172,7 @@ async def test_a_tier_that_wants_an_error_gets_one(start: Start, openai_of: Open
     assert _counted(gateway, Outcome.TIMEOUT)
 
 
-async def test_before_the_first_token_it_is_a_plain_504(
+async def test_deadline_before_the_first_token_is_a_504(
     gateway: Gateway, openai_of: Openai, an_hour_later: Silence
 ) -> None:
     an_hour_later(gateway, 1, tokens=0)
@@ -170,7 +182,7 @@ async def test_before_the_first_token_it_is_a_plain_504(
     assert _counted(gateway, Outcome.TIMEOUT)
 
 
-async def test_the_connection_is_good_for_the_next_request(
+async def test_connection_of_a_cut_stream_serves_the_next_request(
     gateway: Gateway, openai_of: Openai, an_hour_later: Silence, replicas: Emulator
 ) -> None:
     client = openai_of(gateway)
@@ -192,7 +204,7 @@ def _chunk(delta: dict[str, object]) -> tuple[str, object]:
 
 
 @pytest.mark.parametrize("field", ["content", "reasoning"])
-async def test_an_answer_that_goes_round_in_circles(start: Start, openai_of: Openai, field: str) -> None:
+async def test_repeating_answer_is_cut(start: Start, openai_of: Openai, field: str) -> None:
     async with scripted() as replica:
         words = [f"{word} " for word in ["it", "is", "a", "long", "road", "that", "has", "no", "turning", "and"]]
         circles = [_chunk({field: word}) for word in words * 200]
@@ -211,7 +223,7 @@ async def test_an_answer_that_goes_round_in_circles(start: Start, openai_of: Ope
         assert lane.requests == {(MODEL, Outcome.CUT, Reason.REPETITION): 1}
 
 
-async def test_one_that_has_come_to_its_end_by_then_is_left_alone(start: Start, openai_of: Openai) -> None:
+async def test_repeating_answer_that_has_already_ended_is_not_cut(start: Start, openai_of: Openai) -> None:
     async with scripted() as replica:
         *words, (_, last) = [_chunk({"content": "round and round "}) for _ in range(100)]
         assert isinstance(last, dict)
@@ -228,7 +240,7 @@ async def test_one_that_has_come_to_its_end_by_then_is_left_alone(start: Start, 
         assert lane.requests == {(MODEL, Outcome.OK, None): 1}
 
 
-async def test_an_answer_that_does_not_is_left_alone(start: Start, openai_of: Openai) -> None:
+async def test_answer_without_repetition_is_not_cut(start: Start, openai_of: Openai) -> None:
     gateway = await start(tier="repetition: {characters: 500, repeats: 4}")
     whole = await openai_of(gateway).chat.completions.create(model=MODEL, messages=HELLO, max_tokens=600)
     stream = await openai_of(gateway).chat.completions.create(model=MODEL, messages=HELLO, max_tokens=600, stream=True)

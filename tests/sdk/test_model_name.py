@@ -44,13 +44,13 @@ def _models(value: object) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", REQUESTS)
-async def test_a_whole_answer_has_the_name_that_was_asked_for(gateway: Gateway, path: str) -> None:
+async def test_whole_answer_has_the_requested_model_name(gateway: Gateway, path: str) -> None:
     assert set(_models(json.loads(await _ask(gateway, path)))) == {ALIAS}
 
 
 @pytest.mark.parametrize("tier", ["", "aggregate: true"])
 @pytest.mark.parametrize("path", STREAMED)
-async def test_every_event_of_a_stream_has_the_name_that_was_asked_for(start: Start, path: str, tier: str) -> None:
+async def test_every_stream_event_has_the_requested_model_name(start: Start, path: str, tier: str) -> None:
     gateway = await start(tier=tier)
     text = await _ask(gateway, path, stream=True)
     events = [json.loads(line[5:]) for line in text.splitlines() if line.startswith("data: {")]

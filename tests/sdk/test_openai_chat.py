@@ -32,7 +32,7 @@ async def _texts(stream: openai.AsyncStream) -> list[str]:
 
 
 @pytest.mark.parametrize("model", [MODEL, ALIAS])
-async def test_a_stream_says_what_the_whole_answer_says(chatting: openai.AsyncOpenAI, model: str) -> None:
+async def test_streamed_chat_equals_the_whole_chat(chatting: openai.AsyncOpenAI, model: str) -> None:
     whole = await chatting.chat.completions.create(model=model, messages=HELLO, max_tokens=12)
     assert whole.choices[0].finish_reason == "length"
     assert whole.usage is not None
@@ -58,7 +58,7 @@ async def test_usage_of_a_stream_comes_if_it_was_asked_for(chatting: openai.Asyn
     assert [body["stream_options"] for body in bodies] == [{"include_usage": True}] * 2
 
 
-async def test_the_helper_that_puts_a_stream_together(chatting: openai.AsyncOpenAI) -> None:
+async def test_openai_stream_helper_assembles_the_chat(chatting: openai.AsyncOpenAI) -> None:
     async with chatting.chat.completions.stream(model=MODEL, messages=HELLO, max_tokens=2000) as stream:
         kinds = [event.type async for event in stream]
         final = await stream.get_final_completion()
@@ -67,7 +67,7 @@ async def test_the_helper_that_puts_a_stream_together(chatting: openai.AsyncOpen
     assert final.choices[0].message.content == whole.choices[0].message.content
 
 
-async def test_the_client_that_blocks(gateway: Gateway) -> None:
+async def test_blocking_openai_client_gets_a_chat(gateway: Gateway) -> None:
     def ask() -> tuple[str | None, str]:
         with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key=KEY) as client:
             whole = client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=9)
@@ -79,7 +79,7 @@ async def test_the_client_that_blocks(gateway: Gateway) -> None:
     assert streamed == whole
 
 
-async def test_several_choices(chatting: openai.AsyncOpenAI) -> None:
+async def test_several_choices_reach_the_client(chatting: openai.AsyncOpenAI) -> None:
     whole = await chatting.chat.completions.create(model=MODEL, messages=HELLO, n=3, max_tokens=7, seed=1)
     texts = [choice.message.content for choice in whole.choices]
     assert len(set(texts)) == 3
@@ -92,7 +92,7 @@ async def test_several_choices(chatting: openai.AsyncOpenAI) -> None:
     assert said == texts
 
 
-async def test_log_probabilities_and_stop_strings(chatting: openai.AsyncOpenAI) -> None:
+async def test_log_probabilities_and_stop_strings_reach_the_client(chatting: openai.AsyncOpenAI) -> None:
     whole = await chatting.chat.completions.create(
         model=MODEL, messages=HELLO, max_tokens=3, logprobs=True, top_logprobs=2
     )
@@ -149,7 +149,9 @@ async def tool_caller() -> AsyncIterator[Scripted]:
         yield replica
 
 
-async def test_tools(start: Start, openai_of: Callable[..., openai.AsyncOpenAI], tool_caller: Scripted) -> None:
+async def test_openai_tool_call_reaches_the_client(
+    start: Start, openai_of: Callable[..., openai.AsyncOpenAI], tool_caller: Scripted
+) -> None:
     client = openai_of(await start(urls=[tool_caller.url]))
     whole = await client.chat.completions.create(model=MODEL, messages=HELLO, tools=TOOLS, tool_choice="auto")
     (call,) = whole.choices[0].message.tool_calls or []
@@ -171,7 +173,7 @@ async def test_tools(start: Start, openai_of: Callable[..., openai.AsyncOpenAI],
     assert tool_caller.bodies[-1]["messages"][2] == answer[2]
 
 
-async def test_a_tool_call_is_a_first_token(
+async def test_tool_call_counts_as_a_first_token(
     start: Start, openai_of: Callable[..., openai.AsyncOpenAI], tool_caller: Scripted
 ) -> None:
     """The tool call commits the answer, which has no text."""

@@ -76,7 +76,7 @@ async def test_permanent_error_is_not_retried_by_the_sdk(
     assert _received(replicas) == 0
 
 
-async def test_a_wrong_key(gateway: Gateway, openai_of: Clients) -> None:
+async def test_wrong_key_is_an_authentication_error(gateway: Gateway, openai_of: Clients) -> None:
     client = openai_of(gateway, api_key="nobody", max_retries=TRIES)
     for call in (client.chat.completions.create(**ASK), client.models.retrieve(MODEL)):
         with pytest.raises(openai.AuthenticationError) as raised:
@@ -85,12 +85,12 @@ async def test_a_wrong_key(gateway: Gateway, openai_of: Clients) -> None:
     assert gateway.metrics.early[Reason.UNAUTHORIZED] == 2
 
 
-async def test_a_path_that_there_is_not(gateway: Gateway, openai_of: Clients) -> None:
+async def test_unknown_path_is_a_not_found_error(gateway: Gateway, openai_of: Clients) -> None:
     with pytest.raises(openai.NotFoundError):
         await openai_of(gateway).files.list()
 
 
-async def test_a_prompt_that_is_too_long(gateway: Gateway, openai_of: Clients, replicas: Emulator) -> None:
+async def test_overlong_prompt_is_a_bad_request_error(gateway: Gateway, openai_of: Clients, replicas: Emulator) -> None:
     """Too long by the engine's own count: its refusal arrives in OpenAI's form."""
     client = openai_of(gateway, max_retries=TRIES)
     for stream in (False, True):
@@ -102,7 +102,7 @@ async def test_a_prompt_that_is_too_long(gateway: Gateway, openai_of: Clients, r
         assert "4096" in raised.value.message
 
 
-async def test_a_replica_that_is_busy_for_a_moment_is_tried_again(
+async def test_sdk_retries_a_replica_that_is_busy_for_a_moment(
     start: Start, openai_of: Clients, replicas: Emulator
 ) -> None:
     gateway = await start(urls=replicas.urls[:1])
@@ -112,7 +112,7 @@ async def test_a_replica_that_is_busy_for_a_moment_is_tried_again(
     assert raw.parse().choices[0].message.content
 
 
-async def test_a_replica_that_stays_busy(gateway: Gateway, openai_of: Clients, replicas: Emulator) -> None:
+async def test_replica_that_stays_busy_is_a_503(gateway: Gateway, openai_of: Clients, replicas: Emulator) -> None:
     _everywhere(replicas, "status_503", retry_after_s=7)
     with pytest.raises(openai.InternalServerError) as raised:
         await openai_of(gateway).chat.completions.create(**ASK)
@@ -130,7 +130,7 @@ async def test_busy_inside_a_stream_of_status_200_is_a_503(
     assert (raised.value.status_code, raised.value.code) == (503, "upstream_busy")
 
 
-async def test_no_replica_at_all(start: Start, openai_of: Clients, replicas: Emulator) -> None:
+async def test_request_without_a_living_replica_is_a_503(start: Start, openai_of: Clients, replicas: Emulator) -> None:
     gateway = await start(pool="health: {failures: 1, interval: 20ms}")
     _everywhere(replicas, "dead")
     client = openai_of(gateway)
@@ -144,7 +144,7 @@ async def test_no_replica_at_all(start: Start, openai_of: Clients, replicas: Emu
     assert int(raised.value.response.headers["retry-after"]) >= 1
 
 
-async def test_too_late(start: Start, openai_of: Clients, replicas: Emulator) -> None:
+async def test_request_past_its_deadline_is_a_504(start: Start, openai_of: Clients, replicas: Emulator) -> None:
     gateway = await start(tier="timeouts: {ttft: 50ms, total: 150ms}")
     _everywhere(replicas, "stall")
     client = openai_of(gateway)
@@ -173,7 +173,9 @@ async def endless() -> AsyncIterator[Scripted]:
         yield replica
 
 
-async def test_a_limit_is_waited_for_as_long_as_it_says(start: Start, openai_of: Clients, endless: Scripted) -> None:
+async def test_sdk_waits_for_the_retry_after_of_a_rate_limit(
+    start: Start, openai_of: Clients, endless: Scripted
+) -> None:
     """1,000 tokens are refilled every second; the first request holds nearly all tokens."""
     gateway = await start(urls=[endless.url], tier="limits: {tokens: 60k/min}", limit=100_000)
     client = openai_of(gateway)
@@ -194,7 +196,9 @@ async def test_a_limit_is_waited_for_as_long_as_it_says(start: Start, openai_of:
     await first.close()
 
 
-async def test_concurrency_has_a_limit_too(start: Start, openai_of: Clients, endless: Scripted) -> None:
+async def test_request_over_the_concurrency_limit_is_a_rate_limit_error(
+    start: Start, openai_of: Clients, endless: Scripted
+) -> None:
     gateway = await start(urls=[endless.url], tier="limits: {concurrency: 1}")
     client = openai_of(gateway)
     first = await client.chat.completions.create(**ASK, stream=True)
@@ -208,7 +212,7 @@ async def test_concurrency_has_a_limit_too(start: Start, openai_of: Clients, end
     assert (await client.chat.completions.create(**ASK)).choices
 
 
-async def test_a_full_queue(start: Start, openai_of: Clients, endless: Scripted) -> None:
+async def test_full_queue_is_a_rate_limit_error(start: Start, openai_of: Clients, endless: Scripted) -> None:
     gateway = await start(urls=[endless.url], pool="queue: {limit: 0}")
     client = openai_of(gateway)
     held = [await client.chat.completions.create(**ASK, stream=True) for _ in range(16)]
@@ -260,7 +264,7 @@ async def test_an_event_that_is_no_json_is_passed_on_and_harms_no_replica(
     assert all(state is ReplicaState.UP for _, _, state, _ in gateway.controller.states())
 
 
-async def test_streams_of_the_other_endpoints_raise_too(
+async def test_broken_streams_of_other_endpoints_raise(
     gateway: Gateway, openai_of: Clients, replicas: Emulator
 ) -> None:
     client = openai_of(gateway)
@@ -296,7 +300,7 @@ async def test_a_client_that_leaves_frees_the_replica(start: Start, openai_of: C
     await replicas.replicas[0].until(lambda replica: replica.in_flight == 0 and replica.received_total == 1)
 
 
-async def test_the_client_that_blocks(gateway: Gateway, replicas: Emulator) -> None:
+async def test_blocking_openai_client_raises_the_same_errors(gateway: Gateway, replicas: Emulator) -> None:
     def ask() -> tuple[str | None, str | None]:
         with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key=KEY, max_retries=0) as client:
             with pytest.raises(openai.NotFoundError) as refused:

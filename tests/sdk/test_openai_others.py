@@ -14,7 +14,7 @@ from .conftest import in_thread
 from .policies import ALIAS, KEY, MODEL
 
 
-async def test_completions(chatting: openai.AsyncOpenAI) -> None:
+async def test_completions_are_answered(chatting: openai.AsyncOpenAI) -> None:
     whole = await chatting.completions.create(model=MODEL, prompt="Once upon a time", max_tokens=10)
     assert whole.usage is not None
     assert whole.usage.completion_tokens == 10
@@ -34,7 +34,7 @@ async def test_completions(chatting: openai.AsyncOpenAI) -> None:
     ), "but for what the engine has cached by now"
 
 
-async def test_a_batch_of_completions(chatting: openai.AsyncOpenAI) -> None:
+async def test_batch_of_completion_prompts_is_answered(chatting: openai.AsyncOpenAI) -> None:
     batch = await chatting.completions.create(model=MODEL, prompt=["one", "two"], max_tokens=4)
     assert [choice.index for choice in batch.choices] == [0, 1]
     ids = await chatting.completions.create(model=MODEL, prompt=[1, 2, 3, 4, 5], max_tokens=4)
@@ -42,7 +42,7 @@ async def test_a_batch_of_completions(chatting: openai.AsyncOpenAI) -> None:
     assert ids.usage.prompt_tokens == 5
 
 
-async def test_a_transcription(chatting: openai.AsyncOpenAI) -> None:
+async def test_transcription_is_answered(chatting: openai.AsyncOpenAI) -> None:
     """The client sends the file after the fields, and marks lists by brackets."""
     whole = await chatting.audio.transcriptions.create(
         model=ALIAS, file=("a.wav", bytes(64_000)), timestamp_granularities=["word"], temperature=0.2
@@ -51,7 +51,7 @@ async def test_a_transcription(chatting: openai.AsyncOpenAI) -> None:
     assert whole.text == bare.strip() != ""
 
 
-async def test_embeddings(chatting: openai.AsyncOpenAI) -> None:
+async def test_embeddings_are_answered(chatting: openai.AsyncOpenAI) -> None:
     """The client asks for Base64 by itself, and unpacks it."""
     unpacked = await chatting.embeddings.create(model=MODEL, input="A sentence.")
     plain = await chatting.embeddings.create(model=MODEL, input="A sentence.", encoding_format="float")
@@ -61,7 +61,7 @@ async def test_embeddings(chatting: openai.AsyncOpenAI) -> None:
     assert batch.usage.prompt_tokens == batch.usage.total_tokens > 0
 
 
-async def test_responses(chatting: openai.AsyncOpenAI) -> None:
+async def test_responses_are_answered(chatting: openai.AsyncOpenAI) -> None:
     whole = await chatting.responses.create(model=MODEL, input="Hello", max_output_tokens=9, instructions="Be short.")
     assert whole.status == "incomplete"
     assert whole.usage is not None
@@ -77,7 +77,7 @@ async def test_responses(chatting: openai.AsyncOpenAI) -> None:
     assert events[-1].response.usage == whole.usage
 
 
-async def test_the_helper_that_puts_a_response_together(chatting: openai.AsyncOpenAI) -> None:
+async def test_openai_response_helper_assembles_the_response(chatting: openai.AsyncOpenAI) -> None:
     async with chatting.responses.stream(model=MODEL, input=[{"role": "user", "content": "Hello"}]) as stream:
         async for _ in stream:
             pass
@@ -86,7 +86,7 @@ async def test_the_helper_that_puts_a_response_together(chatting: openai.AsyncOp
     assert final.usage is not None
 
 
-async def test_models(chatting: openai.AsyncOpenAI) -> None:
+async def test_models_are_listed_and_retrieved(chatting: openai.AsyncOpenAI) -> None:
     listed = [model async for model in chatting.models.list()]
     assert [model.id for model in listed] == [MODEL, ALIAS]
     one = await chatting.models.retrieve(ALIAS)
@@ -107,7 +107,7 @@ async def test_the_context_length_of_a_model_is_told_once_it_is_known(
     assert (model.model_extra or {})["max_model_len"] == 4096
 
 
-async def test_the_client_that_blocks(gateway: Gateway) -> None:
+async def test_blocking_openai_client_uses_the_other_endpoints(gateway: Gateway) -> None:
     def ask() -> None:
         with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key=KEY) as client:
             assert [model.id for model in client.models.list()] == [MODEL, ALIAS]

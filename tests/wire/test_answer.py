@@ -22,7 +22,7 @@ def test_answer_head_of_an_engine_is_read() -> None:
     ("lines", "body"),
     [((b"Transfer-Encoding: Chunked",), CHUNKED), ((b"Content-Length: 0",), 0), ((), TO_THE_END)],
 )
-def test_how_the_body_ends(lines: tuple[bytes, ...], body: int) -> None:
+def test_body_framing_follows_the_headers(lines: tuple[bytes, ...], body: int) -> None:
     assert read_answer_head(head(*lines)).body == body
 
 
@@ -42,13 +42,13 @@ def test_some_answers_never_have_a_body(status: bytes) -> None:
         (b"HTTP/1.1 200", None, True),
     ],
 )
-def test_whether_the_connection_stays(first: bytes, connection: bytes | None, kept: bool) -> None:
+def test_keep_alive_follows_version_and_connection_header(first: bytes, connection: bytes | None, kept: bool) -> None:
     lines = () if connection is None else (b"connection: " + connection,)
     assert read_answer_head(head(*lines, first=first)).keep_alive is kept
 
 
 @pytest.mark.parametrize(("value", "seconds"), [(b"7", 7.0), (b"Fri, 31 Dec 1999 23:59:59 GMT", None), (b"-1", None)])
-def test_when_to_come_back(value: bytes, seconds: float | None) -> None:
+def test_retry_after_is_read_in_seconds(value: bytes, seconds: float | None) -> None:
     assert read_answer_head(head(b"retry-after: " + value)).retry_after_s == seconds
 
 

@@ -43,7 +43,7 @@ def said(*texts: str) -> list[bytes]:
     return [chat({"role": "assistant", "content": ""}), *(chat({"content": text}) for text in texts)]
 
 
-def test_a_chat() -> None:
+def test_cut_chat_ends_with_length_and_done() -> None:
     end, done = cut(read(Endpoint.CHAT, *said("Hello", " there")))
     choice = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "length"}
     assert end == {
@@ -56,20 +56,20 @@ def test_a_chat() -> None:
     assert done == "[DONE]"
 
 
-def test_usage_if_it_was_asked_for_is_what_passed() -> None:
+def test_cut_chat_reports_the_tokens_that_passed_as_usage() -> None:
     _, usage, _ = cut(read(Endpoint.CHAT, *said("Hello", " there")), usage=True)
     assert usage["choices"] == []
     assert usage["usage"] == {"prompt_tokens": 77, "completion_tokens": 2, "total_tokens": 79}
     assert usage["tailgate"] == MARK_WITH_USAGE
 
 
-def test_counts_of_the_engine_on_the_way_are_better_than_none() -> None:
+def test_cut_chat_reports_the_running_counts_of_the_engine() -> None:
     running = chat({"content": "a b c d"}, usage={"prompt_tokens": 9, "completion_tokens": 4, "total_tokens": 13})
     _, usage, _ = cut(read(Endpoint.CHAT, *said(), running), usage=True)
     assert usage["usage"] == {"prompt_tokens": 9, "completion_tokens": 4, "total_tokens": 13}
 
 
-def test_of_several_choices_those_end_that_have_not() -> None:
+def test_cut_chat_ends_only_its_unfinished_choices() -> None:
     def other(index: int, finish: str | None) -> bytes:
         choice = {"index": index, "delta": {"content": "x"}, "finish_reason": finish}
         return b"data: " + json.dumps({"id": "c", "choices": [choice]}).encode() + b"\n\n"
@@ -84,7 +84,7 @@ def test_cut_after_a_finish_reason_sends_only_the_missing_end() -> None:
     assert [type(event) for event in cut(reader, usage=True)] == [dict, str]
 
 
-def test_a_completion() -> None:
+def test_cut_completion_ends_with_length_and_done() -> None:
     body = {"id": "c", "object": "text_completion", "created": 5, "model": "m"}
     event = {**body, "choices": [{"index": 0, "text": "Hello", "logprobs": None, "finish_reason": None}]}
     end, _ = cut(read(Endpoint.COMPLETIONS, b"data: " + json.dumps(event).encode() + b"\n\n"))
@@ -97,7 +97,7 @@ BLOCK = typed("content_block_start", index=3, content_block={"type": "text", "te
 DELTA = typed("content_block_delta", index=3, delta={"type": "text_delta", "text": "Hi"})
 
 
-def test_a_message() -> None:
+def test_cut_message_ends_its_open_block_and_itself() -> None:
     block, end, stop = cut(read(Endpoint.MESSAGES, BEGUN, BLOCK, DELTA, DELTA))
     assert block == {"type": "content_block_stop", "index": 3}
     assert end["delta"] == {"stop_reason": "max_tokens", "stop_sequence": None}
@@ -106,12 +106,12 @@ def test_a_message() -> None:
     assert stop == {"type": "message_stop"}
 
 
-def test_a_message_between_two_blocks() -> None:
+def test_message_cut_between_two_blocks_ends_no_block() -> None:
     events = cut(read(Endpoint.MESSAGES, BEGUN, BLOCK, DELTA, typed("content_block_stop", index=3)))
     assert [event["type"] for event in events] == ["message_delta", "message_stop"]
 
 
-def test_a_message_that_had_said_how_it_ended_only_lacks_its_last_event() -> None:
+def test_message_cut_after_its_stop_reason_lacks_only_message_stop() -> None:
     over = typed("message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": 2})
     assert cut(read(Endpoint.MESSAGES, BEGUN, BLOCK, DELTA, over)) == [{"type": "message_stop"}]
 
@@ -129,7 +129,7 @@ def spoken(text: str, kind: str = "output_text") -> bytes:
     return typed(f"response.{kind}.delta", delta=text, item_id="i")
 
 
-def test_a_response_repeats_what_was_said() -> None:
+def test_cut_response_repeats_its_text_so_far() -> None:
     texts = ['Say "hi"', "\\", "\n\u00e9\u2603 ", "\U0001f600"]
     events = cut(response(ITEM, PART, *map(spoken, texts)))
     assert [event["type"] for event in events] == [
@@ -147,7 +147,7 @@ def test_a_response_repeats_what_was_said() -> None:
     assert whole["tailgate"] == MARK_WITH_USAGE
 
 
-def test_of_a_response_what_is_done_stays_and_what_is_open_is_incomplete() -> None:
+def test_cut_response_keeps_done_items_and_marks_open_ones_incomplete() -> None:
     done = typed("response.output_item.done", item={"type": "reasoning", "id": "h"}, output_index=0)
     call = typed("response.output_item.added", item={"type": "function_call", "name": "f", "arguments": ""})
     arguments = [spoken('{"pl', "function_call_arguments"), spoken('ace":', "function_call_arguments")]
@@ -157,15 +157,15 @@ def test_of_a_response_what_is_done_stays_and_what_is_open_is_incomplete() -> No
     assert opened == {"type": "function_call", "name": "f", "arguments": '{"place":', "status": "incomplete"}
 
 
-def test_half_a_character_does_not_spoil_the_end() -> None:
+def test_response_cut_within_a_surrogate_pair_still_ends() -> None:
     *_, last = cut(response(ITEM, PART, spoken("ab\ud83d")))
     assert last["response"]["output"][0]["content"][0]["text"] == "ab?"
 
 
 @pytest.mark.parametrize("endpoint", [e for api in APIS if api.answers.reader is not None for e in api.endpoints])
-def test_a_stream_that_never_began_cannot_end_well(endpoint: Endpoint) -> None:
+def test_stream_that_never_began_gets_no_end(endpoint: Endpoint) -> None:
     assert cut(read(endpoint)) == []
 
 
-def test_nor_can_one_of_unknown_form() -> None:
+def test_response_of_unknown_form_gets_no_end() -> None:
     assert cut(response(typed("response.output_item.added", item=["?"]), spoken("a"))) == []

@@ -60,7 +60,9 @@ def count(tokenizer: Tokenizer, endpoint: Endpoint, document: dict[str, Any]) ->
         (Endpoint.EMBEDDINGS, {"input": [[5, 6], [7]]}, 3),
     ],
 )
-def test_plain_prompts(folder: Path, endpoint: Endpoint, fields: dict[str, Any], tokens: int) -> None:
+def test_tokens_of_plain_prompts_are_counted(
+    folder: Path, endpoint: Endpoint, fields: dict[str, Any], tokens: int
+) -> None:
     document = {**(COMPLETION if endpoint is Endpoint.COMPLETIONS else EMBEDDINGS), **fields}
     assert count(load(folder), endpoint, document) == tokens
 
@@ -129,7 +131,7 @@ def test_chats_are_counted_as_the_template_writes_them(
     assert count(tokenizer, endpoint, document) == len(text.split())
 
 
-def test_a_template_that_refuses_the_messages_leaves_the_sum(folder: Path) -> None:
+def test_template_that_refuses_the_messages_leaves_the_plain_sum(folder: Path) -> None:
     pytest.importorskip("jinja2")
     document = {**CHAT, "messages": [{"role": "bad", "content": "one two"}]}
     assert count(load(folder, TEMPLATE), Endpoint.CHAT, document) == 2 + MESSAGE_TOKENS + ANSWER_TOKENS
@@ -183,7 +185,7 @@ def test_a_missing_library_is_named(folder: Path, monkeypatch: pytest.MonkeyPatc
         load(folder)
 
 
-def test_without_jinja2_the_sum_has_to_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chat_without_jinja2_is_counted_as_a_plain_sum(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.import_module
 
     def without(name: str) -> object:
