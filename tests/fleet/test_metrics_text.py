@@ -29,7 +29,7 @@ def vllm(*lines: str) -> Sample | Failed:
     return read_sample(EngineKind.VLLM, "".join(line + "\n" for line in lines))
 
 
-def test_a_page_of_a_real_vllm_with_16_sequences_running_and_8_waiting() -> None:
+def test_metrics_page_of_a_real_vllm_is_read() -> None:
     kv_fraction = 0.011719465299395715
     assert read_sample(EngineKind.VLLM, REAL_PAGE) == Sample(
         waiting=8, running=16, kv_fraction=kv_fraction, preemptions=0, cache_queries=66, cache_hits=0
@@ -63,13 +63,13 @@ def test_counters_of_cached_tokens_that_are_no_counts_fail_the_page(value: str) 
     assert "vllm:prefix_cache_hits_total" in str(page)
 
 
-def test_a_page_of_sglang() -> None:
+def test_sglang_metrics_page_is_read() -> None:
     labels = '{engine_type="unified",model_name="m",moe_ep_rank="0",pp_rank="0",tp_rank="0"}'
     page = f"sglang:num_queue_reqs{labels} 7.0\nsglang:num_running_reqs{labels} 3.0\nsglang:token_usage{labels} 0.28\n"
     assert read_sample(EngineKind.SGLANG, page) == Sample(waiting=7, running=3, kv_fraction=0.28)
 
 
-def test_a_page_of_tgi_says_nothing_of_kv() -> None:
+def test_tgi_metrics_page_has_no_kv_use() -> None:
     page = "# TYPE tgi_queue_size gauge\ntgi_queue_size 4\n\n# TYPE x gauge\ntgi_batch_current_size 9\n"
     assert read_sample(EngineKind.TGI, page) == Sample(waiting=4, running=9)
 
@@ -128,7 +128,7 @@ def test_the_old_name_of_kv_use_counts_only_where_the_new_one_is_absent() -> Non
         ("vllm:num_requests_running 3\r", 3),
     ],
 )
-def test_every_way_to_write_a_line(line: str, running: int) -> None:
+def test_metric_line_is_read_in_every_valid_form(line: str, running: int) -> None:
     assert vllm(line) == Sample(running=running)
 
 
@@ -145,11 +145,11 @@ def test_a_last_line_may_lack_its_newline() -> None:
         'other{x="vllm:num_requests_running 99"} 1',
     ],
 )
-def test_other_lines_that_mention_the_name_are_not_it(other: str) -> None:
+def test_lines_that_only_mention_the_metric_are_ignored(other: str) -> None:
     assert vllm(other, "vllm:num_requests_running 3", other) == Sample(running=3)
 
 
-def test_nan_is_not_known() -> None:
+def test_nan_counts_as_unknown() -> None:
     assert vllm("vllm:num_requests_running NaN", "vllm:num_requests_waiting 1") == Sample(waiting=1)
     assert vllm('vllm:num_requests_running{engine="0"} NaN', 'vllm:num_requests_running{engine="1"} 2') == Sample(
         running=2
@@ -195,7 +195,7 @@ def test_a_page_without_any_of_the_metrics_is_not_a_sample(page: str) -> None:
     assert failed.fault is ReadFault.EMPTY
 
 
-def test_spaces_without_end_do_not_keep_it_busy() -> None:
+def test_line_of_endless_spaces_is_refused_quickly() -> None:
     """This would take hours with a backtracking pattern."""
     line = "vllm:num_requests_running{" + ('a="b"' + " " * 50) * 2000 + "!"
     assert isinstance(vllm(line), Failed)
@@ -219,7 +219,7 @@ def test_page_of_prometheus_client_is_read(series: list[tuple[str, int]]) -> Non
 
 
 @given(st.text(alphabet='vllm:num_requests_running{}"\\ \n1.eE-+=,', max_size=200))
-def test_no_page_raises(tail: str) -> None:
+def test_no_metrics_page_raises_an_exception(tail: str) -> None:
     read_sample(EngineKind.VLLM, "vllm:num_requests_running" + tail)
 
 

@@ -8,7 +8,7 @@ from gateway.fleet.fault import Failed, ReadFault
 from gateway.fleet.models_json import ModelCard, read_models
 
 
-def test_a_list_as_vllm_gives_it() -> None:
+def test_vllm_model_list_is_read() -> None:
     body = (
         b'{"object":"list","data":[{"id":"m","object":"model","created":1795226361,"owned_by":"vllm","root":"/m",'
         b'"parent":null,"max_model_len":8192,"permission":[{"id":"p","organization":"*"}]}]}'
@@ -29,7 +29,7 @@ def test_a_length_is_a_whole_number_however_it_is_written(written: str, tokens: 
     assert read_models(body) == (ModelCard("m", tokens),)
 
 
-def test_a_list_without_lengths() -> None:
+def test_model_list_without_lengths_is_read() -> None:
     assert read_models(b'{"object":"list","data":[{"id":"m","object":"model"}]}') == (ModelCard("m", None),)
 
 
@@ -57,7 +57,7 @@ def test_a_list_without_lengths() -> None:
         b'{"data": ' + b"[" * 100_000,
     ],
 )
-def test_anything_else_is_garbage(body: bytes) -> None:
+def test_malformed_model_list_is_garbage(body: bytes) -> None:
     failed = read_models(body)
     assert isinstance(failed, Failed)
     assert failed.fault is ReadFault.GARBAGE

@@ -306,7 +306,7 @@ async def test_a_reading_that_raises_is_told_counts_as_failed_and_is_tried_again
 WARM = replace(OFTEN, warmup=2)
 
 
-async def test_one_whose_checks_pass_again_is_warmed_up_before_it_is_well(fake: FakeReplica) -> None:
+async def test_recovered_replica_is_warmed_up_before_it_is_healthy(fake: FakeReplica) -> None:
     fake.answers["/v1/completions"] = answer("{}")
     fake.answers["/health"] = answer(status=503)
     async with watching(policy(pool(fake, health=WARM, engine=EngineKind.OPENAI))) as fleet:
@@ -319,7 +319,7 @@ async def test_one_whose_checks_pass_again_is_warmed_up_before_it_is_well(fake: 
         assert fake.paths().count("/v1/completions") == 2, "once"
 
 
-async def test_one_that_a_reload_adds_is_warmed_up_and_those_at_the_start_are_not(
+async def test_replica_added_by_a_reload_is_warmed_up_but_not_at_the_start(
     fake: FakeReplica, other: FakeReplica
 ) -> None:
     for each in (fake, other):
@@ -332,7 +332,7 @@ async def test_one_that_a_reload_adds_is_warmed_up_and_those_at_the_start_are_no
     assert other.paths().count("/v1/completions") == 2
 
 
-async def test_one_that_cannot_be_warmed_up_is_told_of_and_well_all_the_same(
+async def test_replica_whose_warm_up_fails_is_reported_and_still_healthy(
     fake: FakeReplica, caplog: pytest.LogCaptureFixture
 ) -> None:
     fake.answers["/health"] = answer(status=503)

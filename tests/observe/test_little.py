@@ -256,7 +256,7 @@ def test_the_occupancy_is_the_integral_of_those_who_are_there() -> None:
             break
 
 
-def test_one_that_moves_was_always_in_the_other_pool() -> None:
+def test_moved_request_counts_for_its_new_pool_from_the_start() -> None:
     here, there = Occupancy(), Occupancy()
     here.begin(10.0, 10.0)
     here.begin(11.0, 11.0)

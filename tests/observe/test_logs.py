@@ -62,7 +62,7 @@ def test_the_access_log_is_silent_at_info() -> None:
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_a_client_cannot_forge_a_line(as_json: bool) -> None:
+def test_request_id_cannot_forge_a_log_line(as_json: bool) -> None:
     text = logged("debug", as_json, FORGED)
     assert len(text.splitlines()) == 1
     assert "\x1b" not in text
@@ -73,7 +73,7 @@ def test_a_client_cannot_forge_a_line(as_json: bool) -> None:
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_nor_through_a_message(as_json: bool) -> None:
+def test_log_message_cannot_forge_a_second_line(as_json: bool) -> None:
     out = io.StringIO()
     configure_logging("info", as_json, out)
     logging.getLogger("gateway.test").warning("bad model %s", FORGED)

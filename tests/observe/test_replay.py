@@ -83,7 +83,7 @@ def test_files_of_two_runs_are_told_apart(tmp_path: Path) -> None:
         in_order([one, other])
 
 
-def test_the_first_other_answer_is_found(tmp_path: Path) -> None:
+def test_replay_finds_the_first_different_answer(tmp_path: Path) -> None:
     (file,) = written(tmp_path)
     row = orjson.loads(file.read_bytes().splitlines()[6])
     assert row[1] == "arrive"
@@ -97,7 +97,7 @@ def test_the_first_other_answer_is_found(tmp_path: Path) -> None:
     assert done.divergence.replayed == row[3]
 
 
-def test_bits_count(tmp_path: Path) -> None:
+def test_replay_finds_a_difference_of_one_bit(tmp_path: Path) -> None:
     """The next larger float must count as a different answer."""
     (file,) = written(tmp_path)
     whole = file.read_bytes()

@@ -56,14 +56,14 @@ def counting(goodput: Callable[[int], float], in_system: float = 0.0) -> tuple[l
 
 @pytest.mark.parametrize("start", [1, 3, 4, 64])
 @pytest.mark.parametrize("enough", [1, 2, 3, 37, 40])
-def test_the_fewest_are_found_from_anywhere(enough: int, start: int) -> None:
+def test_fewest_replicas_are_found_from_any_start(enough: int, start: int) -> None:
     asked, attempt = counting(lambda n: min(1.0, n / enough))
     assert fewest(attempt, start) == enough
     assert len(asked) == len(set(asked))
     assert len(asked) <= 14
 
 
-def test_none_below_the_least_is_tried() -> None:
+def test_search_tries_no_count_below_the_least() -> None:
     asked, attempt = counting(lambda n: float(n >= 9))
     assert fewest(attempt, 6, least=6) == 9
     assert min(asked) == 6
@@ -79,7 +79,7 @@ def test_a_fleet_that_is_full_is_no_sign_that_more_replicas_do_not_help(start: i
 
 
 @pytest.mark.parametrize(("in_system", "most"), [(0.5, 16), (4.0, 16), (60.0, 128)])
-def test_where_more_replicas_do_not_help_it_says_so(in_system: float, most: int) -> None:
+def test_plan_says_when_more_replicas_do_not_help(in_system: float, most: int) -> None:
     asked, attempt = counting(lambda n: 0.93 if n >= 4 else n / 5, in_system)
     told = rf"goodput stays at 0\.930, even with {most} replicas for {in_system:.3g} requests.* than --target 0\.99"
     with pytest.raises(ValueError, match=told):
@@ -112,7 +112,7 @@ def found() -> Knee:
     return search(load_text(POLICY, "policy.yaml")).run()
 
 
-def test_each_pool_is_as_small_as_it_may_be(found: Knee) -> None:
+def test_each_planned_pool_is_as_small_as_possible(found: Knee) -> None:
     tried = {(tuple(t.replicas.values()), t.lost): t for t in found.tried if t.rate_per_s == found.needed.rate_per_s}
     short, long = found.needed.replicas.values()
     assert found.needed.reached
@@ -160,7 +160,7 @@ def test_the_arithmetic_of_what_was_found_is_told_beside_it() -> None:
     assert needed.total in [row.replicas for row in by_slots.curve]
 
 
-def test_of_several_pools_there_is_no_such_arithmetic(found: Knee) -> None:
+def test_plan_of_several_pools_shows_no_arithmetic(found: Knee) -> None:
     assert found.by_slots is None
 
 
@@ -173,7 +173,7 @@ def test_where_limits_of_tenants_bind_the_search_for_the_knee_ends(found: Knee) 
     assert found.limit_is_known
 
 
-def test_with_one_lost_more_are_needed(found: Knee) -> None:
+def test_plan_with_one_lost_replica_needs_more(found: Knee) -> None:
     assert [t.lost for t in found.when_lost] == ["short", "long"]
     for lost in found.when_lost:
         assert lost.replicas == found.needed.replicas
@@ -190,7 +190,7 @@ def test_a_pool_that_can_spare_one_needs_no_more() -> None:
     assert found.replicas_one_lost == {"short": found.needed.replicas["short"] + 1, "long": 1}
 
 
-def test_goodput_that_cannot_be_had_is_no_plan() -> None:
+def test_unreachable_goodput_gives_no_plan() -> None:
     policy = load_text(POLICY.replace("e2e: {p99: 90ms}", "e2e: {p99: 5ms}"), "policy.yaml")
     with pytest.raises(ValueError, match=r"some requests cannot be good on these engines"):
         search(policy).run()

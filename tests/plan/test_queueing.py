@@ -30,24 +30,24 @@ def test_erlang_b_is_the_fraction_that_erlang_wrote(load: Fraction, servers: int
 
 
 @pytest.mark.parametrize(("load", "servers"), [(1600.5, 1700), (10_000.0, 10_001), (9_999.0, 10_200), (3000.0, 2990)])
-def test_thousands_of_servers_lose_no_digits(load: float, servers: int) -> None:
+def test_erlang_b_of_thousands_of_servers_loses_no_digits(load: float, servers: int) -> None:
     assert erlang_b(load, servers) == pytest.approx(b_in_logarithms(load, servers), rel=1e-7)
 
 
-def test_a_million_servers_take_no_time_and_underflow_to_nothing() -> None:
+def test_million_servers_take_no_time_and_underflow_to_zero() -> None:
     found = waits(1.0, 1_000_000, 1.0)
     assert found is not None
     assert (found.p_wait, found.mean_s, found.p99_s, found.queue) == (0.0, 0.0, 0.0, 0.0)
     assert 0.5 < erlang_c(1e6, 1_000_500) < 1.0
 
 
-def test_the_value_of_the_tables() -> None:
+def test_erlang_c_gives_the_values_of_published_tables() -> None:
     # Adan and Resing, table 5.1: P(wait) of M/M/c at 90% busy, for 1, 2, 5, 10 and 20 servers.
     assert [round(erlang_c(0.9 * c, c), 2) for c in (1, 2, 5, 10, 20)] == [0.90, 0.85, 0.76, 0.67, 0.55]
 
 
 @pytest.mark.parametrize(("busy", "queue"), [(0.5, 0.5), (0.8, 3.2), (0.9, 8.1), (0.95, 18.05)])
-def test_one_server(busy: float, queue: float) -> None:
+def test_waits_of_one_server_are_those_of_m_m_1(busy: float, queue: float) -> None:
     found = waits(busy, 1, service_s=2.0)
     assert found is not None
     assert found.p_wait == pytest.approx(busy)
@@ -58,7 +58,7 @@ def test_one_server(busy: float, queue: float) -> None:
     assert busy * math.exp(-(1 - busy) * found.p99_s / 2.0) == pytest.approx(0.01)
 
 
-def test_from_full_on_the_line_grows_for_ever() -> None:
+def test_queue_without_spare_capacity_has_no_steady_state() -> None:
     assert waits(8.0, 8, 1.0) is None
     assert waits(8.0 - 1e-12, 8, 1.0) is None  # 8, but for rounding
     assert waits(8.1, 8, 1.0) is None
@@ -74,7 +74,7 @@ def test_no_wait_at_the_p99_if_fewer_than_one_in_a_hundred_waits() -> None:
 
 
 @given(st.floats(0.1, 500.0), st.integers(1, 600))
-def test_another_server_never_makes_anybody_wait_longer(load: float, servers: int) -> None:
+def test_one_more_server_never_lengthens_waits(load: float, servers: int) -> None:
     fewer, more = waits(load, servers, 1.0), waits(load, servers + 1, 1.0)
     if fewer is not None:
         assert more is not None

@@ -31,7 +31,7 @@ def of(
         (Load(5_000, 0.0468), 234, None),
     ],
 )
-def test_worked_examples(load: Load, in_flight: float | None, replicas: int | None) -> None:
+def test_plan_of_each_worked_example_is_reproduced(load: Load, in_flight: float | None, replicas: int | None) -> None:
     found = plan(load)
     assert found.replicas == found.replicas_needed == replicas
     assert found.in_flight == (None if in_flight is None else pytest.approx(in_flight))
@@ -49,14 +49,14 @@ def test_one_replica_with_one_slot_is_an_m_m_1(rate: float, queue: float) -> Non
 @pytest.mark.parametrize(
     ("replicas", "all_up"), [(1, 0.999), (10, 0.9900448802), (40, 0.9607702107), (100, 0.9047921471)]
 )
-def test_all_of_m_replicas_are_up_for_999_to_the_m(replicas: int, all_up: float) -> None:
+def test_chance_that_all_m_replicas_are_up_is_availability_to_the_m(replicas: int, all_up: float) -> None:
     assert availability(0.999, replicas, 1).all_up == pytest.approx(all_up, abs=1e-10)
 
 
 # ---- what the options do
 
 
-def test_all_of_it_together() -> None:
+def test_plan_applies_all_options_together() -> None:
     found = of(9_000, 0.12, 40, terms=Terms(1, 3.0, 200.0), utilization=0.7, availability=0.999)
     assert (found.replicas_by_slots, found.replicas_needed, found.replicas) == (39, 39, 40)
     assert found.planned is not None
@@ -88,7 +88,7 @@ def test_the_scarcer_of_slots_and_rate_decides() -> None:
     assert by_rate.planned.utilization == pytest.approx(1.0)
 
 
-def test_as_many_as_it_takes_for_the_p99_of_waits() -> None:
+def test_replicas_are_added_until_the_p99_wait_is_met() -> None:
     found = of(9_000, 0.12, 40, p99_wait_s=0.01)
     assert found.replicas == found.replicas_by_wait == 28
     longer, short = point(found.load, 27).waits, point(found.load, 28).waits
@@ -99,7 +99,7 @@ def test_as_many_as_it_takes_for_the_p99_of_waits() -> None:
     assert of(0.01, 0.1, 1, p99_wait_s=5.0).replicas == 1
 
 
-def test_one_waiting_room_never_lets_wait_longer_than_lines_apart() -> None:
+def test_shared_queue_never_waits_longer_than_separate_queues() -> None:
     for row in of(100, 0.5, 8, utilization=0.6).curve:
         if row.waits is not None:
             assert row.apart is not None
@@ -119,7 +119,7 @@ def test_a_single_replica_cannot_be_lost() -> None:
     assert of(1.0, 1.0, 8).one_lost is None
 
 
-def test_enough_are_up() -> None:
+def test_chance_that_enough_replicas_are_up_is_binomial() -> None:
     assert at_least(0.9, 3, 1) == pytest.approx(1 - 0.1**3)
     assert at_least(0.9, 3, 2) == pytest.approx(0.9**3 + 3 * 0.9**2 * 0.1)
     assert at_least(0.9, 3, 3) == pytest.approx(0.9**3)
@@ -152,14 +152,14 @@ def test_bad_load_is_refused_with_the_valid_range(changes: dict[str, Any], messa
         dataclasses.replace(Load(100, 1.0, 8), **changes)
 
 
-def test_as_many_replicas_as_there_may_be_are_a_plan() -> None:
+def test_plan_at_the_replica_limit_is_accepted() -> None:
     found = plan(Load(60_000, per_replica_per_s=1))
     assert found.replicas == 60_000
     assert found.curve[-1].replicas == 100_000
     assert plan(Load(60_000, 1.0, 1, p99_wait_s=0.5)).replicas_by_wait is not None
 
 
-def test_more_replicas_than_anybody_has_are_no_plan() -> None:
+def test_plan_beyond_the_replica_limit_is_refused() -> None:
     with pytest.raises(ValueError, match="look at --rate and at what a replica carries"):
         of(1e9, 1e3, 1)
 
@@ -174,6 +174,6 @@ def test_more_replicas_than_anybody_has_are_no_plan() -> None:
         ({"output_tokens": 0.0, "price_per_hour": 1.0}, r"--output-tokens is 0: give tokens of the mean answer"),
     ],
 )
-def test_terms_that_are_wrong(terms: dict[str, Any], message: str) -> None:
+def test_invalid_terms_are_refused(terms: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Terms(**terms)

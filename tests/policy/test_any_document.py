@@ -44,23 +44,23 @@ def _errors(text: str) -> tuple[PolicyError, ...]:
 
 
 @given(st.text(max_size=200))
-def test_any_text(text: str) -> None:
+def test_any_text_loads_or_is_refused_with_errors(text: str) -> None:
     tried(text)
 
 
 @given(TREES)
-def test_any_tree(tree: object) -> None:
+def test_any_tree_loads_or_is_refused_with_errors(tree: object) -> None:
     tried(json.dumps(tree))
 
 
 @given(st.dictionaries(SECTIONS, TREES))
-def test_any_tree_in_the_place_of_a_section(sections: dict[str, object]) -> None:
+def test_any_tree_as_a_section_loads_or_is_refused_with_errors(sections: dict[str, object]) -> None:
     tried(f"apiVersion: tailgate/v1\n{json.dumps(sections)[1:-1]}\n")
     tried(json.dumps({"apiVersion": "tailgate/v1", **sections}))
 
 
 @given(st.data())
-def test_any_line_changed_in_a_good_policy(data: st.DataObject) -> None:
+def test_good_policy_with_any_line_changed_loads_or_is_refused_with_errors(data: st.DataObject) -> None:
     lines = SAMPLE.splitlines()
     index = data.draw(st.integers(0, len(lines) - 1))
     key, colon, _ = lines[index].partition(":")
@@ -71,7 +71,7 @@ def test_any_line_changed_in_a_good_policy(data: st.DataObject) -> None:
 
 @given(st.data())
 @settings(max_examples=200)
-def test_any_piece_cut_out_of_a_good_policy(data: st.DataObject) -> None:
+def test_good_policy_with_any_piece_cut_out_loads_or_is_refused_with_errors(data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(SAMPLE)))
     end = data.draw(st.integers(start, min(len(SAMPLE), start + 40)))
     tried(SAMPLE[:start] + data.draw(st.text(max_size=3)) + SAMPLE[end:])

@@ -119,7 +119,7 @@ def test_clients_that_try_again_are_counted_once(
 
 @STEADY
 @given(st.data(), policies(), traffic())
-def test_the_same_happens_again(data: st.DataObject, policy: Policy, arrivals: list[Arrival]) -> None:
+def test_simulated_run_is_repeatable(data: st.DataObject, policy: Policy, arrivals: list[Arrival]) -> None:
     harms, ways = data.draw(faults(policy)), data.draw(ways_s())
     first, second = (play(policy, arrivals, harms, 1.0, ways_s=ways)[0].heard for _ in range(2))
     assert first == second
@@ -127,7 +127,7 @@ def test_the_same_happens_again(data: st.DataObject, policy: Policy, arrivals: l
 
 @STEADY
 @given(policies(), traffic(), st.sampled_from(sorted(baselines.BASELINES)))
-def test_baselines_lose_nothing_either(policy: Policy, arrivals: list[Arrival], name: str) -> None:
+def test_baselines_end_every_request_once(policy: Policy, arrivals: list[Arrival], name: str) -> None:
     setup = baselines.setup(name, policy)
     spy = Spy(setup.decider(setup.policy, Random(1)))
     hosts = FleetSpec(dict.fromkeys(policy.pools, PROFILES["test"])).hosts(setup.policy)

@@ -50,7 +50,7 @@ def spied(text: str, rules: Policy, workload: Mixed, **more: Any) -> tuple[Spy, 
 
 
 @pytest.mark.parametrize("name", baselines.BASELINES)
-def test_at_low_load_all_are_alike(name: str) -> None:
+def test_every_baseline_has_full_goodput_at_low_load(name: str) -> None:
     _, found = spied(name, policy(*TIERS, replicas=2), Mixed(8.0))
     assert found.goodput > 0.99
 
@@ -126,7 +126,7 @@ class TestSaturationRule:
         ("static-cap:slots=0", "slots must be above 0"),
     ],
 )
-def test_a_name_that_is_wrong_is_told(text: str, said: str) -> None:
+def test_unknown_baseline_name_is_refused(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         baselines.setup(text, policy())
 
@@ -142,7 +142,7 @@ class TestComparisons:
             options=Options(warmup_s=1.0),
         )
 
-    def test_each_candidate_gets_each_seed(self) -> None:
+    def test_each_candidate_runs_with_each_seed(self) -> None:
         told: list[tuple[str, int]] = []
         found = self.comparison().run_all(on_done=lambda result: told.append((result.policy, result.seed)))
         assert [[(r.policy, r.seed) for r in runs] for runs in found] == [
@@ -154,17 +154,17 @@ class TestComparisons:
         assert [r.offered for r in ours] == [r.offered for r in theirs]
         assert ours[0].offered != ours[1].offered
 
-    def test_an_error_in_another_process_is_told(self) -> None:
+    def test_error_in_a_worker_process_is_raised(self) -> None:
         broken = replace(self.comparison(), workload=Poisson(30.0, 10.0, tier="silver"))
         with pytest.raises(ValueError, match="asks for: tier silver"):
             broken.run_all(jobs=2)
 
-    def test_several_processes_find_the_same(self) -> None:
+    def test_several_processes_give_the_same_results(self) -> None:
         alone, together = self.comparison().run_all(), self.comparison().run_all(jobs=2)
         assert [[timeless(r) for r in runs] for runs in together] == [[timeless(r) for r in runs] for runs in alone]
 
 
-def test_a_gate_that_lets_everything_pass_changes_nothing() -> None:
+def test_static_cap_that_never_binds_equals_least_requests() -> None:
     rules = policy(*TIERS)
     _, gated = spied("static-cap:slots=100000,wait=1000", rules, Mixed(30.0))
     _, alone = spied("least-requests", rules, Mixed(30.0))
@@ -182,19 +182,19 @@ class TestBalancer:
         simulate(found.policy, arrivals, decider=spy, fleet=fleet, options=Options(**more))
         return spy
 
-    def test_a_refused_connection_is_tried_elsewhere(self) -> None:
+    def test_balancer_retries_a_refused_connection_elsewhere(self) -> None:
         crowd = [arrival(1.0) for _ in range(8)]
         spy = self.run(policy(replicas=2), *crowd, faults=(Fault(0.9, "r1", Harm.DOWN),))
         assert {record.outcome for record in spy.records()} == {Outcome.OK}
         assert {dispatch.replica for dispatch in spy.dispatches()} == {"r1", "r2"}
         assert len(spy.dispatches()) > 8
 
-    def test_one_known_to_be_down_is_passed_over(self) -> None:
+    def test_balancer_passes_over_a_replica_known_to_be_down(self) -> None:
         crowd = [arrival(20.0) for _ in range(8)]
         spy = self.run(policy(replicas=2, health=Health(open_s=100.0)), *crowd, faults=(Fault(0.0, "r1", Harm.DOWN),))
         assert [dispatch.replica for dispatch in spy.dispatches()] == ["r2"] * 8
 
-    def test_none_is_left(self) -> None:
+    def test_balancer_without_a_living_replica_refuses(self) -> None:
         spy = self.run(policy(health=Health(open_s=100.0)), arrival(20.0), faults=(Fault(0.0, "r1", Harm.DOWN),))
         assert [refusal.why for refusal in spy.refusals()] == [Reason.NO_REPLICAS]
 
@@ -203,15 +203,15 @@ class TestBalancer:
         assert [(r.outcome, r.why, r.e2e_s) for r in spy.records()] == [(Outcome.TIMEOUT, Reason.TOTAL_TIMEOUT, 2.0)]
         assert len(spy.cancels()) == 1
 
-    def test_tenants_have_their_limits(self) -> None:
+    def test_balancer_enforces_tenant_limits(self) -> None:
         spy = self.run(policy(tier(limits=Limits(concurrency=2))), *(arrival(0.0) for _ in range(3)), arrival(10.0))
         assert Counter(record.outcome for record in spy.records()) == {Outcome.OK: 3, Outcome.QUOTA: 1}
 
-    def test_prompts_that_no_pool_takes_are_refused(self) -> None:
+    def test_balancer_refuses_prompts_that_no_pool_takes(self) -> None:
         spy = self.run(policy(max_prompt_tokens=500), arrival(0.0, 501), arrival(0.0, 500))
         assert [refusal.why for refusal in spy.refusals()] == [Reason.CONTEXT_LENGTH]
 
-    def test_who_loses_patience_leaves_the_engine(self) -> None:
+    def test_client_of_a_balancer_past_its_patience_frees_the_engine(self) -> None:
         spy = self.run(policy(), arrival(0.0, 8000), patience_s=0.1)
         assert [record.outcome for record in spy.records()] == [Outcome.ABANDONED]
         assert len(spy.cancels()) == 1

@@ -42,7 +42,7 @@ class TestAnswers:
         ("more", "tokens"),
         [({}, 40), ({"max_tokens": 7}, 7), ({"max_tokens": 30}, 20), ({"output_tokens": 3}, 3)],
     )
-    def test_they_end_where_the_model_or_a_cap_ends_them(self, more: dict[str, int], tokens: int) -> None:
+    def test_answer_ends_at_its_own_length_or_its_cap(self, more: dict[str, int], tokens: int) -> None:
         caps = Caps(max_tokens_default=40, max_tokens_limit=20 if more.get("max_tokens") == 30 else 60)
         spy, found = spied(policy(tier(caps=caps)), [arrival(0.0, **{"output_tokens": 50, **more})])
         (record,) = spy.records()
@@ -51,25 +51,25 @@ class TestAnswers:
         assert found.tiers["default"].tokens == found.tiers["default"].good_tokens == 100 + tokens
 
     @interpreted
-    def test_one_that_was_cut_short_to_save_work_is_never_good(self) -> None:
+    def test_answer_cut_by_the_gateway_is_never_good(self) -> None:
         rules = policy()
         found = simulate(rules, [arrival(0.0, output_tokens=10)], decider=Short(rules, Random(1)))
         assert (found.finished, found.good) == (1, 0)
 
     @interpreted
-    def test_one_that_would_have_ended_before_is_not_cut(self) -> None:
+    def test_answer_shorter_than_its_reduced_cap_is_good(self) -> None:
         rules = policy()
         found = simulate(rules, [arrival(0.0, output_tokens=3)], decider=Short(rules, Random(1)))
         assert (found.finished, found.good) == (1, 1)
 
-    def test_a_default_that_was_made_to_fit_the_context_cuts_nothing(self) -> None:
+    def test_default_cap_reduced_to_the_context_cuts_no_answer(self) -> None:
         caps = Caps(max_tokens_default=4000, max_tokens_limit=5000)
         spy, found = spied(policy(tier(caps=caps)), [arrival(0.0, 4000, 200)], fleet=TEST)
         assert spy.dispatches()[0].max_tokens == 96
         assert found.good == 1
 
     @pytest.mark.parametrize(("faults", "tokens"), [((), 50), ((Fault(0.0, "r1", Harm.BALLOON),), 4000)])
-    def test_without_a_cap_they_end_where_the_model_or_the_context_ends_them(
+    def test_uncapped_answer_ends_at_its_own_length_or_the_context(
         self, faults: tuple[Fault, ...], tokens: int
     ) -> None:
         caps = Caps(max_tokens_default=0)
@@ -80,19 +80,19 @@ class TestAnswers:
         assert [record.output_tokens for record in spy.records()] == [tokens]
         assert found.tiers["default"].outcomes == {Outcome.OK: 1}
 
-    def test_more_than_the_context_holds_is_rejected_by_the_engine(self) -> None:
+    def test_engine_rejects_a_request_beyond_its_context(self) -> None:
         caps = Caps(max_tokens_limit=4000)
         spy, found = spied(policy(tier(caps=caps)), [arrival(0.0, 4000, 10, max_tokens=200)], fleet=TEST)
         assert [finish.end for finish in spy.finishes()] == [AttemptOutcome.REJECTED]
         assert (found.offered, found.counted) == (1, 0)
 
-    def test_one_in_a_piece_has_no_first_token(self) -> None:
+    def test_whole_answer_has_no_first_token(self) -> None:
         spy, _ = spied(policy(), [arrival(0.0, stream=False)])
         (record,) = spy.records()
         assert (record.ttft_s, record.outcome) == (None, Outcome.OK)
         assert not spy.calls("first_token", "progress")
 
-    def test_streams_report_how_far_they_are(self) -> None:
+    def test_streams_report_their_progress(self) -> None:
         options = Options(progress_s=0.25, watched=False)
         spy, _ = spied(policy(), [arrival(0.1, output_tokens=200), arrival(0.1, output_tokens=200)], options=options)
         told = spy.calls("progress")
@@ -104,11 +104,11 @@ class TestAnswers:
 
 
 class TestClients:
-    def test_who_is_patient_stays(self) -> None:
+    def test_client_without_a_patience_limit_stays(self) -> None:
         _, found = spied(policy(slots=1), [arrival(0.0, output_tokens=500), arrival(0.0)])
         assert found.finished == 2
 
-    def test_who_is_not_leaves_and_frees_the_engine(self) -> None:
+    def test_client_past_its_patience_leaves_and_frees_the_engine(self) -> None:
         arrivals = [arrival(0.0, 4000), arrival(0.01, 4000), arrival(0.2, 100)]
         waited, _ = spied(policy(), arrivals)
         spy, found = spied(policy(), arrivals, options=Options(patience_s=0.3))
@@ -119,7 +119,7 @@ class TestClients:
         assert third.e2e_s < next(record for record in waited.records() if record.request.id == 3).e2e_s - 0.05
         assert (found.offered, found.counted) == (3, 2)
 
-    def test_nobody_leaves_who_reads(self) -> None:
+    def test_client_that_reads_tokens_does_not_leave(self) -> None:
         spy, found = spied(policy(), [arrival(0.0, 10, 500)], options=Options(patience_s=0.3))
         assert found.finished == 1
         assert not spy.calls("leave")
@@ -156,7 +156,7 @@ class TestTheWay:
             assert there.ttft_s == pytest.approx(here.ttft_s + 0.5)
             assert there.e2e_s == pytest.approx(here.e2e_s + 0.5)
 
-    def test_each_is_given_one_of_those_that_were_seen_by_the_seed(self) -> None:
+    def test_seed_chooses_the_network_delay_among_the_measured_ones(self) -> None:
         seen_s = (0.1, 0.2, 0.4)
         asked = [arrival(10.0 * n, 100) for n in range(50)]
         near, _ = spied(policy(), asked, fleet=TEST)
@@ -170,7 +170,7 @@ class TestTheWay:
         assert len(set(took_s[0])) == 3, "all of them, in time"
         assert took_s[0] == took_s[1] != took_s[2]
 
-    def test_none_overtakes_another(self) -> None:
+    def test_requests_in_transit_do_not_overtake_each_other(self) -> None:
         """An engine serves simultaneous requests in the order of sending, even if a later one has a shorter way."""
         asked = [arrival(0.001 * n, 2000, output_tokens=1) for n in range(20)]
         spy, _ = spied(policy(replicas=2), asked, options=Options(ways_s=(0.0, 0.01, 0.05, 0.2)))
@@ -185,7 +185,7 @@ class TestTheWay:
             assert [r.request.id for r in begun if r.replica == name] == [id for replica, id in sent if replica == name]
         assert [r.request.id for r in begun] != [id for _, id in sent], "those to different engines may"
 
-    def test_who_leaves_on_the_way_never_arrives(self) -> None:
+    def test_request_cancelled_in_transit_never_reaches_the_engine(self) -> None:
         hasty = tier(timeouts=Timeouts(total_s=0.3))
         options = Options(watched=False, duration_s=2.0)  # longer than the request's way
         spy, found = spied(policy(hasty), [arrival(0.0)], fleet=self.FAR, options=options)
@@ -204,17 +204,17 @@ class TestFaults:
         fleet = FleetSpec(faults=faults)
         return spied(policy(**more), [arrival(at, output_tokens=output_tokens)], fleet=fleet)
 
-    def test_a_slow_replica_takes_as_many_times_as_long(self) -> None:
+    def test_slow_replica_takes_its_factor_longer(self) -> None:
         healthy, _ = self.with_faults()
         slow, _ = self.with_faults(Fault(0.0, "r1", Harm.SLOW, 3.0))
         assert slow.records()[0].e2e_s == pytest.approx(3 * healthy.records()[0].e2e_s)
 
-    def test_until_it_recovers(self) -> None:
+    def test_recovered_replica_is_no_longer_slow(self) -> None:
         healthy, _ = self.with_faults()
         again, _ = self.with_faults(Fault(0.0, "r1", Harm.SLOW, 3.0), Fault(0.9, "r1", Harm.RECOVER))
         assert again.records()[0].e2e_s == pytest.approx(healthy.records()[0].e2e_s)
 
-    def test_one_that_is_down_refuses_connections_and_is_found_out(self) -> None:
+    def test_down_replica_refuses_connections_and_fails_its_checks(self) -> None:
         down = Fault(0.0, "r1", Harm.DOWN)
         spy, found = self.with_faults(down, at=20.0, health=Health(interval_s=1.0, failures=3, open_s=1000.0))
         checks = [heard for heard in spy.calls("observe") if heard.args[1] == Sample(healthy=False)]
@@ -222,7 +222,7 @@ class TestFaults:
         assert [refusal.why for refusal in spy.refusals()] == [Reason.NO_REPLICAS]
         assert (found.counted, found.good) == (1, 0)
 
-    def test_before_it_is_found_out_another_is_tried(self) -> None:
+    def test_request_refused_by_an_undetected_down_replica_is_retried(self) -> None:
         spy, found = self.with_faults(Fault(0.99, "r1", Harm.DOWN), replicas=2, router="round-robin")
         assert [dispatch.replica for dispatch in spy.dispatches()] == ["r1", "r2"]
         assert [finish.end for finish in spy.finishes()] == [AttemptOutcome.UNREACHABLE, AttemptOutcome.COMPLETE]
@@ -233,31 +233,31 @@ class TestFaults:
         assert [finish.end for finish in spy.finishes()] == [AttemptOutcome.COMPLETE]
 
     @pytest.mark.parametrize(("at", "end"), [(1.005, AttemptOutcome.RESET), (1.5, AttemptOutcome.TRUNCATED)])
-    def test_one_that_dies_breaks_off_what_it_runs(self, at: float, end: AttemptOutcome) -> None:
+    def test_dying_replica_breaks_off_its_running_request(self, at: float, end: AttemptOutcome) -> None:
         spy, found = self.with_faults(Fault(at, "r1", Harm.DEAD))
         assert [(heard.at, heard.args[1].end) for heard in spy.calls("finish")] == [(at, end)]
         assert (found.counted, found.finished) == (1, 0)
 
-    def test_one_that_hangs_answers_nothing_and_its_checks_pass(self) -> None:
+    def test_hung_replica_answers_nothing_while_its_checks_pass(self) -> None:
         spy, found = self.with_faults(Fault(0.5, "r1", Harm.HUNG), Fault(60.0, "r1", Harm.RECOVER))
         assert {heard.args[1] for heard in spy.calls("observe") if heard.args[1].healthy is False} == set()
         assert [(heard.at, heard.args[1].end) for heard in spy.calls("finish")] == [(60.0, AttemptOutcome.RESET)]
         assert found.finished == 0
 
-    def test_one_that_hangs_in_the_middle_of_an_answer_says_nothing_more(self) -> None:
+    def test_hung_replica_sends_no_more_tokens_of_a_begun_answer(self) -> None:
         spy, _ = self.with_faults(Fault(1.5, "r1", Harm.HUNG), Fault(60.0, "r1", Harm.RECOVER))
         told = [heard.at for heard in spy.calls("progress")]
         assert told
         assert max(told) < 2.0
         assert [finish.end for finish in spy.finishes()] == [AttemptOutcome.TRUNCATED]
 
-    def test_one_that_is_busy_refuses_at_once_until_it_recovers(self) -> None:
+    def test_busy_replica_refuses_requests_until_it_recovers(self) -> None:
         faults = (Fault(0.5, "r1", Harm.BUSY), Fault(5.0, "r1", Harm.RECOVER))
         spy, found = spied(policy(), [arrival(1.0), arrival(6.0)], fleet=FleetSpec(faults=faults))
         assert [finish.end for finish in spy.finishes()] == [AttemptOutcome.BUSY, AttemptOutcome.COMPLETE]
         assert found.good == 1
 
-    def test_answers_that_balloon_run_to_what_they_are_allowed(self) -> None:
+    def test_ballooning_answers_run_to_their_cap(self) -> None:
         """Requests that began before the fault, or after the recovery, end normally."""
         faults = (Fault(1.1, "r1", Harm.BALLOON), Fault(3.0, "r1", Harm.RECOVER))
         caps = Caps(max_tokens_limit=300)
@@ -270,7 +270,7 @@ class TestFaults:
     GIVEN: Final = {1.0: 20, 1.2: 200, 1.3: 300, 2.9: 200, 3.1: 20}
 
     @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "put together"])
-    def test_answers_that_balloon_are_ended_by_the_watch_on_their_length(self, stream: bool) -> None:
+    def test_ballooning_answers_are_cut_by_the_length_watch(self, stream: bool) -> None:
         lengths = Poisson(40.0, 60.0, output_tokens=20)
         fleet = FleetSpec({"p": PROFILES["test"]}, (Fault(30.0, "r1", Harm.BALLOON), Fault(40.0, "r1", Harm.RECOVER)))
         cuts = {}
@@ -283,14 +283,14 @@ class TestFaults:
         assert {record.why for record in cuts[True]} == {Reason.OUTPUT_LENGTH}
         assert all(record.output_tokens > 20 and 30.0 < record.request.head_at < 40.0 for record in cuts[True])
 
-    def test_one_that_comes_back_is_empty(self) -> None:
+    def test_recovered_replica_starts_without_requests(self) -> None:
         arrivals = [*(arrival(1.0, 8000, 500) for _ in range(3)), arrival(20.0)]
         faults = (Fault(5.0, "r1", Harm.DEAD), Fault(6.0, "r1", Harm.RECOVER))
         alone, _ = spied(policy(), [arrival(20.0)])
         spy, _ = spied(policy(), arrivals, fleet=FleetSpec(faults=faults))
         assert spy.records()[-1].e2e_s == pytest.approx(alone.records()[0].e2e_s)
 
-    def test_one_of_no_replica_is_told(self) -> None:
+    def test_fault_of_an_unknown_replica_is_refused(self) -> None:
         with pytest.raises(ValueError, match="names r9, but the replicas are r1, r2"):
             simulate(policy(replicas=2), [], fleet=FleetSpec(faults=(Fault(0.0, "r9", Harm.DOWN),)))
 
@@ -314,18 +314,18 @@ class TestWatching:
         assert len(filled) >= 6
         assert filled == sorted(set(filled))
 
-    def test_the_first_thing_that_is_seen_is_the_context(self) -> None:
+    def test_context_length_is_the_first_observation(self) -> None:
         spy, _ = spied(policy(), [arrival(1.0)])
         seen = [(heard.args[0], heard.args[1]) for heard in spy.calls("observe")]
         assert seen[0] == ("r1", Sample(context_tokens=DEFAULT.max_model_len))
 
-    def test_unless_nobody_looks(self) -> None:
+    def test_unwatched_replica_is_observed_for_its_context_only(self) -> None:
         spy, _ = spied(policy(), [arrival(5.0)], options=Options(watched=False))
         assert [heard.args[1] for heard in spy.calls("observe")] == [Sample(context_tokens=DEFAULT.max_model_len)]
 
 
 class TestWhatIsWrong:
-    def test_every_tier_and_model_that_the_policy_has_not(self) -> None:
+    def test_tiers_and_models_missing_from_the_policy_are_all_named(self) -> None:
         told = r"what the workload asks for: tier gold, lead \(it has default\); model gpt \(it has default\)"
         with pytest.raises(ValueError, match=told):
             simulate(policy(), [arrival(0.0, tier="gold"), arrival(1.0, tier="lead", model="gpt")])
@@ -336,7 +336,7 @@ class TestWhatIsWrong:
         with pytest.raises(ValueError, match=r"tier gold \(it has default\)$"):
             simulate(policy(), [arrival(0.0), *left_out], options=Options(duration_s=6.0))
 
-    def test_a_run_that_is_all_warm_up(self) -> None:
+    def test_run_that_is_all_warm_up_is_refused(self) -> None:
         with pytest.raises(ValueError, match="--duration is 10 s"):
             simulate(policy(), [arrival(0.0)], options=Options(warmup_s=10.0, duration_s=10.0))
         with pytest.raises(ValueError, match="--warmup is 10 s, requests arrive for 1 s"):

@@ -37,7 +37,7 @@ def test_unnamed_replica_gets_the_default_profile() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "fast", "p=", "p=fast", "q=slow", "=slow"])
-def test_other_fleets_are_refused(text: str) -> None:
+def test_unknown_profile_or_replica_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"known: default|neither a pool nor a replica of the policy; pools: p"):
         fleet_of(text, policy())
 
@@ -54,7 +54,7 @@ def test_other_fleets_are_refused(text: str) -> None:
         ("r1@60=recover", Fault(60.0, "r1", Harm.RECOVER)),
     ],
 )
-def test_faults(text: str, fault: Fault) -> None:
+def test_fault_is_read_from_its_text(text: str, fault: Fault) -> None:
     assert fault_of(text) == fault
 
 
@@ -64,7 +64,7 @@ WRONG = """
 
 
 @pytest.mark.parametrize("text", ["", *WRONG.split()])
-def test_other_faults_are_refused(text: str) -> None:
+def test_malformed_fault_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="a fault is written REPLICA@SECONDS=HARM"):
         fault_of(text)
 
@@ -117,7 +117,7 @@ def test_bad_engine_profile_field_is_named(tmp_path: Path, change: dict[str, obj
 @pytest.mark.parametrize(
     ("text", "message"), [("{", "is not JSON"), ("[]", "is not a profile"), ("{}", "lacks name, max_model_len")]
 )
-def test_a_file_that_is_no_profile(tmp_path: Path, text: str, message: str) -> None:
+def test_file_that_is_no_profile_is_refused(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "h100.json"
     file.write_text(text)
     with pytest.raises(ValueError, match=message):

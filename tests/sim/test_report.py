@@ -29,7 +29,7 @@ class TestIntervals:
             covered += found.low <= 5.0 <= found.high
         assert 0.88 <= covered / 100 <= 0.99
 
-    def test_pairing_takes_the_common_noise_out(self) -> None:
+    def test_pairing_by_seed_removes_common_noise(self) -> None:
         draw = Random(3)
         noise = [draw.gauss(0.0, 10.0) for _ in range(20)]
         ours = [100.0 + n + draw.gauss(1.0, 0.1) for n in noise]
@@ -42,7 +42,7 @@ class TestIntervals:
         assert alone.low is not None
         assert alone.value - alone.low > 20 * (found.value - found.low)
 
-    def test_a_ratio_is_of_means(self) -> None:
+    def test_ratio_is_that_of_the_means(self) -> None:
         found = ratio([2.0, 6.0], [1.0, 3.0])
         assert found is not None
         assert (found.value, found.low, found.high) == (2.0, 2.0, 2.0)
@@ -51,10 +51,10 @@ class TestIntervals:
     def test_interval_is_the_same_for_the_same_values(self) -> None:
         assert mean([1.0, 2.0, 4.0]) == mean([1.0, 2.0, 4.0])
 
-    def test_one_seed_has_none(self) -> None:
+    def test_single_seed_has_no_interval(self) -> None:
         assert asdict(mean([3.0])) == {"value": 3.0, "low": None, "high": None, "n": 1}
 
-    def test_nothing_has_no_mean(self) -> None:
+    def test_mean_of_no_values_is_an_error(self) -> None:
         with pytest.raises(ValueError, match="at least one value"):
             mean([])
 
@@ -87,27 +87,27 @@ class TestResult:
         assert found.token_weighted == pytest.approx((3 * 310 + 2 * 2010 + 2 * 310) / (5 * 310 + 5 * 2010))
         assert found.good_per_s == 0.7
 
-    def test_where_tokens_count_a_tier_is_weighted_by_its_tokens(self) -> None:
+    def test_tier_that_counts_tokens_is_weighted_by_them(self) -> None:
         bulk = replace(self.BULK, value=Value.TOKENS)
         arrivals = [arrival(float(i), 300 if i < 5 else 2000, 10, tier="bulk" if i % 2 else "gold") for i in range(10)]
         found = simulate(policy(self.GOLD, bulk), arrivals, options=Options(duration_s=10.0))
         share = 2 * 310 / (2 * 310 + 3 * 2010)
         assert found.weighted == pytest.approx((4 * 5 + 5 * share) / (4 * 5 + 5))
 
-    def test_attainment_is_told_by_length(self) -> None:
+    def test_attainment_is_reported_by_prompt_length(self) -> None:
         lengths = self.run().tiers["bulk"].lengths
         assert {name: (share.counted, share.good) for name, share in lengths.items()} == {
             "256-1023": (2, 2),
             "1024-4095": (3, 0),
         }
 
-    def test_latencies_are_those_of_the_engine(self) -> None:
+    def test_reported_latencies_are_those_of_the_engine(self) -> None:
         gold = self.run().tiers["gold"]
         assert (gold.ttft.n, gold.queue.p99) == (5, 0.0)
         assert gold.ttft.p50 == pytest.approx(0.010 + 300 * 0.05e-3)
         assert gold.ttft.p99 == pytest.approx(0.010 + 2000 * 0.05e-3)
 
-    def test_busy_is_time_in_steps(self) -> None:
+    def test_busy_share_is_the_time_in_engine_steps(self) -> None:
         found = self.run()
         e2e = [row.e2e for row in found.tiers.values()]
         assert 0.05 < found.busy < 0.25
@@ -133,7 +133,7 @@ class TestResult:
 
 
 class TestRefusals:
-    def test_they_are_misses_by_reason(self) -> None:
+    def test_refusals_are_misses_by_reason(self) -> None:
         hasty = tier(timeouts=Timeouts(queue_s=0.5), admission=ENFORCE)
         found = simulate(policy(hasty, slots=1, queue_limit=2), [arrival(0.01 * i, 100, 200) for i in range(5)])
         (row,) = found.tiers.values()
@@ -149,7 +149,7 @@ class TestRefusals:
 
 
 class TestFloor:
-    def test_a_share_of_tokens_in_ten_seconds_in_all_of_which_it_waits(self) -> None:
+    def test_floor_is_the_token_share_of_a_tier_that_waits_throughout_a_window(self) -> None:
         rules = policy(tier("first", 0), tier("last", 1), slots=1)
         # More than enough of `last` from the start; of `first` one every second from 20 s on.
         arrivals = [arrival(0.001 * i, 1000, 50, tier="last") for i in range(100)]
@@ -170,7 +170,7 @@ class TestFloor:
             [1.0] * 4
         )
 
-    def test_who_is_refused_goes_short_even_if_nobody_waits(self) -> None:
+    def test_refused_tier_falls_short_even_if_no_request_waits(self) -> None:
         hasty = tier("last", 1, timeouts=Timeouts(queue_s=0.5))
         arrivals = [arrival(2.0 * i, 4000, 50, tier="first" if i % 2 else "last") for i in range(20)]
         arrivals += [arrival(20.1 + 0.001 * i, 1000, 50, tier="last") for i in range(10)]
@@ -180,7 +180,7 @@ class TestFloor:
         assert floor.least_short is not None
         assert floor.least is None
 
-    def test_a_tier_that_got_nothing_has_a_share_of_0_and_where_nobody_got_any_there_is_none(self) -> None:
+    def test_token_share_is_0_for_a_starved_tier_and_none_where_no_tier_got_tokens(self) -> None:
         rules = policy(tier("first"), tier("last", 1))
         found = simulate(rules, [arrival(i, 100, 5, tier="first") for i in (1.0, 2.0, 25.0, 31.0)])
         assert found.tiers["first"].floor.shares == (1.0, None, 1.0)

@@ -32,7 +32,7 @@ class Half(Random):
 
 
 @pytest.mark.parametrize(("tries", "pause_s"), [(1, 0.4375), (2, 0.875), (4, 3.5), (5, 7.0), (9, 7.0)])
-def test_pauses_double_up_to_eight_seconds(tries: int, pause_s: float) -> None:
+def test_retry_pauses_double_up_to_eight_seconds(tries: int, pause_s: float) -> None:
     failed = ended(Outcome.ERROR, Reason.UPSTREAM_ERROR)
     assert rests_s(failed, None, tries, Half()) == pause_s
 
@@ -53,7 +53,7 @@ def test_pauses_double_up_to_eight_seconds(tries: int, pause_s: float) -> None:
         (Outcome.OK, None, None, None),
     ],
 )
-def test_they_do_as_the_answer_says(
+def test_client_retries_after_the_pause_that_the_answer_asks_for(
     outcome: Outcome, why: Reason | None, retry_after_s: float | None, rests: float | None
 ) -> None:
     assert rests_s(ended(outcome, why), retry_after_s, 1, Half()) == rests
@@ -70,13 +70,13 @@ def run(retries: int, *faults: Fault, patience_s: float = math.inf, **more: floa
 REFUSES, WELL = Fault(0.0, "r1", Harm.BUSY), Fault(1.5, "r1", Harm.RECOVER)
 
 
-def test_who_comes_back_is_served_and_counted_once() -> None:
+def test_retried_request_is_served_and_counted_once() -> None:
     spy, found = run(3, REFUSES, WELL)
     assert [record.outcome for record in spy.records()] == [Outcome.ERROR, Outcome.OK]
     assert (found.arrived, found.offered, found.finished, found.tiers["default"].outcomes) == (1, 1, 1, {"ok": 1})
 
 
-def test_the_clocks_start_when_it_was_first_sent() -> None:
+def test_latency_of_a_retried_request_starts_at_its_first_try() -> None:
     spy, found = run(3, REFUSES, WELL)
     last = spy.calls("arrive")[-1].at
     assert last == 2.0  # told to wait one second, since nothing is known
@@ -89,7 +89,7 @@ def test_the_clocks_start_when_it_was_first_sent() -> None:
     assert found.little * found.seconds == pytest.approx(e2e_s)
 
 
-def test_they_give_up_in_the_end() -> None:
+def test_client_gives_up_after_its_last_retry() -> None:
     spy, found = run(2, REFUSES)
     assert len(spy.records()) == 3
     assert (found.offered, found.finished) == (1, 0)
@@ -97,7 +97,7 @@ def test_they_give_up_in_the_end() -> None:
     assert (default.newcomers.tries, default.comebacks.tries) == (1, 2)
 
 
-def test_who_lost_patience_has_as_much_again() -> None:
+def test_each_try_of_a_client_has_the_full_patience() -> None:
     spy, found = run(1, Fault(0.0, "r1", Harm.HUNG), Fault(3.0, "r1", Harm.RECOVER), patience_s=2.0)
     first, second = (heard.at for heard in spy.calls("arrive"))
     assert 3.0 + 0.375 <= second <= 3.0 + 0.5
@@ -105,13 +105,13 @@ def test_who_lost_patience_has_as_much_again() -> None:
     assert found.finished == 1
 
 
-def test_a_stream_that_broke_off_is_not_tried_again() -> None:
+def test_broken_stream_is_not_retried_by_the_client() -> None:
     spy, found = run(3, Fault(1.1, "r1", Harm.DEAD), Fault(1.2, "r1", Harm.RECOVER))
     assert [record.why for record in spy.records()] == [Reason.UPSTREAM_TRUNCATED]
     assert found.finished == 0
 
 
-def test_a_limit_that_is_used_up_is_waited_for() -> None:
+def test_client_waits_for_a_used_up_rate_limit() -> None:
     rules = policy(tier(limits=Limits(requests_per_min=60.0)))
     crowd = [arrival(0.0, 10, 5) for _ in range(70)]
     plain = simulate(rules, crowd)

@@ -100,7 +100,7 @@ class TestConservation:
         assert row.counted == row.finished + sum(row.misses.values())
         assert len({finish.end for finish in spy.finishes()}) >= 4
 
-    def test_who_never_ends_is_a_miss(self) -> None:
+    def test_request_that_never_ends_is_a_miss(self) -> None:
         stuck = FleetSpec(faults=(Fault(0.0, "r1", Harm.SLOW, 1e9),))
         found = simulate(policy(), [arrival(0.0), arrival(1.0)], fleet=stuck, options=Options(give_up_s=100.0))
         assert (found.unfinished, found.counted, found.good) == (2, 2, 0)
@@ -114,16 +114,16 @@ class TestDeterminism:
         found = simulate(policy(replicas=3), workload.arrivals(seed), seed=seed, fleet=faults)
         return timeless(found)
 
-    def test_the_same_seed_gives_the_same_run(self) -> None:
+    def test_same_seed_gives_the_same_run(self) -> None:
         assert self.run(1) == self.run(1)
 
-    def test_another_seed_gives_another(self) -> None:
+    def test_another_seed_gives_another_run(self) -> None:
         assert self.run(1) != self.run(2)
 
 
 class TestQueueingTheory:
     @pytest.mark.parametrize("rate", [40.0, 120.0])
-    def test_littles_law(self, rate: float) -> None:
+    def test_simulated_run_obeys_littles_law(self, rate: float) -> None:
         found = simulate(
             policy(tier(timeouts=Timeouts(queue_s=2.0)), replicas=4),
             Poisson(rate, 100.0).arrivals(1),
@@ -133,7 +133,7 @@ class TestQueueingTheory:
 
     @pytest.mark.long
     @pytest.mark.parametrize("load", [0.5, 0.8])
-    def test_one_server_waits_as_pollaczek_and_khinchine_say(self, load: float) -> None:
+    def test_mean_wait_of_one_server_is_that_of_pollaczek_khinchine(self, load: float) -> None:
         # One slot, each request one step of fixed length: M/D/1, whose mean wait is load / (2 (1 - load)) services.
         server = replace(TEST, step_base_s=0.1, prefill_s_per_token=0.0, kv_s_per_token=0.0)
         rules = policy(tier(), slots=1)
@@ -143,7 +143,7 @@ class TestQueueingTheory:
         assert all(record.e2e_s == pytest.approx(record.queue_s + 0.1) for record in spy.records())
         assert sum(waits) / len(waits) == pytest.approx(0.1 * load / (2 * (1 - load)), rel=0.1)
 
-    def test_the_engine_alone_queues_alike(self) -> None:
+    def test_mean_wait_inside_the_engine_is_that_of_pollaczek_khinchine(self) -> None:
         # The same queue inside the engine, which serves one sequence at a time.
         server: Profile = replace(TEST, max_num_seqs=1, step_base_s=0.1, prefill_s_per_token=0.0, kv_s_per_token=0.0)
         rules = policy(tier(), slots=None)

@@ -58,7 +58,7 @@ async def test_every_request_of_the_probe_is_seen_with_the_tokens_that_were_coun
 
 
 @pytest.mark.long
-async def test_from_the_probe_to_a_profile(
+async def test_probe_is_fitted_to_a_profile(
     engine: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(rounds, "FITTED_REQUESTS", 20)
@@ -75,13 +75,13 @@ async def test_from_the_probe_to_a_profile(
     assert len(set(said[-1].split()[1::2])) == 1, "and the last line says that it is done"
 
 
-async def test_a_request_that_fails_ends_it_with_its_reason(engine: Emulator) -> None:
+async def test_failed_request_ends_the_calibration_with_its_reason(engine: Emulator) -> None:
     named, _, _ = await about(target(engine))
     with pytest.raises(Failed, match="a request of the probe was invalid, not finished"):
         await send(bursts(100 * engine.profile.max_model_len, 16), named, Sizes(per_word=0.1), Random(1))
 
 
-def test_where_nobody_listens_it_says_so(tmp_path: Path) -> None:
+def test_unreachable_engine_is_reported(tmp_path: Path) -> None:
     out = tmp_path / "p.json"
     done = CliRunner().invoke(app, ["calibrate", "--target", "http://127.0.0.1:9", "--out", str(out)])
     assert done.exit_code == 1
@@ -125,7 +125,7 @@ async def test_a_model_that_the_engine_has_not_is_told_with_those_it_has(engine:
         await _calibrated(replace(target(engine), model="gtp"), 24, 1, 1, tmp_path / "p.json", checked=False)
 
 
-def test_an_engine_has_one_key(tmp_path: Path) -> None:
+def test_several_keys_for_one_engine_are_refused(tmp_path: Path) -> None:
     (keys := tmp_path / "keys").write_text("one\ntwo\n")
     done = CliRunner().invoke(app, ["calibrate", "--target", "http://127.0.0.1:9", "--keys", str(keys)])
     assert (done.exit_code, "an engine has a single key" in done.stderr) == (2, True), done.stderr
@@ -139,7 +139,7 @@ def test_the_key_of_an_engine_is_taken_as_it_is(key: str, tmp_path: Path) -> Non
     assert keys_of_engine("", None) == {}
 
 
-def test_an_address_that_is_none(tmp_path: Path) -> None:
+def test_malformed_engine_address_is_refused(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["calibrate", "--target", "here", "--out", str(tmp_path / "p.json")])
     assert done.exit_code == 2
     assert "is not the address of a server" in done.stderr

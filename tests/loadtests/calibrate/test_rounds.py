@@ -105,7 +105,7 @@ def found(off: float | None, *, unchecked: str | None = None, error: float = 0.5
     ],
     ids=["close", "far off", "not checked", "a good fit, no check wanted", "a poor one"],
 )
-def test_whether_plans_made_with_it_are_to_be_trusted(
+def test_calibration_says_whether_to_trust_plans_made_with_it(
     calibration: Calibrated, trusted: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     async def calibrates(*_: object) -> Calibrated:

@@ -29,19 +29,19 @@ def test_each_picture_is_the_one_that_is_drawn_here(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_there_may_be_fewer_pictures_than_processes(tmp_path: Path, count: int) -> None:
+def test_fewer_pictures_than_processes_are_drawn(tmp_path: Path, count: int) -> None:
     with drawing(tmp_path) as hand_over:
         hand_over([chart("a")] * count)
     assert len(list(tmp_path.iterdir())) == count
 
 
-def test_nothing_is_drawn_where_the_work_beside_it_fails(tmp_path: Path) -> None:
+def test_nothing_is_drawn_when_the_accompanying_work_fails(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), drawing(tmp_path):
         _ = 1 / 0
     assert list(tmp_path.iterdir()) == []
 
 
-def test_of_what_is_in_the_folder_it_removes_its_own_half_pictures_alone(tmp_path: Path) -> None:
+def test_drawing_removes_only_its_own_half_pictures(tmp_path: Path) -> None:
     others = {"another.png.part", "download.part", "whole.png"}
     for name in ("half.png.part", *others):
         (tmp_path / name).touch()
@@ -70,7 +70,7 @@ with drawing(folder) as hand_over:
 """
 
 
-def test_nobody_goes_on_drawing_where_it_fails_later(tmp_path: Path) -> None:
+def test_no_process_goes_on_drawing_after_a_failure(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", FAILS_LATER, tmp_path], stderr=subprocess.PIPE, timeout=300)
     # Standard error has ended: no process holds it.
     assert b"ZeroDivisionError" in done.stderr
@@ -85,7 +85,7 @@ def test_a_picture_that_cannot_be_drawn_is_an_error(tmp_path: Path) -> None:
         hand_over([chart("a")])
 
 
-def test_so_is_a_process_that_ends_before_it_has_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drawing_process_that_ends_early_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(NotDrawn), drawing(tmp_path) as hand_over:
         hand_over([chart("a" * 100_000)])
@@ -108,7 +108,7 @@ drawing.main()
 """
 
 
-def test_where_there_may_be_no_more_processes_it_ends(
+def test_drawing_ends_with_an_error_when_no_process_can_be_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     script = tmp_path / "python"

@@ -17,7 +17,7 @@ def test_a_linear_axis_begins_at_zero(high: float, top: float) -> None:
     assert 3 <= len(ticks) <= 8
 
 
-def test_a_logarithmic_axis() -> None:
+def test_logarithmic_axis_has_round_limits_and_ticks() -> None:
     scale = logarithmic(0.031, 1.7)
     assert (scale.low, scale.high) == pytest.approx((0.02, 2.0))
     assert scale.ticks() == pytest.approx([0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0])
@@ -25,6 +25,6 @@ def test_a_logarithmic_axis() -> None:
     assert len(logarithmic(1e-4, 1e3).ticks()) <= 9
 
 
-def test_nines_lie_equally_far_apart() -> None:
+def test_nines_are_equally_spaced_on_their_axis() -> None:
     assert [nine(share) for share in (0.0, 0.9, 0.99, 0.999)] == pytest.approx([0.0, 1.0, 2.0, 3.0])
     assert Scale(0.0, 0.999, nines=True).ticks() == pytest.approx([0.0, 0.5, 0.9, 0.99, 0.999])

@@ -27,7 +27,7 @@ def test_each_picture_of_the_report_is_a_file(tmp_path: Path) -> None:
     assert drawn(folder) <= set(NAMES)
 
 
-def test_none_is_unless_it_is_wanted_and_those_of_an_earlier_report_go(tmp_path: Path) -> None:
+def test_pictures_are_written_only_if_wanted_and_old_ones_removed(tmp_path: Path) -> None:
     folder = written(tmp_path, MIXED)
     for name in (*NAMES, "mine"):
         (folder / f"{name}.png").touch()
@@ -42,7 +42,7 @@ def test_a_folder_without_a_test_keeps_its_pictures(tmp_path: Path) -> None:
     assert drawn(tmp_path) == {"misses"}
 
 
-def test_where_they_cannot_be_drawn_that_is_said_and_all_else_is_there(
+def test_report_without_drawable_pictures_says_so_and_has_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = written(tmp_path, MIXED)

@@ -68,7 +68,7 @@ async def run(*options: str, paths: Sequence[Path] = ()) -> tuple[int | None, st
     return process.returncode, out.decode(), errors.decode()
 
 
-async def test_a_test_from_end_to_end(replica: EmulatedReplica, tmp_path: Path) -> None:
+async def test_run_from_end_to_end_writes_a_report(replica: EmulatedReplica, tmp_path: Path) -> None:
     options = ["--target", replica.url, "--model", "m", "--workload", LINE, "--rate", "50", "--duration", "1"]
     status, out, errors = await run(*options, "--max-late", "5000", "--out", str(tmp_path), "--json", "--no-png")
     assert (status, errors) == (0, "")
@@ -106,7 +106,7 @@ def test_help_has_its_short_name(command: list[str]) -> None:
     assert (short.exit_code, short.stdout) == (0, long.stdout)
 
 
-async def test_ctrl_c_reports_what_there_is(replica: EmulatedReplica, tmp_path: Path) -> None:
+async def test_ctrl_c_reports_the_requests_so_far(replica: EmulatedReplica, tmp_path: Path) -> None:
     options = ["--target", replica.url, "--model", "m", "--workload", LINE, "--rate", "100", "--duration", "3600"]
     process = await started(*options, "--max-late", "5000", "--out", str(tmp_path), "--no-png")
     await replica.until(lambda of: of.received_total > 20, 30.0)
@@ -120,7 +120,7 @@ async def test_ctrl_c_reports_what_there_is(replica: EmulatedReplica, tmp_path: 
     assert found["seconds"] < 3600
 
 
-async def test_ctrl_c_before_anything_was_due(replica: EmulatedReplica, tmp_path: Path) -> None:
+async def test_ctrl_c_before_the_first_request_reports_nothing(replica: EmulatedReplica, tmp_path: Path) -> None:
     options = ["--target", replica.url, "--model", "m", "--workload", LINE, "--rate", "0.001", "--duration", "9999"]
     process = await started(*options, "--out", str(tmp_path), "--no-png")
     await until(lambda: (tmp_path / "requests.npy").exists())
@@ -196,7 +196,7 @@ def test_bad_run_option_is_refused_before_anything_is_sent(
         ("http://127.0.0.1:1,http://127.0.0.1:2", "one target is tested at a time"),
     ],
 )
-def test_a_target_that_is_none(command: tuple[str, ...], target: str, told: str) -> None:
+def test_malformed_target_exits_with_2_and_hides_its_password(command: tuple[str, ...], target: str, told: str) -> None:
     found = CliRunner().invoke(app, [*command, "--target", target])
     assert (found.exit_code, told in found.stderr) == (2, True), found.stderr
     assert "s3cret" not in found.output
@@ -302,7 +302,7 @@ async def test_rows_of_no_tokens_are_left_out_and_told(replica: EmulatedReplica,
     assert (about["empty_rows"], about["unnamed_tier"]) == (3, "default")
 
 
-def test_who_has_named_a_tier() -> None:
+def test_requests_without_a_named_tier_count_as_default() -> None:
     policy = made_policy()
     assert [unnamed_tier(*asked) for asked in ((None, None, None), (LINE, None, None))] == ["default", "default"]
     named = ((None, "a=100%", None), (None, None, policy), ("chat", None, None), (LINE, None, policy))
@@ -352,7 +352,7 @@ def test_a_tier_that_the_policy_lacks_is_told_before_anything_is_sent(tmp_path: 
     assert "--mix free=50%,gold=50%: the traffic has tier gold, the policy only" in found.stderr
 
 
-def test_nobody_there(tmp_path: Path) -> None:
+def test_unreachable_target_exits_with_1(tmp_path: Path) -> None:
     options = ["--target", "http://127.0.0.1:1", "--workload", LINE, "--duration", "1", "--out", str(tmp_path)]
     found = CliRunner().invoke(app, ["run", *options])
     assert found.exit_code == 1
@@ -360,7 +360,7 @@ def test_nobody_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["a..b", "a" * 64])
-def test_a_host_that_cannot_be(host: str, tmp_path: Path) -> None:
+def test_impossible_host_name_exits_with_1(host: str, tmp_path: Path) -> None:
     options = ["--target", f"http://{host}:80", "--model", "m", "--workload", LINE, "--out", str(tmp_path)]
     found = CliRunner().invoke(app, ["run", *options])
     assert (found.exit_code, found.stderr) == (1, f"http://{host}:80 cannot be reached: no host can have that name\n")

@@ -36,7 +36,7 @@ def day() -> Day:
     return _day((scaled(lab.policy(), {"main": MAX}), workload, 1))
 
 
-def test_somebody_looks_every_quarter_of_a_minute(day: Day) -> None:
+def test_scale_is_decided_every_quarter_minute(day: Day) -> None:
     assert [look.at for look in day.looks] == [n * LOOK_S for n in range(int(DAY_S / LOOK_S))]
     assert (day.looks[0].paid, day.looks[0].serving, day.looks[0].wanted) == (AT_FIRST, AT_FIRST, AT_FIRST)
 
@@ -51,7 +51,7 @@ def test_wanted_replica_is_paid_at_once_and_serves_after_its_start(day: Day) -> 
         assert then.serving >= least
 
 
-def test_the_day_is_served_by_what_serves(day: Day) -> None:
+def test_replicas_serve_only_after_their_start(day: Day) -> None:
     assert day.result.goodput > 0.9
     # The policy has sixteen replicas; drained ones did nothing.
     most = max(look.serving for look in day.looks)

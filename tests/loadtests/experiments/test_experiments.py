@@ -244,7 +244,7 @@ def _missing(lab: Lab) -> Findings:
 
 
 @pytest.mark.parametrize("name", ["main", "code"])
-def test_the_setup_is_what_was_agreed(name: str, lab: Lab) -> None:
+def test_experiment_setup_is_as_agreed(name: str, lab: Lab) -> None:
     policy = lab.policy()
     tiers = sorted(policy.tiers.values(), key=lambda tier: tier.priority)
     assert [tier.weight for tier in tiers] == [4.0, 2.0, 1.0]
@@ -271,7 +271,7 @@ def test_candidates_of_a_comparison_get_the_same_arrivals(lab: Lab) -> None:
     assert list(found) == ["ours", "static-cap"]
 
 
-def test_one_x_is_found_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_x_is_computed_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[float] = []
 
     def counted(*_: object, **more: object) -> float:

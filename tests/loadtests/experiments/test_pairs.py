@@ -11,7 +11,7 @@ import pytest
 from loadtests.experiments.pairs import KNOWN, MIN, by_tier, runs_needed, varies, whole
 
 
-def test_the_whole_is_all_tiers_in_order() -> None:
+def test_combined_figures_are_of_all_tiers_in_order() -> None:
     found = whole("x", [{"": [], "a": [1.0, 4.0], "b": [2.0]}], [{"a": [1.0], "b": [3.0, 5.0]}])
     assert found.live == [[1.0, 2.0, 4.0]]
     assert found.runs == [[1.0, 3.0, 5.0]]
@@ -107,7 +107,7 @@ def test_how_often_chance_alone_misses_follows_from_how_far_the_seeds_lie_apart(
     ("median", "p95", "p99", "missed"),
     [(1.14, 1.14, 1.0, False), (1.16, 1.0, 1.0, True), (1.0, 1.16, 1.0, True), (1.0, 1.0, 1.1, True)],
 )
-def test_each_of_the_three_may_miss(median: float, p95: float, p99: float, *, missed: bool) -> None:
+def test_each_compared_figure_may_miss(median: float, p95: float, p99: float, *, missed: bool) -> None:
     def run(median: float, p95: float, p99: float) -> dict[str, list[float]]:
         return {"a": [median] * 500 + [2.0 * p95] * 450 + [4.0 * p99] * 50}
 

@@ -46,7 +46,7 @@ LATE = False, 0.0, 99.0
 BROKE = Broken("replica 1 exited with status 3\n  the disk is full")
 
 
-def test_runs_in_which_the_generator_was_late_are_played_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_with_a_late_generator_are_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     found = compared(monkeypatch, 2, (True, 0.5, 2.0), LATE, LATE, (True, 0.7, 4.0))
     assert (found.live.played, len(found.live.kept)) == (4, 2)
     assert found.whole.values("p50") == (3.0, 1.0)
@@ -54,7 +54,7 @@ def test_runs_in_which_the_generator_was_late_are_played_again(monkeypatch: pyte
     assert list(found.notes) == ["it: 2 of 4 runs are left out, the generator was late in them"]
 
 
-def test_after_three_of_them_what_there_is_has_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_three_late_runs_the_kept_ones_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     found = compared(monkeypatch, 2, LATE, (True, 0.5, 2.0), LATE, LATE, LATE)
     assert (found.live.played, len(found.live.kept)) == (5, 1)
     assert [note.partition(" ")[2][:12] for note in found.notes] == ["2 live runs ", "4 of 5 runs "]
@@ -66,13 +66,13 @@ def test_live_runs_are_no_more_than_their_maximum(monkeypatch: pytest.MonkeyPatc
     assert "it: 1000 live runs" in next(found.notes)
 
 
-def test_where_it_was_late_in_all_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_run_is_kept_when_the_generator_was_late_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
     found = compared(monkeypatch, 1, LATE, LATE, LATE, LATE)
     assert not found.live.kept
     assert list(found.notes) == ["it could not be played: the generator was late in each of 4 runs"]
 
 
-def test_a_run_that_breaks_off_is_played_again_and_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_run_is_repeated_and_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     found = compared(monkeypatch, 2, (True, 0.5, 2.0), BROKE, LATE, (True, 0.7, 4.0))
     assert found.whole.values("p50") == (3.0, 1.0)
     assert list(found.notes) == [
@@ -82,7 +82,7 @@ def test_a_run_that_breaks_off_is_played_again_and_costs_no_other(monkeypatch: p
     assert found.live.broken == [str(BROKE)], "all that it said is kept"
 
 
-def test_where_no_run_tells_anything_both_reasons_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_experiment_without_a_usable_run_gives_both_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
     found = compared(monkeypatch, 1, BROKE, LATE, BROKE, BROKE)
     assert list(found.notes) == [
         "it could not be played: the generator was late in 1 of 4 runs",
@@ -131,7 +131,7 @@ def test_runs_that_broke_off_say_nothing_of_the_generator(monkeypatch: pytest.Mo
     assert found.raw["missed_by_chance"] == {"overload 0.5x": 0.0, "overload 2.5x": 0.0}
 
 
-def test_where_none_can_be_played_it_says_why_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_experiment_without_a_playable_run_gives_each_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Broken) as failed:
         played(monkeypatch, lambda title: False)
     assert [line.partition(" could")[0] for line in str(failed.value).splitlines()] == [
@@ -139,7 +139,7 @@ def test_where_none_can_be_played_it_says_why_of_each(monkeypatch: pytest.Monkey
     ]
 
 
-def test_who_interrupts_it_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_ends_the_experiment(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> SimpleNamespace:
         return SimpleNamespace(interrupted=True, broken={})
 

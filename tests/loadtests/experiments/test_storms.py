@@ -24,7 +24,7 @@ def test_goodput_is_held_against_that_before_the_trouble() -> None:
     assert back_after_s(timeline(range(SLOW_AT, WELL_AT))) == 0.0
 
 
-def test_who_makes_many_calls_is_slow_if_one_is() -> None:
+def test_fan_out_is_slow_if_one_call_is() -> None:
     calls = [1.0, 9.0, 1.0, 1.0, 1.0, 1.0, 9.0, 9.0, 1.0]
     assert slow_share(calls, 1, 5.0) == pytest.approx(3 / 9)
     assert slow_share(calls, 2, 5.0) == pytest.approx(2 / 4)
@@ -61,7 +61,7 @@ def test_churn_sees_what_is_held_while_it_is_under_way() -> None:
         (1, 1, 1, False, False),
     ],
 )
-def test_an_answer_is_one_and_may_break_off_once(
+def test_client_is_answered_once_and_cut_at_most_once(
     commits: int, refusals: int, cuts: int, left: bool, once: bool
 ) -> None:
     request = Churn(policies(), 1)

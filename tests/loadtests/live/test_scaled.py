@@ -41,7 +41,7 @@ def test_replicas_and_keys_are_those_that_are_given() -> None:
     assert len(policy.keys) == 2
 
 
-def test_every_objective_of_a_tier_and_no_count() -> None:
+def test_scaling_time_stretches_every_objective_but_no_count() -> None:
     text = TEXT.replace(
         "slo: {ttft: {p99: 1s}}", "slo: {ttft: {p50: 250ms, p99: 1s}, e2e: {p95: 1m, up_to_tokens: 100}}"
     )
@@ -51,12 +51,12 @@ def test_every_objective_of_a_tier_and_no_count() -> None:
     assert slo.e2e_up_to_tokens == 100
 
 
-def test_no_limit_stays_no_limit() -> None:
+def test_scaling_time_keeps_unlimited_timeouts() -> None:
     text = TEXT.replace("timeouts: {queue: 6s}", "timeouts: {queue: 6s, total: none}")
     timeouts = at(0.5, text).tiers["tier-2"].timeouts
     assert timeouts == Timeouts(queue_s=12.0, ttft_s=120.0, idle_s=60.0, total_s=float("inf"))
 
 
-def test_only_one_pool() -> None:
+def test_scaled_policy_may_have_only_one_pool() -> None:
     with pytest.raises(ValueError, match="one pool"):
         scaled(TEXT.replace("pools:\n  main:", "pools:\n  other: {replicas: ['http://a:1']}\n  main:"), 1, URLS, KEYS)

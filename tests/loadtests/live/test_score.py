@@ -26,12 +26,12 @@ SHOTS = [
 ]
 
 
-def test_weighted_goodput() -> None:
+def test_weighted_goodput_weighs_tiers_by_their_policy_weight() -> None:
     assert weighted(SHOTS, WEIGHTS) == pytest.approx(5 / 11)
     assert weighted_interval(SHOTS, WEIGHTS, per=0.5).value == pytest.approx(10 / 11)
 
 
-def test_tier_by_tier() -> None:
+def test_score_has_goodput_misses_and_latencies_by_tier() -> None:
     tiers = score(SHOTS)
     assert (tiers["high"].offered, tiers["high"].good, tiers["high"].attainment) == (2, 1, 0.5)
     assert tiers["low"].misses == {"queue-full": 1, "unfinished": 1}
@@ -42,7 +42,7 @@ def test_tier_by_tier() -> None:
     assert missed(SHOTS[3]) == "queue-full"
 
 
-def test_two_runs_of_the_same_requests() -> None:
+def test_goodput_ratio_needs_two_runs_of_the_same_requests() -> None:
     ours = [shot("high", 0.5), shot("low", 0.5)]
     theirs = [shot("high", 2.0), shot("low", 0.5)]
     found = ratio(ours, theirs, WEIGHTS)

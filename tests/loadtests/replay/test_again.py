@@ -54,7 +54,7 @@ def test_every_try_is_counted_under_the_reason_that_sent_it_away() -> None:
     assert again.newcomers == {"free": Newcomers(admitted=0, refused=3)}
 
 
-def test_who_comes_early_has_not_obeyed_and_who_was_not_told_cannot() -> None:
+def test_retry_obeys_only_if_told_and_not_early() -> None:
     again, early, untold = Again(0.0), request(1), request(2)
     tried(again, early, Outcome.SHED, 0.5, told_s=90.0)
     tried(again, early, Outcome.FINISHED, None, status=200)
@@ -80,7 +80,7 @@ def test_the_warm_up_is_not_counted() -> None:
     assert again.tiers == {}
 
 
-def test_a_target_that_makes_reasons_up_does_not_fill_the_memory() -> None:
+def test_invented_reasons_of_a_target_are_bounded_in_number() -> None:
     again = Again(0.0)
     for number in range(MAX_REASONS + 10):
         tried(again, request(number), Outcome.SHED, None, told_s=1.0, reason=f"reason-{number}")
@@ -100,12 +100,12 @@ def test_a_target_that_makes_reasons_up_does_not_fill_the_memory() -> None:
         ("retry-after-ms: 1e39\r\nretry-after: 3", 3.0),
     ],
 )
-def test_when_to_come_again(header: str, seconds: float | None) -> None:
+def test_retry_after_is_read_in_seconds(header: str, seconds: float | None) -> None:
     answer = read(f"HTTP/1.1 503 No\r\n{header}\r\ncontent-length: 0\r\n\r\n".encode(), 99)
     assert answer.retry_after_s == seconds
 
 
-def test_a_date_to_come_again_is_so_many_seconds_away() -> None:
+def test_retry_after_date_is_read_as_seconds_from_now() -> None:
     date = formatdate(time.time() + 3600, usegmt=True)
     answer = read(f"HTTP/1.1 503 No\r\nretry-after: {date}\r\ncontent-length: 0\r\n\r\n".encode(), 99)
     assert answer.retry_after_s == pytest.approx(3600, abs=300)

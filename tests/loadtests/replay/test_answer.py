@@ -33,7 +33,7 @@ def read(data: bytes, size: int) -> Answer:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 4096])
-def test_a_stream_cut_anywhere(size: int) -> None:
+def test_stream_is_read_in_pieces_of_any_size(size: int) -> None:
     answer = read(STREAM, size)
     assert (answer.status, answer.chunks, answer.done, answer.error) == (200, 2, True, False)
     assert answer.finish_reason == "stop"
@@ -52,23 +52,23 @@ def test_the_first_token_is_the_first_text() -> None:
     assert answer.chunks == 1
 
 
-def test_an_event_in_two_chunks() -> None:
+def test_event_split_over_two_chunks_counts_once() -> None:
     answer = read(HEAD + chunk(ONE[:10]) + chunk(ONE[10:-1]) + chunk(ONE[-1:] + TWO), 5)
     assert answer.chunks == 2
 
 
-def test_a_stream_that_ends_without_saying_so() -> None:
+def test_stream_without_done_is_complete_but_not_done() -> None:
     answer = read(HEAD + chunk(ONE) + b"0\r\n\r\n", 16)
     assert answer.complete
     assert not answer.done
 
 
-def test_an_error_in_a_stream() -> None:
+def test_error_event_in_a_stream_is_an_error() -> None:
     assert read(HEAD + chunk(ONE) + chunk(b'data: {"error":{"message":"gone"}}\n\n'), 16).error
 
 
 @pytest.mark.parametrize("size", [1, 5, 4096])
-def test_interim_answers_are_none(size: int) -> None:
+def test_interim_answers_are_skipped(size: int) -> None:
     answer = read(b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n" + STREAM, size)
     assert (answer.status, answer.chunks, answer.complete) == (200, 2, True)
 
@@ -81,7 +81,7 @@ def test_a_refusal_says_why(size: int) -> None:
 
 
 @pytest.mark.parametrize("when", ["Fri, 31 Dec 99999999999 23:59:59 GMT", "Fri, 31 Dec 1999 23:59:59 +99999999999999"])
-def test_a_time_to_come_back_that_there_is_not_is_none(when: str) -> None:
+def test_invalid_retry_after_is_none(when: str) -> None:
     answer = read(
         b"HTTP/1.1 429 Too Many Requests\r\nretry-after: %b\r\ncontent-length: 2\r\n\r\n{}" % when.encode(), 99
     )
@@ -99,7 +99,7 @@ def test_a_reason_is_cut_to_what_can_be_shown() -> None:
     assert answer.reason == ("long " * 400)[:MAX_SHOWN]
 
 
-def test_one_answer_after_another() -> None:
+def test_reader_is_reused_for_the_next_answer() -> None:
     answer = read(STREAM, 100)
     answer.reset()
     assert (answer.status, answer.chunks, answer.done, answer.complete) == (0, 0, False, False)
@@ -111,12 +111,12 @@ def test_a_connection_that_closes_takes_no_more() -> None:
     assert read(b"HTTP/1.1 503 No\r\nconnection: close\r\ncontent-length: 0\r\n\r\n", 9).closing
 
 
-def test_no_http() -> None:
+def test_bytes_that_are_not_http_are_refused() -> None:
     with pytest.raises(httptools.HttpParserError):
         Answer().feed(b"\x00\x01 nonsense\r\n\r\n")
 
 
-def test_lines_that_end_as_on_windows() -> None:
+def test_stream_with_crlf_line_ends_is_read() -> None:
     data = HEAD + b"".join(map(chunk, (ONE.replace(b"\n", b"\r\n")[:-1], b"\n" + TWO.replace(b"\n", b"\r\n"))))
     for size in (1, 7, 4096):
         assert read(data, size).chunks == 2
@@ -130,7 +130,7 @@ def test_delta_with_content_counts_as_a_chunk(delta: bytes) -> None:
     assert read(HEAD + chunk(b'data: {"choices":[{"delta":%b}]}\n\n' % delta), 4096).chunks == 1
 
 
-def test_usage_and_times_of_the_gateway() -> None:
+def test_usage_and_server_timing_are_read() -> None:
     ours = b"\r\nserver-timing: queue;dur=12.5, replica;dur=80\r\nx-tailgate-replica: r1\r\n\r\n"
     head = HEAD.replace(b"\r\n\r\n", ours)
     usage = b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":3}}\n\n'
@@ -153,7 +153,7 @@ def test_an_answer_that_the_gateway_cut_short_says_so() -> None:
     assert read(HEAD + chunk(ONE) + chunk(cut), 64).cut == "total-timeout"
 
 
-def test_a_whole_answer() -> None:
+def test_whole_answer_is_read() -> None:
     body = b'{"choices":[{"message":{"content":"hi"}}],"usage":{"prompt_tokens":9,"completion_tokens":3}}'
     answer = read(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body), 10)
     assert (answer.complete, answer.output_tokens, answer.streamed) == (True, 3, False)
@@ -165,7 +165,7 @@ def test_error_code_of_an_engine_is_the_reason() -> None:
 
 
 @pytest.mark.parametrize(("status", "fails"), [(b"200 OK", True), (b"502 Bad Gateway", False)])
-def test_a_body_that_is_no_json(status: bytes, fails: bool) -> None:
+def test_body_that_is_no_json_fails_only_a_successful_answer(status: bytes, fails: bool) -> None:
     data = b"HTTP/1.1 %b\r\ncontent-length: 6\r\n\r\n<html>" % status
     if fails:
         with pytest.raises(httptools.HttpParserError):

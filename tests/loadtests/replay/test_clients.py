@@ -89,7 +89,7 @@ def whole(body: bytes) -> bytes:
         HEAD + chunk(USAGE) + END,
     ],
 )
-def test_an_answer_with_nothing_in_it_is_none(data: bytes) -> None:
+def test_empty_200_answer_is_a_failure(data: bytes) -> None:
     line = Line().gets(data)
     assert (line.request.outcome, line.request.reason) == (Outcome.FAILED, "200 with an empty answer")
     assert line.ended == [(line.request, False)]
@@ -105,7 +105,7 @@ def test_an_answer_with_nothing_in_it_is_none(data: bytes) -> None:
         HEAD + chunk(ONE) + END,
     ],
 )
-def test_an_answer_may_be_an_end_alone(data: bytes) -> None:
+def test_answer_with_only_a_finish_reason_is_finished(data: bytes) -> None:
     assert Line().gets(data).request.outcome is Outcome.FINISHED
 
 
@@ -142,13 +142,13 @@ def test_event_of_the_wrong_type_is_named(said: bytes, told: str) -> None:
     assert (request.outcome, request.reason) == (Outcome.NO_HTTP, told)
 
 
-def test_nobody_asked_for_another_protocol() -> None:
+def test_switching_protocols_is_no_http_answer() -> None:
     line = Line().gets(b"HTTP/1.1 101 Switching Protocols\r\nupgrade: h2c\r\nconnection: upgrade\r\n\r\nx")
     assert line.request.outcome is Outcome.NO_HTTP
     assert "another protocol" in line.request.reason
 
 
-def test_a_message_of_another_kind_is_told_in_words() -> None:
+def test_malformed_message_is_explained_in_words() -> None:
     request = Line().gets(whole(b'{"choices":[{"message":["hi"]}]}')).request
     assert (request.outcome, request.reason) == (Outcome.NO_HTTP, 'message is not an object: ["hi"]')
 
@@ -159,7 +159,7 @@ def test_an_error_status_says_enough_whatever_its_body_is() -> None:
     assert (request.outcome, request.reason) == (Outcome.FAILED, "broken")
 
 
-def test_times_that_nobody_means_have_a_row(tmp_path: Path) -> None:
+def test_absurd_times_are_recorded_as_missing(tmp_path: Path) -> None:
     head = b"HTTP/1.1 503 No\r\nretry-after: 1e39\r\nserver-timing: queue;dur=1e300\r\ncontent-length: 0\r\n\r\n"
     request = Line().gets(head).request
     assert request.outcome is Outcome.SHED
@@ -227,7 +227,7 @@ def test_a_connection_that_broke_ends_no_answer() -> None:
     assert (line.request.outcome, line.request.reason) == (Outcome.TRUNCATED, "connection lost inside the answer")
 
 
-async def test_patience_runs_while_there_is_no_connection() -> None:
+async def test_timeout_runs_while_there_is_no_connection() -> None:
     line = Line(timeout_s=5.0)
     waiting = Request(1, Arrival(0.0, "t", "t-1", "m", 10, 10))
     line.clients.send(waiting, b"")
@@ -260,7 +260,7 @@ async def test_each_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) 
         server.close()
 
 
-def test_the_next_look_is_when_the_most_silent_may_have_had_enough() -> None:
+def test_next_timeout_check_is_due_with_the_most_silent_request() -> None:
     line = Line(timeout_s=10.0)
     other = Client(line.clients)
     other.connection_made(Wire())
@@ -321,7 +321,7 @@ def sent(line: Line, at: float) -> Request:
     return request
 
 
-def test_patience_ends_in_time_also_that_of_who_came_while_others_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timeouts_of_overlapping_requests_end_on_time(monkeypatch: pytest.MonkeyPatch) -> None:
     line = Line(timeout_s=10.0)
     timers = Timers(line, monkeypatch)
     requests = [line.request, *(sent(line, at) for at in (0.0, 3.0, 3.01, 7.0))]
@@ -334,7 +334,7 @@ def test_patience_ends_in_time_also_that_of_who_came_while_others_waited(monkeyp
     assert all(request.ended_s - request.tried_s > 10.0 for request, _ in line.ended)
 
 
-def test_who_follows_one_that_gave_up_has_patience_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_after_a_timeout_has_its_own_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     line = Line(timeout_s=10.0)
     timers = Timers(line, monkeypatch)
     line.client.give_up(Outcome.RESET, "")
@@ -350,7 +350,7 @@ def test_who_follows_one_that_gave_up_has_patience_of_its_own(monkeypatch: pytes
     assert timers.set == []
 
 
-def test_looks_are_no_oftener_than_they_may_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timeout_checks_are_bounded_in_frequency(monkeypatch: pytest.MonkeyPatch) -> None:
     line = Line(timeout_s=10.0)
     timers = Timers(line, monkeypatch)
     for n in range(5000):
@@ -362,7 +362,7 @@ def test_looks_are_no_oftener_than_they_may_cost(monkeypatch: pytest.MonkeyPatch
     assert len(looks) < 15  # with 5,000 connections, checks are .1 s apart
 
 
-def test_patience_is_of_silence() -> None:
+def test_client_timeout_counts_silence_only() -> None:
     line = Line(timeout_s=10.0)
     line.gets(HEAD + chunk(ROLE), at=9.0).clients.expire()
     line.gets(chunk(ONE), at=10.0).clients.expire()
@@ -375,7 +375,7 @@ def test_patience_is_of_silence() -> None:
     assert (line.request.outcome, line.request.reason) == (Outcome.TIMEOUT, "no next token within 10 s")
 
 
-def test_heads_and_heartbeats_are_silence() -> None:
+def test_heads_and_heartbeats_count_as_silence() -> None:
     line = Line(timeout_s=10.0).gets(HEAD + chunk(ROLE) + chunk(b": heartbeat\n\n"), at=9.0)
     line.now = 10.1
     line.clients.expire()

@@ -58,19 +58,19 @@ async def test_the_only_model_is_asked_for_with_the_key_of_who_asks() -> None:
     assert b"authorization: bearer secret\r\n" in heads[0].lower()
 
 
-async def test_of_several_somebody_has_to_say_which() -> None:
+async def test_one_of_several_models_has_to_be_named() -> None:
     async with serving(listed("llama", "qwen")) as (url, _):
         with pytest.raises(WhichModel, match="has no model default: give one of its models with --model: llama, qwen"):
             await with_its_model(Target(url), ARRIVAL)
 
 
-async def test_a_model_that_somebody_has_named_is_not_exchanged_for_another() -> None:
+async def test_named_model_is_not_replaced() -> None:
     async with serving(listed("llama")) as (url, _):
         with pytest.raises(WhichModel, match="has no model gtp: give one of its models with --model: llama"):
             await contact(Target(url, model="gtp"), ARRIVAL, 1, print)
 
 
-async def test_where_nothing_is_known_of_models_it_is_no_matter_of_models() -> None:
+async def test_missing_endpoint_is_not_reported_as_a_missing_model() -> None:
     async with serving(b"", 404) as (url, _):
         with pytest.raises(NoContact, match="does not seem to serve /v1/chat/completions: it answers 404"):
             await contact(Target(url), ARRIVAL, 1, print)
@@ -80,6 +80,6 @@ async def test_where_nothing_is_known_of_models_it_is_no_matter_of_models() -> N
     ("body", "status"),
     [(listed("llama", "default"), 200), (listed(), 200), (b"garbage", 200), (listed("llama"), 404)],
 )
-async def test_where_the_list_does_not_help_the_refusal_stands(body: bytes, status: int) -> None:
+async def test_useless_model_list_leaves_the_refusal_as_it_is(body: bytes, status: int) -> None:
     async with serving(body, status) as (url, _):
         assert await with_its_model(Target(url), ARRIVAL) is None

@@ -43,7 +43,7 @@ async def sent(ats: list[float], clock: Clock, work_s: float = 0.0) -> list[floa
     return [item.sent_s for item in items]
 
 
-async def test_each_is_sent_when_it_is_due() -> None:
+async def test_each_request_is_sent_when_it_is_due() -> None:
     assert await sent([0.5, 0.5, 2.0], Clock()) == [0.5, 0.5, 2.0]
 
 
@@ -61,7 +61,7 @@ async def test_a_sleep_that_ends_early_is_repeated() -> None:
     assert 1.0 <= only < 1.001
 
 
-async def test_one_that_is_behind_still_lets_answers_be_read() -> None:
+async def test_late_pace_still_yields_to_reading_answers() -> None:
     clock = Clock()
     await sent([0.0] * (3 * AT_ONCE), clock)
     assert clock.sleeps == 3

@@ -106,7 +106,7 @@ async def test_errors_are_told_apart(replica: EmulatedReplica) -> None:
         assert request.reason
 
 
-async def test_a_target_that_goes_away(replica: EmulatedReplica) -> None:
+async def test_unreachable_target_is_a_connect_error(replica: EmulatedReplica) -> None:
     replica.fault("refuse")
     with pytest.raises(OSError, match="Connect"):
         await played(arrivals(1), target(replica))
@@ -146,7 +146,7 @@ async def test_tls_error_is_told() -> None:
     assert "permitted" not in request.reason
 
 
-async def test_a_client_loses_patience(replica: EmulatedReplica) -> None:
+async def test_request_past_the_client_timeout_is_a_timeout(replica: EmulatedReplica) -> None:
     replica.fault("pause")
     (request,) = await played(arrivals(1), target(replica), replace(FAST, timeout_s=0.1))
     assert request.outcome is Outcome.TIMEOUT
@@ -166,7 +166,7 @@ async def test_a_refused_request_is_sent_again_and_counted_once(replica: Emulate
     assert request.first_s > 0.37  # half a second, less at most a quarter, since it was due, not since the second try
 
 
-async def test_who_rests_before_another_try_is_still_waited_for(replica: EmulatedReplica) -> None:
+async def test_request_pausing_before_its_retry_is_still_waited_for(replica: EmulatedReplica) -> None:
     """`settled` is called with those requests, too."""
     replica.fault("status_500", count=1)
     kept = Kept()
@@ -177,9 +177,7 @@ async def test_who_rests_before_another_try_is_still_waited_for(replica: Emulate
     assert [(request.outcome, request.tries) for request in kept.requests] == [(Outcome.FINISHED, 2)]
 
 
-async def test_who_was_told_to_come_again_and_did_is_known_when_it_is_over(
-    replica: EmulatedReplica, tmp_path: Path
-) -> None:
+async def test_run_records_who_obeyed_retry_after(replica: EmulatedReplica, tmp_path: Path) -> None:
     replica.fault("status_503", count=1, retry_after_s=0)
     columns = Columns(tmp_path)
     found = await play(arrivals(1), target(replica), columns, replace(FAST, retries=1))
@@ -189,7 +187,7 @@ async def test_who_was_told_to_come_again_and_did_is_known_when_it_is_over(
     assert told == Told(told=1, obeyed=1, admitted=1)
 
 
-async def test_a_stop_ends_everything_and_says_what_was_under_way(replica: EmulatedReplica) -> None:
+async def test_stop_ends_the_run_and_reports_requests_under_way(replica: EmulatedReplica) -> None:
     replica.fault("pause")
     kept, stop = Kept(), asyncio.Event()
     endless = (Arrival(0.001 * n, "t", "t-1", "m", 40, 5) for n in range(10**9))
@@ -290,7 +288,7 @@ async def test_the_first_contact_waits_no_longer_than_clients_would_and_says_so(
     assert told == [f"{url} did not answer the first request within 0.02 s"]
 
 
-async def test_a_target_that_sends_elsewhere_is_not_tested() -> None:
+async def test_target_that_redirects_is_refused() -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 302 Found\r\nlocation: /elsewhere\r\ncontent-length: 0\r\n\r\n")

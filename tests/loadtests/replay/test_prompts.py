@@ -84,7 +84,7 @@ def test_a_prompt_too_short_for_any_chat_has_one_word() -> None:
         (Length.HIDDEN, {"min_tokens": 20}),
     ],
 )
-def test_how_the_length_of_an_answer_is_told(length: Length, fields: dict[str, Any]) -> None:
+def test_answer_length_mode_sets_max_tokens_min_tokens_and_ignore_eos(length: Length, fields: dict[str, Any]) -> None:
     found = asked(arrival(), length)
     assert {name: found[name] for name in ("max_tokens", "min_tokens", "ignore_eos") if name in found} == fields
 
@@ -111,7 +111,7 @@ def test_bad_target_url_is_refused(url: str) -> None:
         Target(url)
 
 
-def test_a_later_try_says_how_many_were_before() -> None:
+def test_retry_count_header_counts_earlier_tries() -> None:
     writer = Writer(Target("http://127.0.0.1:8080"), PROMPTS)
     assert b"x-stainless-retry-count" not in writer.request(1, arrival())
     assert b"\r\nx-stainless-retry-count: 2\r\n\r\n" in writer.request(1, arrival(), tries=3)

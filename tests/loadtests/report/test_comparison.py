@@ -58,7 +58,7 @@ def test_difference_by_chance_is_reported_as_even(tmp_path: Path) -> None:
     assert headline(found).startswith("No difference in goodput")
 
 
-def test_requests_of_other_tiers_are_others(tmp_path: Path) -> None:
+def test_runs_with_other_tiers_are_not_paired(tmp_path: Path) -> None:
     def of(tiers: str) -> list[Request]:
         return [answered(0.05 * n, {"g": "gold", "f": "free"}[tiers[n % len(tiers)]]) for n in range(2000)]
 
@@ -67,7 +67,7 @@ def test_requests_of_other_tiers_are_others(tmp_path: Path) -> None:
     assert not compared(tmp_path / "turned", of("gf"), of("fg")).paired
 
 
-def test_clients_that_behave_otherwise_are_told(tmp_path: Path) -> None:
+def test_comparison_notes_differing_client_behaviour(tmp_path: Path) -> None:
     tests = [
         read_test(written(tmp_path / name, traffic(0.1, seed=1), retries=retries), policy())
         for name, retries in (("a", 0), ("b", 3))
@@ -152,7 +152,7 @@ def test_run_shorter_than_its_answers_is_not_judged(tmp_path: Path) -> None:
     assert "nan" not in shown
 
 
-def test_latencies_of_nothing_are_latencies() -> None:
+def test_latencies_of_zero_count_in_quantiles() -> None:
     # Answers in one piece have a TPOT of 0: nine of ten here.
     values = np.array([0.0] * 9 + [0.1])
     once = np.ones((1, 1))
@@ -172,7 +172,7 @@ def test_requests_outside_all_shares_are_noted(tmp_path: Path) -> None:
     assert [note for note in notes if "in no share" in note] == [f"b: {told}"]
 
 
-def test_the_command(tmp_path: Path) -> None:
+def test_compare_command_writes_page_and_json(tmp_path: Path) -> None:
     file = policy_in(tmp_path)
     for name, of in (("a", traffic(0.1, seed=1)), ("b", traffic(0.3, seed=2))):
         written(tmp_path / name, of)
@@ -260,7 +260,9 @@ def test_folders_of_one_name_are_told_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("out", "told"), [(".", "that is a folder"), ("no/c.html", "the folder no does not exist")])
-def test_where_no_page_can_be_written(out: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_comparison_page_exits_with_2(
+    out: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     found = CliRunner().invoke(app, ["compare", "a", "b", "--out", out])
     assert (found.exit_code, f"--out: cannot write {out}: {told}" in found.stderr) == (2, True), found.stderr

@@ -104,7 +104,7 @@ def test_request_hanging_at_the_stop_is_a_miss_once_it_is_late(tmp_path: Path) -
     assert made(tmp_path / "free", [answered(1.0), *hung], with_policy=False)["totals"]["goodput"] == 1.0
 
 
-def test_every_request_stands_in_one_place(tmp_path: Path) -> None:
+def test_every_request_is_counted_in_one_category(tmp_path: Path) -> None:
     found = made(tmp_path)
     for tier in found["tiers"].values():
         assert tier["good"] + sum(tier["misses"].values()) + sum(tier["apart"].values()) == tier["offered"]
@@ -231,7 +231,7 @@ def test_a_generator_that_read_late_has_nothing_to_report_though_it_sent_in_time
     assert warnings(found)[0].startswith("Not to be trusted: data waited over 20 ms")
 
 
-def test_of_a_single_stall_of_the_generator_the_report_warns(tmp_path: Path) -> None:
+def test_report_warns_of_a_single_generator_stall(tmp_path: Path) -> None:
     found = made(tmp_path, [answered(1.0), answered(2.0)], waits={0.001: 995, 0.03: 5})
     assert found["trusted"]
     (told,) = warnings(found)
@@ -263,7 +263,7 @@ def test_without_a_policy_what_was_answered_is_good(tmp_path: Path) -> None:
     assert found["totals"]["good"] == found["totals"]["finished"] == 5
 
 
-def test_a_tier_that_the_policy_lacks(tmp_path: Path) -> None:
+def test_tier_missing_from_the_policy_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="tier silver, the policy only gold, free: give a policy that has it"):
         made(tmp_path, [answered(1.0, "silver")])
 
@@ -290,7 +290,7 @@ def test_the_schema_refuses_what_is_no_report(tmp_path: Path) -> None:
             jsonschema.validate(broken, SCHEMA)
 
 
-def test_a_file_of_another_version(tmp_path: Path) -> None:
+def test_run_file_of_another_version_is_refused(tmp_path: Path) -> None:
     written(tmp_path, MIXED)
     path = tmp_path / "run.json"
     path.write_text(path.read_text().replace('"version": 2', '"version": 9'))
@@ -307,13 +307,13 @@ def test_a_test_whose_rows_are_not_all_there_has_no_report(tmp_path: Path) -> No
         report(run, read_rows(tmp_path), policy())
 
 
-def test_a_file_is_no_folder_of_a_test(tmp_path: Path) -> None:
+def test_file_in_place_of_a_run_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "report.json").touch()
     with pytest.raises(ValueError, match=r"report.json is a file: give the folder \(--out\)"):
         read_run(tmp_path / "report.json")
 
 
-def test_a_folder_without_a_test(tmp_path: Path) -> None:
+def test_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"there is no run.json"):
         read_run(tmp_path)
 
@@ -325,7 +325,7 @@ def test_a_folder_without_a_test(tmp_path: Path) -> None:
         (0.0, True, "no request was due before the test was stopped: there is nothing"),
     ],
 )
-def test_where_nothing_is_to_be_reported_it_says_why(warmup_s: float, stopped: bool, told: str, tmp_path: Path) -> None:
+def test_run_with_nothing_to_report_says_why(warmup_s: float, stopped: bool, told: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=told):
         made(tmp_path, [answered(1.0)] if warmup_s else [], warmup_s=warmup_s, interrupted=stopped)
 
@@ -333,7 +333,7 @@ def test_where_nothing_is_to_be_reported_it_says_why(warmup_s: float, stopped: b
 @pytest.mark.parametrize(
     ("content", "told"), [(b"[]", "is not the run.json of a load test"), (None, "has a tier without a name")]
 )
-def test_a_run_file_of_something_else_is_told(content: bytes | None, told: str, tmp_path: Path) -> None:
+def test_run_file_of_another_kind_is_refused(content: bytes | None, told: str, tmp_path: Path) -> None:
     written(tmp_path, [answered(1.0)])
     file = tmp_path / "run.json"
     file.write_bytes(

@@ -54,14 +54,16 @@ def test_throughput_plateaus_and_goodput_falls(tmp_path: Path) -> None:
     assert re.search(r"<figcaption>Throughput and goodput over the offered load", page(found))
 
 
-def test_while_the_load_rises_throughput_is_not_that_of_the_load_before(tmp_path: Path) -> None:
+def test_rising_load_is_paired_with_its_own_throughput(tmp_path: Path) -> None:
     """Answers take a quarter of a step."""
     over = made(tmp_path, [answered(at, ttft_s=5.0, tpot_s=0.0) for at in steps(10, 20, 30, 40, 50)])["over_load"]
     assert over["answered_per_s"] == pytest.approx(over["offered_per_s"], rel=0.01)
 
 
 @pytest.mark.parametrize("rates", [(10, 30, 70, 9, 9.1), (30, 60, 10, 20, 30)])
-def test_where_least_is_offered_there_may_be_those_who_waited_before(tmp_path: Path, rates: tuple[float, ...]) -> None:
+def test_backlog_of_a_higher_load_does_not_raise_throughput_beyond_the_offered(
+    tmp_path: Path, rates: tuple[float, ...]
+) -> None:
     over = made(tmp_path, served(steps(*rates)))["over_load"]
     calm = [n for n, rate in enumerate(over["offered_per_s"]) if 15 < rate < 35]
     assert calm
@@ -69,14 +71,14 @@ def test_where_least_is_offered_there_may_be_those_who_waited_before(tmp_path: P
         assert over["answered_per_s"][n] <= 1.05 * over["offered_per_s"][n]
 
 
-def test_a_pause_says_nothing_of_how_long_answers_take(tmp_path: Path) -> None:
+def test_pause_in_the_load_does_not_shift_its_throughput(tmp_path: Path) -> None:
     requests = [answered(at, ttft_s=5.0, tpot_s=0.0) for at in steps(0.001, 20, 30, 40, 50)]
     over = made(tmp_path, requests)["over_load"]
     assert over["answered_per_s"][1:] == pytest.approx(over["offered_per_s"][1:], rel=0.01)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_chance_is_no_load_that_varies(tmp_path: Path, seed: int) -> None:
+def test_steady_poisson_load_has_no_load_levels(tmp_path: Path, seed: int) -> None:
     draw = Random(seed)
     due = [at for at in accumulate(draw.expovariate(30) for _ in range(4000)) if at < SECONDS]
     found = made(tmp_path, served(due))
@@ -85,7 +87,7 @@ def test_chance_is_no_load_that_varies(tmp_path: Path, seed: int) -> None:
     assert "over-load" not in [picture.name for picture in pictures(found)]
 
 
-def test_a_ramp_has_some_levels(tmp_path: Path) -> None:
+def test_ramp_has_three_to_nine_load_levels(tmp_path: Path) -> None:
     draw = Random(1)
     ramp = sorted(SECONDS * draw.random() ** 0.5 for _ in range(4000))
     offered = made(tmp_path, served(ramp))["over_load"]["offered_per_s"]

@@ -98,7 +98,7 @@ def test_warnings_of_a_report_come_first(tmp_path: Path, about: dict[str, Any], 
 
 
 @pytest.mark.parametrize(("probed", "counts", "said"), [(False, False, 1), (True, False, 0), (False, True, 0)])
-def test_where_nobody_counted_prompts_it_is_said(tmp_path: Path, probed: bool, counts: bool, said: int) -> None:
+def test_page_says_when_prompt_tokens_were_not_counted(tmp_path: Path, probed: bool, counts: bool, said: int) -> None:
     request = answered(1.0)
     request.prompt_tokens = 50 if counts else None
     told = warnings(made(tmp_path, [request], probed=probed))
@@ -124,7 +124,7 @@ def test_requests_that_are_in_no_share_are_counted_with_their_reasons(tmp_path: 
     assert headline(found).startswith("100.0% of 1 counted requests (of 5) were good")
 
 
-def test_a_trace_that_ended_before_the_test_was_to(tmp_path: Path) -> None:
+def test_trace_that_ended_early_is_warned_of(tmp_path: Path) -> None:
     many, few = ([answered(float(n)) for n in range(0, 100, every)] for every in (1, 10))
     told = ["The traffic ended after 100 s of the wanted 150 s."]
     assert warnings(made(tmp_path, many, planned_s=150.0)) == told
@@ -132,7 +132,7 @@ def test_a_trace_that_ended_before_the_test_was_to(tmp_path: Path) -> None:
     assert not warnings(made(tmp_path, few, planned_s=150.0)), "a gap may be as long"
 
 
-def test_requests_that_were_taken_for_another_tier(tmp_path: Path) -> None:
+def test_requests_served_as_another_tier_are_warned_of(tmp_path: Path) -> None:
     other = answered(1.0)
     other.served_tier, other.prompt_tokens = "free", 100
     told = warnings(made(tmp_path, [other]))
@@ -154,7 +154,7 @@ def test_unnamed_tier_is_not_reported_as_another(tmp_path: Path) -> None:
     assert told("a policy, later", "gold", True, "gold")
 
 
-def test_less_than_a_second_has_no_rates(tmp_path: Path) -> None:
+def test_run_shorter_than_a_second_has_no_rates(tmp_path: Path) -> None:
     found = made(tmp_path, [answered(0.0)], seconds=0.0002)
     jsonschema.validate(found, SCHEMA)
     rates = ("offered_per_s", "answered_per_s", "good_per_s", "output_tokens_per_s")
@@ -171,13 +171,13 @@ def test_less_than_a_second_has_no_rates(tmp_path: Path) -> None:
         draw(picture, tmp_path)
 
 
-def test_a_second_has_rates(tmp_path: Path) -> None:
+def test_run_of_one_second_has_rates(tmp_path: Path) -> None:
     found = made(tmp_path, [answered(0.0)], seconds=1.0)
     assert (found["totals"]["offered_per_s"], found["over_time"]["offered_per_s"]) == (1.0, [1.0])
     assert not any("of the test count" in text for text in warnings(found))
 
 
-def test_figures_as_people_read_them() -> None:
+def test_figures_are_rounded_for_reading() -> None:
     assert [time(s) for s in (None, 0.00031, 0.0123, 0.2774, 0.99961, 1.0, 12.345, 123.0)] == [
         "–", "0.31 ms", "12.3 ms", "277 ms", "1 s", "1 s", "12.3 s", "123 s",
     ]  # fmt: skip

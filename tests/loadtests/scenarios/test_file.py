@@ -33,7 +33,7 @@ def scenario(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_every_scenario_is_there() -> None:
+def test_every_expected_scenario_is_shipped() -> None:
     assert set(shipped()) == WANTED
 
 
@@ -63,7 +63,7 @@ def test_shipped_scenario_is_consistent(name: str) -> None:
     assert arrivals[-1].at < of.lasts
 
 
-def test_streams_come_and_go(tmp_path: Path) -> None:
+def test_stream_sends_only_between_its_from_and_until(tmp_path: Path) -> None:
     flood = "  - {tier: free, rate: 20/s, prompt_tokens: 9, output_tokens: 5, from: 10s, until: 20s}"
     text = f"{MIN}{flood}\nlasts: 30s\n"
     of = load_scenario(str(scenario(tmp_path, text)))
@@ -81,7 +81,7 @@ def test_a_multiple_of_the_rate_keeps_everything_else(tmp_path: Path) -> None:
     assert [a.at for a in once[:50]] == pytest.approx([2 * a.at for a in twice[:50]])
 
 
-def test_a_quick_one_takes_a_part_of_the_time(tmp_path: Path) -> None:
+def test_quick_scenario_takes_a_part_of_the_time(tmp_path: Path) -> None:
     of = load_scenario(str(scenario(tmp_path, MIN)))
     assert max(a.at for a in of.arrivals(1, part=0.2)) < 12
 
@@ -124,7 +124,7 @@ def test_contenders_of_one_name_are_told(tmp_path: Path) -> None:
         load_scenario(str(scenario(tmp_path, MIN.replace("[tailgate]", "[tailgate, tailgate]"))))
 
 
-def test_a_tier_and_a_contender_that_nobody_knows(tmp_path: Path) -> None:
+def test_unknown_tier_and_contender_are_named(tmp_path: Path) -> None:
     text = MIN.replace("tier: standard", "tier: standart").replace("[tailgate]", "[tailgate, haproxy]")
     with pytest.raises(PolicyErrors) as caught:
         load_scenario(str(scenario(tmp_path, text)))
@@ -133,7 +133,7 @@ def test_a_tier_and_a_contender_that_nobody_knows(tmp_path: Path) -> None:
     assert "contenders[1]: haproxy is not a known contender" in told
 
 
-def test_a_name_that_nobody_knows() -> None:
+def test_unknown_scenario_gets_a_suggestion() -> None:
     with pytest.raises(PolicyErrors, match="did you mean overload"):
         load_scenario("overlod")
 

@@ -16,11 +16,11 @@ OURS = ContenderSection(kind="tailgate")
 OVERLOAD = load_scenario("overload")
 
 
-def test_they_lie_as_far_apart_as_alone_around_the_mean_beside_others() -> None:
+def test_delays_keep_their_spread_around_the_mean_under_load() -> None:
     assert on_the_way.stretched([0.003, 0.001], 0.004) == pytest.approx([0.002, 0.006])
 
 
-def test_timers_that_end_early_make_no_way_that_is_below_zero() -> None:
+def test_early_timers_give_no_negative_delay() -> None:
     assert on_the_way.stretched([0.002, -0.001, 0.001], 0.002) == pytest.approx([0.0, 0.002, 0.004])
 
 

@@ -161,7 +161,7 @@ def test_broken_run_does_not_stop_the_other_runs(
 
 
 @pytest.mark.long
-def test_after_an_interruption_there_is_what_was_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_scenario_keeps_its_finished_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     round_robin_ends_with(KeyboardInterrupt(), monkeypatch)
     file, out = tmp_path / "it.yaml", tmp_path / "out"
     file.write_text(TEXT)
@@ -185,7 +185,9 @@ def test_a_scenario_that_is_an_experiment_refuses_what_it_has_no_use_for(option:
     assert "experiments run coordinated-omission" in " ".join(done.stderr.split())
 
 
-def test_a_scenario_that_is_an_experiment_takes_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scenario_that_is_an_experiment_passes_on_its_other_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told: list[list[str]] = []
     monkeypatch.setattr("loadtests.experiments.__main__.app", told.append)
     monkeypatch.chdir(tmp_path)
@@ -197,14 +199,16 @@ def test_a_scenario_that_is_an_experiment_takes_the_rest(tmp_path: Path, monkeyp
     assert flags[flags.index("--docs") + 1] == "pages"
 
 
-def test_a_contender_that_is_not_in_it() -> None:
+def test_contender_outside_the_scenario_is_refused() -> None:
     done = CliRunner().invoke(app, ["scenario", "burst-2x", "--contender", "haproxy"])
     assert done.exit_code == 2
     assert "haproxy is not in this scenario" in done.output
 
 
 @pytest.mark.parametrize("option", ["--out", "--docs"])
-def test_a_file_is_no_folder_to_write_to(option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_in_place_of_an_output_folder_is_refused(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "notes.txt").touch()
     done = CliRunner().invoke(app, ["scenario", "burst-2x", "--quick", option, "notes.txt"])
@@ -235,7 +239,7 @@ def test_an_event_after_the_last_request_breaks_the_test_instead_of_not_happenin
 
 @pytest.mark.long
 @pytest.mark.long
-def test_a_test_in_which_nothing_counts_costs_itself_alone(tmp_path: Path) -> None:
+def test_test_without_counted_requests_spoils_no_other(tmp_path: Path) -> None:
     file, out = tmp_path / "it.yaml", tmp_path / "out"
     quiet = TEXT.partition("events:")[0].replace("40/s", "1/min").replace("[tailgate, round-robin]", "[tailgate]")
     file.write_text(quiet + "sweep: [0.1, 2400]\n")

@@ -41,7 +41,7 @@ def test_http_time_is_added_to_the_simulated_ttft() -> None:
     assert rank(far, 0.5) - rank(near, 0.5) > 0.8 * way_s
 
 
-def test_the_same_happens_to_replicas() -> None:
+def test_faults_of_a_scenario_strike_the_simulated_replicas() -> None:
     """Round robin sends half of its requests to two replicas that are eight times as slow."""
     scenario = load_scenario("stragglers")
     calm = scenario.model_copy(update={"events": []})
@@ -67,7 +67,7 @@ def test_scenario_without_a_simulated_counterpart_is_refused(name: str) -> None:
         simulated(scenario, OURS, 1.0, PART, 0)
 
 
-def test_a_fault_that_the_simulator_has_not_is_said() -> None:
+def test_fault_unknown_to_the_simulator_is_refused() -> None:
     scenario = load_scenario("ballooning")
     event = scenario.events[0].model_copy(update={"fault": "truncated"})
     with pytest.raises(NotSimulated, match="does not have the fault truncated"):
