@@ -18,8 +18,9 @@ import pytest
 from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended, Refuse
 from gateway.core.controller import Controller
 from gateway.core.journal.recorder import Recorded, Told
-from gateway.core.policy import Ejection, Health, Hedge, OnTotal, Policy, Retry, Timeouts
+from gateway.core.policy import Ejection, Health, Hedge, Model, OnTotal, Policy, Retry, Timeouts
 from gateway.core.request import AttemptOutcome, AttemptResult, Sample
+from gateway.core.sessions import Session, key_of
 from gateway.core.snapshot import ReplicaState
 from tests.effort import examples
 
@@ -30,14 +31,16 @@ TIMEOUTS = Timeouts(queue_s=5.0, ttft_s=20.0, idle_s=20.0, total_s=40.0)
 HEDGE = Hedge(quantile=0.9, budget=0.1)
 FAST = tier("fast", 0, timeouts=TIMEOUTS, hedge=HEDGE, retry=Retry(0.1), on_total=OnTotal.CUT)
 BATCH = tier("batch", 5, timeouts=TIMEOUTS, retry=Retry(0.1))
+SESSIONS = [Session(f"talk {n}", key_of(f"talk {n}")) for n in range(9)]
 REPLICAS = ("r1", "r2", "r3", "r4", "r5", "r6")
 
 
 def rules(generation: int, *replicas: str, second: bool = True) -> Policy:
-    pools = [pool("p", *replicas, slots=6, queue_limit=50, health=HEALTH)]
+    pools = [pool("p", *replicas, slots=6, queue_limit=50, health=HEALTH, strict_sessions=generation % 2 > 0)]
     pools += [pool("q", "s1", "s2", "s3", slots=4, queue_limit=20, health=HEALTH)] if second else []
-    tiers = [FAST if generation % 3 else replace(FAST, hedge=None), BATCH]
-    return policy(*pools, *tiers, generation=generation)
+    tiers = [FAST if generation % 3 else replace(FAST, hedge=None), replace(BATCH, fallback="small" if second else "")]
+    models = [Model("m", tuple(each.name for each in pools)), Model("small", (pools[-1].name,))]
+    return policy(*pools, *tiers, models=models, generation=generation)
 
 
 class Fleet:
@@ -90,6 +93,7 @@ class Fleet:
         self.controller.explain(a_request(10**9, self.controller.policy, self.now, tier="fast"), self.now)
         for each in self.controller.state.fleet:
             replicas = each.replicas.values()
+            assert len([*each.queue]) == len(each.queue)
             assert each.places == sum(replica.places for replica in replicas)
             assert each.spare == sum(max(0, replica.slots - replica.in_flight) for replica in replicas)
 
@@ -109,6 +113,7 @@ class Fleet:
             stream=draw() < 0.9,
             prompt=int(50 * math.exp(3 * draw())),
             body_hash=int(draw() * 50) if suspects else None,
+            session=SESSIONS[int(draw() * 9)] if draw() < 0.3 else None,
         )
         self.hear(self.controller.arrive(made, self.now))
         if draw() < 0.01:
@@ -213,6 +218,7 @@ class Fleet:
                 case Ended(record):
                     self.seen[record.outcome.value] += 1
                     self.seen["hedged"] += record.hedged is not None
+                    self.seen["fallback"] += record.request.fallback_of != ""
                 case Commit() | Refuse() | Cut():
                     self.seen[type(command).__name__] += 1
 
@@ -252,7 +258,7 @@ def test_the_same_calls_are_answered_alike(seed: int) -> None:
 
 def test_there_are_minutes_with_each_kind_of_end() -> None:
     """Else the test above would hold of nothing."""
-    missing = {"ok", "hedged", "beside one that is ejected", "cut", "timeout", "refused", "error"}
+    missing = {"ok", "fallback", "hedged", "beside one that is ejected", "cut", "timeout", "refused", "error"}
     for seed in range(100):
         missing -= {what for what, times in minute(seed)[0].seen.items() if times}
         if not missing:
