@@ -369,8 +369,6 @@ class Scheduler:
 
     def _replace_bound(self, pool: Pool) -> None:
         """Refuse queued requests whose home is lost (down, drained, silent), or give them to their fallback."""
-        if not pool.queue or all(replica.keeps_state for replica in pool.replicas.values()):
-            return
         for live in self._state.waiting(pool):
             home = pool.home(live.request) if pool.is_bound(live.request) else None
             if home is not None and not home.keeps_state:
@@ -392,6 +390,7 @@ class Scheduler:
         """
         moved = [live for pool in gone for live in self._state.waiting(pool)]
         for pool in self._fleet:
+            self._replace_bound(pool)
             for live in self._state.waiting(pool):
                 if live.request.stored is not None and pool.home(live.request) is None:
                     moved.append(live)
@@ -400,9 +399,11 @@ class Scheduler:
 
     def look(self) -> None:
         """Look at all replicas, end backoffs that are over, set the timer for the next look, and serve the queues."""
+        kept = {r for pool in self._fleet if pool.queue for r in pool.replicas.values() if r.keeps_state}
         self._timers.set(BREAKERS, self._turn.now + self._fleet.cool(self._turn.now))
         for pool in self._fleet:
-            self._replace_bound(pool)
+            if kept and any(replica in kept and not replica.keeps_state for replica in pool.replicas.values()):
+                self._replace_bound(pool)
             self._rescue(pool)
             self.pump(pool)
 

@@ -217,6 +217,15 @@ def test_waiting_requests_of_a_strict_session_go_to_the_fallback_when_their_home
     assert story.pool("p").queued == 0
 
 
+def test_waiting_session_requests_are_refused_when_a_reload_makes_them_strict_and_their_home_is_down() -> None:
+    story = down(play(four(slots=1)), home_of("talk"))
+    for number in range(3):
+        story.arrives(f"other {number}").whatever()
+    story.arrives("turn 2", session=session("talk")).expect()
+    story.configured(four(slots=1, strict_sessions=True))
+    story.expect(refuse(Reason.NO_REPLICAS, of="turn 2"), ended(Outcome.REFUSED, of="turn 2"))
+
+
 def test_a_request_that_moved_to_another_queue_is_not_served_from_its_old_one() -> None:
     models = (Model("m", ("p",)), Model("small", ("q",)))
     own = pool("p", *NAMES, slots=1, strict_sessions=True)
