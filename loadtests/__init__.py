@@ -3,4 +3,4 @@
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-"""The checkout."""
+"""The folder of the checkout."""

@@ -83,8 +83,9 @@ class Children:
         self._ending = False
 
     async def start(self, name: str, command: Sequence[str], says: str, times: int = 1) -> Child:
-        """Start one; `says` is a regular expression: the child is ready once it has printed `times` lines that
-        match."""
+        """Start a child; `says` is a regular expression: the child is ready once it has printed `times` lines that
+        match.
+        """
         process = await asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.DEVNULL,

@@ -22,7 +22,7 @@ LONG_PROMPT = f'{{"model": "default", "prompt": "word " * {LONG_WORDS}, "max_tok
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Where everything is: URLs."""
+    """URLs of the started processes."""
 
     api: str
     admin: str

@@ -39,7 +39,7 @@ class Answer:
             self.pieces = []
 
     def feed(self, data: bytes) -> None:
-        """More bytes from the socket. Raises BadAnswer if they are not HTTP."""
+        """Read more bytes from the socket. Raises BadAnswer if they are not HTTP."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:

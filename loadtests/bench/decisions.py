@@ -26,19 +26,23 @@ from loadtests.bench.policy import policy
 IN_FLIGHT = 8
 SERVICE_S = 0.5
 PREFILL_SHARE = 0.2
-"""Share of its time that a request spends before its first token,"""
+"""Share of its time that a request spends before its first token."""
 WARM_PREFILL_SHARE = 0.05
-"""and the same share for a warm one. All prompts of a replica together must leave its engine time for answers."""
+"""The same share for a request with a cached prompt. All prompts of a replica together must leave its engine time for
+answers.
+"""
 TALKS = 2 * IN_FLIGHT
 """Conversations per replica: enough that a turn ends before the next turn of its conversation begins."""
 PROMPT_TOKENS, PROMPT_BYTES = 4000, 16_000
 ENDS = (*range(512, 4097, 512), *range(6144, PROMPT_BYTES, 2048))
-"""Ends of the blocks of such a prompt (`gateway.wire.prefix`)."""
+"""Bytes at which the blocks of a cached prompt end (`gateway.wire.prefix`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """Decide `requests` requests over `replicas` replicas, after as many again to warm up."""
+    """The order to decide `requests` requests over `replicas` replicas. As many other requests come before, to warm
+    up.
+    """
 
     replicas: int
     requests: int = 20_000

@@ -179,7 +179,7 @@ class Held:
 
 
 def _hold(bench: Bench, section: Section, name: str, target_name: str, held: Held) -> None:
-    """Take a value called `name` of a target."""
+    """Measure a target with held streams, and keep the value as `name`."""
     streams, interval_s = held.streams, held.interval_s
     # Two descriptors per stream in the proxy, and some to spare.
     wanted = 2 * streams + 1000

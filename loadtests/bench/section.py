@@ -33,7 +33,7 @@ class Section:
     errors: dict[str, list[str]] = field(default_factory=dict)
 
     def begin_round(self) -> None:
-        """The next results belong to a new round."""
+        """Begin a new round, to which the next results belong."""
         self.rounds.append({})
 
     def take(self, target: str, raw: Raw, value: Callable[[Raw], float]) -> None:

@@ -40,7 +40,7 @@ class Running:
 
 
 Command = Callable[[int, Upstream, Path], list[str]]
-"""(port, upstream, folder for files) -> the command line that serves there. Raises Skipped."""
+"""A function of (port, upstream, folder for files) that returns the command line of a target. Raises Skipped."""
 
 
 def _tailgate(port: int, upstream: Upstream, folder: Path) -> list[str]:

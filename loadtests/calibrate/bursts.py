@@ -29,7 +29,7 @@ class Burst:
     apart_s: float = APART_S
 
     def arrivals(self) -> list[Arrival]:
-        """Requests alone, one soon after the other."""
+        """The requests of the burst, one soon after the other."""
         return [
             Arrival(i * self.apart_s, "default", "calibrate", "default", self.prompt_tokens, self.output_tokens)
             for i in range(self.requests)

@@ -21,7 +21,8 @@ from loadtests.calibrate.fit import served
 from loadtests.quantiles import PERCENTILES, off, overlap, rank
 
 SHARES = (0.5, 0.7)
-"""The second is what fleets are planned for (`tailgate plan --utilization .7`).
+"""Checked loads, as shares of the engine's capacity. The second is the load that fleets are planned for (`tailgate plan
+--utilization .7`).
 
 Near saturation a step that is 10% longer doubles the wait, so that two runs of one engine differ by more than 25%.
 """
@@ -85,8 +86,9 @@ class Checked:
 
 
 def compared(profile: Profile, rates: Sequence[float], live: Sequence[Sequence[list[list[Seen]]]]) -> list[Checked]:
-    """Checks in the simulator. For each of `SHARES`, `rates` has its rate and `live` the rounds sent at that rate. A
-    round has several turns; between turns the engine was empty."""
+    """Compare the checks with the simulator. For each of `SHARES`, `rates` has its rate and `live` the rounds sent at
+    that rate. A round has several turns; between turns the engine was empty.
+    """
     return [
         Checked(
             share,

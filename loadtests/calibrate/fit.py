@@ -160,7 +160,9 @@ def _figures(seen: Sequence[Seen]) -> Iterator[float]:
 
 
 def _slots(seen: Sequence[Sequence[Seen]]) -> tuple[int, bool]:
-    """Of the largest burst."""
+    """The number of requests of the largest burst that began before its first end, and whether others waited by then:
+    only then is the number that of the slots.
+    """
     burst = max(seen, key=len)
     ends = min(request.last_s for request in burst)
     asked = sum(request.sent_s < ends for request in burst)

@@ -1,6 +1,6 @@
 """A calibration: bursts, mixed traffic and its check, in turn, several times.
 
-They take turns because an engine's speed changes from minute to minute. So fit and check both cover all of those
+These take turns because an engine's speed changes from minute to minute. So fit and check both cover all of those
 minutes. Thus the engine's variation can be separated from the profile's error. Mixed traffic for the fit and for the
 check alternate every few seconds. Else an engine that is 10% slower for half a minute would show waits that are 50%
 longer in only one of the two.
@@ -36,7 +36,7 @@ CONTEXT_TOKENS = 8192
 GOOD = 0.25
 """Largest error of a check for a profile that plans can trust."""
 GOOD_FIT = 0.15
-"""The same for the root mean square of the fit, if no check was wanted."""
+"""Largest root mean square error of the fit for such a profile, if no check was wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Engine:
 
     @property
     def context_tokens(self) -> int:
-        """As reported, or as assumed."""
+        """The context length, as reported or as assumed."""
         return self.said_context_tokens or CONTEXT_TOKENS
 
 
@@ -85,7 +85,7 @@ class Calibrated:
 
 
 def steps(plan: list[Burst], rounds: int) -> int:
-    """How often `calibrated` calls `tell`."""
+    """Number of times that `calibrated` calls `tell`."""
     return (FIRST + rounds - 1) * len(plan) + rounds * TURNS + 1
 
 

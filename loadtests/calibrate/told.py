@@ -23,7 +23,7 @@ def tell(found: Calibrated, out: Path) -> None:
 
 
 def as_json(found: Calibrated) -> dict[str, object]:
-    """All of it for a program."""
+    """The calibration for a program."""
     return {
         "profile": asdict(found.fitted.profile),
         "error": found.fitted.error,

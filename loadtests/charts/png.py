@@ -17,23 +17,24 @@ MARGIN = 1.05
 """Room beside values on the edge of a logarithmic axis."""
 DPI = 110
 AXES_INCHES = 7.0, 3.85
-"""Across, and down."""
+"""Width and height of the axes."""
 ROOM_INCHES = 2.0, 3.0, 0.7, 0.5
 """Room left, right, below and above the axes for texts; if it is too small, the texts are measured."""
 PAD_INCHES = 0.1
-"""Around a picture."""
+"""Margin around a picture."""
 PART = ".png.part"
 """Suffix instead of .png while the file is being written."""
 WHITE = 255
 LETTER = 0.0088
-"""Share of a picture's width that one letter of a note takes,"""
+"""Share of a picture's width that one letter of a note takes."""
 ROW = 0.06
-"""and share of its height that a row of notes takes."""
+"""Share of a picture's height that a row of notes takes."""
 LARGEST, SMALLER = 8.0, 1.0
-"""Size of the first line's marker, in points, and by how much each next one is smaller:"""
+"""Size of the first line's marker in points, and the difference to the next line's. Where lines coincide, the larger
+markers stay visible behind the smaller ones.
+"""
 SMALLEST = 4.0
-"""where lines coincide, the larger markers stay visible behind the smaller ones. Size of all points that no line
-joins."""
+"""Size of the smallest marker in points, and of all points that no line joins."""
 BEHIND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5}
 """Gap between a note and the lines under it."""
 
@@ -65,7 +66,7 @@ def draw(picture: Picture, folder: Path) -> Path:
 
 
 def _sheet(picture: Picture) -> Any:
-    """Its pixels, rows of red, green, blue and alpha (0-255), with an even margin.
+    """The pixels of a picture, rows of red, green, blue and alpha (0-255), with an even margin.
 
     It is drawn on a sheet that is too large, and cropped: to measure each part first would take as long as to draw it.
     """
@@ -83,7 +84,8 @@ def _sheet(picture: Picture) -> Any:
             _lines(picture, axes)
         else:
             _bars(picture, axes)
-        axes.set_title(_plain(picture.title), fontsize=11, y=1.0)  # a given place is not searched for
+        # with a given place, matplotlib need not search for one
+        axes.set_title(_plain(picture.title), fontsize=11, y=1.0)
         handles, _ = axes.get_legend_handles_labels()
         if handles:
             axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8.5, frameon=False)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Maps `low` to `high` to 0-1."""
+    """Maps the values from `low` to `high` to places from 0 to 1."""
 
     low: float
     high: float
@@ -25,7 +25,7 @@ class Scale:
         return (value - self.low) / (self.high - self.low)
 
     def ticks(self, about: int = 5) -> list[float]:
-        """Round values inside."""
+        """Round values within the scale."""
         if self.nines:
             return nine_ticks(self.high)
         if self.log:
@@ -36,18 +36,18 @@ class Scale:
 
 
 def nine(share: float) -> float:
-    """0% is at 0, 90% at 1, 99% at 2, 99.9% at 3; 100% has no place."""
+    """The place of a share by its number of nines. 0% is at 0, 90% at 1, 99% at 2, 99.9% at 3; 100% has no place."""
     return -math.log10(max(1e-9, 1.0 - share))
 
 
 def nine_ticks(highest: float) -> list[float]:
-    """0%, 50%, 90%, 99% and so on, up to the highest."""
+    """Ticks at 0%, 50%, 90%, 99% and so on, up to the highest."""
     nines = [1.0 - 10.0**-n for n in range(1, 9)]
     return [share for share in (0.0, 0.5, *nines) if share <= highest + 1e-12]
 
 
 def linear(high: float, low: float = 0.0) -> Scale:
-    """From `low` to a round value at or above `high`."""
+    """A linear scale from `low` to a round value at or above `high`."""
     if not high > low:
         return Scale(low, low + 1.0)
     step = _round_step((high - low) / 5)
@@ -55,7 +55,7 @@ def linear(high: float, low: float = 0.0) -> Scale:
 
 
 def logarithmic(low: float, high: float) -> Scale:
-    """Between round values of 1, 2 or 5 times a power of ten."""
+    """A logarithmic scale between round values: 1, 2 or 5 times a power of ten."""
     low = low if low > 0 else high / 1000 if high > 0 else 1e-3
     high = max(high, 2 * low)
     ticks = _log_ticks(low / 5, high * 5, every=True)

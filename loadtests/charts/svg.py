@@ -87,7 +87,7 @@ def _scale_y(chart: Chart, ys: Sequence[float]) -> Scale:
 
 
 def _x_ticks(chart: Chart, scale: Scale, x_at: Callable[[float], float]) -> Iterable[tuple[float, str]]:
-    """Labels that do not overlap."""
+    """Ticks of the x axis whose labels do not overlap."""
     free_from = -1.0
     few = sorted({x for line in chart.lines for x in line.x}) if chart.log_x else []
     for tick in few if few and len(few) <= MAX_MARKED else scale.ticks(6):

@@ -15,9 +15,9 @@ from loadtests.report.words import time
 
 EDGES = log_edges(1e-4, 1000.0, 0.02)
 LOOKS = 20
-"""Looks of half a second each that the percentiles cover."""
+"""Number of looks, one every half second, that the percentiles cover."""
 PLAIN_EVERY = 20
-"""Looks between two lines of progress if there is no terminal."""
+"""Number of looks between two lines of progress if there is no terminal."""
 
 
 class Progress:

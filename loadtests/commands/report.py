@@ -97,7 +97,7 @@ def _concluded(folder: Path, policy: Policy | None, policy_file: Path | None, *,
 
 
 def _write(found: Report, folder: Path, *, as_json: bool) -> None:
-    """Write and print it."""
+    """Write and print the report."""
     (folder / "report.json").write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY))
     (folder / "report.html").write_text(page(found))
     if as_json:

@@ -1,4 +1,4 @@
-"""A request's body -> the engine's work: the prompts to read, and the length and text of each answer.
+"""Turns a request's body into the engine's work: the prompts to read, and the length and text of each answer.
 
 Parsing follows vLLM. An integer may come as a string or a whole float (pydantic's lax mode). Of two equal keys the last
 one counts. max_completion_tokens wins over max_tokens, and max_tokens is cut silently to the room in the context.
@@ -29,9 +29,9 @@ class Settings:
     prompt_tokens_details: bool = True
     """Whether answers say how many prompt tokens were cached (vLLM: --enable-prompt-tokens-details)."""
     adapters: tuple[str, ...] = ()
-    """LoRA adapters that the replica lists,"""
+    """LoRA adapters that the replica lists."""
     max_loras: int = 1
-    """and the number of them that it claims to hold in one batch."""
+    """Number of adapters that the replica claims to hold in one batch."""
     responses_store: bool = False
     """Whether responses are kept (vLLM: VLLM_ENABLE_RESPONSES_API_STORE=1)."""
 

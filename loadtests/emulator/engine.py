@@ -26,9 +26,9 @@ class Sequence:
     on_end: Callable[[int], None]
     """Called with the number of prompt tokens that were found in the prefix cache."""
     prefix: tuple[int, ...] = ()
-    """Hashes of the whole blocks of its prompt,"""
+    """Hashes of the whole blocks of its prompt."""
     answer: tuple[int, ...] = ()
-    """and of those that its answer fills."""
+    """Hashes of the blocks that its answer fills."""
 
 
 class Engine:
@@ -74,7 +74,7 @@ class Engine:
         return ids
 
     def cancel(self, id: int) -> bool:
-        """Forget a sequence; Cancel a sequence. False if it is over already."""
+        """Cancel a sequence. False if it is over already."""
         if id not in self._inside:
             return False
         sequence, _ = self._inside[id]

@@ -12,7 +12,7 @@ BUSY = "The engine is currently busy and cannot accept new requests. Please try 
 
 @dataclass(slots=True)
 class Rejected(Exception):
-    """A request is answered by an error."""
+    """The request is answered with an error."""
 
     status: int
     message: str

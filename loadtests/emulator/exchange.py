@@ -117,7 +117,7 @@ class Exchange:
         self._end()
 
     def gone(self) -> None:
-        """The client has left, or the fault cut it off."""
+        """End the exchange: the client has left, or the fault cut the answer off."""
         self._over(False)
 
     def _connection(self) -> bytes:

@@ -56,14 +56,14 @@ class Fault:
     factor: float = 8.0
     after_events: int = 0
     after_bytes: int | None = None
-    """Counted from the first byte of the status line."""
+    """Bytes before the fault takes effect, counted from the first byte of the status line."""
     how: str = ""
     marker: str = "kill-the-replica"
     retry_after_s: int = 1
     count: int | None = None
-    """Requests that get it, after which it is over; None: all."""
+    """Number of requests that get the fault, after which it is over; None: all requests."""
     for_s: float | None = None
-    """Real seconds after which it is over; None: until it is changed."""
+    """Real seconds after which the fault is over; None: it lasts until it is changed."""
 
     def __post_init__(self) -> None:
         for name, bad in (

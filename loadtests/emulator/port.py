@@ -35,7 +35,7 @@ class Port:
         return self._server is not None
 
     async def open(self, protocol: Callable[[], asyncio.Protocol]) -> None:
-        """Listen, unless it does already."""
+        """Listen, unless the port listens already."""
         if self._server is None:
             loop = asyncio.get_running_loop()
             self._server = await loop.create_server(protocol, sock=_bound(self.host, self.number), backlog=2048)

@@ -18,7 +18,7 @@ END = b"<end"
 
 
 def chat(fields: Mapping[str, object], messages: Sequence[object]) -> bytes:
-    """A conversation, with the number of tokens that `asks` counts."""
+    """The prompt of a conversation, with the number of tokens that `asks` counts."""
     parts: list[bytes] = []
     tools = fields.get("tools")
     if tools:
@@ -34,7 +34,7 @@ def chat(fields: Mapping[str, object], messages: Sequence[object]) -> bytes:
 
 
 def plain(prompt: str | Sequence[int]) -> bytes:
-    """A text, or token ids."""
+    """The prompt of a text, or of token ids."""
     if isinstance(prompt, str):
         return _padded(prompt.encode(errors="replace"))
     return b"".join((id & 0xFFFF_FFFF).to_bytes(BYTES_PER_TOKEN) for id in prompt)
@@ -46,7 +46,9 @@ def token(piece: bytes) -> bytes:
 
 
 def blocks(rendered: bytes, block_tokens: int, salt: object = None) -> tuple[int, ...]:
-    """Hashes of its whole blocks; each hash covers the prompt from its beginning. `salt`: vLLM's `cache_salt`."""
+    """Hashes of a prompt's whole blocks; each hash covers the prompt from its beginning. `salt`: vLLM's
+    `cache_salt`.
+    """
     size = block_tokens * BYTES_PER_TOKEN
     chain: list[int] = []
     known = hash(salt) if isinstance(salt, str) else 0

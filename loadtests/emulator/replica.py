@@ -92,7 +92,7 @@ class EmulatedReplica:
 
     @property
     def engine(self) -> Engine:
-        """The engine of rank 0, the only one unless there are more."""
+        """The engine of rank 0. Most replicas have no other rank."""
         return self.engines[0]
 
     @property
@@ -149,7 +149,7 @@ class EmulatedReplica:
             elif kind is FaultKind.REFUSE:
                 connection.leave()
 
-    # Life.
+    # Start and end.
 
     async def start(self) -> None:
         """Listen. Raises OSError if the port is taken."""

@@ -47,7 +47,7 @@ class StoredResponses:
             self._known[response_id] = [*said, {"role": "assistant", "content": answer}]
 
     def clear(self) -> None:
-        """The replica has restarted."""
+        """Forget all responses, as a restart does."""
         self._known.clear()
 
 

@@ -23,19 +23,21 @@ from loadtests.replay.target import Length, Target
 
 MODEL = "default"
 LEAD_S = 0.5
-"""Seconds from ready to the beginning."""
+"""Seconds between the end of the preparations and the beginning of the test."""
 WARM_CONNECTIONS = 32
 TAIL_S = 1.0
 """Seconds after the last request in which others may still read this process's state."""
 TELL_EVERY = 2
-"""Looks, of half a second each, between two lines of progress."""
+"""Number of looks, one every half second, between two lines of progress."""
 BEGINS = r"^begins at ([\d.]+)$"
 """The line printed when it is ready: a time of the monotonic clock, which all processes of a machine share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Times in seconds from the beginning; `grace_s` from `until_s`, when counting ends."""
+    """The requests to send. Times are seconds from the beginning; `grace_s` counts from `until_s`, when counting
+    ends.
+    """
 
     url: str
     counted_s: float
@@ -64,10 +66,10 @@ class _Kept:
         self._shots = shots
 
     def gap(self, request: Request, gap_s: float, count: int) -> None:
-        """Not looked at."""
+        """Ignore gaps."""
 
     def ended(self, request: Request) -> None:
-        """Requests have the numbers of their shots."""
+        """Write the outcome into the shot with the request's number."""
         self._shots[request.number].note(request)
 
 

@@ -46,7 +46,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process during the counted time: waits on its event loop by bucket of `EDGES`, share of a core."""
+    """One process during the counted time: waits on its event loop by bucket of `EDGES`, and its share of a core."""
 
     waits: tuple[float, ...]
     cpu: float
@@ -150,7 +150,7 @@ class _Run:
         return await ready(child, self._children)
 
     async def _sleep_until(self, at: float) -> None:
-        """Raises Broken if a process ends meanwhile."""
+        """Sleep until a monotonic time. Raises Broken if a process ends meanwhile."""
         while (left_s := at - time.monotonic()) > 0:
             await asyncio.wait([self._children.died], timeout=left_s)
             if self._children.died.done():
@@ -179,7 +179,7 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A process at one moment."""
+    """Figures of a process at one moment."""
 
     at: float
     cpu_s: float

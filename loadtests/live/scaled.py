@@ -19,7 +19,7 @@ from gateway.core.policy import Health, Timeouts
 from gateway.policy.sections.units import seconds, write_seconds
 
 PERCENTILES = "p"
-"""Prefixes of a section's objectives; its other fields are no durations."""
+"""Prefix of the percentiles in a section of objectives; its other fields are no durations."""
 TIMEOUTS = Timeouts()
 HEALTH = Health()
 

@@ -66,7 +66,7 @@ def attainment(shots: Sequence[Shot], tier: str) -> Interval:
 
 
 def score(shots: Iterable[Shot]) -> dict[str, TierScore]:
-    """Tier by tier, by name."""
+    """The score of each tier, by name."""
     tiers: dict[str, list[Shot]] = {}
     for shot in shots:
         tiers.setdefault(shot.tier, []).append(shot)

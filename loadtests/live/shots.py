@@ -21,7 +21,7 @@ class Shot:
     prompt_tokens: int
     output_tokens: int
     bound_s: float
-    """TTFT objective."""
+    """TTFT objective, in seconds."""
     sent_s: float | None = None
     first_s: float | None = None
     """Time of the first token."""
@@ -38,7 +38,7 @@ class Shot:
 
     @property
     def ttft_s(self) -> float | None:
-        """From when it should have been sent."""
+        """Seconds from when it was due to its first token."""
         return None if self.first_s is None else self.first_s - self.at
 
     @property
@@ -66,7 +66,7 @@ class Shot:
         return Arrival(self.at, self.key, self.key, model, self.prompt_tokens, self.output_tokens)
 
     def note(self, request: Request) -> None:
-        """The outcome of the request."""
+        """Take over the outcome of the request."""
         self.sent_s, self.first_s, self.status = request.sent_s, request.first_s, request.status
         self.tokens = request.tokens
         if request.outcome is Outcome.UNFINISHED:

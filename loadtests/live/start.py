@@ -37,8 +37,9 @@ def gateway(policy: Path, baseline: str | None = None, given: Sequence[str] = ()
 
 
 async def ready(child: Child, children: Children) -> re.Match[str]:
-    """The line that it prints when it is ready. Raises Broken if any process ends before that, or if it takes too
-    long."""
+    """Wait for the line that a child prints when it is ready. Raises Broken if any process ends before that, or if it
+    takes too long.
+    """
     events: list[asyncio.Future[Any]] = [child.ready, children.died]
     await asyncio.wait(events, timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
     if child.ready.done():

@@ -1,4 +1,4 @@
-"""The worth of `Retry-After`: outcomes of clients that were told when to retry, over all their tries."""
+"""Counts what `Retry-After` achieves: the outcomes of clients that were told when to retry, over all their tries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_REASONS = 100
 OTHERS = "others"
 REFUSED = (Outcome.SHED, Outcome.QUOTA)
 EARLY_S = 0.001
-"""Seconds by which a retry may be early and still obey: timers are not more exact."""
+"""Seconds by which a retry may be early and still obey: timers are no more exact than that."""
 
 
 @dataclass(slots=True)
@@ -20,11 +20,11 @@ class Told:
 
     told: int = 0
     obeyed: int = 0
-    """How many of those that were told retried at the told time, or later."""
+    """Number of these clients that retried at the told time, or later."""
     admitted: int = 0
     """Clients that obeyed and were answered. Clients neither admitted nor refused met an error or a timeout."""
     refused: int = 0
-    """How many of those that obeyed were refused again."""
+    """Number of clients that obeyed and were refused again."""
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class Newcomers:
     """First tries of one tier."""
 
     admitted: int = 0
-    """Answered. The others, neither admitted nor refused, met an error or a timeout."""
+    """First tries that were answered. First tries that were neither admitted nor refused met an error or a timeout."""
     refused: int = 0
 
 
@@ -41,9 +41,9 @@ class Again:
 
     def __init__(self, from_s: float) -> None:
         self.tiers: dict[str, dict[str, Told]] = {}
-        """By tier and reason."""
+        """Refusals with a Retry-After, by tier and reason."""
         self.newcomers: dict[str, Newcomers] = {}
-        """By tier."""
+        """First tries, by tier."""
         self._from_s = from_s
         self._waiting: dict[int, tuple[float, Told]] = {}
         """By request number: the time at which a client was told to retry, if it will."""

@@ -18,7 +18,7 @@ MAX_BODY_BYTES = 1 << 24
 MAX_SHOWN = 60
 """Letters that are kept of a target's name for an error."""
 MAX_TOKENS = (1 << 32) - 1
-"""Rows have no room for more (loadtests.replay.columns)."""
+"""Largest token count of an answer: rows have no room for more (loadtests.replay.columns)."""
 MAX_DURATION = 1e9
 """Largest number in a header, in its own unit. Larger pauses are mistakes, and would overflow the 32 bits of a row."""
 KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "a string"}
@@ -71,7 +71,7 @@ class Answer:
 
     def _clear(self) -> None:
         self.status = 0
-        """0 before the head was read."""
+        """The HTTP status; 0 before the head was read."""
         self._rest = b""
         self._body: list[bytes] = []
         self._body_bytes = 0
@@ -114,11 +114,13 @@ class Answer:
         return not (self.chunks or self._text or self.finish_reason)
 
     def feed(self, data: bytes) -> None:
-        """More bytes. Raises httptools.HttpParserError if they are not HTTP, or if an event is not JSON."""
+        """Read more bytes. Raises httptools.HttpParserError if they are not HTTP, or if an event is not JSON."""
         self._parser.feed_data(data)
 
     def end(self) -> None:
-        """The connection ended properly. That also ends an answer without length and chunks. Raises Garbage."""
+        """Note that the connection ended properly. That also ends an answer without length and chunks. Raises
+        Garbage.
+        """
         if self.status and not self._bounded:
             self.on_message_complete()
 

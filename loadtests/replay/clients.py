@@ -17,17 +17,18 @@ from loadtests.replay.target import Target
 from loadtests.replay.unconnected import OwnLimit, own_limit, told
 
 IDLE_S = 4.0
-"""A connection that has been idle for longer is not used again. Servers close theirs after 5 s, and a request sent at
-that moment would be lost without a fault of the server."""
+"""Longest idle time of a connection that is used again. Servers close idle connections after 5 s; a request sent at
+that moment would be lost without a fault of the server.
+"""
 SHED = (429, 503, 504)
 EARLY_S = 0.002
-"""Timers of milliseconds may be early by this."""
+"""Seconds by which a timer may go off early: its resolution is milliseconds."""
 LOOK_S, LOOK_EACH_S = 0.02, 2e-5
 """Shortest time between two checks for silent connections, and the time that each connection adds to it. A check reads
 all connections, and must not delay the generator."""
 EMPTY = "200 with an empty answer"
 Gap = Callable[[Request, float, int], None]
-"""Called with `count` pieces of content that arrived together, and the time since the ones before."""
+"""Called with a request, the time since its last content, and the number of pieces of content that arrived together."""
 
 
 class Client(asyncio.Protocol):
@@ -54,7 +55,7 @@ class Client(asyncio.Protocol):
         self.transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's transport is of another class
         self._clients.open.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -66,7 +67,7 @@ class Client(asyncio.Protocol):
             if error is None:
                 answer.end()
         except Garbage as garbage:
-            # It was probably cut off: nothing told where it should end.
+            # The answer was probably cut off: its head does not say where it ends.
             self._over(Outcome.TRUNCATED, f"connection lost inside the answer: {garbage}")
             return
         if answer.complete:
@@ -79,7 +80,7 @@ class Client(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         answer, request = self._answer, self.request
         if request is None:
-            self.transport.abort()  # nothing was asked
+            self.transport.abort()  # bytes that no request asked for
             return
         before = answer.chunks
         try:
@@ -102,7 +103,7 @@ class Client(asyncio.Protocol):
     def _complete(self, request: Request) -> None:
         outcome, reason = what_came(self._answer)
         if outcome is Outcome.FINISHED and request.arrival.stream and request.first_s is None:
-            # In one piece, or only an end: the first token of the stream arrived with the whole.
+            # The stream arrived in one piece, or has only an end: its first token arrived with the whole answer.
             request.first_s = request.last_s = self._clients.clock()
         self._over(outcome, reason)
 
@@ -197,7 +198,7 @@ class Clients:
             self.freed(await self._connect())
 
     def send(self, request: Request, data: bytes) -> None:
-        """Over an idle connection, or a new one."""
+        """Send a request over an idle connection, or over a new one."""
         self.under_way += 1
         if self._alarm is None:
             self._alarm = asyncio.get_running_loop().call_later(self._timeout_s + EARLY_S, self._look)
@@ -208,24 +209,24 @@ class Clients:
         self._connecting[asyncio.get_running_loop().create_task(self._send_anew(request, data))] = request
 
     def over(self, request: Request, may_retry: bool) -> None:
-        """A request is over, good or bad."""
+        """Report that a request is over, good or bad."""
         request.ended_s = self.clock()
         self.under_way -= 1
         self._on_end(request, may_retry)
 
     def freed(self, client: Client) -> None:
-        """A connection is idle and may be reused."""
+        """Keep an idle connection for later requests."""
         client.idle_since = self.clock()
         self.idle.append(client)
 
     def lost(self, client: Client) -> None:
-        """A connection is closed."""
+        """Forget a closed connection."""
         self.open.discard(client)
         if client in self.idle:
             self.idle.remove(client)
 
     def requests(self) -> Iterator[Request]:
-        """Those under way."""
+        """The requests under way."""
         yield from self._connecting.values()
         yield from (client.request for client in self.open if client.request is not None)
 
@@ -269,7 +270,7 @@ class Clients:
         self._alarm = None
         left_s = self.expire()
         if left_s is not None:
-            if self._alarm is not None:  # a client that gave up was followed by another
+            if self._alarm is not None:  # a client gave up, and its next request has set the timer
                 self._alarm.cancel()
             pause_s = max(left_s + EARLY_S, LOOK_S, LOOK_EACH_S * len(self.open))
             self._alarm = asyncio.get_running_loop().call_later(pause_s, self._look)
@@ -327,6 +328,6 @@ class Clients:
             self.over(request, True)
             return
         finally:
-            # Set at once: before this task ends, others may ask for the requests under way.
+            # Removed at once, since others may ask for the requests under way before this task ends.
             self._connecting.pop(cast(asyncio.Task[None], asyncio.current_task()), None)
         client.send(request, data)

@@ -50,7 +50,7 @@ COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("tries", "u1", "B"),
     ("streamed", "u1", "B"),
 )
-"""Name, NumPy's type, type of `struct`. NaN or 0 if there is no value."""
+"""Columns: name, NumPy's type, type of `struct`. A missing value is NaN or 0."""
 DTYPE = np.dtype([(name, kind) for name, kind, _ in COLUMNS])
 Column = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
@@ -108,7 +108,7 @@ class Columns:
         gaps.add(gap_s, count)
 
     def ended(self, request: Request) -> None:
-        """One row."""
+        """Write the row of a request."""
         self._buffer += _ROW.pack(*self._row(request))
         self.rows += 1
         if self.rows % FLUSH_ROWS == 0:

@@ -12,8 +12,9 @@ _PER_LOG = 1.0 / math.log(RATIO)
 
 
 class Gaps:
-    """`counts[i]` counts gaps from LOW_S * RATIO^i to RATIO times that; the first also those below, the last those
-    above."""
+    """`counts[i]` counts gaps from LOW_S * RATIO^i to RATIO times that. The first bucket also counts shorter gaps, the
+    last also longer ones.
+    """
 
     __slots__ = ("counts",)
 

@@ -68,7 +68,7 @@ async def listed(client: httpx.AsyncClient) -> tuple[ModelCard, ...] | Failed:
 
 
 async def _names(target: Target, tier: str, tenant: str) -> list[str]:
-    """Empty where it does not say."""
+    """Names of the listed models; empty if the target lists none."""
     try:
         async with asking(target, tier, tenant) as client:
             found = await listed(client)

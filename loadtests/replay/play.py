@@ -49,10 +49,10 @@ class Kept:
         """Requests in the order of their ends."""
 
     def gap(self, request: Request, gap_s: float, count: int) -> None:
-        """Not looked at."""
+        """Ignore gaps."""
 
     def ended(self, request: Request) -> None:
-        """Keep it."""
+        """Keep the request."""
         self.requests.append(request)
 
 
@@ -73,11 +73,11 @@ class Plan:
     """End of the warm-up: earlier refusals and waits on the loop are not counted (`Played.told` and `lag`). Recorders
     have their own warm-up."""
     clients: int | None = None
-    """A closed loop of so many clients: each sends when its last request is over. None: an open loop."""
+    """Number of clients of a closed loop: each sends when its last request is over. None: an open loop."""
     until_s: float | None = None
     """End of a closed loop; an open loop ends with its traffic."""
     lead_s: float = 0.2
-    """Seconds from ready to the beginning."""
+    """Seconds between the end of the preparations and the beginning of the test."""
     warm_connections: int = 16
 
 
@@ -115,7 +115,7 @@ class Played:
     """The largest resident set of this process, up to the end."""
     interrupted: bool = False
     wrong_row: str | None = None
-    """The error in the row of the trace that ended it."""
+    """The error in the row of the trace at which the test ended; None if all rows were right."""
     empty_rows: int = 0
     """Rows of the trace with 0 tokens, which are left out."""
     told: dict[str, dict[str, Told]] = field(default_factory=dict)
@@ -187,7 +187,7 @@ class Player:
 
     @property
     def lag(self) -> LoopLag:
-        """Lateness of this process."""
+        """The measured waits on the event loop of this process."""
         return self._lag
 
     async def play(self, stop: asyncio.Event | None = None) -> Played:
@@ -197,7 +197,7 @@ class Player:
         self._clients.on_limit = stop.set
         raise_file_limit(FILES)
         await self._clients.warm(self._plan.warm_connections)
-        gc.freeze()  # existing objects live on, so the collector need not read them
+        gc.freeze()  # existing objects stay until the end, so the collector need not read them
         cpu = time.process_time()
         self._began = time.monotonic() + self._plan.lead_s
         self._begins(self._began)

@@ -24,7 +24,7 @@ WORDS = (
 _VOCABULARY = tuple(word for word in WORDS.split() if len(word) == 3)
 _BOOK_WORDS = 1 << 15
 _HEAD_WORDS = 6
-"""Enough words to number all requests of any test."""
+"""Words at the beginning of a prompt that encode its number: enough for all requests of any test."""
 _BYTES = 4
 
 
@@ -55,7 +55,9 @@ class Prompts:
         self._book = "".join(f" {word}" for word in words)
 
     def text(self, number: int, tokens: int, prefix: Sequence[int] = ()) -> str:
-        """Of request `number`. Blocks of 512 tokens with the same hash in `prefix` have the same words."""
+        """The prompt of request `number`, of this many tokens. Blocks of 512 tokens with the same hash in `prefix` have
+        the same words.
+        """
         words = self.sizes.words(tokens)
         if not prefix:
             return self._passage(f"{self._seed} {number}", words)[1:]
@@ -84,8 +86,9 @@ class Prompts:
 
 
 def fitted(probes: Sequence[tuple[int, int]]) -> Sizes:
-    """Computed from (words, counted tokens) of two prompts of different length. Raises ValueError if the counts are
-    impossible."""
+    """The target's way to count, from (words, counted tokens) of two prompts of different length. Raises ValueError if
+    the counts are impossible.
+    """
     (words, tokens), (more_words, more_tokens) = probes
     per_word = (more_tokens - tokens) / (more_words - words)
     if not 0.2 <= per_word <= 5.0:

@@ -42,7 +42,9 @@ class Outcome(IntEnum):
 
     @property
     def counts(self) -> bool:
-        """Whether it is in the denominator of goodput. A stopped request is, too, once it is late."""
+        """Whether the request is in the denominator of goodput. A request that was open at the stop is in it if it was
+        late.
+        """
         return self not in (Outcome.QUOTA, Outcome.INVALID, Outcome.INTERRUPTED)
 
 
@@ -61,15 +63,16 @@ class Request:
     tried_s: float = 0.0
     """Time of the last try."""
     first_s: float | None = None
-    """Time of the first content, reasoning or tool call; None without a stream. For a stream that arrives in one piece,
-    or as an end only, the time of that."""
+    """Time of the first content, reasoning or tool call; None without a stream. For a stream that arrives in one piece
+    or has only an end, the time of its end.
+    """
     last_s: float = 0.0
-    """The last content."""
+    """Time of the last content."""
     ended_s: float = 0.0
     longest_gap_s: float = 0.0
     """Longest gap between two pieces of content."""
     chunks: int = 0
-    """Pieces of content."""
+    """Number of pieces of content."""
     outcome: Outcome = Outcome.UNFINISHED
     status: int = 0
     reason: str = ""
@@ -93,7 +96,7 @@ class Request:
 
     @property
     def heard_s(self) -> float:
-        """The time since which its client has heard nothing: the last sending, or the last content."""
+        """When its client last sent or received something: the time of the last try, or of the last content."""
         return self.tried_s if self.first_s is None else self.last_s
 
     @property

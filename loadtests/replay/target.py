@@ -29,7 +29,9 @@ class Length(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server with an OpenAI API. `keys` are by tier, for its tenants; those of `ALL` are for all others."""
+    """A server with an OpenAI API. `keys` has the keys of each tier's tenants; the keys of `ALL` are for all other
+    tiers.
+    """
 
     url: str
     model: str | None = None
@@ -76,7 +78,7 @@ class Writer:
         self._target = target
         self._prompts = prompts
         self._heads: dict[str, bytes] = {}
-        """By key."""
+        """Heads of requests, by API key."""
 
     def request(self, number: int, arrival: Arrival, tries: int = 1) -> bytes:
         """Head and body of a chat request. As in SDKs, retries carry the number of earlier tries."""
@@ -84,7 +86,7 @@ class Writer:
         return self.chat(arrival, prompt, b"\r\n%b: %d" % (RETRY_COUNT, tries - 1) if tries > 1 else b"")
 
     def chat(self, arrival: Arrival, prompt: str, more: bytes = b"") -> bytes:
-        """The same with a given prompt, and `more` lines in the head."""
+        """Head and body of a chat request with a given prompt, and `more` lines in the head."""
         target = self._target
         body: dict[str, object] = {
             "model": target.model or arrival.model,

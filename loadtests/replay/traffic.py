@@ -29,7 +29,7 @@ class Traffic:
     pace: str
     """The rate, added to the name, except for a closed loop, which has no fixed rate."""
     planned_s: float | None
-    """None: until the end of a trace."""
+    """Planned seconds; None: until the end of a trace."""
     left_out: EmptyRows = field(default_factory=EmptyRows)
 
     @property
@@ -46,7 +46,7 @@ class Traffic:
         return self.workload.arrivals(seed)
 
     def endless(self, seed: int) -> Iterator[Arrival]:
-        """For a closed loop, which ends by time: the arrivals of this seed, of the next, and so on.
+        """Arrivals for a closed loop, which ends by time: those of this seed, of the next seed, and so on.
 
         An empty trace gives none.
         """

@@ -20,7 +20,7 @@ class OwnLimit(OSError):
 
 
 def told(error: OSError) -> str:
-    """In words. The text of an error. The numbers of TLS errors are not those of the system."""
+    """The text of an error, in words. Numbers of TLS errors are not error numbers of the system."""
     if isinstance(error, ssl.SSLError):
         return f"TLS: {getattr(error, 'verify_message', '') or error.reason or error}"
     return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error) or "lost"

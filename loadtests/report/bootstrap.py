@@ -1,4 +1,4 @@
-"""Intervals around the figures of a load test, for the effect of chance.
+"""Confidence intervals for the figures of a load test.
 
 Requests of one moment share their fate, so stretches of time are drawn instead of single requests. This is a block
 bootstrap (Künsch, "The jackknife and the bootstrap for general stationary observations", 1989). It needs stretches that
@@ -21,12 +21,13 @@ from loadtests.report.judged import Judged
 DRAWS = 2000
 LEVEL = 0.95
 BLOCKS = 40
-"""At most."""
+"""Largest number of stretches."""
 MIN_BLOCKS = 10
 """With fewer stretches there is no interval: they say too little about the spread."""
 FEWER = 3
-"""A draw has this many stretches fewer than the test: with all of them, intervals of short tests would be too narrow.
-Of n stretches, (n - 1) (1.96 / t)^2, about n - 3, give the spread of Student's t at 95%."""
+"""Number of stretches that a draw leaves out: with as many as the test has, intervals of short tests would be too
+narrow. Of n stretches, (n - 1) (1.96 / t)^2, about n - 3, give the spread of Student's t at 95%.
+"""
 MIN_BLOCK_S = 1.0
 MEDIANS = 4
 """A stretch is at least this many median answers long, and as long as the p99 of answers."""
@@ -81,7 +82,7 @@ def blocks_for(seconds: float, *tests: Judged) -> Blocks:
 
 
 def shares(blocks: Blocks, block_of: npt.NDArray[np.int64], part: Mask, whole: Mask, draws: Values) -> Values:
-    """Of each draw: `part` over `whole`; NaN if `whole` is 0."""
+    """The share of `part` in `whole` for each draw; NaN if `whole` is 0."""
     parts = np.bincount(block_of[part], minlength=blocks.count)
     wholes = np.bincount(block_of[whole], minlength=blocks.count)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -90,7 +91,7 @@ def shares(blocks: Blocks, block_of: npt.NDArray[np.int64], part: Mask, whole: M
 
 
 def quantiles(blocks: Blocks, block_of: npt.NDArray[np.int64], values: Values, q: float, draws: Values) -> Values:
-    """A quantile of each draw, within 1%. NaN is left out; values below LOW_S count as LOW_S."""
+    """A quantile for each draw, exact to 1%. NaN is left out; values below LOW_S count as LOW_S."""
     known = ~np.isnan(values)
     bucket = np.clip(np.log(np.maximum(values[known], LOW_S) / LOW_S) / np.log(RATIO), 0, BUCKETS - 1).astype(np.int64)
     counts = np.zeros((blocks.count, BUCKETS))

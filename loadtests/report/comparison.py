@@ -73,7 +73,7 @@ class Comparison:
 
 
 def compare(a: Tested, b: Tested) -> Comparison:
-    """B against A."""
+    """Compare test B with test A."""
     paired = _paired(a, b)
     blocks = blocks_for(min(a.report["seconds"], b.report["seconds"]), a.judged, b.judged)
     draws = [blocks.draws(1), blocks.draws(1 if paired else 2)]
@@ -95,7 +95,7 @@ def _not_comparable(a: Tested, b: Tested) -> str:
 
 
 def _held_apart(a: Tested, b: Tested) -> str:
-    """ "Good" means different things in the two tests."""
+    """Why different objectives forbid a verdict; empty if both tests have the same."""
     if a.held is b.held:
         return ""
     ours, theirs = a.slos(), b.slos()
@@ -194,7 +194,7 @@ def _notes(a: Tested, b: Tested, paired: bool) -> list[str]:
 
 
 def headline(found: Comparison) -> str:
-    """The verdict, by goodput."""
+    """The verdict on goodput, in one sentence."""
     if found.withheld:
         return f"No verdict: {found.withheld}."
     goodput = next((row for row in found.rows if row.name == GOODPUT), None)

@@ -206,7 +206,7 @@ def _tier(name: str, judged: Judged, run: RunFile, policy: Held | None) -> Repor
 
 
 def _objective(metric: Metric, objective: Objective, slo: Slo, judged: Judged) -> Report:
-    """Each objective against the answers that it concerns; and the share of all counted requests that met it.
+    """The share of answers that met an objective, among the answers that it concerns and among all counted requests.
 
     The shares follow the gateway's rules: TTFT and TPOT of streams, e2e of outputs up to `e2e_up_to_tokens`; a request
     without an answer misses all.
@@ -218,7 +218,7 @@ def _objective(metric: Metric, objective: Objective, slo: Slo, judged: Judged) -
     if up_to is not None:
         about &= rows["output_tokens"] <= up_to
     if metric is Metric.TPOT:
-        about &= ~(judged.finished & np.isnan(values))  # of one token
+        about &= ~(judged.finished & np.isnan(values))  # answers of one token have no TPOT
     counted = about & judged.counted
     good = _count(counted & judged.finished & (values <= threshold_s))
     measured = percentiles(values[about & judged.finished], (objective.quantile,))[0]

@@ -40,12 +40,13 @@ class Judged:
 
     rows: Rows
     counted: Mask
-    """In the denominator of goodput: all except 4xx, quotas, and requests that were stopped while they could still be
-    good."""
+    """Whether each row is in the denominator of goodput: all are, except 4xx, quotas, and requests that were stopped
+    while they could still be good.
+    """
     finished: Mask
     good: Mask
     late: Mapping[str, Mask]
-    """Beyond the bound of a metric, at its end or when the test was stopped."""
+    """By metric: whether each request was beyond the bound at its end, or when the test was stopped."""
 
     @property
     def beyond(self) -> Mask:
@@ -53,7 +54,7 @@ class Judged:
         return _any_of(self.late)
 
     def of(self, chosen: Mask) -> Judged:
-        """Some of them."""
+        """The chosen rows alone."""
         at = np.flatnonzero(chosen)  # see Rows
         late = {metric: mask[at] for metric, mask in self.late.items()}
         return Judged(self.rows[at], self.counted[at], self.finished[at], self.good[at], late)
@@ -133,7 +134,7 @@ def _ranked(found: dict[str, int], others: Rows, reasons: list[str]) -> dict[str
 
 
 def _groups(rows: Rows) -> list[tuple[int, int, int]]:
-    """(outcome, reason, number)."""
+    """The number of rows with each outcome and reason: (outcome, reason, number)."""
     keys = rows["outcome"].astype(np.int64) << 16 | rows["reason"]
     values, counts = np.unique(keys, return_counts=True)
     return [(int(value) >> 16, int(value) & 0xFFFF, int(count)) for value, count in zip(values, counts, strict=True)]

@@ -24,11 +24,11 @@ class About:
     """The trace or workload, and its changes."""
     seed: int
     started_at: str
-    """ISO 8601."""
+    """Start of the test, in ISO 8601."""
     planned_s: float | None
-    """None: until the end of a trace."""
+    """Planned seconds; None: until the end of a trace."""
     warmup_s: float
-    """Requests due before it are sent and not counted."""
+    """End of the warm-up: requests due before it are sent, but not counted."""
     max_late_s: float
     """Lateness (p99) beyond which nothing is reported."""
     length: str
@@ -51,7 +51,7 @@ class RunFile:
     about: About
     played: Played
     tiers: list[str]
-    """Names by their number in the rows; the other two likewise."""
+    """Names of tiers by their number in the rows; the two lists below likewise."""
     reasons: list[str]
     replicas: list[str]
     gaps: dict[str, dict[int, int]]
@@ -60,7 +60,7 @@ class RunFile:
 
 
 def write_run(folder: Path, about: About, played: Played, columns: Columns) -> None:
-    """Write it, after the columns are closed."""
+    """Write `run.json`. The columns must be closed before."""
     gaps = {
         tier: {bucket: count for bucket, count in enumerate(found.counts) if count}
         for tier, found in columns.gaps.items()
@@ -71,7 +71,7 @@ def write_run(folder: Path, about: About, played: Played, columns: Columns) -> N
 
 
 def read_run(folder: Path) -> RunFile:
-    """Read it. Raises ValueError that says what is wrong, or OSError."""
+    """Read `run.json`. Raises ValueError that says what is wrong, or OSError."""
     path = folder / FILE
     try:
         raw = orjson.loads(path.read_bytes())

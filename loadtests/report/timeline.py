@@ -22,7 +22,7 @@ MIN_S = 1.0
 
 
 def per_s(count: float, seconds: float) -> float | None:
-    """A rate; A rate per second; None if the time is too short for one."""
+    """A rate per second; None if the time is too short for one."""
     return count / seconds if seconds >= MIN_S else None
 
 

@@ -95,7 +95,7 @@ class ContenderSection(Section):
 
     @property
     def called(self) -> str:
-        """Its name."""
+        """The name of the contender."""
         return self.name or self.kind
 
 
@@ -104,7 +104,7 @@ def _contender(value: object) -> object:
 
 
 class ScenarioFile(Section):
-    """A scenario."""
+    """The fields of a scenario file."""
 
     model_config = ConfigDict(title="tailgate scenario", populate_by_name=True)
 
@@ -173,7 +173,7 @@ def _stream(of: TrafficSection, seed: int, n: int, times: float, lasts_s: float,
 
 
 def shipped() -> dict[str, Path]:
-    """Every scenario by name."""
+    """The file of every shipped scenario, by name."""
     return {path.stem: path for path in sorted(FOLDER.glob("*.yaml"))}
 
 

@@ -31,18 +31,18 @@ PROMPT_TOKENS, OUTPUT_TOKENS = 64, 2
 LOAD = 0.9
 """Multiple of the scenario's rate: enough streams to measure HTTP beside them, with hardly a queue."""
 OTHER_SEED = SEED + 1
-"""The tests themselves are not used: the simulator must predict them."""
+"""Seed of the measured traffic. It is not that of the tests, since the simulator must predict those."""
 TTFT = "vllm:time_to_first_token_seconds"
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Figures from the metrics of engines, so far."""
+    """Sums from the metrics of engines since their start."""
 
     ttft_s: float
     """The sum of all TTFT, in seconds of the engines."""
     begun: int
-    """The number of these TTFT."""
+    """Number of requests with a TTFT."""
 
 
 async def ways_s(scenario: ScenarioFile, contender: ContenderSection, requests: int, part: float) -> list[float]:

@@ -117,7 +117,7 @@ def simulated(
 
 
 def engine_of(scenario: ScenarioFile) -> Profile:
-    """Its engine, in real seconds, each `time_scale` seconds of the engine."""
+    """The profile of its engine in real seconds: one real second is `time_scale` seconds of the engine."""
     profile = PROFILES[scenario.profile]
     return replace(profile, **{name: getattr(profile, name) / scenario.time_scale for name in TIMES})
 

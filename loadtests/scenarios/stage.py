@@ -47,7 +47,7 @@ class Stage:
 
 
 Command = Callable[[int, Sequence[str], Path], list[str]]
-"""(port, replicas, folder for files) -> the command line that serves there. Raises Skipped."""
+"""A function of (port, replicas, folder for files) that returns the command line of a contender. Raises Skipped."""
 
 
 def key_of(tier: str) -> str:

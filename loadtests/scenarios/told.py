@@ -16,7 +16,7 @@ from loadtests.scenarios.run import MAX_LATE_S, QUICK, Played
 
 
 def write(played: Played, name: str, out: Path) -> None:
-    """scenario.json and the pictures."""
+    """Write scenario.json and the pictures."""
     for picture in pictures(played.scenario, played.reports, name):
         draw(picture, out)
     said = {
@@ -36,7 +36,7 @@ def write(played: Played, name: str, out: Path) -> None:
 
 
 def as_page(played: Played, name: str) -> str:
-    """scenario.html: the table, the pictures, and notes on them."""
+    """The text of scenario.html: the table, the pictures, and notes on them."""
     scenario = played.scenario
     found = grid(scenario, played.reports)
     parts = [

@@ -49,7 +49,7 @@ class Converted:
             self.lost[f"fraction of the {TICKS[tick_s]}"] += 1
 
     def as_json(self) -> dict[str, object]:
-        """For a program."""
+        """The counts for a program."""
         return {**asdict(self), "lost": dict(self.lost)}
 
     def told(self) -> Iterator[str]:
@@ -130,6 +130,6 @@ def _rows(sources: Sequence[Path], done: Converted, tick_s: float) -> Iterator[T
             done.rounds(row.at, tick_s)
             yield row
 
-    # A format with no finer times keeps the tick.
+    # An output format without finer times keeps the tick.
     coarse = trace.format.tick_s <= tick_s
     yield from recorded() if coarse else spread(recorded(), trace.format, Random("1 jitter"), moved)

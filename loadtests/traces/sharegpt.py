@@ -2,9 +2,9 @@
 
     [{"id": "...", "conversations": [{"from": "human", "value": "..."}, {"from": "gpt", "value": "..."}, ...]}, ...]
 
-The form has texts and no times. Lengths are estimated, four bytes a token. Conversations begin at random, one a second
-in the mean; the next question comes when the answer is read and thought about. Prompts that begin alike share the
-numbers of their blocks, whatever conversations they are of.
+The form has texts and no times. Lengths are estimated, four bytes a token. Conversations begin at random, one per
+second on average; the next question comes after a time to read and think. Prompts that begin alike share the numbers of
+their blocks, even across conversations.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ShareGptRows:
         self._blocks: dict[bytes, int] = {}
 
     def rows(self) -> Iterator[TraceRow]:
-        """The whole file is read first: it is one JSON document."""
+        """The rows. The whole file is read first, since it is one JSON document."""
         try:
             talks = msgspec.json.decode(self._path.read_bytes(), type=list[_Talk])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -12,7 +12,7 @@ from typing import IO
 from gateway.sim.workload.trace_formats import TraceRow
 
 EPOCH = datetime(2000, 1, 1)
-"""Begin of a trace whose format needs a date."""
+"""Beginning of a trace whose format needs a date."""
 OPTIONAL = ("tier", "tenant", "model", "stream", "max_tokens", "session", "prefix")
 _UNSAID = {
     "tier": None,

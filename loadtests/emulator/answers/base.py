@@ -42,9 +42,9 @@ class Answer(ABC):
         self.created = created
         self.write = write
         self.cached_tokens = 0
-        """Prompt tokens that the last choice to end found in the prefix cache,"""
+        """Prompt tokens that the last choice to end found in the prefix cache."""
         self.created_tokens = 0
-        """and tokens of the blocks that it added to it."""
+        """Tokens of the blocks that the last choice to end added to the prefix cache."""
 
     @abstractmethod
     def body(self) -> bytes:
@@ -137,7 +137,7 @@ class TokenAnswer(Answer):
         self.write(DONE)
 
     def details(self) -> dict[str, object]:
-        """The details of its prompt tokens, as an engine with --enable-prompt-tokens-details gives them."""
+        """The details of the prompt tokens, as an engine with --enable-prompt-tokens-details gives them."""
         return {"cached_tokens": self.cached_tokens}
 
     @abstractmethod
@@ -149,7 +149,7 @@ class TokenAnswer(Answer):
         return {"id": self.id, "object": kind, "created": self.created, "model": self.request.model}
 
     def whole(self, kind: str, choices: list[dict[str, object]], absent: tuple[str, ...]) -> bytes:
-        """An answer in one piece, with the fields of `absent` null."""
+        """An answer in one piece, in which the fields of `absent` are null."""
         details: dict[str, object] | None = None
         if self.request.details:
             details = {"cached_tokens": None, "created_cache_tokens": None, "multimodal_tokens": None} | self.details()
