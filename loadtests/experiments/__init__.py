@@ -1,1 +1,1 @@
-"""Experiments: each computes figures that this project claims, anew, by one command."""
+"""Experiments. Each computes figures that this project claims; one command computes them anew."""

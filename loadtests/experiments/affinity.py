@@ -51,7 +51,7 @@ ENGINE = replace(ENGINES["llama3-8b-a100"], max_model_len=32_768)
 SERVERS = ("affinity", "no affinity", "cache-aware", "round-robin")
 SEEDS = 3
 WARMUP_S = 90.0
-"""Conversations take 80 s in the mean, so the first 80 s have fewer turns than later ones."""
+"""Conversations take 80 s on average, so the first 80 s have fewer turns than later ones."""
 LOADED = 18.0
 OVERLOADED = 27.0
 TALK_RATES = (170.0, 255.0)
@@ -72,7 +72,7 @@ class Case:
     keys: bool = False
     """Whether requests name their conversation."""
     oracle: bool = False
-    """Whether it is the one gateway that sees the caches."""
+    """Whether the one gateway sees the caches of all engines."""
     trace: bool = False
     """Whether the conversations are a trace, played to engines with a small KV cache."""
 
@@ -196,7 +196,7 @@ def _add_gateways(findings: Findings, lab: Lab, traffic: Synthetic) -> None:
 
 
 def served(of: tuple[Case, Synthetic, int, Options]) -> Result:
-    """Case, traffic, seed and options -> one run. The tenant of a request is its conversation."""
+    """One run of a case, from its traffic, seed and options. The tenant of a request is its conversation."""
     case, traffic, seed, options = of
     policy = _policy()
     hosts = FleetSpec({"default": _engine(case)}).hosts(policy)
@@ -257,7 +257,7 @@ def _less(ours: list[Result], theirs: list[Result]) -> list[float]:
 
 
 def _ttft(run: Result) -> tuple[float, float]:
-    """The median and the p99 of the served requests."""
+    """The median TTFT and the p99 of the served requests."""
     of = run.tiers["default"].ttft
     return of.p50 or 0.0, of.p99 or 0.0
 

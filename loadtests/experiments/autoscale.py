@@ -128,7 +128,7 @@ class Scaled:
 
 
 def autoscale(lab: Lab) -> Findings:
-    """The day, seed by seed, and the optimum."""
+    """Run the day with each seed, and find the optimum."""
     quick = lab.effort.quick
     day_s, seeds = (QUICK_DAY_S, QUICK_SEEDS) if quick else (DAY_S, SEEDS)
     workload = replace(

@@ -63,7 +63,7 @@ class Labels:
 
 
 class Witness(Overheard):
-    """The production controller, with every forecast kept until its request is over."""
+    """The production controller. It keeps every forecast until its request is over."""
 
     def __init__(self, policy: Policy, seed: int, since: float) -> None:
         self._controller = Controller(policy, Random(f"{seed} controller"))
@@ -111,7 +111,7 @@ def witnessed(case: Case) -> Labels:
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """One bin of one kind, by seed: requests, sum of the forecasts, number of misses."""
+    """One bin of one kind of probability, by seed: requests, sum of the forecasts, number of misses."""
 
     requests: tuple[int, ...]
     said: tuple[float, ...]

@@ -37,9 +37,9 @@ OLD, NEW = "v1", "v2"
 SPLIT = ((OLD, 90), (NEW, 10))
 REPLICAS = 9
 RATE = 20.0
-"""Requests per second,"""
+"""Requests per second."""
 BUSY_RATE = 60.0
-"""and the same in the busy case."""
+"""Requests per second in the busy case."""
 REQUESTS = 3000
 LOOK_EVERY = 50
 FAILING = 0.002
@@ -60,7 +60,7 @@ class Case:
 
     @property
     def engine(self) -> Profile:
-        """Its replica."""
+        """The engine of the successor's replica."""
         times = ("step_base_s", "prefill_s_per_token", "decode_s_per_sequence", "kv_s_per_token")
         return replace(DEFAULT, **{name: getattr(DEFAULT, name) * self.slowdown for name in times})
 
@@ -112,7 +112,9 @@ def _times(accused: list[int]) -> list[str]:
 
 
 def first_accused(of: tuple[Case, Synthetic, int]) -> int | None:
-    """Case, traffic and seed -> number of finished requests of the split when its canary was first called worse."""
+    """The number of finished requests of the split when its canary was first called worse, from case, traffic and
+    seed.
+    """
     case, traffic, seed = of
     policy = _policy()
     watch = Watch(policy, case, seed)
@@ -137,7 +139,7 @@ class Watch:
         self._over = 0
 
     def tell(self, told: Told) -> None:
-        """One call of the controller and its answer."""
+        """Handle one call of the controller and its answer."""
         _, _, answer = told
         if isinstance(answer, Raised):
             raise RuntimeError(f"the controller raised {answer.error}")

@@ -245,7 +245,7 @@ class Churn:
             self._act(self._controller.repeats(attempt, self._now))
 
     def _finish(self, attempt: int, end: AttemptOutcome) -> None:
-        """Close an attempt, unless it is closed already."""
+        """Report the end of an attempt to the controller, unless it has ended already."""
         if attempt not in self._open:
             return
         number, _ = self._open.pop(attempt)

@@ -34,7 +34,7 @@ class _Pair:
 
 
 def coordinated_omission(lab: Lab) -> Findings:
-    """Both in turn, against one server."""
+    """Run both loops in turn, against one server."""
     seconds, runs = (QUICK_SECONDS, 1) if lab.effort.quick else (SECONDS, RUNS)
     cores = split_cores()
     options = ["--service", f"{SERVICE_S}", "--stall", f"{STALL_S}", "--every", f"{EVERY_S}"]

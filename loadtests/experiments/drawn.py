@@ -46,7 +46,7 @@ class Times:
     """Share of the slow requests whose duplicate is slow, too: then the request is slow, not the server."""
 
     def draw(self, random: Random) -> float:
-        """One time."""
+        """Draw one time."""
         return self.of(random, random.random() < self.slow)
 
     def of(self, random: Random, slow: bool) -> float:
@@ -96,11 +96,11 @@ class Run:
     """Results of a run, for the requests that arrived after the warm-up."""
 
     ttft_s: list[float]
-    """Sorted."""
+    """TTFT of the requests (s), sorted."""
     duplicates: float
     """Share of requests that were sent twice."""
     won: float
-    """Share of the duplicates that had the token."""
+    """Share of the duplicates that delivered the token."""
     busy: float
     """Share of the time in which the servers were busy; for servers without a queue, mean requests at a time."""
     in_order_s: list[float]
@@ -109,7 +109,7 @@ class Run:
     """p95 of first attempts that the controller had learned, as a mean over looks."""
 
     def quantile(self, q: float) -> float:
-        """Of TTFT, seconds."""
+        """A quantile of TTFT (s)."""
         return rank(self.ttft_s, q)
 
 
@@ -234,7 +234,7 @@ class Servers:
         self._act(self._controller.finish(attempt, finish, self._now))
 
     def _leave(self, attempt: int) -> None:
-        """An attempt leaves its server; the next in the queue is served."""
+        """Remove an attempt from its server, which then serves the next in its queue."""
         queue = self._queues[self._at.pop(attempt)]
         self._request_ids.pop(attempt, None)
         began = self._began.pop(attempt, None)

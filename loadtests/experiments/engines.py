@@ -32,29 +32,29 @@ from loadtests.experiments.lab import Lab
 SEEDS = 5
 LOADS = (0.8, 1.0, 1.5, 2.0)
 HIGHEST_LOAD = 3.0
-"""Objective of the highest tier alone."""
+"""The load at which only the highest tier has a target."""
 WORKLOADS = ("code", "reasoning", "summaries")
 PAIR = ("llama3-8b-a100", "llama3-70b-a100-tp4")
-"""Engines of the other workloads and of three tiers."""
+"""Engines on which the other workloads and three tiers are run."""
 WHO = ("auto", "slots", "zero", "round-robin")
 UNLIKE = (("llama3-8b-a100", 2.0), ("llama3-8b-a100", 4.0), ("llama2-7b-h100", "llama2-7b-a40"))
 """The engine of one replica; and the engine of the other, or the factor by which it is slower."""
 UNLIKE_LOADS = (0.9, 1.5)
 UNLIKE_WHO = ("auto", "zero", "round-robin", "least-requests")
 ANSWERS = 1000
-"""Fewest requests of a cell at its knee, over all seeds;"""
+"""Fewest requests of a cell at its knee, over all seeds."""
 MIN_S, MAX_S = 30.0, 300.0
-"""the seconds of each seed after the first 40 are within these bounds."""
+"""Bounds on the seconds of each seed after its first 40 s."""
 QUICK = (Task(Cell(ENGINES["llama3-70b-a100-tp4"], load=1.5, seconds=20.0), 9.4, (1, 2), WHO, caps=False),)
 
 NAMES = {"auto": "tailgate", CAP: "best static cap in hindsight", "zero": "zero-config", "round-robin": "round robin"}
 
 Key = tuple[str, str, str]
-"""Engine, workload, tiers."""
+"""(engine, workload, tiers)."""
 
 
 def engines(lab: Lab) -> Findings:
-    """Every cell, then tables of each workload."""
+    """Run every cell, then make the tables of each workload."""
     tasks = QUICK if lab.effort.quick else _tasks(lab)
     found = lab.map(find, sorted(tasks, key=lambda task: -task.requests))
     order = {task: place for place, task in enumerate(tasks)}
@@ -282,8 +282,9 @@ def missed(found: Sequence[Found]) -> Grid:
 
 
 def _charts(found: Sequence[Found]) -> list[Chart]:
-    """Charts: goodput over all engines, with the worst and the best as bars; and each engine's, over that of its
-    cap."""
+    """Charts: the goodput over all engines, with the worst and the best as bars, and the goodput of each engine over
+    that of its cap.
+    """
     loads = list(dict.fromkeys(one.task.cell.load for one in found))
     at = {load: [one for one in found if one.task.cell.load == load] for load in loads}
     lines = []

@@ -48,7 +48,7 @@ from loadtests.quantiles import rank
 COLD_S = 40.0
 WARM_UP_S, WARM_LOAD = 60.0, 0.8
 EMPTY_S = 10.0
-"""Seconds without arrivals after the warm-up: the queue empties, and learned facts stay."""
+"""Seconds without arrivals after the warm-up, in which the queue empties. The gateway forgets nothing in that time."""
 AT_ONCE_S = 0.1
 WINDOW_S, WINDOW_ANSWERS = 10.0, 50
 GOOD_AT_KNEE = 0.97
@@ -64,7 +64,7 @@ WORKLOADS: dict[str, tuple[LengthDistribution, LengthDistribution]] = {
     "reasoning": (LENGTHS["azure-conversation-prompt"], Mixture((Part(1.0, 1500.0, 1.0),), most=12_000)),
     "summaries": (Mixture((Part(1.0, 3000.0, 0.5),), most=7000), Mixture((Part(1.0, 80.0, 0.6),), most=400)),
 }
-"""Prompts and answers."""
+"""Lengths of prompts and answers, by workload."""
 CONTEXT = {"reasoning": 16_384}
 """Context (tokens) that a workload needs; other workloads fit every profile, or are cut to fit."""
 MIXES = {"one": {"default": 1.0}, "two": {"premium": 0.3, "free": 0.7}}
@@ -90,7 +90,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Of its engines."""
+        """The names of the cell's engines."""
         return self.profile.name + (f" + {self.second.name}" if self.second else "")
 
     @property
@@ -101,7 +101,7 @@ class Cell:
 
     @property
     def fleet(self) -> FleetSpec:
-        """Its replicas."""
+        """The replicas of the cell."""
         longest = self.max_model_len
         profiles = (self.profile, self.second or self.profile)
         return FleetSpec({name: replace(p, max_model_len=longest) for name, p in zip(REPLICAS, profiles, strict=True)})
@@ -229,7 +229,7 @@ def parts(records: Iterable[Record]) -> tuple[list[Record], list[Record]]:
 
 
 def is_good(record: Record) -> bool:
-    """Good: in time, and not cut short."""
+    """Whether a request is good: in time, and not cut short."""
     return record.good and not record.degraded
 
 
@@ -312,7 +312,7 @@ class Figures:
     calibration: float
     """Expected calibration error of P(breach) over served requests, as in the gateway's own metrics."""
     in_vain: float
-    """The same of P(refused after waiting), over requests that waited."""
+    """Expected calibration error of P(refused after waiting), over requests that waited."""
 
 
 def figures(cell: Cell, records: Sequence[Record]) -> Figures:
@@ -401,7 +401,7 @@ def _line(who: str, of: Figures) -> str:
 
 
 def main() -> None:
-    """Prints a table for each combination asked for."""
+    """Print a table for each combination of the options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--profile", nargs="+", default=["llama3-70b-a100-tp4"], choices=ENGINES)
     parser.add_argument("--load", nargs="+", type=float, default=[1.5], help="multiples of the knee")

@@ -21,7 +21,7 @@ FEW = 2
 NEAR = (1.4, 1.2)
 FIRST_WAIT = 0.5
 AS_GOOD_AS_ALL = 0.9995
-"""More candidates would gain nothing."""
+"""Goodput at which the search stops: more candidates would gain nothing."""
 BOUND_SEEDS = 2
 
 
@@ -38,7 +38,7 @@ class Task:
 
     @property
     def seconds(self) -> float:
-        """Of arrivals."""
+        """Seconds of arrivals."""
         return COLD_S + self.cell.seconds
 
     @property
@@ -77,7 +77,7 @@ def knee_of(cell: Cell) -> float:
 
 
 def find(task: Task) -> Found:
-    """Runs everything."""
+    """Run every contender of a cell."""
     ran = {who: _ran(task, {seed: _run(task, who, seed) for seed in task.seeds}) for who in task.who}
     cap = ""
     if task.caps:

@@ -28,7 +28,7 @@ BOUNDS_S = {"the p99 of a call": TIMES.quantile(0.99), "100 ms": 0.1}
 
 
 def fan_out(lab: Lab) -> Findings:
-    """Every width, both arms, both bounds."""
+    """Run both arms, and judge every width by both bounds."""
     findings = Findings(lab.seeds)
     requests = REQUESTS // 2 if lab.effort.quick else REQUESTS
     findings.how = f"{len(lab.seeds)} seeds of {requests - WARMUP:,} calls at {RATE:g}/s each."

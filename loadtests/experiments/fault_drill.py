@@ -48,7 +48,9 @@ HARMS = (
 HOUR_S, QUICK_HOUR_S = 3600.0, 300.0
 STAGE_S, SETTLED_S = 30, 15
 MIN_ALIVE = 4
-"""With fewer, the load is more than three times their capacity, which the overload sweep covers."""
+"""Fewest replicas that stay alive. With fewer, the load is more than three times their capacity, which the overload
+sweep covers.
+"""
 
 
 class Counted:
@@ -75,9 +77,9 @@ class Drilled:
     """Good requests by the second in which they arrived."""
     finished: int
     ejections: dict[str, dict[str, int]]
-    """By replica and reason."""
+    """Number of ejections, by replica and reason."""
     p99_ttft_s: float
-    """Of tier 0, which waits for no other tier: elsewhere the queue dominates."""
+    """p99 TTFT of tier 0, which waits for no other tier. In other tiers the queue dominates."""
 
 
 Run = tuple[Policy, Synthetic, int, tuple[Fault, ...], float, float]
@@ -85,7 +87,7 @@ Run = tuple[Policy, Synthetic, int, tuple[Fault, ...], float, float]
 
 
 def fault_drill(lab: Lab) -> Findings:
-    """The drill, the quiet hour, and the fleet that dies."""
+    """Run the drill, the hour without faults, and the fleet that dies."""
     findings = Findings(lab.seeds)
     policy = _fleet(lab.policy())
     one_x = lab.one_x("main") * REPLICAS / 4
@@ -153,7 +155,7 @@ def _per_second(name: str, seconds: list[float], of: Sequence[Sequence[int]], *,
     return Line(name, seconds, [fmean(sent[int(at) + BEFORE_S] for sent in of) for at in seconds], bold=bold)
 
 
-# ---- nothing at all
+# ---- an hour without faults
 
 
 def _quiet(lab: Lab, policy: Policy, rate: float, seconds: float, findings: Findings) -> None:

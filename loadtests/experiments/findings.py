@@ -38,7 +38,7 @@ def line(
 
 
 def written(value: Interval | None, digits: int = 3) -> str:
-    """`0.970 (0.966 to 0.974)`."""
+    """A figure with its interval, such as `0.970 (0.966 to 0.974)`."""
     if value is None:
         return ""
     text = f"{value.value:.{digits}f}"

@@ -26,7 +26,7 @@ REQUESTS_PER_S = 3000.0
 CHUNKS_PER_S = 20000.0
 TOKENS = 128
 ROOM = 1.15
-"""More chunks than wanted, since not all streams are open in the first and the last seconds."""
+"""Factor on the wanted chunks, since not all streams are open in the first and the last seconds."""
 STREAMS = 3000
 SLOW_INTERVAL_S, SLOW_TOKENS = 0.5, 40
 """Rate of streams that last 20 s, so that enough of them are under way at once."""
@@ -36,7 +36,7 @@ RUNS = 3
 
 
 def generator(lab: Lab) -> Findings:
-    """Six loads in turn, several times."""
+    """Run six loads in turn, several times."""
     seconds, runs = (QUICK_SECONDS, 1) if lab.effort.quick else (SECONDS, RUNS)
     cores, neighbours = split_cores(), Neighbours()
     found: dict[str, list[dict[str, Any]]] = {}
@@ -59,7 +59,7 @@ def generator(lab: Lab) -> Findings:
 
 
 def _empty(seconds: float, seed: int, cores: frozenset[int] | None) -> float:
-    """Lateness of the clock alone."""
+    """Measure the lateness of the clock alone."""
     command = [
         sys.executable,
         "-m",
@@ -74,7 +74,7 @@ def _empty(seconds: float, seed: int, cores: frozenset[int] | None) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The traffic, at so many requests a second."""
+    """The traffic of one load, and its requests per second."""
 
     name: str
     workload: str

@@ -70,7 +70,7 @@ def hold_depth(lab: Lab) -> Findings:
 
 
 def learned_slots(of: tuple[Policy, Synthetic, int]) -> float:
-    """Policy, workload and seed -> slots per replica that the controller gives 60 s after its start."""
+    """Slots per replica that the controller gives 60 s after its start, from policy, workload and seed."""
     policy, workload, seed = of
     controller = Controller(policy, Random(f"{seed} controller"))
     options = Options(duration_s=LEARNED_AT_S + 1.0)

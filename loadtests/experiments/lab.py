@@ -48,7 +48,7 @@ class Optimum:
     """The results of the optimum on one seed's arrivals, as shares of the weight that arrived after the warm-up."""
 
     constrained: float
-    """The constrained program."""
+    """The result of the constrained program."""
     free: float
     """The optimum that may drop long requests and whole tiers."""
     replays: dict[str, float]
@@ -57,7 +57,7 @@ class Optimum:
 
 @dataclass(slots=True)
 class Lab:
-    """Runs things; `tell` is called with progress; `jobs` processes do the work."""
+    """Runs the parts of an experiment in `jobs` processes; `tell` is called with progress."""
 
     effort: Effort
     jobs: int = 1
@@ -72,7 +72,7 @@ class Lab:
 
     @property
     def options(self) -> Options:
-        """How long a run is."""
+        """The options that set the length of a run."""
         return Options(duration_s=self.effort.warmup_s + self.effort.seconds, warmup_s=self.effort.warmup_s)
 
     def policy(self) -> Policy:
@@ -98,13 +98,13 @@ class Lab:
         return capacity(longer, policy, seeds=(1, 2, 3), precision=0.02 if self.effort.quick else 0.005)
 
     def compare(self, candidates: Sequence[Contender], workload: Workload) -> dict[str, list[Result]]:
-        """Every candidate with every seed, by name."""
+        """Run every candidate with every seed. Results are by the name of the candidate."""
         comparison = Comparison(tuple(candidates), workload, self.seeds, self.options)
         found = comparison.run_all(self.jobs, lambda result: self.tell(f"{result.policy}, seed {result.seed}"))
         return {candidate.name: runs for candidate, runs in zip(candidates, found, strict=True)}
 
     def optima(self, policy: Policy, workload: Synthetic) -> list[Optimum]:
-        """The optimum of every seed."""
+        """Find the optimum of every seed."""
         return self.map(optimum, [(policy, workload, seed, self.options) for seed in self.seeds])
 
     def map(self, function: Callable[[A], T], arguments: Sequence[A]) -> list[T]:
@@ -144,24 +144,24 @@ def against(text: str, policy: Policy) -> Contender:
 
 
 def with_slots(policy: Policy, slots: int | None) -> Policy:
-    """The same with this many slots on each replica; None learns them."""
+    """A policy with this many slots on each replica; None learns them."""
     return replace(policy, pools={name: replace(pool, slots=slots) for name, pool in policy.pools.items()})
 
 
 def without_admission(policy: Policy) -> Policy:
-    """The same with admission off: slots, tiers and deadlines stay."""
+    """A policy with admission off: slots, tiers and deadlines stay."""
     off = AdmissionSpec(AdmissionMode.OFF, exploration=0.0)
     return replace(policy, tiers={name: replace(tier, admission=off) for name, tier in policy.tiers.items()})
 
 
 def servers(policy: Policy) -> list[Contender]:
-    """Servers for the requests that the optimum accepts. No one is best for all traffic, so the best is taken."""
+    """Servers for the requests that the optimum accepts. No server is best for all traffic, so the best is taken."""
     tiered = against("static-cap-tiers:slots=64,wait=0.8", policy)
     return [ours(policy), ours(without_admission(policy), "slots and tiers alone"), tiered]
 
 
 def optimum(of: tuple[Policy, Synthetic, int, Options]) -> Optimum:
-    """Policy, workload, seed and options -> results of the optimum."""
+    """Results of the optimum, from policy, workload, seed and options."""
     policy, workload, seed, options = of
     arrivals = list(workload.arrivals(seed))
     constrained, free = bound(arrivals, policy), bound(arrivals, policy, constrained=False)

@@ -49,7 +49,7 @@ ROUND_ROBIN = "round-robin"
 
 @dataclass(frozen=True, slots=True)
 class _Times:
-    """Real seconds."""
+    """Durations in real seconds."""
 
     warmup_s: float
     seconds: float
@@ -65,7 +65,7 @@ class _Plan:
 
     policy: Policy
     arrivals: list[Arrival]
-    """In virtual time."""
+    """The arrivals, in virtual time."""
     times: _Times
     load: Load
     weights: dict[str, float]
@@ -125,7 +125,7 @@ class _Optimum:
     weighted: float
     """Counted requests that the optimum accepts, over all counted requests."""
     ceiling: float
-    """The same, if answers may be decoded after the last request: an upper bound for everybody."""
+    """The optimum if answers may be decoded after the last request: an upper bound for every candidate."""
     tiers: dict[str, float]
 
 

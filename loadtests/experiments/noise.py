@@ -30,7 +30,7 @@ QUICK_RATE_PER_S = 8.0
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One cell at one rate, under one noise."""
+    """One cell at one rate, with one strength of noise."""
 
     cell: Cell
     rate_per_s: float

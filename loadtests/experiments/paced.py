@@ -19,7 +19,7 @@ from loadtests.experiments.served import serve
 
 KINDS = 100
 STRIDE = 37
-"""Coprime to KINDS, so that neighbours differ."""
+"""Step from the time of one request to that of the next: coprime to KINDS, so that neighbours differ."""
 TTFT_S = (0.200, 0.400)
 ITL_S = (0.020, 0.030)
 TOKENS = 16
@@ -34,20 +34,20 @@ def times(n: int) -> tuple[float, float]:
 
 
 class Target:
-    """State that connections share."""
+    """State that all connections share."""
 
     def __init__(self, tokens: int) -> None:
         self.tokens = tokens
         self._count = 0
 
     def next(self) -> tuple[float, float]:
-        """Times of the next request."""
+        """TTFT and ITL of the next request."""
         self._count += 1
         return times(self._count - 1)
 
 
 class Connection(asyncio.Protocol):
-    """Keep-alive, one request at a time."""
+    """One connection with keep-alive, one request at a time."""
 
     def __init__(self, of: Target) -> None:
         self._of = of
@@ -60,11 +60,11 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """Read on."""
+        """Feed the parser."""
         self._parser.feed_data(data)
 
     def on_body(self, data: bytes) -> None:
-        """Collect."""
+        """Collect the body."""
         self._body += data
 
     def on_message_complete(self) -> None:

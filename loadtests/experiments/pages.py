@@ -12,7 +12,7 @@ from loadtests.experiments.verdicts import Judged, judged, measured
 
 
 def write_page(name: str, about: str, findings: Findings, effort: Effort, folder: Path, took_s: float) -> Path:
-    """`folder/NAME.md` with its pictures beside it. `took_s`: seconds that the experiment took."""
+    """Write `folder/NAME.md` with its pictures beside it. `took_s`: seconds that the experiment took."""
     title, _, rest = about.partition("\n")
     parts = [
         f"# {name}",

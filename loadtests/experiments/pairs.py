@@ -40,13 +40,14 @@ class Pair:
         return off(*self.values(figure))
 
     def values(self, figure: str) -> tuple[float, float]:
-        """Live and simulated."""
+        """The figure, live and simulated."""
         live = [self._together] if figure == "p99" else self.live
         return fmean(_at(run, figure) for run in live), fmean(self._said(figure))
 
     def over_seeds(self, figure: str) -> tuple[float, float]:
-        """The range of nine seeds in ten; for the p99, of nine in ten sets of seeds. With ten seeds, their minimum and
-        maximum."""
+        """The range of the figure in nine of ten seeds; for the p99, in nine of ten sets of seeds. With ten seeds, it
+        goes from their minimum to their maximum.
+        """
         said = sorted(self._said(figure))
         return rank(said, 0.05), rank(said, 0.95)
 
@@ -78,7 +79,7 @@ class Pair:
 
     @cached_property
     def _together(self) -> list[float]:
-        """All live runs."""
+        """TTFT of all live runs together, sorted."""
         return sorted(chain(*self.live))
 
     @cached_property

@@ -66,7 +66,7 @@ class Kept:
 
 
 def look(task: Task) -> Kept:
-    """Runs one cell."""
+    """Run one cell."""
     cell = task.cell
     runs = [run(cell, "auto", (seed,), task.rate_per_s, COLD_S + cell.seconds) for seed in task.seeds]
     together = [record for records in runs for record in records]
@@ -81,7 +81,7 @@ def _is_late(record: Record) -> bool:
 
 
 def promises(lab: Lab) -> Findings:
-    """All cells."""
+    """Run all cells."""
     tasks = _tasks(lab)
     found = lab.map(look, tasks)
     findings = Findings(tasks[0].seeds)

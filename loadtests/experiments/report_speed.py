@@ -64,7 +64,7 @@ def report_speed(lab: Lab) -> Findings:
 
 
 def _seconds(folder: Path, png: str) -> float:
-    """The whole command. Raises Failed."""
+    """Run the whole command. Raises Failed."""
     command = [sys.executable, "-m", "loadtests", "report", f"{folder}", "--policy", f"{SETUP / 'policy.yaml'}", png]
     began = perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)

@@ -32,12 +32,12 @@ SLOW_AT, WELL_AT, SECONDS = 40, 60, 180
 BEFORE_S = 20
 WINDOW_S = 5
 UNSEEN_S = 10
-"""The last seconds are left out: no requests follow them."""
+"""Last seconds of arrivals that are left out, since no requests follow them."""
 WHOLE, ABLATED = "ours", "no admission, no budgets"
 
 
 def retry_storm(lab: Lab) -> Findings:
-    """Every arm, every seed."""
+    """Run every arm with every seed."""
     findings = Findings(lab.seeds)
     findings.how = f"{len(lab.seeds)} seeds of {SECONDS} s, the replica slow from {SLOW_AT} s to {WELL_AT} s."
     workload = replace(
@@ -81,7 +81,7 @@ def back_after_s(run: Timeline) -> float:
 
 
 def _after(runs: list[Timeline]) -> Interval:
-    """The ten seconds that begin 10 s after the recovery."""
+    """Goodput of the ten seconds that begin 10 s after the recovery, over that before the slowdown."""
     return mean([to_before(run, WELL_AT + 10, WELL_AT + 20) for run in runs])
 
 

@@ -47,7 +47,9 @@ R = TypeVar("R", bound=Replica)
 
 
 class _Frozen:
-    """Fewest requests in flight at the last look; a look every `period_s`. Ties are broken at random."""
+    """Picks the replica with the fewest requests in flight at the last look; a look comes every `period_s`. Ties are
+    broken at random.
+    """
 
     def __init__(self, period_s: float) -> None:
         self.now = 0.0
@@ -65,7 +67,7 @@ class _Frozen:
 
 
 class Snapshots(Balancer):
-    """Least requests on counts looked at every `period_s`."""
+    """A balancer to the fewest requests, whose counts are read only every `period_s`."""
 
     def __init__(self, policy: Policy, period_s: float, random: Random) -> None:
         super().__init__(policy, routing.ROUTERS["least-requests"], random)
@@ -102,7 +104,7 @@ NAMES = (*ROUTERS, ONE_QUEUE)
 
 
 def routing_staleness(lab: Lab) -> Findings:
-    """Both workloads, every router, every load."""
+    """Run both workloads with every router at every load."""
     findings = Findings(lab.seeds)
     for name, prefix in (("code", ""), ("main", "main_")):
         _sweep(lab, name, prefix, findings)

@@ -30,13 +30,13 @@ class Watched(Gateways):
 
     @property
     def busiest(self) -> float:
-        """Requests at the busiest replica, in the mean over time, as a multiple of those at the mean replica."""
+        """Mean number of requests at the busiest replica, over that at the mean replica."""
         means = [sum(found) / len(found) for found in self._found.values()]
         return max(means) * len(means) / sum(means)
 
 
 def shared(of: tuple[Policy, FleetSpec, Synthetic, int, Options]) -> tuple[Result, float]:
-    """Policy, fleet, traffic, seed and options -> one run, and the load of its busiest replica over the mean."""
+    """One run, and the load of its busiest replica over the mean; from policy, fleet, traffic, seed and options."""
     policy, fleet, traffic, seed, options = of
     decider = Watched(Controller(policy, Random(f"{seed} controller")), options.warmup_s)
     return played(decider, policy, fleet.hosts(policy), traffic.arrivals(seed), seed, options), decider.busiest

@@ -85,7 +85,7 @@ MAX_AGAIN = 3
 """Spare runs of a test, to replace those that are left out."""
 CHANCES = 100
 ALONE, QUICK_ALONE = 300, 20
-"""Requests, one after the other, that measure the spread of the ways."""
+"""Number of requests, sent one after the other, that measure the spread of the ways."""
 BESIDE, QUICK_BESIDE = 1.0, 0.1
 """Part of a scenario's time in which its traffic measures the ways beside other streams."""
 TOLD = {True: "yes", False: "no", None: "too few"}
@@ -103,7 +103,7 @@ class Live:
 
     @property
     def played(self) -> int:
-        """All of them."""
+        """Number of live runs, kept and left out."""
         return len(self.kept) + self.late + len(self.broken)
 
 
@@ -121,7 +121,7 @@ class Test:
 
     @cached_property
     def whole(self) -> Pair:
-        """All tiers together."""
+        """The pair of all tiers together."""
         return whole(self.name, *self._ttft_s)
 
     @cached_property
@@ -160,7 +160,7 @@ class Test:
 
 
 def simulated_live(lab: Lab) -> Findings:
-    """Every scenario that both can run."""
+    """Run every scenario that can be played live and simulated."""
     quick = lab.effort.quick
     seeds = range(1, SEEDS * len(lab.seeds) + 1)
     findings = Findings(tuple(seeds))
@@ -217,7 +217,7 @@ def simulated_live(lab: Lab) -> Findings:
 
 
 def _scenario(name: str) -> ScenarioFile:
-    """The scenario with the parts that both can run: our own gateway in front of the replicas."""
+    """The part of a scenario that can be played live and simulated: our own gateway in front of the replicas."""
     of = load_scenario(name)
     ours = [one for one in of.contenders if one.kind == OURS]
     return of.model_copy(update={"contenders": ours, "lasts": of.lasts * LONGER.get(name, 1.0)})

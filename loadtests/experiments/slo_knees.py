@@ -28,7 +28,7 @@ OBJECTIVES = {
 
 
 def slo_knees(lab: Lab) -> Findings:
-    """Both workloads, both objectives."""
+    """Run both workloads, and judge them by both objectives."""
     findings = Findings(lab.seeds)
     loads = QUICK_LOADS if lab.effort.quick else LOADS
     for name in ("main", "code"):

@@ -28,7 +28,7 @@ def answered_at(came_s: float, service_s: float, stall_s: float, every_s: float)
 
 
 class Connection(asyncio.Protocol):
-    """Keep-alive, one request at a time."""
+    """One connection with keep-alive, one request at a time."""
 
     def __init__(self, options: argparse.Namespace, began: float) -> None:
         self._options = options
@@ -41,7 +41,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """Read on."""
+        """Feed the parser."""
         self._parser.feed_data(data)
 
     def on_message_complete(self) -> None:

@@ -39,7 +39,7 @@ POLICIES = {"before": "stragglers-before.yaml", "after": "stragglers.yaml"}
 
 
 def stragglers_live(lab: Lab) -> Findings:
-    """One run before, one after."""
+    """One run without the countermeasures, one with them."""
     seconds = QUICK_SECONDS if lab.effort.quick else SECONDS
     runs = {name: run(name, None, _load(file, seconds), lab.tell) for name, file in POLICIES.items()}
     findings = Findings((SEED,))

@@ -18,7 +18,7 @@ class Side(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A limit for a figure. `low_above`: the low end of the interval must lie above this, too."""
+    """A limit for a figure. The low end of the interval must lie above `low_above`, too, if that is given."""
 
     side: Side
     limit: float
@@ -38,12 +38,12 @@ class Target:
 
 
 def at_least(limit: float, aim: float | None = None, low_above: float | None = None) -> Target:
-    """A target from below."""
+    """A target that the figure must reach or exceed."""
     return Target(Side.AT_LEAST, limit, aim, low_above)
 
 
 def at_most(limit: float, aim: float | None = None) -> Target:
-    """A target from above."""
+    """A target that the figure must not exceed."""
     return Target(Side.AT_MOST, limit, aim)
 
 

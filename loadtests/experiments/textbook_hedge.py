@@ -27,7 +27,7 @@ FREE = Hedge(budget=0.2, holdout=0.0)
 
 
 def textbook_hedge(lab: Lab) -> Findings:
-    """All sweeps, over seeds."""
+    """Run all sweeps with all seeds."""
     findings = Findings(lab.seeds)
     requests = REQUESTS // 5 if lab.effort.quick else REQUESTS
     findings.how = f"{len(lab.seeds)} seeds of {requests:,} requests at {RATE:g}/s each."

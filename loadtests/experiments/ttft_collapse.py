@@ -68,7 +68,7 @@ def ttft_collapse(lab: Lab) -> Findings:
 
 
 def _one_objective(policy: Policy) -> Policy:
-    """All tiers alike, with one TTFT objective."""
+    """The policy with all tiers alike: one priority, and one TTFT objective."""
     alike = {
         name: replace(
             tier,

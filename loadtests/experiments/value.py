@@ -85,17 +85,17 @@ class Ran:
     """Shares (0-1) of each seed, and acceptance by length over all seeds."""
 
     weighted: list[float]
-    """Good by `WEIGHTS`."""
+    """Goodput weighted by `WEIGHTS`."""
     good: dict[str, list[float]]
-    """By tier."""
+    """Share of good requests, by tier."""
     tokens: list[float]
     """Prompt tokens of good requests."""
     lengths: dict[int, tuple[int, float]]
-    """By power of two: requests, and the share that was answered."""
+    """Number of requests and the share that was answered, by length of prompt in powers of two."""
 
 
 def look(task: Task) -> Ran:
-    """Runs one cell."""
+    """Run one cell."""
     runs = []
     for seed in task.seeds:
         _, steady = parts(run(task.cell, "auto", (seed,), task.rate_per_s, COLD_S + task.cell.seconds))
@@ -130,7 +130,7 @@ def _share(records: Sequence[Record], worth: Callable[[Record], float] = _one) -
 
 
 def value(lab: Lab) -> Findings:
-    """All cells."""
+    """Run all cells."""
     tasks = _tasks(lab)
     found = dict(zip(tasks, lab.map(look, tasks), strict=True))
     findings = Findings(tasks[0].seeds)
@@ -157,7 +157,7 @@ def value(lab: Lab) -> Findings:
 
 
 Key = tuple[str, float, str]
-"""Engine, load, variant."""
+"""(engine, load, variant)."""
 
 
 def _key(task: Task) -> Key:
@@ -182,7 +182,7 @@ def _tasks(lab: Lab) -> list[Task]:
 
 
 def behind(ran: Ran) -> float:
-    """How far the acceptance of the least accepted length is below its tier's."""
+    """The acceptance of a tier less that of its least accepted length."""
     total = sum(count for count, _ in ran.lengths.values())
     accepted = sum(count * share for count, share in ran.lengths.values()) / total
     return accepted - min(share for count, share in ran.lengths.values() if count >= ENOUGH)

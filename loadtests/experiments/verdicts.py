@@ -17,7 +17,7 @@ Judged = TypedDict(
 
 
 def judged(name: str, findings: Findings, *, quick: bool = False) -> dict[str, Judged]:
-    """Every figure with its target and whether it is met; Both are None without a target.
+    """Every figure, with its target and whether it is met; both are None if the figure has no target.
 
     A target without a figure is not met, and its value is None; a quick run may leave some out.
     """
@@ -44,7 +44,7 @@ def measured(value: float | None) -> str:
 
 
 def as_json(name: str, findings: Findings, effort: Effort) -> dict[str, object]:
-    """One experiment as one document."""
+    """The findings of one experiment as one document."""
     return {
         "name": name,
         "figures": plain(judged(name, findings, quick=effort.quick)),
@@ -58,7 +58,7 @@ def as_json(name: str, findings: Findings, effort: Effort) -> dict[str, object]:
 
 
 def plain(value: object) -> object:
-    """The same for JSON: dataclasses become objects, infinity becomes null."""
+    """A value as JSON: dataclasses become objects, infinity becomes null."""
     if is_dataclass(value) and not isinstance(value, type):
         return plain(asdict(value))
     if isinstance(value, dict):
