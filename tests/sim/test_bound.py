@@ -78,6 +78,28 @@ def test_answers_take_the_part_of_a_step_that_a_slot_has() -> None:
     assert found.ceiling == pytest.approx(1.0)
 
 
+def test_answers_that_keep_their_tpot_share_a_step_with_few() -> None:
+    # A step takes 0.1 s and 10 ms for each of its sequences: 0.2 s allow ten, of which each bears 20 ms.
+    profile = Profile("tpot", 100_000, 1000, 50_000, 1_000_000, 0.1, 0.0, 0.01, 0.0)
+    slo = Slo(ttft=(Objective(0.99, 50.0),), tpot=(Objective(0.99, 0.2),))
+    arrivals = [arrival(0.0, 10, 101) for _ in range(10)]
+    found = solved(arrivals, policy(Tier("default", slo=slo)), profile, horizon_s=15.0)
+    assert found.goodput == pytest.approx(0.75)
+    assert found.ceiling == pytest.approx(1.0)
+    free = solved(arrivals, policy(tier(ttft_s=50.0)), profile, horizon_s=15.0)
+    assert free.goodput == pytest.approx(1.0)
+
+
+def test_an_answer_within_its_tpot_bears_more_of_a_step_the_longer_its_prompt() -> None:
+    of = costs(
+        policy(), FleetSpec({"p": replace(DEFAULT, step_base_s=0.1, decode_s_per_sequence=0.01, kv_s_per_token=1e-4)})
+    )
+    rules = policy(Tier("default", slo=Slo(tpot=(Objective(0.99, 0.2),))))
+    job = job_of(arrival(0.0, 100, 4), rules)
+    assert of.decode_in_time(job) == pytest.approx(3 * (0.01 + (0.01 + 0.01) * 0.1 / 0.1) + 1e-4 * 303)
+    assert of.decode_in_time(job_of(arrival(0.0, 100, 4), policy())) == pytest.approx(3 * 0.01 + 1e-4 * 303)
+
+
 def test_the_context_that_an_answer_reads_is_paid_for() -> None:
     job = job_of(arrival(0.0, 100, 4), policy())
     of = costs(
@@ -176,18 +198,24 @@ def made(rate_per_s: float, seconds: float = 60.0) -> Synthetic:
     return Synthetic(rate_per_s, seconds, shares, cv=1.5)
 
 
+TPOT = policy(
+    Tier("a", 0, slo=Slo(ttft=(Objective(0.99, 1.0),), tpot=(Objective(0.99, 0.04),)), weight=4.0),
+    Tier("b", 1, slo=Slo(ttft=(Objective(0.99, 4.0),), tpot=(Objective(0.99, 0.08),))),
+    replicas=2,
+)
 TWO = policy(tier("a", 0, ttft_s=1.0, weight=4.0), tier("b", 1, ttft_s=4.0), replicas=2)
 
 
+@pytest.mark.parametrize("rules", [TWO, TPOT], ids=["ttft", "ttft and tpot"])
 @pytest.mark.parametrize("rate_per_s", [15.0, 40.0])
 @pytest.mark.parametrize("name", ["least-requests", "static-cap", "static-cap-tiers"])
-def test_no_policy_beats_the_bound(name: str, rate_per_s: float) -> None:
+def test_no_policy_beats_the_bound(name: str, rate_per_s: float, rules: Policy) -> None:
     arrivals = list(made(rate_per_s).arrivals(1))
-    free = bound(arrivals, TWO, constrained=False)
-    setup = baselines.setup(name, TWO)
+    free = bound(arrivals, rules, constrained=False)
+    setup = baselines.setup(name, rules)
     result = simulate(setup.policy, arrivals, decider=setup.decider(setup.policy, Random(1)))
     assert 0 < result.weighted <= free.ceiling
-    assert bound(arrivals, TWO).weighted <= free.weighted + 1e-9
+    assert bound(arrivals, rules).weighted <= free.weighted + 1e-9
 
 
 def test_requests_of_the_optimum_are_nearly_all_good_in_the_simulator() -> None:

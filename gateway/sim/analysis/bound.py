@@ -8,13 +8,18 @@ its prompt in time bin b:
                 y_ib <= overlap of bin b and [arrival_i, deadline_i]        by one replica at a time,
                 sum_i y_ib <= E bin_s               on the E replicas there are,
                 sum_i (prefill_i + decode_i) x_i <= E horizon_s
+                sum_i (prefill_i + in_time_i) x_i <= E horizon_s
 
 with prefill_i = A1 p_i and decode_i = (o_i - 1) (A2 + A0 / max_num_seqs) + A3 (tokens of context its steps read).
 A0..A3 are the base, prefill, decode and KV costs of a step (`sim.run.profiles`). p_i and o_i are the tokens of prompt
-and answer.
+and answer. in_time_i is the cost of an answer within its TPOT bound T_i. It shares A0 in another way, so it has its
+own row:
+
+    in_time_i = (o_i - 1) (A2 + (A2 + A3 p_i) A0 / (T_i - A0)) + A3 (tokens of context its steps read)
 
 No policy can beat this program. Each of its costs is a part of the engine model's cost, and none is counted twice: a
-step with n decodes takes A0 once, and n <= max_num_seqs. Half-computed prompts, steps that are not full, preemptions,
+step with n decodes takes A0 once, and n <= max_num_seqs. If the steps of an answer take at most T_i in the mean, few
+sequences share their A0 (`FleetCosts.decode_in_time`). Half-computed prompts, steps that are not full, preemptions,
 waits within a step, and missed answers cost nothing. Work may be split, moved and interrupted freely, and requests may
 be accepted in part. Requests that cannot be good even alone are left out. The program leaves out one thing: decoding
 after the last arrival of requests that began earlier. Each replica has at most max_num_seqs of these, and none begins
@@ -168,19 +173,21 @@ class _Fluid:
         self.last_s = horizon_s
         """The latest time at which the prompt of a counted request can be computed."""
         bins: defaultdict[int, list[tuple[int, float]]] = defaultdict(list)
-        work = []
+        work, in_time = [], []
         for i, job in enumerate(jobs):
             deadline = job.deadline(costs)
             if deadline is None:
                 continue
             x = self.shares[i] = self.program.variable(1.0, worth[i])
             work.append((x, costs.prefill(job) + costs.decode(job)))
+            in_time.append((x, costs.prefill(job) + costs.decode_in_time(job)))
             if costs.prefill(job) and deadline < math.inf:
                 self.last_s = max(self.last_s, deadline)
                 self._spread(x, job, deadline, bins)
         for terms in bins.values():
             self.program.at_most(terms, costs.replicas * bin_s)
         self.work = self.program.at_most(work, costs.replicas * horizon_s)
+        self.in_time = self.program.at_most(in_time, costs.replicas * horizon_s)
 
     def _spread(self, x: int, job: Job, deadline: float, bins: defaultdict[int, list[tuple[int, float]]]) -> None:
         """Add variables for the time spent on a prompt in each bin until its deadline."""
@@ -233,9 +240,11 @@ class _Fluid:
         x = [solution.variables[self.shares[i]] if i in self.shares else 0.0 for i in range(len(self.jobs))]
         accepted = tuple(min(max(share, 0.0), 1.0) for share in x)
         weighted = solution.value / self.offered
+        later = solution.prices[self.work] * self._later_s(self.costs.decode)
+        later += solution.prices[self.in_time] * self._later_s(self.costs.decode_in_time)
         return Bound(
             weighted=weighted,
-            ceiling=min(1.0, weighted + solution.prices[self.work] * self._later_s() / self.offered),
+            ceiling=min(1.0, weighted + later / self.offered),
             goodput=sum(accepted) / len(accepted),
             token_weighted=_share_of(self.jobs, accepted, lambda job: job.prompt + job.answer),
             tiers={name: self._of_tier(name, accepted) for name in dict.fromkeys(job.tier.name for job in self.jobs)},
@@ -245,9 +254,9 @@ class _Fluid:
     def _of_tier(self, name: str, accepted: Sequence[float]) -> float:
         return _share_of(self.jobs, accepted, lambda job: job.tier.name == name)
 
-    def _later_s(self) -> float:
-        """Upper bound on the engines' time that a policy can use after the horizon."""
-        longest = nlargest(self.costs.slots, (self.costs.decode(self.jobs[i]) for i in self.shares))
+    def _later_s(self, decode: Callable[[Job], float]) -> float:
+        """Upper bound on the engines' time after the horizon that a policy can use. `decode`: cost of an answer."""
+        longest = nlargest(self.costs.slots, (decode(self.jobs[i]) for i in self.shares))
         return self.costs.replicas * (self.last_s - self.horizon_s) + sum(longest)
 
 

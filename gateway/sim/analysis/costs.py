@@ -41,6 +41,20 @@ class FleetCosts:
         read = steps * job.prompt + steps * (steps - 1) / 2
         return steps * (self.decode_s + self.slot_s) + self.kv_s * read
 
+    def decode_in_time(self, job: Job) -> float:
+        """Lower bound on the engines' time for the answer if it keeps its TPOT: such steps are small.
+
+        Each step's base cost is shared in proportion to what its sequences cost. A sequence that costs s in a step of
+        length t bears s t / (t - base). That is convex in t, and the mean of t is at most the bound.
+        """
+        steps = max(0, job.answer - 1)
+        read = steps * job.prompt + steps * (steps - 1) / 2
+        alone_s = steps * self.decode_s + self.kv_s * read
+        bound_s = job.tpot_bound_s
+        if bound_s <= self.base_s:
+            return math.inf if steps else 0.0
+        return alone_s + self.base_s * steps * (self.decode_s + self.kv_s * job.prompt) / (bound_s - self.base_s)
+
     def ttft(self, job: Job) -> float:
         """Least TTFT on an idle replica."""
         return self.prefill(job) + self.base_s * math.ceil(job.prompt / self.chunk_tokens)
@@ -64,6 +78,11 @@ class Job:
     answer: int
     stream: bool
 
+    @property
+    def tpot_bound_s(self) -> float:
+        """Bound on its TPOT, inf without one."""
+        return self.tier.slo.tpot_bound_s if self.stream else math.inf
+
     def deadline(self, costs: FleetCosts) -> float | None:
         """Latest time at which its prompt must be computed; None if it cannot be good even alone."""
         slo, timeouts = self.tier.slo, self.tier.timeouts
@@ -71,7 +90,7 @@ class Job:
         ttft_s = slo.ttft_bound_s if self.stream else math.inf
         if costs.ttft(self) > ttft_s or costs.e2e(self) > e2e_s:
             return None
-        if self.stream and self.answer > 1 and costs.tpot(self) > slo.tpot_bound_s:
+        if self.answer > 1 and costs.tpot(self) > self.tpot_bound_s:
             return None
         return self.at + min(ttft_s, e2e_s - max(0, self.answer - 1) * costs.tpot(self))
 
@@ -83,15 +102,16 @@ def costs(policy: Policy, fleet: FleetSpec) -> FleetCosts:
     profiles = [fleet.profile(pool.name, replica.name) for pool in policy.pools.values() for replica in pool.replicas]
     least = [min(costs) for costs in zip(*map(_shared, profiles), strict=True)]
     slot_s, prompt_s, prefill_s, decode_s, kv_s = least
+    base_s = min(profile.step_base_s for profile in profiles)
     return FleetCosts(
-        base_s=min(profile.step_base_s for profile in profiles),
+        base_s=base_s,
         slot_s=slot_s,
         prefill_s=prefill_s,
         decode_s=decode_s,
         kv_s=kv_s,
         prompt_s=prompt_s,
         chunk_tokens=max(profile.max_batched_tokens for profile in profiles),
-        replicas=sum(1 / _times_slower(profile, least) for profile in profiles),
+        replicas=sum(1 / _times_slower(profile, least, base_s) for profile in profiles),
         slots=sum(profile.max_num_seqs for profile in profiles),
     )
 
@@ -103,9 +123,10 @@ def _shared(profile: Profile) -> tuple[float, ...]:
     return slot_s, prompt_s, prefill_s, profile.decode_s_per_sequence, profile.kv_s_per_token
 
 
-def _times_slower(profile: Profile, least: Sequence[float]) -> float:
+def _times_slower(profile: Profile, least: Sequence[float], base_s: float) -> float:
     """Lower bound on how many times slower a replica is than these costs."""
-    return min(own / cost for own, cost in zip(_shared(profile), least, strict=True) if cost)
+    own = (*_shared(profile), profile.step_base_s)
+    return min(mine / cost for mine, cost in zip(own, (*least, base_s), strict=True) if cost)
 
 
 def job_of(arrival: Arrival, policy: Policy) -> Job:

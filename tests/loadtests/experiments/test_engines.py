@@ -10,7 +10,7 @@ import pytest
 from gateway.sim.run.profiles import ENGINES
 from loadtests.experiments.engines import WHO, engines, missed
 from loadtests.experiments.engines_cell import Cell, Figures
-from loadtests.experiments.engines_plan import CAP, Found, Ran, Task, find
+from loadtests.experiments.engines_plan import CAP, KEEPING_CAP, Found, Ran, Task, find
 from loadtests.experiments.lab import QUICK, Lab
 from loadtests.experiments.noise import noise
 from loadtests.experiments.promises import promises
@@ -53,6 +53,14 @@ def test_a_cap_is_searched_and_compared_on_all_seeds() -> None:
     assert sum(found.ran[CAP].steady) > sum(found.ran["round-robin"].steady) + 0.3
 
 
+def test_the_best_cap_that_keeps_its_promises_has_no_more_than_the_best_cap() -> None:
+    task = Task(Cell(ENGINES["llama3-8b-a100"], load=1.5, seconds=20.0), 24.0, (1, 2), ("round-robin",))
+    found = find(task)
+    best, keeping = found.ran[CAP], found.ran[KEEPING_CAP]
+    assert sum(found.ran["round-robin"].steady) + 1.0 < sum(keeping.steady) <= sum(best.steady)
+    assert keeping.all.of_served >= best.all.of_served
+
+
 def test_a_bound_is_above_those_who_do_not_know_the_future() -> None:
     task = Task(Cell(ENGINES["small-4"], load=3.0, seconds=60.0), 1.3, (1,), ("auto",), caps=False, bounded=True)
     found = find(task)
@@ -71,9 +79,9 @@ def test_every_miss_is_told_with_its_cell(who: str, value: float, figure: str) -
     task = Task(Cell(ENGINES["small-4"], load=1.5), 1.0, (1, 2), WHO)
     even = Ran([0.85] * 2, [0.85] * 2, [0.85] * 2, _figures(), [math.nan] * 2)
     ran = dict.fromkeys(WHO, even) | {CAP: replace(even, steady=[0.79] * 2)}
-    assert missed([Found(task, ran, "4 slots, 0.5", [], [])]).rows == []
+    assert missed([Found(task, ran, "4 slots, 0.5", [], [], [])]).rows == []
     ran[who] = replace(even, steady=[value] * 2)
-    (row,) = [row for row in missed([Found(task, ran, "4 slots, 0.5", [], [])]).rows if row[0] == figure]
+    (row,) = [row for row in missed([Found(task, ran, "4 slots, 0.5", [], [], [])]).rows if row[0] == figure]
     assert row[1:5] == ["small-4", "chat", "one", "1.5x"]
 
 
