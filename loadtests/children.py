@@ -59,7 +59,7 @@ class Child:
         return "\n".join([f"{self.name} {how}", *(f"  {line}" for line in self.lines)])
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal, if it has not ended yet."""
+        """Send the process a signal, if it has not ended yet."""
         # Not `process.send_signal`: that may reap the child before asyncio does, and its exit status is lost.
         if self.process.returncode is None:
             with suppress(ProcessLookupError):

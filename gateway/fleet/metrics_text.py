@@ -110,7 +110,7 @@ def read_samples(engine: EngineKind, text: str, *, by_rank: bool = False) -> tup
 
     Failed(GARBAGE) names the metric whose line is malformed, infinite, negative or out of range. Out of range means a
     KV use above 1, a sum beyond 64 bits, or more than 1000 series. Failed(EMPTY) is a page without any of the wanted
-    metrics. An engine without metrics is an empty `Sample`.
+    metrics. An engine without metrics gives an empty `Sample`.
     """
     names = _NAMES.get(engine)
     if names is None:

@@ -285,7 +285,7 @@ def _load(body: bytes, changed: list[str]) -> dict[str, Any]:
 
 
 def _can_be_assembled(shape: Shape, fields: dict[str, Any]) -> bool:
-    """Whether the answer can be requested as a stream and assembled. Not with several choices, each of which would be
+    """Whether the answer can be requested as a stream and assembled. Several choices are refused, since each would be
     held in memory.
     """
     for name in ("n", "best_of"):

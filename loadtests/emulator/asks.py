@@ -127,7 +127,7 @@ WITHOUT_A_TURN = ("/tokenize", "/detokenize")
 
 
 def parse(path: str, body: bytes, settings: Settings, quirk: Quirk | None = None) -> Ask:
-    """Raises Rejected with vLLM's error."""
+    """The work that a request's body asks for. Raises Rejected with vLLM's error."""
     if path in audio.PATHS:
         return _transcription(path, audio.fields(body), settings)
     fields = _decode(body)

@@ -27,7 +27,9 @@ class FaultKind(StrEnum):
     UNHEALTHY = "unhealthy"
     """/health answers 503; everything else works."""
     ERROR_200 = "error_200"
-    """A 200 whose stream carries a 503, as under vLLM's --max-num-queued-reqs; not streamed, a plain 503."""
+    """A 200 whose stream carries a 503, as under vLLM's --max-num-queued-reqs. An answer that is not streamed is a
+    plain 503.
+    """
     RESET = "reset"
     """RST after `after_events` events, or `after_bytes` bytes of the answer."""
     TRUNCATED = "truncated"

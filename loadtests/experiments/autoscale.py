@@ -59,7 +59,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """One run."""
+    """Results of one run."""
 
     result: Result
     looks: tuple[Look, ...]

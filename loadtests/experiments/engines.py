@@ -35,7 +35,7 @@ from loadtests.experiments.lab import Lab
 SEEDS = 5
 LOADS = (0.8, 1.0, 1.5, 2.0)
 HIGHEST_LOAD = 3.0
-"""The load at which only the highest tier has a target."""
+"""The load of an additional run of *auto* with three tiers. Only its highest tier has a target there."""
 WORKLOADS = ("code", "reasoning", "summaries")
 PAIR = ("llama3-8b-a100", "llama3-70b-a100-tp4")
 """Engines on which the other workloads and three tiers are run."""

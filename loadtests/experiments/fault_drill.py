@@ -69,7 +69,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Drilled:
-    """One run."""
+    """Results of one run."""
 
     sent: dict[str, list[int]]
     """Requests that each replica was sent in each second."""

@@ -31,7 +31,7 @@ class Load:
     """The traffic, the same for every candidate. Times in real seconds from the beginning."""
 
     policy: str
-    """The text of the policy, in virtual time."""
+    """The text of the policy. Its durations are in virtual time."""
     shots: Sequence[Shot]
     keys: Sequence[Key]
     scale: float

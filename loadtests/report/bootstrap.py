@@ -63,8 +63,9 @@ class Blocks:
         return found
 
     def draws(self, seed: int) -> npt.NDArray[np.int64]:
-        """Copies of each stretch in each draw. The first draw is the real test; with too few stretches it is the only
-        one."""
+        """Number of copies of each stretch in each draw. The first draw is the real test; with too few stretches it is
+        the only one.
+        """
         if self.too_few:
             return np.ones((1, self.count), dtype=np.int64)
         drawn = np.random.default_rng(seed).multinomial(self.count - FEWER, [1 / self.count] * self.count, size=DRAWS)

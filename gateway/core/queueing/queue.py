@@ -189,7 +189,7 @@ class TierQueue:
         """Up to `LOOKED_AHEAD` requests from the top of the heap, by latest start. They are not always exactly the
         earliest.
 
-        If adapters are `blocked`, it is exactly the earliest requests for other adapters, in O(n log n).
+        If adapters are `blocked`, the result is exactly the earliest requests for other adapters, in O(n log n).
         """
         if blocked:
             return sorted((live for live in self if live.request.adapter not in blocked), key=_turn)[:LOOKED_AHEAD]

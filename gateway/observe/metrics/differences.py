@@ -19,7 +19,7 @@ from gateway.core.stats import quantile
 MIN_REQUESTS: Final = 30
 """With fewer requests than this in either group, there is no interval."""
 _ALPHA: Final = 0.05 / 4
-"""P(any look at one figure is ever misleading). It is 5% over the four figures that are compared."""
+"""Probability that any look at one figure is ever misleading. Over the four figures that are compared, it is 5%."""
 _RHO2: Final = 11.0 / 400
 """Parameter of the confidence sequence. With it, the intervals are tightest at about 400 requests in the smaller
 group.

@@ -187,7 +187,7 @@ class StreamedAnswer(HeldAnswer):
         return not kind & USAGE_ONLY or self.owner.wants_usage
 
     def _odd(self, reader: StreamReader, event: bytes) -> bytes:
-        """Report an odd event. Returns it in a form that may be forwarded."""
+        """Report an odd event. Returns the event in a form that may be forwarded."""
         if reader.oddity is not None:
             self.upstream.odd(reader.oddity, "passed on as it came")
             reader.oddity = None

@@ -139,8 +139,8 @@ class AdmissionGate:
         return min(self._inner.wake_at(), *(lane.expires_at() for lane in self._lanes.values()))
 
     def _lane(self, request: Request) -> _Lane:
-        """The lane of the first pool on the route that takes the prompt, or else of its last pool. Without a route, of
-        any pool.
+        """The lane of the first pool on the route that takes the prompt, or else of the last pool on the route. A
+        request without a route may use all pools.
         """
         route = request.policy.route(request.model, request.tier) or tuple(request.policy.pools.values())
         tokens = request.prompt_exact or request.prompt_bytes // 4

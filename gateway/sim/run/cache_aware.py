@@ -12,8 +12,8 @@ from gateway.core.request import NO_PREFIX, Prefix
 
 
 class CacheAware:
-    """Parameters of the rule. `threshold`: matched share of a prompt (0-1). `least`: difference in requests. `times`:
-    their ratio.
+    """Parameters of the rule. `threshold`: matched share of a prompt (0-1). `least` and `times`: the difference and the
+    ratio between the request counts of two replicas.
     """
 
     def __init__(self, threshold: float, least: float, times: float) -> None:

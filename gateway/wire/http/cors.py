@@ -23,8 +23,8 @@ def cors_lines(origin: bytes) -> bytes:
 
 
 def preflight_lines(raw: bytes) -> bytes:
-    """Further header lines of the answer to a preflight request with the head `raw`. All headers that it asks for are
-    allowed.
+    """Further header lines of the answer to a preflight request with the head `raw`. All headers that the preflight
+    asks for are allowed.
 
     That is safe: clients without a browser can send any header anyway.
     """
