@@ -113,7 +113,7 @@ class LeastPrefill:
 
 
 class LeastRequests:
-    """Picks the replica with the fewest requests in flight. Ties go to chance."""
+    """Picks the replica with the fewest requests in flight. Ties are broken at random."""
 
     def pick(
         self,
@@ -177,7 +177,7 @@ def _cheapest(free: list[C], known: list[float], request_tokens: float, random: 
 
 
 def _least(free: list[C], by_prefill: bool, random: float) -> C:
-    """The least loaded replica; in a large fleet, the less loaded of two random ones. Ties go to chance."""
+    """The least loaded replica; in a large fleet, the less loaded of two random ones. Ties are broken at random."""
     count = len(free)
     if count > FULL_SCAN:
         return _lightest(_two(free, random), by_prefill)[0]

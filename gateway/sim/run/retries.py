@@ -17,7 +17,7 @@ from gateway.wire.errors.replies import RETRY_AFTER_S
 FIRST_S: Final = 0.5
 MAX_S: Final = 8.0
 JITTER: Final = 0.25
-"""A pause that was not told is shortened at random by up to this share."""
+"""A pause that no answer prescribed is shortened at random, by up to this share."""
 MAX_OBEYED_S: Final = 120.0
 """A client that is told to wait longer than this does not retry."""
 TOLD: Final = (429, 503, 504)

@@ -238,5 +238,5 @@ def index_in(raw: Raw, otherwise: int) -> int:
 
 
 def is_one(data: bytes, start: int) -> bool:
-    """Whether `data` ends with the end of an event and of a chunk, and no other event ends in it from `start` on."""
+    """Whether `data` ends with an event and its chunk, and from `start` on contains no end of another event."""
     return data.find(b"\n\n", start) == len(data) - 4
