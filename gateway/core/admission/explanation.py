@@ -60,7 +60,7 @@ class ExplainedVerdict:
     """The verdict of the controller, the constraint that decided, and the reason in words."""
 
     verdict: str
-    """sent, waits, refused."""
+    """The decision: `sent`, `waits` or `refused`."""
     constraint: str
     """The objective, bound, limit or rule that decided; empty if the request would be sent."""
     why: str
@@ -71,7 +71,7 @@ class PlacementExplanation:
     """The decision on a new request, and its inputs."""
 
     verdict: str
-    """sent, waits, refused."""
+    """The decision: `sent`, `waits` or `refused`."""
     constraint: str
     """The objective, bound, limit or rule that decided; empty if the request would be sent."""
     why: str
