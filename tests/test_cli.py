@@ -130,7 +130,7 @@ class TestKey:
         keys = {json.loads(run("key", "new", "--json").stdout)["key"] for _ in range(20)}
         assert len(keys) == 20
 
-    def test_without_a_tier_the_line_leaves_it_to_the_default(self) -> None:
+    def test_new_key_without_a_tier_gets_the_default_tier(self) -> None:
         made = json.loads(run("key", "new", "--json").stdout)
         assert made["policy_line"] == f"- {{sha256: {made['sha256']}, tenant: my-tenant}}"
         assert hashlib.sha256(made["key"].encode()).hexdigest() == made["sha256"]
@@ -209,7 +209,7 @@ class TestExplain:
         assert detail in found["refusal"]["detail"]
 
     @pytest.mark.parametrize("key", [None, "tg-wrong"])
-    def test_without_a_known_key_it_is_unauthorized(self, policy: Path, key: str | None) -> None:
+    def test_explain_without_a_known_key_is_unauthorized(self, policy: Path, key: str | None) -> None:
         found = self.explain(policy, self.chat(), status=1, key=key)
         assert found["refusal"]["why"] == "unauthorized"
         assert found["caller"] is None

@@ -43,7 +43,7 @@ def test_an_unchanged_checkout_is_imported_as_it_was_compiled(
 
 
 @pytest.mark.parametrize("name", ["core/model.py", "core/new.py", "console.html"])
-def test_after_an_edit_all_of_it_is_interpreted_with_a_message(
+def test_edited_checkout_is_interpreted_with_a_message(
     checkout: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (checkout / "gateway" / name).write_text("x = 2\n")

@@ -17,7 +17,7 @@ from gateway.settings import Settings
 IDLE = getattr(socket, "TCP_KEEPIDLE", getattr(socket, "TCP_KEEPALIVE", None))
 
 
-async def test_they_are_probed_and_hold_little_in_the_kernel() -> None:
+async def test_client_connections_have_keep_alive_probes_and_small_kernel_buffers() -> None:
     if IDLE is None:
         pytest.skip("this platform has no time for keep-alive")
     settings = Settings(port=0, admin_port=0, drain_deadline_s=0.0)

@@ -14,7 +14,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(f"TAILGATE_{name.upper()}", raising=False)
 
 
-def test_without_anything_set_it_listens_on_loopback_only() -> None:
+def test_gateway_without_settings_listens_on_loopback_only() -> None:
     settings = Settings()
     assert (settings.host, settings.port) == ("127.0.0.1", 8080)
     assert (settings.admin_host, settings.admin_port) == ("127.0.0.1", 9090)

@@ -91,7 +91,7 @@ async def test_drain_waits_for_requests_under_way_no_longer_than_its_limit(serve
     assert done.exit_code == 0
 
 
-async def test_who_cannot_be_drained_is_named_and_who_may_not_is_told(served: Served) -> None:
+async def test_drain_of_an_unknown_replica_or_with_a_wrong_token_exits_with_2(served: Served) -> None:
     nobody = await served.command("drain", "r9")
     assert nobody.exit_code == 2
     assert "there is no replica 'r9'; known: r1, r2" in nobody.stderr
@@ -101,7 +101,7 @@ async def test_who_cannot_be_drained_is_named_and_who_may_not_is_told(served: Se
     assert await served.asked(8) == {"r1", "r2"}
 
 
-async def test_explain_says_who_is_left_out(served: Served) -> None:
+async def test_explain_names_replicas_that_are_left_out(served: Served) -> None:
     await served.command("drain", "r2")
     run = ["explain", "--live", served.gateway.admin_url]
     result = await asyncio.to_thread(CliRunner().invoke, app, run, env={"COLUMNS": "300"})

@@ -165,6 +165,6 @@ async def test_a_gateway_that_runs_is_asked(served: Served, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9", "127.0.0.1:9090", "file:///etc/passwd"])
-def test_who_cannot_be_asked_is_named(url: str) -> None:
+def test_unreachable_gateway_is_named(url: str) -> None:
     with pytest.raises(Unanswered, match=re.escape(url)):
         ask_gateway(url, {})

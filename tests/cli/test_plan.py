@@ -48,7 +48,7 @@ def test_the_figures_stand_in_the_terminal() -> None:
     assert "█" in done.stdout
 
 
-def test_of_one_replica_nothing_is_left() -> None:
+def test_plan_of_one_replica_says_nothing_is_left_with_one_lost() -> None:
     done = run("plan", "--rate", "1", "--latency", "0.5", "--slots", "1")
     assert "1 replica: 0.5 / (1 slot)" in done.stdout
     assert "nothing is left; 2 are at 100% or less with one lost" in done.stdout
@@ -65,7 +65,7 @@ def test_times_and_rates_may_have_units() -> None:
     )
 
 
-def test_nobody_knows_more_than_six_nines() -> None:
+def test_availability_is_shown_with_at_most_six_nines() -> None:
     assert "enough up   over 99.9999% of the time; at least one: 100%" in run(*PRICED).stdout
 
 
@@ -76,7 +76,7 @@ def test_a_full_fleet_is_told_to_leave_room() -> None:
     )
 
 
-def test_without_slots_it_says_what_is_missing() -> None:
+def test_plan_without_slots_says_what_is_missing() -> None:
     done = run("plan", "--rate", "5000", "--latency", "0.0468")
     assert done.exit_code == 0
     assert "234 requests" in done.stdout
@@ -138,9 +138,7 @@ def test_a_trace_is_planned_for() -> None:
     assert 12 < found["limit"]["rate_per_s"] < 20
 
 
-def test_so_is_one_of_which_nothing_would_be_left_after_the_warm_up_if_it_were_played_faster(
-    files: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_trace_shorter_than_its_warm_up_when_sped_up_is_planned_for(files: tuple[str, ...], tmp_path: Path) -> None:
     slow = tmp_path / "slow.jsonl"
     slow.write_text("".join(f'{{"at": {2 * n}, "prompt_tokens": 200, "output_tokens": 40}}\n' for n in range(8)))
     asked = (*files[:3], "--workload", str(slow), "--fleet", "test", "--warmup", "10", "--target", "0.9")
@@ -151,7 +149,7 @@ def test_so_is_one_of_which_nothing_would_be_left_after_the_warm_up_if_it_were_p
 
 @pytest.mark.long
 @pytest.mark.long
-def test_a_million_output_tokens_cost_what_the_answers_of_the_traffic_make_of_it(files: tuple[str, ...]) -> None:
+def test_cost_per_million_output_tokens_follows_from_the_answer_lengths(files: tuple[str, ...]) -> None:
     searched = (*files, "--target", "0.98", "--seeds", "1", "--price", "3")
     found = answered(*searched)
     assert found["needed"]["output_tokens"] == 40
@@ -162,7 +160,7 @@ def test_a_million_output_tokens_cost_what_the_answers_of_the_traffic_make_of_it
     assert "per million output tokens" in run(*searched).stdout
 
 
-def test_where_limits_bind_the_knee_is_told_to_be_no_end(files: tuple[str, ...]) -> None:
+def test_search_at_its_highest_rate_hints_at_binding_tenant_limits(files: tuple[str, ...]) -> None:
     policy = Path(files[2])
     policy.write_text(ONE_POOL.replace("{slo:", "{limits: {concurrency: 2}, slo:"))
     done = run(*files, "--seeds", "1", "--rate", "50")

@@ -119,14 +119,14 @@ def full(router: str = "least-prefill") -> Story:
 
 
 @pytest.mark.parametrize("router", ROUTERS)
-def test_a_queued_request_whose_adapter_has_no_room_lets_those_behind_it_go(router: str) -> None:
+def test_queued_request_without_room_for_its_adapter_lets_others_overtake(router: str) -> None:
     story = full(router).arrives("z", adapter="z").arrives("behind").arrives("last").expect()
     story.finishes("base1").expect(commit(of="base1"), ended(Outcome.OK, of="base1"), dispatch("r1", of="behind"))
     story.finishes("y").expect(commit(of="y"), ended(Outcome.OK, of="y"), dispatch("r2", of="z"))
 
 
 @pytest.mark.parametrize("router", ROUTERS)
-def test_any_number_of_requests_for_full_adapters_let_one_behind_them_go(router: str) -> None:
+def test_any_number_of_requests_for_full_adapters_let_another_overtake(router: str) -> None:
     story = full(router)
     for number in range(LOOKED_AHEAD + 2):
         story.arrives(f"z{number}", adapter="z")

@@ -92,7 +92,7 @@ def closed_by_a_prompt(**more: object) -> tuple[Story, str]:
     return story, warm
 
 
-def test_a_replica_closed_by_unread_prompts_takes_one_that_it_has_cached() -> None:
+def test_replica_closed_by_unread_prompts_takes_a_cached_prompt() -> None:
     story, warm = closed_by_a_prompt()
     asks(story, "unknown", 7, 8, 9).expect()
     story.leaves("unknown").whatever()

@@ -40,7 +40,7 @@ def test_as_much_as_was_granted_to_all_choices_is_believed(how: dict[str, Any], 
     assert story.controller.disbelieved() == {}
 
 
-def test_a_lie_about_either_count_leaves_the_tenant_what_it_had() -> None:
+def test_false_token_counts_do_not_use_up_the_limit_of_the_tenant() -> None:
     story = served(play(LIMITED), "a", {"max_tokens": 100}, output_tokens=LIE, prompt_tokens=LIE)
     _, tokens = story.controller.left("acme", "std", story.now)
     assert tokens is not None

@@ -126,7 +126,7 @@ def test_a_turn_under_way_at_a_replica_that_dies_is_served_by_another_without_an
     assert turn(story, "turn 3", 5, session) == (moved, 4)
 
 
-def test_a_replica_that_comes_back_wins_no_conversation_by_what_it_had_cached_before() -> None:
+def test_recovered_replica_wins_no_conversation_by_its_lost_cache() -> None:
     story = play(three(), 0.0)
     home, _ = turn(story, "turn 1", 3)
     story.fails(home).whatever()

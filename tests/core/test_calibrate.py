@@ -38,7 +38,7 @@ def worst(model: Logistic, truth: tuple[float, float]) -> float:
     return max(abs(logistic(model.score((x, max(0.0, x), 0.0, 0.0))) - logistic(truth[0] + truth[1] * x)) for x in xs)
 
 
-def test_before_any_label_it_repeats_what_it_is_told() -> None:
+def test_calibration_without_labels_repeats_the_raw_probability() -> None:
     model = Logistic(IDENTITY)
     for p in (0.01, 0.3, 0.99):
         x = logit(p) / 4.0
@@ -89,7 +89,7 @@ def test_a_label_of_exploration_weighs_for_those_that_were_not_let_in() -> None:
     assert logistic(plain.score(x)) < logistic(weighed.score(x))
 
 
-def test_the_same_forecast_may_mean_less_of_one_tier_than_of_another() -> None:
+def test_calibration_differs_by_tier() -> None:
     """One tier has no surprises; the other is overtaken by requests that nobody could foresee."""
     source = random.Random(5)
     labels = Calibrator()

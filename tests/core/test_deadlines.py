@@ -202,7 +202,7 @@ def test_an_answer_that_comes_complete_although_its_deadline_passed_is_too_late(
     story.finishes("a", output_tokens=50).expect(ended(Outcome.TIMEOUT, output_tokens=50, good=False))
 
 
-def test_after_commit_a_deadline_is_an_error_inside_the_answer() -> None:
+def test_deadline_after_commit_is_an_error_inside_the_answer() -> None:
     story = play(RULES).arrives("a").sent("a").at(1.0).first_token("a").expect(dispatch("r1"), commit())
     story.at(7.0).expect(refuse(Reason.IDLE_TIMEOUT), cancel())
     story.cancelled("a").expect(ended(Outcome.TIMEOUT, ttft_s=1.0))

@@ -60,7 +60,7 @@ def test_drained_replica_is_still_checked() -> None:
     assert story.replica("r1").state is ReplicaState.DOWN
 
 
-def test_a_reload_that_keeps_its_name_keeps_it_drained_even_at_another_url() -> None:
+def test_reload_keeps_a_replica_drained_by_name_even_at_another_url() -> None:
     story = play(TWO).drains("r1").configured(policy(pool("p", "r1", "r2", "r3", slots=2)))
     assert story.replica("r1").state is ReplicaState.DRAINED
     story.configured(policy(replace(TWO.pools["p"], replicas=(ReplicaSpec("r1", "http://elsewhere:8000"),))))

@@ -78,12 +78,12 @@ def test_an_engines_own_retry_after_is_passed_on() -> None:
     ("end", "why"),
     [(AttemptOutcome.TRUNCATED, Reason.UPSTREAM_TRUNCATED), (AttemptOutcome.FAILED, Reason.UPSTREAM_ERROR)],
 )
-def test_after_commit_a_failure_is_an_error_inside_the_answer(end: AttemptOutcome, why: Reason) -> None:
+def test_failure_after_commit_is_an_error_inside_the_answer(end: AttemptOutcome, why: Reason) -> None:
     story = one().sent("a").first_token("a").expect(commit())
     story.finishes("a", end).expect(refuse(why), ended(Outcome.ERROR))
 
 
-def test_a_stream_that_broke_off_is_recorded_with_what_it_had_given() -> None:
+def test_broken_stream_is_recorded_with_the_tokens_so_far() -> None:
     story = one().sent("a").at(1.0).first_token("a").at(3.0).progress("a", 21).whatever()
     story.finishes("a", AttemptOutcome.TRUNCATED, tokens_seen=25).expect(
         refuse(Reason.UPSTREAM_TRUNCATED),
@@ -101,7 +101,7 @@ def test_a_failed_answer_is_recorded_with_the_engines_counts_if_it_gave_them() -
 # ---- left
 
 
-def test_leaving_while_waiting_ends_it_at_once() -> None:
+def test_client_that_leaves_the_queue_ends_its_request_at_once() -> None:
     story = one().arrives("b").whatever()
     story.at(2.0).leaves("b").expect(
         ended(Outcome.ABANDONED, why=Reason.CLIENT_GONE, queue_s=2.0, e2e_s=2.0, replica=None, attempts=0)

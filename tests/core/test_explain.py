@@ -38,7 +38,7 @@ def test_the_best_replica_and_the_runner_up_are_named() -> None:
     story.arrives("b").expect(dispatch("r3"))
 
 
-def test_the_best_replica_is_the_one_on_which_it_would_be_in_time() -> None:
+def test_explained_best_replica_is_one_that_is_in_time() -> None:
     story, _ = story_of(pool("p", "r1", "r2", "r3", slots=2), STRICT, breach={"p": 0.9, "r3": 0.1}, draws=(0.0,))
     found = explained(story)
     assert isinstance(found, PlacementExplanation)
@@ -47,7 +47,7 @@ def test_the_best_replica_is_the_one_on_which_it_would_be_in_time() -> None:
     story.arrives("a").expect(dispatch("r3"))
 
 
-def test_who_would_wait_is_told_behind_how_many() -> None:
+def test_explanation_of_a_wait_counts_the_requests_ahead() -> None:
     story, _ = story_of(pool("p", "r1"), STRICT)
     story.arrives("a").arrives("b").arrives("c").whatever()
     found = explained(story)
@@ -56,7 +56,7 @@ def test_who_would_wait_is_told_behind_how_many() -> None:
 
 
 @pytest.mark.parametrize("router", ["least-prefill", "least-requests", "round-robin"])
-def test_who_does_not_wait_for_the_busy_home_of_others_is_sent_and_told_so(router: str) -> None:
+def test_explain_sends_a_request_past_those_that_wait_for_a_busy_home(router: str) -> None:
     story = play(policy(pool("p", *NAMES, router=router, strict_sessions=True), tier("std")), 0.5)
     home = home_of("talk")
     story.arrives("turn 1", session=session("talk")).arrives("turn 2", session=session("talk")).expect(
@@ -95,7 +95,7 @@ def test_the_verdict_is_that_of_the_controller(
     assert isinstance(first, Dispatch if verdict == "sent" else Refuse)
 
 
-def test_where_no_ttft_is_promised_a_probable_wait_in_vain_is_refused_and_explained_so() -> None:
+def test_explain_refuses_a_probable_wait_in_vain_without_a_ttft_objective() -> None:
     story, oracle = story_of(
         pool("p", "r1"), tier("std", slo=Slo(e2e=(Objective(0.99, 10.0),)), admission=STRICT.admission)
     )
@@ -112,7 +112,7 @@ def test_where_no_ttft_is_promised_a_probable_wait_in_vain_is_refused_and_explai
 
 
 @pytest.mark.parametrize(("asking", "verdict"), [("std", "refused"), ("high", "waits")])
-def test_where_the_waiting_room_is_full_only_the_more_urgent_would_wait(asking: str, verdict: str) -> None:
+def test_explain_queues_only_more_urgent_requests_in_a_full_queue(asking: str, verdict: str) -> None:
     story = play(policy(pool("p", "r1", queue_limit=1), tier("high"), tier("std", 1)))
     story.arrives("a", tier="std").arrives("b", tier="std").expect(dispatch("r1", of="a"))
     found = explained(story, tier=asking)
@@ -267,7 +267,7 @@ def test_asking_makes_no_kind_of_answer() -> None:
 
 
 @pytest.mark.parametrize("asks", [0, 1])
-def test_asking_for_a_tier_gives_it_no_band_with_the_floor_of_that_time(asks: int) -> None:
+def test_explaining_a_tier_without_a_floor_gives_it_no_floor_budget(asks: int) -> None:
     """Tokens that are dispatched without waiting count against the tier's floor."""
     before, after = (policy(pool("p", "r1"), tier("high"), tier("low", 1, floor=floor)) for floor in (0.0, 0.5))
     story = play(before).arrives("a", tier="high").whatever()

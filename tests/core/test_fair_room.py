@@ -49,7 +49,7 @@ def test_the_tenant_furthest_above_its_share_makes_way() -> None:
     story.arrives("d", tenant="d").expect(refuse(Reason.EVICTED, of="a4"), ended(Outcome.REFUSED, of="a4"))
 
 
-def test_where_each_tenant_has_one_place_no_newcomer_takes_any() -> None:
+def test_new_tenant_takes_no_place_where_each_tenant_has_one() -> None:
     story = full("a", "b", "c")
     story.arrives("d", tenant="d").expect(refuse(Reason.QUEUE_FULL), ended(Outcome.REFUSED))
 

@@ -78,13 +78,13 @@ def test_a_request_is_refused_where_neither_model_has_a_replica() -> None:
     assert story.records["a"].request.model.name == "m"
 
 
-def test_a_queue_timeout_sends_it_to_a_fallback_that_is_free() -> None:
+def test_queue_timeout_sends_the_request_to_a_free_fallback() -> None:
     patient = Timeouts(2.0, NEVER_TOO_LATE.ttft_s, NEVER_TOO_LATE.idle_s, NEVER_TOO_LATE.total_s)
     story, _ = told(rules(timeouts=patient, slo=replace(SLO, ttft=())))
     story.arrives("a").arrives("b").whatever().at(2.0).expect(dispatch("s1", of="b", model="small"))
 
 
-def test_a_queue_timeout_refuses_it_if_the_fallback_has_no_slot() -> None:
+def test_queue_timeout_refuses_the_request_if_the_fallback_has_no_slot() -> None:
     patient = Timeouts(2.0, NEVER_TOO_LATE.ttft_s, NEVER_TOO_LATE.idle_s, NEVER_TOO_LATE.total_s)
     story, _ = told(rules(timeouts=patient, slo=replace(SLO, ttft=())))
     story.arrives("a").arrives("taker", model="small").arrives("b").whatever()

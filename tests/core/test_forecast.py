@@ -123,7 +123,7 @@ class World:
         return self.forecaster.trust("main")
 
 
-def test_cold_it_expects_the_worse() -> None:
+def test_cold_forecast_is_pessimistic() -> None:
     world = World()
     cold = world.forecast(world.live())
     warm = world.warm()
@@ -148,7 +148,7 @@ def test_prompts_that_are_not_read_yet_delay_the_first_token() -> None:
     assert world.forecast(world.live()).ttft_s > alone + 0.5 * 4000 * PROMPT_TOKEN_S
 
 
-def test_of_the_prompt_that_is_being_read_only_the_rest_counts() -> None:
+def test_only_the_unread_rest_of_a_prompt_counts_in_the_forecast() -> None:
     world = World().warm()
     world.send(world.live(4000))
     before = world.forecast(world.live()).ttft_s
@@ -173,7 +173,7 @@ def test_a_prompt_whose_first_token_nobody_sees_is_read_when_it_should_be() -> N
     assert world.forecaster.unread("r0", world.now) == 0.0
 
 
-def test_where_no_first_token_is_ever_seen_whole_answers_teach() -> None:
+def test_forecast_learns_from_whole_answers_without_first_tokens() -> None:
     world = World(slo(e2e_s=60.0))
     source = random.Random(2)
     for _ in range(300):
@@ -237,7 +237,7 @@ def test_earlier_engine_speed_is_forgotten() -> None:
     assert world.forecast(world.live()).ttft_s == pytest.approx(STEP_S + 1000 * PROMPT_TOKEN_S, rel=0.15)
 
 
-def test_when_everything_slows_down_the_alarm_is_raised_and_trust_comes_back() -> None:
+def test_general_slowdown_raises_the_alarm_and_trust_returns() -> None:
     world = World().warm(400)
     seen = []
     for _ in range(200):
@@ -261,7 +261,7 @@ def test_requests_of_others_that_a_scrape_shows_slow_the_steps_until_it_is_old()
     assert world.forecast(world.live()).tpot_s == pytest.approx(alone, rel=0.01)
 
 
-def test_an_engine_that_is_seen_full_twice_makes_a_newcomer_wait_inside_it() -> None:
+def test_forecast_adds_a_wait_inside_an_engine_seen_full_twice() -> None:
     world = World().warm()
     replica = world.pool.replicas["r0"]
     for _ in range(8):
@@ -331,7 +331,7 @@ def test_a_breach_is_the_more_probable_the_longer_the_prompt(prompt: int, more: 
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_wait_that_is_longer_than_it_may_be_is_a_miss(stream: bool) -> None:
+def test_expected_wait_beyond_the_queue_timeout_is_a_miss(stream: bool) -> None:
     world = World(slo(e2e_s=500.0)).warm()
     for _ in range(200):
         world.pool.drain.opened(True, world.now)

@@ -33,11 +33,11 @@ def test_load_kept_low_by_other_bounds_does_not_lower_the_limit() -> None:
     assert limit.limit == START
 
 
-def test_while_nobody_waits_nothing_is_learned() -> None:
+def test_no_slots_are_learned_while_no_request_waits() -> None:
     assert learned(8, 60, pressed=False).limit == START
 
 
-def test_an_engine_that_read_nothing_says_nothing() -> None:
+def test_engine_that_read_no_prompt_teaches_no_slots() -> None:
     limit = ConcurrencyLimit()
     for second in range(1, 60):
         limit.learn(float(second), float(second))
@@ -90,7 +90,7 @@ def test_more_running_in_the_second_scrape_says_nothing_of_slots() -> None:
 # ---- the KV cache
 
 
-def test_the_size_of_the_cache_is_found_from_how_full_it_is() -> None:
+def test_kv_capacity_is_derived_from_its_use() -> None:
     cache = KvCache()
     assert cache.capacity_tokens is None
     for second in range(30):

@@ -94,7 +94,7 @@ def test_lengths_of_long_ago_are_forgotten() -> None:
     assert bucket.median == pytest.approx(50, rel=0.25)
 
 
-def test_answers_that_go_on_are_known_to_be_long_before_they_end() -> None:
+def test_running_answers_count_as_long_before_they_end() -> None:
     bucket = OutputLengths().bucket("m", "std", 500)
     for _ in range(100):
         bucket.add(40)
@@ -105,7 +105,7 @@ def test_answers_that_go_on_are_known_to_be_long_before_they_end() -> None:
     assert bucket.median > 900.0
 
 
-def test_the_first_of_a_kind_are_known_to_be_long_before_they_end() -> None:
+def test_first_running_answers_of_a_bucket_count_as_long_before_they_end() -> None:
     lengths = OutputLengths()
     for _ in range(500):
         lengths.bucket("m", "std", 500).add(40)
@@ -116,7 +116,7 @@ def test_the_first_of_a_kind_are_known_to_be_long_before_they_end() -> None:
     assert bucket.exceeds(900.0) > 0.9
 
 
-def test_of_lengths_that_nobody_has_come_to_the_broader_kind_speaks() -> None:
+def test_bucket_uses_its_parent_for_lengths_not_reached_yet() -> None:
     lengths = OutputLengths()
     for _ in range(500):
         lengths.bucket("m", "std", 500).add(40)
@@ -126,7 +126,7 @@ def test_of_lengths_that_nobody_has_come_to_the_broader_kind_speaks() -> None:
     assert bucket.median == pytest.approx(40, rel=0.25)
 
 
-def test_an_answer_counts_once_however_often_it_was_looked_at() -> None:
+def test_answer_counts_once_however_often_its_progress_is_read() -> None:
     watched, unwatched = OutputLengths().bucket("m", "std", 500), OutputLengths().bucket("m", "std", 500)
     source = random.Random(1)
     for _ in range(400):

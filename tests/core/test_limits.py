@@ -44,7 +44,7 @@ def test_bucket_passes_at_most_the_burst_and_the_refill(per_min: float, steps: l
 
 @STEADY
 @given(rates, st.lists(st.tuples(gaps, st.floats(0.0, 1e3)), min_size=3, max_size=20), st.floats(0.0, 1e3), gaps)
-def test_who_waits_as_told_gets_what_was_asked(
+def test_request_after_its_told_wait_fits_the_limit(
     per_min: float, steps: list[tuple[float, float]], amount: float, gap: float
 ) -> None:
     bucket, now = TokenBucket(per_min, 0.0), 0.0

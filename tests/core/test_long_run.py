@@ -243,7 +243,7 @@ ANSWERED = re.compile("d*(r|c[rx]?)?e")
 
 
 @pytest.mark.parametrize("seed", range(examples(16)))
-def test_the_same_calls_are_answered_alike(seed: int) -> None:
+def test_same_calls_get_the_same_answers(seed: int) -> None:
     fleet, told = minute(seed)
     again = Controller(rules(1, *REPLICAS), Random(seed))
     for name, args, answer in told:

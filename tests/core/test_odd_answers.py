@@ -120,7 +120,7 @@ def test_a_replica_that_answers_everything_at_once_with_nothing_is_ejected(odd: 
 
 
 @pytest.mark.parametrize("odd", [NOT_FOUND, BAD, EMPTY, REDIRECT], ids=["404", "400", "empty", "redirect"])
-def test_speed_alone_attracts_nothing_before_it_is_ejected(odd: AttemptResult) -> None:
+def test_fast_odd_answers_attract_no_requests_before_ejection(odd: AttemptResult) -> None:
     traffic = Traffic({"r2": odd}, health=Health(slow_start_s=0.0, ejection=None)).run(20.0)
     assert traffic.share("r2", since=5.0) < 0.4
 
@@ -184,7 +184,7 @@ def test_the_only_replica_of_a_pool_is_not_ejected_whatever_it_answers() -> None
     assert {record.attempts for record in traffic.story.records.values()} == {1}
 
 
-def test_where_all_replicas_answer_alike_none_is_ejected() -> None:
+def test_no_replica_is_ejected_where_all_answer_oddly() -> None:
     traffic = Traffic(dict.fromkeys(NAMES, NOT_FOUND)).run(30.0)
     assert {traffic.story.replica(name).state for name in NAMES} == {ReplicaState.UP}
 

@@ -64,7 +64,7 @@ def overloaded() -> tuple[Story, Oracle]:
     return story, oracle
 
 
-def test_while_one_replica_is_in_time_it_gets_the_requests_and_nobody_is_given_up() -> None:
+def test_replica_in_time_gets_the_requests_and_none_is_given_up() -> None:
     story, _ = two(r1=0.95, r2=0.5)
     assert sent(story, 10) == [0, 10]
 
@@ -84,7 +84,7 @@ def test_the_slow_replica_is_given_up_and_not_the_fast_one() -> None:
         assert sent(story, 10) == [10 * (slow == "r1"), 10 * (slow == "r2")]
 
 
-def test_the_others_take_only_what_they_are_likely_to_serve_while_one_is_given_up() -> None:
+def test_other_replicas_take_only_likely_requests_while_one_is_given_up() -> None:
     story, oracle = overloaded()
     given_up = sent(story, 1).index(1)
     other = ("r1", "r2")[1 - given_up]
@@ -106,7 +106,7 @@ def test_a_replica_that_was_given_up_gets_requests_again_once_it_is_in_time() ->
     assert min(sent(story, 10)) >= 4, "after five seconds the other one takes doubtful requests again"
 
 
-def test_while_most_requests_are_in_time_the_others_are_balanced() -> None:
+def test_hopeless_requests_are_balanced_while_most_requests_are_in_time() -> None:
     story, oracle = two()
     for number in range(300):
         late = number % 3 != 0
@@ -146,7 +146,7 @@ def test_late_answers_narrow_the_step_limit_only_if_their_replica_was_not_overfi
     assert (limit(story) == before) is (share == 1.0)
 
 
-def test_requests_of_an_overfilled_replica_are_those_that_it_had_then() -> None:
+def test_requests_running_at_the_overfill_are_marked_overfilled() -> None:
     story, _ = told(pool("p", "r1", slots=None), SHADOW)
     replica = replicas(story)[0]
     replica.budget.limit_s = 10.0
@@ -193,7 +193,7 @@ def test_a_request_that_was_given_up_is_no_label() -> None:
     assert (record.would_shed, record.good) == (True, False)
 
 
-def test_nobody_is_given_up_any_more_once_a_reload_removes_that_replica() -> None:
+def test_no_replica_is_given_up_once_a_reload_removes_it() -> None:
     story, oracle = overloaded()
     given_up = sent(story, 1).index(1)
     other = ("r1", "r2")[1 - given_up]
@@ -203,7 +203,7 @@ def test_nobody_is_given_up_any_more_once_a_reload_removes_that_replica() -> Non
         story.arrives(f"after-{number}").expect(dispatch(other))
 
 
-def test_nobody_is_given_up_in_a_pool_that_was_removed_and_is_back() -> None:
+def test_no_replica_is_given_up_in_a_pool_that_was_removed_and_restored() -> None:
     story, oracle = overloaded()
     sent(story, 1)
     story.configured(policy(pool("q", "q1"), SHADOW)).configured(policy(pool("p", "r1", "r2", slots=None), SHADOW))

@@ -121,7 +121,7 @@ def occupied_in_turn(story: Story) -> Story:
     return story.whatever()
 
 
-def test_a_free_replica_takes_the_queued_request_that_it_has_cached_before_the_head() -> None:
+def test_free_replica_takes_a_cached_request_before_the_head_of_the_queue() -> None:
     story = occupied(learned(), "r1", "r2")
     asks(story, "head", 7, 8, 9, 10).expect()
     asks(story, "turn 2", *TALK, 5).expect()

@@ -21,7 +21,7 @@ def _streaming() -> Story:
     return story.after(1.0).first_token("a").expect(commit())
 
 
-def test_while_it_is_paused_only_the_total_deadline_holds() -> None:
+def test_only_the_total_deadline_holds_while_a_stream_is_paused() -> None:
     story = _streaming().pauses("a").at(99.9).expect()
     story.at(100.0).expect(cut(Reason.TOTAL_TIMEOUT), cancel())
     story.cancelled("a").expect(ended(Outcome.CUT))

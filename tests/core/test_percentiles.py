@@ -44,7 +44,7 @@ def test_a_request_that_is_late_for_sure_is_admitted_while_enough_are_in_time() 
     assert not guard.admits(1.0, 0.0)
 
 
-def test_requests_that_are_admitted_and_unanswered_count_as_they_are_expected() -> None:
+def test_admitted_requests_count_by_their_probability_until_answered() -> None:
     guard = guarding(MEDIAN)
     answered(guard, [0.1] * 10, late=0.0)
     taken = 0
@@ -56,7 +56,7 @@ def test_requests_that_are_admitted_and_unanswered_count_as_they_are_expected() 
     assert guard.admits(1.0, 0.0)
 
 
-def test_a_broken_promise_keeps_nobody_out_who_mends_it() -> None:
+def test_broken_percentile_still_admits_requests_likely_to_mend_it() -> None:
     guard = guarding(MEDIAN)
     answered(guard, [0.9] * 50, late=1.0)
     assert guard.admits(0.2, 0.0)
@@ -76,7 +76,7 @@ def test_a_forecast_that_fears_too_much_is_believed_less() -> None:
     assert guard.admits(0.3, 0.0)
 
 
-def test_those_that_wait_in_vain_are_few() -> None:
+def test_waits_in_vain_stay_within_their_share() -> None:
     guard = vain_guard()
     for number in range(100):
         guard.admitted(0.1)

@@ -52,9 +52,7 @@ def test_a_cleared_index_covers_nothing() -> None:
     st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=1, max_size=60),
     st.integers(1, 40),
 )
-def test_an_index_stays_within_its_bound_and_holds_a_block_only_with_those_before_it(
-    sent: list[list[int]], capacity: int
-) -> None:
+def test_prefix_index_stays_bounded_and_keeps_only_whole_prefixes(sent: list[list[int]], capacity: int) -> None:
     index = PrefixIndex()
     index.capacity_bytes = capacity * BLOCK
     for blocks in sent:
@@ -111,7 +109,7 @@ def test_router_picks_the_same_with_the_table_as_without() -> None:
             assert picked == LeastPrefill().pick(alone, chance, talk, 100.0).rank
 
 
-def test_a_prompt_finds_its_replica_among_a_thousand_unless_that_is_busier_by_more_than_it_saves() -> None:
+def test_prompt_finds_its_replica_among_a_thousand_unless_that_is_too_busy() -> None:
     targets, _ = pooled(1000)
     begins = prefix(*range(1, 20))
     targets[617].cache.sent(begins)

@@ -95,7 +95,7 @@ def test_a_text_that_changes_is_followed() -> None:
 # ---- buckets
 
 
-def test_before_anything_is_learned_the_prior_errs_on_both_sides() -> None:
+def test_unlearned_prompt_estimate_errs_on_both_sides() -> None:
     assert PromptEstimator().estimate("m", 10_000) == (10_000 * PRIOR_LOW, 10_000 * PRIOR_HIGH + TEMPLATE_TOKENS)
 
 

@@ -100,7 +100,7 @@ def test_an_even_rate_is_found(per_s: float) -> None:
 
 
 @pytest.mark.parametrize("burst", [2, 10, 50])
-def test_bursts_count_as_many_and_the_pauses_between_them_too(burst: int) -> None:
+def test_drain_rate_averages_bursts_and_pauses(burst: int) -> None:
     gaps = ([0.0] * (burst - 1) + [1.0]) * 60
     assert rate_of(gaps) == pytest.approx(burst, rel=0.2)
 
@@ -113,7 +113,7 @@ def test_without_a_backlog_nothing_is_measured() -> None:
     assert rate_of([0.1] * 100, backlogged=False) is None
 
 
-def test_where_it_was_hardly_ever_saturated_the_rate_of_all_openings_is_taken() -> None:
+def test_drain_rate_of_a_rarely_saturated_pool_counts_all_openings() -> None:
     rate = DrainRate()
     for number in range(400):
         rate.opened(number in (200, 201), number * 0.05)
@@ -177,7 +177,7 @@ def test_the_earliest_deadline_is_first_whoever_came_first() -> None:
     assert order(room) == [2, 4, 1, 3]
 
 
-def test_of_two_with_one_deadline_the_one_that_its_engine_needs_longer_for_is_first() -> None:
+def test_longer_request_goes_first_of_two_with_one_deadline() -> None:
     room = PoolQueue()
     for number, engine_s in enumerate((0.1, 0.4, 0.2)):
         live = made(number, "free", 0)

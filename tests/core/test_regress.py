@@ -32,7 +32,7 @@ def test_coefficients_are_found_again() -> None:
     assert fit.coefficients[1] == pytest.approx(true[1], rel=0.05)
 
 
-def test_a_cost_that_looks_negative_is_none_and_the_others_make_up_for_it() -> None:
+def test_negative_cost_is_fitted_as_zero_and_others_adjust() -> None:
     source = random.Random(2)
     fit = NonNegative((0.1, 1.0, 1.0, 1.0))
     for _ in range(400):
@@ -42,7 +42,7 @@ def test_a_cost_that_looks_negative_is_none_and_the_others_make_up_for_it() -> N
     assert fit.coefficients[1] == pytest.approx(2.0, rel=0.2)
 
 
-def test_before_any_sample_the_prior_speaks() -> None:
+def test_regression_without_samples_returns_the_prior() -> None:
     fit = NonNegative((0.5, 2.0, 1.0, 0.1))
     assert fit.predict(3.0, 1.0, 10.0) == 8.5
 
@@ -62,7 +62,7 @@ def test_earlier_slope_is_forgotten_after_400_samples() -> None:
     assert fit.predict(0.5, 0.0, 0.0) == pytest.approx(2.0, rel=0.01)
 
 
-def test_after_forgetting_the_new_is_learned_sooner() -> None:
+def test_regression_learns_new_costs_sooner_after_forgetting() -> None:
     steady, alarmed = settled(8.0), settled(8.0)
     alarmed.forget()
     for fit in (steady, alarmed):

@@ -37,7 +37,7 @@ def test_repr_of_a_pool_says_its_load_its_queue_and_its_replicas() -> None:
     assert repr(there) == f"<Pool p, 4 in flight of 4 slots, 1 queued, replicas [{first!r}, {second!r}]>"
 
 
-def test_repr_of_a_request_says_its_tier_its_pool_and_how_far_it_is() -> None:
+def test_repr_of_a_request_shows_tier_pool_and_progress() -> None:
     controller = busy()
     first, last = (controller.state.requests[number] for number in (1, 5))
     at = first.open[0].replica.spec.name

@@ -30,7 +30,7 @@ def shares(router: Router, replicas: list[RoutingTarget], draws: int) -> list[fl
 @pytest.mark.parametrize("name", ROUTERS)
 @STEADY
 @given(loads=st.lists(loads, min_size=1, max_size=40), random=draws)
-def test_every_router_picks_one_of_those_it_is_given(name: str, loads: list[tuple[int, int]], random: float) -> None:
+def test_every_router_picks_one_of_its_candidates(name: str, loads: list[tuple[int, int]], random: float) -> None:
     replicas = fleet(loads)
     assert ROUTERS[name]().pick(replicas, random) in replicas
 
@@ -73,7 +73,7 @@ def test_the_fewest_requests(loads: list[tuple[int, int]], random: float) -> Non
 
 @pytest.mark.parametrize("name", ["least-prefill", "least-requests"])
 @pytest.mark.parametrize("busy", [(), (0,), (0, 1, 2, 5), tuple(range(14))])
-def test_equals_are_picked_equally_often_wherever_they_stand(name: str, busy: tuple[int, ...]) -> None:
+def test_equally_loaded_replicas_are_picked_equally_often(name: str, busy: tuple[int, ...]) -> None:
     replicas = [RoutingTarget(rank, 9 * (rank in busy), 9000 * (rank in busy)) for rank in range(16)]
     idle = [r for r in replicas if r.rank not in busy]
     random = Random(7)

@@ -49,7 +49,7 @@ def test_a_failed_attempt_frees_its_slot_too() -> None:
     )
 
 
-def test_without_slots_in_the_policy_they_begin_small_and_are_learned() -> None:
+def test_slots_missing_in_the_policy_begin_small_and_are_learned() -> None:
     story = play(policy(pool("p", "r1", slots=None)))
     for number in range(round(START)):
         story.arrives(f"a{number}").expect(dispatch("r1"))
@@ -61,7 +61,7 @@ def test_without_slots_in_the_policy_they_begin_small_and_are_learned() -> None:
     assert story.pool("p").slots == 2 * START + 1
 
 
-def test_learned_slots_stay_where_the_engine_does_not_read_what_it_is_sent() -> None:
+def test_learned_slots_stay_while_the_engine_reads_no_prompts() -> None:
     story = play(policy(pool("p", "r1", slots=None)))
     for number in range(round(START) + 1):
         story.arrives(f"a{number}")
@@ -217,12 +217,12 @@ def test_the_time_to_come_back_is_spread_over_half_to_one_and_a_half_times(chanc
     assert story.retry_after_s() == pytest.approx(factor * 2.0, rel=0.06)
 
 
-def test_before_a_backlog_was_seen_the_time_to_come_back_is_a_second() -> None:
+def test_retry_after_is_a_second_before_a_backlog_was_seen() -> None:
     story = play(policy(pool("p", "r1", queue_limit=0)), 0.5).arrives("a").whatever().arrives("b")
     assert story.retry_after_s() == pytest.approx(1.0)
 
 
-def test_nobody_is_sent_away_for_much_longer_than_a_minute() -> None:
+def test_retry_after_of_a_slow_pool_is_capped_near_a_minute() -> None:
     story = play(policy(pool("p", "r1", queue_limit=2)), 0.5).arrives("a").arrives("b").arrives("c")
     story.after(600).finishes("a").after(600).finishes("b").arrives("d").arrives("e").whatever()
     story.arrives("f")
@@ -327,7 +327,7 @@ def test_waiting_behind_a_blocked_head_ends_when_the_head_leaves() -> None:
 
 
 @pytest.mark.parametrize("end", [AttemptOutcome.BUSY, AttemptOutcome.RESET])
-def test_an_engine_that_refuses_does_not_show_that_it_keeps_up(end: AttemptOutcome) -> None:
+def test_refusals_of_an_engine_do_not_raise_learned_slots(end: AttemptOutcome) -> None:
     rules = policy(pool("p", "r1", slots=None, queue_limit=9999, health=Health(failures=10**6)), tier("std"))
     story = play(rules)
     for number in range(300):

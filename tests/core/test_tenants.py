@@ -104,7 +104,7 @@ def test_a_request_that_the_engine_rejected_costs_a_request_but_no_tokens() -> N
     assert (view.requests_left, view.tokens_left) == (9, 6000)
 
 
-def test_a_client_that_left_has_used_what_was_done_for_it() -> None:
+def test_client_that_left_is_charged_for_the_tokens_so_far() -> None:
     story = play(limited(requests_per_min=10, tokens_per_min=6000)).arrives("a", prompt=1000, max_tokens=1000)
     story.sent("a").first_token("a").progress("a", 40).leaves("a").cancelled("a")
     view = story.limits()
@@ -129,7 +129,7 @@ def test_concurrency_is_a_lease_held_to_the_end_of_the_last_attempt() -> None:
     story.arrives("e").expect(dispatch("r1"))
 
 
-def test_those_who_wait_hold_leases_too() -> None:
+def test_queued_requests_hold_concurrency_leases() -> None:
     story = play(limited(slots=1, concurrency=2)).arrives("a").arrives("b").expect(dispatch("r1", of="a"))
     story.arrives("c").expect(refuse(Reason.LIMIT_CONCURRENCY), ended(Outcome.QUOTA))
     story.leaves("b").expect(ended(Outcome.ABANDONED))
@@ -178,7 +178,7 @@ def test_remaining_limits_are_shown() -> None:
     assert (view.concurrency_limit, view.in_flight) == (5, 1)
 
 
-def test_where_there_is_no_limit_nothing_is_left_of_it() -> None:
+def test_limits_left_are_none_without_limits() -> None:
     view = play(limited()).arrives("a").limits()
     assert (view.requests_left, view.tokens_left, view.concurrency_limit, view.in_flight) == (None, None, None, 1)
 

@@ -24,7 +24,7 @@ def test_the_alarm_is_raised_by_a_step_up_or_down() -> None:
             assert took < 60
 
 
-def test_after_the_alarm_the_new_level_is_normal() -> None:
+def test_error_level_after_an_alarm_becomes_the_new_normal() -> None:
     source, alarm = random.Random(1), PageHinkley()
     for level in (0.0, 0.7):
         for _ in range(1000):
@@ -53,7 +53,7 @@ def test_cold_until_enough_was_seen() -> None:
     assert warm().state is Trust.TRUSTED
 
 
-def test_after_an_alarm_drifted_then_trusted_again() -> None:
+def test_trust_is_drifted_after_an_alarm_and_then_regained() -> None:
     gate = warm()
     gate.sampled(True)
     assert gate.state is Trust.DRIFTED
@@ -72,7 +72,7 @@ def test_probabilities_worse_than_the_base_rate_are_not_trusted() -> None:
     assert gate.state is Trust.DRIFTED
 
 
-def test_who_has_lost_trust_has_it_again_after_some_hundred_good_ones_however_long_it_was_wrong() -> None:
+def test_trust_returns_after_some_hundred_good_labels_however_long_it_was_lost() -> None:
     gate, source = warm(), random.Random(2)
     for _ in range(20_000):
         gate.labelled(0.9, source.random() < 0.1, 1.0)
@@ -85,7 +85,7 @@ def test_who_has_lost_trust_has_it_again_after_some_hundred_good_ones_however_lo
     assert COLD_LABELS < good < 2000
 
 
-def test_who_stays_a_little_worse_than_the_base_rate_is_not_believed_in_between() -> None:
+def test_forecasts_slightly_worse_than_the_base_rate_stay_untrusted() -> None:
     gate, source, trusted = warm(), random.Random(3), 0
     for i in range(30_000):
         gate.labelled(0.5 + source.uniform(-0.4, 0.4), source.random() < 0.5, 1.0)

@@ -116,7 +116,7 @@ def test_a_stop_waits_for_the_drain_and_the_drain_for_the_longest_stream() -> No
     assert drain_s >= max(tier.timeouts.total_s for tier in tiers)
 
 
-def test_its_variables_are_settings() -> None:
+def test_compose_variables_are_settings() -> None:
     assert set(GATEWAY["environment"]) <= {PREFIX + name.upper() for name in Settings.model_fields}
 
 

@@ -82,7 +82,7 @@ def test_image_stops_by_sigterm_and_has_a_health_check() -> None:
     assert '"python", "-c"' in health
 
 
-def test_its_ports_and_variables_are_those_of_the_settings() -> None:
+def test_container_ports_and_variables_are_those_of_the_settings() -> None:
     assert the("EXPOSE").split() == [str(Settings().port), str(Settings().admin_port)]
     known = {name.upper() for name in Settings.model_fields}
     used = set(re.findall(rf"{PREFIX}(\w+)=", the("ENV")))

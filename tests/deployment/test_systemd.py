@@ -23,7 +23,7 @@ def values(key: str) -> list[str]:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd reads its own units")
-def test_systemd_takes_it(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     """/bin/true stands for the gateway, which is not installed under /opt here."""
     unit = tmp_path / "tailgate.service"
     unit.write_text(UNIT.replace("/opt/tailgate/bin/tailgate", "/bin/true"))

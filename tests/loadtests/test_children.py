@@ -98,7 +98,7 @@ async def test_a_child_that_does_not_end_is_killed_after_the_grace() -> None:
 
 
 @pytest.mark.usefixtures("deadline")
-async def test_who_is_ended_by_sigterm_takes_its_children_along() -> None:
+async def test_process_ended_by_sigterm_ends_its_children() -> None:
     async with Children(lambda _name, _line: None) as children:
         parent = await children.start("parent", [sys.executable, "-c", HAS_A_CHILD], r"the worker is (\d+)")
         worker = int((await parent.ready)[1])

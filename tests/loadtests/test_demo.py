@@ -143,7 +143,7 @@ async def test_demo_shows_one_request_serves_its_printed_commands_and_cleans_up(
 
 
 @pytest.mark.long
-async def test_when_a_child_dies_it_says_which_and_ends_the_others(start: Start) -> None:
+async def test_demo_names_a_dead_child_and_ends_the_others(start: Start) -> None:
     demo = await start("--free-ports")
     await demo.prints("Serving until Ctrl-C")
     children = demo.children()
@@ -186,7 +186,7 @@ def test_every_taken_port_is_named() -> None:
 
 
 @pytest.mark.parametrize("option", ["--port", "--admin-port"])
-def test_a_port_that_there_is_not_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_impossible_demo_port_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         parser().parse_args([option, "99999"])
     assert f"argument {option}: 99999 is not a port" in capsys.readouterr().err
@@ -207,7 +207,7 @@ def test_the_ports_are_those_of_the_policy() -> None:
     assert urls == [f"http://127.0.0.1:{port}" for port in (8101, 8102, 8103, 8104)]
 
 
-def test_the_line_that_overloads_it_can_be_typed(tmp_path: Path) -> None:
+def test_overload_command_of_the_demo_can_be_typed(tmp_path: Path) -> None:
     words = shlex.split(overload("http://127.0.0.1:1", POLICY))
     assert words[1:3] == ["-m", "loadtests"]
     done = CliRunner().invoke(loadtests_app, [*words[3:], "--out", str(tmp_path)])

@@ -35,7 +35,7 @@ def test_linux_counts_the_process_and_its_reaped_children() -> None:
 @pytest.mark.parametrize(
     ("time_", "seconds"), [("0:01.50", 1.5), ("12:03.25", 723.25), ("1:00:01", 3601), ("2-01:00:00", 176_400)]
 )
-def test_macos_times(time_: str, seconds: float) -> None:
+def test_ps_times_of_macos_are_parsed(time_: str, seconds: float) -> None:
     assert parse_ps(f" 42  7  2048 {time_}") == Entry(42, 7, Usage(seconds, 2048 * 1024))
 
 

@@ -184,7 +184,7 @@ async def test_the_state_tells_of_a_failed_reload(process: Process) -> None:
     }
 
 
-async def test_of_many_tenants_the_busiest_are_shown(process: Process) -> None:
+async def test_state_shows_the_busiest_of_many_tenants(process: Process) -> None:
     one = SNAPSHOT.tenants[0]
     many = tuple(replace(one, tenant=f"t{number:04}", in_flight=number % 7) for number in range(5000))
     shown = await state(process, snapshot=lambda: replace(SNAPSHOT, tenants=many))
@@ -254,7 +254,9 @@ async def test_without_the_token_nothing_changes(process: Process, authorization
 
 
 @pytest.mark.parametrize("token", [None, ""])
-async def test_where_no_token_is_set_nobody_may_and_is_told_how_to_set_one(process: Process, token: str | None) -> None:
+async def test_admin_action_without_a_configured_token_is_refused_with_a_hint(
+    process: Process, token: str | None
+) -> None:
     async with process.client(token=token) as client:
         answer = await client.post("/admin/reload", headers={"authorization": "Bearer "})
     assert answer.status_code == 403

@@ -108,7 +108,7 @@ async def test_other_tasks_run_while_a_page_is_written() -> None:
         ("application/openmetrics-text; version=junk", OPENMETRICS),
     ],
 )
-def test_who_names_openmetrics_gets_it(accept: str, form: Format) -> None:
+def test_client_that_accepts_openmetrics_gets_it(accept: str, form: Format) -> None:
     assert chosen(accept) is form
 
 

@@ -105,7 +105,7 @@ def test_half_a_line_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert rows(tmp_path / "j")[1:] == [orjson.loads(LINE)] * 2
 
 
-def test_if_no_other_file_can_be_begun_all_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_journal_goes_on_in_its_file_if_no_other_can_be_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = Parts(tmp_path / "j", HEADER, max_bytes=100, files=3)
     files.write(LINE * 5)
     fail(monkeypatch, 0)

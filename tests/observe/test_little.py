@@ -187,7 +187,7 @@ def test_a_pool_in_which_nothing_happens_has_no_gap() -> None:
     assert (found.in_flight, found.rate_per_s, found.time_s, found.gap) == (0.0, 0.0, None, None)
 
 
-def test_however_often_it_is_read_it_keeps_few_marks() -> None:
+def test_littles_law_keeps_few_marks_however_often_it_is_read() -> None:
     traffic = Traffic(3, 1.0, 0.1)
     for _ in range(2 * MAX_MARKS):
         traffic.run(EVERY_S)

@@ -292,7 +292,7 @@ def test_the_window_forgets_what_the_counters_keep() -> None:
     assert facts.counts == [1, 1, 1]
 
 
-def test_the_registry_takes_the_collector_without_asking_it_anything_global() -> None:
+def test_prometheus_registry_accepts_the_request_collector() -> None:
     registry = CollectorRegistry()
     registry.register(RequestFamilies(Metrics(POLICY)))
     assert {family.name for family in registry.collect()} >= {"tailgate_ttft_seconds", "tailgate_requests"}

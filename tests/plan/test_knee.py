@@ -140,7 +140,7 @@ tiers: {default: {slo: {e2e: {p99: 2s}}}}
 """
 
 
-def test_the_arithmetic_of_what_was_found_is_told_beside_it() -> None:
+def test_plan_shows_the_arithmetic_of_the_found_fleet() -> None:
     """Little's law: the sampled requests in slots equal the rate times the time from the queue to the end."""
     made, results = search(load_text(ONE_POOL, "policy.yaml")), list[Result]()
     made.profiles = {"p": DEFAULT}
@@ -164,7 +164,7 @@ def test_plan_of_several_pools_shows_no_arithmetic(found: Knee) -> None:
     assert found.by_slots is None
 
 
-def test_where_limits_of_tenants_bind_the_search_for_the_knee_ends(found: Knee) -> None:
+def test_knee_search_ends_where_tenant_limits_bind(found: Knee) -> None:
     """Requests over a limit are not counted, so any rate reaches the target."""
     limited = ONE_POOL.replace("{slo:", "{limits: {concurrency: 2}, slo:")
     endless = search(load_text(limited, "policy.yaml")).run()

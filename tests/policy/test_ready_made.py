@@ -46,13 +46,13 @@ def test_there_are_some() -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_each_is_valid_and_everything_in_it_has_an_effect(file: Path) -> None:
+def test_ready_made_policy_is_valid_and_every_field_has_an_effect(file: Path) -> None:
     policy = load(file, {})
     assert [note for note in notes(policy) if not note.startswith("keys: there are none")] == []
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_each_names_the_schema_and_passes_it(file: Path) -> None:
+def test_ready_made_policy_names_and_passes_the_schema(file: Path) -> None:
     text = file.read_text()
     assert text.startswith(f"# yaml-language-server: $schema={SCHEMA_FILE.name}\n")
     assert accepted(text)

@@ -134,7 +134,7 @@ async def test_a_file_that_is_gone_leaves_the_last_good_policy(path: Path, heard
     assert watch.status.generation == 1
 
 
-async def test_who_receives_a_policy_may_refuse_it(path: Path, heard: Heard) -> None:
+async def test_receiver_of_a_policy_may_refuse_it(path: Path, heard: Heard) -> None:
     refusal = PolicyErrors([PolicyError("policy.yaml", 0, "keys", "not here")])
 
     def refuse(_: Policy) -> None:

@@ -216,7 +216,7 @@ async def test_a_listed_page_reads_a_stream(
     assert response.events[-1] == "[DONE]"
 
 
-async def test_every_page_is_let_in_where_there_are_keys_and_it_is_said(
+async def test_wildcard_origin_admits_every_page_with_a_key(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     gw = await gateway(rules(capture.url, keys={KEY: "acme"}) + listen("origins: ['*']"))

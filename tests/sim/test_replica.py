@@ -255,7 +255,7 @@ def test_progress_changes_exactly_at_the_end_of_a_step(
         assert replica.generated(0, at) == tokens
 
 
-def test_those_who_come_together_are_read_together() -> None:
+def test_simultaneous_requests_are_read_in_one_step() -> None:
     replica = SimulatedReplica(TINY)
     for id in range(2):
         replica.add(EngineRequest(id, 5, 4), 3.0)

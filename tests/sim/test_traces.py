@@ -245,7 +245,7 @@ def test_a_clock_that_does_not_begin_at_zero_may_be_below_it(tmp_path: Path, tex
 
 
 @pytest.mark.parametrize("times", [0.5, 1.0, 3.0])
-def test_at_another_rate_it_lasts_as_long_and_begins_again_at_its_end(tmp_path: Path, times: float) -> None:
+def test_trace_at_another_rate_keeps_its_duration_and_repeats(tmp_path: Path, times: float) -> None:
     rows = "".join(f'{{"at": {at}, "prompt_tokens": {at + 10}, "output_tokens": 5}}\n' for at in range(10))
     found = trace(tmp_path, rows)
     for again in (found.faster(times), found.faster(0.5).faster(2.0 * times)):

@@ -175,7 +175,7 @@ def test_event_with_more_than_output_is_parsed_in_full(event: bytes) -> None:
 
 
 @MORE
-def test_nor_is_it_taken_for_output_once_events_are_known_by_their_form(event: bytes) -> None:
+def test_event_with_more_than_output_is_parsed_in_full_once_the_form_is_known(event: bytes) -> None:
     reader = CompletionReader()
     reader.read(chat({"content": "x"}))
     assert not reader.plain(event + b"\r\n", 0)
@@ -498,7 +498,7 @@ def test_a_whole_answer_that_was_aborted(space: str) -> None:
         (Endpoint.MESSAGES, b'{"type":"message"}'),
     ],
 )
-def test_a_whole_answer_that_merely_speaks_of_it(endpoint: Endpoint, body: bytes) -> None:
+def test_whole_answer_that_mentions_abort_in_its_text_is_no_error(endpoint: Endpoint, body: bytes) -> None:
     usage, error = whole(endpoint, body)
     assert (usage.prompt, usage.output, usage.odd, error) == (None, None, False, None)
 

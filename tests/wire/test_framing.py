@@ -20,7 +20,7 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 
 
 @given(payloads, st.lists(st.integers(0, 300), max_size=12), st.sampled_from([b"", b"a: b\r\n", b"x: y\r\nz: 1\r\n"]))
-def test_however_it_is_cut_the_payload_is_the_same(parts: list[bytes], places: list[int], trailers: bytes) -> None:
+def test_payload_is_the_same_however_the_bytes_are_cut(parts: list[bytes], places: list[int], trailers: bytes) -> None:
     body = b"".join(map(chunk, parts)) + b"0\r\n" + trailers + b"\r\n"
     reader = ChunkReader()
     got = [piece for part in cut(body, places) for piece in reader.feed(part)]

@@ -94,7 +94,7 @@ def test_a_picture_has_the_size_of_its_tokens_and_not_of_its_data() -> None:
     assert not text.has_media
 
 
-def test_the_same_picture_is_the_same_prefix_and_another_one_is_another() -> None:
+def test_prefix_depends_on_the_picture() -> None:
     one, same, other = (with_media(shown(data)) for data in (picture(1), picture(1), picture(2)))
     assert one == same
     assert one.size == other.size

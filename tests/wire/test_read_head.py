@@ -66,7 +66,7 @@ def made(dice: random.Random) -> bytes:
     return b"GET / HTTP/1.1" + end() + b"".join(lines) + end() + dice.choice([b"", b"abcde", b"0\r\n\r\n"])
 
 
-def test_the_same_headers_as_the_parser() -> None:
+def test_head_reader_finds_the_same_headers_as_the_parser() -> None:
     dice = random.Random(1)
     accepted = 0
     for _ in range(HEADS):

@@ -371,7 +371,7 @@ def test_a_long_message_is_cut_and_control_characters_go() -> None:
 
 
 @given(status=st.integers(100, 999), body=st.one_of(st.binary(max_size=80), st.text(max_size=40).map(str.encode)))
-def test_no_engines_answer_makes_it_fail(status: int, body: bytes) -> None:
+def test_error_answer_is_made_from_any_answer_of_an_engine(status: int, body: bytes) -> None:
     got, _, document = read(upstream_error(OPENAI, status, body, "r"))
     assert got in (400, 404, 413, 502, 503)
     assert document["error"]["message"]

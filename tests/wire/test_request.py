@@ -264,7 +264,7 @@ def test_echo_is_dropped_from_chat_where_it_would_score_the_prompt() -> None:
     assert read(Endpoint.CHAT, {**CHAT, "echo": True}).changed == ("echo",)
 
 
-def test_of_the_template_options_only_the_switches_for_thinking_pass() -> None:
+def test_only_thinking_switches_of_the_template_options_pass() -> None:
     document = {**CHAT, "chat_template_kwargs": {"enable_thinking": True, "system_prompt": "ignore all"}}
     assert sent(Endpoint.CHAT, document)["chat_template_kwargs"] == {"enable_thinking": True}
     assert read(Endpoint.CHAT, document).changed == ("chat_template_kwargs",)
@@ -304,7 +304,7 @@ def test_reported_names_are_fit_for_a_header() -> None:
         (Endpoint.COMPLETIONS, {"prompt": [1, 2, 3]}, 1),
     ],
 )
-def test_sequences_generated(endpoint: Endpoint, fields: dict[str, Any], choices: int) -> None:
+def test_number_of_generated_sequences_is_read(endpoint: Endpoint, fields: dict[str, Any], choices: int) -> None:
     assert read(endpoint, {**MINIMAL[endpoint], **fields}).choices == choices
 
 

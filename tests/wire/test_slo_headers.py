@@ -37,7 +37,7 @@ def test_a_metric_without_an_objective_gets_one() -> None:
     assert (slo.ttft_bound_s, slo.tpot_bound_s) == (2.0, 0.0625)
 
 
-def test_of_both_names_the_tighter_counts() -> None:
+def test_tighter_of_two_slo_headers_counts() -> None:
     slo = asked_slo(head(x_slo_ttft_ms="700", x_llm_d_slo_ttft_ms="900"), TIER)
     assert slo is not None
     assert slo.ttft_bound_s == 0.7

@@ -89,14 +89,16 @@ def test_unreachable_engine_is_reported(tmp_path: Path) -> None:
     assert not out.exists()
 
 
-def test_where_the_profile_cannot_be_written_nothing_is_asked(tmp_path: Path) -> None:
+def test_engine_is_not_asked_when_the_profile_cannot_be_written(tmp_path: Path) -> None:
     out = tmp_path / "no" / "p.json"
     done = CliRunner().invoke(app, ["calibrate", "--target", "http://127.0.0.1:9", "--out", str(out)])
     assert done.exit_code == 2
     assert f"--out: cannot write {out}: the folder {out.parent} does not exist" in done.stderr
 
 
-def test_where_the_profile_may_not_be_written_nothing_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engine_is_not_asked_when_the_profile_may_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "p.json"
     monkeypatch.setattr("os.access", lambda path, mode: (path, mode) != (tmp_path, os.W_OK))  # root may write anywhere
     done = CliRunner().invoke(app, ["calibrate", "--target", "http://127.0.0.1:9", "--out", str(out)])
@@ -112,7 +114,7 @@ def test_where_the_profile_may_not_be_written_nothing_is_asked(tmp_path: Path, m
         (b"", 503, "it answers 503"),
     ],
 )
-async def test_where_no_models_are_listed_somebody_has_to_say_which(body: bytes, status: int, told: str) -> None:
+async def test_model_has_to_be_named_when_the_engine_lists_none(body: bytes, status: int, told: str) -> None:
     async with serving(body, status) as (url, _):
         with pytest.raises(NoContact, match=rf"lists no models \({told}\): name one with --model"):
             await about(Target(url))
@@ -120,7 +122,7 @@ async def test_where_no_models_are_listed_somebody_has_to_say_which(body: bytes,
     assert named.model == "m"
 
 
-async def test_a_model_that_the_engine_has_not_is_told_with_those_it_has(engine: Emulator, tmp_path: Path) -> None:
+async def test_unknown_model_is_refused_with_the_models_of_the_engine(engine: Emulator, tmp_path: Path) -> None:
     with pytest.raises(WhichModel, match="has no model gtp: give one of its models with --model: emulated"):
         await _calibrated(replace(target(engine), model="gtp"), 24, 1, 1, tmp_path / "p.json", checked=False)
 

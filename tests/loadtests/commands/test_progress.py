@@ -56,7 +56,7 @@ def test_a_line_says_how_far_it_is_and_how_it_goes() -> None:
     assert (abs(p50 / 0.5 - 1), abs(p99 / 0.99 - 1), abs(late / 0.003 - 1)) < (0.05, 0.05, 0.05)
 
 
-def test_after_the_last_request_it_says_what_it_waits_for() -> None:
+def test_progress_after_the_last_request_says_what_is_awaited() -> None:
     out = StringIO()
     progress = Progress(Kept(), Console(file=out, width=400), 30.0)
     for _ in range(PLAIN_EVERY):
@@ -71,6 +71,6 @@ def test_percentiles_are_of_the_last_ten_seconds() -> None:
     assert seconds(line)[1] > 4.5
 
 
-def test_of_whole_answers_it_is_the_end_to_end_latency() -> None:
+def test_progress_of_whole_answers_shows_end_to_end_latency() -> None:
     line, _ = shown(ended(0.0, None), 1, 1)
     assert "e2e p50 2" in line

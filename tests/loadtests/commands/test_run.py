@@ -94,7 +94,7 @@ async def test_the_only_model_of_the_target_is_asked_for_where_nobody_has_named_
     )
 
 
-async def test_of_several_models_somebody_has_to_say_which(tmp_path: Path) -> None:
+async def test_run_needs_the_name_of_one_of_several_models(tmp_path: Path) -> None:
     async with serving(listed("llama", "qwen")) as (url, _):
         status, _, errors = await run("--target", url, "--workload", LINE, "--out", str(tmp_path))
     assert (status, "with --model: llama, qwen" in " ".join(errors.split())) == (2, True), errors
@@ -232,9 +232,7 @@ def test_a_workload_that_has_tiers_of_its_own_is_held_against_a_policy(
     assert (found.exit_code, "cannot be reached" in found.stderr) == (1, True), found.stderr
 
 
-async def test_where_the_generator_can_open_no_more_connections_nothing_is_reported(
-    replica: EmulatedReplica, tmp_path: Path
-) -> None:
+async def test_run_out_of_connections_of_the_machine_reports_nothing(replica: EmulatedReplica, tmp_path: Path) -> None:
     replica.fault("pause")
     options = ["--target", replica.url, "--model", "m", "--workload", LINE, "--rate", "200", "--no-probe"]
     command = shlex.join([sys.executable, "-m", "loadtests", "run", *options, "--out", str(tmp_path)])
@@ -320,7 +318,7 @@ async def test_files_of_an_earlier_run_are_removed_before_a_new_run(replica: Emu
 
 
 @pytest.mark.parametrize("probe", ["--probe", "--no-probe"])
-def test_where_nobody_answers_an_earlier_test_is_kept_and_no_folder_is_made(
+def test_run_without_an_answering_target_keeps_the_earlier_test(
     probe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -366,7 +364,7 @@ def test_impossible_host_name_exits_with_1(host: str, tmp_path: Path) -> None:
     assert (found.exit_code, found.stderr) == (1, f"http://{host}:80 cannot be reached: no host can have that name\n")
 
 
-async def test_where_every_request_is_refused_the_exit_status_says_so(replica: EmulatedReplica, tmp_path: Path) -> None:
+async def test_run_with_every_request_refused_has_its_own_exit_status(replica: EmulatedReplica, tmp_path: Path) -> None:
     status, _, said = await run(
         *("--target", replica.url, "--model", "other", "--workload", LINE, "--duration", "1", "--no-probe"),
         *("--out", str(tmp_path), "--no-png", "--max-late", "60000"),

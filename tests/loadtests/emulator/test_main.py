@@ -70,7 +70,7 @@ async def test_a_taken_port_is_told_in_words() -> None:
 
 
 @pytest.mark.parametrize("options", [["--port", "99999"], ["--port", "-1"], ["--port", "65535", "--replicas", "2"]])
-def test_a_port_that_there_is_not_is_refused(
+def test_impossible_port_is_refused(
     options: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["emulator", *options])
@@ -103,7 +103,7 @@ async def test_an_engine_may_be_one_that_was_calibrated(tmp_path: Path) -> None:
     assert b"profile mine: context 32768, 7 slots" in said
 
 
-async def test_an_engine_that_there_is_not_is_told_with_those_that_there_are() -> None:
+async def test_unknown_engine_is_refused_with_the_known_ones() -> None:
     process = await start("--port", "0", "--profile", "huge")
     _, errors = await process.communicate()
     assert process.returncode == 2

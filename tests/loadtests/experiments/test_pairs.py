@@ -51,7 +51,7 @@ def test_a_tier_that_finished_on_one_side_only_is_as_far_off_as_can_be() -> None
     assert told_only.off("p50") == math.inf
 
 
-def test_where_nothing_at_all_finished_it_is_as_far_off_as_can_be() -> None:
+def test_error_is_infinite_where_no_request_finished() -> None:
     many = {"a": [1.0] * MIN}
     cases: list[Any] = [([many, {"a": []}], [many, many]), ([many], [many, {"a": []}])]
     for live, told in cases:

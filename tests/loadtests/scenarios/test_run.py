@@ -128,7 +128,9 @@ def test_clients_try_again_if_the_scenario_says_so(tmp_path: Path) -> None:
     assert (failed[0] > 5, failed[8]) == (True, 0)
 
 
-def test_where_the_generator_was_late_the_exit_status_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scenario_with_a_late_generator_has_its_own_exit_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(run, "MAX_LATE_S", -1.0)
     file = tmp_path / "it.yaml"
     file.write_text(TEXT.replace("[tailgate, round-robin]", "[round-robin]"))
@@ -171,7 +173,7 @@ def test_interrupted_scenario_keeps_its_finished_tests(tmp_path: Path, monkeypat
     assert [test["contender"] for test in json.loads((out / "scenario.json").read_text())["tests"]] == ["tailgate"]
 
 
-def test_without_a_name_all_are_listed_with_about_how_long_they_take() -> None:
+def test_scenario_without_a_name_lists_all_with_their_durations() -> None:
     lines = CliRunner().invoke(app, ["scenario"]).stdout.splitlines()
     assert [line.split()[0] for line in lines] == list(shipped())
     assert all(re.match(r"[a-z0-9-]+ +[1-9]\d* min +[A-Z]", line) for line in lines), lines

@@ -132,7 +132,7 @@ def test_nothing_is_kept_of_those_whose_end_was_missing(tmp_path: Path, monkeypa
     assert (journal.missing, journal.guessed) == (150, 150)
 
 
-def test_an_answer_whose_end_is_missing_is_as_long_as_the_last_one_like_it(tmp_path: Path) -> None:
+def test_answer_with_a_missing_end_has_the_length_of_the_last_similar_one(tmp_path: Path) -> None:
     rows = lost(answered(20), is_call("finish", 3))
     found = lengths(list(JournalRows([written(tmp_path, rows)]).rows()))
     assert found[3.0] == 18  # the call of the request that ended at 8.5, when 3 + TOTAL_S was over
@@ -190,7 +190,7 @@ def test_a_gap_that_is_longer_than_an_end_is_waited_for_gives_nobody_up(tmp_path
     assert journal.guessed == 0
 
 
-def test_of_a_policy_that_is_missing_the_requests_are(tmp_path: Path) -> None:
+def test_requests_under_a_missing_policy_count_as_missing(tmp_path: Path) -> None:
     """Journals of older versions: a policy that met a full disk was never written again."""
     later = policy(pool("p", "r1", "r2", slots=100), tier("std", timeouts=Timeouts(total_s=TOTAL_S)), generation=1)
     rows = answered(6, then=later)
