@@ -248,7 +248,7 @@ class TestExplain:
         assert (asked["prompt_tokens_low"], asked["prompt_tokens_high"]) == (3, 3)
         assert asked["prompt_why"] == "counted with the model's tokenizer"
 
-    def test_people_get_lines(self, policy: Path) -> None:
+    def test_explain_prints_lines_for_people(self, policy: Path) -> None:
         request = json.dumps(self.chat(max_tokens=500))
         result = run("explain", "--policy", policy, stdin=request, env={"TAILGATE_KEY": KEY})
         assert result.exit_code == 0

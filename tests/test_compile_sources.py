@@ -37,7 +37,9 @@ def test_a_python_without_headers_is_an_obstacle(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize(("said", "meant"), [("1", False), ("0", True), ("", None), ("true", False)])
-def test_pure_can_ask_for_either(said: str, meant: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tailgate_pure_asks_for_compiled_or_interpreted_code(
+    said: str, meant: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(sources.PURE, said)
     assert sources.wanted() is meant
 

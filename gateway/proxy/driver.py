@@ -340,8 +340,8 @@ class Driver:
     # ---- bugs
 
     def _failed(self, command: Command, error: Exception) -> None:
-        """Carrying out a command raised. Do what the controller relies on: fail the request, report a cancelled
-        attempt, or close the client's connection.
+        """A command's handler raised an exception. Do what the controller relies on: fail the request, report a
+        cancelled attempt, or close the client's connection.
         """
         self.supervisor.caught(Callback.COMMAND, error)
         if isinstance(command, Dispatch | Commit):

@@ -21,8 +21,8 @@ from gateway.sim.workload.arrivals import Arrival
 class Gateways:
     """Controllers in front of the same replicas, as one decider. `chosen` picks the controller of a request.
 
-    Each sees only its own requests, and the health and metrics of all replicas. Attempt `a` of gateway `g` of `n` is `a
-    * n + g` outside.
+    Each sees only its own requests, and the health and metrics of all replicas. Of `n` gateways,
+    attempt `a` of gateway `g` has the id `a * n + g` for the caller.
     """
 
     def __init__(self, controllers: Sequence[Controller], chosen: Callable[[Request], int]) -> None:

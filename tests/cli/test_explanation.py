@@ -149,7 +149,7 @@ def test_the_prompts_of_a_batch_are_reserved_together() -> None:
     assert (one.reserved_tokens, three.reserved_tokens) == (50 + 5, 3 * (50 + 5))
 
 
-async def test_a_gateway_that_runs_is_asked(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_explain_asks_a_running_gateway(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
     asked = {"tier": "only", "model": "gpt", "prompt_tokens": 70, "max_tokens": 500, "stream": True, "tenant": None}
     found = await asyncio.to_thread(ask_gateway, served.gateway.admin_url, asked)
     assert (found["verdict"], found["pool"], found["trust"], found["max_tokens"]) == ("sent", "short", "cold", 9)

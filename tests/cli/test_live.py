@@ -69,7 +69,7 @@ def test_a_budget_that_is_not_measured_says_why() -> None:
     assert "error budget left -50%" in shown({**FOUND, "budget": "measured", "budget_left": -0.5})
 
 
-def test_the_constraint_that_decided_is_named() -> None:
+def test_explain_names_the_deciding_constraint() -> None:
     assert "decided by" not in shown(FOUND)
     waits = {**FOUND, "verdict": "waits", "constraint": "KV cache", "best": {**at("", 0.2, 0), "replica": None}}
     assert "decided by KV cache\n" in shown(waits)
@@ -86,7 +86,7 @@ def test_by_what_the_best_is_the_best_is_told_where_there_are_two() -> None:
     assert "runner-up" not in shown({**FOUND, "runner_up": None})
 
 
-def test_a_refusal_is_told() -> None:
+def test_explain_prints_the_refusal() -> None:
     assert shown({"why": "[bad]", "detail": "no such tier"}) == "refused  [bad]  no such tier\n"
 
 
@@ -136,7 +136,7 @@ def test_an_option_that_would_be_ignored_is_an_error(arguments: list[str], named
 
 
 @pytest.mark.parametrize("setting", ["port", "admin_port"])
-def test_a_taken_port_is_one_line(
+def test_taken_port_is_reported_in_one_line(
     setting: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gateway.process, "configure_logging", lambda *_, **__: None)

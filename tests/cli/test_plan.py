@@ -36,7 +36,7 @@ def test_json_of_a_full_fleet_has_no_waits() -> None:
     assert found["planned"]["waits"] is None
 
 
-def test_the_figures_stand_in_the_terminal() -> None:
+def test_plan_prints_its_figures() -> None:
     done = run(*PRICED)
     assert done.exit_code == 0
     for told in ("1,080 requests", "39 replicas", "40: 39 and 1 spare; 67.5% busy", "69.2% busy", "120.00 per hour"):
@@ -168,7 +168,7 @@ def test_search_at_its_highest_rate_hints_at_binding_tenant_limits(files: tuple[
     assert "the highest rate that was tried: do the limits of tenants bind?" in done.stdout
 
 
-def test_the_search_is_told_for_people(files: tuple[str, ...]) -> None:
+def test_knee_search_is_printed_for_people(files: tuple[str, ...]) -> None:
     done = run(*files, "--target", "0.98", "--seeds", "1", "--rate", "100")
     assert done.exit_code == 0, done.output
     assert "replicas    1: goodput 1.000 at" in done.stdout
@@ -229,7 +229,7 @@ def test_a_load_that_is_next_to_none_is_one_replica() -> None:
         (("plan", "--policy", "policies/default.yaml"), "name the traffic with --workload"),
     ],
 )
-def test_half_a_question(arguments: tuple[str, ...], message: str) -> None:
+def test_incomplete_plan_options_exit_with_2(arguments: tuple[str, ...], message: str) -> None:
     done = run(*arguments)
     assert done.exit_code == 2
     assert message in done.stderr

@@ -122,7 +122,7 @@ def test_a_live_journal_has_no_secret(live: tuple[Path, list[int]]) -> None:
         assert secret not in written
 
 
-def test_programs_are_told_in_json(live: tuple[Path, list[int]]) -> None:
+def test_replay_prints_json_for_programs(live: tuple[Path, list[int]]) -> None:
     result = run("--json", live[0])
     assert result.exit_code == 0
     told = json.loads(result.stdout)

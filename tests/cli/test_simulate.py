@@ -80,7 +80,7 @@ def test_policies_and_baselines_are_compared_on_the_same_arrivals(policy: Path, 
     assert found["runs"][0]["tiers"]["gold"]["ttft"]["p99"] > 0.02
 
 
-def test_people_get_tables(policy: Path, trace: Path) -> None:
+def test_simulate_prints_tables(policy: Path, trace: Path) -> None:
     result = run("simulate", "--policy", policy, "--workload", trace, "--seeds", "1", "--baseline", "llm-d")
     assert result.exit_code == 0
     titles = [line for line in result.stdout.splitlines() if line and "─" not in line and line[0].isupper()]

@@ -25,7 +25,7 @@ steps = st.lists(
 
 @STEADY
 @given(steps)
-def test_alarms_are_a_dictionary_of_times(steps: list[tuple[str, int, float]]) -> None:
+def test_timers_behave_like_a_dictionary_of_times(steps: list[tuple[str, int, float]]) -> None:
     alarms, plain = Timers(), dict[int, float]()
     for what, key, at in steps:
         if what == "set":
@@ -45,7 +45,7 @@ def test_alarms_are_a_dictionary_of_times(steps: list[tuple[str, int, float]]) -
         assert all(alarms.at(k) == plain.get(k, math.inf) for k in range(1, 4))
 
 
-def test_an_alarm_rings_once() -> None:
+def test_timer_goes_off_once() -> None:
     alarms = Timers()
     for at in (5.0, 3.0, 5.0, 3.0, 5.0):
         alarms.set(1, at)

@@ -74,7 +74,7 @@ def test_an_embedding_has_a_prompt_and_no_output_to_doubt() -> None:
     assert story.controller.disbelieved() == {}
 
 
-def test_nothing_is_learned_from_a_lie() -> None:
+def test_false_token_counts_teach_nothing() -> None:
     story, honest = play(LIMITED), play(LIMITED)
     how = {"prompt": None, "prompt_bytes": 400}
     for number in range(20):

@@ -67,7 +67,7 @@ def test_refusals_and_errors_do_not_change_the_error_budget() -> None:
     assert after(*[GOOD, refused] * 100, every_s=0.01).left == 1.0
 
 
-def test_earlier_misses_leave_the_error_budget() -> None:
+def test_old_misses_leave_the_error_budget() -> None:
     budget = after(*[answer(2.0)] * 100)
     for number in range(100):
         budget.count(SLO, GOOD, 5 * MEMORY_S + number)

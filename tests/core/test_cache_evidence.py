@@ -127,7 +127,7 @@ def test_the_share_is_between_none_and_all_whatever_is_reported(told: list[tuple
 
 @STEADY
 @given(st.floats(0.0, 1.0), st.floats(0.0, 1.0))
-def test_the_share_follows_a_change(before: float, after: float) -> None:
+def test_share_of_other_gateways_follows_a_change(before: float, after: float) -> None:
     evidence = CacheEvidence()
     for share in (before, after):
         for _ in range(40):

@@ -115,7 +115,7 @@ def test_logit_and_logistic_are_monotone_and_inverse(p: float, q: float) -> None
     assert logistic(logit(p)) == pytest.approx(p, abs=4e-4)
 
 
-def test_reliability_of_honest_probabilities() -> None:
+def test_reliability_error_of_true_probabilities_is_small() -> None:
     source = random.Random(6)
     pairs = [(p, source.random() < p) for p in (source.random() for _ in range(30_000))]
     found = reliability(pairs)
@@ -125,7 +125,7 @@ def test_reliability_of_honest_probabilities() -> None:
     assert max(n for n, _, _ in found.bins) - min(n for n, _, _ in found.bins) <= 1
 
 
-def test_reliability_of_dishonest_probabilities() -> None:
+def test_reliability_error_of_false_probabilities_is_large() -> None:
     source = random.Random(7)
     pairs = [(0.9, source.random() < 0.5) for _ in range(3000)]
     found = reliability(pairs)
@@ -138,5 +138,5 @@ def test_the_order_of_equal_probabilities_does_not_follow_their_labels() -> None
     assert reliability(pairs).ece < 0.01
 
 
-def test_nothing_is_said_of_no_labels() -> None:
+def test_reliability_without_labels_is_unknown() -> None:
     assert reliability([]).labels == 0

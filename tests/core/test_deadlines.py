@@ -151,7 +151,7 @@ def test_the_tighter_of_tier_and_pool_counts() -> None:
     story.at(10.0).expect(refuse(Reason.QUEUE_TIMEOUT, of="b"), ended(Outcome.TIMEOUT, of="b"))
 
 
-def test_without_timeouts_there_is_no_alarm() -> None:
+def test_request_without_timeouts_sets_no_timer() -> None:
     story = play(with_timeouts(math.inf, math.inf, math.inf, math.inf)).arrives("a").arrives("b").sent("a")
     assert story.controller.wake_at() == math.inf
     story.first_token("a")
@@ -162,7 +162,7 @@ def test_without_timeouts_there_is_no_alarm() -> None:
 
 
 @pytest.mark.parametrize("phase", ["waiting", "connecting", "sent", "streaming"])
-def test_waking_early_changes_nothing(phase: str) -> None:
+def test_waking_the_controller_early_changes_nothing(phase: str) -> None:
     story = play(RULES)
     if phase == "waiting":
         story.arrives("running")

@@ -26,7 +26,7 @@ def test_a_stream_is_committed_at_its_first_token_and_over_at_its_end() -> None:
     story.finishes("a").expect(ended(Outcome.OK, why=None, pool="p", replica="r1", attempts=1))
 
 
-def test_a_first_token_is_told_once() -> None:
+def test_first_token_is_reported_once() -> None:
     one().sent("a").first_token("a").whatever().first_token("a").expect()
 
 
@@ -154,7 +154,7 @@ def test_late_reports_of_a_cancelled_attempt_give_no_commands() -> None:
 # ---- shut
 
 
-def test_the_end_of_draining_ends_everything() -> None:
+def test_end_of_the_drain_ends_all_requests() -> None:
     story = play(policy(pool("p", "r1", "r2"))).arrives("a").arrives("b").arrives("c")
     story.sent("a").first_token("a").whatever()
     story.shuts().expect(

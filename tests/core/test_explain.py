@@ -225,7 +225,7 @@ def test_impossible_request_is_explained_as_unplaceable() -> None:
 
 
 @pytest.mark.parametrize("router", ["least-prefill", "round-robin"])
-def test_asking_changes_nothing(router: str) -> None:
+def test_explain_changes_no_state(router: str) -> None:
     rules = policy(pool("p", "r1", "r2", slots=2, router=router), tier("std", slo=SLO, admission=ENFORCE))
     answers = []
     for asks in (0, 5):
@@ -254,7 +254,7 @@ def test_asking_for_what_no_replica_can_keep_releases_no_percentile() -> None:
         assert (found.verdict, found.constraint) == ("refused", "TTFT p50")
 
 
-def test_asking_makes_no_kind_of_answer() -> None:
+def test_explain_creates_no_output_length_bucket() -> None:
     rules = policy(pool("p", "r1"), tier("std", slo=SLO), tier("low", 1, slo=SLO))
     controller = Controller(rules, random.Random(3))
     controller.arrive(a_request(1, rules, 0.0), 0.0)

@@ -54,7 +54,7 @@ def test_new_tenant_takes_no_place_where_each_tenant_has_one() -> None:
     story.arrives("d", tenant="d").expect(refuse(Reason.QUEUE_FULL), ended(Outcome.REFUSED))
 
 
-def test_shares_are_those_of_a_tier() -> None:
+def test_queue_shares_of_tenants_are_per_tier() -> None:
     rules = policy(pool("p", "r1", queue_limit=3), tier("std"), tier("like"))
     story = play(rules).arrives("running").whatever()
     for name in ("g1", "g2", "g3"):

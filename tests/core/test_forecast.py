@@ -224,7 +224,7 @@ def test_the_prompts_of_a_replica_slow_its_tokens_and_not_those_of_its_neighbour
     assert idle == pytest.approx(STEP_S, rel=0.2)
 
 
-def test_speeds_are_bounded() -> None:
+def test_learned_replica_speeds_are_bounded() -> None:
     world = World(replicas=2).warm(50)
     for _ in range(150):
         world.serve(replica="r0")
@@ -366,7 +366,7 @@ def test_a_step_takes_some_time_whatever_the_coefficients_say() -> None:
     assert costs.step_s(8.0, 8000.0) == pytest.approx(0.01, rel=0.1)
 
 
-def test_a_floor_bounds_the_wait() -> None:
+def test_tier_floor_bounds_the_forecast_wait() -> None:
     world = World().warm()
     for _ in range(20):
         world.pool.drain.opened(True, world.now)
@@ -412,7 +412,7 @@ def test_labels_correct_a_forecast_that_is_wrong() -> None:
     assert world.forecast(world.live()).breach == pytest.approx(0.5, abs=0.25)
 
 
-def test_forecasting_changes_nothing() -> None:
+def test_forecasting_changes_no_state() -> None:
     world = World().warm()
     world.send(world.live(3000, stream=False))
     first = world.forecast(world.live())

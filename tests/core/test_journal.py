@@ -102,7 +102,7 @@ def test_every_public_method_is_a_call_or_known_to_change_nothing() -> None:
         assert arguments.index("now") == NOW_AT.get(name, len(arguments) - 1), name
 
 
-def test_no_call_makes_another() -> None:
+def test_no_recorded_call_makes_another_one() -> None:
     """It would be recorded twice, and replayed twice."""
     nodes = [node for method in methods().values() for node in ast.walk(method)]
     used = {node.attr for node in nodes if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self"}
@@ -194,7 +194,7 @@ refusals = st.builds(Refuse, st.integers(), st.sampled_from(Reason), anything, s
 
 @given(asks, finishes, samples, refusals, records)
 @settings(STEADY)
-def test_values_come_back_bit_for_bit(
+def test_journal_values_are_read_back_bit_for_bit(
     made: Request, finish: AttemptResult, sample: Sample, refusal: Refuse, record: Record
 ) -> None:
     told: list[Told] = [
@@ -206,7 +206,7 @@ def test_values_come_back_bit_for_bit(
     assert repr(there_and_back(*told)) == repr(told)
 
 
-def test_secrets_are_not_written() -> None:
+def test_journal_contains_no_secrets() -> None:
     replicas = replace(pool("p", "r1"), upstream_key="key-of-the-replicas")
     key = rules.Key(bytes(range(32)), "acme", "std")
     secret = replace(policy(replicas), keys={key.sha256: key})
@@ -220,7 +220,7 @@ def test_secrets_are_not_written() -> None:
 # ---- references
 
 
-def test_a_policy_is_written_once() -> None:
+def test_journal_contains_each_policy_once() -> None:
     other = policy(pool("q", "r9"), generation=2)
     encoder = Encoder(POLICY)
     calls: list[Told] = [("configure", (other, 1.0), []), ("arrive", (a_request(1, other, 2.0), 2.0), [])]

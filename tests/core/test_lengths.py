@@ -25,7 +25,7 @@ def test_quantiles_and_tails_are_monotone(seen: list[int], p: float, q: float) -
     assert 0.0 <= bucket.exceeds(100 * q) <= bucket.exceeds(100 * p) <= 1.0 + 1e-9
 
 
-def test_quantiles_are_found() -> None:
+def test_output_length_quantiles_are_learned() -> None:
     source = random.Random(1)
     bucket = OutputLengths().bucket("m", "std", 500)
     seen = sorted(round(source.lognormvariate(5.0, 0.7)) for _ in range(4000))
@@ -85,7 +85,7 @@ def test_asking_does_not_change_what_is_said_later(news: list[tuple[int, int, bo
         assert [one.exceeds(1.3**n) for n in range(40)] == [other.exceeds(1.3**n) for n in range(40)]
 
 
-def test_lengths_of_long_ago_are_forgotten() -> None:
+def test_old_output_lengths_are_forgotten() -> None:
     bucket = OutputLengths().bucket("m", "std", 500)
     for _ in range(6000):
         bucket.add(1000)

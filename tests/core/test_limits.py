@@ -80,7 +80,7 @@ def test_returned_tokens_leave_the_bucket_as_if_never_taken(
 
 @STEADY
 @given(rates, rates, st.floats(0.0, 1e3), gaps)
-def test_another_rate_keeps_what_was_used(old: float, new: float, taken: float, gap: float) -> None:
+def test_new_limit_keeps_the_used_tokens(old: float, new: float, taken: float, gap: float) -> None:
     bucket = TokenBucket(old, 0.0)
     bucket.take(taken, 0.0)
     used = bucket.burst - bucket.level(gap)

@@ -19,7 +19,7 @@ def test_a_default_where_nothing_was_asked_and_a_ceiling_on_what_was(asked: int 
     play(capped(200, 300)).arrives("a", max_tokens=asked).expect(dispatch("r1", max_tokens=granted))
 
 
-def test_the_ceiling_holds_for_the_default_too() -> None:
+def test_output_limit_caps_the_default_too() -> None:
     play(capped(500, 300)).arrives("a", max_tokens=None).expect(dispatch("r1", max_tokens=300))
 
 

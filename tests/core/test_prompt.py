@@ -84,7 +84,7 @@ def test_long_prompts_are_seldom_undercounted_from_the_first_hundred_on(name: st
     assert above <= 0.05
 
 
-def test_a_text_that_changes_is_followed() -> None:
+def test_prompt_estimate_follows_a_change_of_text() -> None:
     estimator = learned(TEXTS["english"], 8000)
     for size, tokens in prompts(TEXTS["chinese"], 1000, seed=4):
         estimator.learn("m", size, tokens)
@@ -122,13 +122,13 @@ def test_a_length_nobody_has_seen_is_estimated_from_the_next_shorter_ones() -> N
     assert estimator.estimate("m", 700)[1] == int(700 * PRIOR_HIGH) + TEMPLATE_TOKENS
 
 
-def test_models_are_learned_apart() -> None:
+def test_prompt_estimates_are_learned_by_model() -> None:
     estimator = learned(TEXTS["base64"], 1000)
     assert estimator.estimate("other", 2000) == PromptEstimator().estimate("other", 2000)
 
 
 @pytest.mark.parametrize(("size", "tokens"), [(0, 10), (10, 0), (-1, 5), (5, -1)])
-def test_nonsense_teaches_nothing(size: int, tokens: int) -> None:
+def test_absurd_prompt_counts_teach_nothing(size: int, tokens: int) -> None:
     estimator = PromptEstimator()
     estimator.learn("m", size, tokens)
     assert estimator.estimate("m", 10) == PromptEstimator().estimate("m", 10)
@@ -147,7 +147,7 @@ def test_the_low_estimate_is_never_above_the_high_one() -> None:
 
 
 @pytest.mark.parametrize("quantile", [0.02, 0.5, 0.9, 0.98])
-def test_a_tracker_finds_its_quantile(quantile: float) -> None:
+def test_quantile_tracker_converges_to_its_quantile(quantile: float) -> None:
     random, tracker = Random(6), QuantileTracker(quantile, prior=1.0)
     samples = [math.exp(random.gauss(0.0, 0.5)) for _ in range(30_000)]
     for sample in samples:

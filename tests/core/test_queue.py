@@ -95,7 +95,7 @@ def rate_of(gaps: list[float], *, backlogged: bool = True) -> float | None:
 
 
 @pytest.mark.parametrize("per_s", [0.2, 3.0, 250.0])
-def test_an_even_rate_is_found(per_s: float) -> None:
+def test_even_drain_rate_is_measured(per_s: float) -> None:
     assert rate_of([1 / per_s] * int(60 * per_s)) == pytest.approx(per_s, rel=1e-6)
 
 
@@ -105,11 +105,11 @@ def test_drain_rate_averages_bursts_and_pauses(burst: int) -> None:
     assert rate_of(gaps) == pytest.approx(burst, rel=0.2)
 
 
-def test_a_rate_that_changes_is_followed() -> None:
+def test_drain_rate_follows_a_change() -> None:
     assert rate_of([0.1] * 600 + [1.0] * 30) == pytest.approx(1.0, rel=0.1)
 
 
-def test_without_a_backlog_nothing_is_measured() -> None:
+def test_no_drain_rate_is_measured_without_a_backlog() -> None:
     assert rate_of([0.1] * 100, backlogged=False) is None
 
 

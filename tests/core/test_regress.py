@@ -12,7 +12,7 @@ from gateway.core.forecast.regression import NonNegative, nnls
 from tests.core.made import STEADY
 
 
-def test_coefficients_are_found_again() -> None:
+def test_regression_recovers_its_coefficients() -> None:
     source = random.Random(1)
     true = (0.01, 0.05, 0.04, 0.002)
     fit = NonNegative((0.02, 0.15, 0.3, 0.01))
@@ -73,7 +73,7 @@ def test_regression_learns_new_costs_sooner_after_forgetting() -> None:
 
 @STEADY
 @given(st.lists(st.tuples(*[st.floats(0, 10)] * 3, st.floats(0.001, 100)), min_size=40, max_size=120))
-def test_no_coefficient_is_ever_negative(samples: list[tuple[float, float, float, float]]) -> None:
+def test_regression_coefficients_are_never_negative(samples: list[tuple[float, float, float, float]]) -> None:
     fit = NonNegative((0.1, 0.1, 0.1, 0.1))
     for sample in samples:
         fit.add(*sample, 1.0)

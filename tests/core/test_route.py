@@ -66,7 +66,7 @@ def test_a_slow_replica_gets_a_request_once_the_fast_one_has_as_many_as_it_is_fa
 
 @STEADY
 @given(loads=st.lists(loads, min_size=1, max_size=FULL_SCAN), random=draws)
-def test_the_fewest_requests(loads: list[tuple[int, int]], random: float) -> None:
+def test_least_requests_picks_a_replica_with_the_fewest(loads: list[tuple[int, int]], random: float) -> None:
     replicas = fleet(loads)
     assert ROUTERS["least-requests"]().pick(replicas, random).in_flight == min(r.in_flight for r in replicas)
 

@@ -86,7 +86,7 @@ def test_a_share_of_learned_slots_is_reserved_from_no_tier_in_shadow() -> None:
 
 
 @MODES
-def test_written_slots_hold_in_every_mode(mode: AdmissionSpec) -> None:
+def test_configured_slots_hold_in_every_admission_mode(mode: AdmissionSpec) -> None:
     story = play(policy(pool("p", "r1", slots=2), tier("std", admission=mode)))
     flooded(story, 3).expect(dispatch("r1", of="std0"), dispatch("r1", of="std1"))
     story.finishes("std0", AttemptOutcome.FAILED).expect(

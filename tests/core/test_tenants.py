@@ -186,7 +186,7 @@ def test_limits_left_are_none_without_limits() -> None:
 # ---- a reload
 
 
-def test_a_reload_keeps_what_was_used() -> None:
+def test_reload_keeps_the_used_part_of_limits() -> None:
     story = play(limited(requests_per_min=10, tokens_per_min=6000)).arrives("a", prompt=900, max_tokens=100)
     story.configured(limited(requests_per_min=20, tokens_per_min=2000)).whatever()
     view = story.limits()

@@ -8,7 +8,7 @@ from gateway.core.forecast.trust import COLD_LABELS, COLD_SAMPLES, UNLABELLED, P
 from gateway.core.stats import Pace
 
 
-def test_the_alarm_is_silent_on_noise() -> None:
+def test_drift_alarm_is_silent_on_noise() -> None:
     for seed in range(20):
         source, alarm = random.Random(seed), PageHinkley()
         assert not any(alarm.add(source.gauss(0.0, 0.25)) for _ in range(5000))
@@ -43,7 +43,7 @@ def warm() -> TrustMonitor:
     return gate
 
 
-def test_cold_until_enough_was_seen() -> None:
+def test_trust_is_cold_until_enough_labels_were_seen() -> None:
     gate = TrustMonitor()
     for i in range(COLD_LABELS):
         assert gate.state is Trust.COLD

@@ -69,7 +69,7 @@ def test_a_cached_prompt_is_charged_in_full_where_all_tokens_count() -> None:
     assert before - left(story) == PROMPT + 5
 
 
-def test_a_request_that_no_engine_worked_on_is_given_back_whole() -> None:
+def test_limit_gets_back_all_tokens_of_a_request_that_no_engine_worked_on() -> None:
     story = turn(play(rules(CountedTokens.UNCACHED), 0.0), "first", 0)
     before = left(story)
     asks(story, "second", 1, 2, 3, 4).sent("second").finishes("second", AttemptOutcome.REJECTED, status=400).whatever()

@@ -120,7 +120,7 @@ def test_compose_variables_are_settings() -> None:
     assert set(GATEWAY["environment"]) <= {PREFIX + name.upper() for name in Settings.model_fields}
 
 
-def test_the_gateway_is_confined() -> None:
+def test_compose_gateway_is_confined() -> None:
     assert GATEWAY["read_only"] is True
     assert GATEWAY["cap_drop"] == ["ALL"]
     assert GATEWAY["security_opt"] == ["no-new-privileges:true"]

@@ -106,7 +106,7 @@ def test_only_what_is_copied_is_sent_to_the_builder() -> None:
     assert all((ROOT / name).exists() for name in copied)
 
 
-def test_the_locks_agree() -> None:
+def test_lock_files_have_the_same_versions() -> None:
     """Compilation and runtime have the same versions: the compiled code depends on their types."""
     run, build, dev = (
         dict(re.findall(r"^(\S+)==(\S+)", (ROOT / f"requirements{name}.lock").read_text(), re.MULTILINE))

@@ -135,13 +135,13 @@ def test_every_variable_is_a_setting() -> None:
     assert Settings(**plain).host == "0.0.0.0"  # and none of the values is refused
 
 
-def test_no_secret_is_written_down() -> None:
+def test_manifests_contain_no_secret() -> None:
     from_secret = {v["name"]: v["valueFrom"]["secretKeyRef"] for v in CONTAINER["env"] if "valueFrom" in v}
     assert set(from_secret) == {"TAILGATE_ADMIN_TOKEN", "VLLM_API_KEY"}
     assert "Secret" not in {read_yaml(BASE / name)["kind"] for name in KUSTOMIZATION["resources"]}
 
 
-def test_the_pod_is_restricted() -> None:
+def test_gateway_pod_is_restricted() -> None:
     assert POD["spec"]["securityContext"]["runAsNonRoot"] is True
     assert POD["spec"]["securityContext"]["runAsUser"] > 0
     assert POD["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}

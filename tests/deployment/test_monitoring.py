@@ -154,7 +154,7 @@ def test_the_alerts_fire_when_they_should() -> None:
     subprocess.run(["promtool", "test", "rules", str(Path(__file__).parent / "alerts_test.yaml")], check=True)
 
 
-def test_the_dashboard_shows_what_it_must() -> None:
+def test_dashboard_shows_every_required_metric() -> None:
     shown = {name for target in TARGETS for name in names(target["expr"])}
     assert {
         "tailgate_good_requests_total",

@@ -264,7 +264,7 @@ async def test_a_new_address_under_an_old_name_is_a_new_replica(fake: FakeReplic
         assert fleet.report("main-0").url == other.url
 
 
-async def test_a_new_interval_holds_at_once(fake: FakeReplica) -> None:
+async def test_new_check_interval_holds_at_once(fake: FakeReplica) -> None:
     slow = Health(interval_s=3600, scrape_interval_s=3600, timeout_s=10)
     async with watching(policy(pool(fake, health=slow))) as fleet:
         await fleet.says("main-0", Sample(healthy=True))

@@ -54,7 +54,7 @@ def test_a_process_that_is_gone_is_an_error_and_not_a_zero() -> None:
         tree_usage(77, [Entry(78, 77, Usage(1.0, 1))])
 
 
-def test_work_shows_in_our_own_usage() -> None:
+def test_cpu_and_memory_of_this_process_are_measured() -> None:
     before, until = tree_usage(os.getpid()), time.process_time() + 0.1
     while time.process_time() < until:
         pass

@@ -236,7 +236,7 @@ async def test_probes_and_metrics_answer_to_any_host(process: Process) -> None:
 @pytest.mark.parametrize(
     "authorization", [f"Bearer {TOKEN}", f"bearer {TOKEN}", f"BEARER  {TOKEN}"], ids=["as-is", "lower", "upper"]
 )
-async def test_the_token_lets_one_change_something(process: Process, authorization: str) -> None:
+async def test_admin_token_permits_a_change(process: Process, authorization: str) -> None:
     async with process.client() as client:
         answer = await client.post("/admin/reload", headers={"authorization": authorization})
     assert (answer.status_code, answer.json()) == (200, {"ok": True, "message": "generation 2"})
@@ -244,7 +244,7 @@ async def test_the_token_lets_one_change_something(process: Process, authorizati
 
 
 @pytest.mark.parametrize("authorization", ["", "Bearer", "Bearer x", f"Basic {TOKEN}", TOKEN, f"Bearer {TOKEN}x"])
-async def test_without_the_token_nothing_changes(process: Process, authorization: str) -> None:
+async def test_admin_change_without_the_token_is_refused(process: Process, authorization: str) -> None:
     async with process.client() as client:
         answer = await client.post("/admin/reload", headers={"authorization": authorization})
     assert answer.status_code == 401
@@ -313,14 +313,14 @@ async def test_an_unknown_action_names_those_there_are(process: Process) -> None
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
-async def test_only_a_post_changes_something(process: Process, method: str) -> None:
+async def test_only_a_post_request_changes_something(process: Process, method: str) -> None:
     async with process.client(trusted=True) as client:
         assert (await client.request(method, "/admin/reload")).status_code == 405
     assert process.reloads == 0
 
 
 @pytest.mark.parametrize("path", ["/docs", "/redoc", "/openapi.json", "/admin", "/v1/models"])
-async def test_nothing_else_is_served(process: Process, path: str) -> None:
+async def test_other_admin_paths_are_not_found(process: Process, path: str) -> None:
     async with process.client() as client:
         assert (await client.get(path)).status_code == 404
 

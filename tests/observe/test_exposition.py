@@ -179,7 +179,7 @@ async def test_buckets_are_cumulative_and_end_at_the_count() -> None:
             assert buckets[-1] == (math.inf, counts[key]), family.name
 
 
-async def test_every_threshold_is_an_edge() -> None:
+async def test_every_objective_threshold_is_a_histogram_edge() -> None:
     found = await families()
     edges = {
         name: {float(s.labels["le"]) for s in found[f"tailgate_{name}_seconds"].samples if "le" in s.labels}

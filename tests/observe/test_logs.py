@@ -44,13 +44,13 @@ def test_a_json_line_holds_the_facts_of_the_request() -> None:
     assert (line["ttft_s"], line["e2e_s"], line["good"]) == (0.2, 3.0, True)
 
 
-def test_a_text_line_reads_as_words() -> None:
+def test_text_log_line_is_readable() -> None:
     line = logged("debug", as_json=False)
     assert " DEBUG tailgate.access: ok request_id=req-1 endpoint=/v1/chat/completions " in line
     assert " reason=- " in line
 
 
-def test_a_refusal_says_why() -> None:
+def test_log_line_of_a_refusal_says_why() -> None:
     out = io.StringIO()
     configure_logging("debug", True, out)
     AccessLog().write(REFUSED, "req-2")

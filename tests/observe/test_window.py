@@ -34,7 +34,7 @@ def test_quantiles_are_of_the_last_minute_give_or_take_a_slice(
         assert quantiles.quantile(q, now) is None
 
 
-def test_reading_changes_nothing() -> None:
+def test_reading_window_quantiles_changes_nothing() -> None:
     quantiles = Quantiles()
     quantiles.add(1.0, 0.0)
     assert quantiles.quantile(0.5, 500.0) is None

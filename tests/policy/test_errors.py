@@ -710,7 +710,7 @@ def test_each_kind_of_error_names_its_line_its_field_and_what_would_be_right(old
     assert errors_of(changed(old, new)) == [expected]
 
 
-def test_the_sample_itself_is_valid() -> None:
+def test_sample_policy_is_valid() -> None:
     assert errors_of(SAMPLE) == []
 
 

@@ -41,7 +41,7 @@ def accepted(text: str) -> bool:
     return bool(jsonschema.Draft202012Validator(orjson.loads(json_schema())).is_valid(document))
 
 
-def test_there_are_some() -> None:
+def test_expected_ready_made_policies_exist() -> None:
     assert {"default", "chat-with-tiers", "short-long-split", "batch-and-interactive"} <= {file.stem for file in FILES}
 
 

@@ -117,7 +117,7 @@ def _answer(call: Call) -> Answer | None:
     return BROKEN.get(max(named, key=len, default=""), by_default)(call)
 
 
-async def test_no_canary_is_ever_seen(tmp_path: Path, capture: Capture, connect: Connect) -> None:
+async def test_no_secret_appears_in_any_output(tmp_path: Path, capture: Capture, connect: Connect) -> None:
     capture.answer = _answer
     policy = rules(
         capture.url,

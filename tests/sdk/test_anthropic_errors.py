@@ -132,7 +132,7 @@ async def test_request_past_its_deadline_is_a_504(start: Start, anthropic_of: Cl
 
 
 @pytest.mark.parametrize("fault", ["truncated", "reset", "shutdown_like"])
-async def test_a_stream_that_breaks_raises(
+async def test_broken_message_stream_raises(
     gateway: Gateway, anthropic_of: Clients, replicas: Emulator, fault: str
 ) -> None:
     client = anthropic_of(gateway, max_retries=TRIES)
@@ -151,7 +151,7 @@ async def test_a_stream_that_breaks_raises(
     assert sum(replica.received_total for replica in replicas.replicas) == 1
 
 
-async def test_a_stream_that_stalls_raises(start: Start, anthropic_of: Clients, replicas: Emulator) -> None:
+async def test_stalled_message_stream_raises(start: Start, anthropic_of: Clients, replicas: Emulator) -> None:
     gateway = await start(tier="timeouts: {idle: 50ms}")
     _everywhere(replicas, "stall", after_events=5)
     with pytest.raises(anthropic.APIStatusError) as raised:

@@ -231,9 +231,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_stream_that_breaks_raises(
-    gateway: Gateway, openai_of: Clients, replicas: Emulator, fault: str
-) -> None:
+async def test_broken_chat_stream_raises(gateway: Gateway, openai_of: Clients, replicas: Emulator, fault: str) -> None:
     client = openai_of(gateway, max_retries=TRIES)
     _everywhere(replicas, **FAULTS[fault])
     said: list[str | None] = []
@@ -280,7 +278,7 @@ async def test_broken_streams_of_other_endpoints_raise(
         assert raised.value.code == "upstream_truncated"
 
 
-async def test_a_stream_that_stalls_raises(start: Start, openai_of: Clients, replicas: Emulator) -> None:
+async def test_stalled_chat_stream_raises(start: Start, openai_of: Clients, replicas: Emulator) -> None:
     gateway = await start(tier="timeouts: {idle: 50ms}")
     _everywhere(replicas, "stall", after_events=4)
     stream = await openai_of(gateway).chat.completions.create(**ASK | {"max_tokens": 20}, stream=True)

@@ -298,7 +298,7 @@ def test_request_larger_than_the_kv_cache_is_refused(request_: EngineRequest) ->
         SimulatedReplica(TINY).add(request_, 0.0)
 
 
-def test_an_id_is_taken_once() -> None:
+def test_engine_request_with_a_taken_id_is_refused() -> None:
     replica = SimulatedReplica(TINY)
     replica.add(EngineRequest(0, 1, 1), 0.0)
     with pytest.raises(ValueError, match="already here"):

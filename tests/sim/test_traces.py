@@ -262,7 +262,7 @@ def test_cut_trace_keeps_its_duration(tmp_path: Path) -> None:
         assert arrivals[-1].at == pytest.approx(length - 0.25)
 
 
-def test_one_request_has_no_rate(tmp_path: Path) -> None:
+def test_trace_of_one_request_has_no_rate(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="has no rate"):
         trace(tmp_path, '{"at":1,"prompt_tokens":1,"output_tokens":1}').at_rate(5.0)
 

@@ -73,7 +73,7 @@ def test_the_form_is_that_of_an_answer_in_one_piece(endpoint: Endpoint) -> None:
 
 
 @pytest.mark.parametrize("endpoint", STREAMED)
-def test_nothing_of_the_text_is_lost(endpoint: Endpoint) -> None:
+def test_assembled_answer_has_all_text_of_the_stream(endpoint: Endpoint) -> None:
     for _, events in _answers(endpoint.value, stream=True):
         said = ""
         for event in events:
@@ -88,7 +88,7 @@ def test_nothing_of_the_text_is_lost(endpoint: Endpoint) -> None:
         assert _text(endpoint, _together(endpoint, events)) == said
 
 
-def test_log_probabilities_of_two_choices() -> None:
+def test_log_probabilities_of_two_choices_are_assembled() -> None:
     streams = [(b, a) for b, a in _answers("/v1/chat/completions", stream=True) if b.get("n") == 2]
     assert streams
     for body, events in streams:

@@ -54,5 +54,5 @@ def test_a_field_on_the_page_is_treated_as_it_says(field: str, happens: str) -> 
         assert all(sent.get(key) == value for key, value in told.items())
 
 
-def test_there_are_fields_on_the_page() -> None:
+def test_bad_input_page_lists_fields() -> None:
     assert len(FIELDS) > 15

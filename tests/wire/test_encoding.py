@@ -97,5 +97,5 @@ def test_deflate_is_zlib_s_format_or_the_raw_one() -> None:
         (b"gzip;q=1", None),
     ],
 )
-def test_names_of_codings(value: bytes, coding: bytes | None) -> None:
+def test_content_coding_is_read_by_name(value: bytes, coding: bytes | None) -> None:
     assert read_coding(value) == coding

@@ -276,7 +276,7 @@ def test_an_empty_delta_is_no_output(reader: StreamReader, event: bytes) -> None
         assert not reader.plain(packed + b"\r\n", 0)
 
 
-def test_comments_and_empty_events_are_nothing() -> None:
+def test_comments_and_empty_events_have_no_content() -> None:
     for reader in (CompletionReader(), MessagesReader(), ResponsesReader()):
         assert reader.read(b": ping\n\n") == EventKind.OTHER
 
@@ -474,7 +474,7 @@ def test_a_message_delta_that_says_nothing_of_the_end() -> None:
 
 
 @pytest.mark.parametrize("space", ["", " "])
-def test_a_whole_answer_that_was_aborted(space: str) -> None:
+def test_aborted_whole_answer_raises_an_error(space: str) -> None:
     aborted = f'{{"choices":[{{"finish_reason":{space}"stop"}},{{"finish_reason":{space}"abort"}}]}}'
     with pytest.raises(Aborted):
         whole(Endpoint.CHAT, aborted.encode())

@@ -102,7 +102,7 @@ def test_a_responses_conversation_counts_whole() -> None:
         ([[1, 2], [3]], 12, 3, 2),
     ],
 )
-def test_texts_token_ids_and_batches(
+def test_size_of_texts_token_ids_and_batches_is_read(
     endpoint: Endpoint, field: str, value: object, size: int, exact: int | None, batch: int
 ) -> None:
     document = {**(COMPLETION if endpoint is Endpoint.COMPLETIONS else EMBEDDINGS), field: value}

@@ -230,7 +230,7 @@ def test_repetition_detector_memory_is_bounded() -> None:
     assert max(full, footprint(guard)) <= empty + REPEATS * CHARACTERS + 1000
 
 
-def test_empty_pieces_are_nothing() -> None:
+def test_empty_pieces_change_no_repetition_state() -> None:
     guard = RepetitionDetector(CHARACTERS, REPEATS)
     empty = footprint(guard)
     for _ in range(10_000):

@@ -115,7 +115,7 @@ def test_every_reason_makes_a_whole_response(dialect: Dialect, why: Reason) -> N
         (Reason.TTFT_TIMEOUT, "deadline_exceeded"),
     ],
 )
-def test_codes_that_clients_act_upon(why: Reason, code: str | None) -> None:
+def test_openai_error_codes_are_those_that_clients_act_upon(why: Reason, code: str | None) -> None:
     assert error_of(OPENAI, Problem(why))["code"] == code
 
 
@@ -134,7 +134,7 @@ def test_codes_that_clients_act_upon(why: Reason, code: str | None) -> None:
         (Reason.INTERNAL, "api_error"),
     ],
 )
-def test_types_that_anthropic_clients_know(why: Reason, kind: str) -> None:
+def test_anthropic_error_types_are_those_that_clients_know(why: Reason, kind: str) -> None:
     assert error_of(ANTHROPIC, Problem(why))["type"] == kind
 
 
@@ -240,7 +240,7 @@ def test_nothing_that_is_interpolated_ends_a_header_or_an_event(
         (b"/nowhere", False, OPENAI),
     ],
 )
-def test_the_dialect_of_a_request(path: bytes, anthropic_headers: bool, dialect: Dialect) -> None:
+def test_error_dialect_follows_path_and_headers(path: bytes, anthropic_headers: bool, dialect: Dialect) -> None:
     assert dialect_of(path, anthropic_headers) is dialect
 
 

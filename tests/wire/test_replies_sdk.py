@@ -57,7 +57,7 @@ OPENAI_CLASSES = [
 
 
 @pytest.mark.parametrize(("why", "error"), OPENAI_CLASSES)
-def test_openai_raises_its_own_class(why: Reason, error: type[openai.APIStatusError]) -> None:
+def test_openai_sdk_raises_its_class_for_each_reason(why: Reason, error: type[openai.APIStatusError]) -> None:
     mock, _ = transport(error_response(OPENAI, Problem(why, "said so", param="n", code="c0de"), "req-1"))
     with openai_client(mock) as client, pytest.raises(error) as caught:
         client.chat.completions.create(model="m", messages=MESSAGES)
@@ -80,7 +80,7 @@ ANTHROPIC_CLASSES = [
 
 
 @pytest.mark.parametrize(("why", "error"), ANTHROPIC_CLASSES)
-def test_anthropic_raises_its_own_class(why: Reason, error: type[anthropic.APIStatusError]) -> None:
+def test_anthropic_sdk_raises_its_class_for_each_reason(why: Reason, error: type[anthropic.APIStatusError]) -> None:
     mock, _ = transport(error_response(ANTHROPIC, Problem(why, "said so"), "req-1"))
     with anthropic_client(mock) as client, pytest.raises(error) as caught:
         client.messages.create(model="m", max_tokens=1, messages=MESSAGES)

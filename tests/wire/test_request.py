@@ -16,7 +16,7 @@ from .bodies import CAPS, CHAT, COMPLETION, MESSAGES, MINIMAL, RESPONSES, read, 
 
 
 @pytest.mark.parametrize("endpoint", MINIMAL)
-def test_the_least_that_each_endpoint_wants(endpoint: Endpoint) -> None:
+def test_minimal_request_of_each_endpoint_is_read(endpoint: Endpoint) -> None:
     parsed = read(endpoint, MINIMAL[endpoint])
     assert (parsed.endpoint, parsed.stream, parsed.wants_usage, parsed.changed) == (endpoint, False, False, ())
     assert parsed.model == MINIMAL[endpoint]["model"]
@@ -277,7 +277,7 @@ def test_unknown_stream_options_are_dropped_and_reported() -> None:
     assert read(Endpoint.RESPONSES, document).changed == ("stream_options.include_obfuscation",)
 
 
-def test_null_is_absent() -> None:
+def test_null_fields_count_as_absent() -> None:
     nulls = dict.fromkeys(["stop", "n", "max_tokens", "stream", "temperature", "tools", "logprobs", "user"])
     parsed = read(Endpoint.CHAT, {**CHAT, **nulls})
     assert (parsed.fields, parsed.changed) == ({"messages": CHAT["messages"]}, ())

@@ -43,7 +43,7 @@ def test_a_wrong_stream_is_refused(wrong: bytes, what: str, piece: int) -> None:
 
 
 @pytest.mark.parametrize("piece", [1, 50, 10_000])
-def test_plain_answers_one_after_another(piece: int) -> None:
+def test_plain_answers_are_read_one_after_another(piece: int) -> None:
     answer = Answer()
     for _ in range(2):
         for start in range(0, len(canned.ANSWER), piece):
@@ -73,7 +73,7 @@ def test_content_is_compared_as_json_and_not_as_bytes() -> None:
     assert not same_content(b"upstream connect error")
 
 
-def test_sizes_are_those_that_are_published() -> None:
+def test_bench_bodies_have_the_published_sizes() -> None:
     assert len(canned.ANSWER_BODY) == 600
     for stream in (False, True):
         body = canned.request_body(stream=stream, max_tokens=77)

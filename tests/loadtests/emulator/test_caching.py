@@ -65,7 +65,7 @@ async def test_the_answer_is_cached_for_the_turn_that_repeats_it(client: httpx.A
     assert found <= text.count_chat([*ASKS, {"role": "assistant", "content": said}])
 
 
-async def test_another_salt_shares_nothing(client: httpx.AsyncClient) -> None:
+async def test_prompts_with_another_salt_share_no_cached_block(client: httpx.AsyncClient) -> None:
     for salt, wanted in (("a", False), ("b", False), ("a", True)):
         assert (await cached(client, messages=ASKS, cache_salt=salt) > 0) is wanted
 
@@ -100,7 +100,7 @@ async def last_usage(client: httpx.AsyncClient, path: str, stream: bool, **field
     return [each for each in told if each][-1]
 
 
-async def test_counters_add_up(client: httpx.AsyncClient) -> None:
+async def test_prefix_cache_counters_add_up(client: httpx.AsyncClient) -> None:
     total = hits = 0
     for _ in range(3):
         told = await usage(client, "/v1/chat/completions", messages=ASKS)

@@ -72,7 +72,7 @@ async def test_embeddings_are_floats_or_packed_floats(client: openai.AsyncOpenAI
     assert plain.usage.prompt_tokens == plain.usage.total_tokens == 4
 
 
-async def test_responses_streamed_and_whole(client: openai.AsyncOpenAI) -> None:
+async def test_streamed_and_whole_responses_are_answered(client: openai.AsyncOpenAI) -> None:
     whole = await client.responses.create(model="emulated", input="Hello there", max_output_tokens=9)
     assert whole.usage.output_tokens == 9
     assert (whole.status, whole.incomplete_details.reason) == ("incomplete", "max_output_tokens")
@@ -102,7 +102,7 @@ async def test_a_response_that_ends_by_itself_is_completed(client: openai.AsyncO
     assert (whole.status, whole.incomplete_details) == ("completed", None)
 
 
-async def test_messages_streamed_and_whole(claude: anthropic.AsyncAnthropic) -> None:
+async def test_streamed_and_whole_messages_are_answered(claude: anthropic.AsyncAnthropic) -> None:
     messages = [{"role": "user", "content": "Hello there"}]
     whole = await claude.messages.create(model="emulated", max_tokens=9, messages=messages)
     assert (whole.usage.input_tokens, whole.usage.output_tokens) == (10, 9)

@@ -84,7 +84,7 @@ async def test_load_is_reported_on_whole_answers_to_those_who_ask(emulator: Emul
     assert "endpoint-load-metrics" not in (await wire.answer()).headers
 
 
-async def test_state_is_counters(emulator: Emulator, connect) -> None:
+async def test_emulator_state_shows_its_counters(emulator: Emulator, connect) -> None:
     wire = await connect(emulator.url, chat(max_tokens=8), chat(model="other"), http("/emulator/state"))
     for _ in range(2):
         await wire.answer()
@@ -121,7 +121,7 @@ async def test_time_stands_still_while_an_engine_is_paused() -> None:
     assert engine.model.running == engine.model.waiting == 0
 
 
-async def test_time_must_pass() -> None:
+async def test_time_scale_of_zero_is_refused() -> None:
     with pytest.raises(ValueError, match="time_scale"):
         Engine(PROFILES["test"], time_scale=0.0)
     assert Engine(PROFILES["test"], time_scale=math.inf).model.running == 0

@@ -201,13 +201,13 @@ async def test_a_stalled_stream_stays_open_and_silent(emulator: Emulator, connec
     await replica.until(lambda r: r.in_flight == 0, timeout_s=1.0)
 
 
-async def test_garbage_is_no_http(emulator: Emulator, connect) -> None:
+async def test_http_garbage_is_no_http(emulator: Emulator, connect) -> None:
     await switch(emulator, connect, fault="garbage")
     wire = await connect(emulator.url, STREAM)
     assert not (await wire.rest()).startswith(b"HTTP/")
 
 
-async def test_garbage_inside_good_framing(emulator: Emulator, connect) -> None:
+async def test_json_garbage_comes_inside_good_framing(emulator: Emulator, connect) -> None:
     await switch(emulator, connect, fault="garbage", how="json", after_events=2)
     wire = await connect(emulator.url, STREAM, chat())
     answer = await wire.answer()
@@ -224,7 +224,7 @@ async def test_garbage_inside_good_framing(emulator: Emulator, connect) -> None:
         whole.json()
 
 
-async def test_a_line_may_have_no_end(emulator: Emulator, connect) -> None:
+async def test_long_line_has_no_end(emulator: Emulator, connect) -> None:
     await switch(emulator, connect, fault="long_line", after_events=1)
     wire = await connect(emulator.url, STREAM)
     answer = await wire.answer()

@@ -158,6 +158,8 @@ async def test_invalid_http_request_is_refused_and_closed(
         (http("/emulator/faults", method="DELETE"), 405),
     ],
 )
-async def test_other_paths_and_methods(emulator: Emulator, connect, request_: bytes, status: int) -> None:
+async def test_other_paths_and_methods_have_vllms_statuses(
+    emulator: Emulator, connect, request_: bytes, status: int
+) -> None:
     wire = await connect(emulator.url, request_)
     assert (await wire.answer()).status == status

@@ -34,7 +34,7 @@ from loadtests.experiments.engines_cell import (
         (10**9, 0.5, 500_026_007),
     ],
 )
-def test_the_most_misses_that_are_chance(n: int, p: float, most: int) -> None:
+def test_most_misses_by_chance_follow_the_binomial(n: int, p: float, most: int) -> None:
     assert most_by_chance(n, p) == most
 
 

@@ -344,7 +344,7 @@ def test_one_tier_says_that_nothing_is_warmed_up(lab: Lab, monkeypatch: pytest.M
     assert found.how.startswith("2 seeds of 6 s, all counted")
 
 
-def test_the_pages_are_made_by_make() -> None:
+def test_make_target_writes_the_experiment_pages() -> None:
     assert re.search(
         r"^experiments:.*\n\t.*loadtests\.experiments run all .*--docs docs/results/experiments",
         (ROOT / "Makefile").read_text(),

@@ -50,7 +50,7 @@ def test_unfinished_shot_has_no_end_time() -> None:
     assert not waiting.finished
 
 
-def test_hope_ends_with_the_objective() -> None:
+def test_shot_past_its_objective_without_a_token_is_hopeless() -> None:
     waiting = shot(5.0)
     under_way = request(waiting)
     assert waiting.hopes(under_way, 6.0)

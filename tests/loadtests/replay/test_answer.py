@@ -74,7 +74,7 @@ def test_interim_answers_are_skipped(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3, 4096])
-def test_a_refusal_says_why(size: int) -> None:
+def test_reason_of_a_refusal_is_read(size: int) -> None:
     answer = read(REFUSAL, size)
     assert (answer.status, answer.reason, answer.complete, answer.chunks) == (429, "queue-full", True, 0)
     assert answer.retry_after_s == 2.5

@@ -87,7 +87,7 @@ async def test_every_request_is_answered_and_timed(replica: EmulatedReplica, str
             assert request.chunks == 4  # the end of the answer is an empty token
 
 
-async def test_errors_are_told_apart(replica: EmulatedReplica) -> None:
+async def test_outcomes_of_errors_are_distinguished(replica: EmulatedReplica) -> None:
     wanted: list[Any] = [
         ("status_503", {}, Outcome.SHED),
         ("status_500", {}, Outcome.FAILED),
@@ -301,7 +301,7 @@ async def test_target_that_redirects_is_refused() -> None:
             await probe(Target(url), next(arrivals(1)), 1)
 
 
-async def test_rows_hold_what_requests_were(replica: EmulatedReplica, tmp_path: Path) -> None:
+async def test_rows_hold_the_facts_of_their_requests(replica: EmulatedReplica, tmp_path: Path) -> None:
     columns, kept = Columns(tmp_path), Kept()
 
     class Both:

@@ -116,7 +116,7 @@ def test_a_replica_that_is_drained_killed_and_let_back_in_is_one_mark(tmp_path: 
     assert chart.marks == {"r1 drained until 4": 2.0, "r1 drained until 12": 10.0}
 
 
-def test_goodput_is_that_of_all(tmp_path: Path) -> None:
+def test_scenario_table_counts_requests_of_all_tiers(tmp_path: Path) -> None:
     found = grid(SCENARIO, {("tailgate", 1.0): mixed(tmp_path)})
     row = dict(zip(found.columns, found.rows[0], strict=True))
     assert row["offered/s"] == "2.0"
