@@ -1,4 +1,4 @@
-"""`python -m loadtests.bench`: measure, print the tables, exit 1 if a target is missed."""
+"""`python -m loadtests.bench`: measures, prints the tables, and exits with 1 if a target is missed."""
 
 from __future__ import annotations
 

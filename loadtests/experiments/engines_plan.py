@@ -17,9 +17,9 @@ from loadtests.experiments.engines_cell import COLD_S, WAITS, Cell, Figures, fig
 CAP = "best static cap"
 KEEPING_CAP = "best static cap that keeps its promises"
 KEPT = 0.95
-"""Share of the windows in which a cap must keep each objective;"""
+"""Share of the windows in which a cap must keep each objective."""
 GOOD_OF_SERVED = 0.97
-"""and the share of the served that must be good."""
+"""Share of the served requests that must be good under a cap."""
 SEARCH_REQUESTS = 2500.0
 """Requests on which a cap is searched, which sets the number of seeds. The best few caps are compared on all seeds."""
 FEW = 2

@@ -138,5 +138,5 @@ def test_the_order_of_equal_probabilities_does_not_follow_their_labels() -> None
     assert reliability(pairs).ece < 0.01
 
 
-def test_reliability_without_labels_is_unknown() -> None:
+def test_reliability_without_labels_counts_none() -> None:
     assert reliability([]).labels == 0

@@ -5,8 +5,8 @@ for the tier:
 
     left = 1 - (share of answers that missed it lately) / (1 - quantile)        1: nothing missed, 0: all used up
 
-The tier's threshold for P(breach) is multiplied by 1 + SWING x left, with `left` clamped to -1..1. Only answers count.
-Counting refusals would make a tier that sheds look worse, take less risk and shed more.
+The tier's threshold for P(breach) is multiplied by 1 + SWING x left, with `left` clamped to -1..1. Only answers change
+the budget, not refusals. Counting refusals would make a tier that sheds look worse, take less risk and shed more.
 """
 
 from __future__ import annotations

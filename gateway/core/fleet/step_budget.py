@@ -28,9 +28,9 @@ MAX_SHARE: Final = 0.95
 DECODE_WEIGHT: Final = 1 / 32
 """In the price of a request: weight of a step after the first token, relative to a step before it.
 
-With weight 1 (the sum of all latencies), load outweighs caches. Measured with an 8B model on eight A100 at 26
-requests/s: .61 of the prompt tokens were cached and .84 of the requests good. With this weight the values are .68 and
-.87.
+With weight 1, the price is the sum of all latencies, and the load of a replica matters too much compared with its
+cache. Measured with an 8B model on eight A100 at 26 requests/s: .61 of the prompt tokens were cached and .84 of the
+requests good. With this weight the values are .68 and .87.
 """
 
 

@@ -45,9 +45,9 @@ class Sessions:
     part: float
     """Share (0-1) of first requests that begin a conversation."""
     turns: float
-    """Mean number of turns (>= 1). The number is geometric."""
+    """Mean number of turns (>= 1). The numbers are geometrically distributed."""
     think_s: float
-    """Mean seconds from one turn to the next, with the answer. The time is exponential."""
+    """Mean seconds from one turn to the next, with the answer. These times are exponentially distributed."""
     system_prompts: int = 1
     system_tokens: int = 0
     most_tokens: int = 16384

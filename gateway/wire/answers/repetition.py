@@ -44,7 +44,7 @@ class RepetitionDetector:
         self._due = STEP
         """Number of characters until the next look."""
         self.found = False
-        """Whether a repetition was found. It stays True."""
+        """Whether a repetition was found. Once True, it stays True."""
 
     def add(self, text: str) -> None:
         """Add the next piece of text."""
