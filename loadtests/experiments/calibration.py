@@ -1,9 +1,10 @@
 """Tests whether P(breach) is a true probability, with everything admitted.
 
-In shadow mode every forecast is compared with its outcome. The load is 1.25x, with bursts of 2.2 times the mean that
-last ten seconds in the mean. So every tier has quiet and busy times. The forecast is that of the request's arrival; it
-came true if the request was not good in the end. Bins are of equal mass over all seeds together, intervals are over
-seeds. Requests of one burst are correlated, so 20,000 labels hold less information than 20,000 independent ones.
+In shadow mode every forecast is compared with its outcome. The load is 1.25x on average. It has bursts of 2.2 times
+that, which last ten seconds on average. So every tier has quiet and busy times. The forecast is that of the request's
+arrival; it came true if the request was not good in the end. Bins are of equal mass over all seeds together, intervals
+are over seeds. Requests of one burst are correlated, so 20,000 labels hold less information than 20,000 independent
+ones.
 
 Three probabilities are compared. *Calibrated* is the probability that admission acts on. *Before the regression* is the
 input of the logistic regression: a log-normal of learned width around the forecast. *Not calibrated* learns nothing

@@ -2,8 +2,8 @@
 
 The server answers in 5 ms at any load, and stalls for one second of every ten. A tenth of all requests is due in a
 stall, and their waits are spread evenly over a second. So one request in a hundred waits more than .9 s, which is the
-p99. Eight clients that wait for each answer have only eight requests in each stall, of thousands: their p99 is that of
-a server without stalls.
+p99. A closed loop of eight clients, which wait for each answer, sends thousands of requests, but has only eight in each
+stall. So its p99 is that of a server without stalls.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ own row:
     in_time_i = (o_i - 1) (A2 + (A2 + A3 p_i) A0 / (T_i - A0)) + A3 (tokens of context its steps read)
 
 No policy can beat this program. Each of its costs is a part of the engine model's cost, and none is counted twice: a
-step with n decodes takes A0 once, and n <= max_num_seqs. If the steps of an answer take at most T_i in the mean, few
+step with n decodes takes A0 once, and n <= max_num_seqs. If the steps of an answer take at most T_i on average, few
 sequences share their A0 (`FleetCosts.decode_in_time`). Half-computed prompts, steps that are not full, preemptions,
 waits within a step, and missed answers cost nothing. Work may be split, moved and interrupted freely, and requests may
 be accepted in part. Requests that cannot be good even alone are left out. The program leaves out one thing: decoding
