@@ -108,7 +108,7 @@ def draw_all(pictures: Sequence[Picture], folder: Path) -> None:
 def _cores() -> int:
     """Cores that this process may use.
 
-    One on other systems than Linux: libraries that numpy loaded may not be forked there.
+    Outside of Linux it is one, since libraries that numpy loaded may not be forked there.
     """
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
 

@@ -193,7 +193,7 @@ def stops(value: Any, field: str, caps: Caps) -> Any:
 
 
 def stop_list(value: Any, field: str, caps: Caps) -> Any:
-    """A few stop sequences."""
+    """Check a list of a few stop sequences."""
     if type(value) is not list:
         raise wrong_type(field, "an array of strings", value)
     if len(value) > MAX_STOPS:

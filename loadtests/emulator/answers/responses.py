@@ -17,7 +17,9 @@ SAMPLING = {"parallel_tool_calls": True, "temperature": 1.0, "tool_choice": "non
 
 
 class ResponsesAnswer(Answer):
-    """One choice. As in vLLM 0.32, a stream that reaches max_output_tokens still ends with response.completed."""
+    """An answer with one choice. As in vLLM 0.32, a stream that reaches max_output_tokens still ends with
+    response.completed.
+    """
 
     prefix = "resp"
 
