@@ -94,6 +94,15 @@ def test_other_replicas_take_only_likely_requests_while_one_is_given_up() -> Non
     assert sent(story, 5)[given_up] == 0
 
 
+def test_the_others_take_what_they_would_begin_within_a_quarter_of_its_bound_while_one_is_given_up() -> None:
+    """P(breach) was learned in the overload, and is too high for a replica that has recovered."""
+    for ttft_s, gets in ((0.24, 5), (0.26, 0)):
+        story, oracle = overloaded()
+        other = 1 - sent(story, 1).index(1)
+        oracle.ttft_s, oracle.breach[("r1", "r2")[other]] = ttft_s, 0.5
+        assert sent(story, 5)[other] == gets
+
+
 def test_a_replica_that_was_given_up_gets_requests_again_once_it_is_in_time() -> None:
     story, oracle = overloaded()
     given_up = sent(story, 10).index(10)

@@ -31,7 +31,12 @@ MOST: Final = 0.8
 OF_LATEST: Final = 50.0
 """The share of hopeless requests is averaged over about this many of the latest requests."""
 LIKELY: Final = 0.3
-"""While a replica is given up, the others take a request only if its P(breach) is at most this."""
+"""While a replica is given up, the others take a request if its P(breach) is at most this."""
+EASILY: Final = 0.25
+"""They also take it if its TTFT is within this share of its bound.
+
+P(breach) that was learned in the overload is too high at first.
+"""
 LASTS_S: Final = 5.0
 """A replica stays given up for this long after its last hopeless request."""
 RENEWED_S: Final = 1.0
@@ -96,7 +101,8 @@ class Overflow:
         assert forecast is not None
         before = self._given_up.get(pool.spec.name)
         lasts = before is not None and now < before.last_at + LASTS_S
-        if _takes(chosen, forecast, lasts, now):
+        easily_s = EASILY * live.slo.ttft_bound_s
+        if _takes(chosen, forecast, lasts, easily_s, now):
             return None
         if live.request.adapter or len(pool.below_max) < 2 or not self._forecaster.has_costs(pool.spec.name):
             return None
@@ -106,7 +112,7 @@ class Overflow:
             if other is chosen or (lasts and not _has_room(other, now)):
                 continue
             elsewhere = self._forecaster.forecast(live, pool, other, NOTHING_AHEAD, now)
-            if _takes(other, elsewhere, lasts, now):
+            if _takes(other, elsewhere, lasts, easily_s, now):
                 live.forecast = elsewhere
                 return other
             looked_at += 1
@@ -146,10 +152,10 @@ def _capacity_lost(candidates: list[Replica]) -> float:
     return len(speeds) * min(speeds) / sum(speeds)
 
 
-def _takes(replica: Replica, forecast: Forecast, lasts: bool, now: float) -> bool:
+def _takes(replica: Replica, forecast: Forecast, lasts: bool, easily_s: float, now: float) -> bool:
     if not lasts:
         return forecast.breach <= HOPELESS
-    return forecast.breach <= LIKELY and _has_room(replica, now)
+    return (forecast.breach <= LIKELY or forecast.ttft_s <= easily_s) and _has_room(replica, now)
 
 
 def _has_room(replica: Replica, now: float) -> bool:
