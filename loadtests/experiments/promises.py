@@ -6,13 +6,15 @@ Loads are multiples of the knee of one tier with round robin. All arrivals count
 
 An objective is kept in a window unless more of the answers that ended in it are late than chance explains (one-sided
 5%). Windows have at least 50 answers. A refusal is at once within 100 ms of the complete body. Refusals and timeouts
-count if no replica ever saw the request. P(breach) is judged over served requests, in 15 bins of equal mass. P(refused
+count if no replica ever saw the request; figures take cells with at least 50 of them. No replica fails, so each late
+refusal comes from a wrong forecast. P(breach) is judged over served requests, in 15 bins of equal mass. P(refused
 after waiting) is judged over requests that waited; its figure is by engine, over all policies and loads.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -38,6 +40,8 @@ TIERS = {
 LOADS = (0.8, 1.0, 1.5, 2.5)
 MARGINS = {"one": "2_s", "patient": "6_s"}
 OVERLOADS = (1.5, 2.5)
+ENOUGH_REFUSALS = 50
+"""In a cell with fewer, one refusal would decide its share."""
 QUICK_RATE_PER_S = 10.0
 
 
@@ -61,6 +65,8 @@ class Kept:
     late: float
     """Share of the refusals before a dispatch that were told after half of the TTFT bound."""
     refused: int
+    late_of_tier: float
+    """The largest share of one tier's offers that was refused after half of the TTFT bound."""
     waits: list[tuple[float, bool]]
     """P(refused after waiting), and whether the request was refused."""
 
@@ -73,7 +79,15 @@ def look(task: Task) -> Kept:
     refused = [r for r in together if r.outcome.counts and r.outcome is not Outcome.OK and not r.attempts]
     late = sum(map(_is_late, refused)) / len(refused) if refused else 0.0
     by_seed = [figures(cell, records) for records in runs]
-    return Kept(task, by_seed, figures(cell, together), late, len(refused), waits(together))
+    return Kept(
+        task, by_seed, figures(cell, together), late, len(refused), _late_of_tier(together, refused), waits(together)
+    )
+
+
+def _late_of_tier(records: Sequence[Record], refused: Sequence[Record]) -> float:
+    offered = Counter(record.request.tier.name for record in records if record.outcome.counts)
+    late = Counter(record.request.tier.name for record in refused if _is_late(record))
+    return max((late[name] / of for name, of in offered.items()), default=0.0)
 
 
 def _is_late(record: Record) -> bool:
@@ -90,11 +104,12 @@ def promises(lab: Lab) -> Findings:
         "intervals are 95% bootstraps over seeds."
     )
     shares = [share for one in found for share in _shares(one).values()]
-    refusing = [one for one in found if one.refused]
+    refusing = [one for one in found if one.refused >= ENOUGH_REFUSALS]
     findings.figures |= {"least_windows_kept": min(shares, key=lambda share: share.value)} if shares else {}
     if refusing:
         findings.figures["least_refused_at_once"] = bare(min(one.all.at_once for one in refusing), len(refusing))
         findings.figures["most_refused_late"] = bare(max(one.late for one in refusing), len(refusing))
+    findings.figures["most_refused_late_of_a_tier"] = bare(max(one.late_of_tier for one in found), len(found))
     findings.figures["most_ece"] = bare(max(one.all.calibration for one in found), len(found))
     engines = {one.task.cell.profile.name for one in found}
     in_vain = [reliability(_waits_of(name, found)).ece for name in engines]

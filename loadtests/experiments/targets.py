@@ -100,6 +100,8 @@ TARGETS: dict[str, dict[str, Target]] = {
         "least_windows_kept": at_least(0.95),
         "least_refused_at_once": at_least(0.95),
         "most_refused_late": at_most(0.0),
+        # Of all offers of one tier. No replica fails here, so a late refusal comes from a wrong forecast.
+        "most_refused_late_of_a_tier": at_most(0.02),
         "most_ece": at_most(0.03),
         "most_ece_in_vain": at_most(0.03),
         "most_median_ttft_of_2_s_1.5x": at_most(0.835),
