@@ -103,6 +103,17 @@ def test_the_others_take_what_they_would_begin_within_a_quarter_of_its_bound_whi
         assert sent(story, 5)[other] == gets
 
 
+def test_the_others_take_only_likely_requests_of_a_tier_without_a_ttft_objective_while_one_is_given_up() -> None:
+    """That an answer would begin soon does not show that it keeps its TPOT."""
+    shadow = tier("std", slo=TPOT, admission=AdmissionSpec(AdmissionMode.SHADOW, exploration=0.01))
+    story, oracle = told(pool("p", "r1", "r2", slots=None), shadow, r1=0.95, r2=0.95)
+    for number in range(100):
+        story.arrives(f"before-{number}").served(f"before-{number}").whatever()
+    other = 1 - sent(story, 1).index(1)
+    oracle.breach[("r1", "r2")[other]] = 0.5
+    assert sent(story, 5)[other] == 0
+
+
 def test_a_replica_that_was_given_up_gets_requests_again_once_it_is_in_time() -> None:
     story, oracle = overloaded()
     given_up = sent(story, 10).index(10)

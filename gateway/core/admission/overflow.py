@@ -101,7 +101,7 @@ class Overflow:
         assert forecast is not None
         before = self._given_up.get(pool.spec.name)
         lasts = before is not None and now < before.last_at + LASTS_S
-        easily_s = EASILY * live.slo.ttft_bound_s
+        easily_s = EASILY * live.slo.ttft_bound_s if live.slo.ttft else 0.0
         if _takes(chosen, forecast, lasts, easily_s, now):
             return None
         if live.request.adapter or len(pool.below_max) < 2 or not self._forecaster.has_costs(pool.spec.name):
