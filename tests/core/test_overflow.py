@@ -169,13 +169,23 @@ def test_late_answers_narrow_the_step_limit_only_if_their_replica_was_not_overfi
 def test_requests_running_at_the_overfill_are_marked_overfilled() -> None:
     story, _ = told(pool("p", "r1", slots=None), SHADOW)
     replica = replicas(story)[0]
-    replica.budget.limit_s = 10.0
+    replica.budget.prices, replica.budget.limit_s = PRICES, 10.0
     live = [story.arrives(name).controller.state.requests[story.ids[name]] for name in ("a", "b")]
     assert [each.was_overfilled for each in live] == [False, False]
     replica.budget.overfill(CapacityBound.TPOT, story.now)
     assert [each.was_overfilled for each in live] == [True, True]
     story.after(1.0).arrives("later")
     assert not story.controller.state.requests[story.ids["later"]].was_overfilled
+
+
+def test_requests_are_no_overfill_where_no_objective_limits_the_step() -> None:
+    """Without TPOT and e2e objectives there never is a limit. Before costs are known, there might be one."""
+    story, _ = told(pool("p", "r1", slots=None), SHADOW)
+    requests = story.controller.state.requests
+    for prices, overfilled in ((None, True), (PRICES, False)):
+        replicas(story)[0].budget.prices = prices
+        story.after(1.0).arrives(name := f"prices {prices is not None}")
+        assert requests[story.ids[name]].was_overfilled is overfilled
 
 
 @pytest.mark.parametrize("facts", [{"idle": 0.95}, {"known": False}], ids=["not even idle", "costs unknown"])

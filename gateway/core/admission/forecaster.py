@@ -404,7 +404,7 @@ class Forecaster(Learner):
     def judged(self, live: RequestState, breached: bool, now: float) -> None:
         """Label the forecast of an admitted request: `breached` if it missed an objective. The first label stands.
 
-        Nothing is learned from an overfilled replica: the forecast could not know what was sent after it.
+        P(breach) learns nothing from an overfilled replica: the forecast could not know what was sent after it.
         """
         forecast = live.forecast
         if forecast is None or forecast.judged:

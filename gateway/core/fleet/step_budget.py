@@ -64,8 +64,8 @@ class StepBudget:
         self.limit_s = math.inf
         """Longest mean step, in seconds, that keeps the TPOT and e2e objectives in use here; inf without any."""
         self.overfilled_at = -math.inf
-        """When a request was last sent beyond the step limit or the KV cache, or before there was a step limit. Only
-        tiers without enforced admission do that."""
+        """When a request was last sent beyond the step limit or the KV cache, or before the costs of a step were known.
+        Only tiers without enforced admission do that."""
 
     def add(self, sequences: int, unread_tokens: int, growth_tokens: float, now: float) -> None:
         """Add a request that was sent."""
@@ -75,7 +75,7 @@ class StepBudget:
 
     def overfill(self, bound: CapacityBound | None, now: float) -> None:
         """A request that no learned bound holds back is about to be sent. `bound`: what would hold it back."""
-        if bound is CapacityBound.TPOT or bound is CapacityBound.KV or self.limit_s == math.inf:
+        if bound is CapacityBound.TPOT or bound is CapacityBound.KV or self.prices is None:
             self.overfilled_at = now
 
     def grow(self, more_tokens: float) -> None:
