@@ -290,9 +290,7 @@ def missed(found: Sequence[Found]) -> Grid:
             keeping = nobody = ""
             if value_of is WANTED[TO_CAP][0]:
                 keeping = f"{_to_cap(one, KEEPING_CAP).value:.3f}" if KEEPING_CAP in one.ran else "none keeps"
-                nobody = (
-                    f"{fmean(one.ceiling) / fmean(one.ran[CAP].whole[: len(one.ceiling)]):.3f}" if one.ceiling else ""
-                )
+                nobody = f"{_ceiling_to_cap(one):.3f}" if one.ceiling else ""
             place = [cell.name, cell.workload, cell.tiers, f"{cell.load:g}x"]
             rows.append([name, *place, f"{value:.3f}", keeping, nobody])
     columns = ["figure", "engine", "workload", "tiers", "load", "value", "over the keeping cap", "nobody above"]
