@@ -312,9 +312,7 @@ class Scheduler:
         return not barred and is_retried(end, finish.status)
 
     def _retry(self, live: RequestState, failed: Attempt, in_pool: bool = False) -> bool:
-        """Send the request to another replica; False if no replica may take it. If no time is left, the request
-        ends.
-        """
+        """Send the request to another replica, or end it if no time is left; False if no replica may take it."""
         replica = self._retries.elsewhere(live, failed, in_pool)
         if replica is None:
             return False

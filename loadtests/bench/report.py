@@ -35,7 +35,7 @@ def section_table(section: Section) -> Table:
 
 
 def _ratio(section: Section, name: str, peer: str) -> str:
-    # A ratio of two differences means nothing, so latencies have no ratio.
+    # A latency is what a target adds to that without it, often nearly nothing: a ratio of two would say nothing.
     if peer not in section.values or peer == name or section.name == "latency":
         return ""
     return f"{median_ratio(section.values[name], section.values[peer]):.2f}"

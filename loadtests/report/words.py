@@ -64,7 +64,7 @@ def _counted(totals: Report) -> str:
 
 
 def fell_behind(generator: Report) -> str | None:
-    """The lateness of the generator, if 1% of its sendings or reads were later than allowed; else empty."""
+    """How late the generator was, if over 1% of its requests or reads were later than allowed; else None."""
     if generator["late_p99_s"] > generator["max_late_s"]:
         return f"the generator was late by {time(generator['late_p99_s'])} (p99)"
     if generator["loop_wait_p99_above_s"] >= max(FELT_S, generator["max_late_s"]):

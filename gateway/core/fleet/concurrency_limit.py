@@ -5,8 +5,9 @@ and deadlines. So the limit should equal the number of seats. Once a second it i
 the highest number of running requests, whose prompts are read. The second is whether more ran than in the second
 before. The third is whether the engine caught up with its prompts at any time.
 
-    limit used, caught up or running more     limit -> most that ran x (1 + growth) + 1     there may be more seats
-    always behind, running no more            limit -> most that ran                        there are no more
+    in the last second                         the limit becomes                    because
+    it was reached; caught up or ran more      most that ran x (1 + growth) + 1     there may be more seats
+    always behind, ran no more                 closer to the most that ran          there are no more
 
 An engine that is always behind but runs more requests each second is still reading prompts, and may have more seats.
 

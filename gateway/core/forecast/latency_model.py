@@ -1,8 +1,8 @@
 """Latency model of a pool's typical replica: learned costs of steps, tokens and prompts.
 
-    S     = c0 + c1 decodes + c2 context tokens          a step without prompts
-    TPOT  = S / (1 - u),  u = c3 x prompt tokens sent to the replica per second
-    TTFT  = t0 + t1 W + t2 p + t3 S                      W: prompt tokens before it; p: its own
+    S     = c0 + c1 d + c2 k          seconds of a step without prompts; d: decoding sequences, k: their context
+    TPOT  = S / (1 - u)               u = c3 x prompt tokens sent to the replica per second
+    TTFT  = t0 + t1 W + t2 p + t3 S   W: unread prompt tokens ahead of the request; p: its own
 
 The coefficients c are learned from answers. Their time per step is regressed on the mean load during the answer and on
 the prompt tokens read meanwhile. Chunks of prompts are read in the same steps, so the regression is on S + c3 x prompt

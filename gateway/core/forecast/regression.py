@@ -140,7 +140,7 @@ def nnls(matrix: list[list[float]], target: list[float]) -> list[float]:
 
 
 def solve(matrix: list[list[float]], target: list[float], chosen: list[int]) -> list[float]:
-    """Gaussian elimination on the chosen rows and columns of a positive definite matrix."""
+    """The solution of `matrix x = target` in the chosen rows and columns. The matrix must be positive definite."""
     n = len(chosen)
     rows = [[matrix[i][j] for j in chosen] + [target[i]] for i in chosen]
     for i in range(n):

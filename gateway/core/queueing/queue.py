@@ -1,4 +1,7 @@
-"""Queues of requests that wait for a slot, by pool, tier and tenant, and the order in which they are served."""
+"""Queues of requests that wait for a slot, by pool, tier and tenant, and the order in which they are served.
+
+Which head is next, and at which replica, is chosen in admission/next_queued.py.
+"""
 
 from __future__ import annotations
 

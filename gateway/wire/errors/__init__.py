@@ -1,1 +1,1 @@
-"""Errors for clients, and the reasons behind them."""
+"""Errors for clients and their reasons, in the OpenAI format. Other formats stand with their APIs, in `apis`."""
