@@ -75,9 +75,8 @@ async def test_line_of_a_predicted_breach_says_the_forecast(
     gateway: GatewayFactory, capture: Capture, connect: Connect, log: pytest.LogCaptureFixture
 ) -> None:
     capture.answer = never
-    gw = await gateway(
-        rules(capture.url, slots=1, tier="slo: {ttft: {p90: 10ms, p99: 60s}}, timeouts: {queue: 60s, ttft: 60s}")
-    )
+    slo = "slo: {ttft: {p90: 10ms, p99: 60s}}, timeouts: {queue: 60s, ttft: 60s}, admission: {exploration: 0.0001%}"
+    gw = await gateway(rules(capture.url, slots=1, tier=slo))
     occupant, waiting, client = [await connect(gw.url) for _ in range(3)]
     occupant.send(chat(stream=True))
     await capture.until(lambda: capture.calls)
