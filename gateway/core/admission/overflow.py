@@ -147,7 +147,7 @@ class Overflow:
 
 
 def _capacity_lost(candidates: list[Replica]) -> float:
-    """The slowest replica's part of all capacity, over an equal part: 1 if all are as fast, above 0."""
+    """The slowest replica's share of all capacity, divided by an equal share: 1 if all are equally fast, else less."""
     speeds = [1.0 / replica.slowness for replica in candidates]
     return len(speeds) * min(speeds) / sum(speeds)
 

@@ -65,7 +65,10 @@ class StepBudget:
         """Longest mean step, in seconds, that keeps the TPOT and e2e objectives in use here; inf without any."""
         self.overfilled_at = -math.inf
         """When a request was last sent beyond the step limit or the KV cache, or before the costs of a step were known.
-        Only tiers without enforced admission do that."""
+
+        Only tiers without enforced admission do that. While the learned slots are in use as well, no send counts: to
+        count these gained nothing.
+        """
 
     def add(self, sequences: int, unread_tokens: int, growth_tokens: float, now: float) -> None:
         """Add a request that was sent."""
