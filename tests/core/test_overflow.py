@@ -44,11 +44,11 @@ def limit(story: Story) -> float:
     return story.controller.state.admission.promises.step_limit_s(replicas(story)[0], PRICES, story.now)
 
 
-def sent(story: Story, count: int) -> list[int]:
-    """How many of so many newcomers each replica gets."""
+def sent(story: Story, count: int, **how: Any) -> list[int]:
+    """How many of so many newcomers each replica gets. `how` is as for `made.a_request`."""
     before = {name: story.replica(name).in_flight for name in ("r1", "r2")}
     for number in range(count):
-        story.arrives(f"n{len(story.ids)}-{number}").whatever()
+        story.arrives(f"n{len(story.ids)}-{number}", **how).whatever()
     return [story.replica(name).in_flight - before[name] for name in ("r1", "r2")]
 
 
@@ -101,6 +101,7 @@ def test_the_others_take_what_they_would_begin_within_a_quarter_of_its_bound_whi
         other = 1 - sent(story, 1).index(1)
         oracle.ttft_s, oracle.breach[("r1", "r2")[other]] = ttft_s, 0.5
         assert sent(story, 5)[other] == gets
+        assert sent(story, 5, stream=False)[other] == 0, "an unstreamed answer has no TTFT"
 
 
 def test_the_others_take_only_likely_requests_of_a_tier_without_a_ttft_objective_while_one_is_given_up() -> None:

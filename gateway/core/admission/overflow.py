@@ -33,7 +33,7 @@ OF_LATEST: Final = 50.0
 LIKELY: Final = 0.3
 """While a replica is given up, the others take a request if its P(breach) is at most this."""
 EASILY: Final = 0.25
-"""They also take it if its TTFT is within this share of its bound.
+"""They also take a stream if its TTFT is within this share of its bound.
 
 P(breach) that was learned in the overload is too high at first.
 """
@@ -101,7 +101,7 @@ class Overflow:
         assert forecast is not None
         before = self._given_up.get(pool.spec.name)
         lasts = before is not None and now < before.last_at + LASTS_S
-        easily_s = EASILY * live.slo.ttft_bound_s if live.slo.ttft else 0.0
+        easily_s = EASILY * live.slo.ttft_bound_s if live.request.stream and live.slo.ttft else 0.0
         if _takes(chosen, forecast, lasts, easily_s, now):
             return None
         if live.request.adapter or len(pool.below_max) < 2 or not self._forecaster.has_costs(pool.spec.name):
