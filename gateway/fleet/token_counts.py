@@ -70,8 +70,10 @@ class EngineCounts:
         if session is None:
             spec, pool = candidates[int(self._random.random() * len(candidates))]
         else:
-            key, key_of = session.key, self._session_key
-            spec, pool = max(candidates, key=lambda candidate: draw(key, key_of(candidate[1].name, candidate[0].name)))
+            key, replica_key = session.key, self._session_key
+            spec, pool = max(
+                candidates, key=lambda candidate: draw(key, replica_key(candidate[1].name, candidate[0].name))
+            )
         fetcher = Fetcher(
             spec.url.rstrip("/") + PATH,
             key=pool.upstream_key,

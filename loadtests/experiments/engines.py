@@ -288,7 +288,7 @@ def missed(found: Sequence[Found]) -> Grid:
         for one, value in sorted(cells, key=lambda pair: pair[1]):
             cell = one.task.cell
             keeping = nobody = ""
-            if value_of is WANTED[TO_CAP][0]:
+            if name == TO_CAP:
                 keeping = f"{_to_cap(one, KEEPING_CAP).value:.3f}" if KEEPING_CAP in one.ran else "none keeps"
                 nobody = f"{_ceiling_to_cap(one):.3f}" if one.ceiling else ""
             place = [cell.name, cell.workload, cell.tiers, f"{cell.load:g}x"]

@@ -6,7 +6,7 @@ A cell is sent to another process with its load as a rate, and returned as numbe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -156,36 +156,32 @@ class _Search:
         self.all[key], self._kept[key] = _steady(self._task, records), records
         if _keeps(self._task, records):
             self.keeping[key] = self.all[key]
-        few = {key for found in (self.all, self.keeping) for key in sorted(found, key=_by(found))[-FEW:]}
+        few = {key for found in (self.all, self.keeping) for key in sorted(found, key=found.__getitem__)[-FEW:]}
         self._kept = {key: records for key, records in self._kept.items() if key in few}
 
     def refine(self, found: dict[Key, float]) -> None:
         """Look near the best of these, in slots and then in waits."""
         for step in NEAR:
             if found and max(found.values()) < AS_GOOD_AS_ALL:
-                slots, wait = max(found, key=_by(found))
+                slots, wait = max(found, key=found.__getitem__)
                 for near in (round(slots / step), round(slots * step)):
                     self.look(near, wait)
         if found and max(found.values()) < AS_GOOD_AS_ALL:
-            slots, _ = max(found, key=_by(found))
+            slots, _ = max(found, key=found.__getitem__)
             for wait in WAITS:
                 self.look(slots, wait)
 
     def best(self, found: dict[Key, float]) -> tuple[Key, Ran]:
         """The best few of these on all seeds."""
         final: dict[Key, float] = {}
-        for key in sorted(found, key=_by(found))[-FEW:]:
+        for key in sorted(found, key=found.__getitem__)[-FEW:]:
             records = self._kept[key]
             for seed in self._rest:
                 if seed not in records:
                     records[seed] = _run(self._task, _name(self._task.cell, *key), seed)
             final[key] = _steady(self._task, records)
-        winner = max(final, key=_by(final))
+        winner = max(final, key=final.__getitem__)
         return winner, _ran(self._task, self._kept[winner])
-
-
-def _by(found: dict[Key, float]) -> Callable[[Key], float]:
-    return lambda key: found[key]
 
 
 def _best_caps(task: Task) -> tuple[str, dict[str, Ran]]:

@@ -58,7 +58,7 @@ class Fleet:
         self.events = 0
         self.seen: Counter[str] = Counter()
         self.answers: dict[int, str] = {}
-        """What was said of each request: d(ispatch), c(ommit), r(efuse), cut as x, e(nded)."""
+        """The commands for each request, a letter each: d(ispatch), c(ommit), r(efuse), x (cut), e(nded)."""
         self.drained: set[str] = set()
 
     def later(self, after_s: float, what: str, *args: Any) -> None:

@@ -37,9 +37,7 @@ class FleetCosts:
 
     def decode(self, job: Job) -> float:
         """Lower bound on the engines' time for the answer, after its first token."""
-        steps = max(0, job.answer - 1)
-        read = steps * job.prompt + steps * (steps - 1) / 2
-        return steps * (self.decode_s + self.slot_s) + self.kv_s * read
+        return self._without_base(job) + job.steps * self.slot_s
 
     def decode_in_time(self, job: Job) -> float:
         """Lower bound on the engines' time for the answer if it keeps its TPOT: such steps are small.
@@ -47,13 +45,16 @@ class FleetCosts:
         Each step's base cost is shared in proportion to what its sequences cost. A sequence that costs s in a step of
         length t bears s t / (t - base). That is convex in t, and the mean of t is at most the bound.
         """
-        steps = max(0, job.answer - 1)
-        read = steps * job.prompt + steps * (steps - 1) / 2
-        alone_s = steps * self.decode_s + self.kv_s * read
         bound_s = job.tpot_bound_s
         if bound_s <= self.base_s:
-            return math.inf if steps else 0.0
-        return alone_s + self.base_s * steps * (self.decode_s + self.kv_s * job.prompt) / (bound_s - self.base_s)
+            return math.inf if job.steps else 0.0
+        first_s = self.decode_s + self.kv_s * job.prompt
+        return self._without_base(job) + self.base_s * job.steps * first_s / (bound_s - self.base_s)
+
+    def _without_base(self, job: Job) -> float:
+        """Cost of the answer's sequence in its steps, without any part of their base cost."""
+        read = job.steps * job.prompt + job.steps * (job.steps - 1) / 2
+        return job.steps * self.decode_s + self.kv_s * read
 
     def ttft(self, job: Job) -> float:
         """Least TTFT on an idle replica."""
@@ -65,7 +66,7 @@ class FleetCosts:
 
     def e2e(self, job: Job) -> float:
         """Least e2e on an idle replica."""
-        return self.ttft(job) + max(0, job.answer - 1) * self.tpot(job)
+        return self.ttft(job) + job.steps * self.tpot(job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,11 @@ class Job:
     prompt: int
     answer: int
     stream: bool
+
+    @property
+    def steps(self) -> int:
+        """Steps of its answer after the first token."""
+        return max(0, self.answer - 1)
 
     @property
     def tpot_bound_s(self) -> float:
@@ -92,7 +98,7 @@ class Job:
             return None
         if self.answer > 1 and costs.tpot(self) > self.tpot_bound_s:
             return None
-        return self.at + min(ttft_s, e2e_s - max(0, self.answer - 1) * costs.tpot(self))
+        return self.at + min(ttft_s, e2e_s - self.steps * costs.tpot(self))
 
 
 def costs(policy: Policy, fleet: FleetSpec) -> FleetCosts:
@@ -100,9 +106,8 @@ def costs(policy: Policy, fleet: FleetSpec) -> FleetCosts:
     replica.
     """
     profiles = [fleet.profile(pool.name, replica.name) for pool in policy.pools.values() for replica in pool.replicas]
-    least = [min(costs) for costs in zip(*map(_shared, profiles), strict=True)]
-    slot_s, prompt_s, prefill_s, decode_s, kv_s = least
-    base_s = min(profile.step_base_s for profile in profiles)
+    least = [min(costs) for costs in zip(*map(_costs_of, profiles), strict=True)]
+    base_s, slot_s, prompt_s, prefill_s, decode_s, kv_s = least
     return FleetCosts(
         base_s=base_s,
         slot_s=slot_s,
@@ -111,22 +116,21 @@ def costs(policy: Policy, fleet: FleetSpec) -> FleetCosts:
         kv_s=kv_s,
         prompt_s=prompt_s,
         chunk_tokens=max(profile.max_batched_tokens for profile in profiles),
-        replicas=sum(1 / _times_slower(profile, least, base_s) for profile in profiles),
+        replicas=sum(1 / _times_slower(profile, least) for profile in profiles),
         slots=sum(profile.max_num_seqs for profile in profiles),
     )
 
 
-def _shared(profile: Profile) -> tuple[float, ...]:
-    """The costs of a replica per sequence, with the sequence's part of the base cost of a step."""
+def _costs_of(profile: Profile) -> tuple[float, ...]:
+    """The costs of a replica: the base of a step, a sequence's part of it, and those per sequence and token."""
     slot_s = profile.step_base_s / profile.max_num_seqs
     prompt_s, prefill_s = profile.prefill_s_per_sequence, profile.prefill_s_per_token
-    return slot_s, prompt_s, prefill_s, profile.decode_s_per_sequence, profile.kv_s_per_token
+    return profile.step_base_s, slot_s, prompt_s, prefill_s, profile.decode_s_per_sequence, profile.kv_s_per_token
 
 
-def _times_slower(profile: Profile, least: Sequence[float], base_s: float) -> float:
+def _times_slower(profile: Profile, least: Sequence[float]) -> float:
     """Lower bound on how many times slower a replica is than these costs."""
-    own = (*_shared(profile), profile.step_base_s)
-    return min(mine / cost for mine, cost in zip(own, (*least, base_s), strict=True) if cost)
+    return min(own / cost for own, cost in zip(_costs_of(profile), least, strict=True) if cost)
 
 
 def job_of(arrival: Arrival, policy: Policy) -> Job:
