@@ -165,17 +165,17 @@ class Scheduler:
         pool = self._places.find(live, now)
         if isinstance(pool, Pool):
             live.move(pool)
-        if isinstance(pool, Pool) and next_deadline(live)[0] > now:
-            live.deadline = slo_deadline(live)
-            if pool.imputed:
-                pool.imputed.settle(now)
-            decision = self._admission.arrives(live, pool, self._random, now)
-            if decision.verdict is Verdict.SEND or (decision.verdict is Verdict.WAIT and may_wait):
-                pool.asked.used(live.request.tier, now)
-                pool.demand.arrived(live.prompt_likely * own.batch)
-                self._admit(live, pool, decision)
-                return True
-            self._forecaster.dropped(live)
+            if next_deadline(live)[0] > now:
+                live.deadline = slo_deadline(live)
+                if pool.imputed:
+                    pool.imputed.settle(now)
+                decision = self._admission.arrives(live, pool, self._random, now)
+                if decision.verdict is Verdict.SEND or (decision.verdict is Verdict.WAIT and may_wait):
+                    pool.asked.used(live.request.tier, now)
+                    pool.demand.arrived(live.prompt_likely * own.batch)
+                    self._admit(live, pool, decision)
+                    return True
+                self._forecaster.dropped(live)
         live.request = own
         live.restore(before)
         return False

@@ -9,7 +9,7 @@ from typing import Final
 
 from gateway.core.admission.admission import Admission, Decision, Verdict
 from gateway.core.admission.deadlines import slo_deadline
-from gateway.core.admission.next_queued import has_room
+from gateway.core.admission.next_queued import has_room, may_be_passed
 from gateway.core.fleet.pool import Pool, Replica, with_adapter
 from gateway.core.fleet.routing import RoundRobin
 from gateway.core.forecast.ahead import NOTHING_AHEAD, Forecast
@@ -169,18 +169,16 @@ def _passing(admission: Admission, live: RequestState, pool: Pool, now: float) -
 
     The rule is that of `NextQueued`, since a newcomer is queued before the queue is served.
     """
-    tier, patience = live.request.tier, admission.patience
-    if not admission.waits_behind(tier, pool) or not has_room(pool, tier):
+    tier = live.request.tier
+    if not admission.waits_behind(tier, pool):
         return None
     queue = pool.queue.of_tier(tier)
     head = queue.head(now)
-    is_compared = pool.knows_caches and queue.count < LOOKED_AHEAD
-    if not is_compared and (head is None or not pool.is_bound(head.request)):
+    is_compared = pool.knows_caches and queue.count < LOOKED_AHEAD and has_room(pool, tier)
+    if not is_compared and (head is None or not may_be_passed(head, pool)):
         return None
     replica = pool.pick(live.request, None, DRAW)
-    if replica is None or (pool.knows_caches and patience.waits_for_own(live, replica, now)):
-        return None
-    return replica
+    return None if replica is None or admission.patience.waits_for_own(live, replica, now) else replica
 
 
 def _limited(exceeded: LimitExceeded) -> ExplainedVerdict:

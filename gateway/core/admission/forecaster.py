@@ -19,7 +19,7 @@ from typing import Final
 from gateway.core.admission.breach_probability import HigherTierShare, raw_breach, raw_in_vain, wait_in_gateway_s
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.step_budget import StepPrices
-from gateway.core.forecast.ahead import Ahead, Forecast
+from gateway.core.forecast.ahead import NOTHING_AHEAD, Ahead, Forecast
 from gateway.core.forecast.calibrator import DIRECT, HIGHER_SHARE, Calibrator, queued_kind, tpot_kind
 from gateway.core.forecast.latency_model import CONTEXT, DECODES, TOKENS, LatencyModel
 from gateway.core.forecast.output_length import Bucket, OutputLengths
@@ -121,41 +121,40 @@ class Forecaster(Learner):
             scale *= math.exp(labels.gate.offset)
         elapsed_s = now - request.body_at
         more_s = wait_s + slot_s + scale * engine_s
-        tpot_s = scale * costs.tpot_s(step_s, prompts_per_s)
-        bucket = self.lengths.known(request.model.name, request.tier.name, live.prompt_tokens)
-        output = min(bucket.median, float(live.max_tokens))
-        ttft_s = elapsed_s + more_s
-        e2e_s = ttft_s + tpot_s * max(0.0, output - 1.0)
-        made = Forecast(pool.spec.name, now, wait_s, ttft_s, tpot_s, e2e_s)
+        made = Forecast(pool.spec.name, now, wait_s, elapsed_s + more_s, scale * costs.tpot_s(step_s, prompts_per_s))
         made.kind = kind
-        made.tpot_kind = tpot_kind(output, tpot_s, live.slo.tpot_bound_s)
-        made.load = more_s + tpot_s
-        made.raw = raw_breach(live, labels, bucket, made, more_s, output)
-        made.features = labels.features(made.raw, replica is None, ahead.requests, ahead.higher_share)
-        made.breach = labels.breach.of(made.features, request.tier.name)
+        made.load = more_s + made.tpot_s
+        self._complete(live, labels, made, more_s, ahead)
         if replica is None:
             raw = raw_in_vain(live, labels, pool, made, more_s)
             made.vain_features = labels.features(raw, True, ahead.requests, ahead.higher_share)
             made.in_vain = labels.in_vain.of(made.vain_features, request.tier.name)
         return made
 
+    def _complete(self, live: RequestState, labels: Calibrator, made: Forecast, more_s: float, ahead: Ahead) -> None:
+        """Complete the forecast `made` by the length of the answer and by P(breach)."""
+        request = live.request
+        bucket = self.lengths.known(request.model.name, request.tier.name, live.prompt_tokens)
+        output = min(bucket.median, float(live.max_tokens))
+        made.e2e_s = made.ttft_s + made.tpot_s * max(0.0, output - 1.0)
+        made.tpot_kind = tpot_kind(output, made.tpot_s, live.slo.tpot_bound_s)
+        made.raw = raw_breach(live, labels, bucket, made, more_s, output)
+        made.features = labels.features(made.raw, made.kind != DIRECT, ahead.requests, ahead.higher_share)
+        made.breach = labels.breach.of(made.features, request.tier.name)
+
     def idle_breach(self, live: RequestState, pool: Pool, now: float) -> float:
         """P(breach), 0-1, if the request came now and the pool's fastest replica were idle. The pool must have known
         costs.
         """
         learned = self._pools[pool.spec.name]
-        costs, labels, request = learned.costs, learned.labels, live.request
+        costs, request = learned.costs, live.request
         fastest = min(pool.below_max, key=SLOWNESS)
         scale = (self._engines.get(fastest.spec.name) or IDLE).factor
         step_s = costs.step_s(1.0, float(live.prompt_tokens))
         ttft_s = scale * costs.ttft_s(0.0, pool.least_unread(live.prompt_tokens, request), step_s)
-        tpot_s = scale * step_s
-        bucket = self.lengths.known(request.model.name, request.tier.name, live.prompt_tokens)
-        output = min(bucket.median, float(live.max_tokens))
-        made = Forecast(pool.spec.name, request.body_at, 0.0, ttft_s, tpot_s, ttft_s + tpot_s * max(0.0, output - 1.0))
-        made.kind, made.tpot_kind = DIRECT, tpot_kind(output, tpot_s, live.slo.tpot_bound_s)
-        features = labels.features(raw_breach(live, labels, bucket, made, ttft_s, output), False, 0, 0.0)
-        return labels.breach.of(features, request.tier.name)
+        made = Forecast(pool.spec.name, request.body_at, 0.0, ttft_s, scale * step_s)
+        self._complete(live, learned.labels, made, ttft_s, NOTHING_AHEAD)
+        return made.breach
 
     def is_late(self, live: RequestState, forecast: Forecast, bound_s: float) -> float:
         """P(the first token comes later than `bound_s` after body complete), 0-1. The pool must have known costs."""

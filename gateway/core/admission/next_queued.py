@@ -57,7 +57,7 @@ class NextQueued:
             replica = pool.pick(head.request, None, self._random.random())
             if replica is not None:
                 chosen = first, replica
-        if chosen is None and pool.is_bound(head.request) and has_room(pool, head.request.tier):
+        if chosen is None and may_be_passed(head, pool):
             return self._behind_bound(head, pool, blocked, now)
         return chosen
 
@@ -81,9 +81,14 @@ class NextQueued:
             replica = pool.pick(request, None, self._random.random())
             if replica is None:
                 waits.add(alike)
-            elif not pool.knows_caches or not self._patience.waits_for_own(live, replica, now):
+            elif not self._patience.waits_for_own(live, replica, now):
                 return live, replica
         return None
+
+
+def may_be_passed(head: QueuedRequest, pool: Pool) -> bool:
+    """Whether requests behind `head` may be sent before it: it waits for its home, and another replica has room."""
+    return pool.is_bound(head.request) and has_room(pool, head.request.tier)
 
 
 def has_room(pool: Pool, tier: Tier) -> bool:

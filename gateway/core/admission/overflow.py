@@ -107,16 +107,15 @@ class Overflow:
         if live.request.adapter or len(pool.below_max) < 2 or not self._forecaster.has_costs(pool.spec.name):
             return None
         candidates = pool.candidates(live.request.tier)
-        looked_at = 0
+        made = {chosen: forecast}
         for other in candidates:
             if other is chosen or (lasts and not _has_room(other, now)):
                 continue
-            elsewhere = self._forecaster.forecast(live, pool, other, NOTHING_AHEAD, now)
+            elsewhere = made[other] = self._forecaster.forecast(live, pool, other, NOTHING_AHEAD, now)
             if _takes(other, elsewhere, lasts, easily_s, now):
                 live.forecast = elsewhere
                 return other
-            looked_at += 1
-            if looked_at == LOOKED_AT:
+            if len(made) > LOOKED_AT:
                 break
         if not lasts and self._hopeless.get(pool.spec.name, 0.0) < MOST * _capacity_lost(candidates):
             return None
@@ -125,20 +124,24 @@ class Overflow:
         if self._forecaster.idle_breach(live, pool, now) > HOPELESS:
             return None
         worst = None if before is None or now >= before.chosen_at + RENEWED_S else before.replica
-        if worst not in candidates:
-            worst = self._furthest_behind(live, pool, candidates, now)
-        assert worst is not None
-        live.forecast = self._forecaster.forecast(live, pool, worst, NOTHING_AHEAD, now)
+        if worst is None or worst not in candidates:
+            worst = self._furthest_behind(live, pool, candidates, made, now)
+        live.forecast = made.get(worst) or self._forecaster.forecast(live, pool, worst, NOTHING_AHEAD, now)
         live.given_up = worst
         return worst
 
-    def _furthest_behind(self, live: RequestState, pool: Pool, candidates: list[Replica], now: float) -> Replica | None:
-        """The replica that would miss the bounds of `live` by the largest factor; slow replicas come before fast
-        ones.
+    def _furthest_behind(
+        self, live: RequestState, pool: Pool, candidates: list[Replica], made: dict[Replica, Forecast], now: float
+    ) -> Replica:
+        """The replica that would miss the bounds of `live` by the largest factor; slow replicas come before fast ones.
+
+        `made`: forecasts at some of the replicas. Those at the others are added.
         """
-        found, most, slo = None, -1.0, live.slo
+        found, most, slo = candidates[0], -1.0, live.slo
         for replica in candidates:
-            forecast = self._forecaster.forecast(live, pool, replica, NOTHING_AHEAD, now)
+            forecast = made.get(replica)
+            if forecast is None:
+                forecast = made[replica] = self._forecaster.forecast(live, pool, replica, NOTHING_AHEAD, now)
             behind = max(forecast.ttft_s / slo.ttft_bound_s, forecast.tpot_s / slo.tpot_bound_s)
             behind = max(behind, forecast.e2e_s / slo.e2e_bound_s) * replica.slowness**SLOWNESS_POWER
             if behind > most:

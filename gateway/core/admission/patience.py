@@ -45,7 +45,12 @@ class Patience:
         it.
         """
         saved = replica.unread_of(live.prompt_tokens, live.request) - live.least_unread
-        return saved > 0 and now < due_at(live) and now < self._until(live, replica.pool, saved)
+        return (
+            saved > 0
+            and replica.pool.knows_caches
+            and now < due_at(live)
+            and now < self._until(live, replica.pool, saved)
+        )
 
     def ends_at(self, live: RequestState, pool: Pool) -> float:
         """Time from which the request takes any replica, at the latest."""

@@ -59,7 +59,7 @@ class Forecast:
         "weight",
     )
 
-    def __init__(self, pool: str, at: float, wait_s: float, ttft_s: float, tpot_s: float, e2e_s: float) -> None:
+    def __init__(self, pool: str, at: float, wait_s: float, ttft_s: float, tpot_s: float, e2e_s: float = 0.0) -> None:
         self.pool = pool
         self.at = at
         """Time at which the forecast was made."""
