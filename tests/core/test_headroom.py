@@ -14,7 +14,7 @@ from gateway.core.policy import Objective, Slo
 from gateway.core.queueing.headroom import places_kept
 from gateway.core.request import Sample
 from tests.core.made import policy, pool, tier
-from tests.core.playbook import Story, dispatch, play
+from tests.core.playbook import Story, commit, dispatch, play
 from tests.core.test_explain import explained
 
 P99 = Objective(0.99, 1.0)
@@ -60,9 +60,9 @@ def test_no_more_is_kept_than_urgent_requests_vary(arrivals: float, ends: float,
     assert 0 <= places_kept([P99], arrivals, ends, in_flight) <= math.ceil(math.sqrt(in_flight + 1))
 
 
-def busy(floor: float = 0.0) -> Story:
-    """Four slots, and requests of both tiers that end one after another. `floor` is that of the less urgent one."""
-    story = play(policy(pool("p", "r1", slots=4), STRICT, tier("free", priority=1, floor=floor)))
+def busy(floor: float = 0.0, slots: int = 4) -> Story:
+    """Few slots, and requests of both tiers that end one after another. `floor` is that of the less urgent one."""
+    story = play(policy(pool("p", "r1", slots=slots), STRICT, tier("free", priority=1, floor=floor)))
     for number in range(12):
         story.at(1.0 + 0.1 * number)
         for name in ("premium", "free"):
@@ -96,3 +96,14 @@ def test_a_tier_that_is_owed_its_floor_takes_kept_places(floor: float) -> None:
     story.arrives("f3", tier="free", prompt=10).expect()
     story.arrives("urgent", tier="premium", prompt=1000).whatever().served("urgent").whatever()
     assert story.pool("p").queued == (0 if floor else 1)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_places_of_a_replica_that_has_read_a_long_prompt_are_given_at_once(stream: bool) -> None:
+    story = busy(slots=8)
+    story.arrives("long", tier="premium", prompt=20_000, stream=stream).expect(dispatch("r1"))
+    story.arrives("f", tier="free", prompt=10).expect()  # unread prompts are at their limit
+    if stream:
+        story.sent("long").first_token("long").expect(commit(of="long"), dispatch("r1", of="f"))
+    else:
+        story.after(10.0).expect(dispatch("r1", of="f"))  # the long prompt should be read by then

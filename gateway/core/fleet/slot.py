@@ -83,21 +83,28 @@ class Slots(Generic[R]):
             return CapacityBound.TPOT
         return CapacityBound.PROMPTS if replica.unprefilled_tokens >= self.prefill_limit else None
 
-    def sync(self, replica: R, now: float) -> None:
-        """Update `open` after the counts of `replica` have changed."""
+    def sync(self, replica: R, now: float) -> bool:
+        """Update `open` after the counts of `replica` have changed. If it changes, `places` is updated as well, and the
+        result is True.
+        """
         replica.bound = self.bound(replica, now)
         is_open = replica.bound is None
         if is_open is replica.open:
-            return
+            return False
         replica.open = is_open
         if is_open:
             insort(self.open, replica, key=_rank)
         else:
             del self.open[bisect_left(self.open, replica.rank, key=_rank)]
+        self._count_places(replica, now)
+        return True
 
     def recount(self, replica: R, now: float) -> None:
         """Update `open` and `places` after `replica` got or lost a request, or its limits moved."""
-        self.sync(replica, now)
+        if not self.sync(replica, now):
+            self._count_places(replica, now)
+
+    def _count_places(self, replica: R, now: float) -> None:
         places = replica.places_left(now)
         self.places += places - replica.places
         replica.places = places
