@@ -10,6 +10,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from time import monotonic, perf_counter
+from traceback import print_exception
 from typing import Annotated
 
 import typer
@@ -17,18 +18,21 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from loadtests import ROOT
 from loadtests.children import end_by_sigterm
 from loadtests.compiled import as_users_have_it
 from loadtests.experiments.findings import Findings
 from loadtests.experiments.lab import FULL, QUICK, Effort, Lab
-from loadtests.experiments.pages import write_page
+from loadtests.experiments.pages import took_before_s, write_page
 from loadtests.experiments.registry import EXPERIMENTS, about
+from loadtests.experiments.runs import Ended, ended, left, place, summary
 from loadtests.experiments.verdicts import as_json, judged, measured
 from loadtests.terminal.written import make_folder
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 EVERY_S = 60.0
 """Seconds between two lines of progress if there is no terminal."""
+PAGES = ROOT / "docs" / "results" / "experiments"
 COLOURS = {True: "[green]met[/]", False: "[red]missed[/]", None: ""}
 
 
@@ -72,35 +76,53 @@ def run_command(
     out, console = Console(), Console(stderr=True)
     if not quick or pure:
         as_users_have_it("loadtests.experiments", sys.argv[1:], console.print, pure=pure)
-    missed = False
+    before_s = {name: took_before_s(name, docs or PAGES) for name in chosen} if effort == Effort() else {}
+    lab, runs = Lab(effort, jobs), dict[str, Ended]()
+
+    def report(name: str, findings: Findings, took_s: float) -> None:
+        if as_documents:
+            print(json.dumps(as_json(name, findings, effort)), flush=True)
+        else:
+            _show(name, findings, effort, out)
+            out.print(f"{name} took {took_s:.0f} s", highlight=False)
+        if docs is not None:
+            write_page(name, about(name), findings, effort, docs, took_s)
+
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("")
-        lab = Lab(effort, jobs)
         for name in chosen:
-            lab.tell = _teller(name, console, lambda text: progress.update(task, description=text))
-            began_s = perf_counter()
-            findings = EXPERIMENTS[name](lab)
-            took_s = perf_counter() - began_s
-            if as_documents:
-                print(json.dumps(as_json(name, findings, effort)), flush=True)
-            else:
-                _show(name, findings, effort, out)
-                out.print(f"{name} took {took_s:.0f} s", highlight=False)
-            if docs is not None:
-                write_page(name, about(name), findings, effort, docs, took_s)
-            missed |= any(row["pass"] is False for row in judged(name, findings, quick=effort.quick).values())
-    if missed and fail:
+            where = place(name, chosen)
+            if len(chosen) > 1:
+                begins = ", ".join(filter(None, (where, left(name, chosen, before_s))))
+                console.print(begins, highlight=False, soft_wrap=True)
+            lab.tell = _teller(where, console, lambda text: progress.update(task, description=text))
+            runs[name] = _run(name, lab, report)
+    if len(runs) > 1:
+        (console if as_documents else out).print(summary(runs), highlight=False)
+    if any(run.error or (run.missed and fail) for run in runs.values()):
         raise typer.Exit(1)
 
 
-def _teller(name: str, console: Console, show: Callable[[str], None]) -> Callable[[str], None]:
+def _run(name: str, lab: Lab, report: Callable[[str, Findings, float], None]) -> Ended:
+    began_s = perf_counter()
+    try:
+        findings = EXPERIMENTS[name](lab)
+        took_s = perf_counter() - began_s
+        report(name, findings, took_s)
+        return ended(took_s, judged(name, findings, quick=lab.effort.quick))
+    except Exception as error:  # noqa: BLE001 - the other experiments still run
+        print_exception(error)
+        return Ended(perf_counter() - began_s, error=f"{type(error).__name__}: {error}")
+
+
+def _teller(where: str, console: Console, show: Callable[[str], None]) -> Callable[[str], None]:
     """Shows progress: a bar on a terminal, else a line now and then."""
     told_s = monotonic()
 
     def tell(what: str) -> None:
         nonlocal told_s
-        text = f"{name}: {what}"
+        text = f"{where}: {what}"
         if console.is_terminal:
             show(text)
         elif (now_s := monotonic()) >= told_s + EVERY_S:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from loadtests.charts.grid import Grid, grid_as_markdown
@@ -9,6 +10,15 @@ from loadtests.charts.png import draw
 from loadtests.experiments.findings import Findings
 from loadtests.experiments.lab import Effort
 from loadtests.experiments.verdicts import Judged, judged, measured
+
+TOOK = re.compile(r"Again, in ([\d.]+) minutes: ")
+
+
+def took_before_s(name: str, folder: Path) -> float | None:
+    """Seconds that the experiment of a page took; None if there is no page, or it does not say."""
+    page = folder / f"{name}.md"
+    found = TOOK.search(page.read_text()) if page.is_file() else None
+    return None if found is None else float(found[1]) * 60.0
 
 
 def write_page(name: str, about: str, findings: Findings, effort: Effort, folder: Path, took_s: float) -> Path:

@@ -211,6 +211,58 @@ def test_progress_is_printed_at_intervals_without_a_terminal(tmp_path: Path, mon
     assert run.stderr.splitlines() == ["tiers: second", "tiers: fourth"]
 
 
+def test_an_experiment_that_breaks_off_does_not_stop_the_others_and_fails_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def breaks_off(lab: Lab) -> Findings:
+        raise RuntimeError("the gateway [g1] exited\nwith status 1")
+
+    monkeypatch.setitem(EXPERIMENTS, "overload", breaks_off)
+    monkeypatch.setitem(EXPERIMENTS, "tiers", _missing)
+    run = CliRunner().invoke(app, ["run", "overload", "tiers", "--quick", "--no-fail"])
+    assert run.exit_code == 1
+    assert "least_floor" in run.stdout
+    assert "Traceback" in run.stderr
+    assert "RuntimeError: the gateway [g1] exited" in run.stdout
+
+
+def test_several_experiments_are_numbered_and_end_with_a_table_of_times_and_missed_targets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seconds = iter([0.0, 61.0, 100.0, 129.0])
+    monkeypatch.setattr("loadtests.experiments.__main__.perf_counter", lambda: next(seconds))
+    monkeypatch.setitem(EXPERIMENTS, "tiers", _missing)
+    monkeypatch.setitem(EXPERIMENTS, "slo-knees", lambda lab: Findings(lab.seeds))
+    run = CliRunner().invoke(app, ["run", "tiers", "slo-knees", "--quick", "--json"])
+    assert run.exit_code == 1
+    assert [json.loads(line)["name"] for line in run.stdout.splitlines()] == ["tiers", "slo-knees"]
+    first, second, title, *table = run.stderr.splitlines()
+    assert (first, second) == ("tiers (1 of 2)", "slo-knees (2 of 2)")
+    assert title.strip() == "2 experiments in 1.5 minutes"
+    told = [[cell.strip() for cell in line.split("│")[1:-1]] for line in table if line.startswith("│")]
+    assert told == [["tiers", "61 s", "0 of 1", "least_floor"], ["slo-knees", "29 s", "", ""]]
+
+
+@interpreted  # else a run that is not quick restarts the process
+def test_time_left_is_that_of_the_pages_and_said_only_if_all_of_them_have_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["tiers", "slo-knees", "noise"]
+    for name in names:
+        monkeypatch.setitem(EXPERIMENTS, name, lambda lab: Findings(lab.seeds))
+    write_page("slo-knees", "Knees.", Findings((1,)), SHORT, tmp_path, 300.0)
+    write_page("noise", "Noise.", Findings((1,), how="Once."), SHORT, tmp_path, 120.0)
+    arguments = ["run", *names, "--pure", "--docs", str(tmp_path)]
+    begins = CliRunner().invoke(app, arguments).stderr.splitlines()[:3]
+    assert begins == [
+        "tiers (1 of 3)",
+        "slo-knees (2 of 3), about 7 min left",
+        "noise (3 of 3), about 2 min left",
+    ]
+    of_full = CliRunner().invoke(app, [*arguments, "--full"]).stderr
+    assert "left" not in of_full
+
+
 def test_figures_are_written_even_where_no_picture_can_be_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -336,7 +388,6 @@ def test_one_tier_is_that_of_the_default_policy_on_traffic_that_is_all_of_it(lab
     assert (share.prompt, share.answer) == (main.shares[0].prompt, main.shares[0].answer)
 
 
-@pytest.mark.long
 @pytest.mark.long
 def test_one_tier_says_that_nothing_is_warmed_up(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(labs, "capacity", lambda *_, **__: 34.0)
