@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
 
 from gateway.observe.metrics.lag import EDGES
 from loadtests.experiments import live_overload as experiment
-from loadtests.experiments.lab import QUICK, Lab
+from loadtests.experiments.lab import QUICK, Effort, Lab
 from loadtests.experiments.targets import TARGETS
 from loadtests.live.rig import Load, Process, Run
 
@@ -37,18 +37,18 @@ def played(load: Load, name: str, edge_s: float) -> Run:
     return Run(name, shots, load.warmup_s, processes, 1000.0, 10)
 
 
-Runner = Callable[[str, str | None, Load, Callable[[str], None]], Run]
+Runner = Callable[[Mapping[str, str | None], Load, Callable[[str], None]], list[Run]]
 
 
-def runner(edges: list[float], called: list[str]) -> Runner:
+def runner(edges: list[float], called: list[list[str]]) -> Runner:
     """Lags in this order; the last one repeats."""
 
-    def run(name: str, baseline: str | None, load: Load, tell: Callable[[str], None]) -> Run:
-        assert (baseline is None) == (name == experiment.OURS)
-        called.append(name)
-        return played(load, name, edges.pop(0) if len(edges) > 1 else edges[0])
+    def run_together(baselines: Mapping[str, str | None], load: Load, tell: Callable[[str], None]) -> list[Run]:
+        assert all((baseline is None) == (name == experiment.OURS) for name, baseline in baselines.items())
+        called.append(list(baselines))
+        return [played(load, name, edges.pop(0) if len(edges) > 1 else edges[0]) for name in baselines]
 
-    return run
+    return run_together
 
 
 def test_the_load_is_the_workload_in_slow_motion() -> None:
@@ -61,21 +61,44 @@ def test_the_load_is_the_workload_in_slow_motion() -> None:
     assert {key.text for key in plan.load.keys} == {shot.key for shot in plan.load.shots}
 
 
+CAP = "static-cap:slots=64,wait=0.5"
+
+
 @pytest.mark.parametrize(
-    ("edges", "runs", "void", "worst_s"),
-    [([0.005], 2, False, 0.005), ([0.01, 0.002], 3, False, 0.002), ([0.01, 0.02, 0.001], 3, True, 0.01)],
-    ids=["never late", "late once", "late twice"],
+    ("edges", "again", "void", "worst_s"),
+    [
+        ([0.005], [], False, 0.005),
+        ([0.01, 0.002], [[experiment.OURS]], False, 0.002),
+        ([0.01, 0.02, 0.003, 0.002], [[experiment.OURS], [CAP]], False, 0.003),
+        ([0.01, 0.002, 0.02], [[experiment.OURS]], True, 0.01),
+    ],
+    ids=["never late", "one late once", "both late once", "one late twice"],
 )
-def test_a_run_with_a_late_process_is_repeated_once_and_then_said(
-    monkeypatch: pytest.MonkeyPatch, edges: list[float], runs: int, void: bool, worst_s: float
+def test_a_run_with_a_late_process_is_repeated_once_alone_and_then_said(
+    monkeypatch: pytest.MonkeyPatch, edges: list[float], again: list[list[str]], void: bool, worst_s: float
 ) -> None:
-    called: list[str] = []
-    monkeypatch.setattr(experiment, "run", runner(edges, called))
-    monkeypatch.setattr(experiment, "_best_caps", lambda _: ["static-cap:slots=64,wait=0.5"])
+    called: list[list[str]] = []
+    monkeypatch.setattr(experiment, "run_together", runner(edges, called))
+    monkeypatch.setattr(experiment, "_best_caps", lambda _: [CAP])
     findings = experiment.live_overload(lab())
-    assert len(called) == runs
+    assert called == [[experiment.OURS, CAP], *again]
     assert any("Void" in note for note in findings.notes) == void
     assert findings.figures["tier_0_attainment"].value == 1.0
     assert findings.figures["weighted_to_best_cap"].value == pytest.approx(2.0, rel=0.2)
     assert set(findings.figures) <= set(TARGETS["live-overload"])
     assert findings.figures["worst_loop_lag_p99_s"].value == worst_s
+
+
+def test_five_candidates_run_at_most_three_at_a_time_for_the_seconds_of_the_effort(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    called: list[list[str]] = []
+    caps = [f"static-cap:slots={slots},wait=0.5" for slots in (48, 56, 64)]
+    monkeypatch.setattr(experiment, "run_together", runner([0.001], called))
+    monkeypatch.setattr(experiment, "_best_caps", lambda _: caps)
+    of = lab()
+    of.effort = Effort(seeds=1, seconds=4.0)
+    findings = experiment.live_overload(of)
+    assert called == [[experiment.OURS, *caps[:2]], [caps[2], experiment.ROUND_ROBIN]]
+    assert set(findings.figures) == set(TARGETS["live-overload"])
+    assert "20 s of warm-up and 4 s that count" in findings.how

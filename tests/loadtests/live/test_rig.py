@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from loadtests.experiments.lab import SETUP
-from loadtests.live.rig import Load, run
+from loadtests.live.rig import Load, run, run_together
 from loadtests.live.scaled import key_of
 from loadtests.live.shots import Shot
+from loadtests.live.start import Broken
 
 KEYS = [key_of("tier-0", "a"), key_of("tier-1", "b"), key_of("tier-2", "c")]
 
 
-@pytest.mark.long
 @pytest.mark.long
 @pytest.mark.parametrize("baseline", [None, "static-cap:slots=8,wait=0.5"])
 def test_every_answer_has_its_length(baseline: str | None) -> None:
@@ -25,3 +25,16 @@ def test_every_answer_has_its_length(baseline: str | None) -> None:
     assert set(found.processes) == {"replicas", "gateway", "clients"}
     assert all(sum(process.waits) > 0 for process in found.processes.values())
     assert told
+
+
+@pytest.mark.long
+def test_runs_at_the_same_time_have_their_own_outcomes_and_one_that_breaks_off_ends_the_others() -> None:
+    shots = [Shot(0.02 * n, key.tier, key.text, 30 + n, 1 + n, 1000.0) for n, key in enumerate(KEYS * 3)]
+    load = Load((SETUP / "policy.yaml").read_text(), shots, KEYS, 1.0, 0.1, 0.4, 30.0)
+    ours, cap = run_together({"ours": None, "cap": "static-cap:slots=8,wait=0.5"}, load, lambda _: None)
+    assert (ours.name, cap.name) == ("ours", "cap")
+    for found in (ours, cap):
+        assert [shot.tokens for shot in found.shots] == list(range(1, 10))
+    assert {shot.first_s for shot in ours.shots}.isdisjoint(shot.first_s for shot in cap.shots)
+    with pytest.raises(Broken, match="gateway exited"):
+        run_together({"ours": None, "wrong": "no-such-baseline"}, load, lambda _: None)
