@@ -109,8 +109,11 @@ class Scheduler:
             return
         self._forecaster.dropped(live)
         if not self._fall_back(live, may_wait=True):
-            wait_s = self._life.drains_in_s(pool, live)
-            self._life.refuse(live, Outcome.REFUSED, decision.why, wait_s, decision.detail)
+            self._shed(live, pool, decision.why, decision.detail)
+
+    def _shed(self, live: RequestState, pool: Pool, why: Reason, detail: str) -> None:
+        """Refuse a request for which `pool` has no room in time."""
+        self._life.refuse(live, Outcome.REFUSED, why, self._life.drains_in_s(pool, live), detail)
 
     def _admit(self, live: RequestState, pool: Pool, decision: Decision) -> None:
         """Send the request, or queue it."""
@@ -126,16 +129,16 @@ class Scheduler:
         if pool.full:
             self._exceed(live, pool)
         self.dispatch(live, replica)
+        if pool.queue and not pool.full and (pool.queue.owes or replica.in_flight > replica.slots):
+            self.pump(pool)  # a tier below its floor may take kept places, others a reserved one that is not needed
 
     def _queue(self, live: RequestState, pool: Pool, decision: Decision) -> None:
         """Queue the request for a slot of `pool`. The requests that it displaces are refused."""
         now = self._turn.now
         for queued in decision.victims:
             victim = self._requests[queued.request.id]
-            if self._fall_back(victim):
-                continue
-            wait_s = self._life.drains_in_s(pool, victim)
-            self._life.refuse(victim, Outcome.REFUSED, Reason.EVICTED, wait_s, decision.detail)
+            if not self._fall_back(victim):
+                self._shed(victim, pool, Reason.EVICTED, decision.detail)
         self._admission.admitted(live, pool, now)
         live.waiting = live.waited = True
         pool.pressed_at = now
@@ -238,6 +241,7 @@ class Scheduler:
                 served = True
                 self._serve(*chosen)
                 break
+        pool.queue.owes = False
 
     def _serve(self, live: RequestState, replica: Replica) -> None:
         """Send a queued request, or refuse it if it is too late for its objectives."""
@@ -245,15 +249,12 @@ class Scheduler:
             return
         now = self._turn.now
         hopeless = self._admission.is_hopeless(live, replica, now)
-        if hopeless and self._fall_back(live):
-            return
-        if hopeless:
-            wait_s = self._life.drains_in_s(replica.pool, live)
-            self._life.refuse(live, Outcome.REFUSED, Reason.PREDICTED, wait_s, hopeless)
-        else:
+        if not hopeless:
             replica.pool.drain.opened(True, now)
             self._life.unqueue(live)
             self.dispatch(live, replica)
+        elif not self._fall_back(live):
+            self._shed(live, replica.pool, Reason.PREDICTED, hopeless)
 
     # ---- an attempt that ended
 

@@ -98,6 +98,17 @@ def test_a_tier_that_is_owed_its_floor_takes_kept_places(floor: float) -> None:
     assert story.pool("p").queued == (0 if floor else 1)
 
 
+def test_a_waiting_tier_takes_kept_places_as_soon_as_it_is_owed_its_floor() -> None:
+    story = busy(floor=0.3, slots=8)
+    for number in range(3):
+        story.arrives(f"p{number}", tier="premium", prompt=10).expect(dispatch("r1"))
+    story.observes("r1", Sample(healthy=True))
+    for number in range(3):
+        story.arrives(f"f{number}", tier="free", prompt=10).expect(dispatch("r1"))
+    story.arrives("f3", tier="free", prompt=10).expect()  # two places are kept
+    story.arrives("urgent", tier="premium", prompt=1000).expect(dispatch("r1"), dispatch("r1", of="f3"))
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_places_of_a_replica_that_has_read_a_long_prompt_are_given_at_once(stream: bool) -> None:
     story = busy(slots=8)

@@ -8,7 +8,7 @@ from gateway.core.request import AttemptOutcome, Outcome, Reason, Sample
 from gateway.core.sessions import LOAD_SPREAD, Session, draw, key_of, most_in_flight
 from gateway.core.snapshot import ReplicaState
 
-from .made import policy, pool, tier
+from .made import SHADOW, policy, pool, tier
 from .playbook import Story, commit, dispatch, ended, play, refuse
 from .steady import Traffic, fleet, state
 from .test_affinity import prefix
@@ -53,6 +53,18 @@ def test_the_key_of_a_replica_is_the_same_for_those_who_ask_the_controller() -> 
     assert {name: story.controller.session_key("p", name) for name in NAMES} == {name: key_of(name) for name in NAMES}
     story.configured(policy(pool("q", "q1"), tier("std")))
     assert story.controller.session_key("p", "r1") == key_of("r1"), "of a pool that was removed a moment ago, too"
+
+
+def test_a_place_reserved_for_a_shadow_tier_is_given_when_its_request_exceeds_the_slots_of_its_home() -> None:
+    at = pool("p", "r1", "r2", slots=None, reserve=(("premium", 0.5),), strict_sessions=True)
+    story = play(policy(at, tier("premium", admission=SHADOW), tier("free")))
+    for number in range(32):
+        story.arrives(f"f{number}", tier="free").whatever()
+    story.arrives("f32", tier="free").expect()  # the other 32 of 64 slots are reserved
+    name = next(name for name in map(str, range(9)) if home_of(name, ("r1", "r2")) == "r1")
+    for number in range(16):
+        story.arrives(f"p{number}", tier="premium", session=session(name)).expect(dispatch("r1"))
+    story.arrives("p16", tier="premium", session=session(name)).expect(dispatch("r1"), dispatch("r2", of="f32"))
 
 
 def test_sessions_are_spread_evenly() -> None:

@@ -303,6 +303,8 @@ class PoolQueue:
         self._lost_at: dict[int, float] = {}
         """Time of the last lost request, by priority."""
         self.bytes = 0
+        self.owes = False
+        """Whether a waiting tier has come to be below its floor since the queue was last served."""
 
     def __len__(self) -> int:
         return self._count
@@ -439,6 +441,8 @@ class PoolQueue:
                 owed = max(owed - tokens, -tokens)
             elif not tier_queue.count:
                 owed = min(owed, 0.0)
+            elif tier_queue.owed <= 0.0 < owed:
+                self.owes = True
             tier_queue.owed = owed
 
 
