@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from gateway.core.admission.deadlines import PROGRESS_EVERY_S
 from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended, Refuse
 from gateway.core.controller import Controller
 from gateway.core.policy import Policy
@@ -25,6 +26,7 @@ from gateway.core.request import (
 )
 from gateway.core.stats import LogHistogram
 from gateway.proxy.supervisor import Supervisor
+from gateway.wire.answers.events import StreamReader
 from gateway.wire.answers.oddity import Oddity
 from gateway.wire.errors.replies import CLIENT_FAULTS
 
@@ -122,6 +124,11 @@ class Driver:
         self._silent_until = -math.inf
         """Time before which no alarm may fire."""
         self._last_id = 0
+        self.report = 1
+        """Number of the next report of progress."""
+        self._grown: dict[int, StreamReader] = {}
+        """The answers for the next report, by attempt id."""
+        self._reporting: asyncio.TimerHandle | None = None
 
     # ---- calls
 
@@ -161,9 +168,15 @@ class Driver:
         """An attempt has more bytes before its first token than can be held back."""
         self._call(self.controller.full, (attempt,), self._request_ids.get(attempt, 0))
 
-    def progress(self, attempt: int, tokens: int) -> None:
-        """An attempt has received `tokens` so far."""
-        self._call(self.controller.progress, (attempt, tokens), self._request_ids.get(attempt, 0))
+    def grew(self, attempt: int, reader: StreamReader) -> None:
+        """An attempt has received more tokens. The report with the number `report` tells the controller how many.
+
+        It tells of all answers together. Told one by one, between the events of thousands of slow streams, each would
+        cost several times as much, because the code of the core would have left the caches.
+        """
+        self._grown[attempt] = reader
+        if self._reporting is None:
+            self._reporting = self._loop.call_later(PROGRESS_EVERY_S, self._report)
 
     def repeats(self, attempt: int) -> None:
         """The answer of an attempt repeats itself without end."""
@@ -235,9 +248,10 @@ class Driver:
         return len(self._exchanges)
 
     def close(self) -> None:
-        """Cancel the alarm."""
-        if self._alarm is not None:
-            self._alarm.cancel()
+        """Cancel the timers."""
+        for timer in (self._alarm, self._reporting):
+            if timer is not None:
+                timer.cancel()
 
     # ---- the loop
 
@@ -406,6 +420,16 @@ class Driver:
     def _ring(self) -> None:
         self._alarm, self._alarm_at = None, math.inf
         self.wake(self.clock())
+
+    def _report(self) -> None:
+        """Tell the controller of all answers that have grown since the report before."""
+        grown, self._grown = self._grown, {}
+        self._reporting = None
+        self.report += 1
+        for attempt, reader in grown.items():
+            request_id = self._request_ids.get(attempt, 0)
+            if request_id:  # else it has ended
+                self._call(self.controller.progress, (attempt, reader.tokens_seen), request_id)
 
     def wake(self, now: float) -> None:
         """Act on every deadline up to `now`."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gateway.core.admission.deadlines import PROGRESS_EVERY_S
 from gateway.core.commands import Cancel, Commit, Cut, Dispatch, Refuse
 from gateway.core.policy import Caps, Limits, Policy, RepetitionSpec
 from gateway.core.request import AttemptOutcome, HedgeResult, Reason
@@ -122,10 +123,10 @@ PLAYBOOKS: dict[str, tuple[Policy | None, list[Step]]] = {
         [
             FromClient(stream()),
             FromReplica(CHUNKED + chunk(HI)),
-            Wait(2.0),
             ToClient(HI),
             FromReplica(chunk(THERE)),
             Exactly(chunk(THERE)),
+            Wait(PROGRESS_EVERY_S),
             Called("progress 1"),
             FromReplica(chunk(STOP) + chunk(DONE) + LAST),
         ],
@@ -594,6 +595,30 @@ def test_repr_says_that_a_connection_is_idle_or_closed(play: Callable[..., Play]
     assert repr(played.loop.wires[0].protocol) == "<UpstreamConnection to r1: idle, for None>"
     played(ReplicaCloses())
     assert repr(played.loop.wires[0].protocol) == "<UpstreamConnection to r1: closed, for None>"
+
+
+def _progress(played: Play) -> int:
+    return played.controller.calls.count("progress 1")
+
+
+def test_progress_is_told_once_for_all_chunks_of_its_time_and_again_for_later_ones(play: Callable[..., Play]) -> None:
+    played = play()(FromClient(stream()), FromReplica(CHUNKED + chunk(HI)), Wait(10 * PROGRESS_EVERY_S))
+    assert not _progress(played)  # the first token alone is no progress
+    played(FromReplica(chunk(THERE)), FromReplica(chunk(THERE)), Wait(0.9 * PROGRESS_EVERY_S))
+    assert not _progress(played)
+    played(FromReplica(chunk(THERE)), Wait(0.1 * PROGRESS_EVERY_S))
+    assert _progress(played) == 1
+    played(Wait(10 * PROGRESS_EVERY_S))
+    assert _progress(played) == 1
+    played(FromReplica(chunk(THERE)[:20]), FromReplica(chunk(THERE)[20:]), Wait(PROGRESS_EVERY_S))
+    assert _progress(played) == 2
+
+
+def test_progress_of_an_answer_that_has_ended_is_not_told(play: Callable[..., Play]) -> None:
+    played = play()(FromClient(stream()), FromReplica(CHUNKED + chunk(HI)), FromReplica(chunk(THERE)))
+    played(FromReplica(chunk(STOP) + chunk(DONE) + LAST), Wait(PROGRESS_EVERY_S))
+    assert played.controller.calls[-1] == "finish 1 complete"
+    assert not _progress(played)
 
 
 STATUSES = {

@@ -9,10 +9,12 @@ import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from gateway.core.admission.deadlines import PROGRESS_EVERY_S
 from gateway.core.controller import Controller
 from gateway.core.journal.recorder import CALLS
 from gateway.core.policy import Timeouts
@@ -21,6 +23,7 @@ from gateway.core.stats import LogHistogram
 from gateway.proxy.driver import Driver
 from gateway.proxy.logs import LOG_EVERY_S
 from gateway.proxy.supervisor import Supervisor
+from gateway.wire.answers.events import StreamReader
 from tests.core.made import a_request, policy, pool, tier
 from tests.interpreted import interpreted
 
@@ -30,6 +33,7 @@ POLICY = policy(
     pool("p", "r1", "r2"), tier("std", timeouts=Timeouts(queue_s=50.0, ttft_s=5.0, idle_s=5.0, total_s=100.0))
 )
 REQUESTS = 6
+READER = cast(StreamReader, SimpleNamespace(tokens_seen=3))
 
 
 class Bug(Exception):
@@ -200,7 +204,8 @@ class Rig:
                 for attempt in list(exchange.open) if exchange is not but else ():
                     self.driver.sent(attempt)
                     self.driver.first_token(attempt)
-                    self.driver.progress(attempt, 3)
+                    self.driver.grew(attempt, READER)
+                    self.loop.run_until(self.loop.now + PROGRESS_EVERY_S)
                     self.driver.paused(attempt)
                     self.driver.resumed(attempt)
                 if exchange is not but:

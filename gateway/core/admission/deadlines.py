@@ -9,8 +9,8 @@ from gateway.core.policy import AdmissionMode
 from gateway.core.request import Reason
 from gateway.core.request_state import RequestState
 
-# The caller reports progress at most once in this time. So the idle deadline is set this much later: it may fire late,
-# but never early.
+# The caller reports the progress of an answer within this time, and at most once in it. So the idle deadline is set
+# this much later: it may fire late, but never early.
 PROGRESS_EVERY_S: Final = 0.25
 
 

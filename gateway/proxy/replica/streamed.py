@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.core.admission.deadlines import PROGRESS_EVERY_S
 from gateway.core.admission.usage import told_output
 from gateway.core.request import AttemptOutcome, AttemptResult, Reason
 from gateway.core.stats import LogHistogram
@@ -28,6 +27,7 @@ USAGE_ONLY: Final = int(EventKind.USAGE_ONLY)
 DONE: Final = int(EventKind.DONE)
 ERROR: Final = int(EventKind.ERROR)
 COMPLETE: Final = AttemptOutcome.COMPLETE
+UNREPORTED: Final = -1
 NO_GAPS: Final = LogHistogram(())
 NO_EVENTS: Final = EventSplitter()
 """The splitter of an answer that is not a stream; never used."""
@@ -39,18 +39,18 @@ class StreamedAnswer(HeldAnswer):
     __slots__ = (
         "_client",
         "_client_of_content",
-        "_clock",
+        "_driver",
         "_end",
         "_gaps",
         "_last_at",
-        "_progress_at",
         "_repetition",
+        "_report",
         "_splitter",
     )
 
     def __init__(self, owner: AttemptOwner, attempt: int, upstream: ReplicaConnections) -> None:
         super().__init__(owner, attempt, upstream)
-        self._clock = owner.driver.clock
+        self._driver = owner.driver
         self._splitter = NO_EVENTS
         self._end: list[bytes] = []
         """The closing events of the answer, held until the HTTP message has ended, too."""
@@ -64,7 +64,8 @@ class StreamedAnswer(HeldAnswer):
         self._repetition: RepetitionDetector | None = None
         """Detects an answer that repeats itself; None if the tier does not cut such answers."""
         self._last_at = 0.0
-        self._progress_at = 0.0
+        self._report = 0
+        """Number of the driver's report that will tell of the latest content; 0 before content, then `UNREPORTED`."""
 
     def commit(self, client: Outgoing | None) -> list[bytes]:
         """Forward all later events. Returns the bytes held so far.
@@ -73,7 +74,7 @@ class StreamedAnswer(HeldAnswer):
         """
         self._committed = True
         if self.reader is not None and self._repetition is None and self.assembly is None:
-            if self._progress_at:
+            if self._report:
                 self._client = client
             else:
                 self._client_of_content = client
@@ -97,12 +98,13 @@ class StreamedAnswer(HeldAnswer):
         else:
             client.write(chunk(self._model.apply_to_one(data[start:-2])))
         reader.tokens_seen += 1
-        now = self._clock()
+        driver = self._driver
+        now = driver.clock()
         self._gaps.add(now - self._last_at)
         self._last_at = now
-        if now >= self._progress_at:
-            self._progress_at = now + PROGRESS_EVERY_S
-            self.owner.driver.progress(self.id, reader.tokens_seen)
+        if self._report != driver.report:
+            self._report = driver.report
+            driver.grew(self.id, reader)
         return True
 
     @property
@@ -133,7 +135,7 @@ class StreamedAnswer(HeldAnswer):
         self._gaps = self.owner.gaps(self.upstream)
 
     def _stream(self, reader: StreamReader, pieces: list[bytes], raw: bytes | None) -> None:
-        now = self._clock()
+        now = self._driver.clock()
         splitter = self._splitter
         out: list[bytes] = []
         shown = content = 0
@@ -160,7 +162,7 @@ class StreamedAnswer(HeldAnswer):
                     content += 1
                 elif kind:
                     if kind & ERROR and not self._end:
-                        self._show(out, None, now, content)
+                        self._show(reader, out, None, now, content)
                         self._engine_failed(reader.error)
                         return
                     if kind & CONTENT:
@@ -172,7 +174,7 @@ class StreamedAnswer(HeldAnswer):
             if kept:
                 out.append(kept[0] if len(kept) == 1 else b"".join(kept))
                 shown += 1
-        self._show(out, raw if splitter.clean and shown == len(pieces) else None, now, content)
+        self._show(reader, out, raw if splitter.clean and shown == len(pieces) else None, now, content)
         if self._repetition is not None and self._repetition.found and not (reader.finished or self.over):
             self.owner.driver.repeats(self.id)
 
@@ -193,7 +195,7 @@ class StreamedAnswer(HeldAnswer):
             reader.oddity = None
         return self.upstream.without_key(event)
 
-    def _show(self, out: list[bytes], raw: bytes | None, now: float, content: int) -> None:
+    def _show(self, reader: StreamReader, out: list[bytes], raw: bytes | None, now: float, content: int) -> None:
         """Forward whole events, or hold them until commit."""
         if self._model is not None:
             out, raw = [self._model.apply(piece) for piece in out], None
@@ -216,20 +218,21 @@ class StreamedAnswer(HeldAnswer):
                 for _ in range(content - 1):
                     gaps.add(0.0)
                 self._last_at = now
-                if not self._progress_at:
+                driver = self._driver
+                if not self._report:
                     # The stream was committed early, since too much was held. Its content begins only now.
                     self._client = self._client_of_content
-                    self.owner.driver.first_token(self.id)
-                if now >= self._progress_at:
-                    self._progress_at = now + PROGRESS_EVERY_S
-                    self.owner.driver.progress(self.id, self.seen)
+                    driver.first_token(self.id)
+                if self._report != driver.report:
+                    self._report = driver.report
+                    driver.grew(self.id, reader)
             return
         self.held += out
         self._held_bytes += sum(map(len, out))
         if content:
             self._last_at = now
-            self._progress_at = now + PROGRESS_EVERY_S
-            self.owner.driver.first_token(self.id)
+            self._report = UNREPORTED
+            self._driver.first_token(self.id)
         elif self._held_bytes > HOLD_STREAM_BYTES:
             self._last_at = now
             self.owner.driver.full(self.id)
