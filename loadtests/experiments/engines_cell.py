@@ -43,6 +43,7 @@ from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrivals import Arrival
 from gateway.sim.workload.lengths import LENGTHS, LengthDistribution, Mixture, Part
 from gateway.sim.workload.synthetic import Synthetic, TierTraffic
+from loadtests.experiments.cap_search import CapSearch, Key, best_of
 from loadtests.quantiles import rank
 
 COLD_S = 40.0
@@ -53,7 +54,6 @@ AT_ONCE_S = 0.1
 WINDOW_S, WINDOW_ANSWERS = 10.0, 50
 GOOD_AT_KNEE = 0.97
 KNEE_S, KNEE_ANSWERS = 200.0, 400
-WAITS = (0.05, 0.2, 0.5, 0.9)
 REPLICAS = ("127.0.0.1:9001", "127.0.0.1:9002")
 POLICIES = Path(__file__).resolve().parents[2] / "policies"
 WRITTEN = {"three": POLICIES / "chat-with-tiers.yaml", "default": POLICIES / "default.yaml"}
@@ -146,6 +146,11 @@ class Cell:
             )
             for a in Synthetic(rate_per_s, seconds, shares).arrivals(seed)
         ]
+
+    def cap(self, key: Key) -> str:
+        """The name of a static cap, with strict tiers if there are several."""
+        slots, wait = key
+        return f"{'static-cap' if self.tiers == 'one' else 'static-cap-tiers'}:slots={slots},wait={wait:g}"
 
     def knee_per_s(self) -> float:
         """The knee with one tier, by bisection; cached."""
@@ -246,37 +251,32 @@ def weighted(cell: Cell, records: Iterable[Record]) -> float:
 
 
 def best_cap(cell: Cell, seeds: Sequence[int]) -> tuple[str, str]:
-    """The best caps, cold and steady. The search goes from coarse to fine in slots, then over waits; the result is
-    cached."""
+    """The best caps, cold and steady; the result is cached."""
     cold, steady = _kept(
         f"cap {WORKLOADS[cell.workload]} {cell} {list(seeds)} {cell.knee_per_s()}", lambda: _search(cell, seeds)
     )
     return cold, steady
 
 
+class _Parts(CapSearch):
+    """Goodput of the caps that were tried, cold and steady."""
+
+    def __init__(self, cell: Cell, seeds: Sequence[int]) -> None:
+        super().__init__(cell.profile.max_num_seqs)
+        self._cell, self._seeds = cell, seeds
+        self.found: tuple[dict[Key, float], dict[Key, float]] = {}, {}
+
+    def run(self, key: Key) -> None:
+        for found, records in zip(self.found, parts(run(self._cell, self._cell.cap(key), self._seeds)), strict=True):
+            found[key] = weighted(self._cell, records)
+
+
 def _search(cell: Cell, seeds: Sequence[int]) -> list[str]:
-    name = "static-cap" if cell.tiers == "one" else "static-cap-tiers"
-    found: dict[tuple[int, float], tuple[float, float]] = {}
-
-    def look(slots: int, wait: float) -> None:
-        if (slots, wait) not in found:
-            cold, steady = parts(run(cell, f"{name}:slots={slots},wait={wait:g}", seeds))
-            found[slots, wait] = weighted(cell, cold), weighted(cell, steady)
-
-    seats = cell.profile.max_num_seqs
-    for power in range(6):
-        look(max(1, seats >> power), 0.5)
-    for step in (1.4, 1.2):
-        for part in (0, 1):
-            slots, wait = max(found, key=lambda key: found[key][part])
-            for near in (round(slots / step), round(slots * step)):
-                look(min(max(near, 1), seats), wait)
-    for part in (0, 1):
-        slots, _ = max(found, key=lambda key: found[key][part])
-        for wait in WAITS:
-            look(slots, wait)
-    best = [max(found, key=lambda key: found[key][part]) for part in (0, 1)]
-    return [f"{name}:slots={slots},wait={wait:g}" for slots, wait in best]
+    search = _Parts(cell, seeds)
+    search.begin()
+    for found in search.found:
+        search.refine(found)
+    return [cell.cap(best_of(found)) for found in search.found]
 
 
 def _kept(what: str, find: Callable[[], T]) -> T:
@@ -340,13 +340,13 @@ def figures(cell: Cell, records: Sequence[Record]) -> Figures:
     }
     return Figures(
         weighted=weighted(cell, counted),
-        by_tier={name: _share(map(is_good, tier)) for name, tier in of.items()},
-        of_served=_share(map(is_good, served)),
+        by_tier={name: share(map(is_good, tier)) for name, tier in of.items()},
+        of_served=share(map(is_good, served)),
         ttft_p50=_rank(ttft, 0.5),
         ttft_p99=_rank(ttft, 0.99),
         tpot_p99=_rank(tpot, 0.99),
-        at_once=_share(record.e2e_s <= AT_ONCE_S for record in refused),
-        kept={name: _share(of) for name, of in windows.items()},
+        at_once=share(record.e2e_s <= AT_ONCE_S for record in refused),
+        kept={name: share(of) for name, of in windows.items()},
         windows={name: len(of) for name, of in windows.items()},
         calibration=_calibration(served),
         in_vain=_in_vain(counted),
@@ -382,7 +382,8 @@ def _in_vain(counted: Sequence[Record]) -> float:
     return reliability(pairs).ece if pairs else math.nan
 
 
-def _share(of: Iterable[bool]) -> float:
+def share(of: Iterable[bool]) -> float:
+    """Share (0-1) of those that are true; NaN without any."""
     values = list(of)
     return fmean(values) if values else math.nan
 

@@ -10,9 +10,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from gateway.core.request import Outcome, Record
+from gateway.core.request import Record
 from gateway.sim.analysis.bound import bound
-from loadtests.experiments.engines_cell import COLD_S, WAITS, Cell, Figures, figures, parts, run, run_warm, weighted
+from loadtests.experiments.cap_search import CapSearch, Key, best_of
+from loadtests.experiments.engines_cell import (
+    COLD_S,
+    Cell,
+    Figures,
+    figures,
+    is_good,
+    parts,
+    run,
+    run_warm,
+    share,
+    weighted,
+)
 
 CAP = "best static cap"
 KEEPING_CAP = "best static cap that keeps its promises"
@@ -23,10 +35,6 @@ GOOD_OF_SERVED = 0.97
 SEARCH_REQUESTS = 2500.0
 """Requests on which a cap is searched, which sets the number of seeds. The best few caps are compared on all seeds."""
 FEW = 2
-NEAR = (1.4, 1.2)
-FIRST_WAIT = 0.5
-AS_GOOD_AS_ALL = 0.9995
-"""Goodput at which the search stops: more candidates would gain nothing."""
 BOUND_SEEDS = 2
 
 
@@ -123,53 +131,28 @@ def _ran(task: Task, by_seed: dict[int, list[Record]]) -> Ran:
 
 
 def _good_of(tier: str, records: Sequence[Record]) -> float:
-    counted = [r for r in records if r.request.tier.name == tier and r.outcome.counts]
-    return (
-        sum(r.good and not r.degraded and r.outcome is Outcome.OK for r in counted) / len(counted)
-        if counted
-        else math.nan
-    )
+    return share(is_good(one) for one in records if one.request.tier.name == tier and one.outcome.counts)
 
 
-Key = tuple[int, float]
-"""Slots, and the share of the objective that a request may wait."""
-
-
-class _Search:
+class _Search(CapSearch):
     """Caps that were tried on the first seeds of a cell: their goodput, and the records of the best few."""
 
     def __init__(self, task: Task) -> None:
         searched = math.ceil(SEARCH_REQUESTS / (task.rate_per_s * task.seconds))
+        super().__init__(task.cell.profile.max_num_seqs)
         self._task, self._first, self._rest = task, task.seeds[:searched], task.seeds[searched:]
-        self._seats = task.cell.profile.max_num_seqs
         self._kept: dict[Key, dict[int, list[Record]]] = {}
         self.all: dict[Key, float] = {}
         self.keeping: dict[Key, float] = {}
         """Goodput of caps that keep their promises."""
 
-    def look(self, slots: int, wait: float) -> None:
-        """Try one more."""
-        key = min(max(slots, 1), self._seats), wait
-        if key in self.all:
-            return
-        records = {seed: _run(self._task, _name(self._task.cell, *key), seed) for seed in self._first}
+    def run(self, key: Key) -> None:
+        records = {seed: _run(self._task, self._task.cell.cap(key), seed) for seed in self._first}
         self.all[key], self._kept[key] = _steady(self._task, records), records
         if _keeps(self._task, records):
             self.keeping[key] = self.all[key]
         few = {key for found in (self.all, self.keeping) for key in sorted(found, key=found.__getitem__)[-FEW:]}
         self._kept = {key: records for key, records in self._kept.items() if key in few}
-
-    def refine(self, found: dict[Key, float]) -> None:
-        """Look near the best of these, in slots and then in waits."""
-        for step in NEAR:
-            if found and max(found.values()) < AS_GOOD_AS_ALL:
-                slots, wait = max(found, key=found.__getitem__)
-                for near in (round(slots / step), round(slots * step)):
-                    self.look(near, wait)
-        if found and max(found.values()) < AS_GOOD_AS_ALL:
-            slots, _ = max(found, key=found.__getitem__)
-            for wait in WAITS:
-                self.look(slots, wait)
 
     def best(self, found: dict[Key, float]) -> tuple[Key, Ran]:
         """The best few of these on all seeds."""
@@ -178,24 +161,20 @@ class _Search:
             records = self._kept[key]
             for seed in self._rest:
                 if seed not in records:
-                    records[seed] = _run(self._task, _name(self._task.cell, *key), seed)
+                    records[seed] = _run(self._task, self._task.cell.cap(key), seed)
             final[key] = _steady(self._task, records)
-        winner = max(final, key=final.__getitem__)
+        winner = best_of(final)
         return winner, _ran(self._task, self._kept[winner])
 
 
 def _best_caps(task: Task) -> tuple[str, dict[str, Ran]]:
-    """The best steady cap, and the best that keeps its promises if any does.
-
-    A search from coarse to fine in slots, then in the wait; the best few are run on all seeds.
-    """
+    """The best steady cap, and the best that keeps its promises if any does. The best few are run on all seeds."""
     search = _Search(task)
-    for power in range(6):
-        search.look(task.cell.profile.max_num_seqs >> power, FIRST_WAIT)
+    search.begin()
     search.refine(search.all)
     search.refine(search.keeping)
-    (slots, wait), best = search.best(search.all)
-    found = {CAP: best}
+    (slots, wait), ran = search.best(search.all)
+    found = {CAP: ran}
     if search.keeping:
         found[KEEPING_CAP] = search.best(search.keeping)[1]
     return f"{slots} slots, {wait:g}", found
@@ -210,11 +189,6 @@ def _keeps(task: Task, by_seed: dict[int, list[Record]]) -> bool:
         if windows and kept < KEPT * windows:
             return False
     return min(of.of_served for of in steady) >= GOOD_OF_SERVED
-
-
-def _name(cell: Cell, slots: int, wait: float) -> str:
-    kind = "static-cap" if cell.tiers == "one" else "static-cap-tiers"
-    return f"{kind}:slots={slots},wait={wait:g}"
 
 
 def _steady(task: Task, by_seed: dict[int, list[Record]]) -> float:
