@@ -98,6 +98,15 @@ def test_a_prompt_is_long_if_it_is_longer_than_the_mean() -> None:
     assert not fairness.is_long(2000)
 
 
+def test_a_lost_request_does_not_change_which_prompts_are_long() -> None:
+    fairness = LengthFairness()
+    for prompt in (1000, 2000, 3000):
+        fairness.decided(prompt, True, 0.0)
+    fairness.lost(1000, MEMORY_S)
+    assert fairness.is_long(2001)
+    assert not fairness.is_long(1999)
+
+
 def test_lengths_between_two_powers_of_two_are_one() -> None:
     assert length_of(4096) == length_of(8191) != length_of(8192)
     assert length_of(0) < length_of(1) < length_of(10**7) == length_of(10**12)
