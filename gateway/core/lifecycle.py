@@ -274,11 +274,7 @@ class Lifecycle:
         if live.outcome is not None:
             return
         now = self._turn.now
-        detail = (
-            f"It waited for {now - live.request.body_at:.3g} s: {WAITED[why]}."
-            if live.waiting and why in WAITED
-            else ""
-        )
+        detail = f"It waited for {now - live.request.body_at:.3g} s: {WAITED[why]}." if why in WAITED else ""
         self.unqueue(live)
         live.decide(outcome, why, now)
         if outcome is not Outcome.ABANDONED:

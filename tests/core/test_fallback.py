@@ -88,7 +88,8 @@ def test_queue_timeout_refuses_the_request_if_the_fallback_has_no_slot() -> None
     patient = Timeouts(2.0, NEVER_TOO_LATE.ttft_s, NEVER_TOO_LATE.idle_s, NEVER_TOO_LATE.total_s)
     story, _ = told(rules(timeouts=patient, slo=replace(SLO, ttft=())))
     story.arrives("a").arrives("taker", model="small").arrives("b").whatever()
-    story.at(2.0).expect(refuse(Reason.QUEUE_TIMEOUT, of="b"), ended(Outcome.TIMEOUT, of="b"))
+    detail = "It waited for 2 s: no replica became free within its timeout."
+    story.at(2.0).expect(refuse(Reason.QUEUE_TIMEOUT, of="b", detail=detail), ended(Outcome.TIMEOUT, of="b"))
 
 
 def test_a_request_whose_total_time_is_over_is_not_sent_to_the_fallback() -> None:
