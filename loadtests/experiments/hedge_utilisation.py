@@ -16,7 +16,7 @@ from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, wr
 from loadtests.experiments.lab import Lab
 
 SERVERS, FEW, MANY = 8, 2, 10**6
-REQUESTS, WARMUP = 100_000, 10_000
+REQUESTS, FULL_REQUESTS, WARMUP = 50_000, 100_000, 10_000
 LOADS = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 QUICK = (0.5, 0.7)
 TIMES = Times()
@@ -34,7 +34,7 @@ def hedge_utilisation(lab: Lab) -> Findings:
     """Every load, every arm, over seeds."""
     findings = Findings(lab.seeds)
     loads = QUICK if lab.effort.quick else LOADS
-    requests = REQUESTS // 4 if lab.effort.quick else REQUESTS
+    requests = REQUESTS // 2 if lab.effort.quick else FULL_REQUESTS if lab.effort.full else REQUESTS
     findings.how = f"{len(lab.seeds)} seeds of {requests:,} requests each."
     asks = [(arm, load, seed, requests) for arm in ARMS for load in loads for seed in lab.seeds]
     found = iter(lab.map(_run, asks))

@@ -37,9 +37,10 @@ class Effort:
     seconds: float = 60.0
     warmup_s: float = 30.0
     quick: bool = False
+    full: bool = False
 
 
-FULL = Effort(seeds=10, seconds=120.0)
+FULL = Effort(seeds=10, seconds=120.0, full=True)
 QUICK = Effort(seeds=2, seconds=30.0, warmup_s=20.0, quick=True)
 
 

@@ -161,7 +161,7 @@ def _runs(names: Sequence[str], plan: _Plan, lab: Lab) -> dict[str, Run]:
 
 def _played(names: Sequence[str], plan: _Plan, lab: Lab) -> dict[str, Run]:
     """Runs of candidates at the same time."""
-    found = run_together({name: None if name == OURS else name for name in names}, plan.load, lab.tell)
+    found = run_together({name: (None if name == OURS else name, plan.load) for name in names}, lab.tell)
     return dict(zip(names, found, strict=True))
 
 

@@ -25,8 +25,8 @@ from loadtests.experiments.tester import Failed, server, tested
 from loadtests.peers import install
 from loadtests.peers.install import Skipped
 
-RUNS, QUICK_RUNS = 5, 1
-SECONDS, QUICK_SECONDS = 20.0, 8.0
+RUNS, QUICK_RUNS, FULL_RUNS = 3, 1, 5
+SECONDS, QUICK_SECONDS, FULL_SECONDS = 10.0, 8.0, 20.0
 CONNECTIONS = 32
 RATE = 20.0
 TOKENS = 16
@@ -43,7 +43,8 @@ PERCENT = re.compile(r"^\s+(50|99)%\s+([\d.]+)(us|ms|s)$", re.MULTILINE)
 
 def outside_tools(lab: Lab) -> Findings:
     """wrk and ours, aiperf and ours, in turn."""
-    runs, seconds = (QUICK_RUNS, QUICK_SECONDS) if lab.effort.quick else (RUNS, SECONDS)
+    runs, seconds = (FULL_RUNS, FULL_SECONDS) if lab.effort.full else (RUNS, SECONDS)
+    runs, seconds = (QUICK_RUNS, QUICK_SECONDS) if lab.effort.quick else (runs, seconds)
     findings = Findings(tuple(range(1, runs + 1)))
     rows: list[list[str]] = []
     with TemporaryDirectory(prefix="tailgate-outside-") as name:

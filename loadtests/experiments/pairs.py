@@ -10,6 +10,7 @@ from itertools import chain
 from random import Random
 from statistics import fmean, stdev
 
+from gateway.sim.analysis.report import Interval
 from loadtests.quantiles import PERCENTILES, interval, off, rank
 
 MIN = 30
@@ -38,6 +39,14 @@ class Pair:
     def off(self, figure: str) -> float:
         """Error of the simulator, relative to the live figure."""
         return off(*self.values(figure))
+
+    def off_interval(self, figure: str) -> Interval:
+        """The error with a 95% interval, if the live runs vary as the seeds do; none if that is not known."""
+        error, said = self.off(figure), [value for value in self._said(figure) if math.isfinite(value)]
+        if len(said) < 2:
+            return Interval(error, None, None, 1)
+        around = 1.96 * stdev(said) / fmean(said) / math.sqrt(len(self.live))
+        return Interval(error, max(0.0, error - around), error + around, 1)
 
     def values(self, figure: str) -> tuple[float, float]:
         """The figure, live and simulated."""

@@ -20,9 +20,12 @@ A simulated figure is the mean of the seeds, with the interval that holds nine i
 the draws of the gateway, of HTTP, and of clients that try again, on the same requests. A live run is one such draw. If
 the seeds lie far apart (a storm, a tier that gets left-over capacity), a single live run says little. It may be as far
 from their mean even if the simulator is perfect. So a test is played live until the means of p50 and p95 of all tiers
-have a standard error of two fifths of their allowed error. It is played twenty times at most. The number of runs
-follows from the seeds, before anything is played. The means are compared. The p99 of all live runs together is compared
-with sets of as many seeds.
+have a standard error of two fifths of their allowed error. It is played twice at most, with `--full` twenty times. The
+number of runs follows from the seeds, before anything is played. Tests with too few runs are named. The means are
+compared. The p99 of all live runs together is compared with sets of as many seeds. The interval of `p50_most_off` and
+`p95_most_off` is that of the test that is most off, if its live runs vary as its seeds do.
+
+Five tests are played at the same time: gateway, replicas and clients of one use a fifth of a core.
 
 The overload is played one and a half times as long as the scenario, so that enough requests of each tier finish. So its
 goodput is not that of the scenario's page.
@@ -39,15 +42,20 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 from random import Random
 from statistics import fmean, median
 
 from gateway.cli.output import counted
+from gateway.sim.run.processes import processes
+from loadtests.children import end_by_sigterm
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare
 from loadtests.experiments.lab import Lab
 from loadtests.experiments.pairs import KNOWN, OFF_AT_MOST, Pair, TtftS, by_tier, runs_needed, varies, whole
@@ -78,24 +86,30 @@ LONGER = {"overload": 1.5}
 """Factors on the duration of scenarios. A scenario lasts long enough to show its effect; here the percentiles of
 finished requests have to be known, too. In half a minute of the overload at 2.5x, only 27 requests of the tier that
 waits longest finish."""
-SEEDS = 8
+SEEDS = 4
 """Factor on the experiment's seeds, so that the mean of the seeds is known better than the live figures."""
-MAX_RUNS = 20
+MAX_RUNS, FULL_MAX_RUNS = 2, 20
+AT_ONCE = 5
+"""Tests that are played at the same time."""
 MAX_AGAIN = 3
 """Spare runs of a test, to replace those that are left out."""
 CHANCES = 100
 ALONE, QUICK_ALONE = 300, 20
 """Number of requests, sent one after the other, that measure the spread of the ways."""
-BESIDE, QUICK_BESIDE = 1.0, 0.1
+BESIDE, QUICK_BESIDE = 0.5, 0.1
 """Part of a scenario's time in which its traffic measures the ways beside other streams."""
 TOLD = {True: "yes", False: "no", None: "too few"}
+
+
+OneRun = tuple[Report, TtftS]
+"""The report of one live run, and the latencies of its finished requests."""
 
 
 @dataclass(slots=True)
 class Live:
     """The live runs of a test, and those that are left out, with the reason."""
 
-    kept: list[tuple[Report, TtftS]] = field(default_factory=list)
+    kept: list[OneRun] = field(default_factory=list)
     late: int = 0
     """Runs in which the generator was late."""
     broken: list[str] = field(default_factory=list)
@@ -171,7 +185,7 @@ def simulated_live(lab: Lab) -> Findings:
     on_the_way_s = asyncio.run(ways_s(first, first.contenders[0], *measured))
     mean_s, most_s = fmean(on_the_way_s), rank(on_the_way_s, 0.95)
     asked = [test for name, of in scenarios.items() for test in _tests(name, of)]
-    every = [run_test(lab, title, scenario, seeds, on_the_way_s) for title, scenario in asked]
+    every = _played(lab, asked, seeds, on_the_way_s)
     tests = [test for test in every if test.live.kept]
     if not tests:
         raise Broken("\n".join(text for test in every for text in (*test.notes, *test.live.broken)))
@@ -185,7 +199,8 @@ def simulated_live(lab: Lab) -> Findings:
         f"more than {most_s * 1e3:.1f} ms for one request in twenty."
     )
     for figure in ("p50", "p95"):
-        findings.figures[f"{figure}_most_off"] = bare(max(pair.off(figure) for pair in pairs), len(pairs))
+        worst = max(pairs, key=lambda pair: pair.off(figure))
+        findings.figures[f"{figure}_most_off"] = replace(worst.off_interval(figure), n=len(pairs))
         for called, of in (("of_tiers_off", median), ("of_tiers_most_off", max)) if tiers else ():
             findings.figures[f"{figure}_{called}"] = bare(of([pair.off(figure) for pair in tiers]), len(tiers))
     findings.figures["goodput_most_off"] = bare(max(off(*test.goodput) for test in tests), len(tests))
@@ -232,16 +247,58 @@ def _tests(name: str, scenario: ScenarioFile) -> Iterator[tuple[str, ScenarioFil
             yield title, scenario.model_copy(update={"contenders": [of], "sweep": [times]})
 
 
-def run_test(lab: Lab, title: str, scenario: ScenarioFile, seeds: Sequence[int], on_the_way_s: Sequence[float]) -> Test:
-    """A scenario that is one test."""
+def _played(
+    lab: Lab, asked: Sequence[tuple[str, ScenarioFile]], seeds: Sequence[int], on_the_way_s: Sequence[float]
+) -> list[Test]:
+    """Every test, simulated and then live."""
     part = QUICK if lab.effort.quick else 1.0
-    told = lab.map(_simulated, [(scenario, part, seed, on_the_way_s) for seed in seeds])
-    spread = varies([run.ttft_s for run in told])
-    needed = 1 if lab.effort.quick else runs_needed(spread)
-    count, live = min(MAX_RUNS, needed), Live()
-    while len(live.kept) < count and live.played < count + MAX_AGAIN:
+    told = []
+    for title, scenario in asked:
+        lab.tell(f"{title}: simulated")
+        told.append(lab.map(_simulated, [(scenario, part, seed, on_the_way_s) for seed in seeds]))
+    spreads = [varies([run.ttft_s for run in of]) for of in told]
+    needed = [1 if lab.effort.quick else runs_needed(spread) for spread in spreads]
+    most = FULL_MAX_RUNS if lab.effort.full else MAX_RUNS
+    lives = _live(lab, asked, [min(runs, most) for runs in needed], part)
+    titles = [title for title, _ in asked]
+    return [Test(*of) for of in zip(titles, spreads, needed, lives, told, strict=True)]
+
+
+def _live(lab: Lab, asked: Sequence[tuple[str, ScenarioFile]], runs: Sequence[int], part: float) -> list[Live]:
+    """Play each test so many times. Each run has a process for its clients, so that none delays those of another."""
+    at_once = 1 if lab.effort.quick else AT_ONCE
+    over = count(1)
+
+    def play(title: str, scenario: ScenarioFile, wanted: int) -> Live:
+        def once(run: int) -> OneRun:
+            try:
+                return pool.submit(play_once, scenario, part).result()
+            finally:
+                lab.tell(f"{title}: run {run} of {wanted} is over, {next(over)} of {sum(runs)} live runs")
+
+        return live_runs(wanted, once)
+
+    # The pool is left before the threads: an error, or Ctrl-C, ends its runs, for which the threads wait.
+    with ThreadPoolExecutor(at_once) as threads, processes(at_once) as pool:
+        # The longest come first, so that none is left alone at the end.
+        order = sorted(range(len(asked)), key=lambda n: -runs[n] * asked[n][1].lasts)
+        playing = {n: threads.submit(play, *asked[n], runs[n]) for n in order}
         try:
-            report, ttft_s = play_once(lab, f"{title}, live run {len(live.kept) + 1} of {count}", scenario, part)
+            return [playing[n].result() for n in range(len(asked))]
+        except BaseException:
+            threads.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def live_runs(wanted: int, once: Callable[[int], OneRun]) -> Live:
+    """Play a test until so many runs are kept, or the spare ones are used up.
+
+    `once` gets the number of the run, from 1 on, and raises Broken.
+    """
+    live = Live()
+    while len(live.kept) < wanted and live.played < wanted + MAX_AGAIN:
+        try:
+            report, ttft_s = once(len(live.kept) + 1)
         except Broken as error:
             live.broken.append(f"{error}")
             continue
@@ -249,7 +306,7 @@ def run_test(lab: Lab, title: str, scenario: ScenarioFile, seeds: Sequence[int],
             live.kept.append((report, ttft_s))
         else:
             live.late += 1
-    return Test(title, spread, needed, live, told)
+    return live
 
 
 def _missed_by_chance(pair: Pair) -> list[bool]:
@@ -258,15 +315,24 @@ def _missed_by_chance(pair: Pair) -> list[bool]:
     return [pair.by_chance(draw).missed for _ in range(CHANCES)]
 
 
-def play_once(lab: Lab, title: str, scenario: ScenarioFile, part: float) -> tuple[Report, TtftS]:
-    """Play a scenario of one test, once."""
+def play_once(scenario: ScenarioFile, part: float) -> OneRun:
+    """Play a scenario of one test, once, in a process of a pool. Ctrl-C and SIGTERM end that process."""
+    end_by_sigterm()
+    try:
+        return played(scenario, part)
+    except KeyboardInterrupt:
+        os._exit(1)  # else the process begins the next run of the pool
+
+
+def played(scenario: ScenarioFile, part: float) -> OneRun:
+    """One run. Raises Broken, and KeyboardInterrupt once all its processes have ended."""
     with tempfile.TemporaryDirectory(prefix="tailgate-simulated-live-") as out:
-        played = play_scenario(scenario, Path(out), lab.effort.quick, lambda _, text: lab.tell(f"{title}: {text}"))
-        if played.interrupted:
+        found = play_scenario(scenario, Path(out), part < 1.0, lambda *_: None)
+        if found.interrupted:
             raise KeyboardInterrupt
-        if played.broken:
-            raise Broken("; ".join(played.broken.values()))
-        ((called, _), report), *_ = played.reports.items()
+        if found.broken:
+            raise Broken("; ".join(found.broken.values()))
+        ((called, _), report), *_ = found.reports.items()
         return report, _ttft_s(Path(out) / called.replace(" ", "-"), scenario.warmup * part)
 
 

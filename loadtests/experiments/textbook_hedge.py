@@ -17,7 +17,7 @@ from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, wr
 from loadtests.experiments.lab import Lab
 
 SERVERS, SLOTS, RATE = 8, 10**6, 1000.0
-REQUESTS, WARMUP = 60_000, 10_000
+REQUESTS, FULL_REQUESTS, WARMUP = 40_000, 60_000, 10_000
 TRIGGERS = (0.90, 0.95, 0.98, 0.99)
 SLOW = (0.0, 0.01, 0.02, 0.05, 0.10)
 SHARED = (0.3, 0.5, 1.0)
@@ -29,7 +29,7 @@ FREE = Hedge(budget=0.2, holdout=0.0)
 def textbook_hedge(lab: Lab) -> Findings:
     """Run all sweeps with all seeds."""
     findings = Findings(lab.seeds)
-    requests = REQUESTS // 5 if lab.effort.quick else REQUESTS
+    requests = REQUESTS // 3 if lab.effort.quick else FULL_REQUESTS if lab.effort.full else REQUESTS
     findings.how = f"{len(lab.seeds)} seeds of {requests:,} requests at {RATE:g}/s each."
     plain = _all(lab, TIMES, None, requests)
     hedged = {trigger: _all(lab, TIMES, replace(FREE, quantile=trigger), requests) for trigger in TRIGGERS}

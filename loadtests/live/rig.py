@@ -82,23 +82,26 @@ class Run:
 
 def run(name: str, baseline: str | None, load: Load, tell: Callable[[str], None]) -> Run:
     """Run the load on the gateway, or on a baseline in its place. Raises Broken if a process ends or does not start."""
-    return run_together({name: baseline}, load, tell)[0]
+    return run_together({name: (baseline, load)}, tell)[0]
 
 
-def run_together(baselines: Mapping[str, str | None], load: Load, tell: Callable[[str], None]) -> list[Run]:
-    """Run the load on several candidates at the same time, each with its own replicas and clients.
+Candidate = tuple[str | None, Load]
+"""A baseline in the gateway's place, or None, and the load that it gets."""
 
-    Keys are names; a value is the baseline in the gateway's place, or None. Raises Broken as `run` does, and ends the
-    other runs then.
+
+def run_together(candidates: Mapping[str, Candidate], tell: Callable[[str], None]) -> list[Run]:
+    """Run candidates, by name, at the same time, each with its own replicas and clients.
+
+    Raises Broken as `run` does, and ends the other runs then.
     """
     raise_file_limit(FILES)
-    return asyncio.run(_run_together(baselines, load, tell))
+    return asyncio.run(_run_together(candidates, tell))
 
 
-async def _run_together(baselines: Mapping[str, str | None], load: Load, tell: Callable[[str], None]) -> list[Run]:
+async def _run_together(candidates: Mapping[str, Candidate], tell: Callable[[str], None]) -> list[Run]:
     try:
         async with asyncio.TaskGroup() as group:
-            running = [group.create_task(_run(name, of, load, tell)) for name, of in baselines.items()]
+            running = [group.create_task(_run(name, *of, tell)) for name, of in candidates.items()]
     except ExceptionGroup as errors:  # the first one ended the other runs
         raise errors.exceptions[0] from None
     return [one.result() for one in running]

@@ -11,7 +11,7 @@ from gateway.observe.metrics.lag import EDGES
 from loadtests.experiments import live_overload as experiment
 from loadtests.experiments.lab import QUICK, Effort, Lab
 from loadtests.experiments.targets import TARGETS
-from loadtests.live.rig import Load, Process, Run
+from loadtests.live.rig import Candidate, Load, Process, Run
 
 
 def waits(edge_s: float) -> tuple[float, ...]:
@@ -37,16 +37,17 @@ def played(load: Load, name: str, edge_s: float) -> Run:
     return Run(name, shots, load.warmup_s, processes, 1000.0, 10)
 
 
-Runner = Callable[[Mapping[str, str | None], Load, Callable[[str], None]], list[Run]]
+Runner = Callable[[Mapping[str, Candidate], Callable[[str], None]], list[Run]]
 
 
 def runner(edges: list[float], called: list[list[str]]) -> Runner:
     """Lags in this order; the last one repeats."""
 
-    def run_together(baselines: Mapping[str, str | None], load: Load, tell: Callable[[str], None]) -> list[Run]:
-        assert all((baseline is None) == (name == experiment.OURS) for name, baseline in baselines.items())
-        called.append(list(baselines))
-        return [played(load, name, edges.pop(0) if len(edges) > 1 else edges[0]) for name in baselines]
+    def run_together(candidates: Mapping[str, Candidate], tell: Callable[[str], None]) -> list[Run]:
+        assert all((baseline is None) == (name == experiment.OURS) for name, (baseline, _) in candidates.items())
+        called.append(list(candidates))
+        found = candidates.items()
+        return [played(load, name, edges.pop(0) if len(edges) > 1 else edges[0]) for name, (_, load) in found]
 
     return run_together
 

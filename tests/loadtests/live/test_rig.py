@@ -31,10 +31,10 @@ def test_every_answer_has_its_length(baseline: str | None) -> None:
 def test_runs_at_the_same_time_have_their_own_outcomes_and_one_that_breaks_off_ends_the_others() -> None:
     shots = [Shot(0.02 * n, key.tier, key.text, 30 + n, 1 + n, 1000.0) for n, key in enumerate(KEYS * 3)]
     load = Load((SETUP / "policy.yaml").read_text(), shots, KEYS, 1.0, 0.1, 0.4, 30.0)
-    ours, cap = run_together({"ours": None, "cap": "static-cap:slots=8,wait=0.5"}, load, lambda _: None)
+    ours, cap = run_together({"ours": (None, load), "cap": ("static-cap:slots=8,wait=0.5", load)}, lambda _: None)
     assert (ours.name, cap.name) == ("ours", "cap")
     for found in (ours, cap):
         assert [shot.tokens for shot in found.shots] == list(range(1, 10))
     assert {shot.first_s for shot in ours.shots}.isdisjoint(shot.first_s for shot in cap.shots)
     with pytest.raises(Broken, match="gateway exited"):
-        run_together({"ours": None, "wrong": "no-such-baseline"}, load, lambda _: None)
+        run_together({"ours": (None, load), "wrong": ("no-such-baseline", load)}, lambda _: None)
