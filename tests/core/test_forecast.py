@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import random
 from dataclasses import replace
@@ -21,6 +22,7 @@ from gateway.core.request import AttemptOutcome, AttemptResult, Endpoint, Sample
 from gateway.core.request_state import Attempt, RequestState
 from gateway.sim.run.profiles import DEFAULT
 from tests.core.made import STEADY, a_request, policy, pool, tier
+from tests.core.playbook import play
 
 STEP_S = DEFAULT.step_base_s
 PROMPT_TOKEN_S = DEFAULT.prefill_s_per_token
@@ -556,3 +558,14 @@ def test_engines_that_send_several_tokens_in_an_event_do_not_seem_to_take_other_
         world.finish(attempt, steps + 1, seen=1 + steps // merged)
         world.now += 0.05
     assert world.forecast(world.live()).tpot_s == pytest.approx(STEP_S, rel=0.3)
+
+
+def test_an_answer_that_takes_long_keeps_no_ended_requests_in_memory() -> None:
+    slow = tier("std", slo=slo(e2e_s=600.0))
+    story = play(policy(pool("p", "r1", slots=4), slow)).arrives("long").whatever()
+    gc.collect()
+    before = sum(isinstance(one, RequestState) for one in gc.get_objects())
+    for number in range(1000):
+        story.arrives(f"a{number}").served(f"a{number}").whatever()
+    gc.collect()
+    assert sum(isinstance(one, RequestState) for one in gc.get_objects()) < before + 100

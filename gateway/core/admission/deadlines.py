@@ -1,10 +1,12 @@
-"""Deadlines of a request in each of its phases."""
+"""Deadlines of a request in each of its phases, and the admitted requests whose outcome is not known yet."""
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from typing import Final
 
+from gateway.core.forecast.ahead import Forecast
 from gateway.core.policy import AdmissionMode
 from gateway.core.request import Reason
 from gateway.core.request_state import RequestState
@@ -12,6 +14,7 @@ from gateway.core.request_state import RequestState
 # The caller reports the progress of an answer within this time, and at most once in it. So the idle deadline is set
 # this much later: it may fire late, but never early.
 PROGRESS_EVERY_S: Final = 0.25
+SPARE: Final = 64
 
 
 def next_deadline(live: RequestState) -> tuple[float, Reason]:
@@ -55,3 +58,43 @@ def slo_deadline(live: RequestState) -> float:
     request, slo = live.request, live.slo
     bound_s = min(slo.ttft_bound_s, slo.e2e_bound_s) if request.stream else slo.e2e_bound_s
     return request.body_at + (live.timeouts.queue_s if bound_s == math.inf else bound_s)
+
+
+class AwaitedLabels:
+    """Admitted requests of one tier, in the order of admission. Requests with a label leave at the front or in a sweep.
+
+    Without sweeps, an answer that takes minutes would keep all ended requests behind it in memory. A sweep comes when
+    the number has doubled since the last one, so it costs O(1) per request.
+    """
+
+    __slots__ = ("_entries", "_most")
+
+    def __init__(self) -> None:
+        self._entries: deque[tuple[float, RequestState, Forecast]] = deque()
+        self._most = SPARE
+
+    def add(self, at: float, live: RequestState, forecast: Forecast) -> None:
+        """Add a request, whose earliest bound passes at `at`."""
+        self._entries.append((at, live, forecast))
+        if len(self._entries) > self._most:
+            self._entries = deque([entry for entry in self._entries if not entry[2].judged])
+            self._most = 2 * len(self._entries) + SPARE
+
+    def missed(self, now: float) -> RequestState | None:
+        """The next request that has no label yet and has missed its bound; None if there is none. It is removed."""
+        entries = self._entries
+        while entries:
+            at, live, forecast = entries[0]
+            if at > now and not forecast.judged:
+                break
+            entries.popleft()
+            if not forecast.judged and live.forecast is forecast and _late(live, now):
+                return live
+        return None
+
+
+def _late(live: RequestState, now: float) -> bool:
+    """Whether a request, whose earliest bound has passed, missed it: the first token or the end is still to come."""
+    if live.first_at is None:
+        return live.ended_at is None
+    return live.ended_at is None and live.request.body_at + live.slo.e2e_bound_s <= now

@@ -11,12 +11,12 @@ probability. A logistic regression on the outcomes of earlier requests calibrate
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterable
 from operator import attrgetter
 from typing import Final
 
 from gateway.core.admission.breach_probability import HigherTierShare, raw_breach, raw_in_vain, wait_in_gateway_s
+from gateway.core.admission.deadlines import AwaitedLabels
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.step_budget import StepPrices
 from gateway.core.forecast.ahead import NOTHING_AHEAD, Ahead, Forecast
@@ -74,7 +74,8 @@ class Forecaster(Learner):
         self._pools: dict[str, PoolLearned] = {}
         self._engines: dict[str, ReplicaModel] = {}
         self.lengths = OutputLengths()
-        self._due: dict[str, deque[tuple[float, RequestState, Forecast]]] = {}
+        self._due: dict[str, AwaitedLabels] = {}
+        """By tier."""
 
     def keep(self, policy: Policy, attempts: Iterable[Attempt]) -> None:
         """Forget pools and replicas that are not in `policy` and have no attempt under way."""
@@ -397,8 +398,8 @@ class Forecaster(Learner):
         if bound_s < math.inf:
             due = self._due.get(live.request.tier.name)
             if due is None:
-                due = self._due[live.request.tier.name] = deque()
-            due.append((live.request.body_at + bound_s, live, forecast))
+                due = self._due[live.request.tier.name] = AwaitedLabels()
+            due.add(live.request.body_at + bound_s, live, forecast)
 
     def judged(self, live: RequestState, breached: bool, now: float) -> None:
         """Label the forecast of an admitted request: `breached` if it missed an objective. The first label stands.
@@ -438,13 +439,8 @@ class Forecaster(Learner):
     def _mature(self, now: float) -> None:
         """Label requests as missed whose bound passed before their first token or their end."""
         for due in self._due.values():
-            while due:
-                at, live, forecast = due[0]
-                if at > now and not forecast.judged:
-                    break
-                due.popleft()
-                if not forecast.judged and live.forecast is forecast and _late(live, now):
-                    self.judged(live, True, now)
+            while (live := due.missed(now)) is not None:
+                self.judged(live, True, now)
 
     # ---- reading
 
@@ -489,10 +485,3 @@ class Forecaster(Learner):
 
     def _bucket(self, live: RequestState) -> Bucket:
         return self.lengths.bucket(live.request.model.name, live.request.tier.name, live.prompt_tokens)
-
-
-def _late(live: RequestState, now: float) -> bool:
-    """Whether a request, whose earliest bound has passed, missed it: the first token or the end is still to come."""
-    if live.first_at is None:
-        return live.ended_at is None
-    return live.ended_at is None and live.request.body_at + live.slo.e2e_bound_s <= now
