@@ -416,7 +416,10 @@ class Driver:
 
     def _pool_timeouts(self, seen: Seen) -> Timeouts:
         """The tightest bound of all pools that could serve it, so that it holds for any of them."""
-        route = seen.request.policy.route(seen.request.model, seen.request.tier)
+        rules, tier = seen.request.policy, seen.request.tier
+        route = rules.route(seen.request.model, tier)
+        if tier.fallback:
+            route += rules.route(rules.models[tier.fallback], tier)
         tightest = route[0].timeouts
         for pool in route:
             tightest = tightest.narrowed(pool.timeouts)
@@ -531,9 +534,9 @@ class Driver:
                     assert alarms.at(BREAKERS) <= cools_at + 1e-9
 
 
-def _queue_of(live: QueuedRequest) -> tuple[str, str]:
-    """Requests of one tenant in one tier are served in order."""
-    return live.request.tier.name, live.request.tenant
+def _queue_of(live: QueuedRequest) -> tuple[int, str, str]:
+    """Requests of one tenant in one tier are served in order. A reload may change the priority of a tier."""
+    return live.request.tier.priority, live.request.tier.name, live.request.tenant
 
 
 def _shared(pool: Pool, tier: Tier) -> list[RequestState]:
