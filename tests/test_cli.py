@@ -63,7 +63,7 @@ def broken(tmp_path: Path) -> Path:
 
 
 class TestCheck:
-    def test_a_good_file_is_summed_up(self, policy: Path) -> None:
+    def test_check_sums_up_a_good_policy(self, policy: Path) -> None:
         result = run("check", policy)
         assert result.exit_code == 0
         assert result.stdout == f"{policy}: ok: 2 models, 3 pools with 3 replicas, 1 tier: paid (default), 1 key\n"
@@ -78,7 +78,7 @@ class TestCheck:
             f"{broken}: 2 errors",
         ]
 
-    def test_json_has_every_error_in_parts(self, policy: Path, broken: Path) -> None:
+    def test_check_as_json_has_every_error_in_parts(self, policy: Path, broken: Path) -> None:
         result = run("check", "--json", policy, broken)
         assert result.exit_code == 1
         good, bad = json.loads(result.stdout)["files"]
@@ -126,7 +126,7 @@ class TestKey:
         assert (known.tenant, known.tier) == ("acme", "paid")
         assert key not in result.stderr
 
-    def test_no_two_keys_are_the_same(self) -> None:
+    def test_new_keys_differ_from_each_other(self) -> None:
         keys = {json.loads(run("key", "new", "--json").stdout)["key"] for _ in range(20)}
         assert len(keys) == 20
 
@@ -154,7 +154,7 @@ class TestExplain:
     def chat(self, **more: Any) -> dict[str, Any]:
         return {"model": "gpt", "messages": [{"role": "user", "content": "hello"}], **more}
 
-    def test_a_request_is_followed_all_the_way(self, policy: Path) -> None:
+    def test_explain_follows_a_request_from_its_key_to_its_replica(self, policy: Path) -> None:
         found = self.explain(policy, self.chat(max_tokens=500, stream=True, priority=1))
         assert found["refusal"] is None
         assert found["caller"] == {"tenant": "acme", "tier": "paid", "why": "by its key"}
@@ -214,7 +214,7 @@ class TestExplain:
         assert found["refusal"]["why"] == "unauthorized"
         assert found["caller"] is None
 
-    def test_the_key_may_be_an_option_too(self, policy: Path) -> None:
+    def test_explain_takes_the_key_of_a_client_as_an_option(self, policy: Path) -> None:
         found = self.explain(policy, self.chat(), "--key", KEY, key=None)
         assert found["caller"]["tenant"] == "acme"
 
@@ -345,13 +345,13 @@ class TestServe:
         assert settings.model_fields_set == set(Settings.model_fields) - {"admin_token"}
         assert settings.write_stall_s == 3.5
 
-    def test_nothing_to_serve_says_what_to_do(self, served: list[Any]) -> None:
+    def test_serve_without_a_policy_or_replica_names_the_options(self, served: list[Any]) -> None:
         result = run("serve")
         assert result.exit_code == 2
         assert "--policy FILE" in result.stderr
         assert not served
 
-    def test_a_policy_and_replicas_are_too_much(self, served: list[Any], policy: Path) -> None:
+    def test_serve_refuses_a_policy_and_replicas_together(self, served: list[Any], policy: Path) -> None:
         result = run("serve", "--policy", policy, "--replica", "http://a:1")
         assert result.exit_code == 2
         assert not served

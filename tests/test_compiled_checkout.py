@@ -52,7 +52,9 @@ def test_edited_checkout_is_interpreted_with_a_message(
     assert f"gateway/{name} is not as it was compiled" in capsys.readouterr().err
 
 
-def test_a_module_that_is_gone_is_a_change(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_deleted_source_makes_the_compiled_checkout_out_of_date(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (checkout / "gateway" / "core" / "model.py").unlink()
     assert found() is None
     assert "gateway/core/model.py" in capsys.readouterr().err
@@ -87,6 +89,6 @@ def test_pure_runs_the_checkout_without_a_word(
     assert capsys.readouterr().err == ""
 
 
-def test_other_packages_are_left_to_python(checkout: Path) -> None:
+def test_the_compiled_checkout_leaves_other_packages_to_python(checkout: Path) -> None:
     assert found("gateway.core") is None
     assert found("json") is None

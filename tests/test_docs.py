@@ -73,7 +73,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @every_page
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_of_documents_lead_to_files_and_headings_that_exist(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
         if "://" in target:
             continue
@@ -84,7 +84,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @every_page
-def test_files_that_are_named_exist(page: Path) -> None:
+def test_files_that_documents_name_exist(page: Path) -> None:
     for name in re.findall(r"(?<![\w./-])((?:gateway|loadtests|policies|tests)/[\w./-]*\w)", page.read_text("utf-8")):
         assert (ROOT / name).exists(), name
 
@@ -138,7 +138,7 @@ def test_operations_has_every_reason_with_its_status() -> None:
     assert sorted(rows) == sorted((why.value, str(ROWS[why].status)) for why in Reason)
 
 
-def test_the_data_plane_has_every_path() -> None:
+def test_the_data_plane_reference_names_every_path() -> None:
     named = re.findall(r"`(GET|POST) (/[\w/]+)(?:/\{id\})?`", DATA_PLANE.read_text("utf-8"))
     assert set(named) == {("POST", path.decode()) for path in POSTS} | {("GET", path.decode()) for path in GETS}
 
@@ -232,7 +232,7 @@ def test_the_policy_page_marks_what_has_no_effect_yet() -> None:
 
 
 @every_page
-def test_examples_of_files_are_right(page: Path, tmp_path: Path) -> None:
+def test_examples_of_files_in_documents_can_be_loaded(page: Path, tmp_path: Path) -> None:
     for block in yaml_blocks(page):
         if "kind: Scenario" in block:
             file = tmp_path / "scenario.yaml"
@@ -262,7 +262,7 @@ def test_the_policy_page_has_the_policy_of_serving_without_one() -> None:
 
 
 @every_page
-def test_shell_blocks_parse(page: Path) -> None:
+def test_shell_blocks_of_documents_parse(page: Path) -> None:
     for block in shell_blocks(page):
         done = subprocess.run(["sh", "-n"], input=block, capture_output=True, text=True, check=False)
         assert done.returncode == 0, block + done.stderr
@@ -320,7 +320,7 @@ def test_the_page_of_load_tests_has_every_option_of_run() -> None:
 
 
 @every_page
-def test_targets_of_make_exist(page: Path) -> None:
+def test_targets_of_make_that_documents_name_exist(page: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
     for words in commands(page):
         if words and words[0] == "make":

@@ -149,7 +149,7 @@ def test_every_import_is_of_a_declared_dependency() -> None:
     assert "uvloop" in third_party[0]
 
 
-def test_the_command_helps_and_checks(installed: Installed) -> None:
+def test_the_installed_command_prints_its_help_and_version_and_checks_a_policy(installed: Installed) -> None:
     assert "serve" in installed.run("tailgate", "--help")
     assert re.fullmatch(rf"tailgate \d+\.\d+\.\d+ \({kind()}\)\n", installed.run("tailgate", "--version"))
     shutil.copy(ROOT / "policies" / "default.yaml", installed.folder)

@@ -34,7 +34,7 @@ def test_no_folder_has_too_many_files() -> None:
     assert names.crowded(GATEWAY) == {}
 
 
-def test_no_file_is_too_long() -> None:
+def test_no_file_of_the_gateway_has_too_many_lines() -> None:
     assert names.long_files(GATEWAY) == {}
 
 
@@ -94,12 +94,12 @@ def test_class_name_in_two_files_is_found() -> None:
     assert names.classes_twice({one: "class A: ...", two: "class A: ..."}) == ["class A twice: a.py, b.py"]
 
 
-def test_long_file_is_found() -> None:
+def test_a_file_with_too_many_lines_is_found() -> None:
     files = {Path("a.py"): "x = 1\n" * names.MAX_LINES, Path("b.py"): "x = 1\n" * (names.MAX_LINES + 1)}
     assert names.long_files(files) == {"b.py": names.MAX_LINES + 1}
 
 
-def test_crowded_folder_is_found() -> None:
+def test_a_folder_with_too_many_files_is_found() -> None:
     paths = [Path(f"a/{number}.py") for number in range(names.MAX_FILES)]
     assert names.crowded(paths) == {}
     assert names.crowded([*paths, Path("a/b.py")]) == {"a": 19}

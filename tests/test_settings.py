@@ -29,7 +29,7 @@ def test_the_environment_sets_what_is_not_given(monkeypatch: pytest.MonkeyPatch)
     assert (settings.port, settings.max_connections, settings.host) == (82, 7, "127.0.0.1")
 
 
-def test_the_token_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_admin_token_is_not_shown_by_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TAILGATE_ADMIN_TOKEN", "c4n4ry-c4n4ry-c4n4ry")
     settings = Settings()
     assert "c4n4ry" not in repr(settings)
@@ -66,7 +66,7 @@ def test_a_service_link_of_kubernetes_is_recognised(monkeypatch: pytest.MonkeyPa
         Settings()
 
 
-def test_there_must_be_room_for_one_body() -> None:
+def test_settings_refuse_less_memory_for_bodies_than_one_body_may_have() -> None:
     assert Settings(max_body_bytes=2048, max_receiving_bytes=2048)
     with pytest.raises(ValidationError, match="less than max_body_bytes"):
         Settings(max_body_bytes=2048, max_receiving_bytes=2047)

@@ -81,7 +81,7 @@ def test_explain_shows_the_chance_of_a_refusal_to_a_request_that_would_wait() ->
     assert "in vain" not in shown(FOUND)
 
 
-def test_by_what_the_best_is_the_best_is_told_where_there_are_two() -> None:
+def test_explain_says_why_the_best_replica_is_best_if_there_is_a_runner_up() -> None:
     assert "best: where it would be sent; runner-up: the next by unread prompt tokens" in shown(FOUND)
     assert "runner-up" not in shown({**FOUND, "runner_up": None})
 

@@ -20,7 +20,7 @@ def answered(*arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_json_has_every_figure() -> None:
+def test_json_of_a_plan_has_its_figures() -> None:
     found = answered(*PRICED)
     assert found["replicas"] == 40
     assert found["replicas_needed"] == 39
@@ -69,7 +69,7 @@ def test_availability_is_shown_with_at_most_six_nines() -> None:
     assert "enough up   over 99.9999% of the time; at least one: 100%" in run(*PRICED).stdout
 
 
-def test_a_full_fleet_is_told_to_leave_room() -> None:
+def test_a_plan_for_a_full_fleet_advises_a_lower_utilisation() -> None:
     done = run("plan", "--rate", "9000", "--per-replica", "450")
     assert (
         "20: 100.0% busy, so that waits grow for ever: leave room for chance, as with --utilization 0.7" in done.stdout
@@ -128,7 +128,7 @@ def test_a_policy_and_its_traffic_are_simulated(files: tuple[str, ...]) -> None:
     assert found["cost"]["per_hour"] == 9
 
 
-def test_a_trace_is_planned_for() -> None:
+def test_a_plan_can_be_made_from_a_trace() -> None:
     asked = ("plan", "--policy", "policies/chat-with-tiers.yaml", "--workload", "loadtests/traces/small.jsonl")
     found = answered(*asked, "--target", "0.95", "--seeds", "1")
     assert found["replicas"] == found["needed"]["replicas"]["chat"]
@@ -191,7 +191,7 @@ def test_bad_search_option_exits_with_2(files: tuple[str, ...], arguments: tuple
     assert message in done.stderr
 
 
-def test_traffic_of_tiers_that_the_policy_lacks(files: tuple[str, ...]) -> None:
+def test_a_plan_for_traffic_of_an_unknown_tier_is_refused(files: tuple[str, ...]) -> None:
     Path(files[4]).write_text(SPEC.replace("default: {share", "gold: {share"))
     done = run(*files)
     assert done.exit_code == 2
@@ -206,7 +206,7 @@ def test_traffic_of_tiers_that_the_policy_lacks(files: tuple[str, ...]) -> None:
         (("--rate", "1e-200", "--per-replica", "1e200"), "--rate and --per-replica"),
     ],
 )
-def test_a_load_that_is_none_is_told_by_its_options(arguments: tuple[str, ...], options: str) -> None:
+def test_a_plan_for_no_load_names_the_options_to_look_at(arguments: tuple[str, ...], options: str) -> None:
     done = run("plan", *arguments)
     assert done.exit_code == 2
     assert "replicas busy: look at" in done.stderr

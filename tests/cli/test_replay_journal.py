@@ -155,7 +155,7 @@ def test_the_first_other_answer_is_shown_beside_the_recorded_one(copy: Path) -> 
     assert (told["divergence"]["recorded"], told["divergence"]["replayed"]) == ([recorded], [replayed])
 
 
-def test_a_gap_ends_the_replay_with_2(copy: Path) -> None:
+def test_a_gap_in_the_journal_ends_its_replay_with_exit_status_2(copy: Path) -> None:
     lines = copy.read_text().splitlines()
     copy.write_text("\n".join([*lines[:9], '{"gap":3}', *lines[9:]]) + "\n")
     result = run(copy)
@@ -165,7 +165,7 @@ def test_a_gap_ends_the_replay_with_2(copy: Path) -> None:
     assert (told["same"], told["complete"]) == (True, False)
 
 
-def test_a_part_without_the_first_is_refused(copy: Path) -> None:
+def test_replay_refuses_a_journal_that_begins_with_its_second_part(copy: Path) -> None:
     copy.write_text(copy.read_text().replace('"part":1', '"part":2', 1))
     result = run(copy)
     assert result.exit_code == 2
@@ -197,7 +197,7 @@ def test_a_journal_that_cannot_be_written_is_said_at_the_start(
     assert "calls.jsonl cannot be written: No such file or directory" in capsys.readouterr().err
 
 
-def test_a_file_that_is_given_twice_is_told(copy: Path) -> None:
+def test_replay_refuses_a_journal_file_that_is_given_twice(copy: Path) -> None:
     result = run(copy, copy)
     assert result.exit_code == 2
     assert f"{copy} is given twice" in result.stderr

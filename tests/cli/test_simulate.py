@@ -90,7 +90,7 @@ def test_simulate_prints_tables(policy: Path, trace: Path) -> None:
     assert "…" not in result.stdout
 
 
-def test_fleet_faults_and_clients_are_told(policy: Path, trace: Path) -> None:
+def test_simulate_takes_the_fleet_faults_and_patience_of_its_options(policy: Path, trace: Path) -> None:
     plain = simulate("--policy", policy, "--workload", trace, "--seeds", "1")
     slow = simulate("--policy", policy, "--workload", trace, "--seeds", "1", "--fleet", "p=slow", "--patience", "2")
     dead = simulate(
@@ -160,7 +160,7 @@ def test_rows_of_0_tokens_are_left_out_and_named(policy: Path, trace: Path) -> N
     assert clean.stderr == ""
 
 
-def test_every_request_may_ask_for_another_model(policy: Path, trace: Path) -> None:
+def test_the_model_option_of_simulate_names_the_model_of_every_request(policy: Path, trace: Path) -> None:
     policy.write_text(POLICY.replace("SLOTS", "64").replace("{default: {pools", "{llama: {pools"))
     wrong = run("simulate", "--policy", policy, "--workload", trace, "--seeds", "1")
     assert "wide: the policy lacks what the workload asks for: model default (it has llama)" in wrong.stderr
@@ -177,7 +177,7 @@ def test_every_tier_and_model_that_a_policy_lacks_is_told_at_once(policy: Path, 
     assert result.stderr == f"wide: the policy lacks what the workload asks for: {told}\n"
 
 
-def test_a_broken_policy_is_told_by_line(policy: Path, trace: Path) -> None:
+def test_simulate_names_the_line_of_a_broken_policy(policy: Path, trace: Path) -> None:
     policy.write_text(POLICY.replace("SLOTS", "many"))
     result = run("simulate", "--policy", policy, "--workload", trace)
     assert result.exit_code == 2
@@ -207,7 +207,7 @@ def test_the_page_has_every_baseline_and_every_option() -> None:
         assert f"`{option}" in page
 
 
-def test_noise_is_told_and_changes_the_run(policy: Path, trace: Path) -> None:
+def test_the_noise_option_of_simulate_is_reported_and_changes_the_run(policy: Path, trace: Path) -> None:
     asked = ("simulate", "--policy", policy, "--workload", trace, "--seeds", "1", "--warmup", "1", "--json")
     plain, noisy = (json.loads(run(*asked, *more).stdout) for more in ((), ("--noise", "0.6")))
     assert (plain["options"]["noise"], noisy["options"]["noise"]) == (0.0, 0.6)

@@ -52,7 +52,7 @@ def test_the_locks_have_a_hash_for_every_requirement() -> None:
         assert all("--hash=sha256:" in following for following in requirements)
 
 
-def test_the_builder_of_the_wheel_is_locked_too() -> None:
+def test_the_packages_that_build_the_wheel_have_locked_versions() -> None:
     lock = (ROOT / "requirements-build.lock").read_text()
     assert all(re.search(rf"^{name}==", lock, re.MULTILINE) for name in ("hatchling", "mypy", "setuptools"))
 

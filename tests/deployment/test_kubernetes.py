@@ -35,7 +35,7 @@ def test_a_manifest_is_what_kubernetes_accepts(name: str, version: str) -> None:
     kubernetes_validate.validate(read_yaml(BASE / name), version, strict=True)
 
 
-def test_the_schemas_do_refuse_what_they_do_not_know() -> None:
+def test_the_schemas_of_kubernetes_refuse_an_unknown_field() -> None:
     wrong = manifest("deployment")
     wrong["spec"]["template"]["spec"]["containers"][0]["livenessProbe"]["httpGet"]["prot"] = 1
     with pytest.raises(kubernetes_validate.ValidationError):
@@ -81,7 +81,7 @@ def test_the_base_drains_as_long_as_its_policys_longest_stream() -> None:
     assert _drains_long_enough(DEPLOYMENT, BASE / "policy.yaml")
 
 
-def test_a_shorter_grace_period_would_be_noticed() -> None:
+def test_a_grace_period_of_a_pod_that_is_shorter_than_its_drain_is_noticed() -> None:
     short = manifest("deployment")
     short["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 130
     assert not _drains_long_enough(short, BASE / "policy.yaml")

@@ -88,7 +88,7 @@ def test_metric_that_only_begins_like_a_used_one_is_found() -> None:
     assert without_use(series, used) == {"tailgate_queue", "tailgate_queue_depth_total"}
 
 
-def test_queries_are_found_and_read() -> None:
+def test_queries_of_dashboards_and_alerts_are_found_and_their_names_are_read() -> None:
     assert len(QUERIES) > 40
     assert names('sum by (tier) (rate(tailgate_x_total{reason=~"a|b"}[5m])) > tailgate:y:1h') == {"tailgate_x_total"}
     assert labels('sum by (tier, le) (x{reason=~"a|b", pool="c"}) unless on (replica) y') == {

@@ -38,7 +38,7 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     assert "TimeoutStopSek" in refused.stderr
 
 
-def test_every_line_is_a_section_a_setting_or_a_comment() -> None:
+def test_every_line_of_the_systemd_unit_is_a_section_a_setting_or_a_comment() -> None:
     sections = re.findall(r"^\[(\w+)\]$", UNIT, re.MULTILINE)
     assert sections == ["Unit", "Service", "Install"]
     rest = [line for line in UNIT.splitlines() if line and not line.startswith(("#", "["))]
@@ -63,7 +63,7 @@ def test_the_admin_socket_lies_where_the_unit_makes_room_for_it() -> None:
     assert f"TAILGATE_ADMIN_UDS=/run/{values('RuntimeDirectory')[0]}/admin.sock" in values("Environment")
 
 
-def test_unit_is_sandboxed() -> None:
+def test_the_systemd_unit_is_sandboxed() -> None:
     assert values("DynamicUser") == ["yes"]
     assert values("NoNewPrivileges") == ["yes"]
     assert values("ProtectSystem") == ["strict"]

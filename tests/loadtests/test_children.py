@@ -109,7 +109,7 @@ async def test_process_ended_by_sigterm_ends_its_children() -> None:
 
 
 @pytest.mark.usefixtures("deadline")
-async def test_kill_cuts_the_grace_short() -> None:
+async def test_killing_the_children_does_not_wait_for_their_grace() -> None:
     async with Children(lambda _name, _line: None, grace_s=3 * DEADLINE_S) as children:
         child = await start(children, IS_STUBBORN)
         await child.ready

@@ -78,7 +78,7 @@ def test_cores_are_shared_out_and_given_back() -> None:
     assert os.sched_getaffinity(0) == before
 
 
-def test_neighbours_are_what_the_machine_did_beside_us(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neighbours_are_the_cpu_use_of_the_machine_without_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, clock, machine = [1.0], [0.0], [100.0]
 
     class Rusage:

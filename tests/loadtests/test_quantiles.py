@@ -29,7 +29,7 @@ def test_a_quantile_of_nothing_is_an_error() -> None:
         rank([], 0.5)
 
 
-def test_intervals_of_few_say_nothing_and_those_of_many_meet_or_do_not() -> None:
+def test_a_p99_interval_is_unknown_of_few_values_and_overlaps_or_not_of_many() -> None:
     few, many = range(400), range(600)
     assert math.isinf(interval(few, 0.99)[1])
     assert overlap(few, many, 0.99) is None

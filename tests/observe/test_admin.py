@@ -112,7 +112,7 @@ async def test_the_state_counts_goodput_over_everything_offered(process: Process
     assert free["window"]["goodput"] is None
 
 
-async def test_the_window_of_the_state_ends_now(process: Process) -> None:
+async def test_the_window_of_the_admin_state_leaves_out_requests_that_are_too_old(process: Process) -> None:
     process.metrics.ended(OK)
     premium, _ = (await state(process, now=lambda: 200.0))["tiers"]
     assert premium["window"]["offered"] == 0
@@ -174,7 +174,7 @@ async def test_the_state_shows_pools_replicas_tenants_and_reasons(process: Proce
     assert shown["reasons"] == {kind: {"queue-full": 1, "unauthorized": 1} for kind in ("window", "total")}
 
 
-async def test_the_state_tells_of_a_failed_reload(process: Process) -> None:
+async def test_the_admin_state_has_the_error_of_a_failed_reload(process: Process) -> None:
     shown = await state(process, reload=lambda: Reload(1_700_000_000.0, "policy.yaml:3: tiers: unknown"))
     assert shown["policy"] == {
         "generation": 1,
@@ -194,7 +194,7 @@ async def test_state_shows_the_busiest_of_many_tenants(process: Process) -> None
 
 
 @pytest.mark.parametrize("path", ["/", "/admin/state", "/metrics"])
-async def test_no_secret_is_shown(process: Process, path: str) -> None:
+async def test_no_admin_page_shows_a_secret(process: Process, path: str) -> None:
     async with process.client() as client:
         answer = await client.get(path)
     assert answer.status_code == 200
@@ -220,7 +220,9 @@ async def test_no_secret_is_shown(process: Process, path: str) -> None:
     ],
 )
 @pytest.mark.parametrize("path", ["/", "/admin/state"])
-async def test_a_host_that_is_not_ours_reads_nothing(process: Process, path: str, host: str, known: bool) -> None:
+async def test_admin_pages_are_refused_under_an_unknown_host(
+    process: Process, path: str, host: str, known: bool
+) -> None:
     async with process.client() as client:
         answer = await client.get(path, headers={"host": host})
     assert answer.status_code == (200 if known else 403)
@@ -270,7 +272,7 @@ async def test_the_unix_socket_needs_no_token(process: Process) -> None:
     assert process.reloads == 1
 
 
-async def test_a_reload_that_fails_says_what_is_wrong(process: Process) -> None:
+async def test_an_admin_reload_that_fails_answers_409_with_the_error_of_the_policy(process: Process) -> None:
     process.answer = Done(False, "policy.yaml:3: tiers: unknown field")
     async with process.client(trusted=True) as client:
         answer = await client.post("/admin/reload")
@@ -305,7 +307,7 @@ async def test_a_drain_of_nobody_is_that_of_the_gateway_and_an_undrain_of_nobody
     assert (process.drained, process.stops) == ([], 1)
 
 
-async def test_an_unknown_action_names_those_there_are(process: Process) -> None:
+async def test_an_unknown_admin_action_gets_a_404_that_lists_the_known_ones(process: Process) -> None:
     async with process.client(trusted=True) as client:
         answer = await client.post("/admin/explode")
     assert answer.status_code == 404
@@ -313,7 +315,7 @@ async def test_an_unknown_action_names_those_there_are(process: Process) -> None
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
-async def test_only_a_post_request_changes_something(process: Process, method: str) -> None:
+async def test_an_admin_reload_by_another_method_than_post_is_refused(process: Process, method: str) -> None:
     async with process.client(trusted=True) as client:
         assert (await client.request(method, "/admin/reload")).status_code == 405
     assert process.reloads == 0

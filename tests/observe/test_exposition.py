@@ -82,7 +82,7 @@ async def test_pieces_joined_are_the_page_that_prometheus_client_writes(
     assert b"".join(pieces) == whole(collector)
 
 
-async def test_other_tasks_run_while_a_page_is_written() -> None:
+async def test_other_tasks_run_while_the_metrics_page_is_written() -> None:
     turns = 0
 
     async def count() -> None:
@@ -138,13 +138,13 @@ async def test_names_follow_the_rules_of_promlint() -> None:
             assert "quantile" not in sample.labels, name
 
 
-async def test_counters_end_in_total() -> None:
+async def test_names_of_exported_counters_end_in_total() -> None:
     for family in (await families()).values():
         if family.type == "counter" and family.name.startswith("tailgate_"):
             assert all(sample.name == f"{family.name}_total" for sample in family.samples), family.name
 
 
-async def test_units_are_told_and_end_the_name() -> None:
+async def test_a_metric_whose_name_ends_with_a_unit_declares_it() -> None:
     for name, family in (await families()).items():
         unit = next((unit for unit in ("seconds", "bytes", "ratio") if name.endswith(f"_{unit}")), "")
         if name.startswith("tailgate_"):
@@ -152,7 +152,7 @@ async def test_units_are_told_and_end_the_name() -> None:
 
 
 @pytest.mark.parametrize(("form", "parse"), FORMATS)
-async def test_no_family_and_no_series_comes_twice(form: Format, parse: Parse) -> None:
+async def test_the_metrics_page_has_no_family_and_no_series_twice(form: Format, parse: Parse) -> None:
     text = await page(form)
     lines = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
     assert len(lines) == len(set(lines))

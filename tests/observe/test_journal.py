@@ -56,7 +56,7 @@ def fail(monkeypatch: pytest.MonkeyPatch, *which: int) -> None:
 # ---- the files
 
 
-def test_a_full_file_is_kept_beside_the_next(tmp_path: Path) -> None:
+def test_full_journal_files_are_kept_under_numbers_and_the_oldest_goes(tmp_path: Path) -> None:
     files = Parts(tmp_path / "j", HEADER, max_bytes=100, files=3)
     for _ in range(8):
         files.write(LINE * 2)
@@ -76,7 +76,7 @@ def test_journal_files_of_an_earlier_process_are_kept(tmp_path: Path) -> None:
     assert not (tmp_path / "j.2").exists()
 
 
-def test_two_processes_do_not_share_a_file(tmp_path: Path) -> None:
+def test_a_journal_that_another_process_writes_is_not_opened(tmp_path: Path) -> None:
     files = Parts(tmp_path / "j", HEADER, max_bytes=100, files=3)
     with pytest.raises(JournalError, match="another process writes the journal"):
         Parts(tmp_path / "j", HEADER, max_bytes=100, files=3)
@@ -94,7 +94,7 @@ def test_unwritable_journal_is_refused_at_the_start(tmp_path: Path, name: str, c
         Parts(tmp_path / name, HEADER, max_bytes=100, files=3)
 
 
-def test_half_a_line_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_journal_line_that_was_written_in_part_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = Parts(tmp_path / "j", HEADER, max_bytes=10_000, files=3)
     fail(monkeypatch, 1)
     files.write(LINE)

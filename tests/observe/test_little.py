@@ -126,7 +126,7 @@ def leaking(share: float, **what: Callable[[int], bool]) -> LittleView:
     return traffic.read()
 
 
-def test_a_minute_of_traffic_has_no_gap() -> None:
+def test_littles_law_has_no_gap_after_a_minute_of_traffic() -> None:
     found = leaking(0.0)
     assert found.gap is not None
     assert abs(found.gap) < 1e-6
@@ -147,7 +147,7 @@ def test_one_single_request_that_the_server_has_forgotten_to_close_is_seen() -> 
     assert found.gap > 0.01
 
 
-def test_records_that_are_lost_are_seen() -> None:
+def test_littles_law_shows_that_one_record_in_twenty_is_lost() -> None:
     found = leaking(0.02, counts=lambda request: request % 20 != 0)
     assert found.gap is not None
     assert 0.01 < found.gap < 0.2
@@ -204,7 +204,7 @@ def test_littles_law_keeps_few_marks_however_often_it_is_read() -> None:
     assert traffic.read().window_s == pytest.approx(60.0, abs=EVERY_S)
 
 
-def test_windows_do_not_grow_while_nobody_looks() -> None:
+def test_the_window_of_littles_law_does_not_grow_while_nobody_reads_it() -> None:
     traffic = Traffic(3, 5.0, 0.1)
     for _ in range(900):
         traffic.run(1.0)
@@ -213,7 +213,7 @@ def test_windows_do_not_grow_while_nobody_looks() -> None:
     assert WINDOW_S <= traffic.read().window_s <= WINDOW_S + UNREAD_S + 1.0
 
 
-async def test_the_gateway_sets_marks_of_its_own_accord() -> None:
+async def test_the_gateway_reads_littles_law_when_a_mark_is_due() -> None:
     asked = asyncio.Event()
 
     class Due:

@@ -102,7 +102,7 @@ def test_a_fleet_that_breaks_off_as_a_whole_does_not_fill_the_log() -> None:
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_an_exception_is_told_with_its_traceback(as_json: bool) -> None:
+def test_the_log_of_an_exception_has_its_traceback(as_json: bool) -> None:
     out = io.StringIO()
     configure_logging("info", as_json, out)
     try:

@@ -86,7 +86,7 @@ def meets(record: Record, metric: Metric, threshold_s: float) -> bool:
 
 
 @given(st.lists(records(), max_size=30))
-def test_counters_agree_with_a_recount(past: list[Record]) -> None:
+def test_counters_of_ended_requests_equal_a_recount_of_their_records(past: list[Record]) -> None:
     metrics = Metrics(POLICY)
     for record in past:
         metrics.ended(record)

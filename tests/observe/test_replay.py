@@ -77,7 +77,7 @@ def test_a_journal_that_begins_in_the_middle_is_refused_with_the_file_that_is_mi
     assert f"Part 1 is needed too, which is {first.path} unless" in str(refused.value)
 
 
-def test_files_of_two_runs_are_told_apart(tmp_path: Path) -> None:
+def test_replay_refuses_journal_files_of_two_runs(tmp_path: Path) -> None:
     one, other = [written(tmp_path / name)[0] for name in ("one", "other")]
     with pytest.raises(NotReplayable, match="different runs of the process"):
         in_order([one, other])
@@ -120,7 +120,7 @@ def test_replay_stops_at_a_gap_in_the_journal(tmp_path: Path) -> None:
     assert done.stopped == f"12 calls are missing at {file}:10: the rest cannot be replayed"
 
 
-def test_the_last_line_may_be_cut_off(tmp_path: Path) -> None:
+def test_replay_ends_before_a_last_journal_line_that_is_cut_off(tmp_path: Path) -> None:
     (file,) = written(tmp_path)
     file.write_bytes(file.read_bytes()[:-9])
     done = told(file)

@@ -50,7 +50,7 @@ def test_counts_added_before_the_first_roll_are_in_the_window() -> None:
     assert sliding.read(100.0) == [0, 3]
 
 
-def test_a_window_nobody_adds_to_runs_empty() -> None:
+def test_a_sliding_window_is_empty_once_its_span_is_over() -> None:
     counts: list[float] = [0]
     sliding = Sliding(counts, span_s=60, slice_s=5)
     sliding.roll(0.0)

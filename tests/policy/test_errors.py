@@ -736,7 +736,7 @@ def test_every_error_is_told_at_once_in_the_order_of_the_file() -> None:
     ]
 
 
-def test_a_file_of_another_kind_gets_no_other_errors() -> None:
+def test_a_file_of_another_kind_gets_no_errors_of_policy_fields() -> None:
     text = SAMPLE.replace("kind: Policy", "kind: Workload").replace("slots: 8", "slotz: ${NOT_SET}")
     assert errors_of(text) == ["p.yaml:2: kind: Workload is not supported: write kind: Policy"]
     assert errors_of("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: []}\n") == [
@@ -750,7 +750,7 @@ def test_an_empty_file_is_told_how_a_policy_begins(text: str) -> None:
     assert errors_of(text) == ["p.yaml:1: is empty: write a policy that begins with apiVersion: tailgate/v1"]
 
 
-def test_a_file_that_is_a_list_is_told_so() -> None:
+def test_a_policy_file_that_is_a_list_is_an_error() -> None:
     assert errors_of("- a\n") == ["p.yaml:1: is a list, must be a mapping"]
 
 
@@ -775,7 +775,7 @@ def test_a_name_with_a_line_break_in_it_leaves_every_error_on_one_line() -> None
     assert not any("\n" in error for error in errors)
 
 
-def test_every_page_may_be_let_in_only_where_there_are_keys() -> None:
+def test_origins_of_every_web_page_need_a_policy_with_keys() -> None:
     every_page = "listen: {origins: ['*']}\n"
     assert errors_of(SAMPLE + every_page) == []
     without = SAMPLE[: SAMPLE.index("keys:")] + SAMPLE[SAMPLE.index("defaults:") :]

@@ -19,7 +19,7 @@ def without_keys() -> Policy:
 
 
 @pytest.mark.parametrize("host", LOOPBACK)
-def test_without_keys_loopback_is_fine(without_keys: Policy, host: str) -> None:
+def test_a_policy_without_keys_may_be_served_on_loopback(without_keys: Policy, host: str) -> None:
     assert exposure_error(without_keys, host) is None
 
 
@@ -32,12 +32,12 @@ def test_without_keys_other_addresses_are_refused_with_the_ways_out(without_keys
 
 
 @pytest.mark.parametrize("host", ELSEWHERE)
-def test_with_keys_any_address_is_fine(host: str) -> None:
+def test_a_policy_with_keys_may_be_served_on_any_address(host: str) -> None:
     assert exposure_error(load_text(SAMPLE, "p.yaml"), host) is None
 
 
 @pytest.mark.parametrize("host", ELSEWHERE)
-def test_a_policy_can_be_open_on_purpose(host: str) -> None:
+def test_a_policy_without_keys_is_served_on_any_address_only_if_it_says_so(host: str) -> None:
     without = SAMPLE[: SAMPLE.index("keys:")] + SAMPLE[SAMPLE.index("defaults:") :]
     assert exposure_error(load_text(without, "p.yaml"), host) is not None
     assert exposure_error(load_text(without + "listen: {open_on_any_address: true}\n", "p.yaml"), host) is None

@@ -126,7 +126,7 @@ def test_pools_have_their_replicas_bounds_and_secrets(policy: rules.Policy) -> N
     assert "s3cret" not in repr(policy)
 
 
-def test_a_tier_has_everything_that_was_written(policy: rules.Policy) -> None:
+def test_a_tier_has_every_field_of_its_policy_file(policy: rules.Policy) -> None:
     assert policy.tiers["premium"] == rules.Tier(
         name="premium",
         priority=-1,
@@ -184,7 +184,7 @@ def test_keys_are_looked_up_by_hash_and_fall_to_the_default_tier(policy: rules.P
         ("{default: 10, limit: 10}", (10, 10)),
     ],
 )
-def test_a_default_length_and_a_limit_always_fit_each_other(written: str, expected: tuple[int, int]) -> None:
+def test_the_default_length_of_an_answer_never_exceeds_its_limit(written: str, expected: tuple[int, int]) -> None:
     policy = load_text(SAMPLE.replace("{default: 10, limit: 20}", written), "p.yaml")
     caps = policy.tiers["free"].caps
     assert (caps.max_tokens_default, caps.max_tokens_limit) == expected
@@ -203,7 +203,9 @@ def test_a_default_length_and_a_limit_always_fit_each_other(written: str, expect
         ('"${A}"', {"A": "x"}, "x"),
     ],
 )
-def test_variables_are_filled_in(written: str, environment: dict[str, str], expected: str) -> None:
+def test_variables_of_a_policy_are_filled_in_from_the_environment(
+    written: str, environment: dict[str, str], expected: str
+) -> None:
     text = SAMPLE.replace("slots: 8", f"api_key: {written}")
     assert load_text(text, "p.yaml", environment).pools["short"].upstream_key == expected
 
@@ -213,7 +215,7 @@ def test_value_of_a_variable_is_not_expanded_again() -> None:
     assert load_text(text, "p.yaml", {"A": "${B}"}).pools["short"].upstream_key == "${B}"
 
 
-def test_anchors_and_merges_save_writing() -> None:
+def test_anchors_and_merges_of_yaml_work_in_a_policy() -> None:
     text = SAMPLE.replace("  paid:\n", "  paid:\n    <<: &slow {timeouts: {total: 9m}, priority: 3}\n    priority: 1\n")
     tier = load_text(text, "p.yaml").tiers["paid"]
     assert (tier.timeouts.total_s, tier.priority) == (540.0, 1)
@@ -233,7 +235,7 @@ def test_a_file_that_cannot_be_read_is_an_error_like_any_other(tmp_path: Path) -
         load(tmp_path / "latin.yaml")
 
 
-def test_a_tokenizer_that_is_none_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_no_tokenizer_is_named_with_its_policy_line(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     text = SAMPLE.replace("aliases: [gpt]", "tokenizer: tokenizer.json")
     (tmp_path / "p.yaml").write_text(text)
@@ -274,12 +276,12 @@ def test_errors_of_the_builtin_policy_name_the_option() -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_the_builtin_policy_wants_a_replica() -> None:
+def test_the_builtin_policy_without_a_replica_is_an_error() -> None:
     with pytest.raises(PolicyErrors, match="--replica: a pool needs at least one replica"):
         builtin([])
 
 
-def test_errors_are_deduplicated_and_no_error_is_a_policy() -> None:
+def test_an_error_of_a_policy_that_an_alias_repeats_is_reported_once() -> None:
     assert errors_of(SAMPLE) == []
     broken = SAMPLE.replace("[short, long]", "&a [shrt, long]").replace("pools: [long]\npools", "pools: *a\npools")
     assert [error.split(": ")[1] for error in errors_of(broken)] == ["models.llama.pools[0]", "models.mistral.pools[0]"]

@@ -40,12 +40,12 @@ def test_a_policy_in_which_everything_has_an_effect_has_no_notes() -> None:
         ("limit: 20}", "limit: 20, degrade: true}", "tiers.free.max_tokens.degrade: has no effect"),
     ],
 )
-def test_change_without_effect_is_noted(old: str, new: str, expected: str) -> None:
+def test_a_policy_field_without_effect_gets_a_note(old: str, new: str, expected: str) -> None:
     (note,) = said(changed(old, new))
     assert note.startswith(expected)
 
 
-def test_a_fallback_that_is_the_only_model_is_told_so() -> None:
+def test_a_fallback_to_the_only_model_gets_a_note() -> None:
     text = changed("  mistral:\n    pools: [long]\n", "").replace("  free:\n", "  free:\n    fallback: llama\n")
     assert said(text) == ["tiers.free.fallback: has no effect: there is no other model"]
 
@@ -58,7 +58,7 @@ def test_the_note_on_a_split_names_the_keys_of_sessions_of_the_policy() -> None:
     assert note.startswith("models.chat.split: without x-chat or user or x-session-id or prompt_cache_key")
 
 
-def test_a_split_whose_arm_gets_nothing_is_told_so() -> None:
+def test_an_arm_of_a_split_with_the_weight_0_gets_a_note() -> None:
     text = changed("  mistral:\n", "  chat: {split: {llama: 1, mistral: 0}}\n  mistral:\n")
     assert "models.chat.split.mistral: has the weight 0, so nothing is sent to it" in said(text)
 

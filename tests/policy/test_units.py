@@ -28,7 +28,7 @@ def test_bad_duration_is_refused(written: object) -> None:
         units.seconds(written)
 
 
-def test_only_a_deadline_can_be_none() -> None:
+def test_a_deadline_can_be_none_and_another_duration_cannot() -> None:
     assert units.deadline("none") == math.inf
     with pytest.raises(ValueError, match="is not a duration"):
         units.seconds("none")
@@ -37,7 +37,7 @@ def test_only_a_deadline_can_be_none() -> None:
 @pytest.mark.parametrize(
     ("written", "expected"), [("60/min", 60), ("1/s", 60), ("90/h", 1.5), ("40k/min", 40_000), ("1.5M/h", 25_000)]
 )
-def test_rates_are_per_minute(written: str, expected: float) -> None:
+def test_rates_of_a_policy_are_read_per_minute(written: str, expected: float) -> None:
     assert units.per_minute(written) == pytest.approx(expected)
 
 
@@ -61,12 +61,12 @@ def test_bad_share_is_refused(written: object) -> None:
 @pytest.mark.parametrize(
     ("written", "expected"), [("1B", 1), ("64MiB", 64 * 2**20), ("1.5kB", 1500), ("1 GiB", 2**30), ("2MB", 2_000_000)]
 )
-def test_size_is_read_in_bytes(written: str, expected: int) -> None:
+def test_sizes_of_a_policy_are_read_in_bytes(written: str, expected: int) -> None:
     assert units.byte_count(written) == expected
 
 
 @pytest.mark.parametrize("reader", [units.seconds, units.per_minute, units.byte_count])
-def test_a_number_without_a_unit_is_not_guessed_at(reader: Callable[[object], float]) -> None:
+def test_a_number_without_a_unit_is_refused_where_a_policy_needs_one(reader: Callable[[object], float]) -> None:
     with pytest.raises(ValueError, match="has no unit"):
         reader(60)
 
@@ -85,7 +85,7 @@ def test_a_duration_that_is_written_is_read_back(duration_s: float) -> None:
 
 
 @given(st.integers(1, 10**11))
-def test_a_size_that_is_written_is_read_back(size: int) -> None:
+def test_a_size_of_a_policy_is_read_back_as_it_was_written(size: int) -> None:
     assert units.byte_count(units.write_size(size)) == size
 
 

@@ -126,7 +126,7 @@ async def test_a_valid_policy_after_an_invalid_one_takes_the_next_generation(pat
     assert watch.status.last_reload_successful
 
 
-async def test_a_file_that_is_gone_leaves_the_last_good_policy(path: Path, heard: Heard) -> None:
+async def test_a_policy_file_that_is_gone_leaves_the_last_good_policy_in_force(path: Path, heard: Heard) -> None:
     watch = watcher(path, heard)
     os.unlink(path)
     assert not await watch.reload()
@@ -134,7 +134,7 @@ async def test_a_file_that_is_gone_leaves_the_last_good_policy(path: Path, heard
     assert watch.status.generation == 1
 
 
-async def test_receiver_of_a_policy_may_refuse_it(path: Path, heard: Heard) -> None:
+async def test_the_receiver_of_a_reloaded_policy_may_refuse_it(path: Path, heard: Heard) -> None:
     refusal = PolicyErrors([PolicyError("policy.yaml", 0, "keys", "not here")])
 
     def refuse(_: Policy) -> None:
@@ -155,7 +155,7 @@ async def test_reloads_at_the_same_time_take_turns(path: Path, heard: Heard) -> 
     assert [policy.generation for policy in said if isinstance(policy, Policy)] == [2, 3, 4, 5, 6]
 
 
-async def test_a_change_is_noticed_at_once(path: Path, heard: Heard) -> None:
+async def test_the_watcher_notices_a_changed_policy_file_at_once(path: Path, heard: Heard) -> None:
     async with running(watcher(path, heard)):
         # The watch begins some time after the task: earlier changes are only found by polling.
         for attempt in range(2, 100):
@@ -167,7 +167,7 @@ async def test_a_change_is_noticed_at_once(path: Path, heard: Heard) -> None:
     pytest.fail("no change was noticed")
 
 
-async def test_a_change_without_a_notice_is_found_by_looking(path: Path, heard: Heard) -> None:
+async def test_a_policy_change_without_a_file_event_is_found_by_polling(path: Path, heard: Heard) -> None:
     watch = watcher(path, heard, look_every_s=0.05)
     replace(path, sample(2))  # before anything watches
     async with running(watch):
@@ -220,7 +220,7 @@ async def test_a_config_map_that_swaps_its_link_is_noticed(tmp_path: Path, heard
     pytest.fail("no swap was noticed")
 
 
-async def test_a_link_to_a_file_elsewhere_is_followed(tmp_path: Path, heard: Heard) -> None:
+async def test_the_watcher_follows_a_link_to_a_policy_file_elsewhere(tmp_path: Path, heard: Heard) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "here").mkdir()
     target = tmp_path / "there" / "real.yaml"

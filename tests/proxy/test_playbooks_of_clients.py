@@ -514,7 +514,7 @@ REFUSED: dict[str, tuple[bytes, bytes]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_request_is_refused_at_once(name: str, play: Callable[..., Play]) -> None:
+def test_a_request_that_is_wrong_is_refused_by_the_gateway_itself(name: str, play: Callable[..., Play]) -> None:
     data, status = REFUSED[name]
     played = play()(FromClient(data))
     if name != "objectives that are no numbers":

@@ -19,6 +19,6 @@ def test_rounds_that_do_not_pair_up_are_refused() -> None:
         median_ratio([1, 2], [1])
 
 
-def test_each_target_comes_first_in_turn() -> None:
+def test_targets_of_the_bench_come_first_in_turn() -> None:
     orders = [rotated(["a", "b", "c"], turn) for turn in range(4)]
     assert orders == [["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"], ["a", "b", "c"]]

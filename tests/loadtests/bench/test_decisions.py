@@ -21,7 +21,7 @@ from loadtests.bench.decisions import (
 )
 
 
-def test_everything_a_user_would_switch_on_is_on() -> None:
+def test_the_policy_of_the_decisions_bench_has_keys_objectives_limits_and_pools() -> None:
     policy = fleet_policy(8)
     key = policy.keys[hashlib.sha256(canned.KEY.encode()).digest()]
     tier = policy.tiers[key.tier]

@@ -54,7 +54,7 @@ def test_streams_are_spread_over_the_interval() -> None:
     assert seen == 200
 
 
-def test_a_late_wheel_catches_up() -> None:
+def test_the_upstream_of_the_bench_catches_up_after_a_late_turn() -> None:
     wheel, out = Wheel(0.02), Written()
     wheel.add(stream(out, 100))
     wheel.due(1.0001)
@@ -71,7 +71,7 @@ def test_a_stream_ends_after_its_tokens_and_leaves_the_wheel() -> None:
     assert wheel.streams == 0
 
 
-def test_a_reader_that_left_is_forgotten() -> None:
+def test_the_upstream_of_the_bench_forgets_a_client_that_has_left() -> None:
     wheel, out = Wheel(0.001), Written()
     wheel.add(stream(out, 100))
     out.closed = True
@@ -97,7 +97,7 @@ async def test_cheap_upstream_looks_like_a_healthy_replica(path: str, status: in
 
 
 @pytest.mark.parametrize("usage", [False, True])
-async def test_a_rewritten_body_is_understood(usage: bool) -> None:
+async def test_the_upstream_of_the_bench_reads_a_body_that_a_proxy_has_rewritten(usage: bool) -> None:
     body = {"stream": True, "max_completion_tokens": 4, "stream_options": {"include_usage": usage}}
     async with cheap_upstream() as port, httpx.AsyncClient() as client, asyncio.timeout(10):
         answer = await client.post(f"http://127.0.0.1:{port}{canned.PATH}", json=body)

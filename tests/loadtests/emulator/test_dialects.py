@@ -140,7 +140,9 @@ async def test_messages_on_the_wire_are_named_events_without_done(emulator: Emul
     ]
 
 
-async def test_system_prompts_and_tools_count(claude: anthropic.AsyncAnthropic, client: openai.AsyncOpenAI) -> None:
+async def test_emulated_prompt_tokens_include_system_prompts_and_tools(
+    claude: anthropic.AsyncAnthropic, client: openai.AsyncOpenAI
+) -> None:
     messages = [{"role": "user", "content": "Hello there"}]
     plain = await claude.messages.create(model="emulated", max_tokens=1, messages=messages)
     led = await claude.messages.create(model="emulated", max_tokens=1, messages=messages, system="12345678")

@@ -31,7 +31,7 @@ async def test_an_unknown_model_is_404(emulator: Emulator, connect) -> None:
     }
 
 
-async def test_a_model_need_not_be_named(emulator: Emulator, connect) -> None:
+async def test_an_emulated_request_without_a_model_gets_the_emulated_one(emulator: Emulator, connect) -> None:
     wire = await connect(emulator.url, http(CHAT, json.dumps(BODIES[CHAT]).encode()))
     assert (await wire.answer()).json()["model"] == "emulated"
 
@@ -90,7 +90,7 @@ async def test_an_empty_prompt_is_400(emulator: Emulator, connect) -> None:
     assert (await error(connect, emulator, http("/v1/embeddings", b'{"input":""}')))["status"] == 400
 
 
-async def test_messages_want_max_tokens(emulator: Emulator, connect) -> None:
+async def test_an_emulated_messages_request_without_max_tokens_is_refused(emulator: Emulator, connect) -> None:
     body = json.dumps({"messages": [{"role": "user", "content": "Hello"}]}).encode()
     got = await error(connect, emulator, http("/v1/messages", body))
     assert got["param"] == "body.max_tokens"

@@ -125,7 +125,9 @@ async def test_status_500_is_what_a_draining_vllm_says(emulator: Emulator, conne
     assert (await wire.answer()).json()["error"]["code"] == 500
 
 
-async def test_unhealthy_is_told_by_health_alone(emulator: Emulator, connect) -> None:
+async def test_an_emulated_replica_that_is_unhealthy_fails_health_checks_and_answers_requests(
+    emulator: Emulator, connect
+) -> None:
     await switch(emulator, connect, fault="unhealthy")
     wire = await connect(emulator.url, http("/health"))
     assert (await wire.answer()).status == 503
@@ -201,7 +203,7 @@ async def test_a_stalled_stream_stays_open_and_silent(emulator: Emulator, connec
     await replica.until(lambda r: r.in_flight == 0, timeout_s=1.0)
 
 
-async def test_http_garbage_is_no_http(emulator: Emulator, connect) -> None:
+async def test_the_garbage_fault_of_the_emulator_answers_without_http(emulator: Emulator, connect) -> None:
     await switch(emulator, connect, fault="garbage")
     wire = await connect(emulator.url, STREAM)
     assert not (await wire.rest()).startswith(b"HTTP/")
@@ -224,7 +226,9 @@ async def test_json_garbage_comes_inside_good_framing(emulator: Emulator, connec
         whole.json()
 
 
-async def test_long_line_has_no_end(emulator: Emulator, connect) -> None:
+async def test_the_long_line_fault_of_the_emulator_sends_ten_megabytes_without_a_line_end(
+    emulator: Emulator, connect
+) -> None:
     await switch(emulator, connect, fault="long_line", after_events=1)
     wire = await connect(emulator.url, STREAM)
     answer = await wire.answer()
@@ -270,14 +274,14 @@ async def test_a_fault_may_strike_a_number_of_times(emulator: Emulator, connect)
     assert emulator.replicas[0].active is None
 
 
-async def test_a_cut_may_strike_once(emulator: Emulator, connect) -> None:
+async def test_a_cut_of_an_emulated_answer_may_strike_once(emulator: Emulator, connect) -> None:
     await switch(emulator, connect, fault="truncated", after_events=2, count=1)
     wire = await connect(emulator.url, STREAM)
     assert len((await wire.answer()).chunks) == 2
     assert await well(emulator, connect)
 
 
-async def test_a_fault_may_end_by_itself(emulator: Emulator, connect) -> None:
+async def test_an_emulated_fault_ends_after_its_time(emulator: Emulator, connect) -> None:
     await switch(emulator, connect, fault="refuse", for_s=0.02)
     await emulator.replicas[0].until(lambda r: r.active is None and r.listening)
     assert await well(emulator, connect)

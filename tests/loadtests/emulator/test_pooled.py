@@ -27,7 +27,7 @@ async def test_documents_come_back_by_relevance(emulator: Emulator, connect, pat
 
 
 @pytest.mark.parametrize("path", ["/v1/score", "/score"])
-async def test_every_pair_has_a_score(emulator: Emulator, connect, path: str) -> None:
+async def test_the_emulator_scores_every_pair_of_texts(emulator: Emulator, connect, path: str) -> None:
     wire = await connect(emulator.url, http(path, b'{"text_1":"one","text_2":["two","three"]}'))
     body = (await wire.answer()).json()
     assert [(entry["index"], entry["object"]) for entry in body["data"]] == [(0, "score"), (1, "score")]
@@ -60,7 +60,7 @@ async def test_every_input_is_pooled_or_gets_its_class(emulator: Emulator, conne
     assert (entry["num_classes"], sum(entry["probs"])) == (2, 1.0)
 
 
-async def test_text_becomes_ids_and_text_again(emulator: Emulator, connect) -> None:
+async def test_the_emulator_turns_text_into_token_ids_and_back(emulator: Emulator, connect) -> None:
     wire = await connect(emulator.url, http("/tokenize", b'{"prompt":"A lease.","return_token_strs":true}'))
     tokenized = (await wire.answer()).json()
     assert tokenized == {

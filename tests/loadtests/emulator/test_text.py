@@ -25,11 +25,11 @@ from loadtests.emulator import text
         (17, 0),
     ],
 )
-def test_content_is_counted_by_its_bytes(content: object, tokens: int) -> None:
+def test_emulated_tokens_of_content_are_counted_by_its_bytes(content: object, tokens: int) -> None:
     assert text.count_content(content) == tokens
 
 
-def test_every_message_costs_its_template() -> None:
+def test_emulated_prompt_tokens_include_the_template_of_every_message() -> None:
     assert text.count_chat([{"role": "user", "content": "abcd"}] * 2) == 3 + 2 * (4 + 1)
 
 

@@ -41,7 +41,7 @@ def test_stream_is_read_in_pieces_of_any_size(size: int) -> None:
     assert not answer.closing
 
 
-def test_the_first_token_is_the_first_text() -> None:
+def test_the_first_token_of_a_stream_is_its_first_text() -> None:
     answer = Answer()
     answer.feed(HEAD + chunk(ROLE))
     assert answer.chunks == 0
@@ -153,7 +153,7 @@ def test_an_answer_that_the_gateway_cut_short_says_so() -> None:
     assert read(HEAD + chunk(ONE) + chunk(cut), 64).cut == "total-timeout"
 
 
-def test_whole_answer_is_read() -> None:
+def test_the_load_tester_reads_an_answer_that_is_not_streamed() -> None:
     body = b'{"choices":[{"message":{"content":"hi"}}],"usage":{"prompt_tokens":9,"completion_tokens":3}}'
     answer = read(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body), 10)
     assert (answer.complete, answer.output_tokens, answer.streamed) == (True, 3, False)

@@ -74,7 +74,7 @@ def test_key_unfit_for_a_header_is_refused_and_not_shown(tier: str, key: str) ->
         keys_of_engine(key, None)
 
 
-def test_a_file_without_a_key_is_told(tmp_path: Path) -> None:
+def test_a_file_of_keys_without_a_key_is_an_error(tmp_path: Path) -> None:
     (file := tmp_path / "keys").write_text("# none yet\n\n")
     for keys in (lambda: keys_of([], file, TIERS), lambda: keys_of_engine(None, file)):
         with pytest.raises(ValueError, match=r"--keys: there is no key in .*keys; write one"):

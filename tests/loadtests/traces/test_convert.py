@@ -31,7 +31,7 @@ def arrivals(path: Path) -> list[Arrival]:
     return list(open_trace(path, Mix()).arrivals(1))
 
 
-def test_our_own_trace_has_something_of_everything() -> None:
+def test_the_committed_trace_has_every_tier_prefixes_and_limits() -> None:
     found = arrivals(SMALL)
     assert 200 < len(found) < 300
     assert {arrival.tier for arrival in found} == {"premium", "standard", "free"}
@@ -152,7 +152,7 @@ def test_source_trace_is_never_overwritten(tmp_path: Path, name: str) -> None:
         ),
     ],
 )
-def test_a_trace_without_a_request_becomes_none(tmp_path: Path, text: str, told: str) -> None:
+def test_convert_writes_no_file_for_a_trace_without_a_request(tmp_path: Path, text: str, told: str) -> None:
     source = tmp_path / "in.csv"
     source.write_text(text)
     done = converted(source, out=tmp_path / "out")
@@ -267,6 +267,6 @@ def test_a_journal_of_another_form_is_told_as_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("out", ["", ".", "/"])
-def test_a_folder_is_no_file_to_write(out: str) -> None:
+def test_convert_refuses_a_folder_in_place_of_its_output_file(out: str) -> None:
     done = CliRunner().invoke(app, ["convert", str(SMALL), out])
     assert (done.exit_code, "that is a folder: name a file" in done.stderr) == (2, True), done.stderr

@@ -160,7 +160,7 @@ def test_an_end_that_comes_after_it_was_given_up_is_no_request_of_its_own(tmp_pa
     assert journal.given_up == 0
 
 
-def test_without_a_gap_every_end_is_waited_for(tmp_path: Path) -> None:
+def test_an_answer_of_a_journal_without_a_gap_is_never_given_up(tmp_path: Path) -> None:
     journal = JournalRows([written(tmp_path, answered(20, first_s=9.75))])
     assert lengths(list(journal.rows()))[1.0] == 11
     assert (journal.missing, journal.guessed) == (0, 0)
