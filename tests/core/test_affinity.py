@@ -110,7 +110,7 @@ def test_other_routers_send_nothing_to_a_replica_closed_by_unread_prompts() -> N
     asks(story, "known", *range(100, 200)).expect()
 
 
-def test_without_affinity_nothing_is_cached() -> None:
+def test_a_prompt_counts_as_unread_where_affinity_is_off() -> None:
     story, _ = first_turn(affinity=False)
     asks(story, "turn 2", 1, 2, 3, 4).whatever()
     (attempt,) = story.controller.state.attempts.values()

@@ -45,7 +45,7 @@ def test_timers_behave_like_a_dictionary_of_times(steps: list[tuple[str, int, fl
         assert all(alarms.at(k) == plain.get(k, math.inf) for k in range(1, 4))
 
 
-def test_timer_goes_off_once() -> None:
+def test_a_timer_that_is_set_several_times_goes_off_once() -> None:
     alarms = Timers()
     for at in (5.0, 3.0, 5.0, 3.0, 5.0):
         alarms.set(1, at)

@@ -31,7 +31,7 @@ def test_answer_that_repeats_itself_is_cut() -> None:
     assert story.replica("r1").in_flight == 0
 
 
-def test_answer_is_cut_once() -> None:
+def test_an_answer_that_repeats_itself_again_is_not_cut_again() -> None:
     streaming().repeats("a").whatever().repeats("a").expect()
 
 

@@ -143,7 +143,7 @@ def test_the_ttft_deadline_of_a_second_attempt_counts_from_when_that_was_sent() 
 # ---- of the pool, and none
 
 
-def test_the_tighter_of_tier_and_pool_counts() -> None:
+def test_the_tighter_timeout_of_tier_and_pool_counts() -> None:
     tight = Timeouts(queue_s=math.inf, ttft_s=3.0, idle_s=math.inf, total_s=50.0)
     story = play(policy(pool("p", "r1", timeouts=tight), tier("std", timeouts=TIMEOUTS)))
     story.arrives("a").arrives("b").sent("a").expect(dispatch("r1", of="a"))
@@ -182,7 +182,7 @@ def test_nothing_is_left_to_wake_for_when_all_is_over() -> None:
     assert story.controller.wake_at() == math.inf
 
 
-def test_a_deadline_says_when_to_come_back() -> None:
+def test_a_request_refused_at_its_deadline_is_told_when_to_come_back() -> None:
     story = play(RULES, 0.5).arrives("running").arrives("a").at(10.0)
     assert story.retry_after_s() == pytest.approx(1.0)
 

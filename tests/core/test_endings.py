@@ -215,7 +215,9 @@ def test_one_token_has_no_time_per_token() -> None:
     ],
     ids=["at the bounds", "late first token", "slow tokens", "long", "too long", "longer than e2e is for"],
 )
-def test_good_is_within_every_bound_of_the_tier(first_at: float, end_at: float, tokens: int, good: bool) -> None:
+def test_a_request_is_good_within_every_bound_of_its_tier(
+    first_at: float, end_at: float, tokens: int, good: bool
+) -> None:
     assert stream(first_at=first_at, end_at=end_at, tokens=tokens).records["a"].good is good
 
 

@@ -30,7 +30,9 @@ def test_a_quantile_is_within_the_relative_error_of_the_exact_one(values: list[f
 
 
 @given(st.lists(st.tuples(durations, st.integers(1, 5)), min_size=1, max_size=50), quantiles)
-def test_a_weight_counts_as_often_as_it_says(pairs: list[tuple[float, int]], q: float) -> None:
+def test_a_value_with_a_weight_counts_in_a_histogram_as_often_as_it_says(
+    pairs: list[tuple[float, int]], q: float
+) -> None:
     weighted, repeated = LogHistogram(EDGES), LogHistogram(EDGES)
     for value, weight in pairs:
         weighted.add(value, weight)

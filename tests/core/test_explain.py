@@ -82,7 +82,7 @@ def test_explain_sends_a_request_past_those_that_wait_for_a_busy_home(router: st
         (AdmissionMode.OFF, True, 0.6, "sent", "is off"),
     ],
 )
-def test_the_verdict_is_that_of_the_controller(
+def test_explain_gives_the_verdict_of_the_controller(
     mode: AdmissionMode, trusted: bool, breach: float, verdict: str, why: str
 ) -> None:
     story, oracle = story_of(pool("p", "r1"), tier("std", slo=SLO, admission=AdmissionSpec(mode, 0.5, 0.0)))

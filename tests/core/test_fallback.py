@@ -61,7 +61,7 @@ def test_a_full_queue_sends_the_newcomer_to_the_fallback() -> None:
     story.arrives("a").arrives("b").expect(dispatch("r1", of="a"), dispatch("s1", of="b", model="small"))
 
 
-def test_the_fallback_may_let_a_newcomer_wait() -> None:
+def test_a_request_waits_for_the_fallback_where_its_own_pool_has_no_queue() -> None:
     story, _ = told(rules(queue_limit=0))
     story.arrives("a").arrives("b").arrives("c").whatever().sent("b").first_token("b").whatever()
     story.finishes("b").expect(ended(Outcome.OK, of="b"), dispatch("s1", of="c", model="small"))

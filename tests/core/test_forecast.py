@@ -192,7 +192,7 @@ def test_forecast_learns_from_whole_answers_without_first_tokens() -> None:
     assert forecast.tpot_s == pytest.approx(STEP_S, rel=0.15)
 
 
-def test_a_slow_replica_is_known_by_its_gaps() -> None:
+def test_the_forecast_learns_a_slow_replica_from_the_gaps_between_its_tokens() -> None:
     world = World(replicas=2).warm(50)
     assert world.slowness_of_r1(1.8) == pytest.approx(1.8, rel=0.15)
     quick, slow = (world.forecast(world.live(), replica=replica).ttft_s for replica in ("r0", "r1"))
@@ -288,7 +288,7 @@ def test_a_longer_answer_than_its_objective_counts_is_no_miss() -> None:
     assert bounded.forecast(bounded.live()).breach < 0.2
 
 
-def test_a_cap_on_the_output_bounds_the_answer() -> None:
+def test_the_forecast_of_an_answer_does_not_exceed_its_max_tokens() -> None:
     world = World(slo(e2e_s=0.5)).warm()
     assert world.forecast(world.live(max_tokens=10)).breach < 0.1
     assert world.forecaster.expected_output(world.live(max_tokens=10)) == 10
@@ -454,7 +454,7 @@ def stream(
     world.finish(attempt, tokens, end)
 
 
-def test_an_answer_that_was_watched_counts_once() -> None:
+def test_the_length_of_a_streamed_answer_is_learned_once() -> None:
     world = World()
     for _ in range(400):
         stream(world, 300)

@@ -322,7 +322,7 @@ def test_every_call_is_told_with_its_answer() -> None:
     assert [type(command) for command in answers[0]] == [Dispatch]
 
 
-def test_a_bug_is_told_and_replayed_as_one() -> None:
+def test_an_exception_of_the_controller_is_recorded_and_replayed() -> None:
     told: list[Told] = []
     outer = Recorded(POLICY, Random(1), told.append)
     with pytest.raises(KeyError):
@@ -424,7 +424,7 @@ def test_row_that_is_no_call_is_refused(row: list[object], complaint: str) -> No
         ({"policy": {"Policy": {"models": {"map": {}}}}}, "fields of Policy are missing: default_tier, pools, tiers"),
     ],
 )
-def test_a_header_of_something_else_is_refused(change: dict[str, object], complaint: str) -> None:
+def test_a_journal_with_another_header_is_refused(change: dict[str, object], complaint: str) -> None:
     with pytest.raises(Unreadable, match=complaint):
         Decoder(header(Encoder(POLICY)) | change)
 

@@ -63,7 +63,7 @@ def test_broken_percentile_still_admits_requests_likely_to_mend_it() -> None:
     assert not guard.admits(0.9, 0.0)
 
 
-def test_answers_are_forgotten_within_a_minute() -> None:
+def test_a_guard_of_percentiles_forgets_answers_within_a_minute() -> None:
     guard = guarding(MEDIAN)
     answered(guard, [0.9] * 50, late=1.0)
     answered(guard, [0.1] * 5, late=0.0, now=60.0)

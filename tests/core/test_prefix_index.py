@@ -40,7 +40,7 @@ def test_tails_are_forgotten_before_beginnings_that_others_share() -> None:
     assert index.covered(prefix(0, 1, 1)) >= BLOCK
 
 
-def test_a_cleared_index_covers_nothing() -> None:
+def test_a_cleared_prefix_index_covers_no_prompt() -> None:
     index = PrefixIndex()
     index.sent(prefix(1, 2))
     index.clear()

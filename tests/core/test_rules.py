@@ -37,7 +37,9 @@ def test_objectives_are_listed_by_metric() -> None:
         (None, None, 9.1, False),
     ],
 )
-def test_met_is_all_that_could_be_observed(ttft_s: float | None, tpot_s: float | None, e2e_s: float, met: bool) -> None:
+def test_an_slo_is_met_if_all_that_could_be_observed_kept_it(
+    ttft_s: float | None, tpot_s: float | None, e2e_s: float, met: bool
+) -> None:
     slo = Slo(ttft=(P99,), tpot=(Objective(0.99, 0.1),), e2e=(Objective(0.9, 9.0),))
     assert slo.met(ttft_s, tpot_s, e2e_s, 50) is met
 

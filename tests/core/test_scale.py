@@ -128,7 +128,7 @@ def test_trend_level_is_never_negative_as_the_rate_falls_to_zero() -> None:
         assert trend.level >= 0.0
 
 
-def test_a_steady_rate_has_no_trend() -> None:
+def test_the_trend_of_a_steady_rate_of_demand_is_flat() -> None:
     trend = Trend()
     for _ in range(100):
         trend.add(7.0, 5.0)
@@ -237,7 +237,7 @@ def test_few_requests_do_not_move_the_knee(knee: KneeEstimate) -> None:
     assert knee.ended == MIN_ENDED - 1
 
 
-def test_knee_has_a_floor(knee: KneeEstimate) -> None:
+def test_the_knee_of_the_autoscaler_never_falls_below_its_minimum(knee: KneeEstimate) -> None:
     for number in range(1, 400):
         window(knee, knee.value, 1000, number * LEAD_S)
     assert knee.value == MIN_KNEE

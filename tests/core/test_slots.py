@@ -205,7 +205,7 @@ def test_a_shed_request_is_told_when_its_turn_would_have_come() -> None:
     assert story.retry_after_s() == pytest.approx((3 + 1) / 2.0, rel=0.05)
 
 
-def test_an_evicted_request_is_told_so_too() -> None:
+def test_an_evicted_request_is_told_when_to_come_back() -> None:
     story = backlogged(0.5)
     story.arrives("urgent", tier="premium")
     assert story.retry_after_s() == pytest.approx((3 + 1) / 2.0, rel=0.05)
@@ -253,7 +253,7 @@ def test_reserved_slots_are_taken_by_their_tier_only() -> None:
     story.arrives("p3", tier="premium").expect()
 
 
-def test_a_tier_may_take_more_than_its_reserve() -> None:
+def test_a_tier_may_take_more_slots_than_are_reserved_for_it() -> None:
     story = play(policy(RESERVED, *TIERS))
     for name in ("p1", "p2", "p3", "p4"):
         story.arrives(name, tier="premium").expect(dispatch("r1"))
@@ -311,7 +311,7 @@ def test_a_replica_that_is_probed_counts_as_one_slot() -> None:
 
 
 @pytest.mark.parametrize(("share", "slots", "reserved"), [(0.29, 100, 29), (0.57, 100, 57), (0.1, 30, 3), (0.5, 3, 1)])
-def test_a_reserve_is_whole_slots_rounded_down(share: float, slots: int, reserved: int) -> None:
+def test_reserved_slots_of_a_tier_are_rounded_down(share: float, slots: int, reserved: int) -> None:
     story = play(policy(pool("p", "r1", slots=slots, reserve=(("premium", share),)), PREMIUM, FREE))
     for number in range(slots):
         story.arrives(f"f{number}", tier="free")

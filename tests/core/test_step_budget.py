@@ -58,7 +58,7 @@ def test_nothing_is_held_back_before_prices_are_known_or_where_no_tpot_is_promis
     assert filled(budget(math.inf)) == 1000
 
 
-def test_a_request_that_ended_costs_nothing() -> None:
+def test_a_request_that_has_ended_leaves_the_step_budget() -> None:
     made = budget(0.1)
     n = filled(made, output_tokens=333.3)
     for _ in range(n):

@@ -145,7 +145,7 @@ def test_tenants_do_not_share_their_limits() -> None:
     story.arrives("c", tenant="acme").expect(refuse(Reason.LIMIT_REQUESTS), ended(Outcome.QUOTA))
 
 
-def test_a_reload_leaves_a_process_its_share() -> None:
+def test_a_reload_keeps_the_share_of_a_process_in_tenant_limits() -> None:
     story = play(limited(requests_per_min=10), share=0.5).arrives("a").configured(limited(requests_per_min=20))
     assert (story.limits().requests_limit, story.limits().requests_left) == (10, 9)
 

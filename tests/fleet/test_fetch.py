@@ -108,7 +108,7 @@ async def test_a_query_of_the_policy_reaches_the_replica(fake: FakeReplica) -> N
     assert fake.paths() in (["/metrics/?name[]=a:b&name[]=c"], ["/metrics/?name%5B%5D=a:b&name%5B%5D=c"])
 
 
-async def test_cookies_are_not_kept(fake: FakeReplica) -> None:
+async def test_cookies_of_a_replica_are_not_sent_with_the_next_fetch(fake: FakeReplica) -> None:
     fake.answers["/x"] = answer("", headers="Set-Cookie: session=1\r\n")
     one = fetcher(fake.url + "/x")
     await one.get()
@@ -125,7 +125,7 @@ async def test_proxies_of_the_environment_are_not_used(fake: FakeReplica, monkey
 
 
 @pytest.mark.parametrize("status", [301, 302, 401, 404, 500, 503])
-async def test_only_2xx_is_an_answer(fake: FakeReplica, status: int) -> None:
+async def test_a_fetch_with_a_status_other_than_2xx_fails(fake: FakeReplica, status: int) -> None:
     fake.answers["/x"] = answer("secret", status=status, headers="Location: /health\r\n")
     assert await once(fake.url + "/x") == Failed(ReadFault.STATUS, f"answered {status}")
     assert fake.paths() == ["/x"]

@@ -74,7 +74,7 @@ def test_tgi_metrics_page_has_no_kv_use() -> None:
     assert read_sample(EngineKind.TGI, page) == Sample(waiting=4, running=9)
 
 
-def test_an_engine_without_metrics_says_nothing() -> None:
+def test_metrics_of_an_engine_of_unknown_kind_are_not_read() -> None:
     assert read_sample(EngineKind.OPENAI, "vllm:num_requests_running 1\n") == Sample()
     assert not scrapes(EngineKind.OPENAI)
     assert all(scrapes(engine) for engine in (EngineKind.VLLM, EngineKind.SGLANG, EngineKind.TGI))
@@ -132,7 +132,7 @@ def test_metric_line_is_read_in_every_valid_form(line: str, running: int) -> Non
     assert vllm(line) == Sample(running=running)
 
 
-def test_a_last_line_may_lack_its_newline() -> None:
+def test_the_last_line_of_a_metrics_page_may_lack_its_newline() -> None:
     assert read_sample(EngineKind.VLLM, "vllm:num_requests_running 3") == Sample(running=3)
 
 
@@ -149,7 +149,7 @@ def test_lines_that_only_mention_the_metric_are_ignored(other: str) -> None:
     assert vllm(other, "vllm:num_requests_running 3", other) == Sample(running=3)
 
 
-def test_nan_counts_as_unknown() -> None:
+def test_nan_in_a_metrics_page_counts_as_unknown() -> None:
     assert vllm("vllm:num_requests_running NaN", "vllm:num_requests_waiting 1") == Sample(waiting=1)
     assert vllm('vllm:num_requests_running{engine="0"} NaN', 'vllm:num_requests_running{engine="1"} 2') == Sample(
         running=2
@@ -183,7 +183,7 @@ def test_more_series_than_an_engine_has_are_garbage() -> None:
     assert vllm(*series) == Failed(ReadFault.GARBAGE, "vllm:num_requests_running has more than 1000 series")
 
 
-def test_a_percentage_is_not_a_fraction() -> None:
+def test_kv_use_above_1_in_a_metrics_page_is_refused() -> None:
     assert vllm("vllm:kv_cache_usage_perc 42.0") == Failed(ReadFault.GARBAGE, "vllm:kv_cache_usage_perc is above 1")
     assert vllm("vllm:kv_cache_usage_perc 1.0000000002") == Sample(kv_fraction=1.0)
 

@@ -74,7 +74,7 @@ async def test_a_rank_that_the_engine_does_not_have_is_unhealthy_and_the_others_
         await fleet.says("gpu#3", Sample(healthy=True))
 
 
-async def test_ranks_come_and_go_with_a_reload(fake: FakeReplica) -> None:
+async def test_ranks_of_a_replica_come_and_go_with_a_reload(fake: FakeReplica) -> None:
     async with watching(with_ranks(fake, 2)) as fleet:
         await fleet.says("gpu#1", Sample(healthy=True))
         fleet.watcher.configure(with_ranks(fake, 3))

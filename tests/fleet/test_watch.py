@@ -137,7 +137,7 @@ async def test_a_silent_health_check_fails_after_its_timeout_and_load_is_still_r
         assert fleet.report("main-0").failures[Reading.HEALTH, ReadFault.TIMEOUT] >= 1
 
 
-async def test_the_paths_of_the_policy_are_asked(fake: FakeReplica) -> None:
+async def test_health_and_metrics_are_read_at_the_paths_of_the_policy(fake: FakeReplica) -> None:
     fake.answers = {"/alive": answer(), "/load": fake.answers["/metrics"]}
     health = replace(OFTEN, path="/alive", metrics_path="/load")
     async with watching(policy(pool(fake, health=health))) as fleet:
@@ -264,7 +264,7 @@ async def test_a_new_address_under_an_old_name_is_a_new_replica(fake: FakeReplic
         assert fleet.report("main-0").url == other.url
 
 
-async def test_new_check_interval_holds_at_once(fake: FakeReplica) -> None:
+async def test_a_new_interval_of_health_checks_holds_at_once(fake: FakeReplica) -> None:
     slow = Health(interval_s=3600, scrape_interval_s=3600, timeout_s=10)
     async with watching(policy(pool(fake, health=slow))) as fleet:
         await fleet.says("main-0", Sample(healthy=True))

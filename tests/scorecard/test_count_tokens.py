@@ -93,7 +93,9 @@ async def test_uncountable_request_is_refused_in_the_anthropic_format(
     assert (answer.status, answer.error["type"], answer.json()["type"]) == (status, kind, "error")
 
 
-async def test_count_takes_a_key_and_post_alone(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+async def test_counting_tokens_needs_a_key_and_the_method_post(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
     gw = await gateway(rules(capture.url, keys={"secret": "t"}))
     client = await connect(gw.url)
     assert (await client.ask(count())).status == 401
@@ -145,7 +147,9 @@ async def test_an_error_of_a_count_says_its_request_id(
         assert (answer.headers["request-id"], answer.json()["request_id"]) == ("mine", "mine")
 
 
-async def test_counts_are_counted_by_their_source(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+async def test_token_counts_are_counted_in_metrics_by_their_source(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
     gw = await gateway(rules(capture.url))
     client = await connect(gw.url)
     capture.answer = lambda call: Answer(whole(b'{"input_tokens":7}'))

@@ -24,7 +24,7 @@ PIECES = 4
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_cookies_go_neither_way(
+async def test_cookies_pass_neither_to_replicas_nor_to_clients(
     gateway: GatewayFactory, capture: Capture, connect: Connect, stream: bool
 ) -> None:
     lines = "set-cookie: session=of-the-first-tenant; Path=/", "x-user: first"
@@ -146,7 +146,7 @@ async def test_surplus_bytes_of_a_replica_reach_no_client(
     assert len(capture.traffic) == 2, "the connection with the surplus was used again"
 
 
-async def test_bytes_on_an_idle_connection_close_it(
+async def test_bytes_of_a_replica_on_an_idle_connection_close_it(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     gw = await gateway(rules(capture.url))

@@ -176,7 +176,9 @@ async def test_a_file_that_changes_is_read_without_being_asked_to(tmp_path: Path
         await until(lambda: list(gw.handler.policy.tiers) == ["even"])
 
 
-async def test_requests_under_way_end_as_they_began(tmp_path: Path, capture: Capture, connect: Connect) -> None:
+async def test_requests_under_way_end_under_the_policy_they_began_with(
+    tmp_path: Path, capture: Capture, connect: Connect
+) -> None:
     """The new policy has another tier, another pool and another replica; the old ones finish their requests."""
     file = tmp_path / "policy.yaml"
     file.write_text(_policy(0, [capture.url]))

@@ -19,7 +19,7 @@ from .raw import chat, request
 KEY = "tg-AbCdEfGhIjKlMnOpQrStUvWxYz0123456789-_AbCdE"
 
 
-def test_a_policy_takes_hashes_only() -> None:
+def test_a_policy_holds_only_hashes_of_its_keys() -> None:
     good = rules("http://127.0.0.1:1", keys={KEY: "acme"})
     assert KEY not in good
     policy = load_text(good, "policy.yaml", {})

@@ -58,7 +58,7 @@ async def test_a_listed_name_is_served_with_any_port(
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "http://localhost:3000", "null", "", "http://localhost.:1"])
-async def test_a_page_reaches_no_replica_without_keys(
+async def test_a_web_page_reaches_no_replica_under_a_policy_without_keys(
     gateway: GatewayFactory, capture: Capture, connect: Connect, origin: str
 ) -> None:
     client = await connect((await gateway(rules(capture.url))).url)
@@ -204,7 +204,7 @@ async def test_a_listed_page_reads_answers_and_errors_of_every_kind(
         assert readable(response), response
 
 
-async def test_a_listed_page_reads_a_stream(
+async def test_a_web_page_of_a_listed_origin_can_read_a_stream(
     gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect
 ) -> None:
     emulated = await emulator()

@@ -53,7 +53,7 @@ def test_a_later_deadline_waits_for_an_earlier_one() -> None:
     assert solved([first, second], of).accepted == pytest.approx((1.0, 1.0))
 
 
-def test_the_heavier_tier_comes_first() -> None:
+def test_the_optimum_accepts_the_tier_with_the_larger_weight() -> None:
     of = policy(tier("a", weight=4.0, ttft_s=1.0 + 1e-6), tier("b", 1, weight=1.0, ttft_s=1.0 + 1e-6))
     found = solved([arrival(0.0, 1000, tier="b"), arrival(0.0, 1000, tier="a")], of)
     assert found.accepted == pytest.approx((0.0, 1.0), abs=1e-5)
@@ -110,7 +110,7 @@ def test_the_context_that_an_answer_reads_is_paid_for() -> None:
     assert of.prefill(job) == pytest.approx(100 * DEFAULT.prefill_s_per_token)
 
 
-def test_the_beginning_of_a_prompt_is_paid_for() -> None:
+def test_the_cost_of_a_prompt_in_the_bound_includes_that_of_its_sequence() -> None:
     job = job_of(arrival(0.0, 100, 4), policy())
     of = costs(policy(), FleetSpec({"p": replace(DEFAULT, prefill_s_per_sequence=0.02)}))
     assert of.prefill(job) == pytest.approx(0.02 + 100 * DEFAULT.prefill_s_per_token)

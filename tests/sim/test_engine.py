@@ -92,7 +92,7 @@ class TestAnswers:
         assert (record.ttft_s, record.outcome) == (None, Outcome.OK)
         assert not spy.calls("first_token", "progress")
 
-    def test_streams_report_their_progress(self) -> None:
+    def test_the_simulator_reports_the_progress_of_streams(self) -> None:
         options = Options(progress_s=0.25, watched=False)
         spy, _ = spied(policy(), [arrival(0.1, output_tokens=200), arrival(0.1, output_tokens=200)], options=options)
         told = spy.calls("progress")

@@ -18,7 +18,7 @@ SLOW = PROFILES["slow"]
 POLICY = policy(replicas=2)
 
 
-def test_one_profile_is_that_of_every_pool() -> None:
+def test_a_fleet_with_one_profile_has_it_in_every_pool() -> None:
     rules = policy(replicas=2)
     hosts = FleetSpec(fleet_of("slow", rules)).hosts(rules)
     assert {name: host.profile for name, host in hosts.items()} == {"r1": SLOW, "r2": SLOW}

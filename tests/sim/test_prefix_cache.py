@@ -63,7 +63,7 @@ def test_an_answer_is_cached_for_the_turn_that_repeats_it() -> None:
     assert hits == {3: 5 * 16, 4: 2 * 16}
 
 
-def test_an_answer_takes_room_of_cached_blocks() -> None:
+def test_an_answer_in_a_simulated_engine_takes_room_from_cached_blocks() -> None:
     tight = replace(SMALL, max_model_len=2048, kv_capacity_tokens=2048)
     replica = SimulatedReplica(tight)
     first_token_s(replica, request(1, 1, 2, more=0), 0.0)

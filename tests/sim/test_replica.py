@@ -168,7 +168,7 @@ def test_events_come_in_the_order_of_time(arrivals: list[Arrival]) -> None:
     assert times == sorted(times)
 
 
-def test_a_step_takes_what_the_profile_says() -> None:
+def test_a_step_of_a_simulated_engine_takes_what_its_profile_says() -> None:
     replica = SimulatedReplica(TINY)
     replica.add(EngineRequest(0, prompt_tokens=10, output_tokens=3), 5.0)
     assert replica.step_at() == pytest.approx(5 + 1 + 10 * 0.1)
@@ -263,7 +263,7 @@ def test_simultaneous_requests_are_read_in_one_step() -> None:
     assert replica.step().tokens == [0, 1]
 
 
-def test_a_prompt_is_paid_for_where_it_begins() -> None:
+def test_the_cost_of_a_sequence_falls_into_the_step_in_which_its_prompt_begins() -> None:
     replica = SimulatedReplica(PAID)
     replica.add(EngineRequest(0, 20, 4), 0.0)
     assert replica.step_at() == pytest.approx(1 + 0.2 + 16 * 0.1)

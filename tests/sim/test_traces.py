@@ -140,7 +140,7 @@ def test_a_stretch_that_is_less_than_a_tick_has_its_rate(tmp_path: Path) -> None
     assert len(played) == pytest.approx(200, abs=60)  # random: their times within the second are drawn
 
 
-def test_rows_that_are_left_out_are_heard_of(tmp_path: Path) -> None:
+def test_empty_rows_of_a_trace_are_reported_with_their_lines(tmp_path: Path) -> None:
     lines: list[int] = []
     list(replace(trace(tmp_path, AZURE_2024), on_empty=lines.append).arrivals(1))
     assert lines == [3]
@@ -285,7 +285,7 @@ def test_the_real_traces_have_their_published_figures(name: str, requests: int, 
     assert len(list(replace(real, duration_s=60.0).arrivals(1))) < requests / 20
 
 
-def test_a_trace_that_is_packed_is_told_as_such(tmp_path: Path) -> None:
+def test_a_packed_trace_is_an_error_that_says_so(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv.gz"
     path.write_bytes(gzip.compress(AZURE_2023.encode()))
     with pytest.raises(TraceError, match=r"trace\.csv\.gz: cannot be read: it is packed by gzip: unpack it first"):

@@ -84,7 +84,7 @@ def test_a_burst_that_leaves_less_than_nothing_for_the_rest_is_refused() -> None
         pace.OnOff(on_s=5, off_s=15, burst=4.1)
 
 
-def test_steps_are_square_and_come_again() -> None:
+def test_steps_of_an_arrival_rate_are_square_and_repeat() -> None:
     at = times(50, 80, shape=pace.Steps(((20, 1.0), (10, 0.0), (10, 3.0))))
     counts = [
         sum(begin <= t < end for t in at) for begin, end in ((0, 20), (20, 30), (30, 40), (40, 60), (60, 70), (70, 80))

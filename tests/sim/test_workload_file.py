@@ -58,12 +58,12 @@ def test_workload_file_fields_become_the_workload() -> None:
         ("diurnal: {period: 24h}", pace.Diurnal(86400, 0.5)),
     ],
 )
-def test_every_shape_can_be_written(text: str, shape: pace.ArrivalProcess) -> None:
+def test_every_shape_of_arrivals_can_be_written_in_a_workload_file(text: str, shape: pace.ArrivalProcess) -> None:
     made = load_text(f"{MIN}arrivals: {{cv: 2, {text}}}\n", "w.yaml", {})
     assert (made.cv, made.shape) == (2.0, shape)
 
 
-def test_conversations_can_be_written() -> None:
+def test_conversations_can_be_written_in_a_workload_file() -> None:
     made = load_text(f"{MIN}sessions: {{share: 25%, turns: 3, think: 20s, system_tokens: 512}}\n", "w.yaml", {})
     assert made.sessions == Sessions(0.25, 3.0, 20.0, 1, 512)
 

@@ -192,7 +192,7 @@ def test_a_response_without_its_last_event_is_no_answer() -> None:
         made.whole()
 
 
-def test_a_message_that_never_began_is_none() -> None:
+def test_a_message_event_before_the_beginning_is_an_assembly_error() -> None:
     made = assembly(Endpoint.MESSAGES)
     with pytest.raises(AssemblyError):
         made.add([b'data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"a"}}\n\n'])

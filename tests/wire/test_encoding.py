@@ -38,7 +38,7 @@ def encoder(name: str) -> tuple[bytes, Callable[[bytes], bytes]]:
 @encoders
 @pytest.mark.parametrize("size", [0, 1, 100, STEP_BYTES - 1, STEP_BYTES, STEP_BYTES + 1, 3 * 2**20])
 @pytest.mark.parametrize("dense", [True, False])
-def test_a_body_comes_out_as_it_went_in(name: str, size: int, dense: bool) -> None:
+def test_a_compressed_body_is_decoded_to_what_it_was(name: str, size: int, dense: bool) -> None:
     coding, encode = encoder(name)
     body = os.urandom(size) if dense else b"x" * size
     assert decoded(coding, encode(body)) == body

@@ -365,7 +365,7 @@ def test_every_streaming_endpoint_has_a_reader() -> None:
     assert streaming == GENERATING | {endpoint for api in APIS if api.shape.is_form for endpoint in api.endpoints}
 
 
-def test_data_lines_are_joined() -> None:
+def test_data_lines_of_one_event_are_joined() -> None:
     assert data_of(b"event: x\ndata: a\ndata:b\nid: 3\n\n") == b"a\nb"
 
 
@@ -444,7 +444,7 @@ def test_a_message_counts_its_cached_tokens_with_the_rest_of_the_prompt() -> Non
 # ---- vLLM's requests at its shutdown
 
 
-def test_an_aborted_choice_is_no_end() -> None:
+def test_a_choice_that_the_engine_aborted_does_not_complete_a_stream() -> None:
     reader = CompletionReader()
     reader.read(chat({"content": "Hi"}))
     assert reader.read(chat({"content": ""}, "abort")) == EventKind.FINISH

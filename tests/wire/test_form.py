@@ -71,7 +71,7 @@ def test_a_form_is_written_anew_with_the_file_last() -> None:
     ]
 
 
-def test_a_list_keeps_each_of_its_parts() -> None:
+def test_a_list_of_a_form_keeps_each_of_its_parts() -> None:
     words = [part("timestamp_granularities[]", word) for word in ("word", "segment")]
     assert [content for name, _, content in sent(read(*words, MODEL, FILE)) if "granularities" in name] == [
         b"word",

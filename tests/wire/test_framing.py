@@ -101,7 +101,7 @@ def test_trailers_that_are_too_large_end_the_body_whose_payload_is_whole(trailer
     assert (payload, reader.done, reader.large) == (b"abc", True, True)
 
 
-def test_usual_trailers_are_not_large() -> None:
+def test_a_chunked_body_with_usual_trailers_is_not_large() -> None:
     reader = ChunkReader()
     reader.feed(b"0\r\nx-took: 1\r\n\r\n")
     assert (reader.done, reader.large, reader.extra) == (True, False, False)

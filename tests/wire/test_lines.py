@@ -31,7 +31,7 @@ def test_a_wanted_header_is_found_in_any_spelling(line: bytes, name: bytes | Non
 @pytest.mark.parametrize(
     ("line", "value"), [(b"a: b", b"b"), (b"a:\t b c \t", b"b c"), (b"a:", b""), (b"a:  ", b""), (b"a:\x0b", b"\x0b")]
 )
-def test_blanks_around_a_value_are_cut(line: bytes, value: bytes) -> None:
+def test_blanks_around_a_header_value_are_cut(line: bytes, value: bytes) -> None:
     assert trimmed(line, 2) == value
 
 
@@ -48,14 +48,14 @@ def test_blanks_around_a_value_are_cut(line: bytes, value: bytes) -> None:
         (b"-1", -1),
     ],
 )
-def test_only_digits_are_a_number(digits: bytes, value: int) -> None:
+def test_only_digits_are_read_as_a_number_of_a_header(digits: bytes, value: int) -> None:
     assert number(digits) == value
 
 
 @pytest.mark.parametrize(
     ("seconds", "said"), [(0.0, "0.00"), (0.0015, "1.50"), (0.00000949, "0.01"), (1.23456789, "1234.57")]
 )
-def test_milliseconds_have_two_places(seconds: float, said: str) -> None:
+def test_milliseconds_of_a_header_have_two_decimal_places(seconds: float, said: str) -> None:
     assert milliseconds(seconds) == said
 
 
@@ -73,7 +73,7 @@ def test_rate_limit_headers_hold_whole_numbers() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(0.0, "0ms"), (0.9996, "1.0s"), (12.34, "12.3s"), (59.99, "59.9s")])
-def test_how_long_until_a_limit_is_full_again(seconds: float, said: str) -> None:
+def test_rate_limit_headers_say_how_long_until_a_limit_is_full_again(seconds: float, said: str) -> None:
     assert rate_limit_lines(((1.0, 1.0, seconds), None)).endswith(b"requests: %b\r\n" % said.encode())
 
 

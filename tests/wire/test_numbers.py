@@ -22,7 +22,7 @@ def test_a_whole_number_is_a_count_however_it_is_written(value: object, n: int) 
 @pytest.mark.parametrize(
     "value", [True, -1, 2.5, math.nan, math.inf, -math.inf, 1e300, MAX_COUNT + 1, 2.0**63, 10**400, "5", None, b"5", []]
 )
-def test_a_value_that_is_no_count_is_none(value: object) -> None:
+def test_a_json_value_that_is_no_count_is_read_as_none(value: object) -> None:
     assert count(value) is None
 
 
@@ -31,7 +31,7 @@ def test_a_value_that_is_no_finite_number_is_none(value: object) -> None:
     assert finite(value) is None
 
 
-def test_a_finite_number_is_a_float() -> None:
+def test_finite_numbers_of_json_are_read_as_floats() -> None:
     assert [finite(value) for value in (3, -2.5, 1e300)] == [3.0, -2.5, 1e300]
 
 

@@ -29,7 +29,9 @@ from .bodies import RERANK, SCORE, read
         (Endpoint.SCORE, {"text_1": [1, 2, 3], "text_2": [[4], [5, 6]]}, 12 * 2 + 12, 2),
     ],
 )
-def test_each_pair_counts_as_one_prompt(endpoint: Endpoint, fields: dict[str, Any], size: int, batch: int) -> None:
+def test_each_pair_of_a_rerank_or_score_request_counts_as_one_prompt(
+    endpoint: Endpoint, fields: dict[str, Any], size: int, batch: int
+) -> None:
     parsed = read(endpoint, {**(RERANK if endpoint is Endpoint.RERANK else SCORE), **fields})
     assert (parsed.prompt_bytes, parsed.batch, parsed.prompt_exact) == (size, batch, None)
 

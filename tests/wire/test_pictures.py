@@ -60,7 +60,7 @@ sides = st.integers(1, 16_383)
 
 
 @given(writer=st.sampled_from(WRITERS), width=sides, height=sides, prefix=st.sampled_from(["", "data:image/x;base64,"]))
-def test_size_is_what_the_head_says(writer: Any, width: int, height: int, prefix: str) -> None:
+def test_the_size_of_a_picture_is_read_from_its_head(writer: Any, width: int, height: int, prefix: str) -> None:
     assert size_in(prefix + base64.b64encode(writer(width, height)).decode()) == (width, height)
 
 
@@ -79,7 +79,7 @@ def test_garbage_has_no_size_or_a_possible_one(rest: bytes, magic: bytes) -> Non
 
 
 @given(st.text(max_size=200), st.sampled_from(["", "data:", "data:image/png;base64,", "data:,", "/9j/"]))
-def test_any_text_may_stand_where_base64_should(rest: str, prefix: str) -> None:
+def test_the_size_of_a_picture_can_be_asked_of_any_text(rest: str, prefix: str) -> None:
     size_in(prefix + rest)
 
 

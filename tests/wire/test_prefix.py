@@ -51,7 +51,7 @@ def test_a_text_and_token_ids_have_prefixes_too() -> None:
     assert len(prefix_of({"input": "x" * 1200, "instructions": "y" * 1200}).blocks) == 4
 
 
-def test_a_prompt_below_two_kilobytes_has_none() -> None:
+def test_a_prompt_below_two_kilobytes_has_no_prefix_blocks() -> None:
     assert prefix_of({"messages": [{"role": "user", "content": "x" * 1900}]}).blocks == ()
 
 

@@ -28,14 +28,14 @@ def compact(value: object) -> int:
 
 
 @pytest.mark.parametrize(("text", "length"), [("hello", 5), ("", 0), ("é", 2), ("日本", 6), ("😀", 4)])
-def test_text_counts_in_utf8_bytes(text: str, length: int) -> None:
+def test_text_of_a_prompt_counts_in_utf8_bytes(text: str, length: int) -> None:
     assert chat_bytes({"role": "user", "content": text}) == length
     assert chat_bytes({"role": "user", "content": [{"type": "text", "text": text}]}) == length
     assert read(Endpoint.COMPLETIONS, {**COMPLETION, "prompt": text}).prompt_bytes == length
     assert read(Endpoint.RESPONSES, {**RESPONSES, "input": text}).prompt_bytes == length
 
 
-def test_everything_of_a_message_counts() -> None:
+def test_prompt_bytes_of_a_message_include_names_and_tool_calls() -> None:
     calls = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}]
     user = {"role": "user", "content": "hi", "name": "bob"}
     assert chat_bytes(user) == len("hi" + "bob")
@@ -170,7 +170,7 @@ def test_malformed_messages_are_named(messages: object, field: str) -> None:
     assert caught.value.field == field
 
 
-def test_content_within_content_has_an_end() -> None:
+def test_content_nested_in_tool_results_is_refused_if_too_deep() -> None:
     part: dict[str, Any] = {"type": "text", "text": "x"}
     for _ in range(4):
         part = {"type": "tool_result", "content": [part]}
@@ -262,7 +262,7 @@ def test_media_in_a_tools_result_is_media() -> None:
         ({"type": "function_call_output", "call_id": "c", "output": [{"text": "hi"}]}, "input[0].output[0].type"),
     ],
 )
-def test_items_that_are_not_served_are_named(item: object, field: str) -> None:
+def test_a_refusal_names_the_input_item_that_is_not_served(item: object, field: str) -> None:
     with pytest.raises(BadRequest) as caught:
         read(Endpoint.RESPONSES, {**RESPONSES, "input": [item]})
     assert caught.value.field == field

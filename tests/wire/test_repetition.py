@@ -99,7 +99,7 @@ def looping(piece: str, length: int) -> str:
         "Wait, let me think again.\n----------------------------------------\n" + prose(300),
     ],
 )
-def test_a_loop_is_noticed_soon(piece: str) -> None:
+def test_text_that_loops_is_noticed_after_a_few_repeats(piece: str) -> None:
     before = prose(3000)
     at = alarm_at(before + looping(piece, 40_000))
     assert at is not None

@@ -75,7 +75,7 @@ def error_of(dialect: Dialect, problem: Problem) -> dict[str, Any]:
     return found
 
 
-def test_every_reason_has_its_status() -> None:
+def test_every_reason_of_a_refusal_has_its_status() -> None:
     expected = {Reason(name): status for status, names in STATUSES.items() for name in names.split()}
     assert {why: status_of(why) for why in Reason} == expected
 
@@ -357,7 +357,7 @@ def test_a_message_does_not_tell_where_the_engine_lives(inside: str) -> None:
     "message",
     ["and/or 3.5 e.g. a.b", "n: must be <= 4", "expected `{'type': 'json_object'}`", "ratio 1/2", "version 0.32.1"],
 )
-def test_an_ordinary_message_stays_as_it_is(message: str) -> None:
+def test_an_ordinary_error_message_of_an_engine_is_passed_on(message: str) -> None:
     raw = json.dumps({"error": {"message": message}}).encode()
     assert read(upstream_error(OPENAI, 400, raw, "r"))[2]["error"]["message"] == message
 

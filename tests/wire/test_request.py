@@ -86,7 +86,7 @@ def test_sdk_fields_pass_unchanged(endpoint: Endpoint, fields: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("text", ["naïve", "日本語", "😀", '"\\\n\t\u2028\x00', "</script>"])
-def test_text_arrives_as_it_was_sent(text: str) -> None:
+def test_text_of_a_message_is_forwarded_as_it_was_sent(text: str) -> None:
     document = {**CHAT, "messages": [{"role": "user", "content": text}]}
     assert sent(Endpoint.CHAT, document)["messages"] == document["messages"]
 
@@ -233,7 +233,7 @@ def test_priority_is_the_tiers_and_never_the_clients(endpoint: Endpoint) -> None
     assert sent(endpoint, document, caps=Caps(engine_priority=7)).get("priority") == (7 if takes_one else None)
 
 
-def test_no_answer_is_stored() -> None:
+def test_a_forwarded_request_never_asks_an_engine_to_store_its_answer() -> None:
     assert sent(Endpoint.RESPONSES, RESPONSES)["store"] is False
     parsed = read(Endpoint.RESPONSES, {**RESPONSES, "store": True})
     assert (parsed.fields["store"], parsed.changed) == (False, ("store",))

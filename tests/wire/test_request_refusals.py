@@ -100,7 +100,7 @@ def test_nesting_that_can_be_written_is_read() -> None:
         (Endpoint.MESSAGES, "max_tokens"),
     ],
 )
-def test_a_missing_field_is_named(endpoint: Endpoint, name: str) -> None:
+def test_a_refusal_names_the_required_field_that_is_missing(endpoint: Endpoint, name: str) -> None:
     for document in (
         {key: value for key, value in MINIMAL[endpoint].items() if key != name},
         {**MINIMAL[endpoint], name: None},

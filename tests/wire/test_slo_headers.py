@@ -20,18 +20,18 @@ def test_without_such_a_header_the_tier_s_own_holds() -> None:
 
 
 @pytest.mark.parametrize("name", ["x_slo_ttft_ms", "x_llm_d_slo_ttft_ms", "X_SLO_TTFT_MS"])
-def test_a_bound_is_tightened(name: str) -> None:
+def test_an_slo_header_tightens_the_bound_of_the_tier(name: str) -> None:
     slo = asked_slo(head(**{name: "800"}), TIER)
     assert slo is not None
     assert (slo.ttft_bound_s, slo.tpot_bound_s, slo.e2e_bound_s) == (0.8, math.inf, 30.0)
     assert slo.ttft == (Objective(0.5, 0.4), Objective(0.99, 0.8))
 
 
-def test_a_bound_is_never_loosened() -> None:
+def test_an_slo_header_never_loosens_the_bound_of_the_tier() -> None:
     assert asked_slo(head(x_slo_ttft_ms="9000"), TIER) == TIER
 
 
-def test_a_metric_without_an_objective_gets_one() -> None:
+def test_an_slo_header_sets_a_bound_where_the_tier_has_none() -> None:
     slo = asked_slo(head(x_slo_tpot_ms="62.5"), TIER)
     assert slo is not None
     assert (slo.ttft_bound_s, slo.tpot_bound_s) == (2.0, 0.0625)

@@ -176,7 +176,9 @@ def test_a_tokenizer_is_read_again_only_when_a_file_of_it_has_changed(folder: Pa
     assert tokenizers.take([path])[path] is not second
 
 
-def test_a_missing_library_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tokenizer_without_its_library_is_an_error_that_names_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def missing(name: str) -> object:
         raise ImportError(name)
 

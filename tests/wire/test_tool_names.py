@@ -24,7 +24,7 @@ def test_call_gets_its_name_and_its_namespace_back_however_it_is_spelled() -> No
             assert restored({"item": call}, **how) == {"item": {**call, "name": name, "namespace": namespace}}
 
 
-def test_text_that_looks_like_a_call_stays() -> None:
+def test_text_that_looks_like_a_tool_call_keeps_its_tool_name() -> None:
     document = {"delta": '{"name":"mcp__disk__ls"}', "name": "other", "arguments": '"name": "mcp__disk__ls"'}
     assert restored(document) == document
 
@@ -63,6 +63,6 @@ def test_an_answer_that_repeats_thousands_of_tools_is_read_in_one_pass() -> None
     assert [(tool["namespace"], tool["name"]) for tool in json.loads(found)["tools"]] == list(renamed.values())
 
 
-def test_a_string_without_end_is_read_once() -> None:
+def test_a_string_without_end_in_a_stream_is_passed_on_in_one_pass() -> None:
     data = b'{"name":"' + rb"\"a" * 300_000
     assert put_back([data], RENAMED) == [data]
