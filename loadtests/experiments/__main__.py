@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from loadtests import ROOT
 from loadtests.children import end_by_sigterm
@@ -27,13 +28,14 @@ from loadtests.experiments.pages import took_before_s, write_page
 from loadtests.experiments.registry import EXPERIMENTS, about
 from loadtests.experiments.runs import Ended, ended, left, place, summary
 from loadtests.experiments.verdicts import as_json, judged, measured
+from loadtests.terminal.screen import screen
 from loadtests.terminal.written import make_folder
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 EVERY_S = 60.0
 """Seconds between two lines of progress if there is no terminal."""
 PAGES = ROOT / "docs" / "results" / "experiments"
-COLOURS = {True: "[green]met[/]", False: "[red]missed[/]", None: ""}
+VERDICTS = {True: Text("met", "green"), False: Text("missed", "red"), None: Text()}
 
 
 @app.command("list")
@@ -73,7 +75,7 @@ def run_command(
     chosen = _known(names)
     if docs is not None:
         make_folder(docs, "--docs")
-    out, console = Console(), Console(stderr=True)
+    out, console = screen(), Console(stderr=True)
     if not quick or pure:
         as_users_have_it("loadtests.experiments", sys.argv[1:], console.print, pure=pure)
     before_s = {name: took_before_s(name, docs or PAGES) for name in chosen} if effort == Effort() else {}
@@ -149,7 +151,7 @@ def _show(name: str, findings: Findings, effort: Effort, out: Console) -> None:
         table.add_column(column, justify="right" if column in ("value", "95% interval") else "left")
     for key, row in judged(name, findings, quick=effort.quick).items():
         interval = "" if row["interval"] is None else "{:.4g} to {:.4g}".format(*row["interval"])
-        table.add_row(key, measured(row["value"]), interval, row["target"] or "reported", COLOURS[row["pass"]])
+        table.add_row(key, measured(row["value"]), interval, row["target"] or "reported", VERDICTS[row["pass"]])
     out.print(table)
     for grid in findings.grids:
         shown = Table(*grid.columns, title=grid.title, title_justify="left")

@@ -211,6 +211,17 @@ def test_progress_is_printed_at_intervals_without_a_terminal(tmp_path: Path, mon
     assert run.stderr.splitlines() == ["tiers: second", "tiers: fourth"]
 
 
+def test_a_table_of_figures_in_a_pipe_has_one_line_for_each_with_its_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = {"least_floor": Interval(0.0123, 0.0111, 0.0145, 2), f"{'long_' * 12}name": bare(1.0, 2)}
+    monkeypatch.setitem(EXPERIMENTS, "tiers", lambda lab: Findings(lab.seeds, figures))
+    out = CliRunner().invoke(app, ["run", "tiers", "--quick"]).stdout
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if line.startswith("│")]
+    assert rows == [
+        ["least_floor", "0.0123", "0.0111 to 0.0145", ">= 0.05", "missed"],
+        [f"{'long_' * 12}name", "1", "", "reported", ""],
+    ]
+
+
 def test_an_experiment_that_breaks_off_does_not_stop_the_others_and_fails_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
