@@ -157,7 +157,7 @@ class Lifecycle:
         for learner in self._learners:
             learner.progress(attempt, tokens, now)
         attempt.last_at = now
-        if attempt.live.request.tier.caps.watch:
+        if attempt.watched:
             self._watch(attempt, tokens)
 
     def _watch(self, attempt: Attempt, tokens: int) -> None:

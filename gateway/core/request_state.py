@@ -39,6 +39,7 @@ class Attempt:
         "sent_at",
         "slot",
         "tokens",
+        "watched",
     )
 
     def __init__(self, attempt_id: int, live: RequestState, slot: Slot[Replica], hedge: bool = False) -> None:
@@ -64,6 +65,8 @@ class Attempt:
         self.last_at = slot.opened_at
         self.cancelled = False
         self.tokens = 0
+        self.watched = live.request.tier.caps.watch
+        """Whether an overlong answer may be cut."""
 
     def predicted_of(self, prompt_tokens: int) -> int:
         """`predicted_tokens`, scaled to the engine's own count of `prompt_tokens`."""

@@ -195,7 +195,7 @@ class Driver:
 
         If carrying out a `Cancel` raised, the call at the replica goes on and ends later: then this is ignored.
         """
-        request_id = self._request_ids.pop(attempt, 0)
+        request_id = self._forget(attempt)
         if not request_id:
             return
         if _is_failure(finish):
@@ -341,9 +341,15 @@ class Driver:
             self._exchanges[command.request_id].refuse(command.why, command.retry_after_s, command.detail)
 
     def _cancelled(self, command: Cancel, seen: int) -> None:
-        self._request_ids.pop(command.attempt, None)
+        self._forget(command.attempt)
         finish = AttemptResult(AttemptOutcome.CANCELLED, tokens_seen=seen)
         self._waiting.append((self._finish, (command.attempt, finish), command.request_id))
+
+    def _forget(self, attempt: int) -> int:
+        """Forget an attempt that is over. Returns the id of its request; 0 if it was forgotten before."""
+        if attempt in self._grown:
+            del self._grown[attempt]
+        return self._request_ids.pop(attempt, 0)
 
     def _count_failure(self, pool: str, replica: str, end: AttemptOutcome) -> None:
         try:
@@ -423,13 +429,17 @@ class Driver:
 
     def _report(self) -> None:
         """Tell the controller of all answers that have grown since the report before."""
-        grown, self._grown = self._grown, {}
         self._reporting = None
         self.report += 1
-        for attempt, reader in grown.items():
-            request_id = self._request_ids.get(attempt, 0)
-            if request_id:  # else it has ended
-                self._call(self.controller.progress, (attempt, reader.tokens_seen), request_id)
+        while self._grown:
+            attempt, reader = self._grown.popitem()
+            try:
+                commands = self.controller.progress(attempt, reader.tokens_seen, self.clock())
+            except Exception as error:  # noqa: BLE001 - a bug affects only this request
+                commands = self._raised(error, self._request_ids.get(attempt, 0))
+            if commands:
+                self._carry_out(commands)
+        self._arm()
 
     def wake(self, now: float) -> None:
         """Act on every deadline up to `now`."""

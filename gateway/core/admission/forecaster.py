@@ -221,7 +221,13 @@ class Forecaster(Learner):
         engine = self._engine(replica, now)
         scores = replica.outlier_score.ttft, replica.outlier_score.itl
         attempt.facts = facts = AttemptPrediction(
-            engine, self._bucket(live), scores, attempt.slot.unread_tokens, replica.in_flight - 1, now
+            engine,
+            self._bucket(live),
+            scores,
+            live.request.choices,
+            attempt.slot.unread_tokens,
+            replica.in_flight - 1,
+            now,
         )
         if live.given_up is replica:
             # a given-up replica is overloaded on purpose, and no decision needs forecasts for such a load
@@ -274,13 +280,13 @@ class Forecaster(Learner):
         facts = attempt.facts
         if facts is None or attempt.first_at is None:
             return
-        each = tokens // attempt.live.request.choices
+        each = tokens // facts.choices
         if facts.teaches:
             facts.edges = facts.bucket.passes(each, facts.edges)
         if each >= facts.expects_at:
             facts.expects_at = int(EXPECT_EVERY * each) + 1
             more = min(facts.bucket.more(each), float(max(0, attempt.live.max_tokens - each)))
-            attempt.slot.expect_more(more * attempt.live.request.choices)
+            attempt.slot.expect_more(more * facts.choices)
         steps = each - 1
         is_lesson = facts.teaches and steps >= facts.lesson_at and facts.engine.costs.merged < MAX_MERGED
         if not is_lesson and (facts.shown or steps < EARLY_STEPS):

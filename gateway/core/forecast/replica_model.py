@@ -202,6 +202,7 @@ class AttemptPrediction:
         "backlog",
         "began",
         "bucket",
+        "choices",
         "context",
         "counts",
         "decodes",
@@ -226,6 +227,7 @@ class AttemptPrediction:
         engine: ReplicaModel,
         bucket: Bucket,
         scores: tuple[Severity, Severity],
+        choices: int,
         prompt_tokens: int,
         in_flight: int,
         now: float,
@@ -234,6 +236,8 @@ class AttemptPrediction:
         costs = engine.costs
         self.engine = engine
         self.bucket = bucket
+        self.choices = choices
+        """Choices of the request. Kept here too, so that a report of progress need not read the request."""
         self.ttft, self.itl = scores
         """Outlier scores that this attempt adds to. An ejection gives the replica new scores, so later samples of this
         attempt do not count there.

@@ -52,8 +52,6 @@ class HeldAnswer(AnswerReceiver):
         self.coding: bytes | None = None
         """Content encoding of an answer that the gateway cannot read but the client can; None if there is none."""
         self.retry_after_s: float | None = None
-        self.reader: StreamReader | None = None
-        """Reads the events of a stream; None until the body is known to be a stream."""
         self.assembly: Assembly | None = None
         """Assembles the stream into a whole answer, for a client that asked for no stream; else None."""
         self.whole_id = b""
@@ -70,6 +68,8 @@ class HeldAnswer(AnswerReceiver):
         self._has_model = False
         self._model: ModelName | None = None
         """Replaces the model name by the requested one; None until the engine has sent another name."""
+        self.reader: StreamReader | None = None
+        """Reads the events of a stream; None until the body is known to be a stream."""
 
     @property
     def seen(self) -> int:

@@ -35,6 +35,17 @@ _KEPT: Final = ("id", "object", "created", "model", "system_fingerprint", "servi
 """Fields that all chunks of one completion have in common."""
 
 
+_endings: Final[list[bytes]] = [b""]
+"""The bytes after the text of an event, as last seen; nearly all streams have the same."""
+
+
+def _shared(ending: bytes) -> bytes:
+    """`ending`, as the one object that streams with the same ending share. So it stays in the caches."""
+    if ending != _endings[0]:
+        _endings[0] = ending
+    return _endings[0]
+
+
 class CompletionReader(StreamReader):
     """Reads streams of completions: anonymous `data:` events, a `finish_reason`, then usage, then `[DONE]`."""
 
@@ -84,7 +95,7 @@ class CompletionReader(StreamReader):
         end = event.find(b'"', text)
         if text < len(_TEXT) or event.find(b"\\", text, end) >= 0:
             return
-        self._before, self._after = event[:text], event[end:] + b"\r\n"
+        self._before, self._after = event[:text], _shared(event[end:] + b"\r\n")
 
     def _read(self, event: bytes, payload: bytes) -> EventKind:
         try:
