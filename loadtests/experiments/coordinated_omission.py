@@ -21,7 +21,7 @@ RATE = 1000.0
 CLIENTS = 8
 SERVICE_S, STALL_S, EVERY_S = 0.005, 1.0, 10.0
 SECONDS, FULL_SECONDS = 20.0, 60.0
-RUNS = 3
+RUNS, FULL_RUNS = 2, 3
 QUANTILES = ("p50", "p90", "p99", "max")
 
 
@@ -35,7 +35,7 @@ class _Pair:
 
 def coordinated_omission(lab: Lab) -> Findings:
     """Run both loops in turn, against one server."""
-    seconds, runs = FULL_SECONDS if lab.effort.full else SECONDS, 1 if lab.effort.quick else RUNS
+    seconds, runs = (FULL_SECONDS, FULL_RUNS) if lab.effort.full else (SECONDS, 1 if lab.effort.quick else RUNS)
     cores = split_cores()
     options = ["--service", f"{SERVICE_S}", "--stall", f"{STALL_S}", "--every", f"{EVERY_S}"]
     pairs = []

@@ -25,12 +25,12 @@ from loadtests.processes import Neighbours, on_cores, split_cores
 REQUESTS_PER_S = 3000.0
 CHUNKS_PER_S = 20000.0
 TOKENS = 128
-ROOM = 1.3
+ROOM = 1.5
 """Factor on the wanted chunks, since not all streams are open in the first and the last seconds."""
 STREAMS = 3000
 SLOW_INTERVAL_S, SLOW_TOKENS = 0.5, 40
 """Rate of streams that last 20 s, so that enough of them are under way at once."""
-SECONDS, QUICK_SECONDS, FULL_SECONDS = 8.0, 4.0, 15.0
+SECONDS, QUICK_SECONDS, FULL_SECONDS = 5.0, 4.0, 15.0
 LONGER = 4
 RUNS, FULL_RUNS = 2, 3
 

@@ -25,7 +25,7 @@ from loadtests.experiments.tester import Failed, server, tested
 from loadtests.peers import install
 from loadtests.peers.install import Skipped
 
-RUNS, QUICK_RUNS, FULL_RUNS = 3, 1, 5
+RUNS, QUICK_RUNS, FULL_RUNS = 2, 1, 5
 SECONDS, QUICK_SECONDS, FULL_SECONDS = 10.0, 8.0, 20.0
 CONNECTIONS = 32
 RATE = 20.0

@@ -31,12 +31,13 @@ REQUESTS, QUICK_REQUESTS = 1_000_000, 50_000
 RATE = 500.0
 REPLICAS = 16
 SHED = 0.1
-RUNS, QUICK_RUNS = 5, 1
+RUNS, QUICK_RUNS, FULL_RUNS = 3, 1, 5
 
 
 def report_speed(lab: Lab) -> Findings:
     """Several runs on the same rows, in turn with and without pictures."""
-    rows, runs = (QUICK_REQUESTS, QUICK_RUNS) if lab.effort.quick else (REQUESTS, RUNS)
+    rows, runs = REQUESTS, FULL_RUNS if lab.effort.full else RUNS
+    rows, runs = (QUICK_REQUESTS, QUICK_RUNS) if lab.effort.quick else (rows, runs)
     neighbours = Neighbours()
     plain: list[float] = []
     pictures: list[float] = []

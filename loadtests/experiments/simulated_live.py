@@ -19,11 +19,12 @@ ones. It was not fitted to the others.
 A simulated figure is the mean of the seeds, with the interval that holds nine in ten of them. The interval comes from
 the draws of the gateway, of HTTP, and of clients that try again, on the same requests. A live run is one such draw. If
 the seeds lie far apart (a storm, a tier that gets left-over capacity), a single live run says little. It may be as far
-from their mean even if the simulator is perfect. So a test is played live until the means of p50 and p95 of all tiers
-have a standard error of two fifths of their allowed error. It is played twice at most, with `--full` twenty times. The
-number of runs follows from the seeds, before anything is played. Tests with too few runs are named. The means are
-compared. The p99 of all live runs together is compared with sets of as many seeds. The interval of `p50_most_off` and
-`p95_most_off` is that of the test that is most off, if its live runs vary as its seeds do.
+from their mean even if the simulator is perfect. So with `--full` a test is played live until the means of p50 and p95
+of all tiers have a standard error of two fifths of their allowed error. It is played twenty times at most. The number
+of runs follows from the seeds, before anything is played. Without `--full` it is played once, and tests that need more
+runs are named. The means are compared. The p99 of all live runs together is compared with sets of as many seeds. The
+interval of `p50_most_off` and `p95_most_off` is that of the test that is most off, if its live runs vary as its seeds
+do.
 
 Five tests are played at the same time: gateway, replicas and clients of one use a fifth of a core.
 
@@ -88,7 +89,7 @@ finished requests have to be known, too. In half a minute of the overload at 2.5
 waits longest finish."""
 SEEDS = 4
 """Factor on the experiment's seeds, so that the mean of the seeds is known better than the live figures."""
-MAX_RUNS, FULL_MAX_RUNS = 2, 20
+MAX_RUNS, FULL_MAX_RUNS = 1, 20
 AT_ONCE = 5
 """Tests that are played at the same time."""
 MAX_AGAIN = 3
@@ -194,7 +195,7 @@ def simulated_live(lab: Lab) -> Findings:
     tiers = [pair for test in tests for pair in test.by_tier]
     often = [len(test.live.kept) for test in tests]
     findings.how = (
-        f"Each test is played live {min(often)} to {max(often)} times, as its seeds ask for; "
+        f"Each test is played live {_times(often)}; "
         f"{len(seeds)} simulated ones of each, with {mean_s * 1e3:.1f} ms of HTTP in the mean, "
         f"more than {most_s * 1e3:.1f} ms for one request in twenty."
     )
@@ -229,6 +230,12 @@ def simulated_live(lab: Lab) -> Findings:
     ]
     findings.charts.append(_chart([*pairs, *tiers]))
     return findings
+
+
+def _times(often: Sequence[int]) -> str:
+    if max(often) == 1:
+        return "once"
+    return f"{min(often)} to {max(often)} times, as its seeds ask for"
 
 
 def _scenario(name: str) -> ScenarioFile:

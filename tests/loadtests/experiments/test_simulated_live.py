@@ -36,7 +36,7 @@ def compared(needed: int, *live: tuple[bool, float, float] | Broken) -> simulate
         return {"trusted": trusted, "totals": {"goodput": goodput}}, {"a": [ttft_s]}
 
     told = Simulated(cast("Result", SimpleNamespace(good=3, counted=4, tiers={})), {"a": [1.0]})
-    kept = simulated_live.live_runs(min(needed, simulated_live.MAX_RUNS), once)
+    kept = simulated_live.live_runs(min(needed, simulated_live.FULL_MAX_RUNS), once)
     assert not runs, "it was played less often than it could be"
     return simulated_live.Test("it", 0.0, needed, kept, [told, told])
 
@@ -60,25 +60,20 @@ def test_after_three_late_runs_the_kept_ones_are_used() -> None:
 
 
 def test_a_test_with_fewer_live_runs_than_it_needs_is_named() -> None:
-    found = compared(1000, *[(True, 0.5, 2.0)] * simulated_live.MAX_RUNS)
+    found = compared(1000, *[(True, 0.5, 2.0)] * simulated_live.FULL_MAX_RUNS)
     assert "it: 1000 live runs" in next(found.notes)
 
 
 @pytest.mark.parametrize(
-    ("effort", "wanted", "spread", "runs"),
-    [
-        (Effort(), 4, 0.2, simulated_live.MAX_RUNS),
-        (FULL, 4, 0.2, 12),
-        (FULL, 4, 10.0, simulated_live.FULL_MAX_RUNS),
-        (QUICK, 4, 10.0, 1),
-    ],
+    ("effort", "spread", "runs"),
+    [(QUICK, 10.0, "once"), (Effort(), 10.0, "once"), (FULL, 0.2, "12 to 12 times"), (FULL, 10.0, "20 to 20 times")],
 )
-def test_a_test_is_played_twice_at_most_and_twenty_times_in_the_full_form(
-    monkeypatch: pytest.MonkeyPatch, effort: Effort, wanted: int, spread: float, runs: int
+def test_a_test_is_played_once_and_in_the_full_form_as_often_as_its_seeds_ask_for_up_to_twenty_times(
+    monkeypatch: pytest.MonkeyPatch, effort: Effort, spread: float, runs: str
 ) -> None:
     monkeypatch.setattr(simulated_live, "varies", lambda _: spread)
     found = played(monkeypatch, lambda _: True, replace(effort, seeds=2))
-    assert found.how.startswith(f"Each test is played live {runs} to {runs} times")
+    assert found.how.startswith(f"Each test is played live {runs}")
 
 
 def test_the_error_has_an_interval_from_the_spread_of_the_seeds_and_the_number_of_live_runs() -> None:
@@ -153,7 +148,7 @@ def test_a_test_that_cannot_be_played_takes_no_other_with_it(monkeypatch: pytest
     assert found.figures["tests_played"].value == 0.75  # of the four of the overload
     assert "overload 0.9x could not be played: the generator was late in each of 4 runs" in found.notes
     assert found.figures["generator_in_time"].value == pytest.approx(3 / 7), "its runs count, too"
-    assert found.how.startswith("Each test is played live 1 to 1 times")
+    assert found.how.startswith("Each test is played live once; ")
     assert found.how.endswith("with 2.3 ms of HTTP in the mean, more than 4.0 ms for one request in twenty.")
     assert found.figures["p95_most_off"].value == 0.0
     judgement = judged("simulated-live", found)
