@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.admission.percentiles import IN_VAIN, TtftGuard, ttft_guards, vain_guard
+from gateway.core.admission.percentiles import IN_VAIN, LowerGuard, TtftGuard, ttft_guards, vain_guard
 from gateway.core.policy import Objective, Slo
 from gateway.core.request import Outcome, Record
 from gateway.policy import load
@@ -24,9 +24,11 @@ MEDIAN = Objective(0.5, 0.5)
 TOP = Objective(0.99, 2.0)
 
 
-def guarding(objective: Objective) -> TtftGuard:
-    """The guard of an objective beside `TOP`."""
-    return ttft_guards((), (objective, TOP))[0]
+def guarding(objective: Objective) -> LowerGuard:
+    """The guard of an objective below `TOP`."""
+    guard = ttft_guards((), (objective, TOP))[0]
+    assert isinstance(guard, LowerGuard)
+    return guard
 
 
 def answered(guard: TtftGuard, ttfts_s: list[float], late: float = 0.5, now: float = 0.0) -> None:
@@ -42,6 +44,13 @@ def test_a_request_that_is_late_for_sure_is_admitted_while_enough_are_in_time() 
     assert guard.admits(1.0, 0.0)
     answered(guard, [0.9] * 10)
     assert not guard.admits(1.0, 0.0)
+
+
+def test_highest_percentile_admits_no_likely_miss_however_many_were_in_time() -> None:
+    guard = ttft_guards((), (TOP,))[0]
+    answered(guard, [0.1] * 1000, late=0.0)
+    assert not guard.admits(0.1, 0.0)
+    assert guard.admits(0.01, 0.0)
 
 
 def test_admitted_requests_count_by_their_probability_until_answered() -> None:
@@ -71,7 +80,7 @@ def test_a_guard_of_percentiles_forgets_answers_within_a_minute() -> None:
 
 
 def test_a_forecast_that_fears_too_much_is_believed_less() -> None:
-    guard = guarding(TOP)
+    guard = ttft_guards((), (TOP,))[0]
     answered(guard, [1.0] * 200, late=0.3)
     assert guard.admits(0.3, 0.0)
 
@@ -88,7 +97,7 @@ def test_waits_in_vain_stay_within_their_share() -> None:
 
 @pytest.mark.parametrize("quantile", [0.5, 0.9, 0.99])
 def test_a_guard_that_nothing_is_known_of_admits(quantile: float) -> None:
-    assert guarding(Objective(quantile, 1.0)).admits(0.0, 0.0)
+    assert ttft_guards((), (Objective(quantile, 1.0), TOP))[0].admits(0.0, 0.0)
 
 
 def test_an_objective_beyond_idle_replicas_keeps_nobody_out() -> None:

@@ -1,19 +1,23 @@
 """Limits on the share of a tier's requests that are late, one for each TTFT percentile, or that wait in vain.
 
-An objective `p50: 500ms` promises that at least half of the tier's answers have their first token within 500 ms. A
-guard keeps this inequality, over the answers of the last seconds and the admitted requests that have no first token
-yet:
+An objective `p99: 2s` promises that at least 99% of the tier's answers have their first token within 2 s. Its guard
+admits a request if its forecast probability to be late is at most the share that the objective allows. So under
+overload the queue stays as short as the tightest percentile needs.
+
+The guard does not save up: answers in time earn no right to a likelier miss. Waiting requests are late together, since
+they wait for the same replicas. A saved share would be spent at once on a queue that is then late as a whole.
+
+Guards below the highest percentile do count. With `p50: 500ms`, long prompts may always be late, as long as half of the
+answers are in time. So a guard of a lower percentile also admits if this inequality holds with the new request:
 
     late answers + expected late answers <= (1 - quantile) x (answers + admitted)
 
-A new request that is late with probability p adds p to the left side and 1 to the right count. It is admitted if the
-inequality still holds. It is also admitted if p <= 1 - quantile, because such requests bring a broken percentile back
-and refusing them would not. So under overload the queue stays as short as the tightest percentile needs.
+It is over the answers of the last seconds and the admitted requests that have no first token yet.
 
 A request that is refused after a wait has waited in vain; a refusal at once is better. So the guard of the highest
 percentile also counts a refusal after `LONG_WAIT` of its bound as late. It allows at least `VAIN_AND_LATE`. A request
-without a TTFT guard has a guard against waits in vain instead, which allows `IN_VAIN`. That guard covers the requests
-that left the queue and those still in it, and p is the forecast's `in_vain`.
+without a TTFT guard has a guard against waits in vain instead, which allows `IN_VAIN`. There, p is the forecast's
+`in_vain`.
 
 An objective below the highest percentile may be out of reach even for idle replicas, because a new model is slower or
 prompts grew. Refusing requests for its sake would leave the fleet idle. So its guard also averages, over all arrivals,
@@ -31,7 +35,8 @@ from typing import Final
 from gateway.core.policy import Objective
 
 MEMORY_S: Final = 10.0
-"""Time constant (seconds) of forgetting. It is short, so that an objective holds in every window with enough answers.
+"""Time constant (seconds) of forgetting answers. It is short, so that an objective holds in every window with enough
+answers.
 """
 BIAS_MEMORY_S: Final = 60.0
 SAFETY: Final = 0.9
@@ -45,7 +50,7 @@ VAIN_AND_LATE: Final = 0.01
 """
 PRIOR: Final = 1.0
 """Prior count of events, both forecast and seen: the forecast is believed until events show otherwise."""
-DOUBTED: Final = 0.1
+DOUBTED: Final = 0.5
 """The guard of the highest percentile first multiplies forecasts by this, since tails are unknown before there are
 answers.
 """
@@ -55,45 +60,81 @@ MAX_BIAS: Final = 4.0
 class ShareGuard:
     """Holds the share of a tier's requests that suffer an event: a late first token, or a wait in vain."""
 
-    __slots__ = (
-        "_admitted",
-        "_alone",
-        "_at",
-        "_events",
-        "_expected",
-        "_foreseen",
-        "_judged",
-        "_offered",
-        "_offered_at",
-        "_prior",
-        "_seen",
-        "allowed",
-    )
+    __slots__ = ("_at", "_foreseen", "_prior", "_seen", "allowed")
 
     def __init__(self, allowed: float, prior: float) -> None:
         self.allowed = allowed
         """Allowed share (0-1) of requests with an event."""
         self._prior = prior
-        self._judged = self._events = 0.0
         self._foreseen, self._seen = PRIOR, prior
         self._at = 0.0
-        self._admitted = 0
-        self._expected = 0.0
-        self._offered = self._alone = self._offered_at = 0.0
-
-    @property
-    def open(self) -> int:
-        """Number of admitted requests that are not judged yet."""
-        return self._admitted
 
     @property
     def constraint(self) -> str:
         """Name of the guarded share, for texts."""
         return "waits in vain"
 
+    @property
+    def bias(self) -> float:
+        """Events seen, over events forecast."""
+        return min(MAX_BIAS, self._seen / self._foreseen)
+
     def admits(self, p: float, now: float) -> bool:
         """Whether one more request may be admitted. `p` (0-1): forecast probability that it suffers an event."""
-        bias = min(MAX_BIAS, self._seen / self._foreseen)
+        return self.bias * p <= self.allowed
+
+    def admitted(self, p: float) -> None:
+        """Count an admitted request. `p` (0-1): forecast probability of an event."""
+
+    def dropped(self, p: float) -> None:
+        """Take back an admitted request that will never be judged."""
+
+    def judged(self, p: float, event: bool, now: float) -> None:
+        """Count the outcome of an admitted request: whether the event, forecast with probability `p`, happened."""
+        kept = math.exp((self._at - now) / BIAS_MEMORY_S)
+        self._foreseen = PRIOR + kept * (self._foreseen - PRIOR) + p
+        self._seen = self._prior + kept * (self._seen - self._prior) + (1.0 if event else 0.0)
+        self._at = now
+
+
+class TtftGuard(ShareGuard):
+    """Guard of the highest TTFT percentile of a tier: an event is an answer that misses it, or a long wait in vain."""
+
+    __slots__ = ("objective",)
+
+    def __init__(self, objective: Objective, allowed: float, prior: float) -> None:
+        super().__init__(allowed, prior)
+        self.objective = objective
+
+    @property
+    def constraint(self) -> str:
+        """Name of its objective, for texts."""
+        return f"TTFT {self.objective.percentile}"
+
+    def counts_wait(self, waited_s: float) -> bool:
+        """Whether a refusal after this wait counts as late."""
+        return waited_s >= LONG_WAIT * self.objective.threshold_s
+
+
+class LowerGuard(TtftGuard):
+    """Guard of a TTFT percentile below the tier's highest: an event is an answer that misses it."""
+
+    __slots__ = ("_admitted", "_alone", "_events", "_expected", "_judged", "_offered", "_offered_at")
+
+    def __init__(self, objective: Objective) -> None:
+        super().__init__(objective, SAFETY * (1.0 - objective.quantile), PRIOR)
+        self._judged = self._events = 0.0
+        self._admitted = 0
+        self._expected = 0.0
+        self._offered = self._alone = self._offered_at = 0.0
+
+    def counts_wait(self, waited_s: float) -> bool:
+        """False: only the highest percentile counts refusals."""
+        return False
+
+    def admits(self, p: float, now: float) -> bool:
+        """Whether one more request may be admitted. `p` (0-1): forecast probability that it is late."""
+        bias = self.bias
         if bias * p <= self.allowed or self.is_beyond(bias):
             return True
         kept = math.exp((self._at - now) / MEMORY_S)
@@ -114,7 +155,7 @@ class ShareGuard:
         return SAFETY * bias * self._alone > self.allowed * self._offered
 
     def admitted(self, p: float) -> None:
-        """Count an admitted request. `p` (0-1): forecast probability of an event."""
+        """Count an admitted request. `p` (0-1): forecast probability that it is late."""
         self._admitted += 1
         self._expected += p
 
@@ -125,41 +166,12 @@ class ShareGuard:
         self._expected = self._expected - p if self._admitted else 0.0
 
     def judged(self, p: float, event: bool, now: float) -> None:
-        """Count the outcome of an admitted request: whether the event, forecast with probability `p`, happened."""
+        """Count an answer: whether it was late, forecast with probability `p`."""
         self.dropped(p)
-        one = 1.0 if event else 0.0
         kept = math.exp((self._at - now) / MEMORY_S)
         self._judged = kept * self._judged + 1.0
-        self._events = kept * self._events + one
-        kept = math.exp((self._at - now) / BIAS_MEMORY_S)
-        self._foreseen = PRIOR + kept * (self._foreseen - PRIOR) + p
-        self._seen = self._prior + kept * (self._seen - self._prior) + one
-        self._at = now
-
-
-class TtftGuard(ShareGuard):
-    """Guard of a TTFT objective: an event is an answer that misses it."""
-
-    __slots__ = ("highest", "objective")
-
-    def __init__(self, objective: Objective, highest: bool) -> None:
-        allowed = SAFETY * (1.0 - objective.quantile)
-        if highest:
-            super().__init__(max(allowed, VAIN_AND_LATE), DOUBTED * PRIOR)
-        else:
-            super().__init__(allowed, PRIOR)
-        self.objective = objective
-        self.highest = highest
-        """Whether its objective is the highest TTFT percentile of the tier."""
-
-    @property
-    def constraint(self) -> str:
-        """Name of its objective, for texts."""
-        return f"TTFT {self.objective.percentile}"
-
-    def counts_wait(self, waited_s: float) -> bool:
-        """Whether a refusal after this wait counts as late."""
-        return self.highest and waited_s >= LONG_WAIT * self.objective.threshold_s
+        self._events = kept * self._events + (1.0 if event else 0.0)
+        super().judged(p, event, now)
 
 
 def vain_guard() -> ShareGuard:
@@ -169,8 +181,12 @@ def vain_guard() -> ShareGuard:
 
 def ttft_guards(before: tuple[TtftGuard, ...], objectives: tuple[Objective, ...]) -> tuple[TtftGuard, ...]:
     """One guard for each TTFT objective of a tier. Guards of unchanged objectives keep their counts."""
-    kept = {(guard.objective, guard.highest): guard for guard in before}
+    kept = {(guard.objective, isinstance(guard, LowerGuard)): guard for guard in before}
     last = max(objectives, key=lambda objective: objective.quantile)
-    return tuple(
-        kept.get((objective, objective is last)) or TtftGuard(objective, objective is last) for objective in objectives
-    )
+    return tuple(kept.get((one, one is not last)) or _guard(one, one is last) for one in objectives)
+
+
+def _guard(objective: Objective, highest: bool) -> TtftGuard:
+    if not highest:
+        return LowerGuard(objective)
+    return TtftGuard(objective, max(SAFETY * (1.0 - objective.quantile), VAIN_AND_LATE), DOUBTED * PRIOR)

@@ -13,7 +13,7 @@ from gateway.core.admission.breach_probability import head_waited_s
 from gateway.core.admission.error_budget import ErrorBudget
 from gateway.core.admission.fairness import LengthFairness
 from gateway.core.admission.forecaster import Forecaster
-from gateway.core.admission.percentiles import ShareGuard, TtftGuard, ttft_guards, vain_guard
+from gateway.core.admission.percentiles import LowerGuard, ShareGuard, TtftGuard, ttft_guards, vain_guard
 from gateway.core.admission.step_margin import LONG_START, StepMargin
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.step_budget import StepPrices
@@ -123,7 +123,7 @@ class Promises:
             return
         alone_s = self._forecaster.alone_s(live, pool)
         for guard in guards:
-            if not guard.highest:
+            if isinstance(guard, LowerGuard):
                 guard.offered(self._forecaster.is_late_alone(pool, alone_s, guard.objective.threshold_s), now)
 
     def broken(self, live: RequestState, pool: Pool, forecast: Forecast) -> ShareGuard | None:
@@ -203,9 +203,8 @@ class Promises:
 
     @property
     def open(self) -> int:
-        """Number of open judgements, summed over the guards in force. A request counts once for each guard."""
-        guards = [guard for guards in self._guards.values() for guard in guards]
-        return sum(guard.open for guard in [*guards, *self._vain.values()])
+        """Number of open judgements. A request counts once for each guard."""
+        return sum(map(len, self._promised.values())) + len(self._unsent)
 
     def admitted(self, live: RequestState, pool: Pool, forecast: Forecast) -> None:
         """Count a request that was sent or queued on this forecast."""
@@ -216,7 +215,6 @@ class Promises:
         self._drop(live.request.id)  # it was admitted before if it moved here from the queue of a pool without replicas
         vain = self._vain.get(live.request.tier.name)
         if vain is not None:
-            vain.admitted(forecast.in_vain)
             self._unsent[live.request.id] = vain, forecast
         guards = self._guards.get(live.request.tier.name)
         if guards is not None and live.request.stream:
@@ -231,9 +229,7 @@ class Promises:
         """Remove a request, without a judgement, from the guards that count it."""
         for guard, late in self._promised.pop(request, ()):
             guard.dropped(late)
-        unsent = self._unsent.pop(request, None)
-        if unsent is not None:
-            unsent[0].dropped(unsent[1].in_vain)
+        self._unsent.pop(request, None)
 
     def sent(self, live: RequestState, now: float) -> None:
         """Record the first dispatch of a request: it has not waited in vain."""
