@@ -47,10 +47,10 @@ def late(story: Story, name: str = "a", **how: Any) -> Story:
 
 
 def expected(story: Story, ttft_s: float) -> Story:
-    """Set the TTFT forecast of the last attempt to `ttft_s`."""
+    """Set the TTFT of the last attempt that is expected at a typical replica to `ttft_s`."""
     facts = story.controller.state.attempts[max(story.controller.state.attempts)].facts
     assert facts is not None
-    facts.ttft_s = ttft_s
+    facts.expected_s = ttft_s
     return story
 
 
@@ -125,6 +125,15 @@ class TestLate:
         story = expected(warmed(play(rules())).arrives("a").expect(dispatch("r1")), 4.0)
         story.sent("a").after(5.9).expect()
         story.after(0.2).expect(dispatch("r2"))
+
+    def test_learned_speed_of_a_slow_replica_does_not_put_off_the_duplicate(self) -> None:
+        """Otherwise the requests of a replica eight times as slow would be sent again when it has nearly answered."""
+        story = expected(warmed(play(rules())).arrives("a").expect(dispatch("r1")), 0.5)
+        facts = story.controller.state.attempts[max(story.controller.state.attempts)].facts
+        assert facts is not None
+        facts.ttft_s = 8.0 * facts.expected_s
+        story.sent("a").after(0.97).expect()
+        story.after(0.05).expect(dispatch("r2"))
 
     def test_abandoned_attempt_does_not_lower_the_ttft_quantile(self) -> None:
         """A client that leaves after .1 s shows that the first token takes longer than .1 s."""

@@ -33,8 +33,9 @@ from gateway.core.snapshot import HedgePoolView, HedgeTierView
 from gateway.core.timers import Timers
 
 FLOOR_FACTOR: Final = 1.5
-"""No duplicate is sent before this multiple of the predicted TTFT. A long prompt is not late only because it is
-long.
+"""No duplicate is sent before this multiple of the expected TTFT. A long prompt is not late only because it is long.
+
+The expected TTFT is that of the pool's typical replica. The learned speed of a slow one would put off its duplicates.
 """
 BURST: Final = 20.0
 """Largest number of duplicates that a tier can save up."""
@@ -197,7 +198,7 @@ class Hedges(Learner):
         pool = self.of_pool(attempt.replica.pool)
         late_s = pool.first_tokens.quantile(bucket_of(attempt.slot.unread_tokens), hedge.quantile, now)
         if late_s is not None:
-            expected_s = 0.0 if attempt.facts is None else attempt.facts.ttft_s
+            expected_s = 0.0 if attempt.facts is None else attempt.facts.expected_s
             self.timers.set(live.request.id, now + max(late_s, FLOOR_FACTOR * expected_s))
 
     def first_token(self, attempt: Attempt, now: float) -> None:
