@@ -63,6 +63,32 @@ def test_attempt_cancelled_early_does_not_move_the_severity() -> None:
     assert (score.mean, score.seen) == (0.5, 1.0)
 
 
+def test_late_attempt_cancelled_below_the_mean_counts_as_a_sample() -> None:
+    score = Severity()
+    score.add(2.0)
+    score.add_overdue(0.9)
+    assert (score.mean, score.seen, score.window) == (2.0, 2.0, 2.0)
+
+
+@pytest.mark.parametrize(("times", "most"), [(12.0, 9), (3.0, 15)])
+def test_much_slower_replica_is_ejected_after_fewer_answers(times: float, most: int) -> None:
+    """Five answers to know it at all, then two windows; of those, the larger the excess, the fewer answers they need.
+
+    Routing counts the learned speed, so a much slower replica gets few requests.
+    """
+    story = play(fleet(5))
+    answers = 0
+    for number in range(150):
+        story.at(number * 0.3).whatever().arrives(f"q{number}")
+        (replica,) = (c.replica for c in story.commands if isinstance(c, Dispatch))
+        answers += replica == "r2"
+        story.sent(f"q{number}").after(0.02 * times if replica == "r2" else 0.02).served(f"q{number}", output_tokens=1)
+        if story.replica("r2").health.out:
+            break
+    assert story.replica("r2").health.out == "slow-ttft"
+    assert answers <= most
+
+
 def test_one_slow_answer_ejects_no_replica() -> None:
     score = Severity()
     for _ in range(20):

@@ -18,10 +18,12 @@ hide the slow replica.
 
 "time" is the duration of the ejection.
 
-A window ends when it has lasted two seconds and has five samples, overdue ones included. In a pool of two, no replica
-is judged for slowness, since either may be the outlier. Only a share of the pool may be ejected for slowness or odd
-answers (odd_answers.py). Silent replicas and open breakers do not count towards this share. If too few replicas of a
-pool are healthy (`panic_share`), its slow replicas serve as well (pool.py).
+A window ends when it has lasted two seconds and has five samples, overdue ones included. If the excess is n times
+ln 2, an n-th of the samples is enough, but at least two. A much slower replica gets few requests, since routing counts
+its learned speed. In a pool of two, no replica is judged for slowness, since either may be the outlier. Only a share of
+the pool may be ejected for slowness or odd answers (odd_answers.py). Silent replicas and open breakers do not count
+towards this share. If too few replicas of a pool are healthy (`panic_share`), its slow replicas serve as well
+(pool.py).
 """
 
 from __future__ import annotations
@@ -125,7 +127,7 @@ class OutlierDetector:
             if outlier_score.out is kind:
                 if self._has_mended(one, middle if peers else None, bound, ejection, now):
                     back.append(one.replica)
-            elif one.is_peer and len(peers) >= MIN_PEERS and one.score.ends(one.samples, now):
+            elif one.is_peer and len(peers) >= MIN_PEERS and one.score.ends(one.samples, bound, now):
                 is_slow = one.score.excess > bound and one.score.z > MAX_Z
                 one.score.strikes = one.score.strikes + 1 if is_slow else 0
                 if one.score.strikes >= STRIKES:

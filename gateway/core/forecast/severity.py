@@ -11,6 +11,9 @@ CLIP: Final = 2.0
 WINDOW_S: Final = 1.9
 """Seconds of a window: about two looks of the outlier detection."""
 MIN_SAMPLES: Final = 5.0
+"""Samples that end a window, unless the excess is large."""
+FEWEST_SAMPLES: Final = 2.0
+"""Fewest samples that end a window, however large the excess is."""
 MAX_Z: Final = 3.0
 """A replica stands out if its excess is above this many spreads of its pool."""
 TYPICAL: Final = 0.35
@@ -54,22 +57,29 @@ class Severity:
         self.mean += weight * rate * (clipped - self.mean)
 
     def add_overdue(self, error: float) -> None:
-        """Add an attempt that was cancelled when overdue. Its log-ratio is a lower bound, so it counts only if it is
-        above the mean.
+        """Add an attempt that was cancelled when overdue. Its log-ratio is a lower bound, so it never lowers the mean.
+
+        Below the mean it still counts as a sample, unless it was hardly late. Otherwise a slow replica whose requests
+        are all rescued by duplicates would end no window.
         """
-        if error > max(self.mean, self.least):
-            self.add(error)
+        if error > self.least and (error > self.mean or error > TYPICAL):
+            self.add(max(error, self.mean))
 
     @property
     def stands_out(self) -> bool:
         """Whether the replica is clearly slower than the others of its pool, as of the last look."""
         return self.excess > TYPICAL and self.z > MAX_Z
 
-    def ends(self, samples: float, now: float) -> bool:
-        """Whether the present window ends now; if so, the next one begins. `samples`: its samples, with overdue
-        ones.
+    def ends(self, samples: float, bound: float, now: float) -> bool:
+        """Whether the present window ends now; if so, the next one begins.
+
+        `samples`: its samples, with overdue ones. `bound` (> 0): largest tolerated excess. An excess of n bounds needs
+        an n-th of the samples: a much slower replica gets few requests, and each of its answers shows more.
         """
-        if samples < MIN_SAMPLES or now - self.began_at < WINDOW_S:
+        needed = MIN_SAMPLES
+        if self.excess > bound:
+            needed = max(FEWEST_SAMPLES, MIN_SAMPLES * bound / self.excess)
+        if samples < needed or now - self.began_at < WINDOW_S:
             return False
         self.window, self.began_at = 0.0, now
         return True
