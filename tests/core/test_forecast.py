@@ -134,6 +134,37 @@ def test_cold_forecast_is_pessimistic() -> None:
     assert World().trust is Trust.COLD
 
 
+def test_caution_lengthens_latencies_and_leaves_probabilities() -> None:
+    world = World()
+    plain, cautious = world.forecast(world.live()), world.forecast(world.live())
+    cautious.lengthen(2.0, 0.25)
+    assert cautious.ttft_s == pytest.approx(plain.ttft_s + 0.25)
+    assert cautious.tpot_s == 2 * plain.tpot_s
+    assert cautious.e2e_s - cautious.ttft_s == pytest.approx(2 * (plain.e2e_s - plain.ttft_s))
+    assert (cautious.breach, cautious.raw) == (plain.breach, plain.raw)
+
+
+def test_a_step_budget_that_keeps_the_tpot_bound_limits_its_p_late() -> None:
+    world = World(slo(tpot_s=1.1 * STEP_S)).warm()
+    budget = world.pool.replicas["r0"].budget
+    budget.add(0, 20_000, 0.0, world.now)  # prompts that lengthen the forecast TPOT
+    assert (without := world.forecast(world.live()).raw) > 0.5
+    budget.limit_s = 1.05 * STEP_S
+    assert world.forecast(world.live()).raw <= 0.05
+    budget.limit_s = 0.5 * STEP_S
+    assert world.forecast(world.live()).raw == without, "the replica is over its budget"
+
+
+def test_a_step_budget_keeps_no_tighter_bound_of_a_single_request() -> None:
+    world = World(slo(tpot_s=1.5 * STEP_S)).warm()
+    budget = world.pool.replicas["r0"].budget
+    budget.add(0, 20_000, 0.0, world.now)
+    budget.limit_s = 1.2 * STEP_S
+    live = world.live()
+    live.slo = live.slo.tightened(None, 1.1 * STEP_S)
+    assert world.forecast(live).raw > 0.5
+
+
 @pytest.mark.parametrize("prompt", [200, 1000, 3000])
 def test_latencies_of_an_idle_engine_are_found(prompt: int) -> None:
     world = World().warm()

@@ -15,7 +15,13 @@ from collections.abc import Iterable
 from operator import attrgetter
 from typing import Final
 
-from gateway.core.admission.breach_probability import HigherTierShare, raw_breach, raw_in_vain, wait_in_gateway_s
+from gateway.core.admission.breach_probability import (
+    HigherTierShare,
+    is_step_kept,
+    raw_breach,
+    raw_in_vain,
+    wait_in_gateway_s,
+)
 from gateway.core.admission.deadlines import AwaitedLabels
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.step_budget import StepPrices
@@ -107,7 +113,7 @@ class Forecaster(Learner):
             scale = engine.factor
             engine_s = costs.ttft_s(engine.backlog(now), replica.unread_of(live.prompt_tokens, request), step_s)
             slot_s = engine.slot_s(replica.in_flight + foreign)
-            kind = DIRECT
+            kind, limit_s = DIRECT, replica.budget.limit_s
             prompts_per_s = scale * replica.budget.prompts_per_s(now)
         else:
             slow = learned.higher.get(request.tier.name)
@@ -116,20 +122,21 @@ class Forecaster(Learner):
             scale = 1.0
             slot_s = costs.queued_slot_s
             engine_s = costs.ttft_s(costs.queued_backlog, pool.least_unread(live.prompt_tokens, request), step_s)
-            kind = queued_kind(ahead.requests)
+            kind, limit_s = queued_kind(ahead.requests), costs.queued_limit_s
             prompts_per_s = costs.prompts_per_s(now) / max(1, len(pool.replicas))
-        if labels.gate.offset > 1e-3:
-            scale *= math.exp(labels.gate.offset)
-        elapsed_s = now - request.body_at
         more_s = wait_s + slot_s + scale * engine_s
-        made = Forecast(pool.spec.name, now, wait_s, elapsed_s + more_s, scale * costs.tpot_s(step_s, prompts_per_s))
+        ttft_s, tpot_s = now - request.body_at + more_s, scale * costs.tpot_s(step_s, prompts_per_s)
+        made = Forecast(pool.spec.name, now, wait_s, ttft_s, tpot_s)
         made.kind = kind
-        made.load = more_s + made.tpot_s
+        made.keeps_step = is_step_kept(live, scale * step_s, limit_s)
+        made.load = more_s + tpot_s
         self._complete(live, labels, made, more_s, ahead)
         if replica is None:
             raw = raw_in_vain(live, labels, pool, made, more_s)
             made.vain_features = labels.features(raw, True, ahead.requests, ahead.higher_share)
             made.in_vain = labels.in_vain.of(made.vain_features, request.tier.name)
+        if labels.gate.offset > 1e-3:
+            made.lengthen(math.exp(labels.gate.offset), scale * engine_s)
         return made
 
     def _complete(self, live: RequestState, labels: Calibrator, made: Forecast, more_s: float, ahead: Ahead) -> None:
@@ -239,7 +246,7 @@ class Forecaster(Learner):
         attempt.slot.expect(live.request.choices, each * live.request.choices)
         costs.sent(attempt.slot.unread_tokens, now)
         if now > live.request.body_at:
-            costs.met(facts.backlog, facts.decodes, facts.context, facts.slot_s)
+            costs.met(facts.backlog, facts.decodes, facts.context, facts.slot_s, replica.budget.limit_s)
 
     def first_token(self, attempt: Attempt, now: float) -> None:
         """Learn from the first token of a streamed answer."""

@@ -46,6 +46,7 @@ class Forecast:
         "features",
         "in_vain",
         "judged",
+        "keeps_step",
         "kind",
         "late",
         "load",
@@ -79,6 +80,8 @@ class Forecast:
         """P(refused after waiting | queued), 0-1, calibrated; 0 if the request does not wait."""
         self.vain_features = NO_FEATURES
         """Features from which the probability is calibrated."""
+        self.keeps_step = False
+        """Whether the step budget of the replica keeps the request's TPOT bound."""
         self.kind = DIRECT
         """Kind of the TTFT, by which its spread is looked up (calibrator.py)."""
         self.tpot_kind = 0
@@ -89,6 +92,16 @@ class Forecast:
         """Number of requests that the forecast's label represents. With 0, calibration does not learn from it."""
         self.judged = False
         """Whether the forecast has its label, or will never get one."""
+
+    def lengthen(self, factor: float, engine_s: float) -> None:
+        """Multiply the engine's part of all latencies, out of caution. Probabilities stay as they are. `engine_s`:
+        predicted seconds in the engine to the first token.
+        """
+        more_s, decode_s = (factor - 1.0) * engine_s, self.e2e_s - self.ttft_s
+        self.ttft_s += more_s
+        self.load += more_s + (factor - 1.0) * self.tpot_s
+        self.tpot_s *= factor
+        self.e2e_s = self.ttft_s + factor * decode_s
 
     def engine_s(self, body_at: float) -> float:
         """Predicted seconds from getting a slot to the first token. `body_at`: time of body complete."""

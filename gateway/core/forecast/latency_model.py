@@ -54,6 +54,7 @@ class LatencyModel:
         "queued_backlog",
         "queued_context",
         "queued_decodes",
+        "queued_limit_s",
         "queued_slot_s",
         "residual",
         "stay_s",
@@ -81,6 +82,7 @@ class LatencyModel:
         """Share (0-1) of recent answers that had several steps in one event."""
         self.pace = Pace(SAMPLES_PER_S)
         self.queued_backlog = self.queued_decodes = self.queued_context = self.queued_slot_s = 0.0
+        self.queued_limit_s = math.inf
         """Mean load that queued requests met at their replica when they were sent."""
         self._rate = self._rate_at = 0.0
 
@@ -141,10 +143,11 @@ class LatencyModel:
         self._rate = self._rate * math.exp((self._rate_at - now) / RATE_TAU_S) + prompt_tokens
         self._rate_at = now
 
-    def met(self, backlog: float, decodes: int, context: int, slot_s: float) -> None:
+    def met(self, backlog: float, decodes: int, context: int, slot_s: float, limit_s: float) -> None:
         """Learn the load that a queued request met when it was sent: unread prompt tokens, sequences, their context
-        tokens, and the wait for a seat.
+        tokens, the wait for a seat, and the step limit.
         """
+        self.queued_limit_s = limit_s
         self.queued_backlog += 0.05 * (backlog - self.queued_backlog)
         self.queued_decodes += 0.05 * (decodes - self.queued_decodes)
         self.queued_context += 0.05 * (context - self.queued_context)
