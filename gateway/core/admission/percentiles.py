@@ -1,18 +1,17 @@
 """Limits on the share of a tier's requests that are late, one for each TTFT percentile, or that wait in vain.
 
 An objective `p99: 2s` promises that at least 99% of the tier's answers have their first token within 2 s. Its guard
-admits a request if its forecast probability to be late is at most the share that the objective allows. So under
-overload the queue stays as short as the tightest percentile needs.
-
-The guard does not save up: answers in time earn no right to a likelier miss. Waiting requests are late together, since
-they wait for the same replicas. A saved share would be spent at once on a queue that is then late as a whole.
-
-Guards below the highest percentile do count. With `p50: 500ms`, long prompts may always be late, as long as half of the
-answers are in time. So a guard of a lower percentile also admits if this inequality holds with the new request:
+admits a request whose forecast probability p to be late is at most the allowed share. It also admits if this inequality
+holds with the new request:
 
     late answers + expected late answers <= (1 - quantile) x (answers + admitted)
 
-It is over the answers of the last seconds and the admitted requests that have no first token yet.
+It is over the answers of the last seconds and the admitted requests that have no first token yet. So long prompts may
+be late while enough answers are in time. And a broken percentile still admits requests that mend it.
+
+The inequality does not count for a request that would wait and the highest percentile. Waiting requests are late
+together, since they wait for the same replicas. The share that was saved in good seconds would be spent at once on a
+queue that is then late as a whole. So under overload the queue stays as short as the tightest percentile needs.
 
 A request that is refused after a wait has waited in vain; a refusal at once is better. So the guard of the highest
 percentile also counts a refusal after `LONG_WAIT` of its bound as late. It allows at least `VAIN_AND_LATE`. A request
@@ -79,15 +78,9 @@ class ShareGuard:
         """Events seen, over events forecast."""
         return min(MAX_BIAS, self._seen / self._foreseen)
 
-    def admits(self, p: float, now: float) -> bool:
-        """Whether one more request may be admitted. `p` (0-1): forecast probability that it suffers an event."""
+    def allows(self, p: float) -> bool:
+        """Whether `p` (0-1), the forecast probability of an event, is within the allowed share."""
         return self.bias * p <= self.allowed
-
-    def admitted(self, p: float) -> None:
-        """Count an admitted request. `p` (0-1): forecast probability of an event."""
-
-    def dropped(self, p: float) -> None:
-        """Take back an admitted request that will never be judged."""
 
     def judged(self, p: float, event: bool, now: float) -> None:
         """Count the outcome of an admitted request: whether the event, forecast with probability `p`, happened."""
@@ -98,48 +91,51 @@ class ShareGuard:
 
 
 class TtftGuard(ShareGuard):
-    """Guard of the highest TTFT percentile of a tier: an event is an answer that misses it, or a long wait in vain."""
+    """Guard of a TTFT objective: an event is an answer that misses it."""
 
-    __slots__ = ("objective",)
+    __slots__ = (
+        "_admitted",
+        "_alone",
+        "_events",
+        "_expected",
+        "_judged",
+        "_offered",
+        "_offered_at",
+        "highest",
+        "objective",
+    )
 
-    def __init__(self, objective: Objective, allowed: float, prior: float) -> None:
-        super().__init__(allowed, prior)
+    def __init__(self, objective: Objective, highest: bool) -> None:
+        allowed = SAFETY * (1.0 - objective.quantile)
+        super().__init__(max(allowed, VAIN_AND_LATE) if highest else allowed, DOUBTED if highest else PRIOR)
         self.objective = objective
+        self.highest = highest
+        """Whether its objective is the highest TTFT percentile of the tier."""
+        self._judged = self._events = 0.0
+        self._admitted = 0
+        self._expected = 0.0
+        self._offered = self._alone = self._offered_at = 0.0
 
     @property
     def constraint(self) -> str:
         """Name of its objective, for texts."""
         return f"TTFT {self.objective.percentile}"
 
-    def counts_wait(self, waited_s: float) -> bool:
-        """Whether a refusal after this wait counts as late."""
-        return waited_s >= LONG_WAIT * self.objective.threshold_s
-
-
-class LowerGuard(TtftGuard):
-    """Guard of a TTFT percentile below the tier's highest: an event is an answer that misses it."""
-
-    __slots__ = ("_admitted", "_alone", "_events", "_expected", "_judged", "_offered", "_offered_at")
-
-    def __init__(self, objective: Objective) -> None:
-        super().__init__(objective, SAFETY * (1.0 - objective.quantile), PRIOR)
-        self._judged = self._events = 0.0
-        self._admitted = 0
-        self._expected = 0.0
-        self._offered = self._alone = self._offered_at = 0.0
-
-    def counts_wait(self, waited_s: float) -> bool:
-        """False: only the highest percentile counts refusals."""
-        return False
-
-    def admits(self, p: float, now: float) -> bool:
-        """Whether one more request may be admitted. `p` (0-1): forecast probability that it is late."""
-        bias = self.bias
-        if bias * p <= self.allowed or self.is_beyond(bias):
+    def admits(self, p: float, waits: bool, now: float) -> bool:
+        """Whether one more request may be admitted. `p` (0-1): forecast probability that it is late. `waits`: whether
+        it would wait in the gateway.
+        """
+        if self.allows(p) or self.is_beyond():
             return True
+        if waits and self.highest:
+            return False
         kept = math.exp((self._at - now) / MEMORY_S)
         count = kept * self._judged + self._admitted + 1.0
-        return kept * self._events + bias * (self._expected + p) <= self.allowed * count
+        return kept * self._events + self.bias * (self._expected + p) <= self.allowed * count
+
+    def counts_wait(self, waited_s: float) -> bool:
+        """Whether a refusal after this wait counts as late."""
+        return self.highest and waited_s >= LONG_WAIT * self.objective.threshold_s
 
     def offered(self, alone: float, now: float) -> None:
         """Count an arrival. `alone` (0-1): probability that an idle replica would be late for it."""
@@ -148,11 +144,9 @@ class LowerGuard(TtftGuard):
         self._alone = kept * self._alone + alone
         self._offered_at = now
 
-    def is_beyond(self, bias: float = 1.0) -> bool:
-        """Whether even idle replicas would break the objective under the offered requests. Their forecasts are
-        multiplied by `bias`.
-        """
-        return SAFETY * bias * self._alone > self.allowed * self._offered
+    def is_beyond(self) -> bool:
+        """Whether even idle replicas would break the objective under the offered requests."""
+        return SAFETY * self.bias * self._alone > self.allowed * self._offered
 
     def admitted(self, p: float) -> None:
         """Count an admitted request. `p` (0-1): forecast probability that it is late."""
@@ -166,7 +160,7 @@ class LowerGuard(TtftGuard):
         self._expected = self._expected - p if self._admitted else 0.0
 
     def judged(self, p: float, event: bool, now: float) -> None:
-        """Count an answer: whether it was late, forecast with probability `p`."""
+        """Count an answer, forecast to be late with probability `p`: whether it was late."""
         self.dropped(p)
         kept = math.exp((self._at - now) / MEMORY_S)
         self._judged = kept * self._judged + 1.0
@@ -181,12 +175,6 @@ def vain_guard() -> ShareGuard:
 
 def ttft_guards(before: tuple[TtftGuard, ...], objectives: tuple[Objective, ...]) -> tuple[TtftGuard, ...]:
     """One guard for each TTFT objective of a tier. Guards of unchanged objectives keep their counts."""
-    kept = {(guard.objective, isinstance(guard, LowerGuard)): guard for guard in before}
+    kept = {(guard.objective, guard.highest): guard for guard in before}
     last = max(objectives, key=lambda objective: objective.quantile)
-    return tuple(kept.get((one, one is not last)) or _guard(one, one is last) for one in objectives)
-
-
-def _guard(objective: Objective, highest: bool) -> TtftGuard:
-    if not highest:
-        return LowerGuard(objective)
-    return TtftGuard(objective, max(SAFETY * (1.0 - objective.quantile), VAIN_AND_LATE), DOUBTED * PRIOR)
+    return tuple(kept.get((one, one is last)) or TtftGuard(one, one is last) for one in objectives)

@@ -13,7 +13,7 @@ from gateway.core.admission.breach_probability import head_waited_s
 from gateway.core.admission.error_budget import ErrorBudget
 from gateway.core.admission.fairness import LengthFairness
 from gateway.core.admission.forecaster import Forecaster
-from gateway.core.admission.percentiles import LowerGuard, ShareGuard, TtftGuard, ttft_guards, vain_guard
+from gateway.core.admission.percentiles import ShareGuard, TtftGuard, ttft_guards, vain_guard
 from gateway.core.admission.step_margin import LONG_START, StepMargin
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.step_budget import StepPrices
@@ -123,7 +123,7 @@ class Promises:
             return
         alone_s = self._forecaster.alone_s(live, pool)
         for guard in guards:
-            if isinstance(guard, LowerGuard):
+            if not guard.highest:
                 guard.offered(self._forecaster.is_late_alone(pool, alone_s, guard.objective.threshold_s), now)
 
     def broken(self, live: RequestState, pool: Pool, forecast: Forecast) -> ShareGuard | None:
@@ -134,11 +134,11 @@ class Promises:
             for guard in guards:
                 late = self._late(live, pool, forecast, guard.objective)
                 forecast.late.append(late)
-                if not guard.admits(late, forecast.at):
+                if not guard.admits(late, forecast.wait_s > 0.0, forecast.at):
                     return guard
             return None
         vain = self._vain.get(live.request.tier.name)
-        return None if vain is None or vain.admits(forecast.in_vain, forecast.at) else vain
+        return None if vain is None or vain.allows(forecast.in_vain) else vain
 
     def is_owed(self, live: RequestState, now: float) -> bool:
         """Whether a doubtful request is admitted because too few prompts of its length were."""
