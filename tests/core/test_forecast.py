@@ -16,12 +16,12 @@ from gateway.core.fleet.pool import Pool
 from gateway.core.forecast.ahead import NOTHING_AHEAD, Ahead, Forecast
 from gateway.core.forecast.calibrator import DIRECT, QUEUED, tpot_kind
 from gateway.core.forecast.latency_model import LatencyModel
-from gateway.core.forecast.trust import COLD_LABELS, Trust
-from gateway.core.policy import Objective, Slo
+from gateway.core.forecast.trust import COLD_LABELS, DRIFT_OFFSET, Trust
+from gateway.core.policy import AdmissionSpec, Objective, Slo
 from gateway.core.request import AttemptOutcome, AttemptResult, Endpoint, Sample
 from gateway.core.request_state import Attempt, RequestState
 from gateway.sim.run.profiles import DEFAULT
-from tests.core.made import STEADY, a_request, policy, pool, tier
+from tests.core.made import SHADOW, STEADY, a_request, policy, pool, tier
 from tests.core.playbook import play
 
 STEP_S = DEFAULT.step_base_s
@@ -37,9 +37,11 @@ def slo(ttft_s: float | None = None, tpot_s: float | None = None, e2e_s: float |
 class World:
     """One pool of idle engines that take what `DEFAULT` says, one request at a time, and a forecaster that watches."""
 
-    def __init__(self, objectives: Slo | None = None, replicas: int = 1) -> None:
-        objectives = objectives or slo(ttft_s=1.0)
-        self.policy = policy(pool("main", *(f"r{i}" for i in range(replicas)), slots=64), tier("std", slo=objectives))
+    def __init__(
+        self, objectives: Slo | None = None, replicas: int = 1, admission: AdmissionSpec | None = None
+    ) -> None:
+        std = tier("std", slo=objectives or slo(ttft_s=1.0), admission=admission or AdmissionSpec())
+        self.policy = policy(pool("main", *(f"r{i}" for i in range(replicas)), slots=64), std)
         self.pool = Pool(self.policy.pools["main"])
         self.forecaster = Forecaster()
         self.now = 100.0
@@ -144,6 +146,15 @@ def test_caution_lengthens_latencies_and_leaves_probabilities() -> None:
     assert (cautious.breach, cautious.raw) == (plain.breach, plain.raw)
 
 
+def test_the_caution_of_a_cold_forecast_is_not_in_p_breach() -> None:
+    cold = World()
+    bound_s = cold.forecast(cold.live()).ttft_s / math.exp(DRIFT_OFFSET)
+    world = World(slo(ttft_s=bound_s))
+    forecast = world.forecast(world.live())
+    assert forecast.ttft_s == pytest.approx(1.65 * bound_s, rel=0.01)
+    assert forecast.raw == pytest.approx(0.5), "without caution, the bound is the forecast TTFT"
+
+
 def test_a_step_budget_that_keeps_the_tpot_bound_limits_its_p_late() -> None:
     world = World(slo(tpot_s=1.1 * STEP_S)).warm()
     budget = world.pool.replicas["r0"].budget
@@ -153,6 +164,28 @@ def test_a_step_budget_that_keeps_the_tpot_bound_limits_its_p_late() -> None:
     assert world.forecast(world.live()).raw <= 0.05
     budget.limit_s = 0.5 * STEP_S
     assert world.forecast(world.live()).raw == without, "the replica is over its budget"
+    budget.limit_s = 1.5 * STEP_S
+    assert world.forecast(world.live()).raw == without, "the limit is that of a looser objective"
+
+
+def test_a_step_budget_that_keeps_the_tpot_bound_also_limits_the_p_late_of_queued_requests() -> None:
+    world = World(slo(tpot_s=1.1 * STEP_S)).warm()
+    world.forecaster.costs(world.pool).sent(20_000, world.now)  # prompts that lengthen the forecast TPOT
+    ahead = Ahead(requests=1, own=1)
+    assert world.forecast(world.live(), ahead).raw > 0.5
+    world.pool.replicas["r0"].budget.limit_s = 1.05 * STEP_S
+    queued = world.live()
+    world.now += 0.01
+    world.send(queued)
+    assert world.forecast(world.live(), ahead).raw <= 0.05
+
+
+def test_a_step_budget_keeps_no_bound_of_a_tier_that_may_exceed_it() -> None:
+    world = World(slo(tpot_s=1.1 * STEP_S), admission=SHADOW).warm()
+    budget = world.pool.replicas["r0"].budget
+    budget.add(0, 20_000, 0.0, world.now)
+    budget.limit_s = 1.05 * STEP_S
+    assert world.forecast(world.live()).raw > 0.5
 
 
 def test_a_step_budget_keeps_no_tighter_bound_of_a_single_request() -> None:

@@ -15,6 +15,7 @@ from gateway.core.request_state import RequestState
 # this much later: it may fire late, but never early.
 PROGRESS_EVERY_S: Final = 0.25
 SPARE: Final = 64
+"""Up to this many awaited labels, a tier's line is never swept."""
 
 
 def next_deadline(live: RequestState) -> tuple[float, Reason]:

@@ -94,8 +94,11 @@ class Forecast:
         """Whether the forecast has its label, or will never get one."""
 
     def lengthen(self, factor: float, engine_s: float) -> None:
-        """Multiply the engine's part of all latencies, out of caution. Probabilities stay as they are. `engine_s`:
-        predicted seconds in the engine to the first token.
+        """Multiply the engine's part of all latencies, out of caution. `engine_s`: predicted seconds in the engine to
+        the first token.
+
+        P(breach) and P(in vain) stay as they are. P(late) of a TTFT guard comes from the longer TTFT
+        (`Forecaster.is_late`).
         """
         more_s, decode_s = (factor - 1.0) * engine_s, self.e2e_s - self.ttft_s
         self.ttft_s += more_s

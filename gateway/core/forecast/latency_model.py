@@ -82,8 +82,9 @@ class LatencyModel:
         """Share (0-1) of recent answers that had several steps in one event."""
         self.pace = Pace(SAMPLES_PER_S)
         self.queued_backlog = self.queued_decodes = self.queued_context = self.queued_slot_s = 0.0
-        self.queued_limit_s = math.inf
         """Mean load that queued requests met at their replica when they were sent."""
+        self.queued_limit_s = math.inf
+        """Step limit (seconds) of the replica to which the latest queued request was sent; inf without any."""
         self._rate = self._rate_at = 0.0
 
     def step_s(self, decodes: float, context: float) -> float:
