@@ -1,4 +1,7 @@
-"""The driver between controller and event loop: makes the calls, carries out the commands, and keeps one alarm."""
+"""The driver between controller and event loop: makes the calls, carries out the commands, and keeps two timers.
+
+One is the alarm for the next deadline, the other is for reports of progress.
+"""
 
 from __future__ import annotations
 
@@ -124,7 +127,7 @@ class Driver:
         self._silent_until = -math.inf
         """Time before which no alarm may fire."""
         self._last_id = 0
-        self.report = 1
+        self.next_report = 1
         """Number of the next report of progress."""
         self._grown: dict[int, StreamReader] = {}
         """The answers for the next report, by attempt id."""
@@ -169,7 +172,7 @@ class Driver:
         self._call(self.controller.full, (attempt,), self._request_ids.get(attempt, 0))
 
     def grew(self, attempt: int, reader: StreamReader) -> None:
-        """An attempt has received more tokens. The report with the number `report` tells the controller how many.
+        """An attempt has received more tokens. The report with the number `next_report` tells the controller how many.
 
         It tells of all answers together. Told one by one, between the events of thousands of slow streams, each would
         cost several times as much, because the code of the core would have left the caches.
@@ -410,7 +413,7 @@ class Driver:
     # ---- time
 
     def _arm(self) -> None:
-        """Set the one timer to the earliest deadline. An earlier timer is kept; when it fires, it is set again."""
+        """Set the alarm to the earliest deadline. An earlier alarm is kept; when it fires, it is set again."""
         try:
             at = max(self.controller.wake_at(), self._silent_until)
         except Exception as error:  # noqa: BLE001 - without a timer, no deadline would be acted on any more
@@ -430,7 +433,7 @@ class Driver:
     def _report(self) -> None:
         """Tell the controller of all answers that have grown since the report before."""
         self._reporting = None
-        self.report += 1
+        self.next_report += 1
         while self._grown:
             attempt, reader = self._grown.popitem()
             try:

@@ -106,8 +106,8 @@ class StreamedAnswer(HeldAnswer):
         now = driver.clock()
         self._gaps.add(now - self._last_at)
         self._last_at = now
-        if self._report != driver.report:
-            self._report = driver.report
+        if self._report != driver.next_report:
+            self._report = driver.next_report
             driver.grew(self.id, reader)
         return True
 
@@ -181,7 +181,7 @@ class StreamedAnswer(HeldAnswer):
         self._clean = splitter.clean
         self._show(reader, out, raw if splitter.clean and shown == len(pieces) else None, now, content)
         if self._repetition is not None and self._repetition.found and not (reader.finished or self.over):
-            self.owner.driver.repeats(self.id)
+            self._driver.repeats(self.id)
 
     def _is_for_client(self, event: bytes, kind: int) -> bool:
         """Whether an event is forwarded now.
@@ -228,8 +228,8 @@ class StreamedAnswer(HeldAnswer):
                     # The stream was committed early, since too much was held. Its content begins only now.
                     self._client = self._client_of_content
                     driver.first_token(self.id)
-                if self._report != driver.report:
-                    self._report = driver.report
+                if self._report != driver.next_report:
+                    self._report = driver.next_report
                     driver.grew(self.id, reader)
             return
         self.held += out
@@ -240,7 +240,7 @@ class StreamedAnswer(HeldAnswer):
             self._driver.first_token(self.id)
         elif self._held_bytes > HOLD_STREAM_BYTES:
             self._last_at = now
-            self.owner.driver.full(self.id)
+            self._driver.full(self.id)
 
     # ---- the end
 
