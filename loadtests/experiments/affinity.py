@@ -53,7 +53,6 @@ SEEDS = 3
 WARMUP_S = 90.0
 """Conversations take 80 s on average, so the first 80 s have fewer turns than later ones."""
 LOADED = 18.0
-OVERLOADED = 27.0
 TALK_RATES = (170.0, 255.0)
 TALKS = Effort(seeds=SEEDS, seconds=30.0, warmup_s=45.0)
 SHARED_RATES = (60.0, 120.0)
