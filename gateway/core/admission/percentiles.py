@@ -9,7 +9,7 @@ holds with the new request:
 It is over the answers of the last seconds and the admitted requests that have no first token yet. So long prompts may
 be late while enough answers are in time. And a broken percentile still admits requests that mend it.
 
-The inequality does not count for a request that would wait and the highest percentile. Waiting requests are late
+For the highest percentile, the inequality admits only requests that are sent at once. Waiting requests are late
 together, since they wait for the same replicas. The share that was saved in good seconds would be spent at once on a
 queue that is then late as a whole. So under overload the queue stays as short as the tightest percentile needs.
 
