@@ -144,6 +144,35 @@ PLAYBOOKS: dict[str, tuple[Policy | None, list[Step]]] = {
             FromReplica(chunk(STOP) + chunk(DONE) + LAST),
         ],
     ),
+    "event split over two chunks is passed on whole": (
+        None,
+        [
+            FromClient(stream()),
+            FromReplica(CHUNKED + chunk(HI)),
+            ToClient(HI),
+            FromReplica(chunk(THERE[:-2])),
+            ToClient(),
+            FromReplica(chunk(THERE[-2:])),
+            Exactly(chunk(THERE)),
+            FromReplica(chunk(STOP) + chunk(DONE) + LAST),
+            Exactly(chunk(STOP), chunk(DONE), LAST),
+        ],
+    ),
+    "event whose second chunk looks like a plain event is passed on whole": (
+        None,
+        [
+            FromClient(stream()),
+            FromReplica(CHUNKED + chunk(HI)),
+            ToClient(HI),
+            FromReplica(chunk(b"event: message\n")),
+            ToClient(),
+            FromReplica(chunk(THERE)),
+            Exactly(chunk(b"event: message\n" + THERE)),
+            FromReplica(chunk(THERE)),
+            Exactly(chunk(THERE)),
+            FromReplica(chunk(STOP) + chunk(DONE) + LAST),
+        ],
+    ),
     "stream without [DONE] is complete with its finish reason": (
         None,
         [FromClient(stream()), FromReplica(CHUNKED + chunk(HI) + chunk(STOP) + LAST), ToClient(HI, STOP, LAST)],
@@ -612,6 +641,13 @@ def test_progress_is_told_once_for_all_chunks_of_its_time_and_again_for_later_on
     assert _progress(played) == 1
     played(FromReplica(chunk(THERE)[:20]), FromReplica(chunk(THERE)[20:]), Wait(PROGRESS_EVERY_S))
     assert _progress(played) == 2
+
+
+def test_a_closed_driver_tells_of_no_progress(play: Callable[..., Play]) -> None:
+    played = play()(FromClient(stream()), FromReplica(CHUNKED + chunk(HI)), FromReplica(chunk(THERE)))
+    played.driver.close()
+    played(Wait(PROGRESS_EVERY_S))
+    assert not _progress(played)
 
 
 def test_progress_of_an_answer_that_has_ended_is_not_told(play: Callable[..., Play]) -> None:

@@ -141,6 +141,8 @@ class StreamedAnswer(HeldAnswer):
     def _stream(self, reader: StreamReader, pieces: list[bytes], raw: bytes | None) -> None:
         now = self._driver.clock()
         splitter = self._splitter
+        if not self._clean:
+            raw = None  # it lacks the beginning of its first event, which came in an earlier read
         out: list[bytes] = []
         shown = content = 0
         for piece in pieces:
