@@ -173,6 +173,32 @@ PLAYBOOKS: dict[str, tuple[Policy | None, list[Step]]] = {
             FromReplica(chunk(STOP) + chunk(DONE) + LAST),
         ],
     ),
+    "plain event after [DONE] is dropped": (
+        None,
+        [
+            FromClient(stream()),
+            FromReplica(CHUNKED + chunk(HI)),
+            ToClient(HI),
+            FromReplica(chunk(STOP) + chunk(DONE)),
+            Exactly(chunk(STOP)),
+            FromReplica(chunk(THERE)),
+            ToClient(),
+            FromReplica(LAST),
+            Exactly(chunk(DONE), LAST),
+        ],
+    ),
+    "plain event after [DONE] in the first read is dropped": (
+        None,
+        [
+            FromClient(stream()),
+            FromReplica(CHUNKED + chunk(HI) + chunk(STOP) + chunk(DONE)),
+            ToClient(HI, STOP),
+            FromReplica(chunk(THERE)),
+            ToClient(),
+            FromReplica(LAST),
+            ToClient(DONE, LAST),
+        ],
+    ),
     "stream without [DONE] is complete with its finish reason": (
         None,
         [FromClient(stream()), FromReplica(CHUNKED + chunk(HI) + chunk(STOP) + LAST), ToClient(HI, STOP, LAST)],

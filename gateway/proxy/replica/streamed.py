@@ -77,7 +77,7 @@ class StreamedAnswer(HeldAnswer):
         `client`: the client, if it takes chunks in the replica's framing; None if it needs another framing.
         """
         self._committed = True
-        if self.reader is not None and self._repetition is None and self.assembly is None:
+        if self.reader is not None and self._repetition is None and self.assembly is None and not self._end:
             if self._report:
                 self._client = client
             else:
@@ -191,6 +191,7 @@ class StreamedAnswer(HeldAnswer):
         The closing events are held until the HTTP message has ended, too. Events after them are dropped.
         """
         if kind & DONE:
+            self._client = None  # `pass_on` would forward an event after this one
             self._end.append(event)
             return False
         return not kind & USAGE_ONLY or self.owner.wants_usage
