@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from gateway.observe.build_info import is_compiled
 from tests.effort import LONG, examples
 
-# No deadline for examples: their time depends on the machine.
-settings.register_profile("tests", deadline=None, max_examples=examples(100))
+# No limits on the time of examples or on that of making them: both depend on the machine.
+settings.register_profile(
+    "tests", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=examples(100)
+)
 settings.load_profile("tests")
 
 
