@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import pairwise
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from gateway.core.commands import Cancel, Commit, Cut, Dispatch, Refuse
 from gateway.core.policy import Caps, Limits, Policy, RepetitionSpec
 from gateway.core.request import AttemptOutcome, HedgeResult, Reason
 from gateway.wire.answers.oddity import Oddity
+from gateway.wire.http.framing import ChunkReader
 from tests.core.made import policy, pool, tier
 from tests.interpreted import interpreted
 from tests.proxy.playbook import (
@@ -650,6 +653,27 @@ def test_repr_says_that_a_connection_is_idle_or_closed(play: Callable[..., Play]
     assert repr(played.loop.wires[0].protocol) == "<UpstreamConnection to r1: idle, for None>"
     played(ReplicaCloses())
     assert repr(played.loop.wires[0].protocol) == "<UpstreamConnection to r1: closed, for None>"
+
+
+@pytest.mark.parametrize("cuts_chunks", [True, False], ids=["reads cut chunks", "reads are whole chunks"])
+def test_the_client_of_a_stream_gets_the_same_payload_for_all_chunks_and_reads(
+    play: Callable[..., Play], cuts_chunks: bool
+) -> None:
+    random = Random(1)
+    said = b"".join([ROLE, HI, *[THERE] * 4, b"event: message\n" + THERE, *[THERE] * 4, STOP, DONE])
+    for replica in range(1, 101):
+        framed = [chunk(piece) for piece in _cut(said, random)]
+        reads = _cut(b"".join(framed), random) if cuts_chunks else framed
+        played = play()(FromClient(stream()), *(FromReplica(data, replica) for data in (CHUNKED, *reads, LAST)))
+        _, _, body = played.client.out.partition(b"\r\n\r\n")
+        assert b"".join(ChunkReader().feed(body)) == said, reads
+
+
+def _cut(data: bytes, random: Random) -> list[bytes]:
+    """Pieces of `data`: mostly whole events, some cut at any place."""
+    ends = [match.end() for match in re.finditer(b"\n\n", data)]
+    places = {place for place in ends if random.random() < 0.8} | {random.randrange(1, len(data)) for _ in range(5)}
+    return [data[begin:end] for begin, end in pairwise(sorted({0, *places, len(data)}))]
 
 
 def _progress(played: Play) -> int:
