@@ -146,7 +146,7 @@ def splits(root: At) -> None:
 
 
 def mirrors(root: At) -> None:
-    """A shadow pool must exist, and must serve no model: copies would take its slots."""
+    """A shadow pool must exist, and no model may list it: copies would take slots from its requests."""
     serving = {pool: place for _, model in root["models"].items() for pool, place in model["pools"].names().items()}
     for _, model in root["models"].items():
         to = model["mirror"]["to"]

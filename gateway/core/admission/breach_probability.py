@@ -110,7 +110,7 @@ def head_waited_s(pool: Pool, tier: Tier, now: float) -> float:
 
 
 def raw_in_vain(live: RequestState, labels: Calibrator, pool: Pool, made: Forecast, more_s: float) -> float:
-    """P(the request waits in vain), before calibration: its deadline comes before its first token.
+    """P(the request waits in vain), before calibration. It waits in vain if its deadline passes before its first token.
 
     Before engine costs are known, it follows from the forecast wait and from how long the head of the queue has waited.
     """

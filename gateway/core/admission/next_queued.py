@@ -26,7 +26,7 @@ class NextQueued:
         self._random = random
 
     def of_tier(self, head: QueuedRequest, pool: Pool, now: float) -> tuple[RequestState, Replica] | None:
-        """The first queued request of the tier of `head` that can be sent now, and its replica; None if there is none.
+        """The request of the tier of `head` to send next, and its replica; None if none can be sent now.
 
         Requests whose LoRA adapter has no room anywhere are skipped.
         """

@@ -58,8 +58,8 @@ class Spread:
     """Distribution of log(latency / forecast) for each kind of latency: the median, and the deviation on each side of
     it.
 
-    Median and deviations are tracked as quantiles, by steps of a fixed size (Robbins and Monro, 1951). So the first
-    forecasts of a cold pool, which may be wrong by a factor of three, weigh no more than others. The two sides are
+    Median and deviations are running estimates of quantiles (Robbins and Monro, 1951). The size of a step does not
+    depend on how wrong a forecast was. So the first forecasts of a cold pool weigh no more than others. The two sides are
     separate, since the lower one may be much wider: a short answer may end before any prompt slows its steps.
     """
 

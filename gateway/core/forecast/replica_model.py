@@ -266,7 +266,7 @@ class AttemptPrediction:
         """Number of steps at which the pool next learns from the answer."""
         self.lesson_steps = 0
         """Number of steps that the pool has already learned from."""
-        self.begin(now)  # without a visible first token, the answer counts as begun now
+        self.begin(now)  # a visible first token calls this again
 
     def begin(self, now: float) -> None:
         """Mark now as the start of the answer."""

@@ -59,8 +59,8 @@ class Severity:
     def add_overdue(self, error: float) -> None:
         """Add an attempt that was cancelled when overdue. Its log-ratio is a lower bound, so it never lowers the mean.
 
-        Below the mean it still counts as a sample, unless it was hardly late. Otherwise a slow replica whose requests
-        are all rescued by duplicates would end no window.
+        Below the mean it still counts as a sample, unless it was hardly late. Otherwise a slow replica
+        whose requests are all rescued by duplicates would never be judged.
         """
         if error > self.least and (error > self.mean or error > TYPICAL):
             self.add(max(error, self.mean))

@@ -92,7 +92,7 @@ def bound(
 
 
 def replay_set(arrivals: Sequence[Arrival], found: Bound) -> list[Arrival]:
-    """The arrivals that the optimum accepts, as whole requests.
+    """The arrivals that the optimum accepts. It accepts fractions, which are rounded to whole requests.
 
     Fractions are carried over to the next request of the same tier and prompt length. So each tier and length keeps its
     share at any time. The choice is the same in every run.

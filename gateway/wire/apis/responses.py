@@ -126,7 +126,7 @@ class ResponsesReader(TypedReader):
             case "response.failed":
                 return self._failed(ABSENT if typed.response is None else typed.response.error)
             case "error":
-                # In this API an error is no object of its own: code and message are fields of the event.
+                # An error event of this API has no `error` object: code and message are fields of the event.
                 code, message = bytes(typed.code) or b"null", bytes(typed.message) or b"null"
                 return self._failed(Raw(b'{"code":%b,"message":%b}' % (code, message)))
         return self._content(typed.delta) if typed.type.endswith(".delta") else EventKind.OTHER

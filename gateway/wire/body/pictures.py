@@ -177,7 +177,7 @@ def _pixtral(size: Size) -> int:
 
 
 def _mistral3(size: Size) -> int:
-    """Patches of 14 merged by 2, at most 1,540 pixels a side (params.json of Mistral-Small-3.1)."""
+    """Patches of 14 x 14 pixels, merged 2 x 2; at most 1,540 pixels a side (params.json of Mistral-Small-3.1)."""
     return _rows(size, 28, 1540)
 
 
