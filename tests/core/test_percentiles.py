@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 from gateway.core.admission.percentiles import IN_VAIN, TtftGuard, ttft_guards, vain_guard
-from gateway.core.admission.promises import Promises
-from gateway.core.forecast.ahead import Ahead
 from gateway.core.policy import Objective, Slo
 from gateway.core.request import Outcome, Record
 from gateway.policy import load
@@ -20,7 +18,6 @@ from gateway.sim.workload.load import load_text
 
 from .made import policy, pool, tier
 from .playbook import dispatch, play
-from .test_forecast import PROMPT_TOKEN_S, STEP_S, World, slo
 
 ROOT = Path(__file__).parents[2]
 MEDIAN = Objective(0.5, 0.5)
@@ -28,7 +25,7 @@ TOP = Objective(0.99, 2.0)
 
 
 def guarding(objective: Objective) -> TtftGuard:
-    """The guard of an objective below `TOP`."""
+    """The guard of an objective beside `TOP`."""
     return ttft_guards((), (objective, TOP))[0]
 
 
@@ -42,88 +39,66 @@ def answered(guard: TtftGuard, ttfts_s: list[float], late: float = 0.5, now: flo
 def test_a_request_that_is_late_for_sure_is_admitted_while_enough_are_in_time() -> None:
     guard = guarding(MEDIAN)
     answered(guard, [0.1] * 10)
-    assert guard.admits(1.0, True, 0.0)
+    assert guard.admits(1.0, 0.0)
     answered(guard, [0.9] * 10)
-    assert not guard.admits(1.0, True, 0.0)
-
-
-def test_highest_percentile_lets_no_likely_miss_wait_however_many_were_in_time() -> None:
-    guard = ttft_guards((), (TOP,))[0]
-    answered(guard, [0.1] * 1000, late=0.0)
-    assert not guard.admits(0.1, True, 0.0)
-    assert guard.admits(0.01, True, 0.0)
-    assert guard.admits(0.1, False, 0.0), "it would not wait"
-
-
-def test_highest_percentile_admits_a_likely_miss_that_is_sent_at_once_but_not_one_that_would_wait() -> None:
-    prompt = 8000
-    world = World(slo(ttft_s=STEP_S + prompt * PROMPT_TOKEN_S)).warm()
-    promises = Promises(world.policy, world.forecaster)
-    for _ in range(100):
-        short = world.live(prompt=100)
-        promises.admitted(short, world.pool, world.forecast(short))
-        promises.first_token(short, world.now)
-    long = world.live(prompt=prompt)
-    at_once, later = world.forecast(long), world.forecast(long, Ahead(requests=1, own=1))
-    assert promises.broken(long, world.pool, at_once) is None
-    assert at_once.late[0] > 0.3
-    assert promises.broken(long, world.pool, later) is not None
+    assert not guard.admits(1.0, 0.0)
 
 
 def test_admitted_requests_count_by_their_probability_until_answered() -> None:
     guard = guarding(MEDIAN)
     answered(guard, [0.1] * 10, late=0.0)
     taken = 0
-    while taken < 10 and guard.admits(1.0, True, 0.0):
+    while taken < 10 and guard.admits(1.0, 0.0):
         guard.admitted(1.0)
         taken += 1
     assert 1 <= taken < 10
     guard.dropped(1.0)
-    assert guard.admits(1.0, True, 0.0)
+    assert guard.admits(1.0, 0.0)
 
 
 def test_broken_percentile_still_admits_requests_likely_to_mend_it() -> None:
     guard = guarding(MEDIAN)
     answered(guard, [0.9] * 50, late=1.0)
-    assert guard.admits(0.2, True, 0.0)
-    assert not guard.admits(0.9, True, 0.0)
+    assert guard.admits(0.2, 0.0)
+    assert not guard.admits(0.9, 0.0)
 
 
 def test_a_guard_of_percentiles_forgets_answers_within_a_minute() -> None:
     guard = guarding(MEDIAN)
     answered(guard, [0.9] * 50, late=1.0)
     answered(guard, [0.1] * 5, late=0.0, now=60.0)
-    assert guard.admits(1.0, True, 60.0)
+    assert guard.admits(1.0, 60.0)
 
 
 def test_a_forecast_that_fears_too_much_is_believed_less() -> None:
-    guard = ttft_guards((), (TOP,))[0]
+    guard = guarding(TOP)
     answered(guard, [1.0] * 200, late=0.3)
-    assert guard.admits(0.3, True, 0.0)
+    assert guard.admits(0.3, 0.0)
 
 
 def test_waits_in_vain_stay_within_their_share() -> None:
     guard = vain_guard()
     for number in range(100):
+        guard.admitted(0.1)
         guard.judged(0.1, number >= 90, 0.0)
     assert IN_VAIN < 10 / 100
-    assert not guard.allows(0.1)
-    assert guard.allows(0.0)
+    assert not guard.admits(0.1, 0.0)
+    assert guard.admits(0.0, 0.0)
 
 
 @pytest.mark.parametrize("quantile", [0.5, 0.9, 0.99])
 def test_a_guard_that_nothing_is_known_of_admits(quantile: float) -> None:
-    assert ttft_guards((), (Objective(quantile, 1.0), TOP))[0].admits(0.0, True, 0.0)
+    assert guarding(Objective(quantile, 1.0)).admits(0.0, 0.0)
 
 
 def test_an_objective_beyond_idle_replicas_keeps_nobody_out() -> None:
     guard = guarding(MEDIAN)
     answered(guard, [0.9] * 50, late=1.0)
-    assert not guard.admits(1.0, True, 0.0)
+    assert not guard.admits(1.0, 0.0)
     for _ in range(50):
         guard.offered(0.8, 0.0)
     assert guard.is_beyond()
-    assert guard.admits(1.0, True, 0.0)
+    assert guard.admits(1.0, 0.0)
 
 
 def test_an_objective_that_load_breaks_is_not_beyond_idle_replicas() -> None:
@@ -131,7 +106,7 @@ def test_an_objective_that_load_breaks_is_not_beyond_idle_replicas() -> None:
     answered(guard, [0.9] * 50, late=1.0)
     for _ in range(50):
         guard.offered(0.3, 0.0)
-    assert not guard.admits(1.0, True, 0.0)
+    assert not guard.admits(1.0, 0.0)
 
 
 def test_replicas_that_became_fast_enough_make_an_objective_bind_again() -> None:

@@ -1,22 +1,19 @@
 """Limits on the share of a tier's requests that are late, one for each TTFT percentile, or that wait in vain.
 
-An objective `p99: 2s` promises that at least 99% of the tier's answers have their first token within 2 s. Its guard
-admits a request whose forecast probability p to be late is at most the allowed share. It also admits if this inequality
-holds with the new request:
+An objective `p50: 500ms` promises that at least half of the tier's answers have their first token within 500 ms. A
+guard keeps this inequality, over the answers of the last seconds and the admitted requests that have no first token
+yet:
 
     late answers + expected late answers <= (1 - quantile) x (answers + admitted)
 
-It is over the answers of the last seconds and the admitted requests that have no first token yet. So long prompts may
-be late while enough answers are in time. And a broken percentile still admits requests that mend it.
-
-For the highest percentile, the inequality admits only requests that are sent at once. Waiting requests are late
-together, since they wait for the same replicas. The share that was saved in good seconds would be spent at once on a
-queue that is then late as a whole. So under overload the queue stays as short as the tightest percentile needs.
+A new request that is late with probability p adds p to the left side and 1 to the right count. It is admitted if the
+inequality still holds. It is also admitted if p <= 1 - quantile, because such requests bring a broken percentile back
+and refusing them would not. So under overload the queue stays as short as the tightest percentile needs.
 
 A request that is refused after a wait has waited in vain; a refusal at once is better. So the guard of the highest
 percentile also counts a refusal after `LONG_WAIT` of its bound as late. It allows at least `VAIN_AND_LATE`. A request
-without a TTFT guard has a guard against waits in vain instead, which allows `IN_VAIN`. There, p is the forecast's
-`in_vain`.
+without a TTFT guard has a guard against waits in vain instead, which allows `IN_VAIN`. That guard covers the requests
+that left the queue and those still in it, and p is the forecast's `in_vain`.
 
 An objective below the highest percentile may be out of reach even for idle replicas, because a new model is slower or
 prompts grew. Refusing requests for its sake would leave the fleet idle. So its guard also averages, over all arrivals,
@@ -34,8 +31,7 @@ from typing import Final
 from gateway.core.policy import Objective
 
 MEMORY_S: Final = 10.0
-"""Time constant (seconds) of forgetting answers. It is short, so that an objective holds in every window with enough
-answers.
+"""Time constant (seconds) of forgetting. It is short, so that an objective holds in every window with enough answers.
 """
 BIAS_MEMORY_S: Final = 60.0
 SAFETY: Final = 0.9
@@ -49,7 +45,7 @@ VAIN_AND_LATE: Final = 0.01
 """
 PRIOR: Final = 1.0
 """Prior count of events, both forecast and seen: the forecast is believed until events show otherwise."""
-DOUBTED: Final = 0.5
+DOUBTED: Final = 0.1
 """The guard of the highest percentile first multiplies forecasts by this, since tails are unknown before there are
 answers.
 """
@@ -59,83 +55,50 @@ MAX_BIAS: Final = 4.0
 class ShareGuard:
     """Holds the share of a tier's requests that suffer an event: a late first token, or a wait in vain."""
 
-    __slots__ = ("_at", "_foreseen", "_prior", "_seen", "allowed")
+    __slots__ = (
+        "_admitted",
+        "_alone",
+        "_at",
+        "_events",
+        "_expected",
+        "_foreseen",
+        "_judged",
+        "_offered",
+        "_offered_at",
+        "_prior",
+        "_seen",
+        "allowed",
+    )
 
     def __init__(self, allowed: float, prior: float) -> None:
         self.allowed = allowed
         """Allowed share (0-1) of requests with an event."""
         self._prior = prior
+        self._judged = self._events = 0.0
         self._foreseen, self._seen = PRIOR, prior
         self._at = 0.0
+        self._admitted = 0
+        self._expected = 0.0
+        self._offered = self._alone = self._offered_at = 0.0
+
+    @property
+    def open(self) -> int:
+        """Number of admitted requests that are not judged yet."""
+        return self._admitted
 
     @property
     def constraint(self) -> str:
         """Name of the guarded share, for texts."""
         return "waits in vain"
 
-    @property
-    def bias(self) -> float:
-        """Events seen, over events forecast."""
-        return min(MAX_BIAS, self._seen / self._foreseen)
-
-    def allows(self, p: float) -> bool:
-        """Whether `p` (0-1), the forecast probability of an event, is within the allowed share."""
-        return self.bias * p <= self.allowed
-
-    def judged(self, p: float, event: bool, now: float) -> None:
-        """Count the outcome of an admitted request: whether the event, forecast with probability `p`, happened."""
-        kept = math.exp((self._at - now) / BIAS_MEMORY_S)
-        self._foreseen = PRIOR + kept * (self._foreseen - PRIOR) + p
-        self._seen = self._prior + kept * (self._seen - self._prior) + (1.0 if event else 0.0)
-        self._at = now
-
-
-class TtftGuard(ShareGuard):
-    """Guard of a TTFT objective: an event is an answer that misses it."""
-
-    __slots__ = (
-        "_admitted",
-        "_alone",
-        "_events",
-        "_expected",
-        "_judged",
-        "_offered",
-        "_offered_at",
-        "highest",
-        "objective",
-    )
-
-    def __init__(self, objective: Objective, highest: bool) -> None:
-        allowed = SAFETY * (1.0 - objective.quantile)
-        super().__init__(max(allowed, VAIN_AND_LATE) if highest else allowed, DOUBTED if highest else PRIOR)
-        self.objective = objective
-        self.highest = highest
-        """Whether its objective is the highest TTFT percentile of the tier."""
-        self._judged = self._events = 0.0
-        self._admitted = 0
-        self._expected = 0.0
-        self._offered = self._alone = self._offered_at = 0.0
-
-    @property
-    def constraint(self) -> str:
-        """Name of its objective, for texts."""
-        return f"TTFT {self.objective.percentile}"
-
-    def admits(self, p: float, waits: bool, now: float) -> bool:
-        """Whether one more request may be admitted. `p` (0-1): forecast probability that it is late. `waits`: whether
-        it would wait in the gateway.
-        """
-        if self.allows(p) or self.is_beyond():
+    def admits(self, p: float, now: float) -> bool:
+        """Whether one more request may be admitted. `p` (0-1): forecast probability that it suffers an event."""
+        bias = min(MAX_BIAS, self._seen / self._foreseen)
+        if bias * p <= self.allowed or self.is_beyond(bias):
             return True
-        if waits and self.highest:
-            return False
         kept = math.exp((self._at - now) / MEMORY_S)
         count = kept * self._judged + self._admitted + 1.0
-        return kept * self._events + self.bias * (self._expected + p) <= self.allowed * count
-
-    def counts_wait(self, waited_s: float) -> bool:
-        """Whether a refusal after this wait counts as late."""
-        return self.highest and waited_s >= LONG_WAIT * self.objective.threshold_s
+        return kept * self._events + bias * (self._expected + p) <= self.allowed * count
 
     def offered(self, alone: float, now: float) -> None:
         """Count an arrival. `alone` (0-1): probability that an idle replica would be late for it."""
@@ -144,12 +107,14 @@ class TtftGuard(ShareGuard):
         self._alone = kept * self._alone + alone
         self._offered_at = now
 
-    def is_beyond(self) -> bool:
-        """Whether even idle replicas would break the objective under the offered requests."""
-        return SAFETY * self.bias * self._alone > self.allowed * self._offered
+    def is_beyond(self, bias: float = 1.0) -> bool:
+        """Whether even idle replicas would break the objective under the offered requests. Their forecasts are
+        multiplied by `bias`.
+        """
+        return SAFETY * bias * self._alone > self.allowed * self._offered
 
     def admitted(self, p: float) -> None:
-        """Count an admitted request. `p` (0-1): forecast probability that it is late."""
+        """Count an admitted request. `p` (0-1): forecast probability of an event."""
         self._admitted += 1
         self._expected += p
 
@@ -160,12 +125,41 @@ class TtftGuard(ShareGuard):
         self._expected = self._expected - p if self._admitted else 0.0
 
     def judged(self, p: float, event: bool, now: float) -> None:
-        """Count an answer, forecast to be late with probability `p`: whether it was late."""
+        """Count the outcome of an admitted request: whether the event, forecast with probability `p`, happened."""
         self.dropped(p)
+        one = 1.0 if event else 0.0
         kept = math.exp((self._at - now) / MEMORY_S)
         self._judged = kept * self._judged + 1.0
-        self._events = kept * self._events + (1.0 if event else 0.0)
-        super().judged(p, event, now)
+        self._events = kept * self._events + one
+        kept = math.exp((self._at - now) / BIAS_MEMORY_S)
+        self._foreseen = PRIOR + kept * (self._foreseen - PRIOR) + p
+        self._seen = self._prior + kept * (self._seen - self._prior) + one
+        self._at = now
+
+
+class TtftGuard(ShareGuard):
+    """Guard of a TTFT objective: an event is an answer that misses it."""
+
+    __slots__ = ("highest", "objective")
+
+    def __init__(self, objective: Objective, highest: bool) -> None:
+        allowed = SAFETY * (1.0 - objective.quantile)
+        if highest:
+            super().__init__(max(allowed, VAIN_AND_LATE), DOUBTED * PRIOR)
+        else:
+            super().__init__(allowed, PRIOR)
+        self.objective = objective
+        self.highest = highest
+        """Whether its objective is the highest TTFT percentile of the tier."""
+
+    @property
+    def constraint(self) -> str:
+        """Name of its objective, for texts."""
+        return f"TTFT {self.objective.percentile}"
+
+    def counts_wait(self, waited_s: float) -> bool:
+        """Whether a refusal after this wait counts as late."""
+        return self.highest and waited_s >= LONG_WAIT * self.objective.threshold_s
 
 
 def vain_guard() -> ShareGuard:
@@ -177,4 +171,6 @@ def ttft_guards(before: tuple[TtftGuard, ...], objectives: tuple[Objective, ...]
     """One guard for each TTFT objective of a tier. Guards of unchanged objectives keep their counts."""
     kept = {(guard.objective, guard.highest): guard for guard in before}
     last = max(objectives, key=lambda objective: objective.quantile)
-    return tuple(kept.get((one, one is last)) or TtftGuard(one, one is last) for one in objectives)
+    return tuple(
+        kept.get((objective, objective is last)) or TtftGuard(objective, objective is last) for objective in objectives
+    )

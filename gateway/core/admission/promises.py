@@ -134,11 +134,11 @@ class Promises:
             for guard in guards:
                 late = self._late(live, pool, forecast, guard.objective)
                 forecast.late.append(late)
-                if not guard.admits(late, forecast.wait_s > 0.0, forecast.at):
+                if not guard.admits(late, forecast.at):
                     return guard
             return None
         vain = self._vain.get(live.request.tier.name)
-        return None if vain is None or vain.allows(forecast.in_vain) else vain
+        return None if vain is None or vain.admits(forecast.in_vain, forecast.at) else vain
 
     def is_owed(self, live: RequestState, now: float) -> bool:
         """Whether a doubtful request is admitted because too few prompts of its length were."""
@@ -203,8 +203,9 @@ class Promises:
 
     @property
     def open(self) -> int:
-        """Number of open judgements. A request counts once for each guard."""
-        return sum(map(len, self._promised.values())) + len(self._unsent)
+        """Number of open judgements, summed over the guards in force. A request counts once for each guard."""
+        guards = [guard for guards in self._guards.values() for guard in guards]
+        return sum(guard.open for guard in [*guards, *self._vain.values()])
 
     def admitted(self, live: RequestState, pool: Pool, forecast: Forecast) -> None:
         """Count a request that was sent or queued on this forecast."""
@@ -215,6 +216,7 @@ class Promises:
         self._drop(live.request.id)  # it was admitted before if it moved here from the queue of a pool without replicas
         vain = self._vain.get(live.request.tier.name)
         if vain is not None:
+            vain.admitted(forecast.in_vain)
             self._unsent[live.request.id] = vain, forecast
         guards = self._guards.get(live.request.tier.name)
         if guards is not None and live.request.stream:
@@ -229,7 +231,9 @@ class Promises:
         """Remove a request, without a judgement, from the guards that count it."""
         for guard, late in self._promised.pop(request, ()):
             guard.dropped(late)
-        self._unsent.pop(request, None)
+        unsent = self._unsent.pop(request, None)
+        if unsent is not None:
+            unsent[0].dropped(unsent[1].in_vain)
 
     def sent(self, live: RequestState, now: float) -> None:
         """Record the first dispatch of a request: it has not waited in vain."""

@@ -59,8 +59,8 @@ class Spread:
     it.
 
     Median and deviations are running estimates of quantiles (Robbins and Monro, 1951). The size of a step does not
-    depend on how wrong a forecast was. So the first forecasts of a cold pool weigh no more than others. The two sides are
-    separate, since the lower one may be much wider: a short answer may end before any prompt slows its steps.
+    depend on how wrong a forecast was. So the first forecasts of a cold pool weigh no more than others. The two sides
+    are separate, since the lower one may be much wider: a short answer may end before any prompt slows its steps.
     """
 
     __slots__ = ("_deviations", "_medians")
