@@ -204,6 +204,11 @@ class RequestState(QueuedRequest):
         self.prompt_tokens, self.prompt_likely, self.least_unread, self.max_tokens = sizes
         self.would_shed, self.explored, self.owed, self.degraded = flags
 
+    def unjudge(self) -> None:
+        """Forget the verdict of a pool's admission, since another pool decides now. The tier's own cap stays."""
+        self.would_shed = self.explored = self.owed = self.degraded = False
+        self.cap()
+
     def cap(self) -> None:
         """Set `max_tokens` to the output tokens that the request asks for, within the tier's caps."""
         if self.request.endpoint in GENERATING:

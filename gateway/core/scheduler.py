@@ -14,7 +14,7 @@ from gateway.core.fleet.outlier_score import SWEEP_S, EjectionReason
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.lifecycle import Lifecycle
 from gateway.core.policy import OnTotal
-from gateway.core.redundancy.retries import OWN_REFUSALS, is_retried
+from gateway.core.redundancy.retries import FAILURES, OWN_REFUSALS, is_retried
 from gateway.core.request import AttemptOutcome, AttemptResult, Outcome, Reason, Sample
 from gateway.core.request_state import Attempt, RequestState
 from gateway.core.serving import fallback_of
@@ -23,19 +23,6 @@ from gateway.core.state import BREAKERS, State
 
 RESCUE_FACTOR: Final = 2.0
 """A request stays at a silent replica for this multiple of its expected TTFT; then it is tried elsewhere."""
-
-# Reason of the error if no further attempt is made, by the outcome of the last attempt.
-FAILURES: Final[dict[AttemptOutcome, Reason]] = {
-    AttemptOutcome.BUSY: Reason.UPSTREAM_BUSY,
-    AttemptOutcome.CLOSING: Reason.UPSTREAM_ERROR,
-    AttemptOutcome.FAILED: Reason.UPSTREAM_ERROR,
-    AttemptOutcome.UNREACHABLE: Reason.UPSTREAM_UNREACHABLE,
-    AttemptOutcome.CONNECT_TIMEOUT: Reason.CONNECT_TIMEOUT,
-    AttemptOutcome.RESET: Reason.UPSTREAM_ERROR,
-    AttemptOutcome.TRUNCATED: Reason.UPSTREAM_TRUNCATED,
-    AttemptOutcome.UNREADABLE: Reason.UPSTREAM_UNREADABLE,
-    AttemptOutcome.CANCELLED: Reason.UPSTREAM_UNREACHABLE,  # we cancelled it, because its replica is down
-}
 
 
 class Scheduler:
@@ -96,6 +83,8 @@ class Scheduler:
         """Send the request to a replica of `pool`, queue it there, or shed it."""
         now = self._turn.now
         live.move(pool)
+        if live.waited:
+            live.unjudge()  # it comes from the queue of another pool, whose admission decided for that pool alone
         pool.asked.used(live.request.tier, now)
         live.deadline = slo_deadline(live)
         if self._life.has_expired(live):
@@ -164,6 +153,7 @@ class Scheduler:
         self._life.unqueue(live)
         self._forecaster.judged(live, True, now)
         before = live.standing()
+        live.unjudge()
         live.request = other
         pool = self._places.find(live, now)
         if isinstance(pool, Pool):

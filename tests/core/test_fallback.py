@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gateway.core.policy import Limits, Model, Objective, Policy, Slo, Timeouts
+from gateway.core.policy import AdmissionMode, AdmissionSpec, Caps, Limits, Model, Objective, Policy, Slo, Timeouts
 from gateway.core.request import AttemptOutcome, Endpoint, Outcome, Reason
 from gateway.core.sessions import Session
 from tests.interpreted import interpreted
@@ -182,3 +182,61 @@ def test_a_request_that_waited_in_vain_is_judged_by_the_forecast_of_its_wait() -
     story.at(2.0).whatever()
     record = story.records["b"]
     assert (record.outcome, record.pool, record.breach, record.in_vain) == (Outcome.TIMEOUT, "large", 0.3, 0.001)
+
+
+# ---- a verdict holds for one pool
+
+
+IN_TIME = int(0.8 * (10.0 - 0.5) / 0.1)
+"""Largest cap that the oracle's forecast allows within the objective of `waits_degraded`."""
+
+
+def waits_degraded() -> tuple[Story, Oracle]:
+    """Request `b` asks for 500 tokens, gets a lower cap, and waits for two seconds at most."""
+    brief = replace(NEVER_TOO_LATE, queue_s=2.0)
+    caps = Caps(max_tokens_limit=400, degrade=True)
+    story, oracle = told(rules(timeouts=brief, caps=caps, slo=Slo(e2e=(Objective(0.99, 10.0),))))
+    oracle.e2e = True
+    story.arrives("a").arrives("b", max_tokens=500).whatever()
+    assert story.controller.state.requests[story.ids["b"]].degraded
+    return story, oracle
+
+
+def test_a_cap_to_be_in_time_does_not_follow_a_request_to_the_fallback() -> None:
+    story, oracle = waits_degraded()
+    oracle.e2e = False
+    story.at(2.0).expect(dispatch("s1", of="b", model="small", max_tokens=400, degraded=False))
+    story.sent("b").first_token("b").finishes("b", output_tokens=400)
+    assert (story.records["b"].degraded, story.records["b"].good) == (False, True)
+
+
+def test_a_request_that_is_late_at_the_fallback_too_is_capped_there() -> None:
+    story, _ = waits_degraded()
+    story.at(2.0).expect(dispatch("s1", of="b", model="small", max_tokens=IN_TIME, degraded=True))
+
+
+def test_a_request_that_the_fallback_refuses_keeps_the_verdict_of_its_own_model() -> None:
+    story, oracle = waits_degraded()
+    oracle.e2e = False
+    oracle.breach["small"] = 0.9
+    story.at(2.0).whatever()
+    assert (story.records["b"].outcome, story.records["b"].degraded) == (Outcome.TIMEOUT, True)
+
+
+def test_a_request_that_explored_its_own_model_is_no_exploration_at_the_fallback() -> None:
+    curious = AdmissionSpec(AdmissionMode.ENFORCE, max_breach_probability=0.5, exploration=1.0)
+    story, _ = told(rules(queue_limit=0, admission=curious), large=0.9)
+    story.arrives("a").expect(dispatch("r1")).arrives("b").expect(dispatch("s1", model="small"))
+    story.served("a").served("b")
+    assert (story.records["a"].explored, story.records["b"].explored) == (True, False)
+
+
+def test_a_cap_to_be_in_time_does_not_follow_a_request_to_another_pool_of_its_model() -> None:
+    caps = Caps(max_tokens_limit=400, degrade=True)
+    patient = tier("std", slo=Slo(e2e=(Objective(0.99, 10.0),)), admission=ENFORCE, caps=caps)
+    story = play(policy(pool("large", "r1"), pool("spare", "x1"), patient), 0.5)
+    oracle = Oracle(story, large=0.0, spare=0.0)
+    oracle.e2e = True
+    story.arrives("a").arrives("b", max_tokens=500).sent("a").first_token("a").whatever()
+    oracle.e2e = False
+    story.fails("r1").expect(dispatch("x1", of="b", max_tokens=400, degraded=False))

@@ -2,8 +2,8 @@
 
 from gateway.core.fleet.quarantine import KEEP_S, TELL_EVERY_S, News, Quarantine, doubt_s
 from gateway.core.policy import Health
+from gateway.core.redundancy.retries import FAILURES
 from gateway.core.request import AttemptOutcome, Outcome, Reason
-from gateway.core.scheduler import FAILURES
 
 from .made import policy, pool
 from .playbook import dispatch, ended, play, refuse

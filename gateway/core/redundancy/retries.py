@@ -7,7 +7,7 @@ from typing import Final
 from gateway.core.fleet.fleet import Fleet
 from gateway.core.fleet.pool import Replica
 from gateway.core.redundancy.retry_budget import RetryBudget
-from gateway.core.request import AttemptOutcome, Random
+from gateway.core.request import AttemptOutcome, Random, Reason
 from gateway.core.request_state import Attempt, RequestState
 
 # Outcomes of attempts that never ran, or broke off before a byte of the answer. If the request itself kills replicas, a
@@ -20,6 +20,19 @@ RETRYABLE: Final = (
     AttemptOutcome.RESET,
     AttemptOutcome.CANCELLED,
 )
+
+# Reason of the error if no further attempt is made, by the outcome of the last attempt.
+FAILURES: Final[dict[AttemptOutcome, Reason]] = {
+    AttemptOutcome.BUSY: Reason.UPSTREAM_BUSY,
+    AttemptOutcome.CLOSING: Reason.UPSTREAM_ERROR,
+    AttemptOutcome.FAILED: Reason.UPSTREAM_ERROR,
+    AttemptOutcome.UNREACHABLE: Reason.UPSTREAM_UNREACHABLE,
+    AttemptOutcome.CONNECT_TIMEOUT: Reason.CONNECT_TIMEOUT,
+    AttemptOutcome.RESET: Reason.UPSTREAM_ERROR,
+    AttemptOutcome.TRUNCATED: Reason.UPSTREAM_TRUNCATED,
+    AttemptOutcome.UNREADABLE: Reason.UPSTREAM_UNREADABLE,
+    AttemptOutcome.CANCELLED: Reason.UPSTREAM_UNREACHABLE,  # we cancelled it, because its replica is down
+}
 
 # Comes from an intermediary that could not reach the engine, so it is retried.
 BAD_GATEWAY: Final = 502
