@@ -225,7 +225,7 @@ class Gateway:
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         """A part that must always run has stopped.
 
-        Without it the gateway would fail slowly, so the process ends at once.
+        Without this part the gateway would fail slowly, so the process drains and ends.
         """
         if not task.cancelled() and not self.handler.draining:
             error = task.exception()

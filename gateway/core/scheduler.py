@@ -290,7 +290,7 @@ class Scheduler:
         own_refusal = end is AttemptOutcome.REJECTED and finish.status in OWN_REFUSALS
         answer = end is AttemptOutcome.COMPLETE or end is AttemptOutcome.REJECTED
         if live.open and (own_refusal or not answer):
-            self._life.arm(live)  # the other attempt may still be answered; the deadline follows from it now
+            self._life.arm(live)  # the other attempt may still be answered; it sets the deadline now
         elif own_refusal and attempt.replica.pool.differs(attempt.replica) and self._retry(live, attempt, in_pool=True):
             pass
         elif answer:

@@ -121,7 +121,7 @@ class ReplicaWatch:
         self._failures: Counter[tuple[Reading, ReadFault]] = Counter()
 
     def reports(self) -> list[ReplicaReport]:
-        """The state of readings, by replica."""
+        """Health and the last reading errors, one report for each data-parallel rank."""
         return [
             ReplicaReport(
                 spec.name,

@@ -94,7 +94,7 @@ class Point:
 
     replicas: int
     utilization: float
-    """Share of their capacity that the load takes. From 1 on, they cannot carry it."""
+    """The load divided by the replicas' capacity. At 1 or more they cannot carry the load."""
     waits: Waits | None
     """Waits with one queue for all replicas; None if the queue grows without end, or if slots are unknown."""
     apart: Waits | None

@@ -100,7 +100,7 @@ class ClientConnection(Client):
         """The client closed its sending side. It counts as gone, since a half-closed connection looks the same as a
         closed one.
         """
-        # It is reported here, not in `connection_lost`, which is called only after the client has read everything.
+        # Report it here: asyncio calls `connection_lost` only after the client has read everything.
         exchange = self._exchange
         try:
             self._leave(Reason.CLIENT_GONE)

@@ -290,7 +290,7 @@ class Admission:
     # ---- doubtful requests
 
     def _is_owed(self, live: RequestState, pool: Pool, doubtful: Forecast, now: float) -> bool:
-        """Whether a doubtful request is admitted because too few requests of its prompt length were.
+        """Whether a doubtful request is admitted because too few of similar prompt length were admitted lately.
 
         If it is queued, it overtakes requests with a later latest start. So its forecast is made anew without them.
         """

@@ -112,7 +112,8 @@ def head_waited_s(pool: Pool, tier: Tier, now: float) -> float:
 def raw_in_vain(live: RequestState, labels: Calibrator, pool: Pool, made: Forecast, more_s: float) -> float:
     """P(the request waits in vain), before calibration. It waits in vain if its deadline passes before its first token.
 
-    Before engine costs are known, it follows from the forecast wait and from how long the head of the queue has waited.
+    Before engine costs are known, it is 1 if the head of the queue has already waited too long. Otherwise only the
+    forecast wait counts.
     """
     request, slo, elapsed_s = live.request, live.slo, made.at - live.request.body_at
     bound_s, queue_s = math.inf, live.timeouts.queue_s

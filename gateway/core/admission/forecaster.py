@@ -379,7 +379,7 @@ class Forecaster(Learner):
             learned.labels.spread.add(forecast.tpot_kind, error)
 
     def _sampled(self, learned: PoolLearned, error: float) -> None:
-        """A latency was exp(error) times the one expected at dispatch. Checks for drift."""
+        """Learn that a latency was exp(error) times its forecast at dispatch. Drift makes the costs forgotten."""
         labels = learned.labels
         alarm = labels.gate.has_costs and labels.drift.add(error)
         if alarm:

@@ -141,7 +141,7 @@ class Promises:
         return None if vain is None or vain.admits(forecast.in_vain, forecast.at) else vain
 
     def is_owed(self, live: RequestState, now: float) -> bool:
-        """Whether a doubtful request is admitted because too few prompts of its length were."""
+        """Whether a doubtful request is admitted because too few of similar prompt length were admitted lately."""
         tier = live.request.tier
         fairness = self._fairness.get(tier.name)
         if fairness is None or tier.admission.mode is not AdmissionMode.ENFORCE:

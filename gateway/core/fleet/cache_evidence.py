@@ -26,7 +26,7 @@ BYTES_SHARE: Final = 1 / 16
 OTHERS_TOKENS: Final = 2**20
 """Memory of the share of other gateways, in queried tokens: about a minute under load."""
 MIN_OTHERS: Final = 1 / 64
-"""Lower bound on the share of other gateways. So on a tie a session still goes to its home replica."""
+"""Lower bound on the learned share of other gateways. It is above 0, so on a tie a session goes to its home replica."""
 MIN_QUERIES: Final = 2048
 """The counters are used after at least this many queried tokens. With fewer, a running request would weigh too much."""
 

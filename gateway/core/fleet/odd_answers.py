@@ -125,8 +125,8 @@ class AnswerWatch:
 
 
 def _has_mended(replica: BaseReplica, rest: float, ejection: Ejection, now: float) -> bool:
-    """Whether the probes of an ejected replica are answered like requests to the others. `rest`: their share of odd
-    answers.
+    """Whether the probes of an ejected replica are answered like requests to the others. `rest`: share (0-1) of odd
+    answers of the others.
     """
     outlier_score = replica.outlier_score
     answers = outlier_score.answers

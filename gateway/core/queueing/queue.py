@@ -394,7 +394,7 @@ class PoolQueue:
         """Number and body bytes of the queued requests that count against the queue's limits for a new request of
         `tier`.
 
-        Requests of tiers below it that may not be shed do not count, since they cannot make way.
+        Requests of lower tiers that may not be shed do not count, since they cannot make way.
         """
         count, held = self._count, self.bytes
         for tier_queue in self._tiers.values():

@@ -45,7 +45,7 @@ class OpeningRate:
 
     def __init__(self) -> None:
         self.count = 0.0
-        """Number of events in saturated time, with forgetting."""
+        """Number of events in saturated time, forgotten exponentially."""
         self._seconds = 0.0
         self._last_at: float | None = None
         self._all = 0.0

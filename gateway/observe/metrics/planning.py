@@ -1,4 +1,4 @@
-"""Planning figures as Prometheus families: the gap of Little's law in each pool, and the replicas that it wants."""
+"""Planning figures of each pool as Prometheus families: the gap of Little's law, and the number of replicas needed."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ class _Fluid:
         self.shares: dict[int, int] = {}
         """Variable x by request, for requests that can be good."""
         self.last_s = horizon_s
-        """The latest time at which the prompt of a counted request can be computed."""
+        """The latest time at which the prompt of a request in `shares` can be computed."""
         bins: defaultdict[int, list[tuple[int, float]]] = defaultdict(list)
         work, in_time = [], []
         for i, job in enumerate(jobs):

@@ -41,7 +41,7 @@ class EngineRequest:
     answer: tuple[int, ...] = ()
     """Hashes of the blocks that the answer fills. The first block may start within the prompt."""
     cost: float = 1.0
-    """Factor by which its part of a step (prompt, decode, context) takes longer."""
+    """Factor on the time that this sequence adds to a step (prompt, decode, context)."""
 
 
 class ReplicaEventKind(StrEnum):

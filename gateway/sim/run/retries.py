@@ -43,8 +43,8 @@ def rests_s(record: Record, retry_after_s: float | None, tries: int, random: Ran
 
 
 def pause_s(told_s: float | None, tries: int, random: Random) -> float | None:
-    """Seconds that the OpenAI SDK waits after this many tries (>= 1). `told_s`: the time it was told, if any. None: no
-    retry.
+    """Seconds that the OpenAI SDK waits after this many tries (>= 1); None if it does not retry. `told_s`: the
+    `Retry-After` of the answer, if any.
     """
     if told_s is not None and told_s > 0.0:
         return told_s if told_s <= MAX_OBEYED_S else None

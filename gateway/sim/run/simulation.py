@@ -3,10 +3,12 @@ replicas.
 
 The rules, those of the gateway's own driver:
 
-1. Events happen one after the other. Of events due at the same time, replicas' and planned ones come first, in the
-   order in which they were added. The decider's alarm comes next, arrivals last.
-2. Commands are carried out after the call has returned; their events are told in the order of their origin.
-3. A closed attempt is told once; a cancelled one after the engine has freed its slot and KV cache.
+1. Events happen one after the other. Among events due at the same time, those of replicas and planned ones come first,
+   in the order in which they were added. The decider's alarm comes next, arrivals last.
+2. Commands are carried out after the decider's call has returned. The decider then learns of their events in
+   the order in which they arose.
+3. The decider learns of the end of an attempt once; if it was cancelled, after the engine has freed its slot and
+   KV cache.
 4. The network takes no time, except `path_s` of a profile and `ways_s` of the options, all of it on the way to the
    replica. A replica that is not up refuses connections; one that dies breaks off its running and arriving requests.
 

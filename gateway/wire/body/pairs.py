@@ -51,7 +51,7 @@ def crossed(left: list[int], right: list[int], field: str, caps: Caps) -> Prompt
     position.
     """
     if len(left) != len(right) and len(left) > 1:
-        raise BadRequest(field, f"must have one entry or {len(left)}, as many as it is compared with")
+        raise BadRequest(field, f"must have {len(left)} entries, one for each text it is compared with")
     times = len(right) if len(left) == 1 else 1
     return Prompt(sum(left) * times + sum(right), None, len(right))
 

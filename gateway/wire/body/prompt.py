@@ -93,7 +93,7 @@ def batch(value: Any, field: str, caps: Caps) -> Prompt:
 
 
 def token_ids(ids: list[Any], field: str) -> int:
-    """Check token ids, and estimate the bytes of their text. The loops run in C, since there may be many."""
+    """Check token ids, and estimate the bytes of their text. The loops run in C, since a prompt may have many ids."""
     if not ids:
         raise BadRequest(field, "must not be empty", "empty_array")
     if set(map(type, ids)) != {int}:

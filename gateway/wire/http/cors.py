@@ -18,7 +18,7 @@ _USUAL: Final = b"authorization, content-type, x-api-key, anthropic-version"
 
 
 def cors_lines(origin: bytes) -> bytes:
-    """Header lines of an answer that pages of `origin` may read, with its headers. `*` stands for every origin."""
+    """Header lines that let pages of `origin` read an answer and its headers. `*` stands for every origin."""
     return b"access-control-allow-origin: %b\r\naccess-control-expose-headers: *\r\nvary: origin\r\n" % origin.strip()
 
 
