@@ -101,7 +101,7 @@ class AdminConnection(HttpToolsProtocol):
             self._received(data)
 
     def send_400_response(self, msg: str) -> None:
-        """Called by uvicorn when httptools raised. It may have wrapped an exception (a bug) of one of our callbacks."""
+        """Called by uvicorn when httptools raised. The cause may be an exception (a bug) in one of our callbacks."""
         callback = sys.exception()
         raised = callback.__context__ if isinstance(callback, httptools.HttpParserCallbackError) else None
         if isinstance(raised, Exception):

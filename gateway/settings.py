@@ -48,10 +48,11 @@ class Settings(BaseSettings):
     admin_host: str = Field(default="127.0.0.1", description="Address of metrics, state and control.")
     admin_port: Port = Field(default=9090, description="Port of metrics, state and control; 0 takes a free one.")
     admin_token: Annotated[SecretStr, AfterValidator(_long_enough)] | None = Field(
-        default=None, description="Bearer token for what changes anything: drain, reload."
+        default=None, description="Bearer token for actions: drain, reload."
     )
     admin_uds: Path | None = Field(
-        default=None, description="A unix socket (mode 0660) for the admin API too; who may open it needs no token."
+        default=None,
+        description="A unix socket (mode 0660) for the admin API too; users who may open it need no token.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Least level logged.")
     log_format: Literal["text", "json"] = Field(default="text", description="Lines for people, or JSON lines.")
@@ -62,7 +63,7 @@ class Settings(BaseSettings):
         default=30.0, description="Longest time that running requests are given to finish after SIGTERM."
     )
     drain_notice_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
-        default=0.0, description="Before that, time in which /ready is 503 and requests are still accepted."
+        default=0.0, description="Time before the drain in which /ready is 503 and requests are still accepted."
     )
     max_body_bytes: int = Field(
         default=16 * 2**20,

@@ -66,8 +66,8 @@ def admin_app(
 ) -> FastAPI:
     """The FastAPI application. Each of `actions`, e.g. "reload", is a POST to /admin/<name>.
 
-    Each of `replica_actions` is a POST to /admin/<name> with the body {"replica": NAME}. It may have the name of an
-    action without a body.
+    Each of `replica_actions` is a POST to /admin/<name> with the body {"replica": NAME}. Its name may be that of one of
+    `actions`, which are sent without a body.
 
     FastAPI's own documentation pages are off: they load scripts from other hosts, and say less than docs/reference.
     """

@@ -172,7 +172,7 @@ def _kind(value: object) -> str:
 
 
 def _description(file: type[Section], path: Path) -> str:
-    """The schema's description of the field at `path`, with a small first letter."""
+    """The schema's description of the field at `path`, with its first letter in lower case."""
     section = _section(file, path[:-1])
     field = section.model_fields.get(str(path[-1])) if section else None
     text = field.description if field else None

@@ -200,7 +200,7 @@ class Exchange(AttemptOwner):
         return self._message(attempt_id, upstream, render(parsed, self._sent_as(parsed), max_tokens, False))
 
     def commit(self, attempt_id: int, hedged: HedgeResult | None) -> None:
-        """Forward this attempt's answer to the client, the bytes so far and the rest as it arrives."""
+        """Forward this attempt's answer to the client: first the held bytes, then the rest as it arrives."""
         if hedged is not None:
             self._extra += b"x-tailgate-hedged: %b\r\n" % hedged.value.encode()
         attempt = self._committed = self._attempts[attempt_id]
@@ -317,7 +317,7 @@ class Exchange(AttemptOwner):
         return None if self._parsed is None else fingerprint(self._parsed)
 
     def attempt_ended(self, attempt_id: int) -> None:
-        """An attempt is over. If it is the committed one and complete, the client's answer is complete, too."""
+        """An attempt has ended. A committed attempt that is complete also completes the client's answer."""
         attempt = self._committed
         if attempt is None or attempt.id != attempt_id:
             return

@@ -5,9 +5,9 @@
 A request is doubtful if its forecast probability of missing an objective is above its tier's threshold, or if it would
 break a percentile of its tier (percentiles.py). A request that is not doubtful takes a slot, or waits for one. A small
 share of the doubtful requests is admitted as exploration: only admitted requests show whether the forecast was right.
-Other doubtful requests are admitted because too few prompts of their length were (fairness.py). While the forecast is
-untrusted, breach probabilities make no request doubtful. Then the limits of slots and queue decide, and a queued
-request is refused at its turn if too little time is left for a first token.
+Other doubtful requests are admitted because too few prompts of similar length were admitted (fairness.py). While the
+forecast is untrusted, breach probabilities make no request doubtful. Then the limits of slots and queue decide, and a
+queued request is refused at its turn if too little time is left for a first token.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class AwaitedLabels:
     """Admitted requests of one tier, in the order of admission. Requests with a label leave at the front or in a sweep.
 
     Without sweeps, an answer that takes minutes would keep all ended requests behind it in memory. A sweep comes when
-    the line is twice as long as after the last sweep. So sweeps cost O(1) per request.
+    the list is twice as long as after the last sweep. So sweeps cost O(1) per request.
     """
 
     __slots__ = ("_entries", "_most")

@@ -73,7 +73,7 @@ class PoolLearned:
 class Forecaster(Learner):
     """Forecasts requests, and learns from their latencies. There is one per controller.
 
-    Learned facts are keyed by pool, replica and route. A reload keeps the facts whose keys it keeps.
+    Learned facts are keyed by pool, replica and route. A reload forgets only those whose key is gone.
     """
 
     def __init__(self) -> None:

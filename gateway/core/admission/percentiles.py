@@ -119,7 +119,7 @@ class ShareGuard:
         self._expected += p
 
     def dropped(self, p: float) -> None:
-        """Take back an admitted request that will never be judged."""
+        """Remove an admitted request from the counts, without an outcome."""
         self._admitted -= 1
         # 0 when no request is left, so rounding errors do not add up
         self._expected = self._expected - p if self._admitted else 0.0

@@ -203,7 +203,9 @@ class Promises:
 
     @property
     def open(self) -> int:
-        """Number of open judgements, summed over the guards in force. A request counts once for each guard."""
+        """Number of admitted requests whose outcome is unknown, summed over the guards in force. A request counts once
+        for each guard.
+        """
         guards = [guard for guards in self._guards.values() for guard in guards]
         return sum(guard.open for guard in [*guards, *self._vain.values()])
 

@@ -257,7 +257,7 @@ class BaseReplica(RoutingTarget):
 
     @property
     def keeps_state(self) -> bool:
-        """Whether requests that no other replica may serve are sent here. They are even while it is ejected for
+        """Whether requests that no other replica may serve are sent here. That holds even while it is ejected for
         slowness.
         """
         is_slow = self.severity == 1 and not self.drained and self.breaker.state is ReplicaState.UP

@@ -103,7 +103,7 @@ class RequestFamilies:
         )
         yield counter(
             "tailgate_admissions",
-            "Offered requests, by whether their client said that it tries again, and whether a replica was sent them.",
+            "Offered requests, by whether the client marked them as a retry, and whether they were sent to a replica.",
             ("tier", "comeback", "decision"),
             (
                 ((tier, *labels), n)

@@ -28,7 +28,7 @@ POOL_GAUGES: tuple[tuple[str, str, str, Callable[[PoolView], float | None]], ...
     ("tailgate_queue_bytes", "Bytes of request bodies in the queue.", "bytes", lambda p: p.queued_bytes),
     (
         "tailgate_queue_drain_rate",
-        "Requests per second that find room while newcomers have to wait; absent before any had to.",
+        "Requests per second that find room while newcomers have to wait; absent until one had to.",
         "",
         lambda p: p.drain_rate,
     ),
@@ -40,7 +40,7 @@ POOL_GAUGES: tuple[tuple[str, str, str, Callable[[PoolView], float | None]], ...
     ),
     (
         "tailgate_pool_prefill_limit_tokens",
-        "Unread prompt tokens beyond which a replica of the pool is sent no more.",
+        "Unread prompt tokens from which on a replica of the pool gets no further request.",
         "",
         lambda p: p.prefill_limit_tokens,
     ),
@@ -50,14 +50,14 @@ REPLICA_GAUGES: tuple[tuple[str, str, str, Callable[[ReplicaView], float | None]
     ("tailgate_replica_in_flight", "Requests that hold a slot.", "", lambda r: r.in_flight),
     (
         "tailgate_replica_unprefilled_tokens",
-        "Prompt tokens sent whose request has no first token yet.",
+        "Prompt tokens of sent requests that have no first token yet.",
         "",
         lambda r: r.unprefilled_tokens,
     ),
     ("tailgate_replica_slots", "Requests it may be sent at once: written or learned.", "", lambda r: r.slots),
     (
         "tailgate_replica_step_seconds",
-        "Mean step of its engine with the requests that it has, as its costs say.",
+        "Mean step of the replica with its present requests, as forecast.",
         "seconds",
         lambda r: r.step_s,
     ),
@@ -69,7 +69,7 @@ REPLICA_GAUGES: tuple[tuple[str, str, str, Callable[[ReplicaView], float | None]
     ),
     (
         "tailgate_replica_preemption_ratio",
-        "Preemptions in the engine per request sent, of the last minute or so.",
+        "Preemptions in the engine per request sent, over about the last minute.",
         "ratio",
         lambda r: r.preemption_ratio,
     ),
@@ -81,7 +81,7 @@ REPLICA_GAUGES: tuple[tuple[str, str, str, Callable[[ReplicaView], float | None]
     ),
     (
         "tailgate_replica_rest_seconds",
-        "For how long the replica is still passed over, since it refused with 429 or 503.",
+        "Backoff that is left since the replica refused with 429 or 503.",
         "seconds",
         lambda r: r.rests_s,
     ),
@@ -89,13 +89,13 @@ REPLICA_GAUGES: tuple[tuple[str, str, str, Callable[[ReplicaView], float | None]
     ("tailgate_replica_running", "Requests running in the engine, as it says.", "", lambda r: _sample(r).running),
     (
         "tailgate_replica_kv_usage_ratio",
-        "Share of the engine's KV cache in use, as it says.",
+        "Share of the engine's KV cache in use, as the engine reports.",
         "ratio",
         lambda r: _sample(r).kv_fraction,
     ),
     (
         "tailgate_replica_cache_hit_ratio",
-        "Share of the prompt tokens of late that the engine found in its prefix cache.",
+        "Share of recent prompt tokens that the engine found in its prefix cache.",
         "ratio",
         lambda r: r.cache.hit_rate,
     ),
@@ -153,7 +153,7 @@ class ProcessFamilies:
         )
         yield histogram(
             "tailgate_loop_wait_seconds",
-            "Waits on the event loop, looked at ten times a second.",
+            "Waits on the event loop, sampled ten times a second.",
             (),
             [((), self._sources.loop_waits)],
         )
@@ -194,7 +194,7 @@ def _replicas(snapshot: Snapshot) -> Iterator[Metric]:
     )
     yield counter(
         "tailgate_replica_ejections",
-        "Ejections of the replica, by reason; of one that is still slow when its time is up, each time.",
+        "Ejections of the replica, by reason. Each extension for a replica that is still slow counts again.",
         ("pool", "replica", "reason"),
         [
             ((r.pool, r.name, out.value), dict(r.health.ejections).get(out.value, 0))

@@ -15,13 +15,13 @@ def hedging_families(snapshot: Snapshot) -> Iterator[Metric]:
     tiers = snapshot.hedged_tiers
     yield counter(
         "tailgate_hedges",
-        "Requests that were sent a second time because their first token was late, by who had it.",
+        "Requests that were sent a second time because their first token was late, by which attempt won.",
         ("tier", "outcome"),
         [((tier.tier, outcome), n) for tier in tiers for outcome, n in tier.outcomes],
     )
     yield counter(
         "tailgate_hedges_denied",
-        "Requests whose first token was late and that were not sent a second time, by why not.",
+        "Requests that were not sent a second time although their first token was late, by reason.",
         ("tier", "reason"),
         [((tier.tier, reason), n) for tier in tiers for reason, n in tier.denied],
     )

@@ -14,22 +14,22 @@ from gateway.observe.metrics.little import LittleView
 SCALE_GAUGES: tuple[tuple[str, str, Callable[[ScaleView], float]], ...] = (
     (
         "tailgate_pool_replicas_wanted",
-        "Replicas that the pool wants for the demand that is coming; none before that is known.",
+        "Replicas that the pool needs for the expected demand; absent until that is known.",
         lambda p: p.wanted,
     ),
     (
         "tailgate_pool_replicas_serving",
-        "Replicas that get requests; one that is starting slowly counts in part.",
+        "Replicas that get requests; one in slow start counts in part.",
         lambda p: p.serving,
     ),
     (
         "tailgate_pool_replicas_worth",
-        "What the pool wants before it is rounded and held: predicted demand over the knee.",
+        "The number wanted before it is rounded and held: predicted demand / knee.",
         lambda p: p.worth,
     ),
     (
         "tailgate_pool_knee",
-        "Replicas' worth of work that one replica carries inside the objectives, as learned.",
+        "Demand, in replicas, that one replica carries within the objectives, as learned.",
         lambda p: p.knee,
     ),
     (
@@ -39,7 +39,7 @@ SCALE_GAUGES: tuple[tuple[str, str, Callable[[ScaleView], float]], ...] = (
     ),
     (
         "tailgate_pool_output_token_rate",
-        "Tokens of output per second that these requests want, by the mean length of answers.",
+        "Tokens of output per second that these requests need, by the mean length of answers.",
         lambda p: p.output_tokens_per_s,
     ),
 )
@@ -49,7 +49,7 @@ def planning_families(snapshot: Snapshot, little: Sequence[LittleView]) -> Itera
     """All families, with their present values."""
     yield gauge(
         "tailgate_little_gap_ratio",
-        "L less rate x time, over the larger of both; none in too short a window.",
+        "Gap of Little's law: (L - rate x time) / the larger of the two; absent if the window is too short.",
         ("pool",),
         [((view.pool,), view.gap) for view in little if view.gap is not None],
         "ratio",

@@ -26,7 +26,7 @@ class ListenSection(Section):
     """Clients that may reach the gateway, and the largest body."""
 
     open_on_any_address: bool = plain(
-        False, "Serve without keys on addresses other than loopback: whoever can reach it may use it."
+        False, "Serve without keys on addresses other than loopback: everybody who can reach the gateway may use it."
     )
     names: list[HostName] = plain(
         [], "Without keys: names that a Host header may have, besides localhost and the addresses of loopback."

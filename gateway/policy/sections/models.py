@@ -21,7 +21,7 @@ class MirrorSection(Section):
 
     to: Name = Field(description="The shadow pool; no model may list it.")
     share: Share = Field(description="Share of the requests that are copied.")
-    limit: Count = plain(8, "Copies under way at the same time; none are made beyond it.")
+    limit: Count = plain(8, "Largest number of copies under way.")
     upstream: ModelName | None = optional("The name the shadow pool knows the model by; the same unless given.")
 
 

@@ -50,7 +50,7 @@ class ReplicaSection(Section):
     """One engine that serves requests."""
 
     url: Url = Field(description="http://host:port, without a path.")
-    name: Name | None = optional("What it is called in metrics; host:port unless given.")
+    name: Name | None = optional("Its name in metrics; host:port unless given.")
     dp: Annotated[int, Field(ge=1, le=MAX_RANKS)] = plain(
         1,
         "Data-parallel ranks behind the URL, each a replica of its own: vLLM's --data-parallel-size, with "
@@ -72,17 +72,17 @@ class AffinitySection(Section):
 
     prefix: bool = plain(
         True,
-        "Whether a prompt goes where the engine has its beginning in the prefix cache, if that is worth it, and only "
-        "the rest counts as unread.",
+        "Whether a prompt goes to a replica that has its beginning in the prefix cache, if that is worth it. Only the "
+        "rest then counts as unread.",
     )
     strict: bool = plain(
         False,
-        "Whether a session is served by its home alone: while that replica is down or drained its requests get 503.",
+        "Whether only the home replica serves a session: its requests get 503 while that replica is down or drained.",
     )
     header: HeaderName = plain(_POOL.sessions.header, "The header that names a session.")
     keys: list[SessionKey] = plain(
         [key.value for key in _POOL.sessions.keys],
-        "Where the name of a session is looked for, in this order: the first that a request has counts.",
+        "Where the name of a session is looked for, in this order; the first one found counts.",
     )
 
     @field_validator("keys")
@@ -119,10 +119,10 @@ class QueueSection(Section):
 class PoolTimeouts(Section):
     """Timeouts that hold in this pool for every tier; the tighter of tier and pool counts."""
 
-    queue: Deadline = duration(rules.NO_TIMEOUTS.queue_s, "Waiting for a slot, from the request complete.")
-    ttft: Deadline = duration(rules.NO_TIMEOUTS.ttft_s, "From sent to the replica to the first content token.")
-    idle: Deadline = duration(rules.NO_TIMEOUTS.idle_s, "Silence between two pieces of an answer.")
-    total: Deadline = duration(rules.NO_TIMEOUTS.total_s, "The whole request, from its head received.")
+    queue: Deadline = duration(rules.NO_TIMEOUTS.queue_s, "Longest wait for a slot, from the complete request on.")
+    ttft: Deadline = duration(rules.NO_TIMEOUTS.ttft_s, "Longest time from sending to the first content token.")
+    idle: Deadline = duration(rules.NO_TIMEOUTS.idle_s, "Longest silence between two pieces of an answer.")
+    total: Deadline = duration(rules.NO_TIMEOUTS.total_s, "Longest time of the whole request, from its head on.")
 
 
 class EjectionSection(Section):
@@ -132,24 +132,25 @@ class EjectionSection(Section):
         rules.EjectionMode.ENFORCE.value, "enforce: replicas that are slow or silent are left out; off: none is."
     )
     slowdown: Annotated[float, Field(gt=1, le=100, strict=False, allow_inf_nan=False)] = plain(
-        _EJECTION.slowdown, "Times the median latency of the pool, of TTFT or between tokens, that is too slow."
+        _EJECTION.slowdown, "A replica is too slow above this multiple of its pool's median TTFT or ITL."
     )
     time: Duration = duration(_EJECTION.time_s, "How long the first ejection lasts, the second twice as long, ...")
     max_time: Duration = duration(_EJECTION.max_time_s, "The longest ejection.")
     max_share: Share = share(
-        _EJECTION.max_share, "Most of the pool that is out for slowness; one always may be, two of eight and more."
+        _EJECTION.max_share,
+        "Largest share of the pool ejected for slowness; one replica always may be, two of eight or more.",
     )
     panic: Share = share(
-        _EJECTION.panic_share, "With less than this share of the replicas well, slow ones are used all the same."
+        _EJECTION.panic_share, "If a smaller share of the replicas is healthy, slow ones are used as well."
     )
-    canary: Duration = duration(_EJECTION.probe_s, "One request per so much time goes to a replica that is out.")
+    canary: Duration = duration(_EJECTION.probe_s, "An ejected replica gets one request per this time.")
     stall: Duration = duration(_EJECTION.stall_s, "A replica that has requests and is silent for this long is stalled.")
 
 
 class HealthSection(Section):
     """How the replicas of a pool are watched."""
 
-    path: HttpPath = plain(_POOL.health.path, "What is asked to see whether a replica is alive.")
+    path: HttpPath = plain(_POOL.health.path, "Path of the health check.")
     interval: Duration = duration(_POOL.health.interval_s, "Time between two checks.")
     timeout: Duration = duration(_POOL.health.timeout_s, "A check that takes longer has failed.")
     failures: Count = plain(
@@ -157,12 +158,12 @@ class HealthSection(Section):
     )
     open: Duration = duration(_POOL.health.open_s, "How long an open breaker keeps requests away before one probe.")
     metrics_path: HttpPath = plain(_POOL.health.metrics_path, "Where the engine's Prometheus metrics are.")
-    scrape_interval: Duration = duration(_POOL.health.scrape_interval_s, "Time between two scrapes of them.")
+    scrape_interval: Duration = duration(_POOL.health.scrape_interval_s, "Time between two scrapes of the metrics.")
     warmup: CountOrZero = plain(
-        _POOL.health.warmup, "Completions of one token that a replica answers first, when it comes or comes back."
+        _POOL.health.warmup, "One-token completions that a new or recovered replica answers before it gets requests."
     )
     slow_start: Span = duration(
-        _POOL.health.slow_start_s, "Over which a replica that comes, or comes back, is given its slots; none: at once."
+        _POOL.health.slow_start_s, "Time over which a new or recovered replica gets its slots; none: at once."
     )
     ejection: EjectionSection = nested(EjectionSection(), "When a replica that is slow or silent is left out.")
 
@@ -191,14 +192,14 @@ class PoolSection(Section):
     connect_timeout: Duration = duration(_POOL.connect_timeout_s, "Longest time to open a connection to a replica.")
     timeouts: PoolTimeouts = nested(PoolTimeouts(), "Timeouts of this pool; the tighter of tier and pool counts.")
     kv_headroom: Share | None = optional(
-        "Share of the engines' KV cache left free for answers to grow into; what the forecast asks for unless given."
+        "Share of the engines' KV cache left free for answers to grow into; unless given, the forecast decides."
     )
-    reserve: dict[Name, Share] = plain({}, "Tier to share: slots of the pool that only this tier may take.")
+    reserve: dict[Name, Share] = plain({}, "By tier: share of the pool's slots that only this tier may take.")
     spill_from: list[Name] = plain([], "Pools whose requests may come here when they would be shed there.")
     router: Router = plain(_POOL.router, "How a replica is picked.")
     affinity: AffinitySection = nested(
         AffinitySection(),
-        "Which requests go to one replica. `prefix`: as without; `none`: for engines without prefix caching.",
+        "Which requests go to the same replica. `prefix`: the default; `none`: for engines without prefix caching.",
     )
     cache_isolation: Isolation = plain(
         "none", "`tenant`: no tenant finds prompts of another one in a prefix cache; for vLLM, with a `cache_key`."

@@ -47,13 +47,13 @@ Exploration = Annotated[Share, AfterValidator(_some), values.SHARE_ABOVE_ZERO]
 class TierTimeouts(Section):
     """How long each phase of a request may take. Past it: 504, or an error event once the answer has begun."""
 
-    queue: Deadline = duration(_TIER.timeouts.queue_s, "Waiting for a slot, from the request complete.")
-    ttft: Deadline = duration(_TIER.timeouts.ttft_s, "From sent to the replica to the first content token.")
-    idle: Deadline = duration(_TIER.timeouts.idle_s, "Silence between two pieces of an answer.")
-    total: Deadline = duration(_TIER.timeouts.total_s, "The whole request, from its head received.")
+    queue: Deadline = duration(_TIER.timeouts.queue_s, "Longest wait for a slot, from the complete request on.")
+    ttft: Deadline = duration(_TIER.timeouts.ttft_s, "Longest time from sending to the first content token.")
+    idle: Deadline = duration(_TIER.timeouts.idle_s, "Longest silence between two pieces of an answer.")
+    total: Deadline = duration(_TIER.timeouts.total_s, "Longest time of the whole request, from its head on.")
     on_total: OnTotal = plain(
         _TIER.on_total.value,
-        "How a stream ends whose total time is up. cut: as one that ran into its length; error: with an error.",
+        "How a stream ends when its total time is up. cut: as at max_tokens; error: with an error event.",
     )
 
 
@@ -85,14 +85,14 @@ class MaxTokensSection(Section):
     """How many tokens an answer may have."""
 
     default: DefaultTokens | None = optional(
-        "Used where a request asks for nothing; none leaves it to the engine. The limit, if one is written, else none."
+        "Used if a request sets no maximum; none leaves it to the engine. Unless given: the limit, else none."
     )
-    limit: Count | None = optional("More is cut down to this. 32768, or the default if that is higher.")
+    limit: Count | None = optional("A larger maximum is lowered to this. Unless given: 32768, or a higher default.")
     degrade: bool = plain(
         _TIER.caps.degrade, "Allow shorter answers than asked for when capacity is short; needs an e2e objective."
     )
     watch: bool = plain(
-        _TIER.caps.watch, "Cut answers short that are longer than nearly all others, where the pool is busy."
+        _TIER.caps.watch, "Cut answers short that are longer than nearly all others, while the pool is busy."
     )
 
 
@@ -163,13 +163,14 @@ class HedgeSection(Section):
     """A duplicate, at another replica, of requests whose first token is late."""
 
     quantile: Share = plain(
-        _HEDGE.quantile, "A first token is late past this quantile of its pool, for about as many unread prompt tokens."
+        _HEDGE.quantile,
+        "A first token is late beyond this quantile of its pool, among prompts of similar unread length.",
     )
     budget: Share = share(
         _HEDGE.budget, "Largest share of requests, and of prompt tokens to be read, that are sent twice."
     )
     holdout: Share = share(
-        _HEDGE.holdout, "Share of requests that is never sent twice, to know what the tail would be without."
+        _HEDGE.holdout, "Share of requests that is never sent twice, to measure the tail without duplicates."
     )
 
 
@@ -180,7 +181,7 @@ class RepetitionSection(Section):
         _REPETITION.characters, "Length, in characters, of a repetition that is cut."
     )
     repeats: Annotated[Count, Field(ge=2, le=1000)] = plain(
-        _REPETITION.repeats, "How often a piece comes at least before it is cut."
+        _REPETITION.repeats, "Least number of times a piece must repeat before the answer is cut."
     )
 
 
@@ -199,32 +200,34 @@ class TierSection(Section):
     priority: Annotated[int, Field(ge=-1000, le=1000)] = plain(_TIER.priority, "Lower is served first.")
     weight: Annotated[float, Field(gt=0, le=1e6, strict=False, allow_inf_nan=False)] = plain(
         _TIER.weight,
-        "Worth of a good request, against other tiers. Heavier tiers of one priority go first under overload.",
+        "Worth of a good request, relative to other tiers. Heavier tiers of one priority go first under overload.",
     )
     value: Value = plain(
         _TIER.value.value,
-        "What a good request is worth, times the weight: request: one; tokens: those of its prompt and its answer.",
+        "What the weight of a good request is multiplied by. request: 1; tokens: its prompt and answer tokens.",
     )
     fairness: Share = share(
-        _TIER.fairness, "How much less the acceptance of any length of prompts may be than that of the tier; 100%: any."
+        _TIER.fairness, "Most by which prompts of any length are admitted less often than their tier; 100%: no limit."
     )
     floor: Share = share(
         _TIER.floor, "Share of the tokens served that tiers of higher priority cannot take while this one waits."
     )
-    pools: Annotated[list[Name], Field(min_length=1)] | None = optional("Pools this tier is bound to; all, if absent.")
+    pools: Annotated[list[Name], Field(min_length=1)] | None = optional(
+        "Pools that this tier may use; all unless given."
+    )
     slo: SloSection = nested(SloSection(), "What it promises.")
     max_tokens: MaxTokensSection = nested(MaxTokensSection(), "Default and ceiling of the length of answers.")
     caps: CapsSection = nested(CapsSection(), "Bounds on what else makes a request expensive.")
     stop: list[Text] = plain([], "Stop sequences added to every generation.")
     aggregate: bool = plain(
-        _TIER.caps.aggregate, "Ask engines for a stream also where the client wants none, and put the answer together."
+        _TIER.caps.aggregate, "Ask engines for a stream even if the client wants none, and assemble the answer."
     )
     engine_priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = optional(
         "`priority` set on requests to the replica (vLLM: lower is earlier, needs --scheduling-policy priority)."
     )
     timeouts: TierTimeouts = nested(TierTimeouts(), "How long each phase may take.")
     keep_alive: Duration | None = optional(
-        "Send the client of a stream a comment before it was silent for so long, also while it waits; off unless given."
+        "A stream that is about to be silent for this long gets a comment, even in the queue; off unless given."
     )
     repetition: RepetitionSection | None = optional(
         "Cut answers short that repeat themselves without end; left alone unless given."
@@ -234,6 +237,6 @@ class TierSection(Section):
     admission: AdmissionSection = nested(AdmissionSection(), "When a doubtful request is let in.")
     hedge: HedgeSection | None = optional("Duplicates of requests whose first token is late; none unless given.")
     fallback: ModelName | None = optional(
-        "Model that serves requests which their own cannot serve in time; they are refused unless given."
+        "Model for requests that their own model cannot serve in time; unless given they are refused."
     )
     retry: RetrySection = nested(RetrySection(), "Retries before the answer has begun.")

@@ -1,8 +1,7 @@
-"""Clients that retry like the OpenAI SDK: after half a second, doubled at each retry up to eight seconds, or when told
-to.
+"""Clients that retry like the OpenAI SDK: after half a second, doubled up to eight seconds, or after `Retry-After`.
 
-They react to the gateway's statuses, `x-should-retry` and `Retry-After`. A client that lost patience retries, too. A
-client that has seen the beginning of a stream does not retry, like the SDKs.
+They react to the gateway's statuses, `x-should-retry` and `Retry-After`. A client that lost patience retries, too. Like
+the SDKs, a client that has seen the beginning of a stream does not retry.
 """
 
 from __future__ import annotations
