@@ -68,7 +68,7 @@ class TestCheck:
         assert result.exit_code == 0
         assert result.stdout == f"{policy}: ok: 2 models, 3 pools with 3 replicas, 1 tier: paid (default), 1 key\n"
 
-    def test_every_error_is_one_line_and_the_status_is_1(self, policy: Path, broken: Path) -> None:
+    def test_check_prints_each_error_on_one_line_and_exits_with_1(self, policy: Path, broken: Path) -> None:
         result = run("check", policy, broken)
         assert result.exit_code == 1
         lines = result.stdout.splitlines()
@@ -78,7 +78,7 @@ class TestCheck:
             f"{broken}: 2 errors",
         ]
 
-    def test_check_as_json_has_every_error_in_parts(self, policy: Path, broken: Path) -> None:
+    def test_check_as_json_gives_file_line_path_and_message_of_each_error(self, policy: Path, broken: Path) -> None:
         result = run("check", "--json", policy, broken)
         assert result.exit_code == 1
         good, bad = json.loads(result.stdout)["files"]
@@ -93,7 +93,7 @@ class TestCheck:
             "message": "unknown field: did you mean aliases?",
         }
 
-    def test_notes_are_told_without_failing(self, policy: Path) -> None:
+    def test_check_prints_notes_and_exits_with_0(self, policy: Path) -> None:
         policy.write_text(
             POLICY.replace("limit: 200}", "limit: 200, degrade: true}").replace(
                 ", e2e: {p99: 30s, up_to_tokens: 100}", ""
@@ -103,7 +103,7 @@ class TestCheck:
         assert result.exit_code == 0
         assert f"{policy}: note: tiers.paid.max_tokens.degrade: has no effect" in result.stdout
 
-    def test_a_file_that_is_not_there_is_an_error_of_that_file(self, tmp_path: Path) -> None:
+    def test_check_names_a_policy_file_that_does_not_exist(self, tmp_path: Path) -> None:
         result = run("check", tmp_path / "none.yaml")
         assert result.exit_code == 1
         assert "none.yaml: cannot be read: No such file or directory" in result.stdout
@@ -114,7 +114,7 @@ class TestCheck:
 
 
 class TestKey:
-    def test_a_new_key_is_printed_once_with_the_line_that_lets_it_in(self) -> None:
+    def test_key_new_prints_the_key_and_its_policy_line_once(self) -> None:
         result = run("key", "new", "--tenant", "acme", "--tier", "paid")
         assert result.exit_code == 0
         key, line = result.stdout.splitlines()
@@ -136,7 +136,7 @@ class TestKey:
         assert hashlib.sha256(made["key"].encode()).hexdigest() == made["sha256"]
 
     @pytest.mark.parametrize("option", ["--tenant", "--tier"])
-    def test_a_name_that_no_policy_would_take_is_refused(self, option: str) -> None:
+    def test_key_new_refuses_a_tenant_or_tier_that_is_not_a_name(self, option: str) -> None:
         assert run("key", "new", option, "a, tier: admin").exit_code == 2
 
 
@@ -178,7 +178,7 @@ class TestExplain:
         assert found["slo"]["ttft_bound_s"] == 2.0
         assert found["slo"]["tpot_bound_s"] is None
 
-    def test_a_long_prompt_goes_to_the_pool_that_takes_it(self, policy: Path) -> None:
+    def test_explain_sends_a_long_prompt_to_the_pool_that_takes_it(self, policy: Path) -> None:
         found = self.explain(policy, {"model": "llama", "prompt": [7] * 400}, "--endpoint", "/v1/completions")
         short, long = found["pools"]
         assert short == {
@@ -201,7 +201,7 @@ class TestExplain:
             ({"model": "llama", "prompt": [7] * 900, "max_tokens": 200}, "limit-tokens", "1100 tokens"),
         ],
     )
-    def test_a_refusal_says_why_and_exits_with_1(
+    def test_explain_of_a_refused_request_says_why_and_exits_with_1(
         self, policy: Path, request_body: dict[str, Any], why: str, detail: str
     ) -> None:
         found = self.explain(policy, request_body, "--endpoint", "/v1/completions", status=1)
@@ -218,17 +218,17 @@ class TestExplain:
         found = self.explain(policy, self.chat(), "--key", KEY, key=None)
         assert found["caller"]["tenant"] == "acme"
 
-    def test_without_keys_everybody_gets_the_default_tier(self, policy: Path) -> None:
+    def test_explain_without_keys_in_the_policy_uses_the_default_tier(self, policy: Path) -> None:
         policy.write_text(POLICY[: POLICY.index("keys:")])
         found = self.explain(policy, self.chat(), key=None)
         assert (found["caller"]["tenant"], found["caller"]["tier"]) == ("anonymous", "paid")
 
-    def test_a_catch_all_sends_the_name_as_it_came(self, policy: Path) -> None:
+    def test_explain_shows_that_a_catch_all_model_sends_the_name_unchanged(self, policy: Path) -> None:
         policy.write_text(POLICY.replace("models:\n", 'models:\n  "*": {pools: [long]}\n'))
         found = self.explain(policy, {**self.chat(), "model": "org/any"})
         assert (found["asked"]["model"], found["asked"]["upstream_model"]) == ("*", "org/any")
 
-    def test_a_tokenizer_makes_the_length_exact(self, policy: Path) -> None:
+    def test_explain_with_a_tokenizer_shows_the_exact_prompt_length(self, policy: Path) -> None:
         vocabulary = {"[UNK]": 0, "a": 1}
         tokenizer: dict[str, Any] = {
             "version": "1.0",
@@ -261,12 +261,12 @@ class TestExplain:
         assert lines["slo"] == "ttft p50 500ms, ttft p99 2s, e2e p99 30s, e2e for answers up to 100 tokens"
         assert "asked 500, granted 200" in lines["max tokens"]
 
-    def test_people_are_told_of_a_refusal_with_its_status(self, policy: Path) -> None:
+    def test_explain_prints_the_status_of_a_refusal_for_people(self, policy: Path) -> None:
         result = run("explain", "--policy", policy, stdin="[]", env={"TAILGATE_KEY": KEY})
         assert result.exit_code == 1
         assert "400 bad-request  (the body must be a JSON object, not an array)" in result.stdout
 
-    def test_a_broken_policy_is_told_on_standard_error_with_status_2(self, broken: Path) -> None:
+    def test_explain_with_a_broken_policy_writes_to_stderr_and_exits_with_2(self, broken: Path) -> None:
         result = run("explain", "--policy", broken, stdin="{}")
         assert result.exit_code == 2
         assert "did you mean aliases?" in result.stderr
@@ -285,7 +285,7 @@ class TestServe:
         monkeypatch.setattr(gateway.process, "serve", serve)
         return calls
 
-    def test_a_policy_is_served_with_the_settings_given(self, served: list[Any], policy: Path) -> None:
+    def test_serve_takes_a_policy_and_settings_from_options(self, served: list[Any], policy: Path) -> None:
         result = run("serve", "--policy", policy, "--port", "0", "--admin-host", "::1", "--drain-deadline", "5")
         assert result.exit_code == 7
         ((settings, path, replicas),) = served
@@ -293,19 +293,19 @@ class TestServe:
         assert settings.host == "127.0.0.1"
         assert (path, replicas) == (policy, ())
 
-    def test_replicas_are_served_without_a_policy(self, served: list[Any]) -> None:
+    def test_serve_takes_replicas_without_a_policy(self, served: list[Any]) -> None:
         run("serve", "--replica", "http://a:1", "--replica", "http://b:1")
         ((_, path, replicas),) = served
         assert (path, replicas) == (None, ("http://a:1", "http://b:1"))
 
-    def test_options_win_over_the_environment(self, served: list[Any]) -> None:
+    def test_serve_prefers_options_to_environment_variables(self, served: list[Any]) -> None:
         env = {"TAILGATE_PORT": "1111", "TAILGATE_ADMIN_PORT": "2222", "TAILGATE_ADMIN_TOKEN": "0123456789abcdef"}
         run("serve", "--replica", "http://a:1", "--port", "3333", env=env)
         ((settings, _, _),) = served
         assert (settings.port, settings.admin_port) == (3333, 2222)
         assert settings.admin_token.get_secret_value() == "0123456789abcdef"
 
-    def test_a_token_that_is_too_short_is_said_to_be(self, served: list[Any]) -> None:
+    def test_serve_refuses_an_admin_token_that_is_too_short(self, served: list[Any]) -> None:
         result = run("serve", "--replica", "http://a:1", env={"TAILGATE_ADMIN_TOKEN": "c4n4ry"})
         assert result.exit_code == 2
         told = " ".join(result.stderr.replace("│", " ").split())
@@ -313,7 +313,7 @@ class TestServe:
         assert "c4n4ry" not in told
         assert not served
 
-    def test_every_setting_but_the_token_has_an_option(self, served: list[Any], tmp_path: Path) -> None:
+    def test_every_setting_except_the_admin_token_has_an_option(self, served: list[Any], tmp_path: Path) -> None:
         pem = tmp_path / "a.pem"
         pem.touch()
         given = {
@@ -366,7 +366,7 @@ class TestServe:
             ([], {"TAILGATE_PORT": "tcp://10.0.0.1:8080"}, "enableServiceLinks: false"),
         ],
     )
-    def test_a_bad_setting_is_told_by_the_name_it_was_given_under(
+    def test_bad_setting_is_named_as_the_option_or_variable_that_set_it(
         self, served: list[Any], arguments: list[str], env: dict[str, str], said: str
     ) -> None:
         result = run("serve", "--replica", "http://a:1", *arguments, env=env)
@@ -374,7 +374,7 @@ class TestServe:
         assert said in " ".join(result.stderr.replace("│", " ").split())
         assert not served
 
-    def test_a_token_that_is_too_short_is_not_shown(self, served: list[Any]) -> None:
+    def test_error_about_a_short_admin_token_does_not_show_the_token(self, served: list[Any]) -> None:
         result = run("serve", "--replica", "http://a:1", env={"TAILGATE_ADMIN_TOKEN": "hunter2"})
         assert result.exit_code == 2
         assert "TAILGATE_ADMIN_TOKEN" in result.stderr
@@ -420,7 +420,7 @@ class TestScript:
         assert done.stdout.strip() == "[]"
 
 
-def test_an_unknown_endpoint_is_told_with_those_that_there_are(policy: Path) -> None:
+def test_explain_names_the_known_paths_when_the_endpoint_is_unknown(policy: Path) -> None:
     result = run("explain", "--policy", policy, "--endpoint", "bad", stdin="{}")
     assert result.exit_code == 2
     assert "'--endpoint': bad is not a path that reaches a replica; known: /v1/chat/completions," in result.stderr

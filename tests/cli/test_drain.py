@@ -64,7 +64,7 @@ async def served() -> AsyncIterator[Served]:
             yield Served(gateway, emulator, client)
 
 
-async def test_a_replica_that_is_drained_gets_nothing_until_it_is_undrained(
+async def test_drained_replica_gets_no_request_until_it_is_undrained(
     served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "tailgate"):
@@ -78,7 +78,7 @@ async def test_a_replica_that_is_drained_gets_nothing_until_it_is_undrained(
     assert told == ["replica r1 of pool main is drained, was up", "replica r1 of pool main is up, was drained"]
 
 
-async def test_drain_waits_for_requests_under_way_no_longer_than_its_limit(served: Served) -> None:
+async def test_drain_command_waits_for_running_requests_up_to_its_limit(served: Served) -> None:
     for replica in served.emulator.replicas:
         replica.fault("stall", after_events=3)
     body = {"model": "emulated", "prompt": "hello", "max_tokens": 40, "stream": True}
@@ -91,7 +91,7 @@ async def test_drain_waits_for_requests_under_way_no_longer_than_its_limit(serve
     assert done.exit_code == 0
 
 
-async def test_drain_of_an_unknown_replica_or_with_a_wrong_token_exits_with_2(served: Served) -> None:
+async def test_drain_command_exits_with_2_for_an_unknown_replica_or_wrong_token(served: Served) -> None:
     nobody = await served.command("drain", "r9")
     assert nobody.exit_code == 2
     assert "there is no replica 'r9'; known: r1, r2" in nobody.stderr

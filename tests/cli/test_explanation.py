@@ -81,7 +81,7 @@ WORDS = "word " * 20
         ({**completion(WORDS), "model": "any-name"}, "long"),
     ],
 )
-async def test_pool_model_and_output_are_those_of_the_explanation(
+async def test_explained_pool_model_and_max_tokens_equal_those_of_the_served_request(
     served: Served, body: dict[str, object], pool: str
 ) -> None:
     raw = json.dumps(body).encode()
@@ -125,7 +125,9 @@ async def test_refusal_reason_equals_the_explained_reason(served: Served, body: 
         (Endpoint.TOKENIZE, {"model": "emulated", "prompt": WORDS}),
     ],
 )
-async def test_an_api_is_explained_as_it_is_served(served: Served, endpoint: Endpoint, body: dict[str, object]) -> None:
+async def test_explained_outcome_of_each_api_equals_the_served_one(
+    served: Served, endpoint: Endpoint, body: dict[str, object]
+) -> None:
     raw = json.dumps(body).encode()
     said = explain(served.policy, endpoint, None, raw)
     async with httpx.AsyncClient(base_url=served.gateway.url) as client:
@@ -140,7 +142,7 @@ async def test_an_api_is_explained_as_it_is_served(served: Served, endpoint: End
         assert (answer.status_code, said.output.granted, said.output.why) == (200, 0, "this API has no output cap")
 
 
-def test_the_prompts_of_a_batch_are_reserved_together() -> None:
+def test_explain_reserves_the_tokens_of_all_prompts_of_a_batch() -> None:
     policy = load_text(POLICY.format("http://127.0.0.1:1", "http://127.0.0.1:2"), "policy.yaml", {})
     one, three = (
         explain(policy, Endpoint.COMPLETIONS, None, json.dumps(completion([[7] * 50] * count)).encode())
@@ -149,7 +151,9 @@ def test_the_prompts_of_a_batch_are_reserved_together() -> None:
     assert (one.reserved_tokens, three.reserved_tokens) == (50 + 5, 3 * (50 + 5))
 
 
-async def test_explain_asks_a_running_gateway(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_explain_live_shows_the_verdict_of_a_running_gateway(
+    served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
     asked = {"tier": "only", "model": "gpt", "prompt_tokens": 70, "max_tokens": 500, "stream": True, "tenant": None}
     found = await asyncio.to_thread(ask_gateway, served.gateway.admin_url, asked)
     assert (found["verdict"], found["pool"], found["trust"], found["max_tokens"]) == ("sent", "short", "cold", 9)
@@ -165,6 +169,6 @@ async def test_explain_asks_a_running_gateway(served: Served, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9", "127.0.0.1:9090", "file:///etc/passwd"])
-def test_unreachable_gateway_is_named(url: str) -> None:
+def test_explain_live_names_a_gateway_that_is_unreachable(url: str) -> None:
     with pytest.raises(Unanswered, match=re.escape(url)):
         ask_gateway(url, {})

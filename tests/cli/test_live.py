@@ -57,13 +57,13 @@ def shown(found: dict[str, Any], *, terminal: bool = False) -> str:
     return text.getvalue()
 
 
-def test_a_pipe_gets_plain_text_and_a_terminal_colours() -> None:
+def test_explain_writes_plain_text_to_a_pipe_and_colours_to_a_terminal() -> None:
     assert shown(FOUND).startswith("sent to short-1  (P(breach) is within the threshold)\n")
     assert "[cyan]" not in shown(FOUND)
     assert "\x1b[36m" in shown(FOUND, terminal=True)
 
 
-def test_a_budget_that_is_not_measured_says_why() -> None:
+def test_explain_says_why_the_error_budget_is_not_known() -> None:
     assert "error budget not known yet (too few answers)" in shown(FOUND)
     assert "error budget none (no objective)" in shown({**FOUND, "budget": "no objective"})
     assert "error budget left -50%" in shown({**FOUND, "budget": "measured", "budget_left": -0.5})
@@ -86,7 +86,7 @@ def test_explain_says_why_the_best_replica_is_best_if_there_is_a_runner_up() -> 
     assert "runner-up" not in shown({**FOUND, "runner_up": None})
 
 
-def test_explain_prints_the_refusal() -> None:
+def test_explain_live_prints_a_refusal() -> None:
     assert shown({"why": "[bad]", "detail": "no such tier"}) == "refused  [bad]  no such tier\n"
 
 
@@ -109,7 +109,7 @@ def another_server() -> Iterator[str]:
             thread.join()
 
 
-def test_a_port_that_is_not_the_admin_port_gets_a_hint() -> None:
+def test_explain_live_gives_a_hint_if_the_port_is_not_the_admin_port() -> None:
     hint = "is this the admin port of a running gateway?"
     with another_server() as url:
         wrong = run("explain", "--live", url)
@@ -128,7 +128,7 @@ def test_a_port_that_is_not_the_admin_port_gets_a_hint() -> None:
         (["--policy", "p.yaml", "--no-stream"], "--stream"),
     ],
 )
-def test_an_option_that_would_be_ignored_is_an_error(arguments: list[str], named: str) -> None:
+def test_explain_refuses_options_that_would_have_no_effect(arguments: list[str], named: str) -> None:
     result = run("explain", *arguments)
     assert result.exit_code == 2
     assert named in result.stderr

@@ -30,7 +30,7 @@ def test_json_of_a_plan_has_its_figures() -> None:
     assert [row["replicas"] for row in found["curve"]] == sorted(row["replicas"] for row in found["curve"])
 
 
-def test_json_of_a_full_fleet_has_no_waits() -> None:
+def test_json_plan_of_a_full_fleet_has_null_waits() -> None:
     found = answered("plan", "--rate", "12000", "--latency", "0.04", "--slots", "32")
     assert found["replicas"] == 15
     assert found["planned"]["waits"] is None
@@ -48,24 +48,24 @@ def test_plan_prints_its_figures() -> None:
     assert "█" in done.stdout
 
 
-def test_plan_of_one_replica_says_nothing_is_left_with_one_lost() -> None:
+def test_plan_of_one_replica_says_none_is_left_if_one_is_lost() -> None:
     done = run("plan", "--rate", "1", "--latency", "0.5", "--slots", "1")
     assert "1 replica: 0.5 / (1 slot)" in done.stdout
     assert "nothing is left; 2 are at 100% or less with one lost" in done.stdout
 
 
-def test_plan_meets_the_wait_with_one_replica_lost() -> None:
+def test_plan_says_how_many_replicas_keep_the_wait_if_one_is_lost() -> None:
     done = run("plan", "--rate", "9000", "--latency", "0.12", "--slots", "40", "--p99-wait", "0.05")
     assert "waits grow for ever; 29 are at 100% or less and wait at most 50 ms (p99) with one lost" in done.stdout
 
 
-def test_times_and_rates_may_have_units() -> None:
+def test_plan_options_for_times_and_rates_take_units() -> None:
     assert run("plan", "--rate", "540k/min", "--latency", "120ms", "--slots", "40", "--p99-wait", "50ms").stdout == (
         run("plan", "--rate", "9000", "--latency", "0.12", "--slots", "40", "--p99-wait", "0.05").stdout
     )
 
 
-def test_availability_is_shown_with_at_most_six_nines() -> None:
+def test_plan_shows_availability_with_at_most_six_nines() -> None:
     assert "enough up   over 99.9999% of the time; at least one: 100%" in run(*PRICED).stdout
 
 
@@ -118,7 +118,7 @@ def files(tmp_path: Path) -> tuple[str, ...]:
     return "plan", "--policy", str(policy), "--workload", str(workload), "--fleet", "test", "--warmup", "0.5"
 
 
-def test_a_policy_and_its_traffic_are_simulated(files: tuple[str, ...]) -> None:
+def test_plan_simulates_a_policy_with_its_traffic(files: tuple[str, ...]) -> None:
     found = answered(*files, "--target", "0.98", "--seeds", "2", "--spare", "1", "--price", "3")
     assert found["replicas"] == found["replicas_needed"] + 1 == 3
     assert found["needed"]["goodput"]["value"] >= 0.98
@@ -138,7 +138,9 @@ def test_a_plan_can_be_made_from_a_trace() -> None:
     assert 12 < found["limit"]["rate_per_s"] < 20
 
 
-def test_trace_shorter_than_its_warm_up_when_sped_up_is_planned_for(files: tuple[str, ...], tmp_path: Path) -> None:
+def test_plan_works_for_a_trace_that_is_shorter_than_the_warm_up_when_sped_up(
+    files: tuple[str, ...], tmp_path: Path
+) -> None:
     slow = tmp_path / "slow.jsonl"
     slow.write_text("".join(f'{{"at": {2 * n}, "prompt_tokens": 200, "output_tokens": 40}}\n' for n in range(8)))
     asked = (*files[:3], "--workload", str(slow), "--fleet", "test", "--warmup", "10", "--target", "0.9")
@@ -149,7 +151,7 @@ def test_trace_shorter_than_its_warm_up_when_sped_up_is_planned_for(files: tuple
 
 @pytest.mark.long
 @pytest.mark.long
-def test_cost_per_million_output_tokens_follows_from_the_answer_lengths(files: tuple[str, ...]) -> None:
+def test_plan_computes_cost_per_million_output_tokens_from_simulated_answers(files: tuple[str, ...]) -> None:
     searched = (*files, "--target", "0.98", "--seeds", "1", "--price", "3")
     found = answered(*searched)
     assert found["needed"]["output_tokens"] == 40
@@ -160,7 +162,7 @@ def test_cost_per_million_output_tokens_follows_from_the_answer_lengths(files: t
     assert "per million output tokens" in run(*searched).stdout
 
 
-def test_search_at_its_highest_rate_hints_at_binding_tenant_limits(files: tuple[str, ...]) -> None:
+def test_knee_search_that_reaches_its_highest_rate_hints_at_tenant_limits(files: tuple[str, ...]) -> None:
     policy = Path(files[2])
     policy.write_text(ONE_POOL.replace("{slo:", "{limits: {concurrency: 2}, slo:"))
     done = run(*files, "--seeds", "1", "--rate", "50")
@@ -191,7 +193,7 @@ def test_bad_search_option_exits_with_2(files: tuple[str, ...], arguments: tuple
     assert message in done.stderr
 
 
-def test_a_plan_for_traffic_of_an_unknown_tier_is_refused(files: tuple[str, ...]) -> None:
+def test_plan_refuses_traffic_of_a_tier_that_the_policy_lacks(files: tuple[str, ...]) -> None:
     Path(files[4]).write_text(SPEC.replace("default: {share", "gold: {share"))
     done = run(*files)
     assert done.exit_code == 2
@@ -206,14 +208,14 @@ def test_a_plan_for_traffic_of_an_unknown_tier_is_refused(files: tuple[str, ...]
         (("--rate", "1e-200", "--per-replica", "1e200"), "--rate and --per-replica"),
     ],
 )
-def test_a_plan_for_no_load_names_the_options_to_look_at(arguments: tuple[str, ...], options: str) -> None:
+def test_plan_for_almost_no_load_names_the_options_to_check(arguments: tuple[str, ...], options: str) -> None:
     done = run("plan", *arguments)
     assert done.exit_code == 2
     assert "replicas busy: look at" in done.stderr
     assert f"{options} again" in done.stderr
 
 
-def test_a_load_that_is_next_to_none_is_one_replica() -> None:
+def test_plan_for_a_tiny_load_is_one_replica() -> None:
     found = answered("plan", "--rate", "1e-5", "--latency", "1e-3", "--slots", "1000", "--p99-wait", "1")
     assert found["replicas"] == 1
     assert found["planned"]["utilization"] == pytest.approx(1e-11)

@@ -14,17 +14,17 @@ from gateway.cli.quantities import per_s, seconds
     ("text", "value"),
     [("90", 90.0), ("0.5", 0.5), ("1m30s", 90.0), ("250ms", 0.25), ("2h", 7200.0), (" 3s ", 3.0), ("0s", 0.0)],
 )
-def test_time_is_read_in_seconds(text: str, value: float) -> None:
+def test_option_value_for_a_time_is_read_in_seconds(text: str, value: float) -> None:
     assert seconds()(text) == pytest.approx(value)
 
 
 @pytest.mark.parametrize(("text", "value"), [("40", 40.0), ("40/s", 40.0), ("2400/min", 40.0), ("2k/s", 2000.0)])
-def test_rate_is_read_per_second(text: str, value: float) -> None:
+def test_option_value_for_a_rate_is_read_per_second(text: str, value: float) -> None:
     assert per_s()(text) == pytest.approx(value)
 
 
 @pytest.mark.parametrize("text", ["", "soon", "3 s", "5/s", "-1s"])
-def test_bad_time_is_refused(text: str) -> None:
+def test_option_value_that_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(
         typer.BadParameter, match="is not a duration: write seconds, such as 90, or a time with its unit"
     ):
@@ -32,7 +32,7 @@ def test_bad_time_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "fast", "3s", "5/d"])
-def test_bad_rate_is_refused(text: str) -> None:
+def test_option_value_that_is_no_rate_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="is not a rate: write a number per second, such as 40, or a rate"):
         per_s()(text)
 

@@ -100,7 +100,7 @@ def calls(file: Path) -> list[Any]:
     return [row for row in map(json.loads, file.read_text().splitlines()) if isinstance(row, list)]
 
 
-def test_a_live_journal_gets_the_same_answers(live: tuple[Path, list[int]]) -> None:
+def test_replay_of_a_live_journal_gives_the_same_answers(live: tuple[Path, list[int]]) -> None:
     file, statuses = live
     result = run(file)
     assert result.exit_code == 0, result.output
@@ -115,7 +115,7 @@ def test_a_live_journal_gets_the_same_answers(live: tuple[Path, list[int]]) -> N
     assert answers == {"Dispatch", "Commit", "Cancel", "Refuse", "Ended"}
 
 
-def test_a_live_journal_has_no_secret(live: tuple[Path, list[int]]) -> None:
+def test_journal_of_a_live_gateway_contains_no_secret(live: tuple[Path, list[int]]) -> None:
     written = live[0].read_text()
     assert "acme" in written
     for secret in (CLIENT_KEY, SHA256, REPLICA_KEY, "-canary", "Bearer"):
@@ -132,7 +132,7 @@ def test_replay_prints_json_for_programs(live: tuple[Path, list[int]]) -> None:
     assert (told["files"], told["divergence"]) == ([str(live[0])], None)
 
 
-def test_the_first_other_answer_is_shown_beside_the_recorded_one(copy: Path) -> None:
+def test_replay_shows_the_first_different_answer_beside_the_recorded_one(copy: Path) -> None:
     lines = copy.read_text().splitlines()
     number, row = next((n, row) for n, row in enumerate(map(json.loads, lines)) if n and row[1:2] == ["arrive"])
     (replayed,) = row[3]
@@ -172,7 +172,7 @@ def test_replay_refuses_a_journal_that_begins_with_its_second_part(copy: Path) -
     assert f"{copy} begins in the middle: it is part 2 of its run" in result.stderr
 
 
-def test_a_killed_process_and_another_version_are_noted(copy: Path) -> None:
+def test_replay_notes_a_killed_process_and_another_version(copy: Path) -> None:
     written = copy.read_text().replace('"version":"', '"version":"0.', 1)
     copy.write_text(written[:-20])
     result = run(copy)
@@ -188,7 +188,7 @@ def test_unreadable_journal_exits_with_2_and_is_named(tmp_path: Path, name: str)
     assert str(tmp_path / name) in result.stderr
 
 
-def test_a_journal_that_cannot_be_written_is_said_at_the_start(
+def test_serve_says_at_the_start_that_its_journal_cannot_be_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gateway.process, "configure_logging", lambda *_, **__: None)

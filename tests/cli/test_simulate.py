@@ -137,7 +137,7 @@ def test_bad_simulate_option_exits_with_2(policy: Path, trace: Path, arguments: 
     assert result.stdout == ""
 
 
-def test_a_trace_that_names_no_tiers_is_of_the_default_tier_or_mixed(policy: Path, tmp_path: Path) -> None:
+def test_trace_without_tiers_gets_the_default_tier_or_those_of_mix(policy: Path, tmp_path: Path) -> None:
     trace = tmp_path / "azure.csv"
     rows = "".join(f"2024-05-10 00:00:{i // 10:02d}.{i % 10}00000,{300 + i},{20 + i % 7}\n" for i in range(300))
     trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + rows)
@@ -148,7 +148,7 @@ def test_a_trace_that_names_no_tiers_is_of_the_default_tier_or_mixed(policy: Pat
     assert min(counts[1].values()) > 100
 
 
-def test_rows_of_0_tokens_are_left_out_and_named(policy: Path, trace: Path) -> None:
+def test_simulate_leaves_out_trace_rows_of_0_tokens_and_says_so(policy: Path, trace: Path) -> None:
     failed = json.dumps({"at": 21, "prompt_tokens": 9, "output_tokens": 0}) + "\n"
     beyond = json.dumps({"at": 99, "prompt_tokens": 0, "output_tokens": 9}) + "\n"
     trace.write_text(TRACE + failed + failed + beyond)
@@ -168,7 +168,7 @@ def test_the_model_option_of_simulate_names_the_model_of_every_request(policy: P
     assert found["runs"][0]["goodput"] > 0.95
 
 
-def test_every_tier_and_model_that_a_policy_lacks_is_told_at_once(policy: Path, trace: Path) -> None:
+def test_simulate_names_all_tiers_and_models_that_the_policy_lacks(policy: Path, trace: Path) -> None:
     late = json.dumps({"at": 21, "tier": "lead", "model": "llama", "prompt_tokens": 1, "output_tokens": 1}) + "\n"
     trace.write_text(TRACE.replace('"gold"', '"silver"') + late + late.replace("21", "90").replace("lead", "tin"))
     result = run("simulate", "--policy", policy, "--workload", trace, "--duration", "60")
@@ -184,7 +184,7 @@ def test_simulate_names_the_line_of_a_broken_policy(policy: Path, trace: Path) -
     assert f"{policy}:4: pools.p.slots" in result.stderr
 
 
-def test_the_page_has_every_baseline_and_every_option() -> None:
+def test_simulation_page_documents_every_baseline_profile_and_option() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "simulation.md").read_text("utf-8")
     for name in BASELINES:
         assert f"| `{name}` |" in page

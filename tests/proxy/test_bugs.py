@@ -68,7 +68,7 @@ async def test_a_bug_in_dispatch_is_a_500_and_frees_the_slot(gateway: Gateway, m
         assert (await client.post("/v1/completions", json=BODY)).status_code == 200
 
 
-async def test_a_part_that_stops_is_named_with_its_cause_and_ends_the_process(
+async def test_background_task_that_stops_is_logged_with_its_cause_and_ends_the_process(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def stops(_: object) -> None:
@@ -87,7 +87,7 @@ async def test_a_part_that_stops_is_named_with_its_cause_and_ends_the_process(
 COUNTED = {"model": "emulated", "messages": [{"role": "user", "content": "hi"}]}
 
 
-async def test_a_bug_in_asking_an_engine_for_a_count_leaves_the_estimate(
+async def test_token_count_falls_back_to_the_estimate_if_asking_the_engine_hits_a_bug(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gateway.handler.counting, "ask_engine", bug)
@@ -98,7 +98,7 @@ async def test_a_bug_in_asking_an_engine_for_a_count_leaves_the_estimate(
     assert gateway.metrics.bugs[Callback.WATCH] == 1
 
 
-async def test_a_bug_in_a_count_is_a_500_in_its_dialect_and_the_connection_closes(
+async def test_bug_in_count_tokens_is_a_500_in_the_anthropic_format_and_closes_the_connection(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gateway.handler.counting, "ask_engine", ask_nobody)

@@ -83,7 +83,7 @@ async def nothing_is_left(gateway: Gateway) -> None:
 @pytest.mark.parametrize(
     ("owner", "name"), [(BodyDecoder, "_step"), (ClientConnection, "decoded"), (ClientConnection, "_enter")]
 )
-async def test_a_bug_in_decoding_costs_the_request_whose_body_came_compressed(
+async def test_bug_in_decoding_a_compressed_body_costs_only_that_request(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
 ) -> None:
     calls = raises_once(owner, name, monkeypatch)
@@ -103,7 +103,7 @@ async def test_a_bug_in_decoding_costs_the_request_whose_body_came_compressed(
         (UpstreamConnection, "cancel", 3),
     ],
 )
-async def test_a_bug_in_a_comment_a_cut_or_a_cancel_costs_at_most_the_request_that_waits(
+async def test_bug_in_a_comment_a_cut_or_a_cancel_costs_at_most_one_request(
     gateway: Gateway, emulator: Emulator, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, events: int
 ) -> None:
     for replica in emulator.replicas:
@@ -117,7 +117,7 @@ async def test_a_bug_in_a_comment_a_cut_or_a_cancel_costs_at_most_the_request_th
     await nothing_is_left(gateway)
 
 
-async def test_a_bug_in_cancelling_for_a_client_that_has_left_frees_its_slot(
+async def test_slot_is_freed_despite_a_bug_in_cancelling_for_a_client_that_left(
     gateway: Gateway, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for replica in emulator.replicas:
@@ -165,7 +165,7 @@ async def test_a_bug_in_a_callback_of_the_admin_port_costs_one_connection_and_is
     assert not raised
 
 
-async def test_a_bug_in_watching_the_replicas_of_a_new_policy_is_counted_and_the_policy_stays(
+async def test_policy_stays_in_force_when_watching_its_replicas_hits_a_bug(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raised: list[dict[str, object]] = []

@@ -64,7 +64,7 @@ async def test_cached_tokens_of_an_answer_are_reported(gateway: Gateway, path: s
     assert found.kept == 1.0
 
 
-async def test_a_prompt_in_anthropics_words_is_counted_whole(gateway: Gateway) -> None:
+async def test_prompt_tokens_of_an_anthropic_message_include_the_cached_ones(gateway: Gateway) -> None:
     """In that API `input_tokens` leave out cached tokens."""
     async with httpx.AsyncClient(base_url=gateway.url) as client:
         for _ in range(2):
@@ -75,7 +75,7 @@ async def test_a_prompt_in_anthropics_words_is_counted_whole(gateway: Gateway) -
     assert high > 2000
 
 
-async def test_an_engine_without_prefix_caching_is_found_out() -> None:
+async def test_gateway_learns_that_an_engine_has_no_prefix_caching() -> None:
     settings = Settings(port=0, admin_port=0, drain_deadline_s=0.0)
     async with (
         Emulator(profile=replace(PROFILES["test"], prefix_caching=False)) as emulator,
@@ -88,7 +88,7 @@ async def test_an_engine_without_prefix_caching_is_found_out() -> None:
     assert cache(gateway).kept < 0.25
 
 
-async def test_counters_give_the_hit_rate_where_answers_say_nothing() -> None:
+async def test_cache_hit_rate_comes_from_scraped_counters_if_answers_do_not_report_it() -> None:
     settings = Settings(port=0, admin_port=0, drain_deadline_s=0.0)
     async with (
         Emulator(prompt_tokens_details=False) as emulator,

@@ -53,7 +53,7 @@ def ours() -> list[str]:
     ],
     ids=["whole", "streamed", "refused"],
 )
-async def test_a_finished_request_leaves_no_cycle(data: bytes, until: bytes) -> None:
+async def test_finished_request_leaves_no_reference_cycle(data: bytes, until: bytes) -> None:
     async with Emulator() as replicas:
         policy = load_text(
             "apiVersion: tailgate/v1\nmodels: {emulated: {pools: [p]}}\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.proxy.deadlines import MAX_AT_ONCE, Deadline
 
 
-def test_a_sweep_acts_on_a_bounded_number_and_says_that_there_are_more() -> None:
+def test_deadline_sweep_handles_a_bounded_number_of_keys_and_reports_if_more_are_due() -> None:
     acted: list[int] = []
     deadline: Deadline[int] = Deadline(1.0, acted.append, _fail)
     keys = list(range(2 * MAX_AT_ONCE + 1))
@@ -19,7 +19,7 @@ def test_a_sweep_acts_on_a_bounded_number_and_says_that_there_are_more() -> None
     assert deadline.oldest() is None
 
 
-def test_a_sweep_that_ends_exactly_at_its_bound_has_no_more() -> None:
+def test_deadline_sweep_that_handles_exactly_its_maximum_reports_no_more() -> None:
     acted: list[int] = []
     deadline: Deadline[int] = Deadline(1.0, acted.append, _fail)
     for key in range(MAX_AT_ONCE):
@@ -30,7 +30,7 @@ def test_a_sweep_that_ends_exactly_at_its_bound_has_no_more() -> None:
     assert deadline.oldest() == -1
 
 
-def test_a_key_that_raises_is_told_and_the_others_are_acted_on() -> None:
+def test_deadline_sweep_reports_a_key_that_raises_and_handles_the_others() -> None:
     acted: list[int] = []
     raised: list[tuple[int, str]] = []
 

@@ -102,7 +102,7 @@ MOVES = st.lists(st.sampled_from(["pause", "resume", ""]), max_size=12)
 
 @interpreted
 @given(st.sampled_from([CHUNKED, SIZED]), st.sampled_from(sorted(ENDINGS)), st.lists(st.integers(1, 60)), MOVES)
-def test_a_connection_is_used_again_only_if_it_is_reading_empty_and_without_owner(
+def test_idle_connection_is_reused_only_if_it_reads_has_no_bytes_and_no_owner(
     answer: bytes, ending: str, sizes: list[int], moves: list[str]
 ) -> None:
     counted = Counted()

@@ -34,7 +34,7 @@ class Stream:
 
 @pytest.mark.parametrize("silence_s", [2.0, 5.0, 15.0])
 @pytest.mark.parametrize("says_at", [(), (0.3, 7.1), (4.9,)], ids=str)
-def test_comments_come_in_the_last_quarter_of_the_time_that_a_stream_may_be_silent(
+def test_keep_alive_comment_is_sent_in_the_last_quarter_of_the_allowed_silence(
     silence_s: float, says_at: tuple[float, ...]
 ) -> None:
     owner = KeepAlives()

@@ -656,7 +656,7 @@ def test_repr_says_that_a_connection_is_idle_or_closed(play: Callable[..., Play]
 
 
 @pytest.mark.parametrize("cuts_chunks", [True, False], ids=["reads cut chunks", "reads are whole chunks"])
-def test_the_client_of_a_stream_gets_the_same_payload_for_all_chunks_and_reads(
+def test_streamed_payload_does_not_depend_on_how_the_replica_cuts_chunks_and_reads(
     play: Callable[..., Play], cuts_chunks: bool
 ) -> None:
     random = Random(1)
@@ -680,7 +680,7 @@ def _progress(played: Play) -> int:
     return played.controller.calls.count("progress 1")
 
 
-def test_progress_is_told_once_for_all_chunks_of_its_time_and_again_for_later_ones(play: Callable[..., Play]) -> None:
+def test_progress_is_reported_once_per_interval_in_which_chunks_arrived(play: Callable[..., Play]) -> None:
     played = play()(FromClient(stream()), FromReplica(CHUNKED + chunk(HI)), Wait(10 * PROGRESS_EVERY_S))
     assert not _progress(played)  # the first token alone is no progress
     played(FromReplica(chunk(THERE)), FromReplica(chunk(THERE)), Wait(0.9 * PROGRESS_EVERY_S))
@@ -693,14 +693,14 @@ def test_progress_is_told_once_for_all_chunks_of_its_time_and_again_for_later_on
     assert _progress(played) == 2
 
 
-def test_a_closed_driver_tells_of_no_progress(play: Callable[..., Play]) -> None:
+def test_closed_driver_reports_no_progress(play: Callable[..., Play]) -> None:
     played = play()(FromClient(stream()), FromReplica(CHUNKED + chunk(HI)), FromReplica(chunk(THERE)))
     played.driver.close()
     played(Wait(PROGRESS_EVERY_S))
     assert not _progress(played)
 
 
-def test_progress_of_an_answer_that_has_ended_is_not_told(play: Callable[..., Play]) -> None:
+def test_progress_of_an_ended_answer_is_not_reported(play: Callable[..., Play]) -> None:
     played = play()(FromClient(stream()), FromReplica(CHUNKED + chunk(HI)), FromReplica(chunk(THERE)))
     played(FromReplica(chunk(STOP) + chunk(DONE) + LAST), Wait(PROGRESS_EVERY_S))
     assert played.controller.calls[-1] == "finish 1 complete"

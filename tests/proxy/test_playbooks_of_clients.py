@@ -514,7 +514,7 @@ REFUSED: dict[str, tuple[bytes, bytes]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_request_that_is_wrong_is_refused_by_the_gateway_itself(name: str, play: Callable[..., Play]) -> None:
+def test_invalid_request_is_refused_without_asking_a_replica(name: str, play: Callable[..., Play]) -> None:
     data, status = REFUSED[name]
     played = play()(FromClient(data))
     if name != "objectives that are no numbers":
@@ -529,7 +529,7 @@ ANSWERED = {
 
 
 @pytest.mark.parametrize("name", ANSWERED)
-def test_get_is_answered_by_the_gateway_itself(name: str, play: Callable[..., Play]) -> None:
+def test_get_request_is_answered_without_asking_a_replica(name: str, play: Callable[..., Play]) -> None:
     data, said = ANSWERED[name]
     play()(FromClient(data), ToClient(b"200 OK", said), ClientIs("open"), Called())
 
@@ -539,20 +539,20 @@ def test_answer_to_head_has_no_body(play: Callable[..., Play]) -> None:
     assert played.client.out.endswith(b"\r\n\r\n")
 
 
-def test_too_many_connections_are_closed_at_once(play: Callable[..., Play]) -> None:
+def test_connections_beyond_the_limit_are_closed_at_once(play: Callable[..., Play]) -> None:
     played = play(max_connections=1)
     extra = played.connect()
     assert extra.state == "aborted"
     played(ClientIs("open"))
 
 
-def test_bodies_of_all_clients_together_have_a_limit(play: Callable[..., Play]) -> None:
+def test_bytes_held_for_the_bodies_of_all_clients_have_a_common_limit(play: Callable[..., Play]) -> None:
     played = play(max_receiving_bytes=1000)
     played(FromClient(post(b"x" * 3000)[:-500]), ToClient(b"HTTP/1.1 503"))
     assert played.meter.early == [Reason.RECEIVING_FULL]
 
 
-def test_any_model_name_passes_under_a_catch_all_that_knows_it(play: Callable[..., Play]) -> None:
+def test_catch_all_model_answers_404_to_a_name_that_its_catalog_lacks(play: Callable[..., Play]) -> None:
     rules = policy(pool("p", "r1"), tier("std"), models=[Model("*", ("p",), any_name=True)])
     play(rules)(FromClient(post(model="nobody")), ToClient(b"HTTP/1.1 404"))
 

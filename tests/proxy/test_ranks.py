@@ -59,7 +59,7 @@ async def ask(client: httpx.AsyncClient, said: str, **headers: str) -> str:
     return answer.headers["x-tailgate-replica"]
 
 
-async def test_a_request_names_the_rank_that_was_chosen_and_never_the_one_that_its_client_wrote(
+async def test_forwarded_request_names_the_chosen_rank_and_never_one_from_the_client(
     emulator: Emulator, client: httpx.AsyncClient
 ) -> None:
     chosen = [await ask(client, f"{n} words", **{"X-data-parallel-rank": "7"}) for n in range(12)]
@@ -82,7 +82,7 @@ async def test_a_conversation_stays_at_the_rank_that_has_its_prompt_cached(
     assert [hit > 0 for hit in hits] == [f"gpu#{rank}" in homes.values() for rank in range(RANKS)]
 
 
-async def test_each_rank_is_shown_with_its_own_load(gateway: Gateway, client: httpx.AsyncClient) -> None:
+async def test_admin_state_shows_each_rank_with_its_own_load(gateway: Gateway, client: httpx.AsyncClient) -> None:
     said = "word " * 1500
     home = await ask(client, said)
 
@@ -99,7 +99,7 @@ async def test_each_rank_is_shown_with_its_own_load(gateway: Gateway, client: ht
     assert f'replica="{home}"' in page
 
 
-async def test_a_server_that_is_drained_by_its_name_is_drained_in_every_rank(gateway: Gateway) -> None:
+async def test_draining_a_server_by_name_drains_all_its_ranks(gateway: Gateway) -> None:
     key = {"Authorization": f"Bearer {TOKEN}"}
     async with httpx.AsyncClient(base_url=gateway.admin_url, headers=key) as admin:
         told = (await admin.post("/admin/drain", json={"replica": "gpu"})).json()
@@ -109,7 +109,7 @@ async def test_a_server_that_is_drained_by_its_name_is_drained_in_every_rank(gat
     assert [state for _, _, state, _ in gateway.controller.states()] == ["drained", "up", "drained"]
 
 
-async def test_a_reload_may_change_the_number_of_ranks(
+async def test_reload_can_change_the_number_of_ranks(
     emulator: Emulator, gateway: Gateway, client: httpx.AsyncClient
 ) -> None:
     gateway.reloads.configure(load_text(rules(emulator, 2), "policy.yaml", {}))

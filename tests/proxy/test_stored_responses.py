@@ -82,7 +82,7 @@ def received(emulator: Emulator) -> list[list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_each_turn_goes_to_the_replica_that_stored_the_turn_before(
+async def test_continued_response_goes_to_the_replica_that_stored_the_previous_one(
     gateway: Gateway, emulator: Emulator, stream: bool
 ) -> None:
     previous, tokens = None, []
@@ -97,7 +97,7 @@ async def test_each_turn_goes_to_the_replica_that_stored_the_turn_before(
     assert tokens == sorted(set(tokens)), "each turn has the conversation before it in its prompt"
 
 
-async def test_stored_tokens_are_counted_before_they_are_sent(gateway: Gateway) -> None:
+async def test_stored_response_is_kept_with_the_tokens_of_its_prompt_and_answer(gateway: Gateway) -> None:
     first = await ask(gateway, "word " * 3000)
     await ask(gateway, "And now?", previous_response_id=first.id)
     found = gateway.handler.responses.find("acme", first.id, gateway.handler.driver.clock())
@@ -106,7 +106,9 @@ async def test_stored_tokens_are_counted_before_they_are_sent(gateway: Gateway) 
     assert len(gateway.handler.responses) == 2
 
 
-async def test_an_id_that_was_never_passed_on_is_not_forwarded(gateway: Gateway, emulator: Emulator) -> None:
+async def test_previous_response_id_that_the_gateway_never_passed_on_is_not_forwarded(
+    gateway: Gateway, emulator: Emulator
+) -> None:
     error = await refusal(gateway, previous_response_id="resp_1")
     assert error.code == "previous_response_not_found"
     assert error.param == "previous_response_id"
@@ -114,26 +116,28 @@ async def test_an_id_that_was_never_passed_on_is_not_forwarded(gateway: Gateway,
     assert received(emulator) == [[], [], []]
 
 
-async def test_the_response_of_another_tenant_is_not_found(gateway: Gateway) -> None:
+async def test_stored_response_of_another_tenant_is_not_found(gateway: Gateway) -> None:
     first = await ask(gateway, "Hello.")
     assert (await refusal(gateway, "other", previous_response_id=first.id)).code == "previous_response_not_found"
     await ask(gateway, "And now?", previous_response_id=first.id)
 
 
-async def test_a_response_that_was_not_to_be_stored_is_not_found(gateway: Gateway, emulator: Emulator) -> None:
+async def test_response_with_store_false_is_not_found(gateway: Gateway, emulator: Emulator) -> None:
     first = await ask(gateway, "Hello.", store=False)
     assert (await refusal(gateway, previous_response_id=first.id)).code == "previous_response_not_found"
     assert [body["store"] for at in received(emulator) for body in at] == [False]
 
 
-async def test_another_model_does_not_continue_a_response(gateway: Gateway) -> None:
+async def test_stored_response_cannot_be_continued_by_another_model(gateway: Gateway) -> None:
     first = await ask(gateway, "Hello.")
     async with client(gateway) as asks:
         with pytest.raises(openai.BadRequestError, match="not found"):
             await asks.responses.create(model="small", input="And now?", previous_response_id=first.id)
 
 
-async def test_an_engine_that_has_lost_a_response_is_believed(gateway: Gateway, emulator: Emulator) -> None:
+async def test_response_that_its_engine_lost_is_asked_for_once_and_then_forgotten(
+    gateway: Gateway, emulator: Emulator
+) -> None:
     first = await ask(gateway, "Hello.")
     for replica in emulator.replicas:
         assert replica.stored is not None
@@ -144,7 +148,7 @@ async def test_an_engine_that_has_lost_a_response_is_believed(gateway: Gateway, 
         assert sum(map(len, received(emulator))) == before + asked, "its engine is asked once"
 
 
-async def test_a_tier_without_stored_responses_has_none(stateless: Gateway, emulator: Emulator) -> None:
+async def test_tier_without_stored_responses_cannot_continue_a_response(stateless: Gateway, emulator: Emulator) -> None:
     first = await ask(stateless, "Hello.", store=True)
     error = await refusal(stateless, previous_response_id=first.id)
     assert error.code == "unsupported_parameter"
@@ -152,12 +156,12 @@ async def test_a_tier_without_stored_responses_has_none(stateless: Gateway, emul
     assert len(stateless.handler.responses) == 0
 
 
-async def test_an_id_with_other_characters_is_refused(gateway: Gateway) -> None:
+async def test_previous_response_id_with_invalid_characters_is_refused(gateway: Gateway) -> None:
     for given in ("", "resp 1", "résp", "r" * 257):
         assert (await refusal(gateway, previous_response_id=given)).param == "previous_response_id"
 
 
-async def test_a_conversation_is_refused_and_the_error_says_that_no_engine_has_it(gateway: Gateway) -> None:
+async def test_conversation_field_is_refused_with_an_error_that_no_engine_supports_it(gateway: Gateway) -> None:
     async with httpx.AsyncClient(base_url=gateway.url, headers={"authorization": f"Bearer {KEYS['acme']}"}) as raw:
         answer = await raw.post("/v1/responses", json={"model": "emulated", "input": "x", "conversation": "conv_1"})
     assert answer.status_code == 400
@@ -172,7 +176,7 @@ def record(replica: str = "r1", prefix: Prefix = Prefix(), outcome: Outcome = Ou
     return Record(request, outcome, None, "p", replica, 0.0, None, None, 1.0, 100, 20, True, True, 1)
 
 
-def test_a_response_is_forgotten_when_its_engine_restarts_or_after_a_day() -> None:
+def test_stored_response_is_forgotten_after_an_engine_restart_or_a_day() -> None:
     restarts = {"r1": 0}
     table = StoredResponses(restarts.__getitem__)
     table.keep(record(), 0, b'"resp_1"', 0.0)
@@ -186,20 +190,20 @@ def test_a_response_is_forgotten_when_its_engine_restarts_or_after_a_day() -> No
 
 
 @pytest.mark.parametrize("raw", [b"", b'""', b"null", b"7", b'"' + b"x" * 257 + b'"', b'["resp_1"]', b'"\xff"'])
-def test_an_answer_without_a_usable_id_is_not_remembered(raw: bytes) -> None:
+def test_response_without_a_usable_id_is_not_remembered_for_continuation(raw: bytes) -> None:
     table = StoredResponses(lambda _: 0)
     table.keep(record(), 0, raw, 0.0)
     assert len(table) == 0
 
 
-def test_an_answer_that_did_not_end_well_is_not_remembered() -> None:
+def test_failed_response_is_not_remembered_for_continuation() -> None:
     table = StoredResponses(lambda _: 0)
     for outcome in (Outcome.CUT, Outcome.ABANDONED, Outcome.ERROR):
         table.keep(record(outcome=outcome), 0, b'"resp_1"', 0.0)
     assert len(table) == 0
 
 
-def test_a_404_that_does_not_name_the_response_says_nothing_of_it() -> None:
+def test_stored_response_is_forgotten_only_after_a_404_that_names_it() -> None:
     table = StoredResponses(lambda _: 0)
     table.keep(record(), 0, b'"resp_1"', 0.0)
     body = b'{"model": "m", "input": "x", "previous_response_id": "resp_1"}'
@@ -214,7 +218,7 @@ def test_a_404_that_does_not_name_the_response_says_nothing_of_it() -> None:
 
 
 @interpreted
-def test_the_oldest_responses_make_way_and_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_stored_responses_are_forgotten_when_memory_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored_responses, "MAX_BYTES", 10 * stored_responses.ENTRY_BYTES)
     table = StoredResponses(lambda _: 0)
     for number in range(50):
@@ -227,7 +231,7 @@ def test_the_oldest_responses_make_way_and_memory_is_bounded(monkeypatch: pytest
     assert len(table) == 4, "a long prompt takes the room of several"
 
 
-def test_an_arm_and_the_fallback_of_a_tier_continue_their_own_responses() -> None:
+def test_split_model_and_fallback_can_continue_the_responses_that_they_gave() -> None:
     rules = policy(
         pool("p", "r1"), models=(Model("m", ("p",)), Model("n", ("p",)), Model("s", ("p",), split=(("m", 9),)))
     )

@@ -253,7 +253,7 @@ def test_a_bug_at_any_place_costs_one_request_and_no_slot() -> None:
     assert counting.passed > 100
 
 
-def test_a_deadline_that_raises_costs_its_request_and_the_next_ones_fire(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deadline_that_raises_ends_its_request_and_later_deadlines_still_fire(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig(Trap())
     expire, raised = rig.controller.lifecycle.expire, []
 
@@ -273,7 +273,7 @@ def test_a_deadline_that_raises_costs_its_request_and_the_next_ones_fire(monkeyp
     assert [record.outcome for record in rig.meter.records] == [Outcome.ERROR] * 2 + [Outcome.TIMEOUT] * 2
 
 
-def test_a_wake_that_always_raises_keeps_its_alarm_and_lets_the_loop_rest() -> None:
+def test_controller_wake_that_always_raises_stays_armed_without_spinning_the_loop() -> None:
     rig = Rig(Trap())
 
     def broken(now: float) -> Any:
@@ -310,7 +310,7 @@ def test_end_of_an_attempt_whose_cancel_raised_is_ignored() -> None:
     assert view.in_flight == 0
 
 
-def test_bugs_of_a_kind_are_logged_once_a_minute_and_all_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_bugs_of_one_kind_are_logged_once_a_minute_and_all_counted(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
     counted: list[Callback] = []
     supervisor = Supervisor(counted.append, lambda: now[0])

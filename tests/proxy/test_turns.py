@@ -24,7 +24,7 @@ class Work:
             self._turns.add(self.part)
 
 
-async def test_all_with_long_work_have_one_part_done_in_each_turn_of_the_loop_in_rotation() -> None:
+async def test_long_tasks_take_turns_with_one_part_for_each_turn_of_the_event_loop() -> None:
     turns = Turns()
     done: list[str] = []
     for name, parts in (("a", 3), ("b", 1), ("c", 3)):
