@@ -27,7 +27,7 @@ def test_body_framing_follows_the_headers(lines: tuple[bytes, ...], body: int) -
 
 
 @pytest.mark.parametrize("status", [b"204 No Content", b"304 Not Modified"])
-def test_some_answers_never_have_a_body(status: bytes) -> None:
+def test_answer_head_of_status_204_or_304_announces_no_body(status: bytes) -> None:
     assert read_answer_head(head(b"content-length: 9", first=b"HTTP/1.1 " + status)).body == 0
 
 

@@ -15,7 +15,7 @@ def test_every_endpoint_belongs_to_one_api() -> None:
     assert set(API_OF) == set(Endpoint)
 
 
-def test_a_policy_can_switch_every_api_and_nothing_else() -> None:
+def test_policy_can_switch_each_api_and_nothing_else() -> None:
     assert list(ApisSection.model_fields) == [api.name for api in APIS]
 
 
@@ -34,6 +34,6 @@ def test_an_api_is_switched_on_and_off_with_all_its_paths(api: str) -> None:
     assert served(Tier("t", apis=((api, False),))) == default - mine
 
 
-def test_the_core_and_the_rows_agree_which_apis_generate() -> None:
+def test_core_and_api_table_agree_which_endpoints_generate_text() -> None:
     assert {e for e, api in API_OF.items() if api.answers.whole.generates} == GENERATING
     assert {e for e, api in API_OF.items() if api.answers.assembly is not None} == GENERATING

@@ -18,11 +18,11 @@ from gateway.wire.answers.as_events import chat_events, text_events
     ],
     ids=["nothing", "a list", "no choice", "a choice that is none", "deeper than can be written"],
 )
-def test_a_body_that_makes_no_events_gives_none(body: bytes) -> None:
+def test_body_without_a_readable_choice_gives_no_events(body: bytes) -> None:
     assert chat_events(body, True) == text_events(body, True) == []
 
 
-def test_a_message_of_another_form_gives_an_event_without_text() -> None:
+def test_whole_message_of_unknown_form_becomes_an_event_without_text() -> None:
     event, done = chat_events(b'{"choices":[{"message":7,"finish_reason":"stop"}]}', False)
     assert b'"delta":{}' in event
     assert done == b"data: [DONE]\n\n"

@@ -59,7 +59,7 @@ STREAMED = [e for e in Endpoint if e in GENERATING]
 
 
 @pytest.mark.parametrize("endpoint", STREAMED)
-def test_the_form_is_that_of_an_answer_in_one_piece(endpoint: Endpoint) -> None:
+def test_assembled_answer_has_the_form_of_an_unstreamed_answer(endpoint: Endpoint) -> None:
     (_, whole), *_ = _answers(endpoint.value, stream=False)
     (_, events), *_ = _answers(endpoint.value, stream=True)
     form, wanted = _form(_together(endpoint, events)), _form(json.loads(whole))
@@ -142,13 +142,13 @@ def _said(*texts: bytes) -> str:
     return content
 
 
-def test_two_halves_of_a_character_in_two_events_are_joined_and_one_alone_is_replaced() -> None:
+def test_assembly_joins_a_character_split_over_two_events_and_replaces_half_a_character() -> None:
     assert _said(rb"a\ud83d", rb"\ude00b") == "a\U0001f600b"
     assert _said(rb"\\ud83d a\ud83d") == "\\ud83d a\ufffd"
     assert _said(rb"\ude00", b"b") == "\ufffdb"
 
 
-def test_a_value_in_an_odd_form_beside_the_text_costs_no_answer() -> None:
+def test_odd_values_beside_the_text_do_not_prevent_assembly() -> None:
     made = assembly(Endpoint.CHAT)
     made.add(
         [
@@ -162,7 +162,7 @@ def test_a_value_in_an_odd_form_beside_the_text_costs_no_answer() -> None:
     assert (answer.get("usage"), answer.get("x")) == (None, None)
 
 
-def test_oddities_of_other_servers_are_put_together_all_the_same() -> None:
+def test_stream_with_the_oddities_of_other_servers_is_assembled() -> None:
     made = assembly(Endpoint.CHAT)
     for event in (
         b'{"choices":[],"prompt_filter_results":[]}',
@@ -185,14 +185,14 @@ def test_oddities_of_other_servers_are_put_together_all_the_same() -> None:
     ]
 
 
-def test_a_response_without_its_last_event_is_no_answer() -> None:
+def test_responses_stream_without_its_last_event_gives_no_assembled_answer() -> None:
     made = assembly(Endpoint.RESPONSES)
     made.add([b'data: {"type":"response.created","response":{"id":"r"}}\n\n'])
     with pytest.raises(AssemblyError):
         made.whole()
 
 
-def test_a_message_event_before_the_beginning_is_an_assembly_error() -> None:
+def test_messages_event_before_message_start_is_an_assembly_error() -> None:
     made = assembly(Endpoint.MESSAGES)
     with pytest.raises(AssemblyError):
         made.add([b'data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"a"}}\n\n'])

@@ -24,14 +24,14 @@ EARLY = (
 )
 
 
-def test_the_page_has_every_early_refusal_with_its_status() -> None:
+def test_bad_input_page_lists_every_early_refusal_with_its_status() -> None:
     rows = set(re.findall(r"\| (\d+) `([a-z-]+)` \|", PAGE))
     named = {(status, reason) for status, reason in rows if reason in set(Reason)}
     assert {(str(ROWS[Reason(reason)].status), reason) for reason in EARLY.split()} == named
 
 
 @pytest.mark.parametrize(("field", "happens"), FIELDS, ids=[field[:60] for field, _ in FIELDS])
-def test_a_field_on_the_page_is_treated_as_it_says(field: str, happens: str) -> None:
+def test_field_is_treated_as_the_bad_input_page_says(field: str, happens: str) -> None:
     found = HAPPENS.fullmatch(happens)
     assert found is not None, happens
     what, name = found.groups()

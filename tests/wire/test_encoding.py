@@ -46,7 +46,9 @@ def test_a_compressed_body_is_decoded_to_what_it_was(name: str, size: int, dense
 
 @encoders
 @given(body=st.binary(max_size=2000), cut=st.integers(0, 2000), junk=st.binary(min_size=1, max_size=5))
-def test_a_body_that_breaks_off_or_goes_on_is_corrupt(name: str, body: bytes, cut: int, junk: bytes) -> None:
+def test_compressed_body_that_is_cut_off_or_has_trailing_bytes_is_corrupt(
+    name: str, body: bytes, cut: int, junk: bytes
+) -> None:
     coding, encode = encoder(name)
     whole = encode(body)
     for broken in (whole[: cut % len(whole)], whole + junk):
@@ -56,7 +58,7 @@ def test_a_body_that_breaks_off_or_goes_on_is_corrupt(name: str, body: bytes, cu
 
 @encoders
 @given(junk=st.binary(max_size=300), at=st.integers(0, 300))
-def test_junk_is_decoded_or_corrupt_and_nothing_else(name: str, junk: bytes, at: int) -> None:
+def test_random_bytes_are_decoded_or_corrupt_and_raise_nothing_else(name: str, junk: bytes, at: int) -> None:
     coding, encode = encoder(name)
     whole = bytearray(encode(b"The quick brown fox jumps over the lazy dog" * 20))
     whole[at % len(whole)] ^= 0x55
@@ -65,18 +67,18 @@ def test_junk_is_decoded_or_corrupt_and_nothing_else(name: str, junk: bytes, at:
             decoded(coding, body)
 
 
-def test_a_second_member_is_refused_since_it_could_be_one_of_millions() -> None:
+def test_gzip_body_with_a_second_member_is_corrupt() -> None:
     with pytest.raises(CorruptBody, match="bytes follow its end"):
         decoded(b"gzip", gzip.compress(b"{}") * 2)
 
 
-def test_zstd_that_wants_more_memory_than_a_receiver_must_have_is_refused() -> None:
+def test_zstd_body_with_too_large_a_window_is_refused() -> None:
     pytest.importorskip("zstandard")
     with pytest.raises(CorruptBody, match="memory"):
         decoded(b"zstd", zstd(bytes(9 * 2**20), window_log=24))
 
 
-def test_deflate_is_zlib_s_format_or_the_raw_one() -> None:
+def test_deflate_body_may_be_zlib_or_raw() -> None:
     raw = zlib.compressobj(wbits=-15)
     assert decoded(b"deflate", raw.compress(b"{}") + raw.flush()) == b"{}"
     assert decoded(b"deflate", zlib.compress(b"{}")) == b"{}"

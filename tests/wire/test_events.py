@@ -44,7 +44,7 @@ def typed(kind: str, **fields: object) -> bytes:
     st.sampled_from(["\n\n", "\r\n\r\n"]),
     st.lists(st.integers(0, 200), max_size=10),
 )
-def test_events_are_whole_however_the_bytes_are_cut(texts: list[str], end: str, places: list[int]) -> None:
+def test_sse_events_are_whole_however_the_bytes_are_cut(texts: list[str], end: str, places: list[int]) -> None:
     events = [f"data: {text}{end}".encode() for text in texts]
     body = b"".join(events)
     splitter = EventSplitter()
@@ -56,7 +56,7 @@ def test_events_are_whole_however_the_bytes_are_cut(texts: list[str], end: str, 
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=60), st.integers(0, 30), st.sampled_from(["\n\n", "\r\n\r\n"]))
-def test_a_long_event_is_passed_on_in_pieces_and_the_events_around_it_are_whole(
+def test_overlong_sse_event_is_passed_on_in_pieces_and_its_neighbours_whole(
     sizes: list[int], length: int, end: str
 ) -> None:
     bound = 16
@@ -76,7 +76,7 @@ def test_a_long_event_is_passed_on_in_pieces_and_the_events_around_it_are_whole(
     assert not splitter.is_long
 
 
-def test_an_event_that_never_ends_is_not_kept() -> None:
+def test_sse_event_without_an_end_is_not_kept_in_memory() -> None:
     splitter = EventSplitter()
     got = 0
     for _ in range(40):
@@ -134,7 +134,7 @@ def test_usage_on_the_finish_chunk_is_read_and_the_chunk_is_not_usage_only() -> 
         (400, AttemptOutcome.REJECTED),
     ],
 )
-def test_an_error_inside_a_stream_of_status_200_says_what_it_stands_for(code: int, end: AttemptOutcome) -> None:
+def test_error_event_in_a_stream_of_status_200_gives_its_outcome(code: int, end: AttemptOutcome) -> None:
     reader = CompletionReader()
     event = f'data: {{"error":{{"message":"no room","type":"Service Unavailable","code":{code}}}}}\n\n'
     assert reader.read(event.encode()) == EventKind.ERROR
@@ -144,7 +144,7 @@ def test_an_error_inside_a_stream_of_status_200_says_what_it_stands_for(code: in
 
 
 @given(st.text(max_size=60))
-def test_no_text_a_model_writes_is_taken_for_the_protocol(text: str) -> None:
+def test_generated_text_is_never_taken_for_a_field_of_the_protocol(text: str) -> None:
     reader = CompletionReader()
     reader.read(chat({"content": "x"}))
     tricky = text + '"finish_reason":"stop" "error":{"code":500} "usage":{} data: [DONE]\n\n'
@@ -210,7 +210,7 @@ def test_reading_an_event_never_raises_whatever_its_bytes(reader: StreamReader, 
     reader.read(b'data: {"type":"message_delta","delta":' + data + b',"usage":{"output_tokens":' + data + b"}}\n\n")
 
 
-def test_bytes_that_are_not_utf_8_hide_no_error_and_no_end() -> None:
+def test_error_and_end_of_a_stream_are_found_beside_invalid_utf_8() -> None:
     reader = CompletionReader()
     assert reader.read(b'data: {"error":{"message":"\xff","code":503}}\n\n') == EventKind.ERROR
     reader = CompletionReader()
@@ -246,9 +246,7 @@ def test_done_ends_a_stream_in_which_no_choice_has_a_finish_reason(finish: bytes
         (b"[" * 50_000 + b"]" * 50_000, None, True),
     ],
 )
-def test_a_count_of_tokens_is_a_whole_number_of_64_bits_or_it_is_odd(
-    written: bytes, tokens: int | None, odd: bool
-) -> None:
+def test_token_count_that_is_no_64_bit_integer_is_odd(written: bytes, tokens: int | None, odd: bool) -> None:
     told = read_usage(b'{"completion_tokens":%b}' % written)
     assert (told.output, told.odd) == (tokens, odd)
     reader = CompletionReader()
@@ -308,7 +306,7 @@ def test_an_overloaded_error_of_messages_is_busy() -> None:
         ("InternalServerError", AttemptOutcome.FAILED),
     ],
 )
-def test_an_error_of_vllm_on_messages_has_no_code_and_its_type_says_what_it_is(said: str, end: AttemptOutcome) -> None:
+def test_messages_error_of_vllm_without_a_code_is_classified_by_its_type(said: str, end: AttemptOutcome) -> None:
     reader = MessagesReader()
     assert reader.read(typed("error", error={"type": said, "message": "no"})) == EventKind.ERROR
     assert reader.error is not None
@@ -316,14 +314,14 @@ def test_an_error_of_vllm_on_messages_has_no_code_and_its_type_says_what_it_is(s
 
 
 @pytest.mark.parametrize("reader", [MessagesReader(), ResponsesReader()], ids=["messages", "responses"])
-def test_an_error_without_a_type_of_event_is_one_on_every_endpoint(reader: StreamReader) -> None:
+def test_error_object_without_an_event_type_is_an_error_on_messages_and_responses(reader: StreamReader) -> None:
     event = b'data: {"error":{"message":"no room","type":"Service Unavailable","param":null,"code":503}}\n\n'
     assert reader.read(event) == EventKind.ERROR
     assert reader.error is not None
     assert (reader.error.end, reader.error.message) == (AttemptOutcome.BUSY, "no room")
 
 
-def test_a_code_that_is_no_status_is_an_error_of_the_server() -> None:
+def test_error_event_whose_code_is_no_status_counts_as_500() -> None:
     reader = CompletionReader()
     assert reader.read(b'data: {"error":{"message":"no","code":"%b"}}\n\n' % (b"9" * 5000)) == EventKind.ERROR
     assert reader.error is not None
@@ -382,7 +380,7 @@ def test_data_lines_of_one_event_are_joined() -> None:
         (Endpoint.CHAT, b'{"choices":[],"usage":{"prompt_tokens":5}}', (5, None)),
     ],
 )
-def test_an_answer_of_numbers_has_no_output_where_its_prompt_was_counted(
+def test_answer_without_text_has_0_output_tokens_if_its_prompt_was_counted(
     endpoint: Endpoint, body: bytes, told: tuple[int | None, int | None]
 ) -> None:
     usage, error = whole(endpoint, body)
@@ -456,7 +454,7 @@ def test_a_choice_that_the_engine_aborted_does_not_complete_a_stream() -> None:
 
 
 @pytest.mark.parametrize(("stop_reason", "complete"), [("end_turn", True), (None, False)])
-def test_a_message_without_a_reason_to_stop_is_no_end(stop_reason: str | None, complete: bool) -> None:
+def test_messages_stream_without_a_stop_reason_has_no_proper_end(stop_reason: str | None, complete: bool) -> None:
     reader = MessagesReader()
     reader.read(typed("content_block_delta", delta={"type": "text_delta", "text": "Hi"}))
     reader.read(typed("message_delta", delta={"stop_reason": stop_reason}, usage={"output_tokens": 1}))
@@ -464,7 +462,7 @@ def test_a_message_without_a_reason_to_stop_is_no_end(stop_reason: str | None, c
     assert reader.complete is complete
 
 
-def test_a_message_delta_that_says_nothing_of_the_end() -> None:
+def test_message_delta_without_a_stop_reason_does_not_prevent_completion() -> None:
     reader = MessagesReader()
     cases: list[dict[str, Any]] = [{}, {"delta": {}}, {"delta": None}, {"delta": ["stop_reason"]}]
     for fields in cases:
@@ -517,7 +515,7 @@ def test_whole_answer_that_mentions_abort_in_its_text_is_no_error(endpoint: Endp
     ],
 )
 @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
-def test_an_answer_with_an_empty_text_and_nothing_else_is_none(
+def test_whole_answer_with_neither_text_nor_tool_call_counts_as_no_answer(
     choice: dict[str, object], is_answer: bool, separators: tuple[str, str]
 ) -> None:
     body = json.dumps({"choices": [{"index": 0, "finish_reason": "stop", **choice}]}, separators=separators)
@@ -525,7 +523,7 @@ def test_an_answer_with_an_empty_text_and_nothing_else_is_none(
     assert told.is_answer is is_answer
 
 
-def test_a_usage_of_no_tokens_is_read_as_it_stands_and_a_text_beside_it_is_an_answer() -> None:
+def test_usage_of_0_tokens_is_read_as_written_even_beside_text() -> None:
     usage = b'"usage":{"prompt_tokens":3,"completion_tokens":0}'
     told, _ = read_whole(
         API_OF[Endpoint.CHAT].answers.whole, b'{"choices":[{"message":{"content":"Hi"}}],' + usage + b"}"
@@ -550,7 +548,7 @@ def test_a_usage_of_no_tokens_is_read_as_it_stands_and_a_text_beside_it_is_an_an
         *((endpoint, b'data: {"delta":5,"choices":[5]}\n\n', "") for endpoint in sorted(GENERATING)),
     ],
 )
-def test_the_text_of_an_event_is_read_by_its_api(endpoint: Endpoint, event: bytes, text: str) -> None:
+def test_text_of_an_event_is_read_in_the_format_of_each_api(endpoint: Endpoint, event: bytes, text: str) -> None:
     make = API_OF[endpoint].answers.reader
     assert make is not None
     assert make().spoken(event) == text

@@ -34,7 +34,7 @@ def test_fingerprint_differs_for_a_different_request() -> None:
     assert len({of(body) for body in (PLAIN, *others)}) == 5
 
 
-def test_the_deepest_request_that_is_served_has_a_fingerprint() -> None:
+def test_most_deeply_nested_request_has_a_fingerprint() -> None:
     depths = range(240, 260)
     bodies = [PLAIN[:-1] + b', "metadata": ' + b"[" * depth + b"]" * depth + b"}" for depth in depths]
     served = []
@@ -47,7 +47,7 @@ def test_the_deepest_request_that_is_served_has_a_fingerprint() -> None:
     assert len({fingerprint(parsed) for parsed in served}) == len(served)
 
 
-def test_sending_a_request_does_not_change_it() -> None:
+def test_rendering_a_request_does_not_change_its_fingerprint() -> None:
     parsed = parse(Endpoint.CHAT, PLAIN[:-1] + b', "min_tokens": 4}', Caps())
     before = fingerprint(parsed)
     render(parsed, "other", 3)

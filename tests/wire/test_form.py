@@ -54,11 +54,11 @@ def sent(parsed: Parsed) -> list[tuple[str, str, bytes]]:
     return found
 
 
-def test_a_prompt_that_holds_a_file_is_not_counted_by_a_tokenizer() -> None:
+def test_prompt_with_a_file_is_not_counted_by_the_tokenizer() -> None:
     assert Tokenizer(None, None).count(read(FILE, MODEL)) is None
 
 
-def test_a_form_is_written_anew_with_the_file_last() -> None:
+def test_forwarded_form_is_written_anew_with_the_file_last() -> None:
     parsed = read(FILE, MODEL, part("language", "en"), part("stream", "true"), part("temperature", "0.2"))
     assert (parsed.model, parsed.stream, parsed.wants_usage, parsed.changed) == ("whisper", True, False, ())
     assert sent(parsed) == [
@@ -71,7 +71,7 @@ def test_a_form_is_written_anew_with_the_file_last() -> None:
     ]
 
 
-def test_a_list_of_a_form_keeps_each_of_its_parts() -> None:
+def test_form_field_that_is_a_list_keeps_all_its_parts() -> None:
     words = [part("timestamp_granularities[]", word) for word in ("word", "segment")]
     assert [content for name, _, content in sent(read(*words, MODEL, FILE)) if "granularities" in name] == [
         b"word",
@@ -107,7 +107,7 @@ def test_engine_steering_form_fields_are_dropped_and_named() -> None:
     ]
 
 
-def test_an_output_cap_of_the_clients_is_held_to_the_tiers() -> None:
+def test_max_completion_tokens_in_a_form_is_lowered_to_the_cap_of_the_tier() -> None:
     parsed = read(MODEL, FILE, part("max_completion_tokens", "5000"))
     assert ('form-data; name="max_completion_tokens"', "", b"100") in sent(parsed)
     assert parsed.changed == ("max_completion_tokens",)
@@ -157,12 +157,12 @@ def test_a_field_that_cannot_be_served_is_named(parts: list[tuple[str, bytes]], 
         (form(MODEL, part("file", BOUNDARY, file="a")), "own boundary"),
     ],
 )
-def test_a_body_that_is_no_form_is_refused_with_the_reason(body: bytes, says: str) -> None:
+def test_body_that_is_no_valid_form_is_refused_with_the_reason(body: bytes, says: str) -> None:
     with pytest.raises(BadRequest, match=says):
         parse(Endpoint.TRANSLATIONS, body, CAPS)
 
 
-def test_the_size_of_a_recording_is_its_estimate() -> None:
+def test_prompt_length_of_a_recording_is_estimated_from_its_bytes() -> None:
     long = read(MODEL, part("file", bytes(80_000), file="a.wav"), part("prompt", "12345"))
     assert (long.prompt_bytes, long.prompt_exact, long.batch, long.choices) == (1005, None, 1, 1)
 

@@ -20,7 +20,9 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 
 
 @given(payloads, st.lists(st.integers(0, 300), max_size=12), st.sampled_from([b"", b"a: b\r\n", b"x: y\r\nz: 1\r\n"]))
-def test_payload_is_the_same_however_the_bytes_are_cut(parts: list[bytes], places: list[int], trailers: bytes) -> None:
+def test_chunked_payload_is_the_same_however_the_bytes_are_cut(
+    parts: list[bytes], places: list[int], trailers: bytes
+) -> None:
     body = b"".join(map(chunk, parts)) + b"0\r\n" + trailers + b"\r\n"
     reader = ChunkReader()
     got = [piece for part in cut(body, places) for piece in reader.feed(part)]
@@ -30,7 +32,7 @@ def test_payload_is_the_same_however_the_bytes_are_cut(parts: list[bytes], place
 
 
 @given(payloads, st.lists(st.integers(0, 300), max_size=12))
-def test_bytes_between_two_boundaries_may_be_passed_on_as_they_are(parts: list[bytes], places: list[int]) -> None:
+def test_bytes_between_two_chunk_boundaries_can_be_forwarded_unchanged(parts: list[bytes], places: list[int]) -> None:
     reader = ChunkReader()
     passed_on = b""
     for part in cut(b"".join(map(chunk, parts)), places):
@@ -42,7 +44,7 @@ def test_bytes_between_two_boundaries_may_be_passed_on_as_they_are(parts: list[b
     assert again.done
 
 
-def test_one_whole_chunk_is_at_a_boundary_and_a_part_of_one_is_not() -> None:
+def test_chunk_reader_is_at_a_boundary_only_after_a_whole_chunk() -> None:
     reader = ChunkReader()
     reader.feed(chunk(b"hello"))
     assert reader.at_boundary
@@ -54,7 +56,7 @@ def test_one_whole_chunk_is_at_a_boundary_and_a_part_of_one_is_not() -> None:
     assert reader.at_boundary
 
 
-def test_an_extension_is_ignored_and_what_follows_the_end_is_told() -> None:
+def test_chunk_extension_is_ignored_and_bytes_after_the_last_chunk_are_reported() -> None:
     reader = ChunkReader()
     assert reader.feed(b"3;name=value\r\nabc\r\n0\r\n\r\nHTTP/1.1") == [b"abc"]
     assert reader.done
@@ -90,7 +92,7 @@ TRAILERS = {
 
 @pytest.mark.parametrize("step", [1, 1000, 100_000])
 @pytest.mark.parametrize("trailers", TRAILERS.values(), ids=TRAILERS)
-def test_trailers_that_are_too_large_end_the_body_whose_payload_is_whole(trailers: bytes, step: int) -> None:
+def test_oversized_trailers_end_a_chunked_body_without_loss_of_payload(trailers: bytes, step: int) -> None:
     reader, body, payload = ChunkReader(), b"3\r\nabc\r\n0\r\n" + trailers, b""
     empty = footprint(reader)
     for at in range(0, len(body), step):
@@ -101,7 +103,7 @@ def test_trailers_that_are_too_large_end_the_body_whose_payload_is_whole(trailer
     assert (payload, reader.done, reader.large) == (b"abc", True, True)
 
 
-def test_a_chunked_body_with_usual_trailers_is_not_large() -> None:
+def test_chunked_body_with_small_trailers_is_not_marked_large() -> None:
     reader = ChunkReader()
     reader.feed(b"0\r\nx-took: 1\r\n\r\n")
     assert (reader.done, reader.large, reader.extra) == (True, False, False)

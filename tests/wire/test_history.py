@@ -45,7 +45,7 @@ def test_codex_later_request_names_what_was_dropped_from_its_history() -> None:
     }
 
 
-def test_output_whose_call_was_dropped_goes_with_it() -> None:
+def test_output_of_a_dropped_tool_call_is_dropped_too() -> None:
     items = [
         {"type": "computer_call", "call_id": "c1", "action": {}},
         {"type": "function_call_output", "call_id": "c1", "output": "x"},
@@ -55,12 +55,12 @@ def test_output_whose_call_was_dropped_goes_with_it() -> None:
     assert sent(Endpoint.RESPONSES, document)["input"] == [items[2], said("user", "hi")]
 
 
-def test_input_of_which_nothing_remains_is_refused() -> None:
+def test_responses_input_with_no_servable_item_is_refused() -> None:
     with pytest.raises(BadRequest, match="input: must hold a message"):
         read(Endpoint.RESPONSES, {**RESPONSES, "input": [{"type": "compaction", "encrypted_content": "x"}]})
 
 
-def test_tools_that_stand_in_the_input_join_the_others() -> None:
+def test_tools_inside_the_input_are_added_to_tools() -> None:
     item = {"type": "additional_tools", "role": "developer", "tools": [SHELL]}
     document = sent(Endpoint.RESPONSES, {**RESPONSES, "input": [item, said("user", "hi")]})
     assert (document["tools"], document["input"]) == ([SHELL], [said("user", "hi")])
@@ -74,7 +74,7 @@ def test_claude_codes_picture_in_a_result_becomes_a_text_in_a_tier_without_media
     assert sent(Endpoint.MESSAGES, CLAUDE_CODE, caps=MEDIA)["messages"][2] == CLAUDE_CODE["messages"][2]
 
 
-def test_blocks_that_anthropics_servers_left_are_dropped_and_named() -> None:
+def test_blocks_of_anthropics_server_tools_are_dropped_and_named() -> None:
     document = sent(Endpoint.MESSAGES, CLAUDE_CODE)
     assert [block["type"] for block in document["messages"][1]["content"]] == ["thinking", "tool_use"]
     assert {"messages.server_tool_use", "messages.web_search_tool_result"} <= set(
@@ -82,7 +82,7 @@ def test_blocks_that_anthropics_servers_left_are_dropped_and_named() -> None:
     )
 
 
-def test_message_of_which_no_block_remains_is_an_empty_one() -> None:
+def test_message_whose_blocks_are_all_dropped_becomes_empty() -> None:
     message = {"role": "assistant", "content": [{"type": "compaction", "content": "x"}]}
     assert sent(Endpoint.MESSAGES, {**MESSAGES, "messages": [message]})["messages"] == [
         {"role": "assistant", "content": ""}
@@ -107,7 +107,7 @@ def test_file_in_a_result_becomes_a_text_in_every_tier() -> None:
     assert read(Endpoint.MESSAGES, document).changed == ("tool_result.document",)
 
 
-def test_picture_of_the_users_is_still_refused_in_a_tier_without_media() -> None:
+def test_picture_in_a_user_message_is_refused_in_a_tier_without_media() -> None:
     with pytest.raises(BadRequest, match=r"messages\[0\]\.content\[0\]: images"):
         read(Endpoint.MESSAGES, {**MESSAGES, "messages": [{"role": "user", "content": [PICTURE]}]})
 

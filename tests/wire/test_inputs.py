@@ -17,7 +17,7 @@ MESSAGES = CHAT["messages"]
 
 
 @pytest.mark.parametrize("endpoint", POOLED)
-def test_messages_stand_in_the_place_of_input(endpoint: Endpoint) -> None:
+def test_messages_may_replace_input_for_pooling_endpoints(endpoint: Endpoint) -> None:
     document = {"model": "e5", "messages": MESSAGES}
     assert (read(endpoint, document).prompt_bytes, read(endpoint, document).batch) == (2, 1)
     assert sent(endpoint, document) == {"model": "upstream", "messages": MESSAGES}
@@ -39,7 +39,9 @@ def test_a_prompt_of_token_ids_is_counted_exactly(endpoint: Endpoint) -> None:
         (Endpoint.DETOKENIZE, {"tokens": [[1], [2, 3]], "skip_special_tokens": False}),
     ],
 )
-def test_tokenizing_passes_as_it_came_and_has_no_prompt(endpoint: Endpoint, fields: dict[str, Any]) -> None:
+def test_tokenize_request_is_forwarded_unchanged_and_counts_no_prompt_tokens(
+    endpoint: Endpoint, fields: dict[str, Any]
+) -> None:
     document = {**MINIMAL[endpoint], **fields}
     parsed = read(endpoint, document)
     assert (parsed.prompt_bytes, parsed.prompt_exact, parsed.choices, parsed.changed) == (0, 0, 1, ())

@@ -47,7 +47,7 @@ def content_of(request: Parsed) -> str:
         (rb"\ud83d\u0041\"", '\ufffdA"'),
     ],
 )
-def test_half_a_surrogate_is_replaced_and_named(escaped: bytes, text: str) -> None:
+def test_lone_surrogate_in_json_is_replaced_and_reported(escaped: bytes, text: str) -> None:
     request = parsed(escaped)
     assert content_of(request) == text
     assert request.changed == ("lone_surrogates",)
@@ -62,7 +62,7 @@ def test_escaped_text_changes_only_at_lone_surrogates(text: str) -> None:
     assert bool(request.changed) == bool(re.search("[\ud800-\udfff]", whole))
 
 
-def test_a_byte_order_mark_is_dropped_and_named() -> None:
+def test_byte_order_mark_is_dropped_and_reported() -> None:
     request = parse(Endpoint.CHAT, b"\xef\xbb\xbf" + BODY % b"hi", Caps())
     assert content_of(request) == "hi"
     assert request.changed == ("byte_order_mark",)
@@ -87,12 +87,12 @@ def test_a_byte_order_mark_is_dropped_and_named() -> None:
         b"\xef\xbb\xbf",
     ],
 )
-def test_other_invalid_json_is_refused(body: bytes) -> None:
+def test_invalid_json_that_cannot_be_repaired_is_refused(body: bytes) -> None:
     with pytest.raises(BadRequest, match="the body is not JSON in UTF-8"):
         parse(Endpoint.CHAT, body, Caps())
 
 
-def test_a_body_of_escapes_alone_is_not_looked_through() -> None:
+def test_json_repair_gives_up_on_a_body_with_too_many_escapes() -> None:
     half = rb'"\ud83d"'
     assert load_mended(b"[%b]" % half, []) == ["\ufffd"]
     assert load_mended(b"[%b]" % b",".join([half] * (MAX_ESCAPES + 1)), []) is None

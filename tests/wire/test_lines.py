@@ -24,7 +24,7 @@ NAMES = Names((b"host", b"content-length", b"content-type"))
         (b"\xff: a", None),
     ],
 )
-def test_a_wanted_header_is_found_in_any_spelling(line: bytes, name: bytes | None) -> None:
+def test_header_that_the_gateway_reads_is_found_in_any_letter_case(line: bytes, name: bytes | None) -> None:
     assert NAMES.find(line) == name
 
 
@@ -77,5 +77,5 @@ def test_rate_limit_headers_say_how_long_until_a_limit_is_full_again(seconds: fl
     assert rate_limit_lines(((1.0, 1.0, seconds), None)).endswith(b"requests: %b\r\n" % said.encode())
 
 
-def test_nothing_is_said_where_there_is_no_limit() -> None:
+def test_rate_limit_headers_are_absent_without_a_limit() -> None:
     assert rate_limit_lines((None, None)) == b""

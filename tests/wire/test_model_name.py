@@ -15,7 +15,7 @@ SEPARATORS = ((",", ":"), (", ", ": "))
 
 
 @given(NAMES, NAMES, st.text(max_size=20), st.sampled_from(SEPARATORS), st.booleans())
-def test_an_answer_has_the_asked_name_and_is_otherwise_as_it_was(
+def test_answer_gets_the_requested_model_name_and_no_other_change(
     asked: str, reported: str, text: str, separators: tuple[str, str], ascii_only: bool
 ) -> None:
     tricky = text + json.dumps({"model": reported})
@@ -45,7 +45,7 @@ TOOL = {"type": "tool_use", "name": "f", "input": {"model": ENGINE, "of": [{"mod
     ids=["before", "after", "metadata", "braces in a text"],
 )
 @pytest.mark.parametrize("separators", SEPARATORS)
-def test_a_model_in_the_input_of_a_tool_or_in_metadata_stays_as_it_is(
+def test_model_field_inside_tool_input_or_metadata_is_not_renamed(
     answer: dict[str, object], separators: tuple[str, str]
 ) -> None:
     body = json.dumps(answer, separators=separators).encode()
@@ -54,7 +54,7 @@ def test_a_model_in_the_input_of_a_tool_or_in_metadata_stays_as_it_is(
     assert json.loads(name.apply(body)) == {**answer, "model": "asked"}
 
 
-def test_the_input_of_a_tool_stays_as_it_is_in_a_stream_whose_first_event_has_the_name_in_its_message() -> None:
+def test_model_field_inside_streamed_tool_input_is_not_renamed() -> None:
     first = b'event: message_start\ndata: {"type":"message_start","message":{"content":[],"model":"engine/m"}}\n\n'
     tool = b'event: content_block_start\ndata: {"content_block":{"type":"tool_use","input":{"model":"engine/m"}}}\n\n'
     broken = b'data: {"delta": {"text": "cut \n\n'
@@ -65,7 +65,7 @@ def test_the_input_of_a_tool_stays_as_it_is_in_a_stream_whose_first_event_has_th
     assert name.apply(broken + first + tool) == broken + first.replace(b"engine/m", b"asked") + tool
 
 
-def test_each_event_of_one_read_gets_the_asked_name() -> None:
+def test_each_event_in_one_read_gets_the_requested_model_name() -> None:
     events = [b'data: {"id":"1","model":"engine/m","x":{"model":"engine/m"},"n":%d}\n\n' % n for n in range(3)]
     events.append(b'data: {"x":{"model":"engine/m"},"model":"engine/m"}\n\n')
     name = ModelName("asked")
@@ -77,7 +77,7 @@ def test_each_event_of_one_read_gets_the_asked_name() -> None:
     assert name.apply_to_one(events[3]) == name.apply(events[3])
 
 
-def test_name_that_overlaps_the_one_just_replaced_is_left_as_it_came() -> None:
+def test_model_name_that_overlaps_a_replaced_one_stays_unchanged() -> None:
     name = ModelName("asked")
     name.learn(b'"model"', b'{"model":"model"}')
     broken = b'{"a":"}","model":"model":"model"}'
@@ -105,5 +105,5 @@ def test_unreadable_model_name_in_an_answer_changes_nothing(told: bytes) -> None
         (b"", b""),
     ],
 )
-def test_the_name_at_the_start_of_an_answer_is_that_of_the_answer_itself(beginning: bytes, found: bytes) -> None:
+def test_model_name_of_an_answer_is_found_only_at_its_top_level_start(beginning: bytes, found: bytes) -> None:
     assert model_at_start(beginning) == found

@@ -15,19 +15,19 @@ ANYTHING = st.integers() | st.integers(-(10**400), 10**400) | st.floats() | st.t
 
 
 @pytest.mark.parametrize(("value", "n"), [(0, 0), (5, 5), (5.0, 5), (5e2, 500), (-0.0, 0), (MAX_COUNT, MAX_COUNT)])
-def test_a_whole_number_is_a_count_however_it_is_written(value: object, n: int) -> None:
+def test_whole_number_in_json_is_a_count_however_it_is_written(value: object, n: int) -> None:
     assert (count(value), type(count(value))) == (n, int)
 
 
 @pytest.mark.parametrize(
     "value", [True, -1, 2.5, math.nan, math.inf, -math.inf, 1e300, MAX_COUNT + 1, 2.0**63, 10**400, "5", None, b"5", []]
 )
-def test_a_json_value_that_is_no_count_is_read_as_none(value: object) -> None:
+def test_json_value_that_is_no_count_is_read_as_none(value: object) -> None:
     assert count(value) is None
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 10**400, True, "1.0", None])
-def test_a_value_that_is_no_finite_number_is_none(value: object) -> None:
+def test_json_value_that_is_no_finite_number_is_read_as_none(value: object) -> None:
     assert finite(value) is None
 
 

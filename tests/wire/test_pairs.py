@@ -58,7 +58,9 @@ def test_each_pair_of_a_rerank_or_score_request_counts_as_one_prompt(
         (Endpoint.SCORE, {"label_token_ids": list(range(2000))}, "label_token_ids"),
     ],
 )
-def test_a_field_that_no_pair_can_be_made_of_is_named(endpoint: Endpoint, fields: dict[str, Any], field: str) -> None:
+def test_field_of_a_rerank_or_score_request_that_forms_no_pairs_is_named(
+    endpoint: Endpoint, fields: dict[str, Any], field: str
+) -> None:
     body = {**(RERANK if endpoint is Endpoint.RERANK else SCORE), **fields}
     with pytest.raises(BadRequest) as refused:
         read(endpoint, body, Caps(batch=8))

@@ -60,12 +60,12 @@ sides = st.integers(1, 16_383)
 
 
 @given(writer=st.sampled_from(WRITERS), width=sides, height=sides, prefix=st.sampled_from(["", "data:image/x;base64,"]))
-def test_the_size_of_a_picture_is_read_from_its_head(writer: Any, width: int, height: int, prefix: str) -> None:
+def test_picture_size_is_read_from_the_file_header(writer: Any, width: int, height: int, prefix: str) -> None:
     assert size_in(prefix + base64.b64encode(writer(width, height)).decode()) == (width, height)
 
 
 @pytest.mark.parametrize("frame", [0xC0, 0xC1, 0xC2, 0xCF])
-def test_jpeg_tells_its_size_behind_what_a_camera_wrote(frame: int) -> None:
+def test_jpeg_size_is_found_after_camera_metadata(frame: int) -> None:
     assert size_in(base64.b64encode(jpeg(640, 480, before=70_000, frame=frame)).decode()) == (640, 480)
     assert size_in(base64.b64encode(jpeg(640, 480, before=200_000, frame=frame)).decode()) is None
 
@@ -73,13 +73,13 @@ def test_jpeg_tells_its_size_behind_what_a_camera_wrote(frame: int) -> None:
 @given(
     st.binary(max_size=100), st.sampled_from([b"", b"\xff\xd8", b"GIF89a", b"\x89PNG\r\n\x1a\n", b"RIFF1234WEBPVP8L"])
 )
-def test_garbage_has_no_size_or_a_possible_one(rest: bytes, magic: bytes) -> None:
+def test_picture_size_of_random_bytes_is_none_or_plausible(rest: bytes, magic: bytes) -> None:
     size = sized(magic + rest)
     assert size is None or all(0 < side <= 65_535 for side in size)
 
 
 @given(st.text(max_size=200), st.sampled_from(["", "data:", "data:image/png;base64,", "data:,", "/9j/"]))
-def test_the_size_of_a_picture_can_be_asked_of_any_text(rest: str, prefix: str) -> None:
+def test_picture_size_of_any_text_raises_no_error(rest: str, prefix: str) -> None:
     size_in(prefix + rest)
 
 
@@ -103,18 +103,18 @@ def test_the_size_of_a_picture_can_be_asked_of_any_text(rest: str, prefix: str) 
         ("somebody/else", Size(1, 1), 64),
     ],
 )
-def test_families_count_as_they_are_documented_to(model: str, size: Size, tokens: int) -> None:
+def test_image_tokens_follow_the_documentation_of_each_model_family(model: str, size: Size, tokens: int) -> None:
     assert tokens_of(size, model) == tokens
 
 
 @given(
     width=st.integers(1, 65_535), height=st.integers(1, 65_535), model=st.sampled_from(["qwen2-vl", "qwen3-vl", "x"])
 )
-def test_no_picture_costs_beyond_its_familys_bound(width: int, height: int, model: str) -> None:
+def test_image_tokens_stay_within_the_bound_of_each_model_family(width: int, height: int, model: str) -> None:
     assert 0 < tokens_of(Size(width, height), model) <= 17_000 + max(width, height) // 28
 
 
-def test_pictures_of_every_api_are_found() -> None:
+def test_pictures_are_found_in_requests_of_every_api() -> None:
     caps = Caps(media=True)
     data = base64.b64encode(png(560, 560)).decode()
     url = f"data:image/png;base64,{data}"

@@ -23,7 +23,7 @@ MESSAGES = st.lists(
 
 @settings(deadline=None)
 @given(MESSAGES, MESSAGES)
-def test_a_conversation_that_goes_on_begins_with_the_blocks_of_before(
+def test_next_turn_of_a_conversation_begins_with_the_same_prefix_blocks(
     said: list[dict[str, Any]], more: list[dict[str, Any]]
 ) -> None:
     before, after = prefix_of({"messages": said}), prefix_of({"messages": said + more, "temperature": 0.5})
@@ -34,18 +34,18 @@ def test_a_conversation_that_goes_on_begins_with_the_blocks_of_before(
         assert not prefix.ends or prefix.ends[-1] <= prefix.size < prefix.ends[-1] + 2048
 
 
-def test_another_system_prompt_is_another_prefix() -> None:
+def test_prompts_with_different_system_prompts_share_no_prefix() -> None:
     messages = [{"role": "user", "content": "x" * 5000}]
     one, two = (prefix_of({"system": system, "messages": messages}) for system in ("You are one.", "You are two."))
     assert not set(one.blocks) & set(two.blocks)
 
 
-def test_tools_stand_before_the_conversation_wherever_their_field_does() -> None:
+def test_prefix_has_tools_before_messages_whatever_the_order_of_fields() -> None:
     fields = {"tools": [{"type": "function", "name": "f" * 900}], "messages": [{"role": "user", "content": "x" * 1900}]}
     assert prefix_of(fields) == prefix_of(dict(reversed(fields.items())))
 
 
-def test_a_text_and_token_ids_have_prefixes_too() -> None:
+def test_text_and_token_id_prompts_have_prefixes() -> None:
     assert prefix_of({"prompt": "x" * 2050}).ends == tuple(SMALL_BYTES * n for n in range(1, 5))
     assert len(prefix_of({"prompt": list(range(1000))}).blocks) > 1
     assert len(prefix_of({"input": "x" * 1200, "instructions": "y" * 1200}).blocks) == 4
@@ -85,7 +85,7 @@ def with_media(messages: list[dict[str, Any]], model: str = "qwen2-vl") -> Prefi
     return prefix_of(placeholders.fields, has_media=True)
 
 
-def test_a_picture_has_the_size_of_its_tokens_and_not_of_its_data() -> None:
+def test_picture_counts_in_a_prefix_by_its_tokens_and_not_by_its_data() -> None:
     text = prefix_of({"messages": shown("")})
     one, large = with_media(shown(picture(1))), with_media(shown(picture(1, 1120)))
     assert one.size - text.size == 4 * (20 * 20 + 2) - len("data:image/png;base64,")
@@ -94,7 +94,7 @@ def test_a_picture_has_the_size_of_its_tokens_and_not_of_its_data() -> None:
     assert not text.has_media
 
 
-def test_prefix_depends_on_the_picture() -> None:
+def test_prefix_differs_between_two_pictures() -> None:
     one, same, other = (with_media(shown(data)) for data in (picture(1), picture(1), picture(2)))
     assert one == same
     assert one.size == other.size
@@ -111,7 +111,7 @@ def test_text_behind_large_pictures_is_hashed_too() -> None:
     assert one.blocks[:8] == other.blocks[:8]
 
 
-def test_sound_and_pictures_without_a_size_count_as_the_flat_estimate() -> None:
+def test_audio_and_pictures_without_a_size_count_as_the_flat_estimate() -> None:
     sound = {"type": "input_audio", "input_audio": {"data": "A" * 400_000, "format": "wav"}}
     source = {"type": "image", "source": {"type": "base64", "data": "A" * 400_000}}
     for part in (sound, source):
@@ -155,7 +155,7 @@ def test_a_continued_response_shares_no_block_with_one_that_has_another_system_p
     assert not set(goes_on) & {*same, *others[0]}
 
 
-def test_a_short_continued_response_has_no_blocks_but_a_size() -> None:
+def test_short_continued_response_has_a_prefix_size_but_no_blocks() -> None:
     short = prefix_after(Prefix(size=300), {"input": "And now?"}, True, "resp_1")
     assert (short.blocks, short.size) == ((), 300 + len('"And now?"'))
     assert len(prefix_after(Prefix(size=3000), {"input": "And now?"}, True, "resp_1").blocks) == 1

@@ -52,14 +52,14 @@ def test_tools_and_schemas_count_as_prompt_bytes(field: str) -> None:
     assert chat_bytes({"role": "user", "content": "hi"}, **{field: value}) == 2 + compact(value)
 
 
-def test_the_schema_of_the_answer_counts() -> None:
+def test_response_schema_counts_as_prompt_bytes() -> None:
     schema = {"type": "json_schema", "json_schema": {"name": "s", "schema": {"type": "object"}}}
     assert chat_bytes({"role": "user", "content": "hi"}, response_format=schema) == 2 + compact(schema)
     text = {"format": schema}
     assert read(Endpoint.RESPONSES, {**RESPONSES, "text": text}).prompt_bytes == 2 + compact(text)
 
 
-def test_an_anthropic_conversation_counts_whole() -> None:
+def test_all_parts_of_an_anthropic_conversation_count_as_prompt_bytes() -> None:
     tools = [{"name": "f", "input_schema": {"type": "object"}}]
     document = {
         **MESSAGES,
@@ -80,7 +80,7 @@ def test_an_anthropic_conversation_counts_whole() -> None:
     assert read(Endpoint.MESSAGES, document).prompt_bytes == 5 + compact(tools) + 3 + (2 + compact({"a": 1})) + 5 + 3
 
 
-def test_a_responses_conversation_counts_whole() -> None:
+def test_all_parts_of_a_responses_conversation_count_as_prompt_bytes() -> None:
     items = [
         {"role": "user", "content": [{"type": "input_text", "text": "123"}]},
         {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "12", "annotations": []}]},
@@ -110,7 +110,7 @@ def test_size_of_texts_token_ids_and_batches_is_read(
     assert (parsed.prompt_bytes, parsed.prompt_exact, parsed.choices) == (size, exact, batch)
 
 
-def test_a_suffix_makes_token_ids_an_estimate_again() -> None:
+def test_completion_suffix_turns_an_exact_prompt_count_into_an_estimate() -> None:
     parsed = read(Endpoint.COMPLETIONS, {**COMPLETION, "prompt": [1, 2], "suffix": "the end"})
     assert (parsed.prompt_bytes, parsed.prompt_exact) == (15, None)
 
@@ -189,7 +189,7 @@ MEDIA_PARTS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("part", MEDIA_PARTS, ids=lambda part: part["type"])
-def test_media_wants_a_tier_that_allows_it(part: dict[str, Any]) -> None:
+def test_media_part_is_refused_unless_the_tier_allows_media(part: dict[str, Any]) -> None:
     document = {**CHAT, "messages": [{"role": "user", "content": [{"type": "text", "text": "see"}, part]}]}
     with pytest.raises(BadRequest) as caught:
         read(Endpoint.CHAT, document)
@@ -221,7 +221,7 @@ def test_media_wants_a_tier_that_allows_it(part: dict[str, Any]) -> None:
         {"type": "document", "source": {"type": "text", "data": "x"}},
     ],
 )
-def test_media_from_elsewhere_is_refused_in_every_tier(part: dict[str, Any]) -> None:
+def test_media_with_a_remote_url_is_refused_in_every_tier(part: dict[str, Any]) -> None:
     with pytest.raises(BadRequest, match=r"messages\[0\]\.content\[0\]"):
         read(Endpoint.CHAT, {**CHAT, "messages": [{"role": "user", "content": [part]}]}, MEDIA)
 
@@ -239,12 +239,12 @@ def test_media_from_elsewhere_is_refused_in_every_tier(part: dict[str, Any]) -> 
         {"role": "assistant", "content": None, "audio": {"id": "a"}},
     ],
 )
-def test_media_cannot_hide_beside_text(message: dict[str, Any], caps: Caps) -> None:
+def test_media_field_inside_a_text_part_is_refused(message: dict[str, Any], caps: Caps) -> None:
     with pytest.raises(BadRequest, match="must not be here: send media"):
         read(Endpoint.CHAT, {**CHAT, "messages": [message]}, caps)
 
 
-def test_media_in_a_tools_result_is_media() -> None:
+def test_media_in_a_tool_result_needs_a_tier_that_allows_media() -> None:
     content = [{"type": "tool_result", "tool_use_id": "t", "content": [MEDIA_PARTS[-1]]}]
     document = {**MESSAGES, "messages": [{"role": "user", "content": content}]}
     assert read(Endpoint.MESSAGES, document, MEDIA).prompt_bytes == 1 + MEDIA_BYTES

@@ -91,17 +91,17 @@ def test_head_reader_finds_the_same_headers_as_the_parser() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(WANTED - FREE))
-def test_a_header_that_may_stand_once_and_stands_twice(name: bytes) -> None:
+def test_head_reader_reports_a_header_that_may_not_be_repeated(name: bytes) -> None:
     head = read_head(b"GET / HTTP/1.1\r\n%b: a\r\nX: y\r\n%b: b\r\n\r\n" % (name, name.title()))
     assert head.repeated == name
 
 
-def test_bytes_after_the_blank_line_are_no_header() -> None:
+def test_head_reader_ignores_bytes_after_the_blank_line() -> None:
     head = read_head(b"POST / HTTP/1.1\r\nHost: a\r\n\r\nx-api-key: b\r\n\r\n")
     assert head.fields == {b"host": b"a"}
 
 
-def test_no_header_that_the_gateway_reads_for_itself_can_name_a_session() -> None:
+def test_headers_with_a_meaning_of_their_own_cannot_name_a_session() -> None:
     assert {name.decode() for name in WANTED} - {"x-session-id"} <= UNFIT_HEADERS.keys()
 
 
@@ -117,6 +117,6 @@ def test_no_header_that_the_gateway_reads_for_itself_can_name_a_session() -> Non
         (b"x-stainless-retry-count: 1\r\nx-stainless-retry-count: 1\r\n", False),
     ],
 )
-def test_a_client_comes_back_if_its_sdk_counts_a_retry(lines: bytes, comes_back: bool) -> None:
+def test_request_is_a_retry_if_its_sdk_header_counts_at_least_one(lines: bytes, comes_back: bool) -> None:
     head = read_head(b"POST / HTTP/1.1\r\nhost: a\r\n" + lines + b"\r\n")
     assert (head.comes_back, head.repeated) == (comes_back, None)

@@ -121,7 +121,7 @@ def test_loop_of_any_piece_in_any_cut_raises_an_alarm(piece: str, seed: int) -> 
     assert alarm_at(prose(500) + looping(piece, 7 * CHARACTERS + 3000), seed) is not None
 
 
-def test_a_reasonable_answer_with_a_loop_inside_that_ended_is_left_alone() -> None:
+def test_repetition_that_ended_within_an_answer_raises_no_alarm() -> None:
     assert alarm_at(prose(2000) + looping("no, wait: ", CHARACTERS - 100) + prose(20_000)) is None
 
 

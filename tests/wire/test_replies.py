@@ -152,7 +152,7 @@ def test_message_of_a_problem_replaces_the_default_message() -> None:
 
 
 @pytest.mark.parametrize("why", [why for why in Reason if status_of(why) in (429, 503, 504)])
-def test_overload_always_says_when_to_come_back(why: Reason) -> None:
+def test_overload_refusals_always_have_retry_after(why: Reason) -> None:
     _, headers, _ = read(error_response(OPENAI, Problem(why), "r"))
     assert (headers["retry-after"], headers["retry-after-ms"]) == ("1", "1000")
 
@@ -177,7 +177,7 @@ def test_retry_after_is_rounded_up_and_never_zero(retry_after_s: float, seconds:
     assert (headers["retry-after"], headers["retry-after-ms"]) == (seconds, milliseconds)
 
 
-def test_permanent_refusals_are_not_to_be_retried() -> None:
+def test_reasons_that_cannot_succeed_later_have_x_should_retry_false() -> None:
     final = {why for why in Reason if read(error_response(OPENAI, Problem(why), "r"))[1].get("x-should-retry")}
     assert final == {why for why in Reason if status_of(why) < 500 and status_of(why) not in (408, 429)} | {
         Reason.TOTAL_TIMEOUT,
@@ -198,7 +198,7 @@ def test_405_names_the_allowed_method() -> None:
     assert "allow" not in read(error_response(OPENAI, Problem(Reason.NOT_FOUND), "r"))[1]
 
 
-def test_extra_headers_and_the_end_of_the_connection() -> None:
+def test_error_response_can_have_extra_headers_and_close_the_connection() -> None:
     extra = b"x-ratelimit-limit-requests: 60\r\n"
     _, headers, _ = read(error_response(OPENAI, Problem(Reason.LIMIT_REQUESTS), "r", extra, close=True))
     assert (headers["x-ratelimit-limit-requests"], headers["connection"]) == ("60", "close")
@@ -208,7 +208,7 @@ nasty = st.text(st.sampled_from('a\r\n\x00: \u2028\udc80é"\\{}<>'), max_size=20
 
 
 @given(dialect=st.sampled_from(DIALECTS), why=st.sampled_from(list(Reason)), text=nasty, request_id=nasty, allow=nasty)
-def test_nothing_that_is_interpolated_ends_a_header_or_an_event(
+def test_interpolated_text_cannot_end_a_header_or_an_event(
     dialect: Dialect, why: Reason, text: str, request_id: str, allow: str
 ) -> None:
     problem = Problem(why, text, param=text, allow=allow)
@@ -331,7 +331,7 @@ def test_upstream_auth_error_becomes_a_502_without_engine_text(status: int) -> N
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_busy_engine_is_a_503_with_a_time_to_come_back(status: int) -> None:
+def test_busy_engine_is_a_503_with_retry_after(status: int) -> None:
     got, headers, _ = read(upstream_error(OPENAI, status, b"{}", "r"))
     assert (got, headers["x-tailgate-reason"], headers["retry-after"]) == (503, "upstream-busy", "1")
 
@@ -344,7 +344,7 @@ def test_a_busy_engine_is_a_503_with_a_time_to_come_back(status: int) -> None:
         *("/models/llama", "redis://cache", "node.local"),
     ],
 )
-def test_a_message_does_not_tell_where_the_engine_lives(inside: str) -> None:
+def test_error_message_does_not_reveal_the_address_of_the_engine(inside: str) -> None:
     raw = json.dumps({"error": {"message": f"refused by {inside} today"}}).encode()
     _, _, document = read(upstream_error(OPENAI, 400, raw, "r"))
     assert document["error"]["message"] == "refused by [...] today"
@@ -362,7 +362,7 @@ def test_an_ordinary_error_message_of_an_engine_is_passed_on(message: str) -> No
     assert read(upstream_error(OPENAI, 400, raw, "r"))[2]["error"]["message"] == message
 
 
-def test_a_long_message_is_cut_and_control_characters_go() -> None:
+def test_long_engine_error_message_is_cut_and_loses_control_characters() -> None:
     raw = json.dumps({"error": {"message": "a\r\n\x00b" + "x" * 5000}}).encode()
     message = read(upstream_error(OPENAI, 400, raw, "r"))[2]["error"]["message"]
     assert message.startswith("a bx")
@@ -371,13 +371,13 @@ def test_a_long_message_is_cut_and_control_characters_go() -> None:
 
 
 @given(status=st.integers(100, 999), body=st.one_of(st.binary(max_size=80), st.text(max_size=40).map(str.encode)))
-def test_error_answer_is_made_from_any_answer_of_an_engine(status: int, body: bytes) -> None:
+def test_any_engine_error_gives_a_valid_error_response(status: int, body: bytes) -> None:
     got, _, document = read(upstream_error(OPENAI, status, body, "r"))
     assert got in (400, 404, 413, 502, 503)
     assert document["error"]["message"]
 
 
-def test_permanent_refusal_forbids_a_retry() -> None:
+def test_infinite_retry_after_becomes_x_should_retry_false() -> None:
     problem = Problem(Reason.LIMIT_TOKENS, retry_after_s=math.inf)
     head = error_response(OPENAI, problem, "id").partition(b"\r\n\r\n")[0].decode().lower()
     assert "x-should-retry: false" in head

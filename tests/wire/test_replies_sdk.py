@@ -94,7 +94,7 @@ def test_anthropic_sdk_raises_its_class_for_each_reason(why: Reason, error: type
     ("why", "requests"),
     [(Reason.QUEUE_FULL, 2), (Reason.NO_REPLICAS, 2), (Reason.TOTAL_TIMEOUT, 1), (Reason.MODEL_NOT_FOUND, 1)],
 )
-def test_the_sdks_retry_what_is_worth_it_and_nothing_else(why: Reason, requests: int) -> None:
+def test_sdks_retry_exactly_the_reasons_that_may_succeed_later(why: Reason, requests: int) -> None:
     problem = Problem(why, retry_after_s=0.001)
     mock, seen = transport(error_response(OPENAI, problem, "r"))
     with openai_client(mock, retries=1) as client, pytest.raises(openai.APIStatusError):

@@ -109,7 +109,7 @@ def test_text_of_a_message_is_forwarded_as_it_was_sent(text: str) -> None:
         (Endpoint.EMBEDDINGS, {}, {}),
     ],
 )
-def test_the_granted_cap_goes_into_one_field(
+def test_granted_output_cap_is_written_into_one_field(
     endpoint: Endpoint, asked: dict[str, int], written: dict[str, int]
 ) -> None:
     forwarded = sent(endpoint, {**MINIMAL[endpoint], **asked}, max_tokens=77)
@@ -140,7 +140,7 @@ def test_other_token_fields_are_lowered_to_the_granted_cap() -> None:
     assert read(Endpoint.CHAT, {**CHAT, "min_tokens": 5000}).changed == ("min_tokens",)
 
 
-def test_an_unbounded_thinking_budget_is_dropped_for_the_cap_bounds_it() -> None:
+def test_unbounded_thinking_budget_is_dropped_since_the_output_cap_bounds_it() -> None:
     assert "thinking_token_budget" not in sent(Endpoint.CHAT, {**CHAT, "thinking_token_budget": -1})
 
 
@@ -197,7 +197,7 @@ def test_usage_is_always_asked_for_in_a_stream(
 
 
 @pytest.mark.parametrize("endpoint", [Endpoint.RESPONSES, Endpoint.MESSAGES])
-def test_streams_that_report_usage_unasked_are_not_asked(endpoint: Endpoint) -> None:
+def test_usage_is_not_requested_from_apis_that_always_stream_it(endpoint: Endpoint) -> None:
     document = {**MINIMAL[endpoint], "stream": True}
     assert "stream_options" not in sent(endpoint, document)
     document["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
@@ -219,13 +219,15 @@ def test_usage_is_not_asked_for_without_a_stream() -> None:
         (Endpoint.MESSAGES, "stop_sequences", ["a", "b", "c", "d"], ["a", "b", "c", "d", "END", "STOP"]),
     ],
 )
-def test_the_tiers_stop_sequences_are_added(endpoint: Endpoint, field: str, own: object, expected: list[str]) -> None:
+def test_stop_sequences_of_the_tier_are_added_to_those_of_the_client(
+    endpoint: Endpoint, field: str, own: object, expected: list[str]
+) -> None:
     forwarded = sent(endpoint, {**MINIMAL[endpoint], field: own}, caps=Caps(stop=("END", "STOP")))
     assert forwarded[field] == expected
 
 
 @pytest.mark.parametrize("endpoint", MINIMAL)
-def test_priority_is_the_tiers_and_never_the_clients(endpoint: Endpoint) -> None:
+def test_forwarded_priority_comes_from_the_tier_and_never_from_the_client(endpoint: Endpoint) -> None:
     document = {**MINIMAL[endpoint], "priority": -100}
     assert read(endpoint, document).changed == ("priority",)
     assert "priority" not in sent(endpoint, document)
@@ -260,7 +262,7 @@ def test_control_template_and_unknown_fields_are_dropped_and_reported(name: str,
     assert name not in sent(Endpoint.CHAT, document)
 
 
-def test_echo_is_dropped_from_chat_where_it_would_score_the_prompt() -> None:
+def test_echo_is_dropped_from_chat_requests_that_would_score_the_prompt() -> None:
     assert read(Endpoint.CHAT, {**CHAT, "echo": True}).changed == ("echo",)
 
 
@@ -283,7 +285,7 @@ def test_null_fields_count_as_absent() -> None:
     assert (parsed.fields, parsed.changed) == ({"messages": CHAT["messages"]}, ())
 
 
-def test_reported_names_are_fit_for_a_header() -> None:
+def test_names_of_changed_fields_are_safe_in_a_header() -> None:
     names = ["evil\r\nx-injected: 1", "x" * 65, "ünïcode", "", *(f"f{i}" for i in range(40))]
     changed = read(Endpoint.CHAT, {**CHAT, **dict.fromkeys(names, 1)}).changed
     assert changed[:2] == ("?", "f0")
@@ -308,14 +310,14 @@ def test_number_of_generated_sequences_is_read(endpoint: Endpoint, fields: dict[
     assert read(endpoint, {**MINIMAL[endpoint], **fields}).choices == choices
 
 
-def test_duplicate_keys_are_sent_as_they_were_checked() -> None:
+def test_request_with_duplicate_json_keys_is_forwarded_with_the_checked_values() -> None:
     body = b'{"model":"a","max_tokens":1000000,"messages":[{"role":"user","content":"hi"}],"max_tokens":3,"n":1,"n":2}'
     parsed = parse(Endpoint.CHAT, body, CAPS)
     assert (parsed.max_tokens, parsed.choices) == (3, 2)
     assert render(parsed, "a", 3).count(b"max_tokens") == 1
 
 
-def test_without_a_cap_the_engine_is_told_none() -> None:
+def test_forwarded_request_has_no_max_tokens_without_a_cap() -> None:
     for endpoint, body in ((Endpoint.CHAT, CHAT), (Endpoint.COMPLETIONS, COMPLETION), (Endpoint.RESPONSES, RESPONSES)):
         parsed = parse(endpoint, orjson.dumps({**body, "min_tokens": 7}), Caps())
         document = orjson.loads(render(parsed, "m", 0))

@@ -325,7 +325,9 @@ all_fields = st.dictionaries(
 
 @FEWER
 @given(endpoint=endpoints, fields=all_fields, caps=caps_strategy)
-def test_no_document_makes_the_parser_fail(endpoint: Endpoint, fields: dict[str, Any], caps: Caps) -> None:
+def test_request_parser_raises_only_bad_request_for_any_document(
+    endpoint: Endpoint, fields: dict[str, Any], caps: Caps
+) -> None:
     body = json.dumps({**MINIMAL[endpoint], **fields}).encode()
     try:
         parsed = parse(endpoint, body, caps)
@@ -348,7 +350,7 @@ def test_no_document_makes_the_parser_fail(endpoint: Endpoint, fields: dict[str,
         ),
     ),
 )
-def test_no_bytes_make_the_parser_fail(endpoint: Endpoint, body: bytes) -> None:
+def test_request_parser_raises_only_bad_request_for_any_bytes(endpoint: Endpoint, body: bytes) -> None:
     try:
         parsed = parse(endpoint, body, Caps())
     except BadRequest:

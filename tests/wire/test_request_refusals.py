@@ -69,7 +69,7 @@ def test_body_nested_too_deeply_is_refused(depth: int, opening: str, closing: st
 
 
 @pytest.mark.parametrize("endpoint", MINIMAL)
-def test_a_field_that_holds_a_nest_too_deep_to_be_written_is_refused_or_dropped(endpoint: Endpoint) -> None:
+def test_field_nested_too_deeply_to_be_rendered_is_refused_or_dropped(endpoint: Endpoint) -> None:
     deep: Any = orjson.loads("[" * 400 + "]" * 400)
     for name in API_OF[endpoint].shape.rules:
         for inner in ("type", "display", "a", "include_usage", "enable_thinking"):
@@ -83,7 +83,7 @@ def test_a_field_that_holds_a_nest_too_deep_to_be_written_is_refused_or_dropped(
                 fingerprint(parsed)
 
 
-def test_nesting_that_can_be_written_is_read() -> None:
+def test_nesting_within_the_limit_is_accepted() -> None:
     body = '{"model":"a","messages":[{"role":"user","content":"x"}],"metadata":' + "[" * 253 + "]" * 253 + "}"
     assert parse(Endpoint.CHAT, body.encode(), CAPS).changed == ()
 
@@ -212,7 +212,7 @@ DISGUISES = {
 
 
 @pytest.mark.parametrize(("disguise", "name"), DISGUISES.items())
-def test_a_known_name_in_other_letters_is_refused(disguise: str, name: str) -> None:
+def test_known_field_name_in_other_letter_case_is_refused(disguise: str, name: str) -> None:
     refused = refusal(Endpoint.CHAT, {**CHAT, disguise: 1})
     assert (refused.field, refused.code) == (name, "unknown_parameter")
 

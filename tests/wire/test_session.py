@@ -42,17 +42,17 @@ def sticky_key(of: RequestHead, tenant: str, pool: PoolSpec = POOL, **fields: An
     return sticky_key_of(session_of(of, tenant, fields, [pool]), tenant, of.request_id)
 
 
-def test_a_session_has_one_key_whatever_the_request() -> None:
+def test_requests_of_one_session_have_the_same_sticky_key() -> None:
     one, other = head("x-session-id: abc", "x-request-id: 1"), head("X-Session-Id:  abc", "x-request-id: 2")
     assert sticky_key(one, "acme") == sticky_key(other, "acme")
     assert sticky_key(head("x-session-id: abd"), "acme") != sticky_key(one, "acme")
 
 
-def test_sessions_of_two_tenants_are_apart() -> None:
+def test_same_session_id_of_two_tenants_gives_different_keys() -> None:
     assert sticky_key(head("x-session-id: abc"), "acme") != sticky_key(head("x-session-id: abc"), "other")
 
 
-def test_without_a_session_a_tenant_has_one_key() -> None:
+def test_requests_of_a_tenant_without_a_session_share_one_sticky_key() -> None:
     assert sticky_key(head(), "acme") == sticky_key(head("x-request-id: 2", "x-session-id:"), "acme")
     assert sticky_key(head(), "abc") != sticky_key(head("x-session-id: abc"), "abc")
 
@@ -65,7 +65,7 @@ def test_codex_and_claude_code_keep_their_arm_by_the_session_in_the_body() -> No
     assert sticky_key(head("x-request-id: 2"), "acme", metadata=claude) == keys[2]
 
 
-def test_without_keys_each_request_is_on_its_own() -> None:
+def test_anonymous_requests_without_a_session_have_different_sticky_keys() -> None:
     assert sticky_key(head(), ANONYMOUS) != sticky_key(head(), ANONYMOUS)
     assert sticky_key(head("x-request-id: 7"), ANONYMOUS) == sticky_key(head("x-request-id: 7"), ANONYMOUS)
 
@@ -81,7 +81,7 @@ def test_without_keys_each_request_is_on_its_own() -> None:
         ([], {"metadata": {"user_id": json.dumps(CLAUDE)}}, "54c1eb09"),
     ],
 )
-def test_the_first_key_that_a_request_has_names_its_session(
+def test_first_session_key_present_in_a_request_names_its_session(
     lines: list[str], fields: dict[str, Any], name: str
 ) -> None:
     assert named(POOL, *lines, **fields) == digest(name)
@@ -92,22 +92,22 @@ def test_the_first_key_that_a_request_has_names_its_session(
     ["jane", "user_1_account__session_", "{", '{"session_id": 7}', '{"device_id": "d"}', "{" * 400, 7, None, [],
      "x_session_" + "y" * MAX_NAME],
 )  # fmt: skip
-def test_a_user_id_without_a_session_names_none(user_id: object) -> None:
+def test_user_id_without_a_session_part_names_no_session(user_id: object) -> None:
     assert named(POOL, metadata={"user_id": user_id}) is None
 
 
-def test_a_user_is_no_session_unless_the_policy_says_so() -> None:
+def test_user_field_names_a_session_only_if_the_policy_lists_it() -> None:
     assert named(user="jane") is None
     assert named(keyed(USER), user="jane") == digest("jane")
     assert named(keyed(USER), metadata={"user_id": "jane"}) == digest("jane")
 
 
-def test_a_key_that_the_policy_leaves_out_names_nothing() -> None:
+def test_session_key_that_the_policy_leaves_out_names_no_session() -> None:
     assert named(keyed(CACHE_KEY), "x-session-id: a", metadata={"user_id": "u_session_c"}) is None
     assert named(keyed(METADATA, HEADER), "x-session-id: a", metadata={"user_id": "u_session_c"}) == digest("c")
 
 
-def test_the_header_of_the_policy_names_sessions_and_splits_and_the_usual_one_does_not() -> None:
+def test_session_header_of_the_policy_replaces_the_default_one() -> None:
     pool = keyed(HEADER, header="x-chat")
     assert named(pool, "X-Chat: a", "x-session-id: b") == digest("a")
     assert named(pool, "x-session-id: b") is None
@@ -121,7 +121,7 @@ def test_keys_of_all_pools_of_a_model_are_tried_in_the_order_of_its_pools() -> N
     assert [session and session.name for session in found] == [digest("b"), digest("jane"), None]
 
 
-def test_a_session_has_no_trace_of_the_clients_own_text() -> None:
+def test_session_holds_a_digest_and_not_the_clients_text() -> None:
     assert session_of(head("x-session-id: secret"), "acme", {}, [POOL]) == Session(
         digest("secret"), int(digest("secret"), 16)
     )
@@ -169,7 +169,7 @@ def test_every_turn_of_a_conversation_repeats_its_first_message(first: dict[str,
     assert named(pool, **first) != named(pool, **{**first, "system": "be long"})
 
 
-def test_conversations_that_share_a_system_prompt_have_first_messages_of_their_own() -> None:
+def test_conversations_with_one_system_prompt_differ_by_their_first_user_message() -> None:
     pool, rules = keyed(FIRST_MESSAGE), said("system", "You are a pirate.")
     assert named(pool, messages=[rules, said("user", "a")]) != named(pool, messages=[rules, said("user", "b")])
 
@@ -179,14 +179,14 @@ def test_without_a_user_message_there_is_no_first_message(fields: dict[str, Any]
     assert named(keyed(FIRST_MESSAGE), **fields) is None
 
 
-def test_other_texts_pictures_and_roles_are_other_conversations() -> None:
+def test_different_first_texts_pictures_and_roles_name_different_conversations() -> None:
     contents: list[Any] = ["hi", "ho", ["hi", "ho"], [PICTURE], [{**PICTURE, "source": {"url": "http://x/b.png"}}]]
     found = [named(keyed(FIRST_MESSAGE), messages=[{"role": "user", "content": each}]) for each in contents]
     found.append(named(keyed(FIRST_MESSAGE), messages=[said("system", "hi"), said("user", "hi")]))
     assert len(set(found)) == len(found)
 
 
-def test_a_body_nested_as_deeply_as_any_that_is_read_has_a_first_message() -> None:
+def test_first_message_is_found_in_the_most_deeply_nested_body() -> None:
     nested: Any = "x"
     refused = 0
     while refused < 3:
@@ -201,6 +201,6 @@ def test_a_body_nested_as_deeply_as_any_that_is_read_has_a_first_message() -> No
                 assert named(keyed(FIRST_MESSAGE), **fields) is not None
 
 
-def test_a_named_session_comes_before_the_first_message() -> None:
+def test_session_named_by_the_client_takes_precedence_over_the_first_message() -> None:
     pool = keyed(HEADER, FIRST_MESSAGE)
     assert named(pool, "x-session-id: abc", messages=[said("user", "a")]) == digest("abc")

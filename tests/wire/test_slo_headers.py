@@ -15,7 +15,7 @@ def head(**headers: str) -> RequestHead:
     return read_head(f"POST / HTTP/1.1\r\n{lines}\r\n".encode())
 
 
-def test_without_such_a_header_the_tier_s_own_holds() -> None:
+def test_objectives_of_the_tier_hold_without_an_slo_header() -> None:
     assert asked_slo(head(host="x"), TIER) is None
 
 

@@ -81,7 +81,7 @@ def test_without_a_template_tools_and_calls_count_as_json(folder: Path) -> None:
     assert count(plain, Endpoint.CHAT, {**CHAT, "tools": tools}) == before + 3
 
 
-def test_image_or_overlong_text_is_not_counted(folder: Path) -> None:
+def test_tokenizer_does_not_count_prompts_with_images_or_overlong_text(folder: Path) -> None:
     part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     document = {**CHAT, "messages": [{"role": "user", "content": [part]}]}
     assert count(load(folder), Endpoint.CHAT, document) is None
@@ -121,7 +121,7 @@ CONVERSATIONS: list[tuple[Endpoint, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("endpoint", "document", "text"), CONVERSATIONS)
 @pytest.mark.parametrize("where", ["config", "named", "file"])
-def test_chats_are_counted_as_the_template_writes_them(
+def test_tokenizer_counts_a_chat_as_its_template_renders_it(
     folder: Path, endpoint: Endpoint, document: dict[str, Any], text: str, where: str
 ) -> None:
     pytest.importorskip("jinja2")
@@ -131,25 +131,25 @@ def test_chats_are_counted_as_the_template_writes_them(
     assert count(tokenizer, endpoint, document) == len(text.split())
 
 
-def test_template_that_refuses_the_messages_leaves_the_plain_sum(folder: Path) -> None:
+def test_chat_whose_template_fails_is_counted_as_a_plain_sum(folder: Path) -> None:
     pytest.importorskip("jinja2")
     document = {**CHAT, "messages": [{"role": "bad", "content": "one two"}]}
     assert count(load(folder, TEMPLATE), Endpoint.CHAT, document) == 2 + MESSAGE_TOKENS + ANSWER_TOKENS
 
 
-def test_a_template_cannot_reach_out_of_its_sandbox(folder: Path) -> None:
+def test_chat_template_cannot_escape_its_sandbox(folder: Path) -> None:
     pytest.importorskip("jinja2")
     escape = "{{ messages.__class__.__mro__[1].__subclasses__() }} {{ messages.append(1) }}"
     assert count(load(folder, escape), Endpoint.CHAT, CHAT) == 1 + MESSAGE_TOKENS + ANSWER_TOKENS
 
 
-def test_a_malformed_template_is_reported(folder: Path) -> None:
+def test_malformed_chat_template_is_reported(folder: Path) -> None:
     pytest.importorskip("jinja2")
     with pytest.raises(TokenizerError, match="chat template is malformed"):
         load(folder, "{% for %}")
 
 
-def test_a_tokenizer_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
+def test_unreadable_tokenizer_is_reported(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers")
     with pytest.raises(TokenizerError, match="cannot be read"):
         Tokenizer.load(str(tmp_path / "none.json"))

@@ -35,14 +35,14 @@ def test_function_of_a_namespace_is_known_by_both_of_its_names() -> None:
     assert read(Endpoint.RESPONSES, CODEX_FIRST).renamed == {"mcp__disk__list_files": ("mcp__disk", "list_files")}
 
 
-def test_second_function_under_one_flat_name_is_dropped() -> None:
+def test_second_function_with_the_same_flattened_name_is_dropped() -> None:
     other = {"type": "namespace", "name": "mcp", "tools": [{**LIST, "name": "disk__list_files"}]}
     document = {**RESPONSES, "tools": [SERVER, other]}
     assert [tool["name"] for tool in sent(Endpoint.RESPONSES, document)["tools"]] == ["mcp__disk__list_files"]
     assert read(Endpoint.RESPONSES, document).changed == ("tools.namespace", "tools.function")
 
 
-def test_function_under_the_flat_name_of_another_is_dropped_in_either_order() -> None:
+def test_first_of_a_plain_and_a_flattened_function_of_one_name_is_kept() -> None:
     plain = {**LIST, "name": "mcp__disk__list_files", "description": "another"}
     for tools, left in (([SERVER, plain], {**LIST, "name": plain["name"]}), ([plain, SERVER], plain)):
         request = read(Endpoint.RESPONSES, {**RESPONSES, "tools": tools})
@@ -51,7 +51,7 @@ def test_function_under_the_flat_name_of_another_is_dropped_in_either_order() ->
         assert bool(request.renamed) is (left is not plain)
 
 
-def test_claude_codes_server_tool_is_dropped_and_its_own_remain() -> None:
+def test_server_tool_of_claude_code_is_dropped_and_its_other_tools_remain() -> None:
     assert [tool["name"] for tool in sent(Endpoint.MESSAGES, CLAUDE_CODE)["tools"]] == ["Read", "Write"]
     assert "tools.web_search_20250305" in read(Endpoint.MESSAGES, CLAUDE_CODE).changed
 
@@ -72,12 +72,12 @@ def test_chat_tool_of_unknown_type_is_dropped() -> None:
         (Endpoint.MESSAGES, {**MESSAGES, "tools": [BASH], "tool_choice": {"type": "auto"}}),
     ],
 )
-def test_without_any_tool_left_the_choice_goes_too(endpoint: Endpoint, document: dict[str, Any]) -> None:
+def test_tool_choice_is_dropped_when_no_tool_is_left(endpoint: Endpoint, document: dict[str, Any]) -> None:
     assert not {"tools", "tool_choice", "parallel_tool_calls"} & sent(endpoint, document).keys()
 
 
 @pytest.mark.parametrize("endpoint", [Endpoint.CHAT, Endpoint.RESPONSES, Endpoint.MESSAGES])
-def test_an_empty_list_of_tools_passes(endpoint: Endpoint) -> None:
+def test_empty_list_of_tools_is_accepted(endpoint: Endpoint) -> None:
     document = {Endpoint.CHAT: CHAT, Endpoint.RESPONSES: RESPONSES, Endpoint.MESSAGES: MESSAGES}[endpoint]
     assert sent(endpoint, {**document, "tools": []})["tools"] == []
 
@@ -103,19 +103,19 @@ def test_an_empty_list_of_tools_passes(endpoint: Endpoint) -> None:
         (Endpoint.MESSAGES, [BASH], {"type": "any"}),
     ],
 )
-def test_choice_of_a_dropped_tool_is_refused(endpoint: Endpoint, tools: list[Any], choice: object) -> None:
+def test_tool_choice_of_a_dropped_tool_is_refused(endpoint: Endpoint, tools: list[Any], choice: object) -> None:
     document = {Endpoint.CHAT: CHAT, Endpoint.RESPONSES: RESPONSES, Endpoint.MESSAGES: MESSAGES}[endpoint]
     with pytest.raises(BadRequest, match="tool_choice"):
         read(endpoint, {**document, "tools": tools, "tool_choice": choice})
 
 
-def test_choice_of_a_function_in_a_namespace_is_renamed_with_it() -> None:
+def test_tool_choice_of_a_function_in_a_namespace_is_renamed_too() -> None:
     choice = {"type": "function", "namespace": "mcp__disk", "name": "list_files"}
     document = sent(Endpoint.RESPONSES, {**RESPONSES, "tools": [SERVER, SEARCH], "tool_choice": choice})
     assert document["tool_choice"] == {"type": "function", "name": "mcp__disk__list_files"}
 
 
-def test_namespace_of_a_call_that_is_no_text_is_refused_by_its_place() -> None:
+def test_tool_call_with_a_namespace_that_is_no_string_is_refused_by_field() -> None:
     call = {"type": "function_call", "call_id": "c", "name": "f", "namespace": 5, "arguments": "{}"}
     with pytest.raises(BadRequest, match=r"input\[0\]\.namespace"):
         read(Endpoint.RESPONSES, {**RESPONSES, "input": [call]})
