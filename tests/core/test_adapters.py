@@ -32,29 +32,29 @@ def test_a_request_goes_where_its_adapter_is_loaded_though_another_replica_is_id
     story.arrives("b", adapter="x").arrives("c", adapter="x").expect(dispatch("r1", of="b"), dispatch("r1", of="c"))
 
 
-def test_an_adapter_that_is_loaded_nowhere_goes_where_there_is_room_for_it() -> None:
+def test_adapter_loaded_nowhere_goes_to_a_replica_with_room_for_it() -> None:
     story = two().arrives("a", adapter="x").arrives("b", adapter="y")
     story.expect(dispatch("r1", of="a"), dispatch("r2", of="b"))
 
 
-def test_an_adapter_waits_until_one_of_the_others_is_done_if_all_are_full() -> None:
+def test_adapter_waits_for_room_when_every_replica_is_full_of_adapters() -> None:
     story = two().arrives("a", adapter="x").arrives("b", adapter="y").whatever()
     story.arrives("c", adapter="z").expect()
     story.finishes("b").expect(commit(of="b"), ended(Outcome.OK, of="b"), dispatch("r2", of="c"))
 
 
-def test_full_adapters_do_not_keep_the_base_model_out() -> None:
+def test_base_model_is_served_while_adapters_are_at_their_limit() -> None:
     story = two().arrives("a", adapter="x").arrives("b", adapter="y").whatever()
     story.arrives("base").expect(dispatch("r1"))
 
 
-def test_more_adapters_than_one_share_a_replica_up_to_its_limit() -> None:
+def test_adapters_share_a_replica_up_to_its_limit() -> None:
     story = two(limit=2).drains("r2").whatever()
     story.arrives("a", adapter="x").arrives("b", adapter="y").arrives("c", adapter="z")
     story.expect(dispatch("r1", of="a"), dispatch("r1", of="b"))
 
 
-def test_without_a_known_limit_no_adapter_waits() -> None:
+def test_no_adapter_waits_while_the_limit_of_adapters_is_unknown() -> None:
     story = two(limit=None).drains("r2").whatever()
     story.arrives("a", adapter="x").arrives("b", adapter="y").arrives("c", adapter="z")
     story.expect(dispatch("r1", of="a"), dispatch("r1", of="b"), dispatch("r1", of="c"))
@@ -87,7 +87,7 @@ def test_an_adapter_that_was_unloaded_everywhere_is_refused() -> None:
     story.arrives("a", adapter="x").expect(refuse(Reason.NO_REPLICAS), ended(Outcome.REFUSED))
 
 
-def test_a_retry_and_every_way_to_end_free_the_place_of_the_adapter() -> None:
+def test_retry_and_every_kind_of_end_free_the_adapter_slot() -> None:
     story = two().arrives("a", adapter="x").finishes("a", AttemptOutcome.UNREACHABLE).whatever()
     story.leaves("a").cancelled("a").whatever()
     for replica in ("r1", "r2"):
@@ -135,7 +135,7 @@ def test_any_number_of_requests_for_full_adapters_let_another_overtake(router: s
 
 
 @pytest.mark.parametrize("router", ROUTERS)
-def test_a_newcomer_passes_requests_whose_adapters_have_no_room_and_no_others(router: str) -> None:
+def test_new_request_overtakes_only_requests_whose_adapters_have_no_room(router: str) -> None:
     story = two(router=router).arrives("x", adapter="x").arrives("y", adapter="y").arrives("z", adapter="z").whatever()
     story.arrives("base").whatever()
     assert story.pool("p").in_flight == 3
@@ -145,7 +145,7 @@ def test_a_newcomer_passes_requests_whose_adapters_have_no_room_and_no_others(ro
 
 
 @pytest.mark.parametrize("router", ROUTERS)
-def test_an_adapter_whose_turn_has_come_gets_the_place_of_one_that_never_runs_out_of_requests(router: str) -> None:
+def test_due_adapter_displaces_one_that_keeps_getting_requests(router: str) -> None:
     story = two(router=router).arrives("x", adapter="x").arrives("y1", adapter="y").arrives("y2", adapter="y")
     story.arrives("z", adapter="z").whatever()
     story.after(0.5 * MAX_TURN_S).arrives("x2", adapter="x").expect(dispatch("r1"))
@@ -157,7 +157,7 @@ def test_an_adapter_whose_turn_has_come_gets_the_place_of_one_that_never_runs_ou
     story.finishes("y2").expect(commit(of="y2"), ended(Outcome.OK, of="y2"), dispatch("r2", of="x3"))
 
 
-def test_the_adapters_of_each_replica_are_shown_and_why_one_cannot_take_another() -> None:
+def test_snapshot_shows_the_adapters_of_each_replica_and_why_one_takes_no_more() -> None:
     story = two().arrives("x", adapter="x").observes("r2", Sample(running=1, active_adapters=("z", "y"))).whatever()
     assert [view.adapters for view in story.pool("p").replicas] == [("x",), ("y", "z")]
     story.observes("r2", Sample(running=0, active_adapters=())).arrives("y", adapter="y").whatever()
@@ -175,7 +175,7 @@ def test_the_adapters_of_each_replica_are_shown_and_why_one_cannot_take_another(
     assert found.left_out[0].why == "it does not list the adapter z"
 
 
-def test_why_a_replica_takes_no_more_of_an_adapter_that_makes_way_is_told() -> None:
+def test_explain_says_that_a_replica_gets_no_more_of_an_adapter_that_makes_way() -> None:
     story = two().drains("r2").arrives("x", adapter="x").arrives("y", adapter="y").arrives("base").whatever()
     story.after(2 * MAX_TURN_S).finishes("base").whatever()
     found = explained(story, adapter="x")

@@ -35,7 +35,7 @@ def test_probable_success_is_sent_or_queued() -> None:
     assert oracle.asked == [("p", "r1"), ("p", None)]
 
 
-def test_a_refusal_says_what_was_predicted_and_when_to_come_back() -> None:
+def test_predicted_breach_refusal_has_the_forecast_and_retry_after() -> None:
     story, _ = story_of(pool("p", "r1"), STRICT, breach={"p": 0.87})
     story.arrives("a")
     (said,) = (command for command in story.commands if isinstance(command, Refuse))
@@ -55,7 +55,7 @@ def test_request_goes_to_a_replica_where_it_is_in_time_before_it_is_shed() -> No
     assert len(oracle.asked) == 4, "the next in line are asked, not the whole fleet"
 
 
-def test_a_forecast_that_is_not_trusted_refuses_nothing() -> None:
+def test_untrusted_forecast_refuses_no_request() -> None:
     story, oracle = story_of(pool("p", "r1", queue_limit=1), STRICT, breach={"p": 1.0})
     oracle.trusted = False
     story.arrives("a").expect(dispatch("r1"))
@@ -63,7 +63,7 @@ def test_a_forecast_that_is_not_trusted_refuses_nothing() -> None:
     story.arrives("c").expect(refuse(Reason.QUEUE_FULL), ended(Outcome.REFUSED))
 
 
-def test_a_tier_without_objective_or_with_admission_off_is_not_asked_about() -> None:
+def test_tier_without_objectives_or_with_admission_off_is_not_forecast() -> None:
     off = tier("off", slo=SLO, admission=AdmissionSpec(AdmissionMode.OFF))
     story, oracle = story_of(pool("p", "r1", slots=9), off, tier("plain", admission=ENFORCE), breach={"p": 1.0})
     story.arrives("a", tier="off").expect(dispatch("r1"))
@@ -74,7 +74,7 @@ def test_a_tier_without_objective_or_with_admission_off_is_not_asked_about() -> 
 # ---- shadow, exploration
 
 
-def test_shadowed_refusal_is_sent_and_counted() -> None:
+def test_request_that_shadow_mode_would_shed_is_sent_and_counted() -> None:
     shadow = tier("std", slo=SLO, admission=AdmissionSpec(AdmissionMode.SHADOW))
     story, _ = story_of(pool("p", "r1"), shadow, breach={"p": 0.9})
     story.arrives("a").expect(dispatch("r1"))
@@ -86,7 +86,7 @@ def explorers(share: float) -> Tier:
     return tier("std", slo=SLO, admission=AdmissionSpec(AdmissionMode.ENFORCE, 0.5, share))
 
 
-def test_share_of_doubtful_requests_is_admitted() -> None:
+def test_exploration_admits_a_share_of_the_doubtful_requests() -> None:
     story, oracle = story_of(
         pool("p", "r1", slots=9), explorers(0.01), breach={"p": 0.0}, draws=(0.5, 0.5, 0.009, 0.5, 0.01)
     )
@@ -120,7 +120,7 @@ def test_rarely_admitted_prompt_length_gets_a_doubtful_request_admitted() -> Non
 
 
 @pytest.mark.parametrize(("value", "refused"), [(Value.REQUEST, 2), (Value.TOKENS, 0)])
-def test_long_prompts_are_as_welcome_as_others_where_tokens_count(value: Value, refused: int) -> None:
+def test_long_prompts_are_admitted_as_often_as_others_if_the_tier_values_tokens(value: Value, refused: int) -> None:
     of = tier("std", slo=SLO, admission=ENFORCE, value=value, fairness=0.5)
     story, oracle = story_of(pool("p", "r1", slots=99), of, breach={"p": 0.0}, draws=(0.5,))
     for number in range(20):
@@ -131,7 +131,7 @@ def test_long_prompts_are_as_welcome_as_others_where_tokens_count(value: Value, 
     story.arrives("long", prompt=5000).expect(dispatch("r1"))
 
 
-def test_tier_that_may_refuse_any_length_admits_no_doubtful_request() -> None:
+def test_tier_with_fairness_100_percent_admits_no_doubtful_long_prompt() -> None:
     unfair = tier("std", slo=SLO, admission=ENFORCE, fairness=1.0)
     story, oracle = story_of(pool("p", "r1", slots=99), unfair, breach={"p": 0.0}, draws=(0.5,))
     for number in range(20):
@@ -154,7 +154,7 @@ def test_queued_request_that_would_be_late_is_not_sent() -> None:
 
 
 @pytest.mark.parametrize(("breach", "sent"), [(0.05, True), (0.2, False)])
-def test_request_with_others_behind_it_is_admitted_at_less_risk(breach: float, sent: bool) -> None:
+def test_queued_request_with_others_behind_it_is_sent_only_at_lower_risk(breach: float, sent: bool) -> None:
     story, oracle = story_of(pool("p", "r1"), STRICT)
     late(story).arrives("b").expect()
     oracle.breach["p"] = breach
@@ -232,7 +232,7 @@ def test_late_request_of_a_pool_removed_by_reload_is_refused() -> None:
     )
 
 
-def test_shadowed_wait_bound_ends_no_wait() -> None:
+def test_wait_bound_of_a_tier_in_shadow_ends_no_wait() -> None:
     patient = Timeouts(queue_s=5.0)
     story, _ = story_of(
         pool("p", "r1"), tier("std", slo=SLO, admission=AdmissionSpec(AdmissionMode.SHADOW), timeouts=patient)
@@ -320,7 +320,7 @@ def test_answer_within_its_objective_is_not_capped() -> None:
 # ---- windows
 
 
-def test_an_engine_that_is_behind_with_prompts_is_sent_no_more_until_it_has_read_some() -> None:
+def test_engine_behind_with_prompts_gets_no_request_until_it_has_read_some() -> None:
     story = play(policy(pool("p", "r1", slots=99), tier("std")))
     for name in ("a", "b", "c"):
         story.arrives(name, prompt=8000)
@@ -338,7 +338,7 @@ def test_prompts_of_whole_answers_count_as_read_after_their_expected_time() -> N
     assert story.pool("p").in_flight == 4, "and none of them has ended"
 
 
-def test_read_prompts_free_places_as_ends_do_behind_a_prefill_backlog() -> None:
+def test_drain_rate_counts_read_prompts_while_unread_prompts_are_the_bound() -> None:
     story = play(policy(pool("p", "r1", slots=99), tier("std")))
     story.arrives("0", prompt=8000).arrives("1", prompt=8000).arrives("2", prompt=8000)
     story.observes("r1", sample()).whatever()
@@ -347,7 +347,7 @@ def test_read_prompts_free_places_as_ends_do_behind_a_prefill_backlog() -> None:
     assert story.pool("p").drain_rate == pytest.approx(4.0, rel=0.05)
 
 
-def test_ends_make_no_room_where_engines_are_behind() -> None:
+def test_drain_rate_does_not_count_ended_requests_while_engines_are_behind() -> None:
     story = play(policy(pool("p", "r1", slots=99), tier("std")))
     for number in range(80):
         story.arrives(str(number), prompt=10)
@@ -360,7 +360,7 @@ def test_ends_make_no_room_where_engines_are_behind() -> None:
     assert story.pool("p").drain_rate is None
 
 
-def test_an_engine_whose_cache_is_nearly_full_is_sent_no_more() -> None:
+def test_engine_with_a_nearly_full_kv_cache_gets_no_further_request() -> None:
     story = play(policy(pool("p", "r1", slots=99, kv_headroom=0.2), tier("std")))
     story.arrives("a", prompt=700).sent("a").first_token("a").whatever()
     story.observes("r1", sample(kv_fraction=0.7)).arrives("b", prompt=200).expect(dispatch("r1"))
@@ -370,7 +370,7 @@ def test_an_engine_whose_cache_is_nearly_full_is_sent_no_more() -> None:
     )
 
 
-def test_a_cache_is_not_taken_for_larger_because_clients_do_not_read() -> None:
+def test_paused_answers_do_not_raise_the_estimated_kv_cache_size() -> None:
     story = play(policy(pool("p", "r1", slots=99, kv_headroom=0.2), tier("std")))
     for name in "abc":
         story.arrives(name, prompt=1000).sent(name).first_token(name).whatever()

@@ -49,7 +49,7 @@ def other(replica: str) -> str:
     return "r2" if replica == "r1" else "r1"
 
 
-def test_the_next_turn_goes_to_the_replica_that_has_the_conversation() -> None:
+def test_next_turn_goes_to_the_replica_that_cached_the_conversation() -> None:
     story, warm = first_turn()
     asks(story, "turn 2", 1, 2, 3, 4).expect(dispatch(warm))
 
@@ -72,7 +72,7 @@ def test_a_replica_with_more_unread_tokens_than_its_cache_saves_is_passed_over()
     asks(story, "turn 2", 1, 2, 3, 4).expect(dispatch(other(warm)))
 
 
-def test_one_beginning_of_many_prompts_spreads_over_the_replicas() -> None:
+def test_prompts_with_a_common_beginning_spread_over_the_replicas() -> None:
     story, _ = first_turn()
     for number in range(12):
         asks(story, f"n{number}", 1, 2, 3, 100 + number).sent(f"n{number}").first_token(f"n{number}").whatever()
@@ -129,7 +129,7 @@ def test_a_replica_whose_breaker_has_opened_is_cold_afterwards() -> None:
     asks(story, "turn 3", 1, 2, 3, 4, 5).expect(dispatch(other(warm)))
 
 
-def test_cached_bytes_are_weighed_in_the_tokens_of_the_engine() -> None:
+def test_cached_bytes_are_converted_by_the_learned_bytes_per_token() -> None:
     """With two bytes per token the same beginning has twice the tokens."""
     story, _ = first_turn()
     for number in range(60):
@@ -170,7 +170,7 @@ def test_a_picture_in_a_cache_saves_its_tokens_and_does_not_hold_requests_at_a_l
     shows(story, "turn 3", begins).expect(dispatch(other(loaded.spec.name)))
 
 
-def test_the_size_of_a_token_is_learned_from_text_alone() -> None:
+def test_bytes_per_token_are_learned_only_from_prompts_without_media() -> None:
     begins = with_picture("x")
     story = play(two(), 0.0)
     for number in range(20):

@@ -45,7 +45,7 @@ def test_timers_behave_like_a_dictionary_of_times(steps: list[tuple[str, int, fl
         assert all(alarms.at(k) == plain.get(k, math.inf) for k in range(1, 4))
 
 
-def test_a_timer_that_is_set_several_times_goes_off_once() -> None:
+def test_timer_that_is_set_several_times_fires_once() -> None:
     alarms = Timers()
     for at in (5.0, 3.0, 5.0, 3.0, 5.0):
         alarms.set(1, at)
@@ -53,7 +53,7 @@ def test_a_timer_that_is_set_several_times_goes_off_once() -> None:
     assert alarms.due(10.0) == []
 
 
-def test_alarms_that_were_cleared_do_not_pile_up() -> None:
+def test_cleared_timers_do_not_pile_up_in_memory() -> None:
     alarms, few = Timers(), 0
     for key in range(100_000):
         alarms.set(key, 600.0 + key)

@@ -70,7 +70,7 @@ def test_assembled_answer_is_hedged_like_a_stream() -> None:
     story.sent("a").first_token("a", attempt=2).expect(commit(attempt=2), cancel(attempt=1))
 
 
-def test_whole_answer_of_which_nothing_is_seen_is_not_hedged() -> None:
+def test_whole_answer_without_visible_tokens_is_not_hedged() -> None:
     story = warmed(play(rules())).arrives("a", stream=False).sent("a").expect(dispatch("r1"))
     story.after(60.0).expect()
     assert story.controller.state.hedges.next_at() == math.inf

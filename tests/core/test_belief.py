@@ -25,7 +25,7 @@ def served(story: Story, name: str, how: dict[str, Any], **usage: Any) -> Story:
 
 
 @pytest.mark.parametrize("tokens", [117, 1000, LIE, 2**63 - 1])
-def test_more_output_than_was_granted_is_not_believed_and_told_once(tokens: int) -> None:
+def test_usage_above_the_granted_output_is_disbelieved_and_reported_once(tokens: int) -> None:
     story = served(play(LIMITED), "a", {"max_tokens": 100}, output_tokens=tokens, prompt_tokens=100)
     record = story.records["a"]
     assert (record.output_tokens, record.tokens_exact, record.prompt_tokens) == (8, False, 100)
@@ -34,7 +34,7 @@ def test_more_output_than_was_granted_is_not_believed_and_told_once(tokens: int)
 
 
 @pytest.mark.parametrize(("how", "tokens"), [({"max_tokens": 100}, 101), ({"max_tokens": 100, "choices": 4}, 400)])
-def test_as_much_as_was_granted_to_all_choices_is_believed(how: dict[str, Any], tokens: int) -> None:
+def test_usage_up_to_the_granted_output_of_all_choices_is_believed(how: dict[str, Any], tokens: int) -> None:
     story = served(play(LIMITED), "a", how, output_tokens=tokens)
     assert (story.records["a"].output_tokens, story.records["a"].tokens_exact) == (tokens, True)
     assert story.controller.disbelieved() == {}
@@ -49,7 +49,7 @@ def test_false_token_counts_do_not_use_up_the_limit_of_the_tenant() -> None:
     assert story.records["b"].outcome is Outcome.OK
 
 
-def test_without_a_cap_what_came_is_the_measure_but_no_less_than_was_reserved() -> None:
+def test_uncapped_usage_is_believed_up_to_the_tokens_seen_or_reserved() -> None:
     how = {"policy": UNCAPPED, "max_tokens": None}
     story = play(UNCAPPED)
     for name, tokens, believed in (("a", 1000, True), ("b", 1016, True), ("c", 1017, False), ("d", LIE, False)):
@@ -60,21 +60,21 @@ def test_without_a_cap_what_came_is_the_measure_but_no_less_than_was_reserved() 
 
 
 @pytest.mark.parametrize(("tokens", "believed"), [(18_384, True), (18_385, False), (LIE, False)])
-def test_a_prompt_has_at_most_two_tokens_a_byte_and_a_template(tokens: int, believed: bool) -> None:
+def test_prompt_usage_above_two_tokens_per_byte_plus_template_is_disbelieved(tokens: int, believed: bool) -> None:
     how = {"body_bytes": 1000, "prompt_bytes": 400, "prompt": None}
     story = served(play(LIMITED), "a", how, prompt_tokens=tokens, output_tokens=8)
     assert (story.records["a"].prompt_tokens == tokens) is believed
     assert story.controller.disbelieved() == ({} if believed else {("p", "r1"): 1})
 
 
-def test_an_embedding_has_a_prompt_and_no_output_to_doubt() -> None:
+def test_usage_of_an_embedding_is_checked_by_its_prompt_alone() -> None:
     story = play(LIMITED).arrives("a", endpoint=Endpoint.EMBEDDINGS, stream=False, batch=3).sent("a")
     story.finishes("a", prompt_tokens=300).whatever()
     assert story.records["a"].prompt_tokens == 300
     assert story.controller.disbelieved() == {}
 
 
-def test_false_token_counts_teach_nothing() -> None:
+def test_disbelieved_token_counts_are_not_learned() -> None:
     story, honest = play(LIMITED), play(LIMITED)
     how = {"prompt": None, "prompt_bytes": 400}
     for number in range(20):

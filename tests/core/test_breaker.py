@@ -57,7 +57,7 @@ def test_consecutive_failures_open_the_breaker(end: AttemptOutcome) -> None:
 
 @pytest.mark.parametrize("state", [ReplicaState.UP, ReplicaState.DOWN, ReplicaState.PROBING])
 @pytest.mark.parametrize("end", NEUTRAL)
-def test_end_without_news_of_health_leaves_the_breaker_unchanged(end: AttemptOutcome, state: ReplicaState) -> None:
+def test_neutral_attempt_outcome_leaves_the_breaker_unchanged(end: AttemptOutcome, state: ReplicaState) -> None:
     made = breaker(state)
     failures = made.failures
     for _ in range(1000):
@@ -231,7 +231,7 @@ def test_scrape_alone_does_not_change_health() -> None:
     assert story.after(2.5).replica("r1").sample_age_s == 2.5
 
 
-def test_a_check_does_not_wipe_out_the_last_scrape() -> None:
+def test_health_check_keeps_the_last_scrape() -> None:
     story = play(TWO).observes("r1", Sample(waiting=3)).recovers("r1")
     assert story.replica("r1").sample == Sample(waiting=3)
 
@@ -247,21 +247,21 @@ def late(asked_at: float) -> Sample:
     return Sample(healthy=False, late=True, asked_at=asked_at)
 
 
-def test_a_check_that_is_late_while_tokens_come_is_no_failure() -> None:
+def test_late_health_check_is_no_failure_while_tokens_arrive() -> None:
     story = play(TWO).arrives("a").sent("a").at(1.0).first_token("a").whatever()
     for second in range(1, 6):
         story.at(second + 0.3).progress("a", 4 * second).at(second + 0.5).observes("r1", late(float(second)))
     assert (story.replica("r1").state, story.replica("r1").failures) == (ReplicaState.UP, 0)
 
 
-def test_a_check_that_is_late_with_no_token_since_it_was_begun_is_a_failure() -> None:
+def test_late_health_check_is_a_failure_if_no_token_arrived_meanwhile() -> None:
     story = play(TWO).arrives("a").sent("a").at(1.0).first_token("a").whatever()
     for second in (2.0, 3.0, 4.0):
         story.at(second + 0.5).observes("r1", late(second))
     assert story.replica("r1").state is ReplicaState.DOWN
 
 
-def test_check_answered_with_an_error_is_a_failure_even_while_tokens_come() -> None:
+def test_health_check_answered_with_an_error_is_a_failure_even_while_tokens_arrive() -> None:
     story = play(TWO).arrives("a").sent("a").at(1.0).first_token("a").whatever()
     for second in (2.0, 3.0, 4.0):
         story.at(second + 0.3).progress("a", 9).observes("r1", Sample(healthy=False, asked_at=second))

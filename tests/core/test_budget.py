@@ -75,14 +75,16 @@ def test_old_misses_leave_the_error_budget() -> None:
     assert budget.left > 0.0
 
 
-def test_answers_under_other_objectives_do_not_change_the_error_budget() -> None:
+def test_answers_judged_by_earlier_objectives_do_not_change_the_error_budget() -> None:
     budget = after(*[answer(2.0)] * 100)
     budget.count(Slo(ttft=(Objective(0.99, 9.0),)), GOOD, 100.0)
     assert budget.left == -1.0
 
 
 @pytest.mark.parametrize(("threshold_s", "left"), [(1.0, -1.0), (9.0, None)])
-def test_a_reload_keeps_the_budget_of_a_tier_whose_objectives_stay(threshold_s: float, left: float | None) -> None:
+def test_reload_keeps_the_error_budget_of_a_tier_with_unchanged_objectives(
+    threshold_s: float, left: float | None
+) -> None:
     def rules(threshold_s: float) -> Policy:
         return policy(pool("p", "r1"), tier("std", slo=Slo(ttft=(Objective(0.99, threshold_s),))))
 

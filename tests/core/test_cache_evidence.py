@@ -37,22 +37,22 @@ def warmed(count: int, cached: int | None) -> Story:
     return story
 
 
-def test_an_engine_that_finds_what_is_expected_is_believed_in_full() -> None:
+def test_cached_tokens_count_in_full_if_the_engine_reports_what_was_expected() -> None:
     story = warmed(20, len(LONG) * BLOCK_TOKENS)
     assert unread(story, "next", *LONG) == 100
 
 
-def test_an_engine_without_prefix_caching_costs_its_prompts_in_full() -> None:
+def test_prompts_cost_their_full_length_at_an_engine_that_reports_no_cached_tokens() -> None:
     story = warmed(60, 0)
     assert unread(story, "next", *LONG) > 0.97 * len(LONG) * BLOCK_TOKENS
 
 
-def test_an_engine_that_says_nothing_is_taken_at_the_word_of_the_index() -> None:
+def test_index_alone_predicts_cached_tokens_if_the_engine_reports_none() -> None:
     story = warmed(60, None)
     assert unread(story, "next", *LONG) == 100
 
 
-def test_half_of_what_is_expected_becomes_half_of_the_cost() -> None:
+def test_prompt_cost_follows_an_engine_that_finds_half_of_the_expected_tokens() -> None:
     story = warmed(60, len(LONG) * BLOCK_TOKENS // 2)
     assert unread(story, "next", *LONG) == pytest.approx(len(LONG) * BLOCK_TOKENS / 2, rel=0.05)
 
@@ -68,7 +68,7 @@ def busy_at(story: Story, replica: str) -> Story:
     return story
 
 
-def test_a_conversation_is_not_held_at_a_replica_whose_cache_is_off() -> None:
+def test_conversation_is_not_kept_at_a_replica_without_prefix_caching() -> None:
     story, warm = first_turn()
     asks(busy_at(story, warm), "turn 2", 1, 2, 3).expect(dispatch(warm))
     story, warm = first_turn()
@@ -78,7 +78,7 @@ def test_a_conversation_is_not_held_at_a_replica_whose_cache_is_off() -> None:
     asks(busy_at(story, warm), "turn 2", 1, 2, 3).expect(dispatch(other(warm)))
 
 
-def test_counters_are_evidence_where_answers_say_nothing() -> None:
+def test_scraped_counters_are_cache_evidence_if_answers_report_none() -> None:
     story, warm = first_turn()
     story.observes(warm, Sample(waiting=0, running=0, cache_queries=0, cache_hits=0))
     for number in range(20):
@@ -91,7 +91,7 @@ def test_counters_are_evidence_where_answers_say_nothing() -> None:
     assert view.cache.hit_rate == pytest.approx(0.1, abs=0.01)
 
 
-def test_counters_that_begin_anew_say_that_the_cache_is_empty() -> None:
+def test_restarted_cache_counters_mean_an_empty_cache() -> None:
     story, warm = first_turn()
     story.observes(warm, Sample(waiting=0, running=0, cache_queries=9000, cache_hits=5000))
     asks(story, "before", 1, 2, 3).expect(dispatch(warm))
@@ -117,7 +117,7 @@ def test_predicted_and_reported_tokens_are_counted_in_the_tokens_of_the_engine()
 
 @STEADY
 @given(st.lists(st.tuples(st.integers(0, 100_000), st.integers(0, 100_000)), max_size=60))
-def test_the_share_is_between_none_and_all_whatever_is_reported(told: list[tuple[int, int]]) -> None:
+def test_cached_share_stays_between_0_and_1_for_any_report(told: list[tuple[int, int]]) -> None:
     evidence = CacheEvidence()
     for indexed, cached in told:
         evidence.answered(max(indexed, cached), indexed, cached)
@@ -137,7 +137,7 @@ def test_share_of_other_gateways_follows_a_change(before: float, after: float) -
     assert MEMORY_TOKENS < 40 * 10_000
 
 
-def test_prompts_that_others_sent_are_those_that_counters_have_and_we_did_not_send() -> None:
+def test_share_of_other_gateways_is_queried_tokens_that_this_gateway_did_not_send() -> None:
     evidence = CacheEvidence()
     assert evidence.others == 1.0
     evidence.counted(0, 0)
@@ -151,7 +151,7 @@ def test_prompts_that_others_sent_are_those_that_counters_have_and_we_did_not_se
     assert evidence.others < 0.1
 
 
-def test_a_gateway_alone_takes_others_for_next_to_nobody_however_late_counters_are_read() -> None:
+def test_lone_gateway_learns_the_smallest_share_of_others_from_late_counters() -> None:
     evidence = CacheEvidence()
     evidence.counted(0, 0)
     for number in range(1, 101):

@@ -70,7 +70,7 @@ def test_a_conversation_is_evicted_once_the_kv_cache_of_its_replica_is_full(frac
     assert turn(story, "turn 2", 3)[1] == (3 if kept else 0)
 
 
-def test_the_index_of_a_replica_has_at_most_as_many_tokens_as_its_kv_cache() -> None:
+def test_prefix_index_of_a_replica_holds_at_most_its_kv_cache_in_tokens() -> None:
     story = play(three(), 0.0)
     fill(story, "r1", 0.5)
     others(story, 40)
@@ -81,7 +81,7 @@ def test_the_index_of_a_replica_has_at_most_as_many_tokens_as_its_kv_cache() -> 
 
 
 @SESSIONS
-def test_an_engine_that_was_started_again_is_a_miss_of_each_conversation_once(session: Session | None) -> None:
+def test_each_conversation_misses_the_cache_once_after_an_engine_restart(session: Session | None) -> None:
     story = play(three(), 0.0)
     for name in NAMES:
         story.observes(name, Sample(waiting=0, running=0, cache_queries=90_000, cache_hits=50_000))

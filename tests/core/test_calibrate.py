@@ -45,7 +45,7 @@ def test_calibration_without_labels_repeats_the_raw_probability() -> None:
         assert logistic(model.score((x, max(0.0, x), 0.0, 0.0))) == pytest.approx(p)
 
 
-def test_overconfidence_is_unlearned() -> None:
+def test_calibration_corrects_overconfident_probabilities() -> None:
     truth = (0.8, 1.5)
     assert worst(taught(8000, truth, seed=1), truth) < 0.5 * worst(Logistic(IDENTITY), truth)
 
@@ -80,7 +80,7 @@ def test_weights_stay_finite_when_every_label_is_the_same() -> None:
     assert max(abs(weight) for weight in model.weights) < 20.0
 
 
-def test_a_label_of_exploration_weighs_for_those_that_were_not_let_in() -> None:
+def test_label_of_an_explored_request_weighs_more_in_the_calibration() -> None:
     plain, weighed = Logistic(IDENTITY), Logistic(IDENTITY)
     x = (0.0, 0.0, 0.0, 0.0)
     for model, weight in ((plain, 1.0), (weighed, 10.0)):
@@ -133,7 +133,7 @@ def test_reliability_error_of_false_probabilities_is_large() -> None:
     assert found.skill < 0
 
 
-def test_the_order_of_equal_probabilities_does_not_follow_their_labels() -> None:
+def test_reliability_error_does_not_depend_on_the_order_of_labels() -> None:
     pairs = [(0.5, i % 2 == 0) for i in range(3000)]
     assert reliability(pairs).ece < 0.01
 

@@ -31,11 +31,11 @@ def test_answer_that_repeats_itself_is_cut() -> None:
     assert story.replica("r1").in_flight == 0
 
 
-def test_an_answer_that_repeats_itself_again_is_not_cut_again() -> None:
+def test_repeating_answer_is_cut_only_once() -> None:
     streaming().repeats("a").whatever().repeats("a").expect()
 
 
-def test_nothing_is_cut_for_a_client_that_has_left() -> None:
+def test_answer_is_not_cut_after_its_client_has_left() -> None:
     streaming().leaves("a").whatever().repeats("a").expect()
 
 

@@ -27,19 +27,19 @@ def streaming(rules: Policy = RULES) -> Story:
 # ---- waiting
 
 
-def test_the_queue_deadline_counts_from_the_body_complete() -> None:
+def test_queue_timeout_counts_from_body_complete() -> None:
     story = play(RULES).arrives("running").at(4.0).arrives("a", head_at=1.0, body_at=3.0).whatever()
     story.at(12.999).expect()
     story.at(13.0).expect(refuse(Reason.QUEUE_TIMEOUT), ended(Outcome.TIMEOUT, why=Reason.QUEUE_TIMEOUT, e2e_s=10.0))
     assert story.pool("p").queued == 0
 
 
-def test_a_request_that_was_dispatched_in_time_has_no_queue_deadline() -> None:
+def test_dispatched_request_has_no_queue_timeout() -> None:
     story = play(RULES).arrives("running").arrives("a").at(9.9).finishes("running").whatever()
     story.at(30.0).expect()
 
 
-def test_the_total_deadline_holds_in_the_queue_too() -> None:
+def test_total_timeout_applies_in_the_queue() -> None:
     """If the queue took the time, another try may be faster."""
     story = play(with_timeouts(50.0, 50.0, 50.0, 30.0)).arrives("running", stream=False).at(10.0)
     story.arrives("a", head_at=5.0, body_at=9.0).whatever()
@@ -51,14 +51,14 @@ def test_the_total_deadline_holds_in_the_queue_too() -> None:
 # ---- running
 
 
-def test_the_ttft_deadline_counts_from_sent() -> None:
+def test_ttft_timeout_counts_from_sent() -> None:
     story = play(RULES).arrives("a").at(3.0).sent("a").whatever()
     story.at(22.999).expect()
     story.at(23.0).expect(refuse(Reason.TTFT_TIMEOUT), cancel())
     story.cancelled("a").expect(ended(Outcome.TIMEOUT, why=Reason.TTFT_TIMEOUT, e2e_s=23.0, ttft_s=None))
 
 
-def test_the_idle_deadline_counts_from_the_last_progress() -> None:
+def test_idle_timeout_counts_from_the_last_progress() -> None:
     story = streaming().at(4.0).progress("a", 10).at(8.0).progress("a", 20)
     story.at(13.0 + PROGRESS_EVERY_S - 0.001).expect()
     story.at(13.0 + PROGRESS_EVERY_S).expect(refuse(Reason.IDLE_TIMEOUT), cancel())
@@ -71,7 +71,7 @@ def test_a_stall_right_after_the_first_token_is_noticed_although_ttft_had_more_t
     story.at(8.0).expect(refuse(Reason.IDLE_TIMEOUT), cancel())
 
 
-def test_progress_less_often_than_its_report_is_not_a_stall() -> None:
+def test_tokens_that_come_seldom_are_no_stall() -> None:
     story = streaming()
     for second in range(3, 90):
         story.at(float(second)).progress("a", second)
@@ -90,7 +90,7 @@ def test_the_total_deadline_ends_a_stream_that_still_flows() -> None:
     )
 
 
-def test_a_tier_may_want_an_error_instead() -> None:
+def test_stream_at_its_total_timeout_ends_in_an_error_if_the_tier_says_so() -> None:
     rules = policy(
         pool("p", "r1"),
         tier("std", timeouts=Timeouts(ttft_s=20.0, idle_s=math.inf, total_s=30.0), on_total=OnTotal.ERROR),
@@ -100,7 +100,7 @@ def test_a_tier_may_want_an_error_instead() -> None:
     story.cancelled("a").expect(ended(Outcome.TIMEOUT, good=False))
 
 
-def test_an_answer_that_ends_as_it_is_cut_frees_its_slot_once() -> None:
+def test_answer_that_completes_while_it_is_cut_frees_its_slot_once() -> None:
     rules = with_timeouts(10.0, 20.0, math.inf, 30.0)
     story = play(rules).arrives("a").sent("a").after(1.0).first_token("a").at(5.0).progress("a", 1)
     story.at(29.9).progress("a", 30).at(30.0).whatever().finishes("a", output_tokens=40)
@@ -115,7 +115,7 @@ def test_the_total_deadline_counts_from_the_head_received() -> None:
     story.at(15.0).expect(refuse(Reason.TOTAL_TIMEOUT), cancel())
 
 
-def test_the_total_deadline_holds_while_a_connection_is_made() -> None:
+def test_total_timeout_applies_while_a_connection_is_made() -> None:
     story = play(with_timeouts(10.0, 20.0, 5.0, 1.0)).arrives("a").expect(dispatch("r1"))
     story.at(1.0).expect(refuse(Reason.TOTAL_TIMEOUT), cancel())
     story.cancelled("a").expect(ended(Outcome.TIMEOUT))
@@ -133,7 +133,7 @@ def test_a_long_answer_in_one_piece_that_was_committed_early_has_no_idle_deadlin
     story.at(100.0).expect(refuse(Reason.TOTAL_TIMEOUT), cancel())
 
 
-def test_the_ttft_deadline_of_a_second_attempt_counts_from_when_that_was_sent() -> None:
+def test_ttft_timeout_of_a_second_attempt_counts_from_its_own_sent() -> None:
     rules = policy(pool("p", "r1", "r2"), tier("std", timeouts=TIMEOUTS))
     story = play(rules).arrives("a").at(2.0).finishes("a", AttemptOutcome.UNREACHABLE).at(3.0).sent("a").whatever()
     story.at(22.999).expect()
@@ -177,17 +177,17 @@ def test_waking_the_controller_early_changes_nothing(phase: str) -> None:
     assert story.controller.wake_at() == at
 
 
-def test_nothing_is_left_to_wake_for_when_all_is_over() -> None:
+def test_no_timer_is_left_after_all_requests_have_ended() -> None:
     story = streaming().arrives("b").arrives("c").leaves("b").finishes("a").sent("c").finishes("c")
     assert story.controller.wake_at() == math.inf
 
 
-def test_a_request_refused_at_its_deadline_is_told_when_to_come_back() -> None:
+def test_refusal_at_a_deadline_has_retry_after() -> None:
     story = play(RULES, 0.5).arrives("running").arrives("a").at(10.0)
     assert story.retry_after_s() == pytest.approx(1.0)
 
 
-def test_a_deadline_that_passed_is_acted_on_once() -> None:
+def test_passed_deadline_is_handled_once() -> None:
     story = play(RULES).arrives("a").sent("a").expect(dispatch("r1"))
     story.at(20.0).expect(refuse(Reason.TTFT_TIMEOUT), cancel())
     story.at(99.0).expect()
@@ -197,7 +197,7 @@ def test_a_deadline_that_passed_is_acted_on_once() -> None:
     story.cancelled("a").expect(ended(Outcome.TIMEOUT))
 
 
-def test_an_answer_that_comes_complete_although_its_deadline_passed_is_too_late() -> None:
+def test_answer_that_completes_after_its_deadline_passed_is_a_timeout() -> None:
     story = play(RULES).arrives("a").sent("a").at(20.0).whatever()
     story.finishes("a", output_tokens=50).expect(ended(Outcome.TIMEOUT, output_tokens=50, good=False))
 

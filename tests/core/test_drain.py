@@ -17,7 +17,7 @@ SLOWLY = Health(failures=3, open_s=5.0, slow_start_s=30.0, ejection=None)
 # ---- drain
 
 
-def test_a_drained_replica_gets_nothing_new_and_finishes_what_it_has() -> None:
+def test_drained_replica_gets_no_new_request_and_finishes_the_running_ones() -> None:
     story = play(TWO).arrives("a").expect(dispatch("r1")).first_token("a").whatever()
     story.drains("r1")
     assert story.replica("r1").state is ReplicaState.DRAINED
@@ -55,7 +55,7 @@ def test_ejected_replica_is_not_probed_while_drained_or_down() -> None:
         assert story.replica("r3").in_flight == before, "though it was due for a probe"
 
 
-def test_drained_replica_is_still_checked() -> None:
+def test_drained_replica_still_gets_health_checks() -> None:
     story = play(TWO).drains("r1").fails("r1").drains("r1", on=False)
     assert story.replica("r1").state is ReplicaState.DOWN
 

@@ -56,7 +56,7 @@ def test_cancelled_requests_count_for_ejection() -> None:
     assert story.replica("r2").health.out == "slow-ttft"
 
 
-def test_attempt_cancelled_early_does_not_move_the_severity() -> None:
+def test_attempt_cancelled_early_does_not_change_the_slowness_score() -> None:
     score = Severity()
     score.add(0.5)
     score.add_overdue(0.2)
@@ -191,7 +191,7 @@ def test_slowest_replica_is_ejected_first_and_the_cap_holds() -> None:
     assert [n for n in range(1, 8) if state(story, f"r{n}") is ReplicaState.EJECTED] == [5]
 
 
-def test_ejected_replicas_are_used_when_less_than_half_the_pool_is_well() -> None:
+def test_ejected_replicas_are_used_if_less_than_half_of_the_pool_is_healthy() -> None:
     story = play(fleet(6))
     traffic = Traffic(story, per_s=30.0)
     traffic.times["r3"] = 3.0
@@ -223,7 +223,7 @@ def test_no_ejection_empties_a_pool_and_the_cap_holds(
     _minute(replicas, slowdown, max_share, panic, seed)
 
 
-def test_some_minute_of_any_latencies_ejects_a_replica() -> None:
+def test_random_latencies_of_the_property_test_do_eject_replicas() -> None:
     assert _minute(32, 1.05, 0.5, 0.5, 1) > 0, "what holds whatever happens would hold of nothing"
 
 

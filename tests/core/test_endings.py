@@ -30,12 +30,12 @@ def test_first_token_is_reported_once() -> None:
     one().sent("a").first_token("a").whatever().first_token("a").expect()
 
 
-def test_an_answer_in_one_piece_is_committed_at_its_end() -> None:
+def test_unstreamed_answer_is_committed_at_its_end() -> None:
     story = play(RULES).arrives("a", stream=False).sent("a").whatever()
     story.finishes("a").expect(commit(), ended(Outcome.OK, ttft_s=None, tpot_s=None))
 
 
-def test_an_answer_in_one_piece_may_be_committed_early() -> None:
+def test_long_unstreamed_answer_can_be_committed_early() -> None:
     story = play(RULES).arrives("a", stream=False).sent("a").whatever()
     story.first_token("a").expect(commit())
     story.finishes("a").expect(ended(Outcome.OK, ttft_s=None))
@@ -45,7 +45,7 @@ def test_a_stream_without_content_is_committed_at_its_end() -> None:
     one().sent("a").finishes("a", output_tokens=0).expect(commit(), ended(Outcome.OK, ttft_s=None, output_tokens=0))
 
 
-def test_an_engines_refusal_is_shown_and_is_the_requests_fault() -> None:
+def test_refusal_by_the_engine_is_passed_on_and_counts_as_invalid() -> None:
     story = one().sent("a").finishes("a", AttemptOutcome.REJECTED, status=400)
     story.expect(commit(), ended(Outcome.INVALID, why=Reason.UPSTREAM_REJECTED, good=False))
 
@@ -64,7 +64,7 @@ def test_an_engines_refusal_is_shown_and_is_the_requests_fault() -> None:
         (AttemptOutcome.TRUNCATED, Reason.UPSTREAM_TRUNCATED),
     ],
 )
-def test_a_failed_attempt_that_is_not_tried_again_is_an_error(end: AttemptOutcome, why: Reason) -> None:
+def test_failed_attempt_without_a_retry_ends_the_request_in_error(end: AttemptOutcome, why: Reason) -> None:
     one().finishes("a", end).expect(refuse(why), ended(Outcome.ERROR, why=why, good=False))
 
 
@@ -111,7 +111,7 @@ def test_client_that_leaves_the_queue_ends_its_request_at_once() -> None:
 
 
 @pytest.mark.parametrize("phase", ["connecting", "sent", "streaming"])
-def test_leaving_while_an_attempt_is_open_closes_that_first(phase: str) -> None:
+def test_request_whose_client_left_ends_after_its_attempt_is_closed(phase: str) -> None:
     story = one()
     if phase != "connecting":
         story.sent("a")
@@ -125,20 +125,20 @@ def test_leaving_while_an_attempt_is_open_closes_that_first(phase: str) -> None:
     assert story.replica("r1").unprefilled_tokens == 0
 
 
-def test_a_client_that_stalled_is_left_for_that_reason() -> None:
+def test_request_of_a_stalled_client_ends_with_reason_client_stalled() -> None:
     story = one().sent("a").first_token("a").whatever()
     story.leaves("a", Reason.CLIENT_STALLED).expect(cancel())
     story.cancelled("a").expect(ended(Outcome.ABANDONED, why=Reason.CLIENT_STALLED))
 
 
-def test_leaving_twice_or_after_the_end_is_nothing_new() -> None:
+def test_leave_call_has_no_effect_twice_or_after_the_end() -> None:
     story = one().sent("a").leaves("a").whatever()
     story.leaves("a").expect()
     story.cancelled("a").whatever()
     story.leaves("a").expect()
 
 
-def test_leaving_while_a_refusal_waits_for_its_attempt_to_close_changes_nothing() -> None:
+def test_leave_call_has_no_effect_while_a_refused_attempt_is_closing() -> None:
     story = one().sent("a").shuts().expect(refuse(Reason.SHUTTING_DOWN), cancel())
     story.leaves("a").expect()
     story.cancelled("a").expect(ended(Outcome.REFUSED, why=Reason.SHUTTING_DOWN))
@@ -154,7 +154,7 @@ def test_late_reports_of_a_cancelled_attempt_give_no_commands() -> None:
 # ---- shut
 
 
-def test_end_of_the_drain_ends_all_requests() -> None:
+def test_shutdown_ends_all_requests() -> None:
     story = play(policy(pool("p", "r1", "r2"))).arrives("a").arrives("b").arrives("c")
     story.sent("a").first_token("a").whatever()
     story.shuts().expect(
@@ -198,7 +198,7 @@ def test_every_latency_counts_from_its_own_anchor() -> None:
     assert (record.prompt_tokens, record.output_tokens, record.tokens_exact) == (99, 41, True)
 
 
-def test_one_token_has_no_time_per_token() -> None:
+def test_answer_of_one_token_has_no_tpot() -> None:
     story = stream(first_at=0.5, end_at=0.6, tokens=1)
     assert (story.records["a"].tpot_s, story.records["a"].good) == (None, True)
 
@@ -221,26 +221,26 @@ def test_a_request_is_good_within_every_bound_of_its_tier(
     assert stream(first_at=first_at, end_at=end_at, tokens=tokens).records["a"].good is good
 
 
-def test_an_answer_in_one_piece_is_judged_by_e2e_alone() -> None:
+def test_unstreamed_answer_is_judged_by_e2e_alone() -> None:
     story = play(MEASURED).arrives("a", stream=False).sent("a").at(9.9).finishes("a", output_tokens=2)
     assert story.records["a"].good
     story.arrives("b", stream=False).sent("b").after(10.1).finishes("b", output_tokens=2)
     assert not story.records["b"].good
 
 
-def test_without_usage_the_record_counts_what_was_seen() -> None:
+def test_record_without_usage_has_the_tokens_that_were_seen() -> None:
     story = one().sent("a").first_token("a").progress("a", 10).finishes("a", tokens_seen=12)
     record = story.records["a"]
     assert (record.prompt_tokens, record.output_tokens, record.tokens_exact) == (100, 12, False)
 
 
-def test_a_request_that_never_was_dispatched_queued_until_it_ended() -> None:
+def test_queue_time_of_an_undispatched_request_lasts_until_its_end() -> None:
     story = one().arrives("b").at(4.0).leaves("b")
     assert story.records["b"].queue_s == pytest.approx(4.0)
 
 
 @pytest.mark.parametrize("endpoint", sorted(set(Endpoint) - GENERATING))
-def test_an_answer_of_numbers_has_no_tokens_of_output(endpoint: Endpoint) -> None:
+def test_embedding_record_has_no_output_tokens(endpoint: Endpoint) -> None:
     story = play(RULES).arrives("a", endpoint=endpoint, stream=False).sent("a")
     story.finishes("a", prompt_tokens=9).whatever()
     assert (story.records["a"].output_tokens, story.records["a"].outcome) == (0, Outcome.OK)

@@ -27,7 +27,7 @@ def explained(story: Story, **how: Any) -> PlacementExplanation | Unplaceable:
     return story.controller.explain(a_request(999, story.controller.policy, story.now, **how), story.now)
 
 
-def test_the_best_replica_and_the_runner_up_are_named() -> None:
+def test_explain_names_the_best_replica_and_the_runner_up() -> None:
     story, _ = story_of(pool("p", "r1", "r2", "r3", slots=2), STRICT, draws=(0.0, 0.5))
     story.arrives("a", prompt=900).whatever()
     found = explained(story)
@@ -38,7 +38,7 @@ def test_the_best_replica_and_the_runner_up_are_named() -> None:
     story.arrives("b").expect(dispatch("r3"))
 
 
-def test_explained_best_replica_is_one_that_is_in_time() -> None:
+def test_explain_names_the_replica_that_is_in_time_as_best() -> None:
     story, _ = story_of(pool("p", "r1", "r2", "r3", slots=2), STRICT, breach={"p": 0.9, "r3": 0.1}, draws=(0.0,))
     found = explained(story)
     assert isinstance(found, PlacementExplanation)
@@ -123,7 +123,7 @@ def test_explain_queues_only_more_urgent_requests_in_a_full_queue(asking: str, v
     assert first.why is (Reason.QUEUE_FULL if verdict == "refused" else Reason.EVICTED)
 
 
-def test_a_percentile_that_would_break_refuses_and_is_named() -> None:
+def test_explain_names_the_percentile_that_a_refused_request_would_break() -> None:
     slo = Slo(ttft=(Objective(0.9, 0.5), Objective(0.99, 5.0)))
     story, _ = story_of(pool("p", "r1"), tier("std", slo=slo, admission=ENFORCE))
     story.arrives("a").arrives("b").expect(dispatch("r1", of="a")).at(0.9)
@@ -134,7 +134,7 @@ def test_a_percentile_that_would_break_refuses_and_is_named() -> None:
     story.arrives("c").expect(refuse(Reason.PREDICTED, detail=found.why), ended(Outcome.REFUSED))
 
 
-def test_a_used_up_limit_refuses_its_tenant_alone() -> None:
+def test_explain_of_a_used_up_limit_refuses_only_its_tenant() -> None:
     story = play(policy(pool("p", "r1", slots=9), tier("std", limits=Limits(requests_per_min=1.0)))).arrives("a")
     found = explained(story)
     assert isinstance(found, PlacementExplanation)
@@ -146,7 +146,7 @@ def test_a_used_up_limit_refuses_its_tenant_alone() -> None:
     assert [tenant.tenant for tenant in story.controller.snapshot(0.0).tenants] == ["acme"]
 
 
-def test_waiting_names_the_bound_of_the_replicas_with_its_values() -> None:
+def test_explain_of_a_wait_names_the_bound_of_the_replicas_with_its_values() -> None:
     slots = play(policy(pool("p", "r1"), STRICT)).arrives("a")
     cache = play(policy(pool("p", "r1", slots=9), STRICT)).arrives("a", max_tokens=50)
     cache.observes("r1", Sample(waiting=0, running=1, kv_fraction=0.9))
@@ -167,7 +167,7 @@ def test_waiting_names_the_bound_of_the_replicas_with_its_values() -> None:
         story.whatever().arrives("b").expect()
 
 
-def test_a_request_that_the_fallback_serves_is_not_refused() -> None:
+def test_explain_does_not_refuse_a_request_that_the_fallback_serves() -> None:
     models = Model("m", ("p",)), Model("small", ("q",))
     std = tier("std", slo=SLO, admission=ENFORCE, fallback="small")
     story = play(policy(pool("p", "r1"), pool("q", "s1"), std, models=models), 0.5)
@@ -188,7 +188,7 @@ def test_a_request_that_the_fallback_serves_is_not_refused() -> None:
     assert found.verdict == "sent"
 
 
-def test_doubtful_requests_that_are_admitted_name_the_rule() -> None:
+def test_explain_names_the_rule_that_admits_a_doubtful_request() -> None:
     def one(mode: AdmissionMode, exploration: float) -> PlacementExplanation:
         asked = tier("std", slo=SLO, admission=AdmissionSpec(mode, 0.5, exploration))
         story, _ = story_of(pool("p", "r1"), asked, breach={"p": 0.9})
@@ -201,7 +201,7 @@ def test_doubtful_requests_that_are_admitted_name_the_rule() -> None:
     assert one(AdmissionMode.ENFORCE, 0.0).constraint == "TTFT p99"
 
 
-def test_an_error_budget_that_is_not_measured_says_why() -> None:
+def test_explain_says_why_an_error_budget_is_not_known() -> None:
     without, _ = story_of(pool("p", "r1"), tier("std"))
     story, _ = story_of(pool("p", "r1"), STRICT)
 
@@ -239,7 +239,7 @@ def test_explain_changes_no_state(router: str) -> None:
     assert answers[0] == answers[1]
 
 
-def test_asking_for_what_no_replica_can_keep_releases_no_percentile() -> None:
+def test_explain_does_not_release_a_percentile_that_no_replica_can_keep() -> None:
     slo = Slo(ttft=(Objective(0.5, 0.3), Objective(0.99, 5.0)))
     story, _ = story_of(pool("p", "r1", slots=9), tier("std", slo=slo, admission=ENFORCE))
     forecaster: Any = story.controller.forecaster
@@ -267,7 +267,7 @@ def test_explain_creates_no_output_length_bucket() -> None:
 
 
 @pytest.mark.parametrize("asks", [0, 1])
-def test_explaining_a_tier_without_a_floor_gives_it_no_floor_budget(asks: int) -> None:
+def test_explain_creates_no_floor_budget_for_a_tier_without_a_floor(asks: int) -> None:
     """Tokens that are dispatched without waiting count against the tier's floor."""
     before, after = (policy(pool("p", "r1"), tier("high"), tier("low", 1, floor=floor)) for floor in (0.0, 0.5))
     story = play(before).arrives("a", tier="high").whatever()

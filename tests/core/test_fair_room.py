@@ -30,7 +30,7 @@ def full(*tenants: str, **bounds: Any) -> Story:
     return story.after(0.1).whatever()
 
 
-def test_a_tenant_below_its_share_takes_the_place_that_would_be_served_last_of_the_one_above() -> None:
+def test_tenant_below_its_queue_share_displaces_the_last_request_of_one_above() -> None:
     story = full("greedy", "greedy", "greedy", "greedy")
     story.arrives("m", tenant="modest").expect(
         refuse(Reason.EVICTED, of="greedy3"), ended(Outcome.REFUSED, of="greedy3", why=Reason.EVICTED)
@@ -38,18 +38,18 @@ def test_a_tenant_below_its_share_takes_the_place_that_would_be_served_last_of_t
     assert story.pool("p").queued == 4
 
 
-def test_a_tenant_that_has_its_share_of_a_full_room_is_refused() -> None:
+def test_tenant_with_its_share_of_a_full_queue_is_refused() -> None:
     story = full("greedy", "modest", "greedy", "modest")
     for tenant in ("greedy", "modest"):
         story.arrives(f"{tenant} again", tenant=tenant).expect(refuse(Reason.QUEUE_FULL), ended(Outcome.REFUSED))
 
 
-def test_the_tenant_furthest_above_its_share_makes_way() -> None:
+def test_tenant_furthest_above_its_queue_share_loses_a_request() -> None:
     story = full("b", "b", "a", "a", "a", "c")
     story.arrives("d", tenant="d").expect(refuse(Reason.EVICTED, of="a4"), ended(Outcome.REFUSED, of="a4"))
 
 
-def test_new_tenant_takes_no_place_where_each_tenant_has_one() -> None:
+def test_new_tenant_displaces_nobody_if_each_tenant_has_one_request_queued() -> None:
     story = full("a", "b", "c")
     story.arrives("d", tenant="d").expect(refuse(Reason.QUEUE_FULL), ended(Outcome.REFUSED))
 
@@ -62,7 +62,7 @@ def test_queue_shares_of_tenants_are_per_tier() -> None:
     story.arrives("m", tenant="modest", tier="std").expect(refuse(Reason.QUEUE_FULL), ended(Outcome.REFUSED))
 
 
-def test_a_request_in_shadow_makes_way_for_nobody() -> None:
+def test_queued_request_of_a_tier_in_shadow_is_not_displaced_for_another_tenant() -> None:
     shadow = policy(pool("p", "r1", queue_limit=2), tier("std", admission=SHADOW))
     story = play(shadow).arrives("running").arrives("g1", tenant="greedy").arrives("g2", tenant="greedy").whatever()
     story.configured(policy(pool("p", "r1", queue_limit=2), tier("std"))).whatever()
@@ -70,7 +70,7 @@ def test_a_request_in_shadow_makes_way_for_nobody() -> None:
     story.expect(refuse(Reason.QUEUE_FULL), ended(Outcome.REFUSED))
 
 
-def test_bytes_are_shared_too_and_several_may_make_way() -> None:
+def test_queue_bytes_are_shared_by_tenants_and_several_requests_may_be_displaced() -> None:
     story = play(policy(pool("p", "r1", queue_bytes=8000))).arrives("running").whatever()
     for number in range(8):
         story.arrives(f"g{number}", tenant="greedy", body_bytes=1000).after(0.1)
@@ -84,7 +84,7 @@ def test_bytes_are_shared_too_and_several_may_make_way() -> None:
 @pytest.mark.parametrize(
     ("modest_bytes", "greedy_bytes"), [(400, 400), pytest.param(20_000, 60, marks=pytest.mark.long)]
 )
-def test_a_modest_tenant_beside_a_greedy_one_is_served(modest_bytes: int, greedy_bytes: int) -> None:
+def test_tenant_with_few_requests_is_served_beside_one_with_many(modest_bytes: int, greedy_bytes: int) -> None:
     """Closed loop: each client sends its next request as soon as it has an answer, or half a second after a refusal."""
     story = play(policy(pool("p", "r1", slots=4, queue_limit=16)))
     clients = [("greedy", n) for n in range(60)] + [("modest", n) for n in range(2)]
@@ -129,7 +129,7 @@ def test_a_modest_tenant_beside_a_greedy_one_is_served(modest_bytes: int, greedy
     st.integers(1, 12),
     st.sampled_from([3000, 10_000, 10**6]),
 )
-def test_no_tenant_within_its_share_is_refused_while_another_has_more_than_its_share(
+def test_tenant_within_its_queue_share_is_not_refused_while_another_exceeds_its_own(
     arrivals: list[tuple[str, int]], limit: int, most_bytes: int
 ) -> None:
     story = play(policy(pool("p", "r1", queue_limit=limit, queue_bytes=most_bytes))).arrives("running").whatever()
@@ -161,7 +161,7 @@ def test_no_tenant_within_its_share_is_refused_while_another_has_more_than_its_s
     assert story.pool("p").queued_bytes <= most_bytes
 
 
-def test_counts_of_tenants_survive_their_requests() -> None:
+def test_queue_counts_of_tenants_are_right_after_requests_leave() -> None:
     queue = TierQueue(RULES.tiers["std"])
     lives = []
     for number in range(6):

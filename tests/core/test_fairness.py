@@ -24,7 +24,7 @@ def offered(fairness: LengthFairness, prompt: int, doubtful: bool, share: float,
 
 @STEADY
 @given(st.floats(0.0, 0.9), st.floats(0.05, 0.5), st.floats(0.02, 0.5), st.integers(0, 1000))
-def test_a_length_that_is_always_doubtful_is_accepted_nearly_as_often_as_its_tier(
+def test_always_doubtful_prompt_length_is_admitted_nearly_as_often_as_its_tier(
     refused: float, share: float, long: float, seed: int
 ) -> None:
     random, fairness = Random(seed), LengthFairness()
@@ -38,7 +38,7 @@ def test_a_length_that_is_always_doubtful_is_accepted_nearly_as_often_as_its_tie
     assert admitted[LONG] / count[LONG] >= of_tier - share - 0.02 - 2.0 / count[LONG]
 
 
-def test_little_is_owed_where_all_lengths_are_refused_alike_in_bursts() -> None:
+def test_fairness_admits_few_requests_if_bursts_refuse_all_lengths_alike() -> None:
     random, fairness = Random(1), LengthFairness()
     let_in = refused = 0
     for number in range(10_000):
@@ -51,7 +51,7 @@ def test_little_is_owed_where_all_lengths_are_refused_alike_in_bursts() -> None:
 
 
 @pytest.mark.parametrize(("share", "owed"), [(0.25, True), (0.999, False), (1.0, False)])
-def test_a_length_of_which_none_was_admitted_is_owed_unless_that_is_fair(share: float, owed: bool) -> None:
+def test_prompt_length_without_admissions_is_owed_one_unless_fairness_allows_none(share: float, owed: bool) -> None:
     fairness = LengthFairness()
     for _ in range(100):
         fairness.decided(SHORT, True, 0.0)
@@ -61,7 +61,7 @@ def test_a_length_of_which_none_was_admitted_is_owed_unless_that_is_fair(share: 
     assert not fairness.is_owed(SHORT, share, 0.0)
 
 
-def test_a_tier_that_refuses_nearly_all_owes_nothing() -> None:
+def test_tier_that_refuses_nearly_all_requests_owes_no_prompt_length_an_admission() -> None:
     fairness = LengthFairness()
     for number in range(1000):
         fairness.decided(SHORT, number % 10 == 0, 0.0)
@@ -70,7 +70,7 @@ def test_a_tier_that_refuses_nearly_all_owes_nothing() -> None:
     assert not fairness.is_owed(LONG, 0.25, 0.0)
 
 
-def test_a_request_that_is_lost_after_its_admission_is_owed_again() -> None:
+def test_admission_of_a_request_that_is_lost_is_owed_again() -> None:
     fairness = LengthFairness()
     for _ in range(1000):
         fairness.decided(SHORT, True, 0.0)
@@ -81,7 +81,7 @@ def test_a_request_that_is_lost_after_its_admission_is_owed_again() -> None:
     assert fairness.is_owed(LONG, 0.25, 0.0)
 
 
-def test_refusals_of_some_minutes_ago_are_forgotten() -> None:
+def test_fairness_forgets_refusals_within_some_minutes() -> None:
     fairness = LengthFairness()
     for number in range(100):
         fairness.decided(LONG if number % 2 else SHORT, number % 2 == 0, 0.0)
@@ -107,6 +107,6 @@ def test_a_lost_request_does_not_change_which_prompts_are_long() -> None:
     assert not fairness.is_long(1999)
 
 
-def test_lengths_between_two_powers_of_two_are_one() -> None:
+def test_prompt_lengths_between_two_powers_of_two_share_a_class() -> None:
     assert length_of(4096) == length_of(8191) != length_of(8192)
     assert length_of(0) < length_of(1) < length_of(10**7) == length_of(10**12)
