@@ -478,6 +478,25 @@ def test_labels_correct_a_forecast_that_is_wrong() -> None:
     assert world.forecast(world.live()).breach == pytest.approx(0.5, abs=0.25)
 
 
+def test_labels_of_an_overload_do_not_raise_the_p_breach_of_an_idle_replica() -> None:
+    world = World(slo(ttft_s=0.5)).warm()
+    for _ in range(10 * COLD_LABELS):
+        world.forecaster.judged(world.serve(), True, world.now)
+    live = world.live()
+    assert world.forecast(live).breach > 0.8
+    assert world.forecaster.idle_breach(live, world.pool, world.now) < 0.1
+
+
+def test_a_prompt_too_long_for_its_bound_is_late_at_an_idle_replica() -> None:
+    world = World(slo(ttft_s=0.5)).warm()
+    late = [
+        world.forecaster.idle_breach(world.live(int(share * 0.5 / PROMPT_TOKEN_S)), world.pool, world.now)
+        for share in (0.5, 2.0)
+    ]
+    assert late[0] < 0.2
+    assert late[1] > 0.8
+
+
 def test_forecasting_changes_no_state() -> None:
     world = World().warm()
     world.send(world.live(3000, stream=False))

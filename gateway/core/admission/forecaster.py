@@ -26,7 +26,7 @@ from gateway.core.admission.deadlines import AwaitedLabels
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.step_budget import StepPrices
 from gateway.core.forecast.ahead import NOTHING_AHEAD, Ahead, Forecast
-from gateway.core.forecast.calibrator import DIRECT, HIGHER_SHARE, Calibrator, queued_kind, tpot_kind
+from gateway.core.forecast.calibrator import DIRECT, HIGHER_SHARE, UNTAUGHT, Calibrator, queued_kind, tpot_kind
 from gateway.core.forecast.latency_model import CONTEXT, DECODES, TOKENS, LatencyModel
 from gateway.core.forecast.output_length import Bucket, OutputLengths
 from gateway.core.forecast.regression import BLOCK, FIRST
@@ -152,16 +152,15 @@ class Forecaster(Learner):
 
     def idle_breach(self, live: RequestState, pool: Pool, now: float) -> float:
         """P(breach), 0-1, if the request came now and the pool's fastest replica were idle. The pool must have known
-        costs.
+        costs. They alone count: errors and labels of an overload say nothing of an idle replica.
         """
-        learned = self._pools[pool.spec.name]
-        costs, request = learned.costs, live.request
+        costs, request = self._pools[pool.spec.name].costs, live.request
         fastest = min(pool.below_max, key=SLOWNESS)
         scale = (self._engines.get(fastest.spec.name) or IDLE).factor
         step_s = costs.step_s(1.0, float(live.prompt_tokens))
         ttft_s = scale * costs.ttft_s(0.0, pool.least_unread(live.prompt_tokens, request), step_s)
         made = Forecast(pool.spec.name, request.body_at, 0.0, ttft_s, scale * step_s)
-        self._complete(live, learned.labels, made, ttft_s, NOTHING_AHEAD)
+        self._complete(live, UNTAUGHT, made, ttft_s, NOTHING_AHEAD)
         return made.breach
 
     def is_late(self, live: RequestState, forecast: Forecast, bound_s: float) -> float:

@@ -10,7 +10,8 @@ objectives, or only short answers do while another prompt is read. Once a replic
 there costs little. So the other replicas take only requests that they are likely to serve in time, and that keep their
 steps within the step budget.
 
-A request that even an idle replica would not serve in time goes where balancing sends it.
+A request that even an idle replica would not serve in time goes where balancing sends it. Learned costs alone decide
+that. P(breach) as learned in an overload was also near 1 for an idle replica. Then all replicas were late again.
 """
 
 from __future__ import annotations

@@ -152,3 +152,7 @@ class Calibrator:
             return 0.0
         weight, self._skipped = 1.0 + min(MAX_SKIPPED, self._skipped), 0
         return weight
+
+
+UNTAUGHT: Final = Calibrator()
+"""For forecasts by costs alone: it has learned no error and no label. Nothing may be learned by it."""
