@@ -10,8 +10,9 @@ Rules
    retried: a failure is a `Refuse`, which the caller turns into an error event.
 4. A client gets at most one answer. Its answer begins with a `Commit`, or is one `Refuse`. After a `Commit` there may
    be one `Refuse` or one `Cut`. A `Cut` ends a visible answer as an incomplete one.
-5. Each freed slot and each read prompt is offered to the queue before the call returns. The most urgent tier goes
-   first, unless a floor says otherwise. A request whose turn comes too late for its objective is refused, never sent.
+5. Each freed slot and each read prompt is offered to the queue before the call returns. If a queued request leaves, the
+   requests behind it are looked at again. The most urgent tier goes first, unless a floor says otherwise. A request
+   whose turn comes too late for its objective is refused, never sent.
 6. A request has four deadlines. `queue` counts from body complete while it waits. `total` counts from head received,
    always. `ttft` counts from sent until the first content token, where that can be seen. `idle` counts from the last
    progress after that, except while `paused`.
@@ -159,7 +160,10 @@ class Controller(Inspector):
         commands = self._turn.begin(now)
         live = self._requests.get(request_id)
         if live is not None:
+            left = live.pool if live.waiting else None
             self.lifecycle.abandon(live, Outcome.ABANDONED, why)
+            if left is not None:
+                self.scheduler.left(live, left)
         return commands
 
     def shut(self, now: float) -> list[Command]:

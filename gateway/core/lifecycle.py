@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from gateway.core.admission.adapters import end_way
 from gateway.core.admission.deadlines import next_deadline
 from gateway.core.admission.promises import is_lost
 from gateway.core.admission.usage import believed
@@ -335,6 +336,8 @@ class Lifecycle:
             assert live.pool is not None
             live.waiting = False
             live.pool.queue.remove(live)
+            if live.request.adapter:
+                end_way(live.request.adapter, live.pool)
 
     # ---- timers
 

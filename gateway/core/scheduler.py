@@ -216,6 +216,13 @@ class Scheduler:
         elif not saturated or not pool.saturated:
             pool.drain.opened(saturated, self._turn.now)
 
+    def left(self, live: RequestState, pool: Pool) -> None:
+        """Serve the queue of `pool` after `live` has left it unsent. Others may have waited behind it, or for an
+        adapter that had to make room for its own.
+        """
+        if pool.queue and (live.request.adapter or has_room(pool, live.request.tier)):
+            self.pump(pool)
+
     def pump(self, pool: Pool) -> None:
         """Give free slots to queued requests.
 
@@ -459,12 +466,16 @@ class Scheduler:
             self._prompt_due(live)
             if live.waiting and live.pool is not None:
                 self.pump(live.pool)
-        elif why is Reason.QUEUE_TIMEOUT and live.waiting and self._fall_back(live):
+            return
+        left = live.pool if live.waiting else None
+        if why is Reason.QUEUE_TIMEOUT and live.waiting and self._fall_back(live):
             pass
         elif why is Reason.TOTAL_TIMEOUT and live.request.tier.on_total is OnTotal.CUT and live.can_be_cut:
             self._life.cut(live, why)
         else:
             self._life.expire(live, why)
+        if left is not None:
+            self.left(live, left)
 
     def _prompt_due(self, live: RequestState) -> None:
         """Count the prompt of an unstreamed answer as read, since its predicted TTFT has passed, and serve the

@@ -148,6 +148,15 @@ def strict_policies(draw: st.DrawFn) -> Policy:
     return replace(rules, models=models, pools={**own, "spare": draw(pools("spare"))}, tiers=tiers)
 
 
+@st.composite
+def roomy_policies(draw: st.DrawFn) -> Policy:
+    """The same with four slots at each replica, so that adapters run short before slots do."""
+    rules = draw(policies())
+    pools = {name: replace(spec, slots=4, reserve=()) for name, spec in rules.pools.items()}
+    tiers = {name: replace(tier, pools=None, limits=Limits()) for name, tier in rules.tiers.items()}
+    return replace(rules, pools=pools, tiers=tiers)
+
+
 def hedge(controller: Controller, attempt_id: int, now: float) -> list[Command]:
     """Hedges at any time, even before TTFT quantiles are known."""
     live = controller.state.attempts[attempt_id].live

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.core.admission.explanation import PlacementExplanation
 from gateway.core.fleet.routing import ROUTERS
-from gateway.core.policy import Model
+from gateway.core.policy import Model, Timeouts
 from gateway.core.queueing.queue import LOOKED_AHEAD, MAX_TURN_S
 from gateway.core.request import AttemptOutcome, Outcome, Reason, Sample
 
@@ -155,6 +155,33 @@ def test_due_adapter_displaces_one_that_keeps_getting_requests(router: str) -> N
     story.arrives("x3", adapter="x").expect()
     story.finishes("x2").expect(commit(of="x2"), ended(Outcome.OK, of="x2"), dispatch("r1", of="z"))
     story.finishes("y2").expect(commit(of="y2"), ended(Outcome.OK, of="y2"), dispatch("r2", of="x3"))
+
+
+def making_way() -> Story:
+    """One replica, which runs a request for x and makes room for y. Another request for x waits behind that."""
+    story = two().drains("r2").arrives("x1", adapter="x").arrives("y", adapter="y").arrives("base").whatever()
+    story.after(2 * MAX_TURN_S).finishes("base").whatever()
+    return story.arrives("x2", adapter="x").expect()
+
+
+def test_adapter_that_made_room_is_served_again_when_the_awaiting_client_leaves() -> None:
+    making_way().leaves("y").expect(ended(Outcome.ABANDONED), dispatch("r1", of="x2"))
+
+
+def test_adapter_that_made_room_is_served_again_when_the_awaiting_request_times_out() -> None:
+    brief = tier("brief", timeouts=Timeouts(3.0, 1e6, 1e6, 1e6))
+    story = play(policy(pool("p", "r1", slots=8), tier("std"), brief)).observes("r1", listing("x", "y")).whatever()
+    story.arrives("x1", adapter="x").arrives("y", adapter="y", tier="brief").arrives("base").whatever()
+    story.after(2 * MAX_TURN_S).finishes("base").whatever().arrives("x2", adapter="x").expect()
+    story.at(3.0).expect(refuse(Reason.QUEUE_TIMEOUT, of="y"), ended(Outcome.TIMEOUT, of="y"), dispatch("r1", of="x2"))
+
+
+def test_room_is_still_made_while_another_request_waits_for_it() -> None:
+    making_way().arrives("y2", adapter="y").leaves("y").expect(ended(Outcome.ABANDONED))
+
+
+def test_room_is_no_longer_made_for_an_adapter_that_found_some_elsewhere() -> None:
+    making_way().drains("r2", on=False).expect(dispatch("r2", of="y"), dispatch("r1", of="x2"))
 
 
 def test_snapshot_shows_the_adapters_of_each_replica_and_why_one_takes_no_more() -> None:

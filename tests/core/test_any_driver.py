@@ -14,11 +14,12 @@ from gateway.core.request import AttemptOutcome, AttemptResult, Endpoint, Prefix
 from gateway.core.sessions import Session, StoredResponse, key_of
 from tests.effort import examples
 
-from .drivers import POOLS, TENANTS, TIERS, Driver, policies, strict_policies
+from .drivers import POOLS, TENANTS, TIERS, Driver, policies, roomy_policies, strict_policies
 from .made import STEADY, a_request
 
 replicas = st.sampled_from([f"{pool}r{i}" for pool in POOLS for i in range(3)])
 pauses = st.sampled_from([0.0, 0.01, 0.3, 0.5, 1.0, 2.5, 11.0])
+ADAPTERS = ("x", "y", "z")
 BROKE = (AttemptOutcome.RESET, AttemptOutcome.TRUNCATED)
 UNSENT = (AttemptOutcome.UNREACHABLE, AttemptOutcome.CONNECT_TIMEOUT)
 SENT = (
@@ -299,9 +300,67 @@ class AnyBoundDriver(AnyDriver):
             assert not any(pool.candidates(each.tier) for each in unbound if not each.prefix.blocks)
 
 
+class AnyAdaptedDriver(AnyDriver):
+    """The same with requests for LoRA adapters, of which a replica has one or two at a time."""
+
+    @initialize(policy=roomy_policies(), seed=st.integers(0, 3), limit=st.sampled_from([1, 1, 2]))
+    def begin(self, policy: Policy, seed: int, limit: int) -> None:
+        self.policy = policy
+        self.driver = Driver(policy, seed, in_order=False)
+        self.limit = limit
+        self._list_adapters()
+
+    @rule(tier=st.sampled_from(TIERS), tenant=st.sampled_from(TENANTS), adapter=st.sampled_from(ADAPTERS))
+    def arrive_adapted(self, tier: str, tenant: str, adapter: str) -> None:
+        number, now = len(self.driver.seen) + 1, self.driver.now
+        self.driver.arrive(a_request(number, self.policy, now, tier=tier, tenant=tenant, adapter=adapter))
+
+    @rule(tier=st.sampled_from(TIERS), tenant=st.sampled_from(TENANTS), order=st.permutations(("", *ADAPTERS)))
+    def crowd(self, tier: str, tenant: str, order: list[str]) -> None:
+        """Each adapter is asked for until turns are due. Then an attempt ends, and a client that waits leaves."""
+        for adapter in order:
+            self.arrive_adapted(tier, tenant, adapter)
+        self.driver.pass_time(0.45)
+        for attempt in list(self.driver.open)[-1:]:
+            self._sent(attempt)
+            self.driver.finish(attempt, AttemptResult(AttemptOutcome.COMPLETE, tokens_seen=7))
+        self.arrive_adapted(tier, tenant, order[0])
+        for live in [live for live in self.driver.controller.state.requests.values() if live.waiting][:1]:
+            self.driver.leave(live.request.id)
+
+    @rule(policy=st.one_of(st.none(), st.none(), roomy_policies()))
+    def reload(self, policy: Policy | None) -> None:
+        super().reload(policy)
+        self._list_adapters()
+
+    @invariant()
+    def nobody_waits_beside_a_free_replica_with_his_adapter(self) -> None:
+        if not hasattr(self, "driver"):
+            return
+        for pool in self.driver.controller.state.fleet:
+            for queued in pool.queue:
+                free = pool.candidates(queued.request.tier)
+                adapter = queued.request.adapter
+                assert not [replica for replica in free if not adapter or replica.adapters.takes(adapter)]
+
+    @invariant()
+    def room_is_made_only_for_an_adapter_that_a_request_waits_for(self) -> None:
+        if not hasattr(self, "driver"):
+            return
+        for pool in self.driver.controller.state.fleet:
+            awaited = {queued.request.adapter for queued in pool.queue}
+            assert {replica.adapters.awaited for replica in pool.replicas.values()} <= {"", *awaited}
+
+    def _list_adapters(self) -> None:
+        for pool in self.policy.pools.values():
+            for replica in pool.replicas:
+                self.driver.tell("observe", replica.name, Sample(adapters=ADAPTERS, max_adapters=self.limit))
+
+
 TestAnyDriver = AnyDriver.TestCase
 TestAnyBoundDriver = AnyBoundDriver.TestCase
-for machine in (TestAnyDriver, TestAnyBoundDriver):
+TestAnyAdaptedDriver = AnyAdaptedDriver.TestCase
+for machine in (TestAnyDriver, TestAnyBoundDriver, TestAnyAdaptedDriver):
     machine.settings = settings(
         STEADY,
         max_examples=examples(120),

@@ -152,3 +152,12 @@ def test_without_affinity_the_head_is_served_first() -> None:
     asks(story, "head", 7, 8, 9, 10).expect()
     asks(story, "turn 2", *TALK, 5).expect()
     freed(story, "r1", "head")
+
+
+def test_request_out_of_view_is_served_when_one_before_it_leaves() -> None:
+    story = occupied(learned(), "r1", "r2")
+    for number in range(LOOKED_AHEAD):
+        asks(story, f"turn {number}", *TALK, 80 + number)
+    asks(story, "new", 7, 8, 9).expect()
+    story.finishes("r2").expect(ended(Outcome.OK, of="r2"))
+    story.leaves("turn 0").expect(ended(Outcome.ABANDONED), dispatch("r2", of="new"))

@@ -1,7 +1,8 @@
 """Requests whose LoRA adapter has no room at any replica: other requests overtake them, but not for ever.
 
 Such a request keeps its place in the queue. It would never be served while the loaded adapters keep getting requests.
-So once its turn is due (`due_at`), one replica gets no new requests for one of its loaded adapters.
+So once its turn is due (`due_at`), one replica gets no new requests for one of its loaded adapters. This ends when no
+request waits for the adapter any more, since it was sent or has left.
 """
 
 from __future__ import annotations
@@ -41,4 +42,12 @@ def make_way(adapter: str, pool: Pool) -> None:
             if fewest is None or count < fewest[0]:
                 fewest = count, replica, name
     if fewest is not None:
-        fewest[1].adapters.leaving = fewest[2]
+        fewest[1].adapters.make_way(fewest[2], adapter)
+
+
+def end_way(adapter: str, pool: Pool) -> None:
+    """Make room for `adapter` no longer, if no queued request wants it. O(replicas), and O(n log n) if room is made."""
+    making = [replica for replica in pool.replicas.values() if replica.adapters.awaited == adapter]
+    if making and not any(queued.request.adapter == adapter for queued in pool.queue):
+        for replica in making:
+            replica.adapters.make_way("", "")

@@ -43,14 +43,15 @@ class Adapters:
     gateways loaded, and only while the engine is busy: an idle vLLM still names the adapters of its last step.
     """
 
-    __slots__ = ("_own", "_scraped", "leaving", "limit", "listed")
+    __slots__ = ("_own", "_scraped", "awaited", "leaving", "limit", "listed")
 
     def __init__(self) -> None:
         self.listed: frozenset[str] = frozenset()
         self.limit: int | None = None
         """Limit on the adapters in one batch (vLLM: --max-loras); None if unknown."""
         self.leaving = ""
-        """Adapter that gets no more requests here, so that another one can be loaded; empty if there is none."""
+        """Adapter that gets no more requests here, so that `awaited` can be loaded; empty if there is none."""
+        self.awaited = ""
         self._own: dict[str, int] = {}
         """Number of attempts under way, by adapter."""
         self._scraped: frozenset[str] = frozenset()
@@ -76,7 +77,12 @@ class Adapters:
             self._own[name] = left
         else:
             del self._own[name]
-            self.leaving = "" if name == self.leaving else self.leaving
+            if name == self.leaving:
+                self.make_way("", "")
+
+    def make_way(self, leaving: str, awaited: str) -> None:
+        """Send no more requests for `leaving`, so that `awaited` can be loaded. Both are empty to end this."""
+        self.leaving, self.awaited = leaving, awaited
 
     def loaded(self) -> tuple[str, ...]:
         """Adapters with requests, from this gateway or others, sorted."""
