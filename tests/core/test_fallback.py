@@ -42,13 +42,13 @@ def test_a_predicted_miss_goes_to_the_fallback_that_would_be_in_time() -> None:
     assert (record.request.model.name, record.request.fallback_of) == ("small", "m")
 
 
-def test_a_request_that_its_own_model_serves_names_no_fallback() -> None:
+def test_record_names_no_fallback_if_the_models_own_pool_serves() -> None:
     story, oracle = told(rules())
     story.arrives("a").expect(dispatch("r1", model=""))
     assert oracle.asked == [("large", "r1")]
 
 
-def test_a_request_that_both_models_would_refuse_gets_the_first_reason() -> None:
+def test_request_that_both_models_refuse_gets_the_reason_of_its_own_model() -> None:
     story, _ = told(rules(), large=0.8, small=0.9)
     story.arrives("a").expect(
         refuse(Reason.PREDICTED), ended(Outcome.REFUSED, why=Reason.PREDICTED, pool="large", attempts=0)
@@ -67,7 +67,7 @@ def test_a_request_waits_for_the_fallback_where_its_own_pool_has_no_queue() -> N
     story.finishes("b").expect(ended(Outcome.OK, of="b"), dispatch("s1", of="c", model="small"))
 
 
-def test_without_a_replica_of_its_own_model_the_fallback_serves() -> None:
+def test_fallback_serves_if_no_replica_of_the_requested_model_is_up() -> None:
     story, _ = told(rules())
     story.fails("r1").arrives("a").expect(dispatch("s1", model="small"))
 
@@ -101,7 +101,7 @@ def test_a_request_whose_total_time_is_over_is_not_sent_to_the_fallback() -> Non
     assert story.records["b"].attempts == 0
 
 
-def test_a_turn_that_comes_too_late_goes_to_the_fallback() -> None:
+def test_queued_request_whose_turn_comes_too_late_goes_to_the_fallback() -> None:
     story, oracle = told(rules())
     story.arrives("a").arrives("b").at(0.6).whatever()
     oracle.breach["large"] = 0.9
@@ -109,7 +109,7 @@ def test_a_turn_that_comes_too_late_goes_to_the_fallback() -> None:
     assert ("judged", 2, True) in oracle.labels
 
 
-def test_a_request_that_is_displaced_goes_to_the_fallback() -> None:
+def test_request_displaced_from_the_queue_goes_to_the_fallback() -> None:
     made = policy(
         pool("large", "r1", queue_limit=1),
         pool("small", "s1"),
@@ -121,37 +121,37 @@ def test_a_request_that_is_displaced_goes_to_the_fallback() -> None:
     story.arrives("c").expect(dispatch("s1", of="b", model="small"))
 
 
-def test_a_request_for_the_fallback_itself_has_none() -> None:
+def test_request_for_the_fallback_model_has_no_fallback() -> None:
     story, _ = told(rules(), small=0.9)
     story.arrives("a", model="small").expect(refuse(Reason.PREDICTED), ended(Outcome.REFUSED))
 
 
-def test_vectors_and_token_ids_never_come_from_another_model() -> None:
+def test_embedding_and_token_id_requests_have_no_fallback() -> None:
     story, _ = told(rules(queue_limit=0))
     story.arrives("a").whatever()
     story.arrives("b", endpoint=Endpoint.EMBEDDINGS).expect(refuse(Reason.QUEUE_FULL), ended(Outcome.REFUSED))
     story.arrives("c", token_ids=True).expect(refuse(Reason.QUEUE_FULL), ended(Outcome.REFUSED))
 
 
-def test_a_tier_that_may_not_use_the_pools_of_the_fallback_refuses() -> None:
+def test_request_is_refused_if_its_tier_may_not_use_the_pools_of_the_fallback() -> None:
     story, _ = told(rules(tier_pools=("large",)), large=0.9)
     story.arrives("a").expect(refuse(Reason.PREDICTED), ended(Outcome.REFUSED))
 
 
-def test_a_session_stays_one_at_the_fallback() -> None:
+def test_request_at_the_fallback_keeps_its_session() -> None:
     story, _ = told(rules(), large=0.9)
     story.arrives("a", session=Session("digest", 7)).served("a").whatever()
     request = story.records["a"].request
     assert (request.fallback_of, request.session) == ("m", Session("digest", 7))
 
 
-def test_limits_charge_what_the_fallback_used() -> None:
+def test_tenant_limits_charge_the_tokens_used_at_the_fallback() -> None:
     story, _ = told(rules(limits=Limits(tokens_per_min=1000.0)), large=0.9)
     story.arrives("a").served("a", prompt_tokens=40, output_tokens=10).whatever()
     assert story.limits().tokens_left == 1000.0 - 50
 
 
-def test_a_failed_attempt_at_the_fallback_is_retried_at_its_own_pool() -> None:
+def test_failed_attempt_at_the_fallback_is_retried_in_the_pool_of_the_fallback() -> None:
     made = policy(
         pool("large", "r1", queue_limit=0),
         pool("small", "s1", "s2"),
@@ -166,13 +166,13 @@ def test_a_failed_attempt_at_the_fallback_is_retried_at_its_own_pool() -> None:
     story.expect(dispatch(other, of="b", model="small"))
 
 
-def test_a_request_that_no_model_serves_keeps_the_forecast_of_its_own() -> None:
+def test_request_refused_by_both_models_keeps_the_forecast_of_its_own_model() -> None:
     story, _ = told(rules(), large=0.8, small=0.9)
     story.arrives("a").whatever()
     assert story.records["a"].breach == 0.8
 
 
-def test_a_request_that_waited_in_vain_is_judged_by_the_forecast_of_its_wait() -> None:
+def test_wait_in_vain_before_the_fallback_is_judged_by_the_forecast_of_the_wait() -> None:
     patient = Timeouts(2.0, NEVER_TOO_LATE.ttft_s, NEVER_TOO_LATE.idle_s, NEVER_TOO_LATE.total_s)
     story, oracle = told(rules(timeouts=patient, slo=Slo(e2e=(Objective(0.99, 100.0),))))
     story.arrives("a").arrives("taker", model="small").whatever()
@@ -202,7 +202,7 @@ def waits_degraded() -> tuple[Story, Oracle]:
     return story, oracle
 
 
-def test_a_cap_to_be_in_time_does_not_follow_a_request_to_the_fallback() -> None:
+def test_shortened_cap_does_not_follow_a_request_to_the_fallback() -> None:
     story, oracle = waits_degraded()
     oracle.e2e = False
     story.at(2.0).expect(dispatch("s1", of="b", model="small", max_tokens=400, degraded=False))
@@ -210,7 +210,7 @@ def test_a_cap_to_be_in_time_does_not_follow_a_request_to_the_fallback() -> None
     assert (story.records["b"].degraded, story.records["b"].good) == (False, True)
 
 
-def test_a_request_that_is_late_at_the_fallback_too_is_capped_there() -> None:
+def test_request_that_is_late_at_the_fallback_too_gets_a_shortened_cap_there() -> None:
     story, _ = waits_degraded()
     story.at(2.0).expect(dispatch("s1", of="b", model="small", max_tokens=IN_TIME, degraded=True))
 
@@ -223,7 +223,7 @@ def test_a_request_that_the_fallback_refuses_keeps_the_verdict_of_its_own_model(
     assert (story.records["b"].outcome, story.records["b"].degraded) == (Outcome.TIMEOUT, True)
 
 
-def test_a_request_that_explored_its_own_model_is_no_exploration_at_the_fallback() -> None:
+def test_exploration_of_the_own_model_does_not_count_at_the_fallback() -> None:
     curious = AdmissionSpec(AdmissionMode.ENFORCE, max_breach_probability=0.5, exploration=1.0)
     story, _ = told(rules(queue_limit=0, admission=curious), large=0.9)
     story.arrives("a").expect(dispatch("r1")).arrives("b").expect(dispatch("s1", model="small"))
@@ -231,7 +231,7 @@ def test_a_request_that_explored_its_own_model_is_no_exploration_at_the_fallback
     assert (story.records["a"].explored, story.records["b"].explored) == (True, False)
 
 
-def test_a_cap_to_be_in_time_does_not_follow_a_request_to_another_pool_of_its_model() -> None:
+def test_shortened_cap_does_not_follow_a_request_to_another_pool() -> None:
     caps = Caps(max_tokens_limit=400, degrade=True)
     patient = tier("std", slo=Slo(e2e=(Objective(0.99, 10.0),)), admission=ENFORCE, caps=caps)
     story = play(policy(pool("large", "r1"), pool("spare", "x1"), patient), 0.5)

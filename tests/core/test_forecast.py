@@ -136,7 +136,7 @@ def test_cold_forecast_is_pessimistic() -> None:
     assert World().trust is Trust.COLD
 
 
-def test_caution_lengthens_latencies_and_leaves_probabilities() -> None:
+def test_cautious_forecast_has_longer_latencies_and_the_same_probabilities() -> None:
     world = World()
     plain, cautious = world.forecast(world.live()), world.forecast(world.live())
     cautious.lengthen(2.0, 0.25)
@@ -146,7 +146,7 @@ def test_caution_lengthens_latencies_and_leaves_probabilities() -> None:
     assert (cautious.breach, cautious.raw) == (plain.breach, plain.raw)
 
 
-def test_the_caution_of_a_cold_forecast_is_not_in_p_breach() -> None:
+def test_caution_of_a_cold_forecast_does_not_change_p_breach() -> None:
     cold = World()
     bound_s = cold.forecast(cold.live()).ttft_s / math.exp(DRIFT_OFFSET)
     world = World(slo(ttft_s=bound_s))
@@ -180,7 +180,7 @@ def test_a_step_budget_that_keeps_the_tpot_bound_also_limits_the_p_late_of_queue
     assert world.forecast(world.live(), ahead).raw <= 0.05
 
 
-def test_a_step_budget_keeps_no_bound_of_a_tier_that_may_exceed_it() -> None:
+def test_step_budget_does_not_lower_p_breach_of_a_tier_in_shadow() -> None:
     world = World(slo(tpot_s=1.1 * STEP_S), admission=SHADOW).warm()
     budget = world.pool.replicas["r0"].budget
     budget.add(0, 20_000, 0.0, world.now)
@@ -188,7 +188,7 @@ def test_a_step_budget_keeps_no_bound_of_a_tier_that_may_exceed_it() -> None:
     assert world.forecast(world.live()).raw > 0.5
 
 
-def test_a_step_budget_keeps_no_tighter_bound_of_a_single_request() -> None:
+def test_step_budget_does_not_lower_p_breach_of_a_request_with_a_tighter_bound() -> None:
     world = World(slo(tpot_s=1.5 * STEP_S)).warm()
     budget = world.pool.replicas["r0"].budget
     budget.add(0, 20_000, 0.0, world.now)
@@ -199,7 +199,7 @@ def test_a_step_budget_keeps_no_tighter_bound_of_a_single_request() -> None:
 
 
 @pytest.mark.parametrize("prompt", [200, 1000, 3000])
-def test_latencies_of_an_idle_engine_are_found(prompt: int) -> None:
+def test_forecast_learns_the_latencies_of_an_idle_engine(prompt: int) -> None:
     world = World().warm()
     forecast = world.forecast(world.live(prompt))
     assert forecast.ttft_s == pytest.approx(STEP_S + PROMPT_TOKEN_S * prompt, rel=0.15)
@@ -207,7 +207,7 @@ def test_latencies_of_an_idle_engine_are_found(prompt: int) -> None:
     assert forecast.e2e_s == pytest.approx(forecast.ttft_s + 110 * STEP_S, rel=0.3)
 
 
-def test_prompts_that_are_not_read_yet_delay_the_first_token() -> None:
+def test_forecast_ttft_includes_unread_prompts() -> None:
     world = World().warm()
     alone = world.forecast(world.live()).ttft_s
     world.send(world.live(4000))
@@ -222,7 +222,7 @@ def test_only_the_unread_rest_of_a_prompt_counts_in_the_forecast() -> None:
     assert world.forecast(world.live()).ttft_s < before - 0.09
 
 
-def test_a_first_token_says_that_earlier_prompts_were_read_too() -> None:
+def test_first_token_marks_earlier_prompts_as_read() -> None:
     world = World().warm()
     world.send(world.live(4000, stream=False))
     later = world.send(world.live(500))
@@ -231,7 +231,7 @@ def test_a_first_token_says_that_earlier_prompts_were_read_too() -> None:
     assert world.forecaster.unread("r0", world.now) == 0.0
 
 
-def test_a_prompt_whose_first_token_nobody_sees_is_read_when_it_should_be() -> None:
+def test_prompt_of_an_unstreamed_answer_counts_as_read_after_its_expected_time() -> None:
     world = World().warm()
     world.send(world.live(2000, stream=False))
     assert world.forecaster.unread("r0", world.now) == 2000
@@ -256,14 +256,14 @@ def test_forecast_learns_from_whole_answers_without_first_tokens() -> None:
     assert forecast.tpot_s == pytest.approx(STEP_S, rel=0.15)
 
 
-def test_the_forecast_learns_a_slow_replica_from_the_gaps_between_its_tokens() -> None:
+def test_forecast_learns_that_a_replica_is_slow_from_its_token_gaps() -> None:
     world = World(replicas=2).warm(50)
     assert world.slowness_of_r1(1.8) == pytest.approx(1.8, rel=0.15)
     quick, slow = (world.forecast(world.live(), replica=replica).ttft_s for replica in ("r0", "r1"))
     assert slow / quick == pytest.approx(1.8, rel=0.25)
 
 
-def test_a_slow_replica_is_known_before_its_first_answers_end() -> None:
+def test_slow_replica_is_learned_before_its_first_answers_end() -> None:
     world = World(replicas=2)
     for _ in range(10):
         streamed(world, 33, STEP_S, "r0")
@@ -272,13 +272,13 @@ def test_a_slow_replica_is_known_before_its_first_answers_end() -> None:
     assert speeds["r1"] / speeds["r0"] > 2.0
 
 
-def test_replicas_that_differ_by_chance_have_one_speed() -> None:
+def test_small_differences_between_replicas_are_not_learned_as_slowness() -> None:
     world = World(replicas=2).warm(50)
     assert world.slowness_of_r1(1.05) == pytest.approx(1.0, rel=0.02)
     assert [replica.slowness for replica in world.pool.replicas.values()] == [1.0, 1.0]
 
 
-def test_the_prompts_of_a_replica_slow_its_tokens_and_not_those_of_its_neighbour() -> None:
+def test_prompts_at_one_replica_do_not_slow_forecast_tokens_of_another() -> None:
     world = World(replicas=2).warm()
     for _ in range(20):
         attempt = world.send(world.live(4000), "r0")
@@ -315,7 +315,7 @@ def test_general_slowdown_raises_the_alarm_and_trust_returns() -> None:
     assert world.rest().forecast(world.live()).ttft_s == pytest.approx(2 * (STEP_S + 1000 * PROMPT_TOKEN_S), rel=0.2)
 
 
-def test_requests_of_others_that_a_scrape_shows_slow_the_steps_until_it_is_old() -> None:
+def test_scraped_requests_of_other_gateways_lengthen_forecast_steps_until_the_scrape_is_old() -> None:
     world = World().warm()
     alone = world.forecast(world.live()).tpot_s
     replica = world.pool.replicas["r0"]
@@ -339,13 +339,13 @@ def test_forecast_adds_a_wait_inside_an_engine_seen_full_twice() -> None:
     assert world.forecast(world.live()).ttft_s > before + 0.5
 
 
-def test_a_whole_answer_is_forecast_on_e2e_alone() -> None:
+def test_unstreamed_answer_is_forecast_on_e2e_alone() -> None:
     world = World(slo(ttft_s=1e-3, tpot_s=1e-6, e2e_s=60.0)).warm()
     assert world.forecast(world.live(stream=False)).breach < 0.1
     assert world.forecast(world.live(stream=True)).breach > 0.9
 
 
-def test_a_longer_answer_than_its_objective_counts_is_no_miss() -> None:
+def test_answer_beyond_up_to_tokens_is_no_forecast_miss() -> None:
     counted = World(slo(e2e_s=0.5)).warm()
     bounded = World(Slo(e2e=(Objective(0.95, 0.5),), e2e_up_to_tokens=20)).warm()
     assert counted.forecast(counted.live()).breach > 0.7
@@ -360,7 +360,7 @@ def test_the_forecast_of_an_answer_does_not_exceed_its_max_tokens() -> None:
     assert 10 < world.forecaster.expected_output(free) <= 210
 
 
-def test_time_passed_counts_in_the_breach_forecast() -> None:
+def test_elapsed_time_raises_the_breach_forecast() -> None:
     world = World().warm()
     live = world.live()
     assert world.forecast(live).breach < 0.1
@@ -372,7 +372,7 @@ def test_time_passed_counts_in_the_breach_forecast() -> None:
 
 @STEADY
 @given(st.integers(0, 200), st.integers(1, 200), st.floats(0, 0.9))
-def test_a_breach_is_the_more_probable_the_more_stand_before_it(ahead: int, more: int, higher: float) -> None:
+def test_breach_probability_grows_with_the_requests_ahead(ahead: int, more: int, higher: float) -> None:
     world = WARM
     live = world.live()
     for _ in range(20):
@@ -390,14 +390,14 @@ def test_a_breach_is_the_more_probable_the_more_stand_before_it(ahead: int, more
 
 @STEADY
 @given(st.integers(0, 20_000), st.integers(1, 20_000))
-def test_a_breach_is_the_more_probable_the_longer_the_prompt(prompt: int, more: int) -> None:
+def test_breach_probability_grows_with_the_prompt_length(prompt: int, more: int) -> None:
     less, much = (WARM.forecast(WARM.live(tokens)) for tokens in (prompt, prompt + more))
     assert less.ttft_s < much.ttft_s
     assert less.breach <= much.breach + 1e-6
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_expected_wait_beyond_the_queue_timeout_is_a_miss(stream: bool) -> None:
+def test_forecast_wait_beyond_the_queue_timeout_is_a_breach(stream: bool) -> None:
     world = World(slo(e2e_s=500.0)).warm()
     for _ in range(200):
         world.pool.drain.opened(True, world.now)
@@ -412,7 +412,7 @@ def test_expected_wait_beyond_the_queue_timeout_is_a_miss(stream: bool) -> None:
     assert world.forecast(hasty).raw < 0.2, "who is sent at once waits for nothing"
 
 
-def test_a_slow_token_and_a_late_end_are_two_risks() -> None:
+def test_raw_breach_probability_combines_tpot_and_e2e_as_independent_risks() -> None:
     def raw(objectives: Slo) -> float:
         world = World(objectives).warm()
         return world.forecast(world.live()).raw
@@ -424,7 +424,7 @@ def test_a_slow_token_and_a_late_end_are_two_risks() -> None:
     assert raw(slo(tpot_s=fast_s, e2e_s=50 * STEP_S)) == pytest.approx(1.0 - (1.0 - slow) * (1.0 - late), abs=0.02)
 
 
-def test_a_step_takes_some_time_whatever_the_coefficients_say() -> None:
+def test_forecast_step_time_stays_positive_for_any_coefficients() -> None:
     costs = LatencyModel()
     for _ in range(2000):
         costs.learn_step(0.5, 0.5, 1.0, 0.01, 1.0)
@@ -442,7 +442,7 @@ def test_tier_floor_bounds_the_forecast_wait() -> None:
     assert floored.wait_s < strict.wait_s / 5
 
 
-def test_a_bound_that_passes_without_a_first_token_is_a_label() -> None:
+def test_passed_ttft_bound_without_a_first_token_is_labelled_a_miss() -> None:
     world = World(slo(ttft_s=1.0)).warm()
     before = world.forecaster.view(world.now).pools[0].reliability.labels
     live = world.live()
@@ -456,7 +456,7 @@ def test_a_bound_that_passes_without_a_first_token_is_a_label() -> None:
     assert world.forecaster.view(world.now).pools[0].reliability.labels == before + 1
 
 
-def test_unknowable_outcome_gives_no_label() -> None:
+def test_dropped_request_gives_no_label() -> None:
     world = World(slo(ttft_s=1.0)).warm()
     before = world.forecaster.view(world.now).pools[0].reliability.labels
     live = world.live()
@@ -468,7 +468,7 @@ def test_unknowable_outcome_gives_no_label() -> None:
     assert world.forecaster.view(world.now).pools[0].reliability.labels == before
 
 
-def test_labels_correct_a_forecast_that_is_wrong() -> None:
+def test_labels_correct_a_biased_forecast() -> None:
     world = World(slo(ttft_s=0.5)).warm()
     before = world.forecast(world.live()).breach
     for i in range(20 * COLD_LABELS):
@@ -508,7 +508,7 @@ def test_forecasting_changes_no_state() -> None:
     assert (first.ttft_s, first.tpot_s, first.breach) == (again.ttft_s, again.tpot_s, again.breach)
 
 
-def test_attempts_that_failed_teach_nothing_and_leave_nothing_behind() -> None:
+def test_failed_attempts_are_not_learned_and_leave_no_state_in_the_forecaster() -> None:
     world = World().warm()
     before = world.forecaster.view(world.now)
     attempt = world.send(world.live(5000))
@@ -537,7 +537,7 @@ def stream(
     world.finish(attempt, tokens, end)
 
 
-def test_the_length_of_a_streamed_answer_is_learned_once() -> None:
+def test_length_of_a_streamed_answer_is_learned_once() -> None:
     world = World()
     for _ in range(400):
         stream(world, 300)
@@ -547,7 +547,7 @@ def test_the_length_of_a_streamed_answer_is_learned_once() -> None:
 
 
 @pytest.mark.parametrize("end", [AttemptOutcome.CANCELLED, AttemptOutcome.RESET])
-def test_an_answer_that_was_broken_off_is_at_least_so_long(end: AttemptOutcome) -> None:
+def test_length_of_a_broken_off_answer_is_learned_as_a_lower_bound(end: AttemptOutcome) -> None:
     world = World()
     for number in range(600):
         stream(world, 300 if number % 3 else 100, end=end if number % 3 else AttemptOutcome.COMPLETE)
@@ -555,7 +555,7 @@ def test_an_answer_that_was_broken_off_is_at_least_so_long(end: AttemptOutcome) 
     assert bucket.exceeds(200.0) == pytest.approx(2 / 3, abs=0.1)
 
 
-def test_an_answer_that_ran_into_its_cap_is_at_least_so_long() -> None:
+def test_length_of_a_capped_answer_is_learned_as_a_lower_bound() -> None:
     """Both if the client asked for no more, and if the gateway capped it."""
     world = World()
     for number in range(600):
@@ -565,7 +565,7 @@ def test_an_answer_that_ran_into_its_cap_is_at_least_so_long() -> None:
     assert bucket.median == pytest.approx(400, rel=0.25)
 
 
-def test_an_answer_that_is_not_streamed_is_known_when_it_ends() -> None:
+def test_length_of_an_unstreamed_answer_is_learned_at_its_end() -> None:
     world = World()
     for _ in range(300):
         attempt = world.send(world.live(stream=False))
@@ -574,7 +574,7 @@ def test_an_answer_that_is_not_streamed_is_known_when_it_ends() -> None:
     assert world.forecaster.lengths.bucket("m", "std", 1000).median == pytest.approx(300, rel=0.25)
 
 
-def test_tokenizing_teaches_nothing_of_what_a_prompt_takes() -> None:
+def test_tokenize_requests_do_not_change_the_learned_prompt_cost() -> None:
     worlds = World(), World()
     for world in worlds:
         for _ in range(50):
@@ -602,14 +602,14 @@ def streamed(world: World, tokens: int, tpot_s: float, replica: str = "r0") -> A
     return attempt
 
 
-def test_a_long_answer_under_way_tells_that_steps_have_become_slower() -> None:
+def test_running_long_answer_teaches_that_steps_became_slower() -> None:
     world = World().warm()
     for _ in range(100):
         streamed(world, 513, 4 * STEP_S).slot.release(AttemptOutcome.CANCELLED, world.now)
     assert world.forecast(world.live()).tpot_s > 2 * STEP_S
 
 
-def test_lessons_of_an_answer_under_way_double_in_length() -> None:
+def test_running_answer_is_learned_after_8_16_32_steps_and_so_on() -> None:
     world = World().warm()
     before = world.forecaster.costs(world.pool).step.samples
     attempt = streamed(world, 1025, STEP_S)
@@ -619,7 +619,7 @@ def test_lessons_of_an_answer_under_way_double_in_length() -> None:
     assert world.forecaster.costs(world.pool).step.samples == before + lessons
 
 
-def test_the_scatter_of_tpot_is_kept_apart_near_the_bound() -> None:
+def test_tpot_spread_is_learned_separately_by_answer_length_and_closeness_to_the_bound() -> None:
     kinds = [tpot_kind(output, tpot_s, 0.1) for output in (8.0, 64.0, 512.0) for tpot_s in (0.03, 0.09)]
     assert len(set(kinds)) == 6
     assert not set(kinds) & {DIRECT, QUEUED}
@@ -627,7 +627,7 @@ def test_the_scatter_of_tpot_is_kept_apart_near_the_bound() -> None:
 
 
 @pytest.mark.parametrize("merged", [1, 2, 8])
-def test_engines_that_send_several_tokens_in_an_event_do_not_seem_to_take_other_steps(merged: int) -> None:
+def test_step_costs_do_not_depend_on_the_number_of_tokens_in_an_event(merged: int) -> None:
     world, source = World(), random.Random(3)
     for _ in range(150):
         prompt, steps = source.randrange(100, 2000), source.randrange(100, 800)
@@ -643,7 +643,7 @@ def test_engines_that_send_several_tokens_in_an_event_do_not_seem_to_take_other_
     assert world.forecast(world.live()).tpot_s == pytest.approx(STEP_S, rel=0.3)
 
 
-def test_an_answer_that_takes_long_keeps_no_ended_requests_in_memory() -> None:
+def test_long_answer_does_not_keep_ended_requests_in_memory() -> None:
     slow = tier("std", slo=slo(e2e_s=600.0))
     story = play(policy(pool("p", "r1", slots=4), slow)).arrives("long").whatever()
     gc.collect()

@@ -43,7 +43,7 @@ def waits_too_long(kept: int, arrivals: float, ends: float, limit_s: float, seed
 
 
 @pytest.mark.parametrize(("arrivals", "ends"), [(2.0, 8.0), (4.0, 8.0), (1.0, 3.0)])
-def test_kept_places_are_just_enough_for_the_objective(arrivals: float, ends: float) -> None:
+def test_headroom_for_urgent_tiers_is_just_enough_for_their_objective(arrivals: float, ends: float) -> None:
     kept = places_kept([P99], arrivals, ends, in_flight=1000)
     assert kept > 0
     assert waits_too_long(kept, arrivals, ends, 0.2, seed=1) <= 0.013
@@ -51,12 +51,14 @@ def test_kept_places_are_just_enough_for_the_objective(arrivals: float, ends: fl
 
 
 @pytest.mark.parametrize("slow", [Objective(0.99, 30.0), Objective(0.5, 1.0)])
-def test_no_place_is_kept_for_objectives_that_leave_time_to_wait(slow: Objective) -> None:
+def test_no_headroom_is_kept_for_objectives_that_leave_time_to_wait(slow: Objective) -> None:
     assert places_kept([slow], 2.0, 8.0, in_flight=100) == 0
 
 
 @given(st.floats(0.0, 100.0), st.floats(0.0, 100.0), st.integers(0, 500))
-def test_no_more_is_kept_than_urgent_requests_vary(arrivals: float, ends: float, in_flight: int) -> None:
+def test_headroom_is_at_most_one_deviation_of_the_requests_in_flight(
+    arrivals: float, ends: float, in_flight: int
+) -> None:
     assert 0 <= places_kept([P99], arrivals, ends, in_flight) <= math.ceil(math.sqrt(in_flight + 1))
 
 
@@ -70,7 +72,7 @@ def busy(floor: float = 0.0, slots: int = 4) -> Story:
     return story.observes("r1", Sample(healthy=True)).whatever()
 
 
-def test_a_less_urgent_request_waits_where_only_kept_places_are_left() -> None:
+def test_less_urgent_request_waits_if_only_headroom_is_left() -> None:
     story = busy()
     for number in range(3):
         story.arrives(f"f{number}", tier="free", prompt=10).expect(dispatch("r1"))
@@ -81,7 +83,7 @@ def test_a_less_urgent_request_waits_where_only_kept_places_are_left() -> None:
     story.arrives("urgent", tier="premium", prompt=10).expect(dispatch("r1"))
 
 
-def test_kept_places_are_given_back_once_no_urgent_request_comes_any_more() -> None:
+def test_headroom_is_given_back_once_urgent_requests_stop_arriving() -> None:
     story = busy()
     for number in range(4):
         story.arrives(f"f{number}", tier="free", prompt=10)
@@ -89,7 +91,7 @@ def test_kept_places_are_given_back_once_no_urgent_request_comes_any_more() -> N
 
 
 @pytest.mark.parametrize("floor", [0.0, 0.3])
-def test_a_tier_that_is_owed_its_floor_takes_kept_places(floor: float) -> None:
+def test_tier_that_is_owed_its_floor_uses_the_headroom(floor: float) -> None:
     story = busy(floor)
     for number in range(3):
         story.arrives(f"f{number}", tier="free", prompt=10).expect(dispatch("r1"))
@@ -98,7 +100,7 @@ def test_a_tier_that_is_owed_its_floor_takes_kept_places(floor: float) -> None:
     assert story.pool("p").queued == (0 if floor else 1)
 
 
-def test_a_waiting_tier_takes_kept_places_as_soon_as_it_is_owed_its_floor() -> None:
+def test_waiting_tier_uses_the_headroom_as_soon_as_it_is_owed_its_floor() -> None:
     story = busy(floor=0.3, slots=8)
     for number in range(3):
         story.arrives(f"p{number}", tier="premium", prompt=10).expect(dispatch("r1"))
@@ -110,7 +112,7 @@ def test_a_waiting_tier_takes_kept_places_as_soon_as_it_is_owed_its_floor() -> N
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_places_of_a_replica_that_has_read_a_long_prompt_are_given_at_once(stream: bool) -> None:
+def test_queue_is_served_as_soon_as_a_replica_has_read_a_long_prompt(stream: bool) -> None:
     story = busy(slots=8)
     story.arrives("long", tier="premium", prompt=20_000, stream=stream).expect(dispatch("r1"))
     story.arrives("f", tier="free", prompt=10).expect()  # unread prompts are at their limit

@@ -91,7 +91,7 @@ def arguments_of(name: str) -> list[ast.arg]:
     return methods()[name].args.args[1:]
 
 
-def test_every_public_method_is_a_call_or_known_to_change_nothing() -> None:
+def test_every_public_controller_method_is_recorded_or_read_only() -> None:
     """A new call that changes state must be in `Recorded`, or replays go wrong."""
     public = {name: node for name, node in methods().items() if not name.startswith("_")}
     answering = {name for name, node in public.items() if ast.unparse(node.returns or node) == "list[Command]"}
@@ -102,7 +102,7 @@ def test_every_public_method_is_a_call_or_known_to_change_nothing() -> None:
         assert arguments.index("now") == NOW_AT.get(name, len(arguments) - 1), name
 
 
-def test_no_recorded_call_makes_another_one() -> None:
+def test_no_recorded_controller_call_makes_another_recorded_call() -> None:
     """It would be recorded twice, and replayed twice."""
     nodes = [node for method in methods().values() for node in ast.walk(method)]
     used = {node.attr for node in nodes if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self"}
@@ -110,11 +110,11 @@ def test_no_recorded_call_makes_another_one() -> None:
     assert used.isdisjoint(CALLS)
 
 
-def test_a_controller_is_made_of_what_the_header_has() -> None:
+def test_journal_header_has_all_arguments_of_a_controller() -> None:
     assert [argument.arg for argument in arguments_of("__init__")] == ["policy", "random", "share"]
 
 
-def test_every_call_and_every_command_is_written() -> None:
+def test_journal_can_encode_every_call_and_command() -> None:
     made = a_request(7, POLICY, 1.0)
     record = Record(made, Outcome.OK, None, "p", "r1", 0.1, None, None, 0.5, 10, 20, True, True, 1)
     arguments: dict[str, object] = {
@@ -230,7 +230,7 @@ def test_journal_contains_each_policy_once() -> None:
     assert configured == [[{"Policy": "1"}], [{"Policy": "2"}], [{"Policy": "2"}]]
 
 
-def test_a_tier_or_model_of_another_policy_than_the_request_s_own_is_kept_apart() -> None:
+def test_journal_tells_apart_tiers_and_models_of_different_policies() -> None:
     """The key is checked with the head, the model with the body; a reload may lie between."""
     other = policy(pool("p", "r1"), tier("std", 3))
     mixed = replace(a_request(1, other, 1.0), tier=POLICY.tiers["std"])
@@ -294,7 +294,7 @@ TestAnyJournal.settings = settings(STEADY, max_examples=examples(25), stateful_s
 # ---- recording
 
 
-def test_every_call_is_told_with_its_answer() -> None:
+def test_recorder_reports_every_call_with_its_answer() -> None:
     told: list[Told] = []
     controller = Recorded(POLICY, Random(1), told.append)
     made = a_request(1, POLICY, 0.0)
@@ -335,7 +335,7 @@ def test_an_exception_of_the_controller_is_recorded_and_replayed() -> None:
     assert there_and_back(*told) == told
 
 
-def test_explanations_in_between_leave_the_replay_as_it_was() -> None:
+def test_explanations_between_calls_do_not_change_the_replay() -> None:
     told: list[Told] = []
     slo = rules.Slo(ttft=(rules.Objective(0.99, 1.0),), e2e=(rules.Objective(0.99, 8.0),))
     timely = policy(pool("p", "r1", slots=64), tier("std", slo=slo))
@@ -367,7 +367,7 @@ def test_continued_responses_are_replayed_with_the_replica_and_the_tokens_that_w
     assert written[:2] == [None, {"StoredResponse": {"replica": "r2", "tokens": 5000}}]
 
 
-def test_another_seed_or_share_gives_other_answers() -> None:
+def test_replay_with_another_seed_or_share_gives_different_answers() -> None:
     """This shows that a replay can fail."""
     told: list[Told] = []
     limited = policy(pool("p", *(f"r{i}" for i in range(9))), tier("std", limits=rules.Limits(60.0, None, 9)))
@@ -410,7 +410,7 @@ def test_another_seed_or_share_gives_other_answers() -> None:
         ([1.0, "configure", [{"Policy": "9"}], []], "no earlier line describes Policy '9'"),
     ],
 )
-def test_row_that_is_no_call_is_refused(row: list[object], complaint: str) -> None:
+def test_journal_row_that_is_no_call_is_refused(row: list[object], complaint: str) -> None:
     decoder = Decoder(header(Encoder(POLICY)))
     with pytest.raises(Unreadable, match=complaint):
         decoder.call(row)
@@ -424,19 +424,19 @@ def test_row_that_is_no_call_is_refused(row: list[object], complaint: str) -> No
         ({"policy": {"Policy": {"models": {"map": {}}}}}, "fields of Policy are missing: default_tier, pools, tiers"),
     ],
 )
-def test_a_journal_with_another_header_is_refused(change: dict[str, object], complaint: str) -> None:
+def test_journal_with_an_invalid_header_is_refused(change: dict[str, object], complaint: str) -> None:
     with pytest.raises(Unreadable, match=complaint):
         Decoder(header(Encoder(POLICY)) | change)
 
 
-def test_fields_that_a_journal_did_not_have_yet_take_their_defaults() -> None:
+def test_fields_that_an_older_journal_lacks_take_their_defaults() -> None:
     first = header(Encoder(POLICY))
     first["fields"]["AttemptResult"] = ["end", "prompt_tokens"]
     _, args = Decoder(first).call([1.0, "finish", [1, {"AttemptResult": [{"AttemptOutcome": "complete"}, 12]}], []])
     assert args == (1, AttemptResult(AttemptOutcome.COMPLETE, 12), 1.0)
 
 
-def test_a_field_that_the_policy_had_once_and_that_decided_nothing_is_passed_over() -> None:
+def test_obsolete_policy_field_in_a_journal_is_skipped_and_an_unknown_one_refused() -> None:
     first = header(Encoder(POLICY))
     for written in first["policy"]["Policy"]["pools"]["map"].values():
         written["PoolSpec"]["user_sessions"] = True

@@ -28,7 +28,7 @@ def rules(weight: int) -> Policy:
     return policy(*pools, pool("shadow", "x1"), tier("std", fallback="small"), models=models)
 
 
-def test_a_replay_sends_each_session_to_the_same_arm_adapter_and_fallback() -> None:
+def test_replay_sends_each_session_to_the_same_arm_adapter_and_fallback() -> None:
     told: list[Told] = []
     first = rules(10)
     controller = Recorded(first, Random(3), told.append)

@@ -20,12 +20,12 @@ def learned(slots: int, seconds: int, *, pressed: bool = True) -> ConcurrencyLim
 
 
 @pytest.mark.parametrize("slots", [1, 4, 16, 64, 256, 512, 2048])
-def test_the_slots_of_an_engine_are_found_within_a_minute(slots: int) -> None:
+def test_learned_slots_reach_those_of_the_engine_within_a_minute(slots: int) -> None:
     found = [learned(slots, seconds).slots for seconds in range(60, 90)]
     assert all(0.85 * slots - 1 <= limit <= 1.15 * slots + 1 for limit in found)
 
 
-def test_load_kept_low_by_other_bounds_does_not_lower_the_limit() -> None:
+def test_load_held_low_by_other_bounds_does_not_lower_learned_slots() -> None:
     limit = ConcurrencyLimit()
     for second in range(1, 60):
         limit.saw(8, 4)
@@ -49,7 +49,7 @@ def test_a_cold_engine_that_catches_up_gets_all_its_slots_within_six_seconds(slo
     assert learned(slots, 6).slots >= slots
 
 
-def test_slots_do_not_stay_few_since_some_are_left_free_for_urgent_tiers() -> None:
+def test_learned_slots_grow_although_headroom_is_left_free() -> None:
     limit = ConcurrencyLimit()
     limit.kept = 4.0
     for second in range(1, 8):
@@ -59,12 +59,12 @@ def test_slots_do_not_stay_few_since_some_are_left_free_for_urgent_tiers() -> No
 
 
 @pytest.mark.parametrize("slots", [1, 4, 20, 40, 100])
-def test_slots_that_an_engine_does_not_have_are_taken_back_within_seconds(slots: int) -> None:
+def test_learned_slots_above_those_of_the_engine_fall_within_seconds(slots: int) -> None:
     assert max(learned(slots, second).slots for second in range(1, 10)) <= max(START, 2 * slots + 1)
     assert learned(slots, 8).slots <= 1.15 * slots + 1
 
 
-def test_an_engine_that_is_behind_and_runs_more_each_second_has_not_shown_its_slots() -> None:
+def test_learned_slots_keep_growing_while_a_busy_engine_runs_more_each_second() -> None:
     limit = ConcurrencyLimit()
     for second, running in enumerate((20, 30, 45, 70), start=1):
         limit.saw(running, max(2, limit.slots - running))
@@ -72,7 +72,7 @@ def test_an_engine_that_is_behind_and_runs_more_each_second_has_not_shown_its_sl
     assert limit.slots > 70
 
 
-def test_as_many_running_in_two_scrapes_while_others_waited_are_all_the_slots() -> None:
+def test_same_running_count_in_two_scrapes_with_a_waiting_queue_gives_the_slots() -> None:
     limit = ConcurrencyLimit()
     limit.scraped(waiting=6, running=4, in_flight=10)
     assert limit.slots == START  # the first may have waited for room in the next step
@@ -80,7 +80,7 @@ def test_as_many_running_in_two_scrapes_while_others_waited_are_all_the_slots() 
     assert limit.slots == 4
 
 
-def test_more_running_in_the_second_scrape_says_nothing_of_slots() -> None:
+def test_rising_running_count_in_two_scrapes_does_not_give_the_slots() -> None:
     limit = ConcurrencyLimit()
     for running in range(4, 20):
         limit.scraped(waiting=6, running=running, in_flight=30)
@@ -90,7 +90,7 @@ def test_more_running_in_the_second_scrape_says_nothing_of_slots() -> None:
 # ---- the KV cache
 
 
-def test_kv_capacity_is_derived_from_its_use() -> None:
+def test_kv_capacity_is_derived_from_usage_and_context() -> None:
     cache = KvCache()
     assert cache.capacity_tokens is None
     for second in range(30):
@@ -100,14 +100,14 @@ def test_kv_capacity_is_derived_from_its_use() -> None:
 
 
 @pytest.mark.parametrize("sample", [Sample(waiting=1), Sample(kv_fraction=0.0), Sample(kv_fraction=0.04)])
-def test_an_empty_cache_says_nothing_of_its_size(sample: Sample) -> None:
+def test_kv_capacity_is_not_derived_from_an_empty_cache(sample: Sample) -> None:
     cache = KvCache()
     cache.scraped(sample, 5000, 0, 0.0)
     cache.scraped(Sample(kv_fraction=0.5), 0, 0, 1.0)
     assert cache.capacity_tokens is None
 
 
-def test_a_cache_that_others_have_left_is_found_to_be_large_again() -> None:
+def test_kv_capacity_estimate_recovers_after_other_gateways_leave() -> None:
     cache = KvCache()
     for second in range(30):
         cache.scraped(Sample(kv_fraction=0.9), 4000, 0, float(second))  # other gateways hold nearly all of it
@@ -140,17 +140,17 @@ def room(cache: KvCache, context: int, growth: float, headroom: float | None = N
     return n
 
 
-def test_a_written_headroom_bounds_the_context_held() -> None:
+def test_configured_kv_headroom_bounds_the_context_in_use() -> None:
     assert room(cache_of(100_000), 1000, 5000.0, headroom=0.2) == 80
 
 
-def test_short_answers_leave_of_the_cache_what_chance_asks_for_and_no_more() -> None:
+def test_kv_cache_fills_with_short_answers_up_to_a_small_reserve() -> None:
     small, large = room(cache_of(100_000), 1000, 100.0), room(cache_of(10_000_000), 1000, 100.0)
     assert 90 <= small <= 97
     assert large >= 0.98 * 10_000
 
 
-def test_long_answers_are_sent_only_as_their_growth_fits() -> None:
+def test_long_answers_are_sent_only_if_their_growth_fits_the_kv_cache() -> None:
     fit = room(cache_of(1_000_000), 500, 5000.0)
     most = peak_tokens(fit * 500, fit * 5000.0)
     assert 0.9 * 1_000_000 < most < 1_000_000
@@ -158,7 +158,7 @@ def test_long_answers_are_sent_only_as_their_growth_fits() -> None:
 
 
 @pytest.mark.parametrize(("context", "growth"), [(100.0, 2000.0), (1000.0, 1500.0), (1000.0, 1000.0), (1000.0, 10.0)])
-def test_peak_of_the_context_is_that_of_requests_that_grow_and_end(context: float, growth: float) -> None:
+def test_peak_context_formula_matches_requests_that_grow_and_end(context: float, growth: float) -> None:
     over_time = [100 * math.exp(-t / growth) * (context + t) for t in range(10_000)]
     assert peak_tokens(100 * context, 100 * growth) == pytest.approx(max(over_time), rel=0.001)
 
@@ -167,7 +167,7 @@ def test_the_first_request_is_sent_however_small_the_cache_seems() -> None:
     assert cache_of(100).has_room(0, 0, 0.0, None)
 
 
-def test_preemptions_count_against_what_was_sent_lately_and_a_restart_counts_for_nothing() -> None:
+def test_preemption_ratio_is_per_recent_request_and_ignores_counter_restarts() -> None:
     cache = KvCache()
     for _ in range(200):
         cache.sent(0.0)
@@ -180,7 +180,7 @@ def test_preemptions_count_against_what_was_sent_lately_and_a_restart_counts_for
     assert cache.preemption_ratio < 1e-3
 
 
-def test_preemptions_hours_after_the_last_request_are_no_endless_ratio() -> None:
+def test_preemption_ratio_stays_finite_hours_after_the_last_request() -> None:
     cache = KvCache()
     cache.sent(0.0)
     cache.scraped(Sample(preemptions=0), 0, 0, 0.0)

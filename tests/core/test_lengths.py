@@ -16,7 +16,7 @@ TOKENS = st.lists(st.integers(1, 20_000), max_size=200)
 
 @STEADY
 @given(TOKENS, st.floats(0.01, 0.99), st.floats(0.01, 0.99))
-def test_quantiles_and_tails_are_monotone(seen: list[int], p: float, q: float) -> None:
+def test_output_length_quantiles_and_tails_are_monotone(seen: list[int], p: float, q: float) -> None:
     bucket = OutputLengths().bucket("m", "std", 500)
     for tokens in seen:
         bucket.add(tokens)
@@ -36,7 +36,7 @@ def test_output_length_quantiles_are_learned() -> None:
     assert bucket.exceeds(300.0) == pytest.approx(sum(t > 300 for t in seen) / 4000, abs=0.03)
 
 
-def test_a_bucket_that_has_seen_nothing_leans_on_the_broader_one() -> None:
+def test_empty_output_length_bucket_predicts_like_its_parent() -> None:
     lengths = OutputLengths()
     for _ in range(500):
         lengths.bucket("m", "std", 500).add(40)
@@ -44,7 +44,7 @@ def test_a_bucket_that_has_seen_nothing_leans_on_the_broader_one() -> None:
     assert lengths.bucket("m", "batch", 500).median == pytest.approx(40, rel=0.25)
 
 
-def test_a_bucket_that_has_seen_enough_speaks_for_itself() -> None:
+def test_output_length_bucket_with_enough_answers_predicts_by_itself() -> None:
     lengths = OutputLengths()
     for _ in range(500):
         lengths.bucket("m", "std", 500).add(40)
@@ -53,7 +53,7 @@ def test_a_bucket_that_has_seen_enough_speaks_for_itself() -> None:
     assert lengths.bucket("m", "std", 9000).median == pytest.approx(1000, rel=0.25)
 
 
-def test_a_bucket_that_has_seen_little_leans_on_what_the_broader_one_says_now() -> None:
+def test_output_length_bucket_with_few_answers_follows_its_parent() -> None:
     lengths = OutputLengths()
     rare, rarer = lengths.bucket("m", "std", 9000), lengths.bucket("m", "batch", 9000)
     rare.add(40)
@@ -68,7 +68,7 @@ def test_a_bucket_that_has_seen_little_leans_on_what_the_broader_one_says_now() 
 
 @STEADY
 @given(st.lists(st.tuples(st.sampled_from((100, 500, 9000)), st.integers(1, 20_000), st.booleans()), max_size=400))
-def test_asking_does_not_change_what_is_said_later(news: list[tuple[int, int, bool]]) -> None:
+def test_reading_output_lengths_does_not_change_later_predictions(news: list[tuple[int, int, bool]]) -> None:
     asked, unasked = OutputLengths(), OutputLengths()
     for prompt, tokens, goes_on in news * 3:
         for lengths in (asked, unasked):
@@ -94,7 +94,7 @@ def test_old_output_lengths_are_forgotten() -> None:
     assert bucket.median == pytest.approx(50, rel=0.25)
 
 
-def test_running_answers_count_as_long_before_they_end() -> None:
+def test_running_answers_raise_the_predicted_output_length_before_they_end() -> None:
     bucket = OutputLengths().bucket("m", "std", 500)
     for _ in range(100):
         bucket.add(40)
@@ -105,7 +105,7 @@ def test_running_answers_count_as_long_before_they_end() -> None:
     assert bucket.median > 900.0
 
 
-def test_first_running_answers_of_a_bucket_count_as_long_before_they_end() -> None:
+def test_first_running_answers_of_a_bucket_raise_its_prediction_before_they_end() -> None:
     lengths = OutputLengths()
     for _ in range(500):
         lengths.bucket("m", "std", 500).add(40)
@@ -116,7 +116,7 @@ def test_first_running_answers_of_a_bucket_count_as_long_before_they_end() -> No
     assert bucket.exceeds(900.0) > 0.9
 
 
-def test_bucket_uses_its_parent_for_lengths_not_reached_yet() -> None:
+def test_output_length_bucket_uses_its_parent_for_lengths_not_reached_yet() -> None:
     lengths = OutputLengths()
     for _ in range(500):
         lengths.bucket("m", "std", 500).add(40)
@@ -126,7 +126,7 @@ def test_bucket_uses_its_parent_for_lengths_not_reached_yet() -> None:
     assert bucket.median == pytest.approx(40, rel=0.25)
 
 
-def test_answer_counts_once_however_often_its_progress_is_read() -> None:
+def test_answer_counts_once_in_output_lengths_however_often_its_progress_is_read() -> None:
     watched, unwatched = OutputLengths().bucket("m", "std", 500), OutputLengths().bucket("m", "std", 500)
     source = random.Random(1)
     for _ in range(400):
@@ -185,7 +185,7 @@ def test_unfinished_output_lengths_are_forgotten_too() -> None:
     assert bucket.exceeds(100.0) < 0.2
 
 
-def test_an_engine_that_counts_fewer_tokens_than_were_seen_is_believed() -> None:
+def test_output_length_follows_usage_that_is_below_the_tokens_seen() -> None:
     bucket = OutputLengths().bucket("m", "std", 500)
     for _ in range(300):
         bucket.add(50, bucket.passes(100, 0))

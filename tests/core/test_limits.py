@@ -18,7 +18,7 @@ amounts = st.floats(-1e6, 1e6)
 
 @STEADY
 @given(rates, st.lists(st.tuples(gaps, amounts), min_size=5, max_size=30))
-def test_a_bucket_never_holds_more_than_its_burst(per_min: float, steps: list[tuple[float, float]]) -> None:
+def test_token_bucket_never_holds_more_than_its_burst(per_min: float, steps: list[tuple[float, float]]) -> None:
     bucket, now = TokenBucket(per_min, 0.0), 0.0
     for gap, amount in steps:
         now += gap
@@ -32,7 +32,7 @@ def test_a_bucket_never_holds_more_than_its_burst(per_min: float, steps: list[tu
 
 @STEADY
 @given(rates, st.lists(st.tuples(gaps, st.floats(0.0, 1e3)), min_size=10, max_size=60))
-def test_bucket_passes_at_most_the_burst_and_the_refill(per_min: float, steps: list[tuple[float, float]]) -> None:
+def test_token_bucket_passes_at_most_its_burst_and_refill(per_min: float, steps: list[tuple[float, float]]) -> None:
     bucket, now, passed = TokenBucket(per_min, 0.0), 0.0, 0.0
     for gap, amount in steps:
         now += gap
@@ -44,7 +44,7 @@ def test_bucket_passes_at_most_the_burst_and_the_refill(per_min: float, steps: l
 
 @STEADY
 @given(rates, st.lists(st.tuples(gaps, st.floats(0.0, 1e3)), min_size=3, max_size=20), st.floats(0.0, 1e3), gaps)
-def test_request_after_its_told_wait_fits_the_limit(
+def test_request_fits_the_limit_after_its_retry_after(
     per_min: float, steps: list[tuple[float, float]], amount: float, gap: float
 ) -> None:
     bucket, now = TokenBucket(per_min, 0.0), 0.0
@@ -62,7 +62,7 @@ def test_request_after_its_told_wait_fits_the_limit(
 
 @STEADY
 @given(rates, st.lists(st.tuples(st.floats(0.0, 1e3), st.floats(0.0, 1.0)), min_size=3, max_size=20), gaps)
-def test_returned_tokens_leave_the_bucket_as_if_never_taken(
+def test_token_bucket_after_a_return_is_as_if_nothing_was_taken(
     per_min: float, leases: list[tuple[float, float]], gap: float
 ) -> None:
     """Holds while the bucket does not fill up: an overflow is lost, as in any token bucket."""
@@ -80,7 +80,7 @@ def test_returned_tokens_leave_the_bucket_as_if_never_taken(
 
 @STEADY
 @given(rates, rates, st.floats(0.0, 1e3), gaps)
-def test_new_limit_keeps_the_used_tokens(old: float, new: float, taken: float, gap: float) -> None:
+def test_token_bucket_with_a_new_limit_keeps_the_used_tokens(old: float, new: float, taken: float, gap: float) -> None:
     bucket = TokenBucket(old, 0.0)
     bucket.take(taken, 0.0)
     used = bucket.burst - bucket.level(gap)
@@ -103,7 +103,7 @@ steps = st.lists(
 
 @STEADY
 @given(steps, st.sampled_from([1.0, 0.5, 0.25]))
-def test_a_tenant_never_has_more_than_its_share(steps: list[tuple[str, int, float]], share: float) -> None:
+def test_tenant_never_exceeds_its_share_of_the_limits(steps: list[tuple[str, int, float]], share: float) -> None:
     use, now, open_leases, passed = Tenants(share).of("acme", tier("std", limits=LIMITS), 0.0), 0.0, list[int](), 0
     for what, tokens, gap in steps:
         now += gap

@@ -243,7 +243,7 @@ ANSWERED = re.compile("d*(r|c[rx]?)?e")
 
 
 @pytest.mark.parametrize("seed", range(examples(16)))
-def test_same_calls_get_the_same_answers(seed: int) -> None:
+def test_controller_gives_the_same_answers_to_the_same_calls(seed: int) -> None:
     fleet, told = minute(seed)
     again = Controller(rules(1, *REPLICAS), Random(seed))
     for name, args, answer in told:
@@ -256,7 +256,7 @@ def test_same_calls_get_the_same_answers(seed: int) -> None:
     assert [said for said in fleet.answers.values() if not ANSWERED.fullmatch(said)] == []
 
 
-def test_there_are_minutes_with_each_kind_of_end() -> None:
+def test_random_minutes_contain_every_kind_of_end() -> None:
     """Else the test above would hold of nothing."""
     missing = {"ok", "fallback", "hedged", "beside one that is ejected", "cut", "timeout", "refused", "error"}
     for seed in range(100):

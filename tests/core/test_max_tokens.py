@@ -15,7 +15,7 @@ def capped(default: int, limit: int) -> Policy:
 
 
 @pytest.mark.parametrize(("asked", "granted"), [(None, 200), (1, 1), (300, 300), (301, 300), (10**9, 300)])
-def test_a_default_where_nothing_was_asked_and_a_ceiling_on_what_was(asked: int | None, granted: int) -> None:
+def test_max_tokens_is_the_default_if_unset_and_at_most_the_limit(asked: int | None, granted: int) -> None:
     play(capped(200, 300)).arrives("a", max_tokens=asked).expect(dispatch("r1", max_tokens=granted))
 
 
@@ -24,7 +24,7 @@ def test_output_limit_caps_the_default_too() -> None:
 
 
 @pytest.mark.parametrize(("prompt", "granted"), [(1000, 200), (1900, 100), (1999, 1), (2000, 1), (5000, 1)])
-def test_a_default_is_cut_to_what_the_context_leaves(prompt: int, granted: int) -> None:
+def test_default_max_tokens_is_cut_to_what_the_context_leaves(prompt: int, granted: int) -> None:
     story = play(capped(200, 300)).observes("r1", Sample(context_tokens=2000))
     story.arrives("a", prompt=prompt, max_tokens=None).expect(dispatch("r1", max_tokens=granted))
 
@@ -34,51 +34,51 @@ def test_asked_max_tokens_is_not_lowered_to_the_context_length() -> None:
     story.arrives("a", prompt=1900, max_tokens=150).expect(dispatch("r1", max_tokens=150))
 
 
-def test_the_shortest_context_of_the_pool_counts() -> None:
+def test_default_max_tokens_is_cut_by_the_shortest_context_of_the_pool() -> None:
     story = play(capped(200, 300)).observes("r1", Sample(context_tokens=2000))
     story.observes("r2", Sample(context_tokens=1950))
     story.arrives("a", prompt=1900, max_tokens=None).expect(dispatch("r1", max_tokens=50))
 
 
-def test_a_context_that_changes_counts_from_then_on() -> None:
+def test_default_max_tokens_follows_a_changed_context_length() -> None:
     story = play(capped(200, 300)).observes("r1", Sample(context_tokens=2000)).observes("r1", Sample(waiting=1))
     story.observes("r1", Sample(context_tokens=1950))
     story.arrives("a", prompt=1900, max_tokens=None).expect(dispatch("r1", max_tokens=50))
 
 
-def test_an_estimated_prompt_cuts_by_what_it_most_likely_is() -> None:
+def test_default_max_tokens_is_cut_by_the_likely_length_of_an_estimated_prompt() -> None:
     # 6,000 bytes are 720 to 2,416 tokens: at the high estimate only an answer of one token would fit.
     story = play(capped(200, 300)).observes("r1", Sample(context_tokens=2000))
     story.arrives("a", prompt=None, prompt_bytes=6000, max_tokens=None).expect(dispatch("r1", max_tokens=200))
     story.arrives("b", prompt=None, prompt_bytes=7000, max_tokens=None).expect(dispatch("r2", max_tokens=172))
 
 
-def test_each_prompt_of_a_batch_has_the_whole_context() -> None:
+def test_each_prompt_of_a_batch_may_use_the_whole_context() -> None:
     story = play(capped(200, 300)).observes("r1", Sample(context_tokens=2000))
     story.arrives("a", prompt=50_000, batch=50, max_tokens=None).expect(dispatch("r1", max_tokens=200))
     story.arrives("b", prompt=95_000, batch=50, max_tokens=None).expect(dispatch("r2", max_tokens=100))
 
 
-def test_a_second_attempt_has_the_cap_of_the_first() -> None:
+def test_second_attempt_has_the_max_tokens_of_the_first() -> None:
     story = play(capped(200, 300)).observes("r1", Sample(context_tokens=2000))
     story.arrives("a", prompt=1900, max_tokens=None).expect(dispatch("r1", max_tokens=100))
     story.finishes("a", AttemptOutcome.UNREACHABLE).expect(dispatch("r2", max_tokens=100))
 
 
-def test_a_tier_may_leave_to_the_engine_what_nobody_asked_for() -> None:
+def test_tier_without_a_default_sends_no_max_tokens_if_the_client_set_none() -> None:
     story = play(capped(0, 300)).arrives("a", max_tokens=None).expect(dispatch("r1", max_tokens=0)).whatever()
     story.observes("r1", Sample(context_tokens=2000)).arrives("b", max_tokens=None).expect(dispatch("r2", max_tokens=0))
     story.arrives("c", max_tokens=10**9).expect(dispatch("r1", max_tokens=300))
 
 
-def test_a_limit_alone_caps_who_names_nothing_unless_the_context_is_tighter() -> None:
+def test_limit_is_the_default_max_tokens_unless_the_context_is_shorter() -> None:
     story = play(capped(300, 300)).observes("r1", Sample(context_tokens=2000))
     story.arrives("a", prompt=1000, max_tokens=None).expect(dispatch("r1", max_tokens=300))
     story.arrives("b", prompt=1800, max_tokens=None).expect(dispatch("r2", max_tokens=0))
     story.arrives("c", prompt=1800, max_tokens=None).expect(dispatch("r1", max_tokens=0))
 
 
-def test_a_request_without_any_cap_reserves_little_and_pays_what_was_used() -> None:
+def test_uncapped_request_reserves_few_tokens_and_is_charged_for_those_used() -> None:
     caps = Caps(max_tokens_default=0, max_tokens_limit=32768)
     limited = tier("std", caps=caps, limits=Limits(tokens_per_min=5000.0))
     story = play(policy(pool("p", "r1", slots=8), limited)).arrives("a", prompt=100, max_tokens=None)

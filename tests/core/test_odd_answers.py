@@ -108,7 +108,7 @@ def _at(story: Story, name: str) -> str:
     [NOT_FOUND, FORBIDDEN, BAD, EMPTY, NO_JSON, REDIRECT],
     ids=["404", "403", "400", "empty", "no JSON", "redirect"],
 )
-def test_a_replica_that_answers_everything_at_once_with_nothing_is_ejected(odd: AttemptResult) -> None:
+def test_replica_that_gives_only_instant_empty_answers_is_ejected(odd: AttemptResult) -> None:
     traffic = Traffic({"r2": odd}).run(25.0)
     health = traffic.story.replica("r2").health
     assert traffic.story.replica("r2").state is ReplicaState.EJECTED
@@ -125,28 +125,28 @@ def test_fast_odd_answers_attract_no_requests_before_ejection(odd: AttemptResult
     assert traffic.share("r2", since=5.0) < 0.4
 
 
-def test_a_replica_that_fails_at_once_now_and_then_gets_no_more_than_its_share() -> None:
+def test_replica_that_fails_fast_now_and_then_gets_at_most_its_share() -> None:
     traffic = Traffic(
         {"r2": AttemptResult(AttemptOutcome.FAILED, status=500)}, health=Health(failures=10**6, ejection=None)
     ).run(20.0)
     assert traffic.share("r2", since=5.0) < 0.4
 
 
-def test_clients_see_next_to_none_of_the_404_of_one_replica() -> None:
+def test_clients_see_almost_none_of_the_404s_of_one_odd_replica() -> None:
     traffic = Traffic({"r2": NOT_FOUND}).run(60.0)
     assert traffic.odd_records() < 0.1
     assert traffic.odd_records(since=10.0) < 0.01
 
 
 @pytest.mark.parametrize("status", [403, 404])
-def test_a_refusal_that_may_be_the_replicas_own_is_tried_elsewhere(status: int) -> None:
+def test_403_or_404_of_one_replica_is_retried_at_another(status: int) -> None:
     story = play(policy(pool("p", "r1", "r2"), tier("std", retry=Retry(0.1)))).arrives("a").expect(dispatch("r1"))
     story.sent("a").finishes("a", AttemptOutcome.REJECTED, status=status).expect(dispatch("r2"))
     story.served("a", output_tokens=5).expect(commit(), ended(Outcome.OK, attempts=2))
     assert story.replica("r1").failures == 0
 
 
-def test_a_refusal_that_the_others_share_is_the_answer() -> None:
+def test_404_that_other_replicas_give_too_is_passed_on() -> None:
     story = play(policy(pool("p", "r1", "r2"), tier("std", retry=Retry(0.1)))).arrives("a").expect(dispatch("r1"))
     story.sent("a").finishes("a", AttemptOutcome.REJECTED, status=404).expect(dispatch("r2"))
     story.sent("a").finishes("a", AttemptOutcome.REJECTED, status=404).expect(
@@ -158,27 +158,27 @@ def test_a_refusal_that_the_others_share_is_the_answer() -> None:
     )
 
 
-def test_a_bad_request_is_not_tried_elsewhere() -> None:
+def test_400_of_a_replica_is_not_retried() -> None:
     story = play(policy(pool("p", "r1", "r2"), tier("std", retry=Retry(0.1)))).arrives("a").whatever()
     story.sent("a").finishes("a", AttemptOutcome.REJECTED, status=400).expect(
         commit(), ended(Outcome.INVALID, attempts=1)
     )
 
 
-def test_without_retries_in_the_tier_a_404_is_the_answer() -> None:
+def test_404_is_passed_on_if_the_tier_has_no_retries() -> None:
     story = play(policy(pool("p", "r1", "r2"), tier("std", retry=Retry(0.0)))).arrives("a").whatever()
     story.sent("a").finishes("a", AttemptOutcome.REJECTED, status=404).expect(
         commit(), ended(Outcome.INVALID, attempts=1)
     )
 
 
-def test_a_404_of_a_duplicate_ends_nothing_while_the_first_attempt_goes_on() -> None:
+def test_404_of_a_duplicate_does_not_end_the_first_attempt() -> None:
     story = play(policy(pool("p", "r1", "r2"), tier("std"))).arrives("a").sent("a").hedges("a", "r2").whatever()
     story.sent("a").finishes("a", AttemptOutcome.REJECTED, status=404).expect()
     story.first_token("a", 1).expect(commit(attempt=1))
 
 
-def test_the_only_replica_of_a_pool_is_not_ejected_whatever_it_answers() -> None:
+def test_only_replica_of_a_pool_is_not_ejected_for_odd_answers() -> None:
     traffic = Traffic({"r1": NOT_FOUND}, replicas=("r1",)).run(30.0)
     assert traffic.story.replica("r1").state is ReplicaState.UP
     assert {record.attempts for record in traffic.story.records.values()} == {1}
@@ -196,17 +196,17 @@ def test_a_client_whose_requests_are_all_bad_ejects_nobody(bad_share: float, per
     assert all(not traffic.story.replica(name).health.ejections for name in NAMES)
 
 
-def test_a_replica_that_differs_is_found_beside_a_client_whose_requests_are_all_bad() -> None:
+def test_odd_replica_is_found_beside_a_client_whose_requests_are_all_bad() -> None:
     traffic = Traffic({"r3": NOT_FOUND}).run(30.0, 20.0, 0.3)
     assert [name for name in NAMES if traffic.story.replica(name).health.ejections] == ["r3"]
 
 
-def test_no_more_replicas_are_out_for_odd_answers_than_may_be_slow() -> None:
+def test_ejections_for_odd_answers_keep_the_cap_of_the_pool() -> None:
     traffic = Traffic({"r1": NOT_FOUND, "r2": NOT_FOUND}).run(40.0)
     assert [traffic.story.replica(name).state for name in ("r1", "r2")].count(ReplicaState.EJECTED) == 1
 
 
-def test_probes_bring_a_replica_back_that_answers_like_the_others_again() -> None:
+def test_replica_is_back_after_probes_show_that_it_answers_like_the_others() -> None:
     traffic = Traffic({"r2": NOT_FOUND}).run(15.0)
     assert traffic.story.replica("r2").state is ReplicaState.EJECTED
     traffic.odd.clear()
@@ -215,13 +215,13 @@ def test_probes_bring_a_replica_back_that_answers_like_the_others_again() -> Non
     assert traffic.share("r2", since=100.0) > 0.15
 
 
-def test_a_replica_that_goes_on_to_differ_stays_out() -> None:
+def test_replica_that_still_answers_oddly_stays_ejected() -> None:
     traffic = Traffic({"r2": NOT_FOUND}).run(120.0)
     assert traffic.story.replica("r2").state is ReplicaState.EJECTED
     assert traffic.odd_records(since=20.0) < 0.01
 
 
-def test_an_empty_answer_teaches_nothing_of_the_time_that_answers_take() -> None:
+def test_empty_answer_is_not_learned_as_a_latency() -> None:
     story = play(policy(pool("p", "r1", slots=8), tier("std")))
     for number in range(50):
         story.arrives(f"a{number}", stream=False).sent(f"a{number}").after(0.001).finishes(

@@ -64,7 +64,7 @@ def overloaded() -> tuple[Story, Oracle]:
     return story, oracle
 
 
-def test_replica_in_time_gets_the_requests_and_none_is_given_up() -> None:
+def test_no_replica_is_given_up_while_one_is_in_time() -> None:
     story, _ = two(r1=0.95, r2=0.5)
     assert sent(story, 10) == [0, 10]
 
@@ -75,7 +75,7 @@ def test_requests_that_no_replica_serves_in_time_all_go_to_one() -> None:
     assert story.pool("p").queued == 0
 
 
-def test_the_slow_replica_is_given_up_and_not_the_fast_one() -> None:
+def test_slower_of_two_replicas_is_given_up() -> None:
     for slow in ("r1", "r2"):
         story, _ = overloaded()
         story.after(2.0)
@@ -94,7 +94,7 @@ def test_other_replicas_take_only_likely_requests_while_one_is_given_up() -> Non
     assert sent(story, 5)[given_up] == 0
 
 
-def test_the_others_take_what_they_would_begin_within_a_quarter_of_its_bound_while_one_is_given_up() -> None:
+def test_replica_not_given_up_takes_requests_with_ttft_below_a_quarter_of_the_bound() -> None:
     """P(breach) was learned in the overload, and is too high for a replica that has recovered."""
     for ttft_s, gets in ((0.24, 5), (0.26, 0)):
         story, oracle = overloaded()
@@ -104,7 +104,7 @@ def test_the_others_take_what_they_would_begin_within_a_quarter_of_its_bound_whi
         assert sent(story, 5, stream=False)[other] == 0, "an unstreamed answer has no TTFT"
 
 
-def test_the_others_take_only_likely_requests_of_a_tier_without_a_ttft_objective_while_one_is_given_up() -> None:
+def test_replica_not_given_up_takes_only_likely_requests_of_a_tier_without_ttft() -> None:
     """That an answer would begin soon does not show that it keeps its TPOT."""
     shadow = tier("std", slo=TPOT, admission=AdmissionSpec(AdmissionMode.SHADOW, exploration=0.01))
     story, oracle = told(pool("p", "r1", "r2", slots=None), shadow, r1=0.95, r2=0.95)
@@ -137,7 +137,7 @@ def test_hopeless_requests_are_balanced_while_most_requests_are_in_time() -> Non
     assert sent(story, 10) == [5, 5]
 
 
-def test_a_slow_replica_is_given_up_while_fewer_requests_are_late() -> None:
+def test_much_slower_replica_is_given_up_already_at_fewer_late_requests() -> None:
     """At 2 of 3 late, like replicas are balanced (above). Without a replica four times slower, little is lost."""
     story, oracle = two()
     for replica in replicas(story):
@@ -179,7 +179,7 @@ def test_requests_running_at_the_overfill_are_marked_overfilled() -> None:
     assert not story.controller.state.requests[story.ids["later"]].was_overfilled
 
 
-def test_requests_are_no_overfill_where_no_objective_limits_the_step() -> None:
+def test_request_is_not_marked_overfilled_without_a_step_limit() -> None:
     """Without TPOT and e2e objectives there never is a limit. Before costs are known, there might be one."""
     story, _ = told(pool("p", "r1", slots=None), SHADOW)
     requests = story.controller.state.requests
@@ -201,7 +201,7 @@ def test_a_pool_of_one_replica_sends_everything_there() -> None:
         story.arrives(f"a{number}").expect(dispatch("r1"))
 
 
-def test_an_enforced_tier_is_refused_as_before() -> None:
+def test_enforced_tier_is_refused_instead_of_giving_up_a_replica() -> None:
     enforced = tier("std", slo=SLO, admission=AdmissionSpec(AdmissionMode.ENFORCE, exploration=0.0))
     story, _ = told(pool("p", "r1", "r2", slots=None), enforced, r1=0.95, r2=0.95)
     story.arrives("probe").whatever()
@@ -214,7 +214,7 @@ def test_no_second_forecast_is_made_while_the_first_choice_is_in_time() -> None:
     assert len(oracle.asked) == 10
 
 
-def test_a_request_that_was_given_up_is_no_label() -> None:
+def test_request_at_a_given_up_replica_gives_no_label() -> None:
     story, oracle = overloaded()
     story.arrives("a").whatever()
     story.sent("a").after(5.0).first_token("a").finishes("a", output_tokens=5)

@@ -67,20 +67,20 @@ def test_a_request_waits_for_the_busy_replica_that_has_its_prompt() -> None:
     freed(story, "r1", "turn 2")
 
 
-def test_the_wait_ends_when_it_costs_more_than_reading_the_prompt_anew() -> None:
+def test_wait_for_a_cached_prompt_ends_when_reading_it_elsewhere_is_cheaper() -> None:
     story = occupied(learned(), "r1")
     asks(story, "turn 2", *TALK, 5).expect()
     story.after(2 * SAVED_S + 0.01).expect(dispatch("r2"))
 
 
-def test_a_request_that_knows_no_replica_passes_one_that_waits_for_its_own() -> None:
+def test_uncached_request_overtakes_one_that_waits_for_its_cached_replica() -> None:
     story = occupied(learned(), "r1")
     asks(story, "turn 2", *TALK, 5).expect()
     asks(story, "new", 7, 8, 9).expect(dispatch("r2", of="new"))
     freed(story, "r1", "turn 2")
 
 
-def test_a_request_passes_however_many_wait_for_their_own_replica() -> None:
+def test_uncached_request_overtakes_any_number_that_wait_for_their_cached_replica() -> None:
     story = occupied(learned(), "r1")
     for turn in range(2 * LOOKED_AHEAD):
         asks(story, f"turn {turn}", *TALK, 100 + turn).expect()
@@ -90,22 +90,22 @@ def test_a_request_passes_however_many_wait_for_their_own_replica() -> None:
     asks(story, "new", 7, 8, 9).expect(dispatch("r2", of="new"))
 
 
-def test_no_request_waits_for_its_own_replica_before_the_reading_speed_is_known() -> None:
+def test_no_request_waits_for_its_cached_replica_before_the_prefill_speed_is_known() -> None:
     story = occupied(cold(ENFORCED), "r1")
     asks(story, "turn 2", *TALK, 5).expect(dispatch("r2"))
 
 
-def test_no_request_of_a_tier_in_shadow_waits_for_its_own_replica() -> None:
+def test_no_request_of_a_tier_in_shadow_waits_for_its_cached_replica() -> None:
     story = occupied(learned(SHADOW), "r1")
     asks(story, "turn 2", *TALK, 5).expect(dispatch("r2"))
 
 
-def test_no_request_waits_for_its_own_replica_where_the_queue_is_full() -> None:
+def test_no_request_waits_for_its_cached_replica_if_the_queue_is_full() -> None:
     story = occupied(learned(queue_limit=0), "r1")
     asks(story, "turn 2", *TALK, 5).expect(dispatch("r2"))
 
 
-def test_no_request_waits_for_its_own_replica_under_another_router() -> None:
+def test_no_request_waits_for_its_cached_replica_under_another_router() -> None:
     story = occupied_in_turn(learned(router="round-robin"))
     asks(story, "turn 2", *TALK, 5).expect(dispatch("r2"))
 
@@ -129,14 +129,14 @@ def test_free_replica_takes_a_cached_request_before_the_head_of_the_queue() -> N
     freed(story, "r2", "head")
 
 
-def test_prompts_that_no_replica_knows_are_served_in_their_order_however_short() -> None:
+def test_uncached_prompts_are_served_in_order_whatever_their_length() -> None:
     story = occupied(learned(), "r1", "r2")
     asks(story, "long", *range(200, 220)).expect()
     asks(story, "short", 7).expect()
     freed(story, "r1", "long")
 
 
-def test_the_head_takes_any_replica_once_its_turn_cannot_wait() -> None:
+def test_head_of_the_queue_takes_any_replica_once_its_turn_is_due() -> None:
     story = occupied(learned(), "r1", "r2")
     asks(story, "head", 7, 8, 9, 10).expect()
     story.after(1.0)
@@ -144,7 +144,7 @@ def test_the_head_takes_any_replica_once_its_turn_cannot_wait() -> None:
     freed(story, "r1", "head")
 
 
-def test_without_affinity_the_head_is_served_first() -> None:
+def test_head_of_the_queue_is_served_first_without_affinity() -> None:
     story = play(policy(pool("p", "r1", slots=1, affinity=False), tier("std")))
     remembers(story, "r1", *TALK)
     asks(story, "r1", 70, 71).expect(dispatch("r1"))

@@ -27,16 +27,16 @@ def test_only_the_total_deadline_holds_while_a_stream_is_paused() -> None:
     story.cancelled("a").expect(ended(Outcome.CUT))
 
 
-def test_progress_on_the_way_out_does_not_end_the_pause() -> None:
+def test_progress_report_does_not_end_a_pause() -> None:
     _streaming().pauses("a").progress("a", 7).at(99.9).expect()
 
 
-def test_once_it_is_read_again_the_replica_has_its_time_anew() -> None:
+def test_idle_timeout_starts_anew_when_the_client_reads_again() -> None:
     story = _streaming().pauses("a").at(50.0).resumes("a")
     story.at(50.0 + IDLE_S + PROGRESS_EVERY_S - 0.01).expect()
     story.after(0.02).expect(refuse(Reason.IDLE_TIMEOUT), cancel())
 
 
-def test_a_pause_that_ends_after_the_request_changes_nothing() -> None:
+def test_end_of_a_pause_after_the_end_of_its_request_changes_nothing() -> None:
     story = _streaming().pauses("a").at(100.0).expect(cut(Reason.TOTAL_TIMEOUT), cancel())
     story.resumes("a").expect().cancelled("a").expect(ended(Outcome.CUT)).expect_alarm(float("inf"))

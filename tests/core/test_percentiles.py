@@ -36,7 +36,7 @@ def answered(guard: TtftGuard, ttfts_s: list[float], late: float = 0.5, now: flo
         guard.judged(late, ttft_s > guard.objective.threshold_s, now)
 
 
-def test_a_request_that_is_late_for_sure_is_admitted_while_enough_are_in_time() -> None:
+def test_surely_late_request_is_admitted_while_the_percentile_has_room() -> None:
     guard = guarding(MEDIAN)
     answered(guard, [0.1] * 10)
     assert guard.admits(1.0, 0.0)
@@ -44,7 +44,7 @@ def test_a_request_that_is_late_for_sure_is_admitted_while_enough_are_in_time() 
     assert not guard.admits(1.0, 0.0)
 
 
-def test_admitted_requests_count_by_their_probability_until_answered() -> None:
+def test_admitted_requests_count_by_their_p_late_until_their_first_token() -> None:
     guard = guarding(MEDIAN)
     answered(guard, [0.1] * 10, late=0.0)
     taken = 0
@@ -56,21 +56,21 @@ def test_admitted_requests_count_by_their_probability_until_answered() -> None:
     assert guard.admits(1.0, 0.0)
 
 
-def test_broken_percentile_still_admits_requests_likely_to_mend_it() -> None:
+def test_broken_percentile_still_admits_requests_that_are_likely_in_time() -> None:
     guard = guarding(MEDIAN)
     answered(guard, [0.9] * 50, late=1.0)
     assert guard.admits(0.2, 0.0)
     assert not guard.admits(0.9, 0.0)
 
 
-def test_a_guard_of_percentiles_forgets_answers_within_a_minute() -> None:
+def test_percentile_guard_forgets_answers_within_a_minute() -> None:
     guard = guarding(MEDIAN)
     answered(guard, [0.9] * 50, late=1.0)
     answered(guard, [0.1] * 5, late=0.0, now=60.0)
     assert guard.admits(1.0, 60.0)
 
 
-def test_a_forecast_that_fears_too_much_is_believed_less() -> None:
+def test_percentile_guard_corrects_a_pessimistic_forecast() -> None:
     guard = guarding(TOP)
     answered(guard, [1.0] * 200, late=0.3)
     assert guard.admits(0.3, 0.0)
@@ -87,11 +87,11 @@ def test_waits_in_vain_stay_within_their_share() -> None:
 
 
 @pytest.mark.parametrize("quantile", [0.5, 0.9, 0.99])
-def test_a_guard_that_nothing_is_known_of_admits(quantile: float) -> None:
+def test_percentile_guard_without_samples_admits(quantile: float) -> None:
     assert guarding(Objective(quantile, 1.0)).admits(0.0, 0.0)
 
 
-def test_an_objective_beyond_idle_replicas_keeps_nobody_out() -> None:
+def test_objective_that_idle_replicas_break_refuses_no_request() -> None:
     guard = guarding(MEDIAN)
     answered(guard, [0.9] * 50, late=1.0)
     assert not guard.admits(1.0, 0.0)
@@ -101,7 +101,7 @@ def test_an_objective_beyond_idle_replicas_keeps_nobody_out() -> None:
     assert guard.admits(1.0, 0.0)
 
 
-def test_an_objective_that_load_breaks_is_not_beyond_idle_replicas() -> None:
+def test_objective_that_only_load_breaks_still_refuses_requests() -> None:
     guard = guarding(MEDIAN)
     answered(guard, [0.9] * 50, late=1.0)
     for _ in range(50):
@@ -109,7 +109,7 @@ def test_an_objective_that_load_breaks_is_not_beyond_idle_replicas() -> None:
     assert not guard.admits(1.0, 0.0)
 
 
-def test_replicas_that_became_fast_enough_make_an_objective_bind_again() -> None:
+def test_objective_binds_again_once_idle_replicas_keep_it() -> None:
     guard = guarding(MEDIAN)
     for _ in range(50):
         guard.offered(0.8, 0.0)
@@ -143,7 +143,7 @@ def test_a_median_that_no_engine_can_keep_refuses_nobody_at_half_load() -> None:
     assert result.goodput > 0.99
 
 
-def test_a_request_that_goes_to_another_pool_is_expected_once() -> None:
+def test_request_that_moves_to_another_pool_counts_once_in_each_guard() -> None:
     strict = tier("std", slo=Slo(ttft=(Objective(0.5, 1.0), Objective(0.99, 60.0))))
     story = play(policy(pool("a", "r1"), pool("b", "r2"), strict)).arrives("runs").arrives("waits").first_token("runs")
     story.whatever().fails("r1").expect(dispatch("r2", of="waits"))
@@ -165,7 +165,7 @@ tiers:
 
 
 @pytest.mark.interpreted
-def test_in_lasting_overload_the_median_is_kept_and_refusals_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lasting_overload_keeps_the_median_and_refuses_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """1.5 times the load that four replicas can serve, under the policy of `make run`."""
     records: list[Record] = []
     ended = Tally.ended

@@ -17,16 +17,16 @@ RULES = policy(SHORT, LONG)
 
 
 @pytest.mark.parametrize(("prompt", "replica"), [(1, "s1"), (1000, "s1"), (1001, "l1"), (8000, "l1")])
-def test_a_prompt_goes_to_the_first_pool_that_takes_its_length(prompt: int, replica: str) -> None:
+def test_prompt_goes_to_the_first_pool_that_takes_its_length(prompt: int, replica: str) -> None:
     play(RULES).arrives("a", prompt=prompt).expect(dispatch(replica))
 
 
-def test_a_pool_without_a_bound_takes_any_prompt() -> None:
+def test_pool_without_max_prompt_tokens_takes_any_prompt() -> None:
     rules = policy(SHORT, pool("any", "x1"))
     play(rules).arrives("a", prompt=10**6).expect(dispatch("x1"))
 
 
-def test_an_estimated_prompt_is_placed_by_what_it_may_be_at_most() -> None:
+def test_estimated_prompt_is_placed_by_its_high_estimate() -> None:
     # Nothing is learned yet: at most .40 tokens per byte and 16 of the template.
     story = play(RULES)
     story.arrives("a", prompt=None, prompt_bytes=2450).expect(dispatch("s1"))
@@ -41,7 +41,7 @@ def test_a_prompt_that_is_too_long_for_every_pool_is_refused_at_once() -> None:
     )
 
 
-def test_the_refusal_says_how_long_the_prompt_is_and_may_be() -> None:
+def test_too_long_prompt_refusal_names_its_length_and_the_limit() -> None:
     exact = "the prompt has 9000 tokens; the longest prompt this model serves is 8000 tokens"
     play(RULES).arrives("a", prompt=9000).expect(refuse(Reason.CONTEXT_LENGTH, detail=exact), ended(Outcome.INVALID))
     estimate = "the prompt has at least 12000 tokens; the longest prompt this model serves is 8000 tokens"
@@ -95,7 +95,7 @@ def test_pools_are_tried_in_the_order_of_the_model() -> None:
     story.arrives("b", model="backwards").expect(dispatch("l1"))
 
 
-def test_a_tier_may_be_bound_to_its_own_pools() -> None:
+def test_tier_uses_only_the_pools_that_it_lists() -> None:
     rules = policy(SHORT, LONG, tier("std"), tier("bound", pools=("long",)))
     play(rules).arrives("a", tier="bound").expect(dispatch("l1"))
 
@@ -111,12 +111,12 @@ def test_a_tier_that_shares_no_pool_with_the_model_may_not_use_it() -> None:
 # ---- by what is up
 
 
-def test_the_next_pool_serves_while_the_first_is_down() -> None:
+def test_next_pool_of_the_model_serves_while_the_first_is_down() -> None:
     story = play(RULES).fails("s1").arrives("a").expect(dispatch("l1"))
     story.recovers("s1").arrives("b").expect(dispatch("s1"))
 
 
-def test_a_busy_pool_is_no_reason_to_go_to_the_next() -> None:
+def test_request_waits_at_a_busy_pool_instead_of_going_to_the_next() -> None:
     rules = policy(pool("short", "s1", max_prompt_tokens=1000), LONG)
     play(rules).arrives("a").whatever().arrives("b").expect()
 
@@ -136,13 +136,13 @@ def all_down(*chances: float) -> Story:
     return story.fails("s2", times=1).fails("l1", times=1)
 
 
-def test_with_everything_down_a_request_is_told_when_the_first_replica_is_tried_again() -> None:
+def test_retry_after_with_all_pools_down_is_the_time_of_the_next_probe() -> None:
     story = all_down(0.5).arrives("a")
     assert story.retry_after_s() == pytest.approx(6.0)
     story.expect(refuse(Reason.NO_REPLICAS), ended(Outcome.REFUSED, why=Reason.NO_REPLICAS, replica=None))
 
 
-def test_retry_after_of_a_down_pool_is_jittered_and_at_least_a_second() -> None:
+def test_retry_after_of_a_down_pool_is_random_and_at_least_a_second() -> None:
     assert all_down(0.0).arrives("a").retry_after_s() == pytest.approx(3.0)
     story = all_down(0.5).at(9.9).arrives("a")
     assert story.retry_after_s() == pytest.approx(1.0)
@@ -153,7 +153,7 @@ def test_retry_after_of_a_down_pool_is_capped_near_a_minute() -> None:
     assert story.arrives("a").retry_after_s() == pytest.approx(60.0)
 
 
-def test_a_pool_without_replicas_is_down() -> None:
+def test_pool_without_replicas_counts_as_down() -> None:
     play(policy(pool("p")), 0.5).arrives("a").expect(
         refuse(Reason.NO_REPLICAS, retry_after_s=1.0), ended(Outcome.REFUSED)
     )

@@ -20,7 +20,7 @@ def prefix(*blocks: int) -> Prefix:
     return Prefix(chain, tuple(BLOCK * (i + 1) for i in range(len(blocks))), BLOCK * len(blocks) + 7)
 
 
-def test_a_prompt_that_was_sent_is_covered_and_one_that_goes_on_is_as_far_as_it_was_sent() -> None:
+def test_prefix_index_covers_the_blocks_that_were_sent_before() -> None:
     index = PrefixIndex()
     index.sent(prefix(1, 2, 3))
     assert index.covered(prefix(1, 2, 3)) == 3 * BLOCK
@@ -29,7 +29,7 @@ def test_a_prompt_that_was_sent_is_covered_and_one_that_goes_on_is_as_far_as_it_
     assert index.covered(prefix(2, 3)) == index.covered(NO_PREFIX) == 0
 
 
-def test_tails_are_forgotten_before_beginnings_that_others_share() -> None:
+def test_prefix_index_forgets_tails_before_shared_beginnings() -> None:
     index = PrefixIndex()
     index.capacity_bytes = 6 * BLOCK
     index.sent(prefix(0, 1, 1))
@@ -75,7 +75,7 @@ def pooled(count: int) -> tuple[list[RoutingTarget], Holders]:
     return targets, holders
 
 
-def test_table_of_first_blocks_follows_what_the_indexes_hold() -> None:
+def test_table_of_first_blocks_follows_the_prefix_indexes() -> None:
     (one, two), holders = pooled(2)
     begins, other = prefix(1, 2, 3), prefix(7, 8)
     one.cache.sent(begins)
@@ -91,7 +91,7 @@ def test_table_of_first_blocks_follows_what_the_indexes_hold() -> None:
     assert not holding(Prefix(), holders)
 
 
-def test_router_picks_the_same_with_the_table_as_without() -> None:
+def test_router_picks_the_same_replica_with_and_without_the_table_of_first_blocks() -> None:
     draw = Random(7)
     for _ in range(200):
         pooled_targets, _holders = pooled(8)
@@ -109,7 +109,7 @@ def test_router_picks_the_same_with_the_table_as_without() -> None:
             assert picked == LeastPrefill().pick(alone, chance, talk, 100.0).rank
 
 
-def test_prompt_finds_its_replica_among_a_thousand_unless_that_is_too_busy() -> None:
+def test_cached_prompt_finds_its_replica_among_1000_unless_that_is_too_busy() -> None:
     targets, _ = pooled(1000)
     begins = prefix(*range(1, 20))
     targets[617].cache.sent(begins)
@@ -121,7 +121,7 @@ def test_prompt_finds_its_replica_among_a_thousand_unless_that_is_too_busy() -> 
     )
 
 
-def test_a_block_that_is_sent_again_with_another_size_counts_with_the_new_one() -> None:
+def test_prefix_index_counts_a_block_sent_again_by_its_new_size() -> None:
     """Else the index would seem full for ever, and eviction would find nothing left to evict."""
     index = PrefixIndex()
     index.capacity_bytes = 100 * BLOCK

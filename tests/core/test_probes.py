@@ -38,7 +38,7 @@ def test_probes_are_no_more_than_one_request_in_200() -> None:
     assert min(later - earlier for earlier, later in pairwise(sent)) >= 19.9
 
 
-def test_probe_is_of_the_least_urgent_tier_if_one_comes_in_time() -> None:
+def test_probe_is_a_request_of_the_least_urgent_tier_if_one_arrives_in_time() -> None:
     story = play(fleet(6, tier("fast", 0), tier("batch", 5)))
     traffic = Traffic(story, per_s=30.0, tier="batch")
     traffic.times["r3"] = 3.0
@@ -50,7 +50,7 @@ def test_probe_is_of_the_least_urgent_tier_if_one_comes_in_time() -> None:
     assert len([at for at, name in traffic.sent if name == "r3" and at > out_at]) == 1, "nobody else came"
 
 
-def test_request_that_broke_a_replica_is_no_probe() -> None:
+def test_request_that_broke_a_replica_is_not_used_as_a_probe() -> None:
     story, traffic, out_at = out_of_six(per_s=30.0)
     story.arrives("a", body_hash=7).sent("a").finishes("a", AttemptOutcome.RESET, body_hash=7)
     traffic.until(out_at + 7.0)
@@ -61,7 +61,7 @@ def test_request_that_broke_a_replica_is_no_probe() -> None:
     assert story.replica("r3").in_flight == before + 1
 
 
-def test_request_for_an_adapter_is_no_probe() -> None:
+def test_request_for_an_adapter_is_not_used_as_a_probe() -> None:
     story, traffic, out_at = out_of_six(per_s=30.0)
     traffic.until(out_at + 7.0)
     story.observes("r1", Sample(adapters=("x",), max_adapters=4))
@@ -100,7 +100,7 @@ def test_one_quick_probe_of_a_slow_replica_does_not_bring_it_back() -> None:
     assert "time to first token 2." in story.replica("r3").health.why, "of all of them, not of the quick one"
 
 
-def test_a_replica_whose_latest_probe_was_good_is_not_ejected_anew() -> None:
+def test_ejection_is_not_extended_if_the_latest_probe_was_fast() -> None:
     """Thin traffic; its time is over, and one of two probes was slow: the next probe follows at once, and decides."""
     traffic = Traffic(play(fleet(6)), per_s=6.0)
     traffic.times["r3"] = 8.0
@@ -148,7 +148,7 @@ def test_slow_probe_voids_the_good_probes_before_it() -> None:
     assert traffic.story.now > out_at + 60.0
 
 
-def test_replica_is_back_early_where_the_least_urgent_tier_never_comes() -> None:
+def test_recovered_replica_is_back_early_without_requests_of_the_least_urgent_tier() -> None:
     """Normal probes do not delay the next one."""
     traffic = Traffic(play(fleet(6, tier("fast", 0), tier("batch", 5))), per_s=40.0, tier="fast")
     traffic.times["r3"] = 3.0
@@ -157,7 +157,7 @@ def test_replica_is_back_early_where_the_least_urgent_tier_never_comes() -> None
     assert traffic.story.now < out_at + 25.0
 
 
-def test_cancelled_probes_prove_nothing() -> None:
+def test_cancelled_probes_do_not_end_an_ejection() -> None:
     """A client that leaves at the first delay, or a hedge, does not show how late the answer was."""
     traffic = Traffic(play(fleet(6)), per_s=40.0)
     story = traffic.story
@@ -200,7 +200,7 @@ def test_replica_back_from_ejection_starts_with_half_of_its_slots() -> None:
     assert story.replica("r3").slots == 8
 
 
-def test_replica_that_fills_up_is_not_judged_by_its_tokens() -> None:
+def test_replica_that_fills_up_after_ejection_is_not_judged_by_its_itl() -> None:
     """With so few answers under way, nothing is known of the time per token."""
     story = play(fleet(5, slow_start_s=20.0))
     story.at(1.0).drains("r4").at(2.0).drains("r4", on=False)

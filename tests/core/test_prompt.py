@@ -60,7 +60,7 @@ def misses(estimator: PromptEstimator, text: Text, count: int = 4000) -> tuple[f
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_about_two_in_a_hundred_lie_outside_on_either_side(name: str) -> None:
+def test_prompt_estimates_miss_about_2_percent_of_prompts_on_each_side(name: str) -> None:
     below, above = misses(learned(TEXTS[name], 8000), TEXTS[name])
     assert below <= 0.03
     assert above <= 0.03
@@ -70,7 +70,7 @@ def test_about_two_in_a_hundred_lie_outside_on_either_side(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_the_estimates_are_as_close_as_the_text_allows(name: str) -> None:
+def test_prompt_estimates_are_as_narrow_as_the_text_allows(name: str) -> None:
     estimator, text = learned(TEXTS[name], 8000), TEXTS[name]
     ratios = sorted(tokens / size for size, tokens in prompts(text, 8000, seed=3))
     low, high = estimator.estimate("m", 2000)
@@ -95,11 +95,11 @@ def test_prompt_estimate_follows_a_change_of_text() -> None:
 # ---- buckets
 
 
-def test_unlearned_prompt_estimate_errs_on_both_sides() -> None:
+def test_prompt_estimate_without_samples_is_wide_on_both_sides() -> None:
     assert PromptEstimator().estimate("m", 10_000) == (10_000 * PRIOR_LOW, 10_000 * PRIOR_HIGH + TEMPLATE_TOKENS)
 
 
-def test_an_empty_prompt_still_has_its_template() -> None:
+def test_empty_prompt_is_estimated_at_up_to_the_template_tokens() -> None:
     assert PromptEstimator().estimate("m", 0) == (0, TEMPLATE_TOKENS)
 
 
@@ -112,7 +112,7 @@ def test_overhead_of_short_prompts_is_not_added_to_long_ones() -> None:
     assert estimator.estimate("m", 40_000)[1] <= 40_000 * 0.27
 
 
-def test_a_length_nobody_has_seen_is_estimated_from_the_next_shorter_ones() -> None:
+def test_unseen_prompt_length_is_estimated_from_the_next_shorter_ones() -> None:
     estimator = PromptEstimator()
     for _ in range(5000):
         estimator.learn("m", 1500, 300)
@@ -134,7 +134,7 @@ def test_absurd_prompt_counts_teach_nothing(size: int, tokens: int) -> None:
     assert estimator.estimate("m", 10) == PromptEstimator().estimate("m", 10)
 
 
-def test_the_low_estimate_is_never_above_the_high_one() -> None:
+def test_low_prompt_estimate_is_never_above_the_high_one() -> None:
     random, estimator = Random(5), PromptEstimator()
     for _ in range(3000):
         size = random.randint(1, 3000)
@@ -171,7 +171,7 @@ def test_each_model_of_a_catch_all_has_its_own_ratio() -> None:
     assert prompts.estimate("m", 400) == PromptEstimator().estimate("m", 400)
 
 
-def test_names_that_clients_make_up_are_forgotten() -> None:
+def test_prompt_ratios_of_invented_model_names_are_forgotten() -> None:
     estimator = PromptEstimator()
     for number in range(MAX):
         estimator.learn(f"model-{number}", 400, 400)

@@ -18,7 +18,7 @@ def dead(quarantine: Quarantine, request: int, replica: str, now: float) -> None
     quarantine.broke(request, replica, True, DOUBT_S, now)
 
 
-def test_two_different_replicas_bar_a_request() -> None:
+def test_request_that_broke_two_different_replicas_is_quarantined() -> None:
     quarantine = Quarantine()
     assert not quarantine.bars(POISON, 0.0)
     dead(quarantine, POISON, "a", 0.0)
@@ -42,7 +42,7 @@ def test_quarantine_ends_when_its_crashes_are_forgotten() -> None:
     assert not quarantine.bars(POISON, KEEP_S + 5.0), "what was long ago no longer counts"
 
 
-def test_a_connection_that_broke_off_counts_until_its_replica_could_be_known_to_be_down() -> None:
+def test_broken_connection_counts_for_quarantine_until_health_checks_could_have_failed() -> None:
     quarantine = Quarantine()
     quarantine.broke(POISON, "a", False, DOUBT_S, 0.0)
     quarantine.broke(POISON, "b", False, DOUBT_S, 0.0)
@@ -51,7 +51,7 @@ def test_a_connection_that_broke_off_counts_until_its_replica_could_be_known_to_
     assert quarantine.is_empty(DOUBT_S)
 
 
-def test_a_replica_that_is_found_to_be_down_had_died() -> None:
+def test_broken_connection_counts_as_a_crash_once_its_replica_is_found_down() -> None:
     quarantine = Quarantine()
     for request in (POISON, OTHER):
         quarantine.broke(request, "a", False, DOUBT_S, 0.0)
@@ -84,7 +84,7 @@ def test_full_quarantine_forgets_its_oldest_requests() -> None:
     assert [quarantine.bars(request, 0.0) for request in range(5)] == [False, False, True, True, True]
 
 
-def test_quarantine_news_is_told_once() -> None:
+def test_quarantine_news_is_reported_once() -> None:
     quarantine = Quarantine()
     dead(quarantine, POISON, "b", 0.0)
     dead(quarantine, OTHER, "b", 0.0)

@@ -38,7 +38,7 @@ def turn(live: RequestState) -> tuple[int, float, int]:
 
 @STEADY
 @given(moves)
-def test_the_room_is_a_list_sorted_by_priority_and_arrival(moves: list[tuple[str, Any, int]]) -> None:
+def test_queue_behaves_like_a_list_sorted_by_priority_and_arrival(moves: list[tuple[str, Any, int]]) -> None:
     room, plain = PoolQueue(), list[RequestState]()
     for number, (what, choice, size) in enumerate(moves):
         if what == "push":
@@ -120,7 +120,7 @@ def test_drain_rate_of_a_rarely_saturated_pool_counts_all_openings() -> None:
     assert rate.per_s == pytest.approx(20.0, rel=0.02)
 
 
-def test_the_time_without_a_backlog_does_not_count() -> None:
+def test_drain_rate_does_not_count_time_without_a_backlog() -> None:
     rate = DrainRate()
     for at in (0.0, 0.5, 1.0):
         rate.opened(True, at)
@@ -132,7 +132,7 @@ def test_the_time_without_a_backlog_does_not_count() -> None:
 
 @STEADY
 @given(st.lists(st.floats(0.0, 100.0), max_size=30))
-def test_a_rate_is_never_more_than_was_seen_in_the_shortest_window(gaps: list[float]) -> None:
+def test_drain_rate_is_at_most_the_events_per_shortest_window(gaps: list[float]) -> None:
     rate = rate_of(gaps)
     assert rate is None if not gaps else rate is not None and 0 < rate <= len(gaps) / DRAIN_WINDOW_S
 
@@ -172,7 +172,7 @@ def order(room: PoolQueue, cost: float = 0.0, now: float = LONG_AFTER) -> list[i
     return ids
 
 
-def test_the_earliest_deadline_is_first_whoever_came_first() -> None:
+def test_request_with_the_earliest_deadline_goes_first() -> None:
     room, _ = waiting(("a", 5.0), ("a", 2.0), ("a", 9.0), ("a", 2.0))
     assert order(room) == [2, 4, 1, 3]
 
@@ -203,7 +203,7 @@ def test_tenants_take_no_turns_before_any_has_waited_for_long() -> None:
 
 
 @pytest.mark.parametrize(("deadline", "patience_s"), [(1.4, 0.7), (100.0, MAX_TURN_S)])
-def test_the_turn_of_a_tenant_comes_after_half_of_the_time_that_its_request_has_and_a_second_at_most(
+def test_turn_of_a_tenant_is_due_after_half_of_its_requests_time_or_a_second(
     deadline: float, patience_s: float
 ) -> None:
     room, (first, *_, light) = waiting(("heavy", 1.0), ("heavy", 1.1), ("light", deadline))
@@ -241,7 +241,7 @@ def test_returned_tokens_are_not_charged_to_a_tenant() -> None:
 
 @STEADY
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.sampled_from([1.0, 50.0, 700.0])), max_size=40))
-def test_no_tenant_that_waits_falls_behind_another_by_more_than_one_request(
+def test_waiting_tenant_falls_behind_another_by_at_most_one_request(
     who: list[tuple[str, int, float]],
 ) -> None:
     room, lives = waiting(*((tenant, float(at)) for tenant, at, _ in who))
@@ -259,13 +259,13 @@ def test_no_tenant_that_waits_falls_behind_another_by_more_than_one_request(
         had[tenant] += mine
 
 
-def test_a_newcomer_stands_behind_its_own_and_its_turns_among_the_others() -> None:
+def test_new_request_is_behind_its_tenants_requests_and_fair_turns_of_others() -> None:
     room, _ = waiting(*[("a", 1.0)] * 5, ("b", 1.0))
     tier_queue = room.of_tier(RULES.tiers["free"])
     assert [tier_queue.ahead_of(tenant) for tenant in ("a", "b", "new")] == [6, 3, 2]
 
 
-def test_a_newcomer_that_is_pressed_stands_behind_earlier_latest_starts_only() -> None:
+def test_new_request_is_behind_only_the_requests_with_an_earlier_latest_start() -> None:
     queue = PoolQueue()
     for number in range(9):
         queue.push(made(number, "x", 0))
@@ -323,7 +323,7 @@ def test_without_a_floor_the_lowest_tier_gets_nothing_while_others_wait() -> Non
     assert {name for name, _ in dispatched(0.0, {"high": [1.0], "low": [1.0]}, 100)} == {"high"}
 
 
-def test_nothing_is_owed_for_the_time_in_which_nobody_waited() -> None:
+def test_floor_owes_no_tokens_for_time_without_waiting_requests() -> None:
     low = tier("low", 1, floor=0.05)
     room = PoolQueue()
     room.of_tier(low)
@@ -335,7 +335,7 @@ def test_nothing_is_owed_for_the_time_in_which_nobody_waited() -> None:
 # ---- how many come
 
 
-def test_the_rate_of_those_who_come_is_that_of_the_last_seconds() -> None:
+def test_arrival_rate_follows_the_last_seconds() -> None:
     rate = Rate(5.0)
     assert rate.per_s(3.0) == 0.0
     for number in range(400):
@@ -344,7 +344,7 @@ def test_the_rate_of_those_who_come_is_that_of_the_last_seconds() -> None:
     assert rate.per_s(60.0) < 0.5
 
 
-def test_tenants_that_come_and_go_leave_nothing() -> None:
+def test_queue_keeps_no_memory_of_tenants_that_left() -> None:
     """One tenant always waits and was served least, so that other entries never come to the top."""
     room, few = PoolQueue(), 0
     room.push(made(0, "x", 1))

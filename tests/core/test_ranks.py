@@ -24,14 +24,14 @@ def states(story: Story) -> dict[str, ReplicaState]:
     return {view.name: view.state for view in story.pool("p").replicas}
 
 
-def test_each_rank_has_slots_of_its_own() -> None:
+def test_each_rank_has_its_own_slots() -> None:
     story = play(made(*ranks("gpu", 3)))
     for name, rank in zip("abc", ("gpu#0", "gpu#1", "gpu#2"), strict=True):
         story.arrives(name).expect(dispatch(rank))
     story.arrives("d").expect()
 
 
-def test_without_a_connection_every_rank_of_the_server_has_failed() -> None:
+def test_failed_connection_counts_for_every_rank_of_the_server() -> None:
     story = play(made(*ranks("gpu", 2), ReplicaSpec("other", "http://other:8000")))
     for name in "abc":
         story.arrives(name).expect(dispatch("gpu#0")).finishes(name, AttemptOutcome.UNREACHABLE).whatever()
@@ -43,7 +43,7 @@ def test_without_a_connection_every_rank_of_the_server_has_failed() -> None:
     }
 
 
-def test_a_rank_that_fails_its_requests_is_down_alone() -> None:
+def test_rank_that_fails_requests_goes_down_alone() -> None:
     story = play(made(*ranks("gpu", 2)))
     story.fails("gpu#0")
     assert states(story) == {"gpu#0": ReplicaState.DOWN, "gpu#1": ReplicaState.UP}
@@ -56,7 +56,7 @@ def test_a_retry_goes_to_another_server_before_a_rank_of_the_same() -> None:
     alone.arrives("a").expect(dispatch("gpu#0")).finishes("a", AttemptOutcome.RESET).expect(dispatch("gpu#1"))
 
 
-def test_two_ranks_of_one_process_that_break_off_are_one_death() -> None:
+def test_crash_of_two_ranks_of_one_server_counts_once_for_quarantine() -> None:
     story = play(made(*ranks("gpu", 2)))
     story.arrives("a").expect(dispatch("gpu#0"))
     story.finishes("a", AttemptOutcome.RESET, body_hash=7).expect(dispatch("gpu#1"))
@@ -84,6 +84,6 @@ def test_a_drained_server_stays_drained_when_its_number_of_ranks_changes() -> No
     }
 
 
-def test_each_rank_is_told_its_own_load() -> None:
+def test_each_rank_is_observed_with_its_own_load() -> None:
     story = play(made(*ranks("gpu", 2))).observes("gpu#1", Sample(waiting=3, running=4)).whatever()
     assert [view.sample for view in story.pool("p").replicas] == [None, Sample(waiting=3, running=4)]

@@ -77,7 +77,7 @@ def test_slots_added_by_a_reload_go_to_the_most_urgent_first() -> None:
     story.configured(policy(pool("p", "r1", slots=3), *tiers)).expect(dispatch("r1", of="p1"), dispatch("r1", of="p2"))
 
 
-def test_router_set_by_a_reload_takes_over() -> None:
+def test_reload_changes_the_router() -> None:
     busy, idle = ("r1", "r2")
     story = play(policy(pool("p", busy, idle, slots=9))).arrives("a", prompt=9000).expect(dispatch(busy))
     story.arrives("b").expect(dispatch(idle))
@@ -102,7 +102,7 @@ def test_fewer_slots_after_a_reload_end_no_running_request() -> None:
     story.finishes("c").expect(commit(), ended(Outcome.OK), dispatch("r1", of="d"))
 
 
-def test_a_removed_replica_gets_nothing_new_and_ends_what_it_has() -> None:
+def test_removed_replica_gets_no_new_request_and_finishes_the_running_ones() -> None:
     story = play(policy(pool("p", "r1", "r2"))).arrives("a").arrives("b").arrives("c").whatever()
     story.configured(policy(pool("p", "r2"))).expect()
     story.sent("a").first_token("a").finishes("a").expect(commit(), ended(Outcome.OK, replica="r1"))
@@ -111,7 +111,7 @@ def test_a_removed_replica_gets_nothing_new_and_ends_what_it_has() -> None:
     assert story.pool("p").in_flight == 1
 
 
-def test_the_end_of_a_removed_replica_s_request_takes_no_places_from_those_that_stay() -> None:
+def test_end_of_a_request_at_a_removed_replica_leaves_room_of_others_unchanged() -> None:
     story = play(policy(pool("p", "r1", "r2", slots=4))).arrives("a").expect(dispatch("r1"))
     story.configured(policy(pool("p", "r2", slots=4)))
     story.served("a")

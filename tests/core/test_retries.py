@@ -222,7 +222,7 @@ def test_after_its_backoff_a_replica_is_tried_with_one_request_first() -> None:
     story.first_token("d").expect(commit(of="d"), dispatch("r1", of="e"))
 
 
-def test_backoff_told_by_a_replica_is_capped() -> None:
+def test_backoff_from_retry_after_of_a_replica_is_capped() -> None:
     story = play(RULES).arrives("a").finishes("a", AttemptOutcome.BUSY, retry_after_s=86400.0).served("a").whatever()
     story.at(MAX_TOLD_BACKOFF_S - 0.1).arrives("b").expect(dispatch("r2")).served("b").whatever()
     story.at(MAX_TOLD_BACKOFF_S).arrives("c").expect(dispatch("r1"))
@@ -234,7 +234,7 @@ def test_no_backoff_is_kept_for_a_removed_replica() -> None:
     assert not any(pool.backoffs for pool in story.controller.state.fleet)
 
 
-def test_closing_counts_as_a_failure_of_the_replica_and_busy_does_not() -> None:
+def test_closing_attempt_counts_as_a_replica_failure_and_a_busy_one_does_not() -> None:
     story = (
         play(RULES).arrives("a").finishes("a", AttemptOutcome.CLOSING).arrives("b").finishes("b", AttemptOutcome.BUSY)
     )

@@ -37,7 +37,9 @@ def test_every_router_picks_one_of_its_candidates(name: str, loads: list[tuple[i
 
 @STEADY
 @given(loads=st.lists(loads, min_size=1, max_size=FULL_SCAN), random=draws)
-def test_the_fewest_prompt_tokens_then_the_fewest_requests(loads: list[tuple[int, int]], random: float) -> None:
+def test_least_prefill_picks_the_fewest_unread_tokens_then_the_fewest_requests(
+    loads: list[tuple[int, int]], random: float
+) -> None:
     replicas = fleet(loads)
     picked = ROUTERS["least-prefill"]().pick(replicas, random)
     assert (picked.unprefilled_tokens, picked.in_flight) == min((r.unprefilled_tokens, r.in_flight) for r in replicas)
@@ -50,13 +52,13 @@ def test_unread_tokens_of_a_slow_replica_count_as_many_times_as_it_is_slow(fast:
     assert all(ROUTERS["least-prefill"]().pick(replicas, random).rank == picked for random in (0.0, 0.9))
 
 
-def test_an_idle_slow_replica_is_picked_as_often_as_an_idle_fast_one_so_that_it_is_judged_anew() -> None:
+def test_idle_slow_replica_is_picked_as_often_as_an_idle_fast_one() -> None:
     replicas = fleet([(0, 0), (0, 0)])
     replicas[1].slowness = 4.0
     assert [ROUTERS["least-prefill"]().pick(replicas, random).rank for random in (0.0, 0.9)] == [0, 1]
 
 
-def test_a_slow_replica_gets_a_request_once_the_fast_one_has_as_many_as_it_is_faster() -> None:
+def test_slow_replica_is_picked_once_the_fast_one_has_proportionally_more_requests() -> None:
     replicas = fleet([(0, 0), (0, 0)])
     replicas[1].slowness = 2.5
     for _ in range(7):
@@ -66,7 +68,7 @@ def test_a_slow_replica_gets_a_request_once_the_fast_one_has_as_many_as_it_is_fa
 
 @STEADY
 @given(loads=st.lists(loads, min_size=1, max_size=FULL_SCAN), random=draws)
-def test_least_requests_picks_a_replica_with_the_fewest(loads: list[tuple[int, int]], random: float) -> None:
+def test_least_requests_picks_a_replica_with_the_fewest_requests(loads: list[tuple[int, int]], random: float) -> None:
     replicas = fleet(loads)
     assert ROUTERS["least-requests"]().pick(replicas, random).in_flight == min(r.in_flight for r in replicas)
 
@@ -84,7 +86,7 @@ def test_equally_loaded_replicas_are_picked_equally_often(name: str, busy: tuple
 
 @pytest.mark.parametrize("name", ["least-prefill", "least-requests"])
 @pytest.mark.parametrize("size", [FULL_SCAN + 1, 100, 1000])
-def test_in_a_large_fleet_equals_are_picked_equally_often(name: str, size: int) -> None:
+def test_equally_loaded_replicas_of_a_large_fleet_are_picked_equally_often(name: str, size: int) -> None:
     picks = shares(ROUTERS[name](), fleet([(0, 0)] * size), 200 * size)
     assert min(picks) > 0.6
     assert max(picks) < 1.4
@@ -92,7 +94,7 @@ def test_in_a_large_fleet_equals_are_picked_equally_often(name: str, size: int) 
 
 @pytest.mark.parametrize("name", ["least-prefill", "least-requests"])
 @pytest.mark.parametrize("size", [FULL_SCAN + 1, 100, 1000])
-def test_in_a_large_fleet_the_better_of_two_at_random_is_picked(name: str, size: int) -> None:
+def test_router_picks_the_better_of_two_random_replicas_in_a_large_fleet(name: str, size: int) -> None:
     # Of two drawn without repetition the better one of ranks 0..n-1 is rank k with probability 2(n-1-k)/(n(n-1)).
     replicas = [RoutingTarget(rank, rank, rank) for rank in range(size)]
     random = Random(7)
@@ -103,7 +105,7 @@ def test_in_a_large_fleet_the_better_of_two_at_random_is_picked(name: str, size:
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("name", ROUTERS)
-def test_in_a_large_fleet_only_a_few_are_looked_at(name: str) -> None:
+def test_router_looks_at_only_a_few_replicas_of_a_large_fleet(name: str) -> None:
     looked: list[str] = []
 
     class Costly(RoutingTarget):
@@ -118,19 +120,19 @@ def test_in_a_large_fleet_only_a_few_are_looked_at(name: str) -> None:
     assert len(looked) <= 6
 
 
-def test_round_robin_takes_each_in_turn_from_the_first() -> None:
+def test_round_robin_picks_each_replica_in_turn() -> None:
     router, replicas = ROUTERS["round-robin"](), fleet([(9, 9000), (0, 0), (3, 10)])
     assert [router.pick(replicas, 0.9).rank for _ in range(7)] == [0, 1, 2, 0, 1, 2, 0]
 
 
-def test_round_robin_passes_over_those_that_are_full_and_keeps_its_place() -> None:
+def test_round_robin_skips_full_replicas_and_keeps_its_position() -> None:
     router, replicas = ROUTERS["round-robin"](), fleet([(0, 0)] * 5)
     without = [r for r in replicas if r.rank != 2]
     turns = [replicas, replicas, without, replicas, without, without, replicas, replicas]
     assert [router.pick(free, 0.0).rank for free in turns] == [0, 1, 3, 4, 0, 1, 2, 3]
 
 
-def test_every_router_is_deterministic() -> None:
+def test_every_router_picks_the_same_for_the_same_draw() -> None:
     for make in ROUTERS.values():
         first, second = make(), make()
         random = Random(3)

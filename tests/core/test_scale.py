@@ -171,7 +171,7 @@ def test_wanted_replicas_fall_after_the_hold_to_the_most_wanted_meanwhile() -> N
     assert story.wanted == 1
 
 
-def test_noise_does_not_move_the_wanted_count() -> None:
+def test_noise_does_not_change_the_wanted_count() -> None:
     story = Story(serving=4.0).runs(900.0, 1.3)
     story.demand.knee.rise = 0.0
     seen = set()
@@ -181,7 +181,7 @@ def test_noise_does_not_move_the_wanted_count() -> None:
     assert len(seen) == 1
 
 
-def test_short_lull_does_not_move_the_wanted_count() -> None:
+def test_short_lull_does_not_change_the_wanted_count() -> None:
     story = Story(serving=8.0).runs(600.0, 3.0)
     before = story.wanted
     story.runs(120.0, 0.0)
@@ -204,7 +204,7 @@ def knee() -> KneeEstimate:
     return found
 
 
-def test_window_near_the_knee_without_misses_raises_the_knee(knee: KneeEstimate) -> None:
+def test_knee_rises_after_a_window_near_it_without_misses(knee: KneeEstimate) -> None:
     assert window(knee, KNEE, 0, WINDOW_S) > KNEE
 
 
@@ -231,7 +231,7 @@ def test_misses_far_below_the_knee_do_not_lower_it(knee: KneeEstimate) -> None:
     assert window(knee, 0.2 * KNEE, 500, WINDOW_S) == KNEE
 
 
-def test_few_requests_do_not_move_the_knee(knee: KneeEstimate) -> None:
+def test_few_requests_do_not_change_the_knee(knee: KneeEstimate) -> None:
     assert window(knee, 1.0, 3, WINDOW_S, ended=MIN_ENDED) == KNEE
     assert window(knee, 1.0, 40, 2 * WINDOW_S, ended=MIN_ENDED - 1) == KNEE  # the window goes on
     assert knee.ended == MIN_ENDED - 1

@@ -32,13 +32,13 @@ def arms(split: dict[str, int], name: str = "default", of: str = "std", keys: Se
 
 
 @pytest.mark.parametrize("split", [{"a": 95, "b": 5}, {"a": 1, "b": 1}, {"a": 50, "b": 30, "c": 20}])
-def test_sessions_are_split_by_the_weights(split: dict[str, int]) -> None:
+def test_sessions_are_split_over_arms_by_weight(split: dict[str, int]) -> None:
     found, whole = Counter(arms(split).values()), sum(split.values())
     for arm, weight in split.items():
         assert found[arm] / len(KEYS) == pytest.approx(weight / whole, abs=0.025)
 
 
-def test_the_arm_of_a_session_is_the_same_in_every_process_and_version() -> None:
+def test_split_arm_of_a_session_is_the_same_in_every_process_and_version() -> None:
     """Other gateways choose the same arms: a change here would move everybody's sessions."""
     found = arms({"a": 2, "b": 1, "c": 1})
     assert [found[f"session {number}"] for number in range(12)] == list("bbacababaaaa")
@@ -50,7 +50,7 @@ def test_the_arm_of_a_session_is_the_same_in_every_process_and_version() -> None
     st.sampled_from("abcd"),
     st.integers(0, 200),
 )
-def test_a_changed_weight_moves_sessions_to_or_from_that_arm_alone(
+def test_changed_weight_moves_sessions_only_to_or_from_that_arm(
     split: dict[str, int], changed: str, weight: int
 ) -> None:
     after = {**split, changed: weight}
@@ -66,7 +66,7 @@ def test_scaled_weights_move_no_session() -> None:
     assert arms({"a": 95, "b": 5}) == arms({"a": 950, "b": 50})
 
 
-def test_an_arm_of_weight_0_gets_nothing() -> None:
+def test_split_arm_of_weight_0_gets_no_session() -> None:
     assert set(arms({"a": 1, "b": 0}).values()) == {"a"}
 
 

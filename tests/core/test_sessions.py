@@ -42,13 +42,13 @@ def where(story: Story, name: str, **how: object) -> str:
     return attempt.replica.spec.name
 
 
-def test_idle_gateways_that_know_nothing_of_each_other_send_a_session_to_the_same_replica() -> None:
+def test_independent_idle_gateways_send_a_session_to_the_same_replica() -> None:
     for number in range(40):
         name = f"talk {number}"
         assert {where(play(four()), name) for _ in range(3)} == {home_of(name)}
 
 
-def test_the_key_of_a_replica_is_the_same_for_those_who_ask_the_controller() -> None:
+def test_controller_gives_the_session_key_of_a_replica_even_of_a_removed_pool() -> None:
     story = play(four())
     assert {name: story.controller.session_key("p", name) for name in NAMES} == {name: key_of(name) for name in NAMES}
     story.configured(policy(pool("q", "q1"), tier("std")))
@@ -72,7 +72,7 @@ def test_sessions_are_spread_evenly() -> None:
     assert all(900 < count < 1100 for count in homes.values())
 
 
-def test_only_the_sessions_of_a_replica_that_goes_move() -> None:
+def test_removed_replica_moves_only_its_own_sessions() -> None:
     for number in range(200):
         name = f"talk {number}"
         if home_of(name) != "r4":
@@ -92,13 +92,13 @@ def test_a_session_moves_when_its_replica_drains() -> None:
     assert where(story, "talk") != home_of("talk")
 
 
-def test_bounds_are_a_quarter_above_the_mean_with_the_newcomer() -> None:
+def test_bounded_load_of_a_home_is_a_quarter_above_the_mean_with_the_new_request() -> None:
     assert most_in_flight(79, 4) == 25
     assert most_in_flight(80, 4) == 26
     assert most_in_flight(3, 4) == 8
 
 
-def test_a_busy_home_is_passed_over_by_bounded_loads() -> None:
+def test_session_passes_over_a_home_above_its_bounded_load() -> None:
     story = play(four(slots=64))
     homes = Counter(where(story, "hot") for _ in range(80))
     assert homes[home_of("hot")] <= (1 + LOAD_SPREAD) * 80 / 4 + 1
@@ -134,7 +134,7 @@ def where_with(queried: int, cached: int) -> str:
     return where(story, "talk", prefix=begins, prompt=begins.size // 4, prompt_bytes=begins.size)
 
 
-def test_a_home_is_held_to_its_index_where_no_other_gateway_sends_prompts() -> None:
+def test_home_is_judged_by_its_prefix_index_alone_without_other_gateways() -> None:
     """A replica that caches all but a block of a prompt wins over a home without it, unless other gateways use it,
     too."""
     homes = {}
@@ -144,7 +144,7 @@ def test_a_home_is_held_to_its_index_where_no_other_gateway_sends_prompts() -> N
     assert homes[400_000] != home_of("talk"), "three quarters of a prompt are less than nineteen blocks of twenty"
 
 
-def test_a_home_is_taken_to_have_the_share_that_others_send() -> None:
+def test_home_is_assumed_to_have_the_share_of_prompts_that_other_gateways_sent() -> None:
     assert where_with(400_000, cached=10) == home_of("talk")
 
 
@@ -157,7 +157,7 @@ def test_a_strict_session_waits_for_its_home_beside_idle_replicas() -> None:
     story.finishes("turn 1").expect(ended(Outcome.OK, of="turn 1"), dispatch(home, of="turn 2"))
 
 
-def test_a_request_without_a_session_goes_anywhere_in_a_strict_pool() -> None:
+def test_request_without_a_session_may_use_any_replica_of_a_strict_pool() -> None:
     story = play(four(slots=1, strict_sessions=True))
     for number in range(4):
         story.arrives(f"n{number}").whatever()

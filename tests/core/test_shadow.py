@@ -30,7 +30,7 @@ def alone(mode: AdmissionSpec, **more: object) -> Policy:
 # ---- nothing waits
 
 
-def test_all_of_two_hundred_requests_run_at_once_on_the_policy_of_serve_replica() -> None:
+def test_policy_of_serve_replica_runs_200_requests_at_once() -> None:
     rules = builtin(["http://127.0.0.1:1"])
     (replica,) = rules.pools["default"].replicas
     story = play(rules)
@@ -40,21 +40,21 @@ def test_all_of_two_hundred_requests_run_at_once_on_the_policy_of_serve_replica(
 
 
 @MODES
-def test_learned_slots_hold_back_no_request_of_a_tier_that_is_not_enforced(mode: AdmissionSpec) -> None:
+def test_learned_slots_do_not_limit_a_tier_without_enforced_admission(mode: AdmissionSpec) -> None:
     story = flooded(play(alone(mode)), 10 * LEARNED)
     assert (story.pool("p").in_flight, story.pool("p").queued) == (10 * LEARNED, 0)
     assert story.replica("r1").in_flight == story.replica("r2").in_flight
 
 
 @MODES
-def test_unread_prompts_hold_back_no_request_of_a_tier_that_is_not_enforced(mode: AdmissionSpec) -> None:
+def test_limit_on_unread_prompts_does_not_apply_without_enforced_admission(mode: AdmissionSpec) -> None:
     story = play(alone(mode)).observes("r1", Sample(waiting=0, running=0)).observes("r2", Sample(waiting=0, running=0))
     flooded(story, 20, prompt=10_000)
     assert (story.pool("p").in_flight, story.pool("p").queued) == (20, 0)
 
 
 @MODES
-def test_a_full_cache_holds_back_no_request_of_a_tier_that_is_not_enforced(mode: AdmissionSpec) -> None:
+def test_full_kv_cache_does_not_limit_a_tier_without_enforced_admission(mode: AdmissionSpec) -> None:
     story = play(policy(pool("p", "r1", slots=None), tier("std", admission=mode)))
     story.arrives("a", prompt=1000).observes("r1", KV_HALF_FULL).arrives("b", prompt=1000)
     assert story.replica("r1").kv_capacity_tokens == 2000
@@ -62,7 +62,7 @@ def test_a_full_cache_holds_back_no_request_of_a_tier_that_is_not_enforced(mode:
 
 
 @MODES
-def test_slow_start_holds_back_no_request_but_other_replicas_go_first(mode: AdmissionSpec) -> None:
+def test_slow_start_without_enforced_admission_only_prefers_other_replicas(mode: AdmissionSpec) -> None:
     rules = alone(mode, health=Health(slow_start_s=30.0, ejection=None))
     story = play(rules).fails("r1").whatever()
     flooded(story, 40).whatever()
@@ -75,7 +75,7 @@ def test_slow_start_holds_back_no_request_but_other_replicas_go_first(mode: Admi
     story.fails("r2").whatever().arrives("c").expect(dispatch("r1"))
 
 
-def test_a_share_of_learned_slots_is_reserved_from_no_tier_in_shadow() -> None:
+def test_reserve_of_learned_slots_does_not_limit_a_tier_in_shadow() -> None:
     rules = policy(
         pool("p", "r1", slots=None, reserve=(("premium", 1.0),)), tier("std", admission=SHADOW), tier("premium")
     )
@@ -94,7 +94,7 @@ def test_configured_slots_hold_in_every_admission_mode(mode: AdmissionSpec) -> N
     )
 
 
-def test_a_share_of_written_slots_is_reserved_from_a_tier_in_shadow_too() -> None:
+def test_reserve_of_configured_slots_limits_a_tier_in_shadow() -> None:
     rules = policy(
         pool("p", "r1", slots=2, reserve=(("premium", 0.5),)), tier("std", admission=SHADOW), tier("premium")
     )
@@ -102,18 +102,18 @@ def test_a_share_of_written_slots_is_reserved_from_a_tier_in_shadow_too() -> Non
     story.arrives("p", tier="premium").expect(dispatch("r1"))
 
 
-def test_a_replica_whose_breaker_is_open_gets_nothing_in_shadow() -> None:
+def test_replica_with_an_open_breaker_gets_no_request_in_shadow() -> None:
     story = flooded(play(alone(SHADOW)).fails("r1").whatever(), 100)
     assert story.replica("r1").in_flight == 0
     assert story.replica("r2").in_flight == 100
 
 
-def test_a_breaker_that_tries_its_replica_lets_one_request_through_in_shadow() -> None:
+def test_half_open_breaker_lets_one_request_through_in_shadow() -> None:
     story = play(policy(pool("p", "r1", slots=None), tier("std", admission=SHADOW))).fails("r1").at(6.0)
     flooded(story, 3).expect(dispatch("r1", of="std0"))
 
 
-def test_a_drained_replica_gets_nothing_in_shadow() -> None:
+def test_drained_replica_gets_no_request_in_shadow() -> None:
     story = flooded(play(alone(SHADOW)).drains("r1"), 100)
     assert story.replica("r1").in_flight == 0
 
@@ -125,14 +125,14 @@ def shared(shadow_priority: int) -> Policy:
     return policy(pool("p", "r1", slots=None), tier("std"), tier("shadow", shadow_priority, admission=SHADOW))
 
 
-def test_learned_slots_hold_for_an_enforced_tier_beside_one_in_shadow() -> None:
+def test_learned_slots_limit_an_enforced_tier_beside_one_in_shadow() -> None:
     story = flooded(flooded(play(shared(-1)), LEARNED, "shadow").whatever(), 1).expect()
     story.arrives("more", tier="shadow").expect(dispatch("r1"))
     assert story.pool("p").queued == 1
 
 
 @pytest.mark.parametrize("priority", [0, 1])
-def test_a_tier_in_shadow_overtakes_nobody_who_is_as_urgent(priority: int) -> None:
+def test_tier_in_shadow_does_not_overtake_requests_of_equal_priority(priority: int) -> None:
     story = flooded(flooded(play(shared(priority)), LEARNED, "shadow").whatever(), 2).expect()
     story.arrives("more", tier="shadow").expect(dispatch("r1", of="std0"), dispatch("r1", of="more"))
     story.arrives("again", tier="shadow").expect(dispatch("r1", of="std1"), dispatch("r1", of="again"))
@@ -142,7 +142,7 @@ def test_a_tier_in_shadow_overtakes_nobody_who_is_as_urgent(priority: int) -> No
 # ---- what is learned meanwhile, for the day on which it is enforced
 
 
-def test_slots_are_learned_in_shadow_from_what_runs_beyond_them() -> None:
+def test_slots_are_learned_in_shadow_from_requests_that_run_beyond_them() -> None:
     story = flooded(play(policy(pool("p", "r1", slots=None), tier("std", admission=SHADOW))), 200)
     for number in range(150):
         story.sent(f"std{number}").first_token(f"std{number}")
@@ -150,7 +150,7 @@ def test_slots_are_learned_in_shadow_from_what_runs_beyond_them() -> None:
     assert story.pool("p").slots == 150, "so many run, and the engine is behind with the others"
 
 
-def test_slots_stay_as_they_are_in_shadow_while_they_suffice() -> None:
+def test_learned_slots_stay_unchanged_in_shadow_while_they_suffice() -> None:
     story = flooded(play(policy(pool("p", "r1", slots=None), tier("std", admission=SHADOW))), LEARNED)
     for number in range(LEARNED):
         story.sent(f"std{number}").first_token(f"std{number}")
@@ -161,7 +161,7 @@ def test_slots_stay_as_they_are_in_shadow_while_they_suffice() -> None:
 # ---- where they go
 
 
-def test_of_replicas_beyond_their_learned_slots_the_one_with_fewest_prompt_tokens_to_read_is_next() -> None:
+def test_router_picks_the_fewest_unread_tokens_among_replicas_beyond_learned_slots() -> None:
     story = flooded(play(alone(SHADOW)), 4 * LEARNED).whatever()
     story.arrives("long", prompt=5000)
     long_at = "r1" if story.replica("r1").unprefilled_tokens > 5000 else "r2"
@@ -171,7 +171,7 @@ def test_of_replicas_beyond_their_learned_slots_the_one_with_fewest_prompt_token
         story.arrives(f"after{number}", prompt=200).expect(dispatch(other))
 
 
-def test_a_slow_replica_gets_as_many_at_a_time_and_so_fewer_of_all_in_shadow() -> None:
+def test_slow_replica_has_as_many_requests_in_flight_and_gets_fewer_in_total_in_shadow() -> None:
     story, sent = play(alone(SHADOW)), {"r1": 0, "r2": 0}
     takes_s = {"r1": 1.0, "r2": 4.0}
     ends: list[tuple[float, str]] = []

@@ -80,7 +80,7 @@ def test_idle_replica_and_replica_with_slow_readers_are_not_silent() -> None:
     assert story.replica("r3").health.out == "stalled"
 
 
-def test_silence_adds_up_over_cancelled_requests() -> None:
+def test_silence_of_a_replica_adds_up_over_cancelled_requests() -> None:
     """Timeouts shorter than the limit do not hide a hung replica."""
     story = play(fleet(3))
     for number in range(9):
@@ -94,7 +94,7 @@ def test_silence_adds_up_over_cancelled_requests() -> None:
     assert story.replica("r1").health.out == "stalled"
 
 
-def test_silence_limit_is_longer_where_answers_are_rare() -> None:
+def test_silence_limit_is_longer_for_pools_with_rare_answers() -> None:
     """The limit is eight times the p99 of gaps: whole answers of four seconds each are not silence."""
     story = play(fleet(3))
     for number in range(40):
@@ -106,7 +106,7 @@ def test_silence_limit_is_longer_where_answers_are_rare() -> None:
     assert any(state(story, f"r{n}") is ReplicaState.EJECTED for n in (1, 2, 3))
 
 
-def test_silent_replicas_do_not_count_for_the_cap_and_panic_skips_them() -> None:
+def test_silent_replicas_do_not_count_for_the_ejection_cap_and_stay_out_in_panic() -> None:
     story = play(fleet(6, slots=64))
     traffic = Traffic(story, per_s=30.0)
     traffic.until(10.0)
@@ -155,13 +155,13 @@ def test_a_whole_answer_stays_with_a_silent_replica_since_it_shows_nothing_befor
     assert story.replica("r1").health.out == "stalled"
 
 
-def test_a_request_is_taken_from_silent_replicas_once() -> None:
+def test_request_is_moved_from_a_silent_replica_only_once() -> None:
     story = play(fleet(3)).arrives("a").sent("a").at(8.0).whatever()
     story.cancelled("a").expect(dispatch("r2")).sent("a").at(20.0).expect()
     assert story.replica("r2").health.out == "stalled"
 
 
-def test_no_more_requests_are_taken_than_others_have_room_for() -> None:
+def test_silent_replica_loses_only_as_many_requests_as_others_have_room_for() -> None:
     story = play(fleet(3, slots=2))
     for number in range(6):
         story.arrives(f"q{number}").sent(f"q{number}")

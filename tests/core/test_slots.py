@@ -29,20 +29,20 @@ def test_requests_spread_over_the_replicas_until_every_slot_is_taken_and_the_nex
     assert (story.pool("p").in_flight, story.pool("p").queued) == (4, 1)
 
 
-def test_a_freed_slot_goes_to_the_one_who_waits() -> None:
+def test_freed_slot_goes_to_the_waiting_request() -> None:
     story = play(policy(pool("p", "r1"))).arrives("a").arrives("b").expect(dispatch("r1", of="a"))
     story.sent("a").first_token("a").whatever()
     story.finishes("a").expect(ended(Outcome.OK), dispatch("r1", of="b"))
 
 
-def test_a_slot_is_held_until_the_attempt_is_closed_whatever_becomes_of_the_request() -> None:
+def test_slot_is_held_until_its_attempt_is_closed() -> None:
     story = play(policy(pool("p", "r1"))).arrives("a").arrives("b").leaves("a").whatever()
     assert story.pool("p").in_flight == 1
     story.cancelled("a").expect(ended(Outcome.ABANDONED), dispatch("r1", of="b"))
     assert story.pool("p").in_flight == 1
 
 
-def test_a_failed_attempt_frees_its_slot_too() -> None:
+def test_failed_attempt_frees_its_slot() -> None:
     story = play(policy(pool("p", "r1"))).arrives("a").arrives("b").whatever()
     story.finishes("a", AttemptOutcome.FAILED).expect(
         refuse(Reason.UPSTREAM_ERROR), ended(Outcome.ERROR), dispatch("r1", of="b", max_tokens=100)
@@ -73,13 +73,13 @@ def test_learned_slots_stay_while_the_engine_reads_no_prompts() -> None:
     assert story.pool("p").slots == 20
 
 
-def test_learned_slots_can_be_reserved() -> None:
+def test_reserve_applies_to_learned_slots() -> None:
     story = play(policy(pool("p", "r1", slots=None, reserve=(("premium", 1.0),)), PREMIUM, FREE))
     story.arrives("a", tier="free").expect()
     story.arrives("b", tier="premium").expect(dispatch("r1"))
 
 
-def test_the_replica_with_fewest_prompt_tokens_to_read_is_next() -> None:
+def test_request_goes_to_the_replica_with_the_fewest_unread_tokens() -> None:
     story = play(policy(pool("p", "r1", "r2", slots=8)))
     story.arrives("long", prompt=5000).expect(dispatch("r1"))
     for name in ("a", "b", "c"):
@@ -93,7 +93,7 @@ def test_the_replica_with_fewest_prompt_tokens_to_read_is_next() -> None:
 # ---- order
 
 
-def test_the_most_urgent_tier_is_served_first_and_each_tier_in_the_order_of_arrival() -> None:
+def test_queue_serves_the_most_urgent_tier_first_and_each_tier_in_order_of_arrival() -> None:
     story = play(policy(pool("p", "r1"), *TIERS)).arrives("running").whatever()
     arrivals = [("f1", "free"), ("s1", "standard"), ("p1", "premium"), ("f2", "free"), ("p2", "premium")]
     for name, tier_name in arrivals:
@@ -111,7 +111,7 @@ def test_tiers_of_one_priority_are_served_in_the_order_of_arrival() -> None:
     story.finishes("x1").expect(commit(), ended(Outcome.OK), dispatch("r1", of="y2"))
 
 
-def test_a_newcomer_does_not_overtake_those_of_its_own_tier() -> None:
+def test_new_request_does_not_overtake_waiting_requests_of_its_tier() -> None:
     rules = policy(pool("p", "r1", "r2"), STANDARD)
     story = play(rules).fails("r2").arrives("a").arrives("b").arrives("c").expect(dispatch("r1", of="a"))
     story.recovers("r2").expect(dispatch("r2", of="b"))
@@ -126,7 +126,7 @@ def test_request_is_shed_when_the_queue_is_full() -> None:
     story.arrives("d").expect(refuse(Reason.QUEUE_FULL), ended(Outcome.REFUSED, why=Reason.QUEUE_FULL, replica=None))
 
 
-def test_the_waiting_room_is_bounded_in_bytes_too() -> None:
+def test_queue_is_bounded_in_bytes() -> None:
     story = play(policy(pool("p", "r1", queue_bytes=5000))).arrives("a").whatever()
     story.arrives("b", body_bytes=3000).expect()
     story.arrives("c", body_bytes=2001).expect(refuse(Reason.QUEUE_FULL), ended(Outcome.REFUSED))
@@ -134,12 +134,12 @@ def test_the_waiting_room_is_bounded_in_bytes_too() -> None:
     assert story.pool("p").queued_bytes == 5000
 
 
-def test_without_a_waiting_room_a_busy_pool_sheds() -> None:
+def test_busy_pool_without_a_queue_sheds() -> None:
     story = play(policy(pool("p", "r1", queue_limit=0))).arrives("a").expect(dispatch("r1"))
     story.arrives("b").expect(refuse(Reason.QUEUE_FULL), ended(Outcome.REFUSED))
 
 
-def test_a_more_urgent_request_takes_the_place_of_the_least_urgent_with_the_least_time_left() -> None:
+def test_more_urgent_request_displaces_the_least_urgent_with_the_least_time_left() -> None:
     story = play(policy(pool("p", "r1", queue_limit=3), *TIERS)).arrives("running").whatever()
     story.arrives("f1", tier="free").arrives("f2", tier="free").arrives("s1", tier="standard").expect()
     story.arrives("p1", tier="premium").expect(refuse(Reason.EVICTED, of="f1"), ended(Outcome.REFUSED, of="f1"))
@@ -149,7 +149,7 @@ def test_a_more_urgent_request_takes_the_place_of_the_least_urgent_with_the_leas
     story.finishes("running").expect(commit(), ended(Outcome.OK), dispatch("r1", of="p1"))
 
 
-def test_one_place_is_taken_only_if_its_bytes_suffice() -> None:
+def test_more_urgent_request_displaces_one_only_if_its_bytes_suffice() -> None:
     story = play(policy(pool("p", "r1", queue_bytes=3000), PREMIUM, FREE)).arrives("running").whatever()
     story.arrives("big", tier="free", body_bytes=2500).arrives("small", tier="free", body_bytes=500).expect()
     story.arrives("bigger", tier="premium", body_bytes=2600).expect(refuse(Reason.QUEUE_FULL), ended(Outcome.REFUSED))
@@ -160,7 +160,7 @@ def test_one_place_is_taken_only_if_its_bytes_suffice() -> None:
 
 
 @pytest.mark.parametrize("mode", [SHADOW, AdmissionSpec(AdmissionMode.OFF)])
-def test_a_tier_that_is_not_enforced_always_waits_and_takes_no_place_from_a_more_urgent_one(
+def test_tier_without_enforced_admission_always_waits_and_displaces_no_more_urgent_one(
     mode: AdmissionSpec,
 ) -> None:
     rules = policy(pool("p", "r1", queue_limit=1, queue_bytes=2500), PREMIUM, tier("batch", 2, admission=mode))
@@ -172,13 +172,13 @@ def test_a_tier_that_is_not_enforced_always_waits_and_takes_no_place_from_a_more
     assert story.pool("p").queued == 4
 
 
-def test_a_less_urgent_tier_finds_the_room_full_of_one_that_is_not_enforced() -> None:
+def test_queue_full_of_an_unenforced_tier_refuses_a_less_urgent_tier() -> None:
     rules = policy(pool("p", "r1", queue_limit=1), tier("shadow", 0, admission=SHADOW), FREE)
     story = play(rules).arrives("running", tier="shadow").arrives("s1", tier="shadow").whatever()
     story.arrives("f1", tier="free").expect(refuse(Reason.QUEUE_FULL), ended(Outcome.REFUSED))
 
 
-def test_among_tiers_that_may_be_pushed_out_shadows_are_passed_over() -> None:
+def test_tier_in_shadow_is_not_displaced_from_a_full_queue() -> None:
     rules = policy(pool("p", "r1", queue_limit=1), PREMIUM, FREE, tier("shadow", 2, admission=SHADOW))
     story = play(rules).arrives("running").whatever()
     story.arrives("f1", tier="free").arrives("s1", tier="shadow").expect()
@@ -198,26 +198,26 @@ def backlogged(*chances: float):
     return story.whatever()
 
 
-def test_a_shed_request_is_told_when_its_turn_would_have_come() -> None:
+def test_shed_request_gets_retry_after_of_its_expected_turn() -> None:
     story = backlogged(0.5)
     assert story.pool("p").drain_rate == pytest.approx(2.0, rel=0.05)
     story.arrives("late")
     assert story.retry_after_s() == pytest.approx((3 + 1) / 2.0, rel=0.05)
 
 
-def test_an_evicted_request_is_told_when_to_come_back() -> None:
+def test_evicted_request_gets_retry_after() -> None:
     story = backlogged(0.5)
     story.arrives("urgent", tier="premium")
     assert story.retry_after_s() == pytest.approx((3 + 1) / 2.0, rel=0.05)
 
 
 @pytest.mark.parametrize(("chance", "factor"), [(0.0, 0.5), (0.5, 1.0), (0.999, 1.5)])
-def test_the_time_to_come_back_is_spread_over_half_to_one_and_a_half_times(chance: float, factor: float) -> None:
+def test_retry_after_is_spread_at_random_between_half_and_one_and_a_half_times(chance: float, factor: float) -> None:
     story = backlogged(chance).arrives("late")
     assert story.retry_after_s() == pytest.approx(factor * 2.0, rel=0.06)
 
 
-def test_retry_after_is_a_second_before_a_backlog_was_seen() -> None:
+def test_retry_after_is_a_second_before_the_first_backlog() -> None:
     story = play(policy(pool("p", "r1", queue_limit=0)), 0.5).arrives("a").whatever().arrives("b")
     assert story.retry_after_s() == pytest.approx(1.0)
 
@@ -229,7 +229,7 @@ def test_retry_after_of_a_slow_pool_is_capped_near_a_minute() -> None:
     assert story.retry_after_s() == pytest.approx(60.0)
 
 
-def test_departures_at_one_moment_are_no_rate() -> None:
+def test_slots_freed_at_one_moment_give_no_drain_rate() -> None:
     story = play(policy(pool("p", "r1", "r2", queue_limit=4)), 0.5)
     for name in ("a", "b", "c", "d", "e", "f"):
         story.arrives(name)
@@ -266,7 +266,7 @@ def test_slots_held_by_a_tier_count_against_its_reserve() -> None:
     story.arrives("f2", tier="free").expect(dispatch("r1"))
 
 
-def test_a_head_that_has_to_wait_does_not_block_other_bands() -> None:
+def test_waiting_head_of_one_priority_does_not_block_another_priority() -> None:
     story = play(policy(pool("p", "r1", slots=2, reserve=(("free", 0.5),)), *TIERS))
     story.arrives("p1", tier="premium").expect(dispatch("r1"))
     story.arrives("p2", tier="premium").expect()
@@ -291,7 +291,7 @@ def test_a_reserve_is_a_share_of_the_slots_of_replicas_that_are_up() -> None:
     story.arrives("f3", tier="free").expect()
 
 
-def test_requests_stuck_on_a_replica_that_is_down_do_not_use_up_the_reserve() -> None:
+def test_requests_at_a_replica_that_is_down_do_not_use_up_the_reserve() -> None:
     story = play(policy(pool("p", "r1", "r2", slots=2, reserve=(("premium", 0.5),)), PREMIUM, FREE))
     story.arrives("p1", tier="premium").expect(dispatch("r1"))
     story.first_token("p1").fails("r1").whatever()
@@ -356,7 +356,7 @@ def _runs(story: Story, name: str) -> bool:
     return live is not None and bool(live.open)
 
 
-def test_state_names_the_bound_of_a_replica() -> None:
+def test_snapshot_names_the_bound_that_a_replica_is_at() -> None:
     story = play(policy(pool("p", "r1", slots=2), tier("std")))
     story.observes("r1", Sample()).whatever()
     assert story.replica("r1").bound is None

@@ -28,18 +28,18 @@ def filled(made: StepBudget, prompt_tokens: int = 0, output_tokens: float = 0.0,
     return n
 
 
-def test_requests_fill_a_replica_up_to_the_step_that_its_objective_allows() -> None:
+def test_step_budget_fills_a_replica_up_to_the_step_that_the_tpot_objective_allows() -> None:
     assert filled(budget(0.1)) == 80  # 20 ms + 80 x 1 ms
 
 
-def test_context_counts_what_is_held_and_half_of_what_is_still_to_come() -> None:
+def test_step_budget_counts_held_context_and_half_of_the_expected_growth() -> None:
     made = budget(0.1)
     made.add(1, 0, 20_000.0, 0.0)
     assert made.decode_s(10_000) == pytest.approx(0.02 + 0.001 + 1e-7 * (10_000 + 10_000))
     assert filled(budget(0.1), output_tokens=20_000.0) == 40
 
 
-def test_prompts_of_the_last_seconds_take_their_share_of_every_step() -> None:
+def test_step_budget_includes_the_prompts_of_the_last_seconds() -> None:
     made = budget(0.1)
     made.add(1, 25_000, 0.0, 0.0)  # 2.5 s of prompts within 5 s
     assert made.prompt_share(0.0) == pytest.approx(0.5)
@@ -49,16 +49,16 @@ def test_prompts_of_the_last_seconds_take_their_share_of_every_step() -> None:
     assert made.has_room(0, 5.0)  # they have been read by then
 
 
-def test_a_replica_that_runs_nothing_has_room_whatever_is_promised() -> None:
+def test_step_budget_of_an_idle_replica_has_room_under_any_objective() -> None:
     assert budget(0.001).has_room(0, 0.0)
 
 
-def test_nothing_is_held_back_before_prices_are_known_or_where_no_tpot_is_promised() -> None:
+def test_step_budget_holds_nothing_back_without_prices_or_a_tpot_objective() -> None:
     assert filled(budget(0.1, prices=None)) == 1000
     assert filled(budget(math.inf)) == 1000
 
 
-def test_a_request_that_has_ended_leaves_the_step_budget() -> None:
+def test_ended_request_leaves_the_step_budget() -> None:
     made = budget(0.1)
     n = filled(made, output_tokens=333.3)
     for _ in range(n):
@@ -66,7 +66,7 @@ def test_a_request_that_has_ended_leaves_the_step_budget() -> None:
     assert (made.sequences, made.growth_tokens) == (0, 0.0)
 
 
-def test_mean_step_is_shown_with_the_prompts_of_the_last_seconds() -> None:
+def test_shown_mean_step_includes_the_prompts_of_the_last_seconds() -> None:
     made = budget(0.1, prices=None)
     assert made.step_s(0, 0.0) is None
     made.prices = PRICES
@@ -77,7 +77,7 @@ def test_mean_step_is_shown_with_the_prompts_of_the_last_seconds() -> None:
 P99 = Objective(0.99, 0.1)
 
 
-def test_margin_rests_where_the_objective_is_just_kept() -> None:
+def test_step_margin_settles_where_the_objective_is_just_kept() -> None:
     margin = StepMargin(P99)
     for answer in range(3000):
         late = answer % 111 == 0
@@ -85,7 +85,7 @@ def test_margin_rests_where_the_objective_is_just_kept() -> None:
     assert margin.limit_s == pytest.approx(START * 0.1, rel=0.03)
 
 
-def test_margin_falls_by_a_fifth_within_a_dozen_late_answers_and_no_further_than_its_bound() -> None:
+def test_step_margin_falls_by_a_fifth_within_12_late_answers_down_to_its_bound() -> None:
     margin = StepMargin(P99)
     for _ in range(12):
         margin.learn(margin.limit_s, True)
@@ -95,7 +95,7 @@ def test_margin_falls_by_a_fifth_within_a_dozen_late_answers_and_no_further_than
     assert margin.limit_s == pytest.approx(MIN_MARGIN * 0.1)
 
 
-def test_margin_learns_nothing_from_answers_of_a_replica_that_was_not_full() -> None:
+def test_step_margin_ignores_answers_of_a_replica_that_was_not_full() -> None:
     margin = StepMargin(P99)
     for _ in range(1000):
         margin.learn(0.02, False)
@@ -103,14 +103,14 @@ def test_margin_learns_nothing_from_answers_of_a_replica_that_was_not_full() -> 
     assert margin.limit_s == pytest.approx(START * 0.1)
 
 
-def test_margin_falls_by_late_answers_of_a_replica_that_was_half_full() -> None:
+def test_step_margin_falls_after_late_answers_of_a_half_full_replica() -> None:
     margin = StepMargin(P99)
     for _ in range(12):
         margin.learn(0.5 * margin.limit_s, True)
     assert margin.limit_s < 0.8 * START * 0.1
 
 
-def test_margin_of_a_median_may_exceed_its_objective() -> None:
+def test_step_margin_of_a_median_may_exceed_the_objective() -> None:
     margin = StepMargin(Objective(0.5, 0.1))
     for _ in range(1000):
         margin.learn(margin.limit_s, False)

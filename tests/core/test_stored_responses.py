@@ -70,7 +70,7 @@ def test_stored_tokens_do_not_bypass_the_tokens_per_minute() -> None:
     goes_on(story, "second", tokens=5000).expect(refuse(Reason.LIMIT_TOKENS), ended(Outcome.QUOTA))
 
 
-def test_stored_tokens_in_the_cache_of_its_replica_alone_are_free_where_cached_tokens_are() -> None:
+def test_stored_tokens_cached_at_their_replica_are_free_under_uncached_limits() -> None:
     begins = Prefix((1, 2, 3), (8000, 16000, 20000), 20400)
     for cached_at, why in (("r2", None), ("r1", Reason.LIMIT_TOKENS)):
         story = play(three(tier("std", limits=Limits(tokens_per_min=4000, count=CountedTokens.UNCACHED))))
@@ -115,7 +115,7 @@ def test_continued_response_goes_to_the_pool_of_its_replica_before_the_first_poo
     goes_on(play(policy(pool("p", "r1"), pool("q", "r2"))), "turn").expect(dispatch("r2"))
 
 
-def test_continued_response_is_not_tried_at_another_replica() -> None:
+def test_continued_response_is_not_retried_at_another_replica() -> None:
     story = goes_on(play(three(tier("std", retry=Retry(1.0)))), "turn").sent("turn").whatever()
     story.finishes("turn", AttemptOutcome.RESET)
     assert story.records["turn"].attempts == 1
@@ -143,7 +143,7 @@ def test_continued_response_is_not_served_by_a_fallback_model() -> None:
     story.arrives("other").expect(dispatch("s1"))
 
 
-def test_continued_response_tokens_teach_nothing_of_the_bytes_in_a_token() -> None:
+def test_continued_response_is_not_learned_for_bytes_per_token() -> None:
     story = play(three())
     before = story.controller.prompts.estimate("m", 400)
     goes_on(story, "turn", prompt=None).sent("turn").whatever()

@@ -66,7 +66,7 @@ apart = st.lists(
 
 @STEADY
 @given(apart, st.sampled_from([0.1, 0.5, 0.9, 0.95]))
-def test_quantile_is_the_product_limit_estimate(times: list[tuple[float, bool]], q: float) -> None:
+def test_survival_quantile_is_the_product_limit_estimate(times: list[tuple[float, bool]], q: float) -> None:
     found, wanted = survival_of(times).quantile(q), product_limit(times, q)
     assert (found is None) == (wanted is None)
     if found is not None and wanted is not None:
@@ -75,13 +75,15 @@ def test_quantile_is_the_product_limit_estimate(times: list[tuple[float, bool]],
 
 @STEADY
 @given(apart, apart)
-def test_merged_windows_equal_one_window(first: list[tuple[float, bool]], second: list[tuple[float, bool]]) -> None:
+def test_merged_survival_windows_equal_one_window(
+    first: list[tuple[float, bool]], second: list[tuple[float, bool]]
+) -> None:
     both, one = survival_of(first).merged(survival_of(second)), survival_of(first + second)
     assert both.counts == one.counts
     assert (both.total, both.events) == (one.total, one.events)
 
 
-def test_censoring_the_slowest_does_not_move_lower_quantiles() -> None:
+def test_censoring_the_slowest_times_does_not_change_lower_survival_quantiles() -> None:
     """Times beyond a threshold are censored there or soon after, as by duplicates: the p95 stays the same."""
     random = Random(7)
     times = [0.04 * math.exp(0.35 * random.gauss(0, 1)) * (6 if random.random() < 0.02 else 1) for _ in range(40_000)]

@@ -17,7 +17,7 @@ def limited(*, slots: int | None = None, **limits: Any) -> Policy:
 # ---- requests a minute
 
 
-def test_a_minutes_requests_may_come_at_once_and_then_one_by_one() -> None:
+def test_request_limit_admits_a_minutes_requests_at_once_and_then_one_by_one() -> None:
     story = play(limited(requests_per_min=3))
     for name in ("a", "b", "c"):
         story.arrives(name).expect(dispatch("r1"))
@@ -29,7 +29,7 @@ def test_a_minutes_requests_may_come_at_once_and_then_one_by_one() -> None:
     story.arrives("g").expect(refuse(Reason.LIMIT_REQUESTS, retry_after_s=20.0), ended(Outcome.QUOTA))
 
 
-def test_a_limit_below_one_a_minute_still_lets_one_through() -> None:
+def test_request_limit_below_one_a_minute_admits_one_request() -> None:
     story = play(limited(requests_per_min=0.5)).arrives("a").expect(dispatch("r1"))
     story.arrives("b").expect(refuse(Reason.LIMIT_REQUESTS, retry_after_s=120.0, detail=""), ended(Outcome.QUOTA))
     assert story.limits().requests_limit == 1
@@ -39,7 +39,7 @@ def test_a_limit_below_one_a_minute_still_lets_one_through() -> None:
 # ---- tokens a minute
 
 
-def test_prompt_and_output_are_reserved_on_arrival_and_settled_on_usage() -> None:
+def test_token_limit_reserves_prompt_and_output_on_arrival_and_settles_by_usage() -> None:
     story = play(limited(tokens_per_min=6000)).arrives("a", prompt=1000, max_tokens=500, choices=2)
     assert story.limits().tokens_left == 4000
     story.sent("a").first_token("a").finishes("a", prompt_tokens=1000, output_tokens=300)
@@ -54,14 +54,14 @@ def test_refusal_by_the_token_limit_says_when_it_will_fit() -> None:
     story.at(5.0).arrives("c", prompt=900, max_tokens=100).expect(dispatch("r1"))
 
 
-def test_request_above_a_whole_minutes_tokens_is_refused_for_good() -> None:
+def test_request_above_a_whole_minutes_tokens_is_refused_permanently() -> None:
     detail = "this request reserves 6001 tokens, more than the limit of a whole minute"
     story = play(limited(tokens_per_min=6000)).arrives("a", prompt=5901, max_tokens=100)
     story.expect(refuse(Reason.LIMIT_TOKENS, retry_after_s=math.inf, detail=detail), ended(Outcome.QUOTA))
     story.arrives("b", prompt=5900, max_tokens=100).expect(dispatch("r1"))
 
 
-def test_more_output_than_was_reserved_is_owed() -> None:
+def test_output_above_the_reservation_is_charged_to_the_token_limit() -> None:
     story = play(limited(tokens_per_min=6000)).arrives("a", prompt=5000, max_tokens=1000).sent("a").whatever()
     story.finishes("a", prompt_tokens=6500, output_tokens=500).whatever()
     assert story.limits().tokens_left == 0
@@ -70,7 +70,7 @@ def test_more_output_than_was_reserved_is_owed() -> None:
     )
 
 
-def test_embeddings_reserve_their_prompt_alone() -> None:
+def test_embedding_reserves_only_its_prompt_tokens() -> None:
     story = play(limited(tokens_per_min=6000))
     story.arrives("a", endpoint=Endpoint.EMBEDDINGS, stream=False, prompt=2000, choices=256, max_tokens=None)
     story.expect(dispatch("r1", max_tokens=0))
@@ -80,7 +80,7 @@ def test_embeddings_reserve_their_prompt_alone() -> None:
 # ---- given back
 
 
-def test_a_request_that_was_refused_costs_nothing() -> None:
+def test_refused_request_is_not_charged_to_the_limits() -> None:
     rules = policy(pool("p", "r1", queue_limit=0), tier("std", limits=Limits(10, 6000, concurrency=5)), tier("other"))
     story = play(rules).arrives("running", tier="other").whatever()
     story.arrives("a").expect(refuse(Reason.QUEUE_FULL), ended(Outcome.REFUSED))
@@ -88,7 +88,7 @@ def test_a_request_that_was_refused_costs_nothing() -> None:
     assert (view.requests_left, view.tokens_left, view.in_flight) == (10, 6000, 0)
 
 
-def test_a_request_that_reached_no_engine_costs_nothing() -> None:
+def test_request_that_reached_no_engine_is_not_charged_to_the_limits() -> None:
     story = play(limited(requests_per_min=10, tokens_per_min=6000)).arrives("a")
     story.finishes("a", AttemptOutcome.UNREACHABLE).expect(
         dispatch("r1"), refuse(Reason.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR)
@@ -97,7 +97,7 @@ def test_a_request_that_reached_no_engine_costs_nothing() -> None:
     assert (view.requests_left, view.tokens_left) == (10, 6000)
 
 
-def test_a_request_that_the_engine_rejected_costs_a_request_but_no_tokens() -> None:
+def test_request_rejected_by_the_engine_is_charged_without_tokens() -> None:
     story = play(limited(requests_per_min=10, tokens_per_min=6000)).arrives("a").sent("a")
     story.finishes("a", AttemptOutcome.REJECTED).expect(dispatch("r1"), commit(), ended(Outcome.INVALID))
     view = story.limits()
@@ -167,7 +167,7 @@ def test_a_process_may_use_its_share_of_each_limit() -> None:
 # ---- seen
 
 
-def test_remaining_limits_are_shown() -> None:
+def test_snapshot_shows_what_is_left_of_the_limits() -> None:
     story = play(limited(requests_per_min=60, tokens_per_min=6000, concurrency=5))
     assert story.controller.left("acme", "std", 0.0) == (None, None)
     story.arrives("a", prompt=100, max_tokens=200).after(0.5)
@@ -193,7 +193,7 @@ def test_reload_keeps_the_used_part_of_limits() -> None:
     assert (view.requests_left, view.tokens_left) == (19, 1000)
 
 
-def test_a_reload_to_less_than_was_used_leaves_nothing() -> None:
+def test_reload_to_a_limit_below_the_used_part_leaves_nothing() -> None:
     story = play(limited(requests_per_min=10))
     for number in range(8):
         story.arrives(f"a{number}")
@@ -202,6 +202,6 @@ def test_a_reload_to_less_than_was_used_leaves_nothing() -> None:
     story.arrives("b").expect(refuse(Reason.LIMIT_REQUESTS, retry_after_s=48.0), ended(Outcome.QUOTA))
 
 
-def test_a_limit_that_comes_with_a_reload_holds_for_leases_that_were_there() -> None:
+def test_concurrency_limit_added_by_a_reload_counts_earlier_requests() -> None:
     story = play(limited()).arrives("a").configured(limited(concurrency=1)).whatever()
     story.arrives("b").expect(refuse(Reason.LIMIT_CONCURRENCY), ended(Outcome.QUOTA))

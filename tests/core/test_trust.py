@@ -8,13 +8,13 @@ from gateway.core.forecast.trust import COLD_LABELS, COLD_SAMPLES, UNLABELLED, P
 from gateway.core.stats import Pace
 
 
-def test_drift_alarm_is_silent_on_noise() -> None:
+def test_drift_alarm_is_not_raised_by_noise() -> None:
     for seed in range(20):
         source, alarm = random.Random(seed), PageHinkley()
         assert not any(alarm.add(source.gauss(0.0, 0.25)) for _ in range(5000))
 
 
-def test_the_alarm_is_raised_by_a_step_up_or_down() -> None:
+def test_drift_alarm_is_raised_by_a_step_up_or_down() -> None:
     for seed in range(20):
         for step in (0.7, -0.7):
             source, alarm = random.Random(seed), PageHinkley()
@@ -24,7 +24,7 @@ def test_the_alarm_is_raised_by_a_step_up_or_down() -> None:
             assert took < 60
 
 
-def test_error_level_after_an_alarm_becomes_the_new_normal() -> None:
+def test_error_level_after_a_drift_alarm_becomes_the_new_normal() -> None:
     source, alarm = random.Random(1), PageHinkley()
     for level in (0.0, 0.7):
         for _ in range(1000):
@@ -72,7 +72,7 @@ def test_probabilities_worse_than_the_base_rate_are_not_trusted() -> None:
     assert gate.state is Trust.DRIFTED
 
 
-def test_trust_returns_after_some_hundred_good_labels_however_long_it_was_lost() -> None:
+def test_trust_returns_after_some_hundred_good_labels() -> None:
     gate, source = warm(), random.Random(2)
     for _ in range(20_000):
         gate.labelled(0.9, source.random() < 0.1, 1.0)
@@ -93,7 +93,7 @@ def test_forecasts_slightly_worse_than_the_base_rate_stay_untrusted() -> None:
     assert trusted < 300
 
 
-def test_a_load_that_no_label_spoke_of_is_not_covered() -> None:
+def test_load_without_labels_is_uncovered() -> None:
     gate = warm()
     for _ in range(UNLABELLED):
         gate.forecast(100.0)
@@ -102,7 +102,7 @@ def test_a_load_that_no_label_spoke_of_is_not_covered() -> None:
     assert gate.state is Trust.TRUSTED
 
 
-def test_ordinary_load_between_labels_stays_covered() -> None:
+def test_ordinary_load_between_two_labels_stays_covered() -> None:
     gate = warm()
     for i in range(20 * UNLABELLED):
         gate.forecast(1.2)
@@ -111,7 +111,7 @@ def test_ordinary_load_between_labels_stays_covered() -> None:
     assert gate.state is Trust.TRUSTED
 
 
-def test_a_pace_lets_slow_samples_all_through_and_of_fast_ones_its_rate() -> None:
+def test_pace_takes_all_slow_samples_and_fast_ones_at_its_rate() -> None:
     slow, fast = Pace(50.0), Pace(50.0)
     assert all(slow.due(i / 40) for i in range(400))
     taken = sum(fast.due(i / 1000) for i in range(10_000))

@@ -34,7 +34,7 @@ def turn(story: Story, name: str, cached: int | None) -> Story:
     ("cached", "charged"),
     [(4 * BLOCK_TOKENS, 105), (3 * BLOCK_TOKENS, 105 + BLOCK_TOKENS), (0, PROMPT + 5), (None, 105)],
 )
-def test_a_turn_is_charged_by_its_cached_tokens_as_reported_or_else_as_predicted(
+def test_uncached_limit_deducts_cached_tokens_as_reported_or_else_as_predicted(
     cached: int | None, charged: int
 ) -> None:
     story = turn(play(rules(CountedTokens.UNCACHED), 0.0), "first", 0)
@@ -44,14 +44,14 @@ def test_a_turn_is_charged_by_its_cached_tokens_as_reported_or_else_as_predicted
     assert before - left(story) == charged
 
 
-def test_arrival_reserves_the_tokens_that_are_not_predicted_to_be_cached() -> None:
+def test_uncached_limit_reserves_the_prompt_tokens_predicted_to_be_uncached() -> None:
     story = turn(play(rules(CountedTokens.UNCACHED), 0.0), "first", 0)
     before = left(story)
     asks(story, "second", 1, 2, 3, 4).whatever()
     assert before - left(story) == 100 + MAX_TOKENS
 
 
-def test_a_conversation_goes_on_under_a_limit_that_its_whole_prompts_would_exceed() -> None:
+def test_conversation_fits_an_uncached_limit_that_its_whole_prompts_would_exceed() -> None:
     for count, outcome in ((CountedTokens.UNCACHED, None), (CountedTokens.ALL, Reason.LIMIT_TOKENS)):
         story = turn(play(rules(count, 3000), 0.0), "first", 0)
         asks(story, "second", 1, 2, 3, 4)
@@ -69,7 +69,7 @@ def test_a_cached_prompt_is_charged_in_full_where_all_tokens_count() -> None:
     assert before - left(story) == PROMPT + 5
 
 
-def test_limit_gets_back_all_tokens_of_a_request_that_no_engine_worked_on() -> None:
+def test_uncached_limit_returns_all_tokens_of_a_request_that_no_engine_worked_on() -> None:
     story = turn(play(rules(CountedTokens.UNCACHED), 0.0), "first", 0)
     before = left(story)
     asks(story, "second", 1, 2, 3, 4).sent("second").finishes("second", AttemptOutcome.REJECTED, status=400).whatever()

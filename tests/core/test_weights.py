@@ -27,7 +27,7 @@ def full() -> Story:
     return story
 
 
-def test_tiers_of_one_priority_are_served_by_latest_start_while_nothing_is_lost() -> None:
+def test_tiers_of_one_priority_are_served_by_latest_start_while_none_is_lost() -> None:
     story = busy().arrives("light", tier="light").after(0.1).arrives("heavy", tier="heavy")
     story.served("running").expect(commit("running"), ended(Outcome.OK, "running"), dispatch("r1", "light"))
 
@@ -41,14 +41,14 @@ def test_the_heavier_tier_goes_first_while_requests_of_its_priority_are_lost() -
     story.expect(commit("running"), ended(Outcome.OK, "running"), dispatch("r1", "heavy"))
 
 
-def test_latest_starts_decide_again_some_seconds_after_the_last_loss() -> None:
+def test_latest_start_decides_again_some_seconds_after_the_last_loss() -> None:
     story = full()
     story.arrives("lost", tier="light").leaves("c").whatever()
     story.after(AT_STAKE_S).arrives("heavy", tier="heavy").served("running")
     story.expect(commit("running"), ended(Outcome.OK, "running"), dispatch("r1", "a"))
 
 
-def test_a_loss_of_another_priority_leaves_the_order_as_it_is() -> None:
+def test_loss_in_another_priority_does_not_change_the_order() -> None:
     story = full()
     story.arrives("lost", tier="low").expect(
         refuse(Reason.QUEUE_FULL, "lost"), ended(Outcome.REFUSED, "lost", why=Reason.QUEUE_FULL)
@@ -74,7 +74,7 @@ def test_a_lighter_newcomer_takes_no_place_from_a_heavier_request() -> None:
     )
 
 
-def test_priority_stands_above_weight_in_a_full_queue() -> None:
+def test_priority_decides_before_weight_in_a_full_queue() -> None:
     story = busy()
     for name in ("a", "b"):
         story.after(0.1).arrives(name, tier="light")
