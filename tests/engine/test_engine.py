@@ -113,7 +113,7 @@ async def test_gateway_lists_the_models_of_its_policy(engine: Engine, client: op
 # ---- what passes through
 
 
-async def test_events_are_relayed_as_they_came(engine: Engine) -> None:
+async def test_stream_events_of_the_engine_are_passed_on_unchanged(engine: Engine) -> None:
     """Byte for byte, for a client that asked for usage; for others, without the usage."""
     body = {"model": engine.model, "messages": HELLO, "max_tokens": 12, "stream": True}
     async with recording(engine.url) as (url, said):
@@ -221,7 +221,7 @@ def _endless(engine: Engine) -> dict[str, Any]:
     return ask | ({"extra_body": {"min_tokens": room}} if engine.kind == "vllm" else {})
 
 
-async def test_leaving_a_stream_is_noticed(engine: Engine, client: openai.AsyncOpenAI) -> None:
+async def test_engine_stops_when_the_client_of_a_stream_leaves(engine: Engine, client: openai.AsyncOpenAI) -> None:
     assert await engine.running() == 0, "somebody else uses this engine"
     stream = await client.chat.completions.create(**_endless(engine), stream=True)
     seen = 0
@@ -232,7 +232,9 @@ async def test_leaving_a_stream_is_noticed(engine: Engine, client: openai.AsyncO
     await _freed(engine, stream.close())
 
 
-async def test_leaving_an_answer_that_is_not_streamed_is_noticed(engine: Engine, client: openai.AsyncOpenAI) -> None:
+async def test_engine_stops_when_the_client_of_an_unstreamed_answer_leaves(
+    engine: Engine, client: openai.AsyncOpenAI
+) -> None:
     assert await engine.running() == 0, "somebody else uses this engine"
     waiting = asyncio.create_task(client.chat.completions.create(**_endless(engine)))
 
@@ -254,7 +256,7 @@ tiers: {{standard: {{max_tokens: {{limit: 100000}}, timeouts: {{total: 1s, on_to
     return load_text(text, "policy.yaml", {})
 
 
-async def test_a_stream_whose_time_is_up_is_cut_short_and_frees_the_engine(
+async def test_stream_at_its_total_timeout_is_cut_and_frees_the_engine(
     engine: Engine, client: openai.AsyncOpenAI, gateway: Gateway
 ) -> None:
     assert await engine.running() == 0, "somebody else uses this engine"
@@ -266,7 +268,7 @@ async def test_a_stream_whose_time_is_up_is_cut_short_and_frees_the_engine(
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_request_whose_time_is_up_may_be_told_so_and_frees_the_engine(
+async def test_request_at_its_total_timeout_may_end_in_an_error_and_frees_the_engine(
     engine: Engine, client: openai.AsyncOpenAI, gateway: Gateway, stream: bool
 ) -> None:
     """A whole answer fails entirely: there is nothing to keep."""

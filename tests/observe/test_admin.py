@@ -82,13 +82,13 @@ async def test_liveness_is_200_while_the_process_drains(process: Process, path: 
 
 @pytest.mark.parametrize("path", ["/readyz", "/ready"])
 @pytest.mark.parametrize(("reason", "status", "text"), [("", 200, "ready"), ("draining", 503, "draining")])
-async def test_readiness_says_why_not(process: Process, path: str, reason: str, status: int, text: str) -> None:
+async def test_readiness_503_says_its_reason(process: Process, path: str, reason: str, status: int, text: str) -> None:
     async with process.client(sources=replace(SOURCES, not_ready=lambda: reason)) as client:
         answer = await client.get(path)
     assert (answer.status_code, answer.text.strip()) == (status, text)
 
 
-async def test_metrics_come_in_the_format_that_was_asked_for(process: Process) -> None:
+async def test_metrics_page_has_the_requested_format(process: Process) -> None:
     process.metrics.ended(OK)
     async with process.client() as client:
         classic = await client.get("/metrics")
@@ -101,7 +101,7 @@ async def test_metrics_come_in_the_format_that_was_asked_for(process: Process) -
     assert {"tailgate_ttft_seconds", "tailgate_queue_depth", "process_open_fds", "python_info"} <= names
 
 
-async def test_the_state_counts_goodput_over_everything_offered(process: Process) -> None:
+async def test_admin_state_counts_goodput_over_all_offered_requests(process: Process) -> None:
     process.metrics.ended(OK)
     process.metrics.ended(replace(OK, good=False, ttft_s=3.0))
     process.metrics.ended(REFUSED)
@@ -120,7 +120,7 @@ async def test_the_window_of_the_admin_state_leaves_out_requests_that_are_too_ol
     assert premium["latencies"]["ttft"]["p99_s"] is None
 
 
-async def test_the_state_has_quantiles_of_every_latency(process: Process) -> None:
+async def test_admin_state_has_quantiles_of_every_latency(process: Process) -> None:
     for _ in range(99):
         process.metrics.ended(OK)
     process.metrics.ended(replace(OK, ttft_s=2.0))
@@ -139,7 +139,9 @@ async def test_the_state_has_quantiles_of_every_latency(process: Process) -> Non
 
 
 @pytest.mark.parametrize(("late", "kept"), [(0, True), (3, True), (4, False)])
-async def test_an_objective_is_kept_or_not_among_the_answers_alone(process: Process, late: int, kept: bool) -> None:
+async def test_admin_state_judges_whether_an_objective_is_kept_by_answers_alone(
+    process: Process, late: int, kept: bool
+) -> None:
     for _ in range(100):
         process.metrics.ended(REFUSED)
     for number in range(100):
@@ -152,7 +154,7 @@ async def test_an_objective_is_kept_or_not_among_the_answers_alone(process: Proc
     assert [o["kept"] for o in free["objectives"]] == [None]
 
 
-async def test_the_state_shows_pools_replicas_tenants_and_reasons(process: Process) -> None:
+async def test_admin_state_shows_pools_replicas_tenants_and_reasons(process: Process) -> None:
     process.metrics.ended(replace(REFUSED, request=a_request(FREE)))
     process.metrics.refused_early(Reason.UNAUTHORIZED)
     shown = await state(process)
@@ -184,7 +186,7 @@ async def test_the_admin_state_has_the_error_of_a_failed_reload(process: Process
     }
 
 
-async def test_state_shows_the_busiest_of_many_tenants(process: Process) -> None:
+async def test_admin_state_shows_only_the_busiest_of_many_tenants(process: Process) -> None:
     one = SNAPSHOT.tenants[0]
     many = tuple(replace(one, tenant=f"t{number:04}", in_flight=number % 7) for number in range(5000))
     shown = await state(process, snapshot=lambda: replace(SNAPSHOT, tenants=many))
@@ -266,7 +268,7 @@ async def test_admin_action_without_a_configured_token_is_refused_with_a_hint(
     assert process.reloads == 0
 
 
-async def test_the_unix_socket_needs_no_token(process: Process) -> None:
+async def test_admin_unix_socket_needs_no_token(process: Process) -> None:
     async with process.client(token=None, trusted=True) as client:
         assert (await client.post("/admin/reload")).status_code == 200
     assert process.reloads == 1
@@ -280,7 +282,7 @@ async def test_an_admin_reload_that_fails_answers_409_with_the_error_of_the_poli
 
 
 @pytest.mark.parametrize("action", ["drain", "undrain"])
-async def test_a_replica_is_drained_by_its_name(process: Process, action: str) -> None:
+async def test_admin_drain_with_a_replica_name_drains_that_replica(process: Process, action: str) -> None:
     async with process.client() as client:
         headers = {"authorization": f"Bearer {TOKEN}"}
         answer = await client.post(f"/admin/{action}", content='{"replica": "r1"}', headers=headers)
@@ -291,16 +293,14 @@ async def test_a_replica_is_drained_by_its_name(process: Process, action: str) -
 
 @pytest.mark.parametrize("body", ["{", "{}", "[]", '{"replika": "r1"}', '{"replica": 1}', '{"replica": "r1", "x": 1}'])
 @pytest.mark.parametrize("action", ["drain", "undrain"])
-async def test_a_drain_that_is_not_understood_drains_nothing_least_of_all_the_gateway(
-    process: Process, action: str, body: str
-) -> None:
+async def test_admin_drain_with_an_invalid_body_drains_nothing(process: Process, action: str, body: str) -> None:
     async with process.client(trusted=True) as client:
         answer = await client.post(f"/admin/{action}", content=body)
     assert (answer.status_code, process.drained, process.stops) == (400, [], 0)
     assert "replica" in answer.json()["detail"]
 
 
-async def test_a_drain_of_nobody_is_that_of_the_gateway_and_an_undrain_of_nobody_is_refused(process: Process) -> None:
+async def test_admin_drain_without_a_body_drains_the_gateway_and_undrain_is_refused(process: Process) -> None:
     async with process.client(trusted=True) as client:
         assert (await client.post("/admin/drain")).status_code == 200
         assert (await client.post("/admin/undrain")).status_code == 400
@@ -327,7 +327,7 @@ async def test_other_admin_paths_are_not_found(process: Process, path: str) -> N
         assert (await client.get(path)).status_code == 404
 
 
-async def test_the_page_needs_nothing_from_elsewhere_and_allows_only_its_own_code(process: Process) -> None:
+async def test_console_page_loads_nothing_from_elsewhere_and_runs_only_its_own_code(process: Process) -> None:
     async with process.client() as client:
         answer = await client.get("/")
     assert not re.search(r"""(https?:)?//[\w.]+\.\w""", answer.text)
@@ -342,7 +342,7 @@ async def test_the_page_needs_nothing_from_elsewhere_and_allows_only_its_own_cod
         assert f"{element}-src 'sha256-{digest}'" in policy
 
 
-async def test_the_page_reads_only_fields_that_the_state_has(process: Process) -> None:
+async def test_console_page_reads_only_fields_of_the_admin_state(process: Process) -> None:
     """A field renamed in the state would show as "undefined": every `s.field` of the script must be there."""
     process.metrics.ended(OK)
     async with process.client() as client:
@@ -366,7 +366,7 @@ async def question(process: Process, body: str, host: str = "127.0.0.1") -> http
         return await client.post("/admin/explain", content=body, headers={"host": host})
 
 
-async def test_explanation_needs_no_token() -> None:
+async def test_admin_explanation_needs_no_token() -> None:
     answer = await question(Process(), '{"tier": "free", "prompt_tokens": 900, "stream": false, "max_tokens": null}')
     assert (answer.status_code, answer.json()["detail"]) == (200, "900 tokens for free")
 
@@ -384,17 +384,17 @@ async def test_explanation_needs_no_token() -> None:
         ('{"stream": "yes"}', "stream: 'yes' is not true or false"),
     ],
 )
-async def test_a_question_that_makes_no_sense_is_refused_by_field(body: str, named: str) -> None:
+async def test_admin_explanation_of_an_invalid_question_is_refused_by_field(body: str, named: str) -> None:
     answer = await question(Process(), body)
     assert answer.status_code == 400
     assert named in answer.json()["detail"]
 
 
-async def test_a_question_from_a_name_that_is_not_ours_is_refused() -> None:
+async def test_admin_explanation_is_refused_under_an_unknown_host() -> None:
     assert (await question(Process(), "{}", host="evil.example")).status_code == 403
 
 
-async def test_requests_that_a_fallback_served_are_shown_with_the_model_that_was_asked() -> None:
+async def test_admin_state_shows_fallback_requests_under_the_requested_model() -> None:
     process = Process()
     for _ in range(2):
         process.metrics.ended(replace(OK, request=replace(a_request(FREE), fallback_of="large")))

@@ -136,7 +136,7 @@ class Gateway:
 @example([(SUM_IS_INFINITE, b"")])
 @example([(b"vllm:num_requests_waiting 1e300\n", b"")])
 @example([(b"", b'{"data": [{"id": "m", "max_model_len": 9223372036854775808}]}')])
-def test_no_page_and_no_list_of_a_replica_raises_or_hides_ours(readings: list[tuple[bytes, bytes]]) -> None:
+def test_no_metrics_page_or_model_list_of_a_replica_breaks_the_admin_pages(readings: list[tuple[bytes, bytes]]) -> None:
     gateway = Gateway()
     for page, models in readings:
         gateway.read(page, models)
@@ -156,7 +156,7 @@ def test_samples_with_extreme_numbers_break_no_rule_of_the_core(samples: list[Sa
 
 @pytest.mark.parametrize("number", [1, MAX_COUNT, 2**64 - 1, 2**64, 10**30])
 @pytest.mark.parametrize("field", ["prompt_tokens", "max_tokens"])
-def test_a_question_with_any_number_is_answered_or_refused(field: str, number: int) -> None:
+def test_explanation_with_any_number_is_answered_or_refused(field: str, number: int) -> None:
     gateway = Gateway()
 
     async def explained() -> httpx.Response:

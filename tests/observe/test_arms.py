@@ -47,14 +47,14 @@ class Told:
         return self.metrics.arms.differences(self.policy.models["chat"])["v2"].verdict()
 
 
-def test_a_slower_arm_is_called_worse() -> None:
+def test_slower_split_arm_is_called_worse() -> None:
     told = Told()
     told.hear("v1", 950, 0.2)
     told.hear("v2", 50, 0.4)
     assert told.verdict() is ArmVerdict.WORSE
 
 
-def test_an_arm_that_fails_more_often_is_called_worse() -> None:
+def test_split_arm_that_fails_more_often_is_called_worse() -> None:
     told = Told()
     told.hear("v1", 950, 0.2, failed=5)
     told.hear("v2", 100, 0.2, failed=20)
@@ -65,14 +65,14 @@ def test_an_arm_that_fails_more_often_is_called_worse() -> None:
     assert found.errors.low > 0
 
 
-def test_a_faster_arm_is_called_better() -> None:
+def test_faster_split_arm_is_called_better() -> None:
     told = Told()
     told.hear("v1", 950, 0.4)
     told.hear("v2", 100, 0.1)
     assert told.verdict() is ArmVerdict.BETTER
 
 
-def test_a_latency_that_differs_by_less_than_the_tolerance_is_called_alike() -> None:
+def test_split_arm_whose_latency_differs_within_the_tolerance_is_called_alike() -> None:
     told = Told()
     told.hear("v1", 20_000, 0.2)
     told.hear("v2", 20_000, 0.206)
@@ -82,21 +82,21 @@ def test_a_latency_that_differs_by_less_than_the_tolerance_is_called_alike() -> 
     assert found.verdict() is ArmVerdict.ALIKE
 
 
-def test_an_equal_arm_is_called_alike() -> None:
+def test_equal_split_arm_is_called_alike() -> None:
     told = Told()
     told.hear("v1", 1900, 0.2, failed=20)
     told.hear("v2", 100, 0.2, failed=1)
     assert told.verdict() is ArmVerdict.ALIKE
 
 
-def test_nothing_is_said_of_an_arm_with_few_requests() -> None:
+def test_split_arm_with_few_requests_gets_no_verdict() -> None:
     told = Told()
     told.hear("v1", 950, 0.2)
     told.hear("v2", 29, 9.0, failed=29)
     assert told.verdict() is ArmVerdict.TOO_FEW
 
 
-def test_changed_weights_begin_the_judgement_anew_and_keep_the_counters() -> None:
+def test_changed_split_weights_restart_the_comparison_and_keep_the_counters() -> None:
     told = Told()
     told.hear("v1", 950, 0.2)
     told.hear("v2", 50, 0.4)
@@ -113,14 +113,14 @@ def test_changed_weights_begin_the_judgement_anew_and_keep_the_counters() -> Non
     assert rows == {("chat", "v1", "ok"): 950, ("chat", "v2", "ok"): 50}
 
 
-def test_requests_of_other_models_are_in_no_arm() -> None:
+def test_requests_of_other_models_count_for_no_split_arm() -> None:
     told = Told()
     told.metrics.ended(replace(OK, request=replace(ASK, policy=told.policy, model=told.policy.models["v1"])))
     told.metrics.ended(replace(OK, request=replace(ASK, policy=told.policy, split="gone")))
     assert all(not any(facts.outcomes.values()) for facts in told.metrics.arms.facts.values())
 
 
-def test_equal_arms_are_accused_in_fewer_than_1_of_20_runs_however_often_somebody_looks() -> None:
+def test_equal_split_arms_are_called_worse_in_fewer_than_1_of_20_runs() -> None:
     """150 runs of 1,000 requests, with a look after every fiftieth. With z = 1.96, one equal arm in seven is called
     worse."""
     accused = 0
@@ -144,18 +144,18 @@ def test_equal_arms_are_accused_in_fewer_than_1_of_20_runs_however_often_somebod
     assert accused <= 7
 
 
-def test_intervals_are_wider_than_for_one_look_and_narrow_with_requests() -> None:
+def test_split_intervals_allow_for_many_looks_and_narrow_with_requests() -> None:
     assert deviations(400, 1e9) > 2.5
     widths = [share(0.1 * n, n, deviations(n, 1e9)) for n in (50, 500, 5000)]
     assert widths[0].high - widths[0].low > widths[1].high - widths[1].low > widths[2].high - widths[2].low
 
 
-def test_a_share_of_none_or_all_has_an_interval_on_one_side() -> None:
+def test_interval_of_a_share_of_0_or_1_is_one_sided() -> None:
     assert share(0, 40, 2.0).low == 0.0 < share(0, 40, 2.0).high
     assert share(40, 40, 2.0).high == 1.0 > share(40, 40, 2.0).low
 
 
-def test_a_quantile_beyond_the_counts_is_not_estimated() -> None:
+def test_split_quantile_beyond_the_counts_is_not_estimated() -> None:
     seen = Quantiles()
     for number in range(100):
         seen.histogram.add(0.1 + number / 100)
@@ -166,7 +166,7 @@ def test_a_quantile_beyond_the_counts_is_not_estimated() -> None:
     assert median.high == pytest.approx(0.7, rel=0.05)
 
 
-def test_the_margins_of_a_difference_are_those_of_both_figures_together() -> None:
+def test_margins_of_a_difference_combine_those_of_both_figures() -> None:
     found = Estimate(5.0, 2.0, 9.0).minus(Estimate(1.0, -3.0, 2.0))
     assert (found.value, found.low, found.high) == (4.0, 4.0 - math.hypot(3, 1), 4.0 + math.hypot(4, 4))
 

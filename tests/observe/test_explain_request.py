@@ -17,7 +17,7 @@ CHAT = Model("chat", ("short",), split=(("v1", 1), ("v2", 1)))
 SPLIT = replace(POLICY, models={**ARMS, "chat": CHAT})
 
 
-def test_a_tenant_of_a_split_model_is_asked_for_at_the_arm_that_its_requests_have() -> None:
+def test_explanation_for_a_tenant_uses_the_split_arm_of_its_requests() -> None:
     sources = replace(SOURCES, policy=lambda: SPLIT, find=lambda name, tier: (SPLIT.model(name), ""))
     tenants = [f"tenant {number}" for number in range(20)]
     found = {

@@ -58,7 +58,7 @@ async def families(form: Format = OPENMETRICS, parse: Parse = parse_openmetrics)
 
 
 @pytest.mark.parametrize(("form", "parse"), FORMATS)
-async def test_the_page_parses_back_to_what_was_counted(form: Format, parse: Parse) -> None:
+async def test_metrics_page_parses_back_to_the_counts(form: Format, parse: Parse) -> None:
     metrics = filled()
     parsed = {
         (sample.name, *sorted(sample.labels.items())): sample.value
@@ -73,7 +73,7 @@ async def test_the_page_parses_back_to_what_was_counted(form: Format, parse: Par
 @pytest.mark.parametrize(
     ("form", "whole"), [(CLASSIC, classic.generate_latest), (OPENMETRICS, openmetrics.generate_latest)]
 )
-async def test_pieces_joined_are_the_page_that_prometheus_client_writes(
+async def test_metrics_page_written_in_pieces_equals_that_of_prometheus_client(
     form: Format, whole: Callable[[object], bytes]
 ) -> None:
     collector = RequestFamilies(filled(replicas=40))
@@ -115,13 +115,13 @@ def test_client_that_accepts_openmetrics_gets_it(accept: str, form: Format) -> N
 # The checks of `promtool check metrics` (Prometheus' util/promlint) that can concern these families.
 
 
-async def test_every_family_of_ours_has_help_and_a_prefix() -> None:
+async def test_every_metric_of_the_gateway_has_help_and_a_prefix() -> None:
     for name, family in (await families()).items():
         assert name.startswith(("tailgate_", "process_", "python_")), name
         assert not name.startswith("tailgate_") or family.documentation, name
 
 
-async def test_names_follow_the_rules_of_promlint() -> None:
+async def test_metric_names_follow_the_rules_of_promlint() -> None:
     abbreviated = re.compile(r"(^|_)(s|ms|us|ns|sec|b|kb|mb|gb|m|h|d)(_|$)")
     other_units = re.compile(r"(milliseconds|microseconds|minutes|hours|days|kilobytes|megabytes|percent)")
     for name, family in (await families()).items():
@@ -160,7 +160,7 @@ async def test_the_metrics_page_has_no_family_and_no_series_twice(form: Format, 
     assert len(heads) == len(set(heads))
 
 
-async def test_buckets_are_cumulative_and_end_at_the_count() -> None:
+async def test_histogram_buckets_are_cumulative_and_end_at_the_count() -> None:
     for family in (await families()).values():
         if family.type != "histogram":
             continue
@@ -191,7 +191,7 @@ async def test_every_objective_threshold_is_a_histogram_edge() -> None:
     assert {o.threshold_s for o in POLICY.tiers["premium"].slo.tpot} <= edges["itl"]
 
 
-async def test_the_process_is_shown_as_it_is_now() -> None:
+async def test_process_metrics_show_the_present_values() -> None:
     sources = replace(SOURCES, reload=lambda: Reload(1_700_000_000.0, "line 3: no such tier"))
     own = registry(filled(), sources)
 
@@ -237,11 +237,11 @@ async def test_the_process_is_shown_as_it_is_now() -> None:
     assert value("tailgate_loop_wait_seconds_count") == 2
 
 
-async def test_the_page_names_no_key() -> None:
+async def test_metrics_page_contains_no_key() -> None:
     assert "canary" not in await page(CLASSIC)
 
 
-async def test_the_documentation_lists_each_metric_with_its_type_and_labels() -> None:
+async def test_metrics_reference_lists_each_metric_with_its_type_and_labels() -> None:
     text = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text("utf-8")
     rows = re.findall(r"^\| `(tailgate_\w+)` \| (\w+) \| ([\w, ]*?) ?\|", text, re.MULTILINE)
     documented = {name: (kind, {label for label in labels.split(", ") if label}) for name, kind, labels in rows}

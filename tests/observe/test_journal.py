@@ -94,7 +94,7 @@ def test_unwritable_journal_is_refused_at_the_start(tmp_path: Path, name: str, c
         Parts(tmp_path / name, HEADER, max_bytes=100, files=3)
 
 
-def test_a_journal_line_that_was_written_in_part_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_journal_line_that_was_written_in_part_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = Parts(tmp_path / "j", HEADER, max_bytes=10_000, files=3)
     fail(monkeypatch, 1)
     files.write(LINE)
@@ -121,7 +121,7 @@ def test_journal_goes_on_in_its_file_if_no_other_can_be_begun(tmp_path: Path, mo
 # ---- the journal
 
 
-async def test_recorded_calls_are_written_and_replay_alike(tmp_path: Path) -> None:
+async def test_recorded_calls_are_written_and_replayed_with_the_same_answers(tmp_path: Path) -> None:
     written = journal(tmp_path / "j")
     serve(BATCH, written.tell)
     await written.aclose()
@@ -133,7 +133,7 @@ async def test_recorded_calls_are_written_and_replay_alike(tmp_path: Path) -> No
     assert (done.calls, done.requests, done.divergence, done.stopped) == (4 * BATCH, BATCH, None, "")
 
 
-async def test_a_full_disk_leaves_a_gap_that_is_counted_and_told_once(
+async def test_full_disk_leaves_a_journal_gap_that_is_counted_and_logged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     written = journal(tmp_path / "j")
@@ -151,7 +151,7 @@ async def test_a_full_disk_leaves_a_gap_that_is_counted_and_told_once(
     ]
 
 
-async def test_a_name_that_a_full_disk_did_not_take_is_written_after_the_gap(
+async def test_journal_object_lost_to_a_full_disk_is_written_after_the_gap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else calls under a policy that was loaded in between could not be read."""
@@ -176,7 +176,7 @@ async def test_a_name_that_a_full_disk_did_not_take_is_written_after_the_gap(
     assert [decoder.call(row)[0] for row in rest[2:]] == ["arrive", "configure"]
 
 
-async def test_a_disk_that_hangs_holds_nobody_up(
+async def test_hanging_disk_of_the_journal_delays_no_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     written = journal(tmp_path / "j", buffer_bytes=10)
@@ -209,7 +209,7 @@ async def test_call_that_cannot_be_encoded_leaves_a_gap_in_the_journal(
     assert "a call cannot be written" in caplog.text
 
 
-def test_calls_are_kept_only_until_their_batch_is_full(tmp_path: Path) -> None:
+def test_journal_keeps_calls_in_memory_only_until_their_batch_is_full(tmp_path: Path) -> None:
     """Else a fast loop would hold all requests of the last flush."""
     written = journal(tmp_path / "j")
     longest = 0

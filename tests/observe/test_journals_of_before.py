@@ -46,7 +46,7 @@ def test_every_call_and_answer_of_a_journal_of_format_1_is_read(name: str, tmp_p
 
 
 @pytest.mark.parametrize("name", JOURNALS)
-def test_a_journal_of_format_1_is_answered_alike_until_forecasts_differ(name: str, tmp_path: Path) -> None:
+def test_journal_of_format_1_replays_equally_until_forecasts_differ(name: str, tmp_path: Path) -> None:
     journal = unpacked(name, tmp_path)
     done = replay(in_order([journal]), lambda size: None)
     assert done.calls > ALIKE

@@ -12,7 +12,7 @@ from gateway.observe.metrics.metrics import Metrics
 from .made import OK, POLICY, SNAPSHOT
 
 
-def test_an_objective_is_broken_since_the_first_look_that_found_it_so() -> None:
+def test_objective_counts_as_broken_since_the_first_look_that_found_it_broken() -> None:
     promise = Attainment(0.9)
     for second in range(60):
         promise.roll(float(second))
@@ -29,7 +29,7 @@ def test_an_objective_is_broken_since_the_first_look_that_found_it_so() -> None:
     assert (promise.kept(125.0), promise.broken_since, promise.broken_s(125.0)) == (True, None, 0.0)
 
 
-def test_the_bound_of_most_replicas_of_the_pools_of_a_tier_is_named() -> None:
+def test_tier_names_the_bound_that_most_of_its_replicas_are_at() -> None:
     metrics = Metrics(POLICY)
     short, long = SNAPSHOT.pools
 

@@ -15,7 +15,7 @@ class Clock:
         return self.now
 
 
-def test_the_largest_lag_is_held_and_then_forgotten() -> None:
+def test_largest_loop_lag_is_held_and_then_forgotten() -> None:
     clock = Clock()
     seen: list[float] = []
     lag = LoopLag(clock, seen.append)
@@ -34,7 +34,7 @@ def test_the_largest_lag_is_held_and_then_forgotten() -> None:
     assert sum(lag.waits.counts) == 6
 
 
-def test_a_loop_that_stands_still_makes_every_moment_of_it_wait() -> None:
+def test_loop_stall_counts_as_a_wait_for_each_of_its_moments() -> None:
     """A callback that is ready .2 s into a stall of 1 s waits for .8 s; a single long wait would hide it."""
     clock = Clock()
     lag = LoopLag(clock, lambda _: None, interval_s=0.01)

@@ -102,7 +102,7 @@ class Traffic:
 
 @given(st.integers(0, 2**32), st.floats(0.5, 15.0), st.floats(0.05, 2.0), st.lists(st.floats(1, 90), max_size=6))
 @settings(max_examples=25, deadline=None)
-def test_the_law_holds_for_any_traffic_over_any_window(
+def test_littles_law_holds_for_any_traffic_over_any_window(
     seed: int, rate_per_s: float, service_s: float, pauses: list[float]
 ) -> None:
     traffic = Traffic(seed, rate_per_s, service_s)
@@ -135,13 +135,13 @@ def test_littles_law_has_no_gap_after_a_minute_of_traffic() -> None:
     assert found.time_s == pytest.approx(0.4, rel=0.3)
 
 
-def test_requests_that_the_server_never_lets_go_of_are_seen() -> None:
+def test_littles_law_shows_requests_that_the_server_never_releases() -> None:
     found = leaking(0.02, closes=lambda request: request % 50 != 0)
     assert found.gap is not None
     assert found.gap > 0.3
 
 
-def test_one_single_request_that_the_server_has_forgotten_to_close_is_seen() -> None:
+def test_littles_law_shows_a_single_request_that_the_server_forgot_to_close() -> None:
     found = leaking(0.0, closes=lambda request: request != 1300)
     assert found.gap is not None
     assert found.gap > 0.01
@@ -153,7 +153,7 @@ def test_littles_law_shows_that_one_record_in_twenty_is_lost() -> None:
     assert 0.01 < found.gap < 0.2
 
 
-def test_a_controller_that_never_ends_a_request_is_seen() -> None:
+def test_littles_law_shows_a_request_that_the_controller_never_ends() -> None:
     traffic = Traffic(7, 20.0, 0.4)
     traffic.run(60.0)
     traffic.read()
@@ -166,7 +166,7 @@ def test_a_controller_that_never_ends_a_request_is_seen() -> None:
     assert found.gap < -0.05
 
 
-def test_a_gap_is_told_only_over_a_hundred_mean_times() -> None:
+def test_littles_law_gap_needs_a_window_of_100_mean_times() -> None:
     traffic = Traffic(3, 5.0, 2.0)
     traffic.run(90.0)
     short = traffic.read()
@@ -180,7 +180,7 @@ def test_a_gap_is_told_only_over_a_hundred_mean_times() -> None:
     assert 100 * long.time_s <= long.window_s <= 120 * long.time_s
 
 
-def test_a_pool_in_which_nothing_happens_has_no_gap() -> None:
+def test_idle_pool_has_no_gap_in_littles_law() -> None:
     traffic = Traffic(3, 1e-9, 1.0)
     traffic.run(120.0)
     found = traffic.read()
@@ -239,7 +239,7 @@ def steps(draw: Random) -> Iterator[tuple[float, int]]:
         yield at, draw.choice([1, -1])
 
 
-def test_the_occupancy_is_the_integral_of_those_who_are_there() -> None:
+def test_occupancy_is_the_integral_of_present_requests_over_time() -> None:
     occupancy, inside, area, before = Occupancy(), 0, 0.0, START
     for at, change in steps(Random(1)):
         area += inside * (at - before)
@@ -256,7 +256,7 @@ def test_the_occupancy_is_the_integral_of_those_who_are_there() -> None:
             break
 
 
-def test_moved_request_counts_for_its_new_pool_from_the_start() -> None:
+def test_moved_request_counts_for_its_new_pool_from_the_start_in_littles_law() -> None:
     here, there = Occupancy(), Occupancy()
     here.begin(10.0, 10.0)
     here.begin(11.0, 11.0)

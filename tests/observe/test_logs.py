@@ -35,7 +35,7 @@ def logged(level: str, as_json: bool, request_id: str = "req-1") -> str:
     return out.getvalue()
 
 
-def test_a_json_line_holds_the_facts_of_the_request() -> None:
+def test_json_log_line_has_the_facts_of_the_request() -> None:
     line = json.loads(logged("debug", as_json=True))
     assert line["logger"] == "tailgate.access"
     assert line["request_id"] == "req-1"
@@ -81,7 +81,7 @@ def test_log_message_cannot_forge_a_second_line(as_json: bool) -> None:
     assert "\x1b" not in out.getvalue()
 
 
-def test_quarantine_is_told_by_fingerprint_and_replicas() -> None:
+def test_quarantine_log_line_has_fingerprint_and_replicas() -> None:
     out = io.StringIO()
     configure_logging("info", True, out)
     log_quarantine([News(0xBAD, ("a", "b"), True, 2)])
@@ -92,7 +92,7 @@ def test_quarantine_is_told_by_fingerprint_and_replicas() -> None:
     assert (refused["replicas"], refused["times"]) == ("a,b", 2)
 
 
-def test_a_fleet_that_breaks_off_as_a_whole_does_not_fill_the_log() -> None:
+def test_quarantine_of_many_requests_at_once_is_logged_in_a_few_lines() -> None:
     out = io.StringIO()
     configure_logging("info", False, out)
     log_quarantine([News(number, ("a", "b"), True, 0) for number in range(100)])
@@ -114,7 +114,7 @@ def test_the_log_of_an_exception_has_its_traceback(as_json: bool) -> None:
     assert "ValueError: broken" in text
 
 
-def test_configuring_anew_writes_each_line_once_and_only_there() -> None:
+def test_reconfigured_logging_writes_each_line_once_and_only_to_the_new_stream() -> None:
     before = io.StringIO()
     configure_logging("debug", True, before)
     assert logged("debug", as_json=True).count("\n") == 1

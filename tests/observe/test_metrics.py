@@ -157,7 +157,7 @@ def test_a_refused_streamed_request_misses_every_objective() -> None:
     assert [a.counts for a in slo.values()] == [[0, 1, 0]] * 4
 
 
-def test_a_finished_request_that_was_not_streamed_speaks_only_for_e2e() -> None:
+def test_finished_unstreamed_request_counts_only_for_e2e_objectives() -> None:
     metrics = Metrics(POLICY)
     metrics.ended(replace(OK, request=a_request(stream=False), ttft_s=None, tpot_s=None))
     totals = {metric: a.counts[Attainment.TOTAL] for (metric, _), a in metrics.tiers["premium"].slo.items()}
@@ -179,7 +179,7 @@ def test_every_reason_has_an_early_outcome_that_is_not_success(why: Reason) -> N
     assert early_outcome(why) is not Outcome.OK
 
 
-def test_upstream_errors_are_told_apart() -> None:
+def test_upstream_errors_are_counted_by_kind() -> None:
     metrics = Metrics(POLICY)
     metrics.upstream_error("short", "r1", AttemptOutcome.RESET)
     metrics.upstream_error("short", "r1", AttemptOutcome.RESET)
@@ -189,7 +189,7 @@ def test_upstream_errors_are_told_apart() -> None:
     assert found["tailgate_upstream_errors_total", ("busy", "long", "far")] == 1
 
 
-def test_gaps_are_counted_by_tier_and_pool() -> None:
+def test_inter_token_gaps_are_counted_by_tier_and_pool() -> None:
     metrics = Metrics(POLICY)
     metrics.gaps("premium", "short").add(0.12)
     metrics.gaps("premium", "short").add(0.1201)
@@ -208,7 +208,7 @@ def test_counters_of_every_tier_and_objective_exist_from_the_start() -> None:
     assert found["tailgate_tier_weight", ("premium",)] == 4
 
 
-def test_a_reload_resets_nothing_and_moves_no_edge() -> None:
+def test_reload_resets_no_counter_and_changes_no_bucket_edge() -> None:
     metrics = Metrics(POLICY)
     metrics.ended(OK)
     before = samples(metrics)
@@ -223,7 +223,7 @@ def test_a_reload_resets_nothing_and_moves_no_edge() -> None:
     assert ("tailgate_slo_threshold_seconds", ("ttft", "p99", "premium")) not in after
 
 
-def test_each_request_is_judged_by_the_tier_it_arrived_under() -> None:
+def test_request_is_judged_by_the_tier_of_the_policy_it_arrived_under() -> None:
     metrics = Metrics(POLICY)
     stricter = Tier("premium", slo=Slo(ttft=(Objective(0.5, 0.1),)))
     metrics.configure(policy(stricter, generation=2))
@@ -254,7 +254,7 @@ def test_ten_thousand_junk_names_add_at_most_one_series_each_family() -> None:
 
 
 @pytest.mark.parametrize(("replicas", "label"), [(REPLICA_LABEL_LIMIT - 1, "r0"), (REPLICA_LABEL_LIMIT, "")])
-def test_replicas_are_told_apart_only_while_they_are_few(replicas: int, label: str) -> None:
+def test_metrics_have_replica_labels_only_for_small_fleets(replicas: int, label: str) -> None:
     metrics = Metrics(policy(replicas=replicas))  # and one more in the pool "long"
     metrics.ended(OK)
     metrics.upstream_error("short", "r0", AttemptOutcome.RESET)
@@ -263,7 +263,7 @@ def test_replicas_are_told_apart_only_while_they_are_few(replicas: int, label: s
     assert found["tailgate_upstream_errors_total", ("reset", "short", label)] == 1
 
 
-def test_a_reload_to_many_replicas_ends_telling_them_apart() -> None:
+def test_reload_to_many_replicas_ends_their_replica_labels() -> None:
     metrics = Metrics(POLICY)
     metrics.ended(OK)
     metrics.configure(policy(replicas=REPLICA_LABEL_LIMIT, generation=2))
@@ -273,7 +273,7 @@ def test_a_reload_to_many_replicas_ends_telling_them_apart() -> None:
     assert found["tailgate_ttft_seconds_count", ("short", "", "premium")] == 1
 
 
-def test_the_window_forgets_what_the_counters_keep() -> None:
+def test_sliding_window_forgets_what_the_counters_keep() -> None:
     metrics = Metrics(POLICY)
     metrics.ended(OK)  # ends at 103
     metrics.gaps("premium", "short").add(0.02)

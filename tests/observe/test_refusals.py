@@ -38,11 +38,11 @@ FAILED = replace(REFUSED, outcome=Outcome.ERROR, why=Reason.UPSTREAM_ERROR, atte
         (replace(REFUSED, outcome=Outcome.ABANDONED, why=Reason.CLIENT_GONE), None),
     ],
 )
-def test_a_refusal_belongs_to_one_family(record: Record, family: RefusalFamily | None) -> None:
+def test_each_refusal_reason_belongs_to_one_family(record: Record, family: RefusalFamily | None) -> None:
     assert family_of(record) is family
 
 
-def test_the_state_and_the_page_have_the_time_to_refusals_apart_from_failures() -> None:
+def test_state_and_metrics_show_refusal_times_apart_from_failures() -> None:
     metrics = Metrics(POLICY)
     for number in range(20):
         metrics.ended(replace(REFUSED, e2e_s=2.0, waited=True) if number < 4 else REFUSED)

@@ -50,7 +50,7 @@ def change(path: Path, line: int, row: Any) -> None:
     path.write_bytes(b"".join(lines))
 
 
-def test_parts_given_in_any_order_are_replayed_in_theirs(tmp_path: Path) -> None:
+def test_journal_parts_given_in_any_order_are_replayed_in_sequence(tmp_path: Path) -> None:
     files = written(tmp_path, max_bytes=6000)
     assert len(files) > 2
     sizes: list[int] = []

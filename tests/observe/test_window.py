@@ -13,7 +13,7 @@ steps = st.lists(st.tuples(st.floats(0, 40), st.floats(2e-4, 1000)), min_size=1,
 
 
 @given(steps, st.floats(0, 100), st.sampled_from([0.5, 0.95, 0.99]))
-def test_quantiles_are_of_the_last_minute_give_or_take_a_slice(
+def test_window_quantiles_cover_the_last_minute_within_a_slice(
     steps: list[tuple[float, float]], later: float, q: float
 ) -> None:
     quantiles = Quantiles()
@@ -41,7 +41,7 @@ def test_reading_window_quantiles_changes_nothing() -> None:
     assert quantiles.quantile(0.5, 1.0) == pytest.approx(1.0, rel=RELATIVE_ERROR)
 
 
-def test_counts_added_before_the_first_roll_are_in_the_window() -> None:
+def test_counts_added_before_the_first_roll_are_in_the_sliding_window() -> None:
     counts: list[float] = [0, 0]
     sliding = Sliding(counts, span_s=60, slice_s=5)
     counts[1] += 3
@@ -59,7 +59,7 @@ def test_a_sliding_window_is_empty_once_its_span_is_over() -> None:
     assert sliding.read(65.0) == [0]
 
 
-def test_no_more_copies_are_kept_than_the_window_has_slices() -> None:
+def test_sliding_window_keeps_at_most_one_copy_per_slice() -> None:
     counts: list[float] = [0]
     sliding = Sliding(counts, span_s=60, slice_s=5)
     full = 0

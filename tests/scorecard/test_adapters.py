@@ -52,7 +52,7 @@ async def test_an_adapter_is_listed_and_served_by_the_replica_that_has_it(
     assert (await client.ask(chat(model="other"))).status == 404
 
 
-async def test_a_question_about_an_adapter_is_explained_by_the_replicas_that_have_it(
+async def test_explain_of_an_adapter_considers_the_replicas_that_list_it(
     gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect
 ) -> None:
     plain, able = await emulator(), await emulator(adapters=("sql",))
@@ -67,7 +67,7 @@ async def test_a_question_about_an_adapter_is_explained_by_the_replicas_that_hav
     assert "known: llama, and LoRA adapters that replicas list" in unknown.json()["detail"]
 
 
-async def test_adapters_that_the_policy_closes_do_not_exist(
+async def test_adapter_is_not_found_if_the_policy_serves_no_adapters(
     gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect
 ) -> None:
     able = await emulator(adapters=("sql",))
@@ -78,7 +78,7 @@ async def test_adapters_that_the_policy_closes_do_not_exist(
     assert (await client.ask(chat(model="sql"))).status == 404
 
 
-async def test_under_a_catch_all_an_adapter_goes_where_it_is_listed(
+async def test_adapter_under_a_catch_all_goes_to_a_replica_that_lists_it(
     gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect
 ) -> None:
     plain, able = await emulator(), await emulator(adapters=("sql",))
@@ -90,7 +90,7 @@ async def test_under_a_catch_all_an_adapter_goes_where_it_is_listed(
     assert len(able.replicas[0].requests) == 6
 
 
-async def test_the_gauge_of_an_engine_tells_the_limit_of_adapters(
+async def test_adapter_limit_is_read_from_the_gauge_of_the_engine(
     gateway: GatewayFactory, emulator: EmulatorFactory
 ) -> None:
     able: Emulator = await emulator(adapters=("sql", "chat"), max_loras=2)

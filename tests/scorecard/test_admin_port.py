@@ -59,7 +59,7 @@ async def test_silent_connections_to_the_admin_port_take_nothing_from_the_api_or
                 await scraper.close()
 
 
-async def test_a_newcomer_is_let_in_place_of_the_connection_that_is_silent_for_longest(
+async def test_new_admin_connection_replaces_the_one_silent_longest(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     gw = await gateway(rules(capture.url), **KNOWN)
@@ -82,7 +82,7 @@ async def test_a_newcomer_is_let_in_place_of_the_connection_that_is_silent_for_l
     ],
     ids=["silence", "head", "body", "chunk", "answered-before-it-is-whole"],
 )
-async def test_a_request_that_is_not_whole_in_time_is_ended(
+async def test_admin_request_that_is_incomplete_at_its_deadline_is_ended(
     gateway: GatewayFactory, capture: Capture, connect: Connect, sent: bytes, status: int
 ) -> None:
     gw = await gateway(rules(capture.url), **KNOWN, receive_timeout_s=0.3)
@@ -93,7 +93,7 @@ async def test_a_request_that_is_not_whole_in_time_is_ended(
 
 
 @pytest.mark.parametrize("lines", [("X: " + "x" * 100_000,), tuple(f"X-{n}: y" for n in range(10_000))])
-async def test_a_head_beyond_the_limit_is_refused(
+async def test_admin_request_with_an_oversized_head_is_refused(
     gateway: GatewayFactory, capture: Capture, connect: Connect, lines: tuple[str, ...]
 ) -> None:
     gw = await gateway(rules(capture.url), **KNOWN)
@@ -102,7 +102,7 @@ async def test_a_head_beyond_the_limit_is_refused(
     assert (await client.response()).status == 431
 
 
-async def test_a_head_without_end_is_refused_at_the_limit(
+async def test_admin_request_with_an_endless_head_is_refused_at_the_limit(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     gw = await gateway(rules(capture.url), **KNOWN, max_header_bytes=4096)
@@ -113,7 +113,7 @@ async def test_a_head_without_end_is_refused_at_the_limit(
 
 @pytest.mark.parametrize("framing", [f"Content-Length: {300 * 2**20}", "Transfer-Encoding: chunked"])
 @pytest.mark.parametrize(("token", "status"), [("wrong", 401), (TOKEN, 413)])
-async def test_the_token_is_looked_at_before_the_body_and_a_large_body_is_not_read(
+async def test_admin_token_is_checked_before_the_body_and_a_large_body_is_not_read(
     gateway: GatewayFactory, capture: Capture, connect: Connect, framing: str, token: str, status: int
 ) -> None:
     gw = await gateway(rules(capture.url), **KNOWN)
@@ -125,7 +125,7 @@ async def test_the_token_is_looked_at_before_the_body_and_a_large_body_is_not_re
     assert await client.rest() == b""
 
 
-async def test_a_second_request_before_the_answer_ends_the_connection(
+async def test_pipelined_admin_request_ends_the_connection(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     gw = await gateway(rules(capture.url), **KNOWN)
@@ -134,7 +134,7 @@ async def test_a_second_request_before_the_answer_ends_the_connection(
     assert (await client.rest()).count(b"HTTP/1.1 200") <= 1
 
 
-async def test_requests_one_after_the_other_share_a_connection(
+async def test_consecutive_admin_requests_share_a_connection(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     gw = await gateway(rules(capture.url), **KNOWN)
@@ -145,7 +145,7 @@ async def test_requests_one_after_the_other_share_a_connection(
         assert (await client.ask(request("/metrics"))).whole
 
 
-async def test_the_unix_socket_is_for_its_owner_and_its_group_alone(
+async def test_admin_unix_socket_is_open_only_to_its_owner_and_group(
     gateway: GatewayFactory, capture: Capture, tmp_path: Path
 ) -> None:
     path = tmp_path / "admin.sock"
@@ -158,7 +158,7 @@ async def test_the_unix_socket_is_for_its_owner_and_its_group_alone(
         assert (await client.post("/admin/drain", content=b'{"replica": "main-1"}')).status_code in (200, 409)
 
 
-def test_a_file_that_is_no_socket_is_not_taken_for_one(tmp_path: Path) -> None:
+def test_admin_unix_socket_does_not_replace_an_ordinary_file(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("mine")
     with pytest.raises(OSError, match="in use"):

@@ -26,7 +26,7 @@ def form(path: str, file: bytes = RECORDING, *lines: str, **fields: str) -> byte
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_recording_comes_back_as_text(
+async def test_recording_is_transcribed(
     gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect, path: str
 ) -> None:
     replicas = await emulator()
@@ -40,7 +40,7 @@ async def test_a_recording_comes_back_as_text(
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-async def test_a_stream_of_text_is_whole_and_tells_its_usage_to_those_who_ask(
+async def test_transcription_stream_is_whole_and_has_usage_if_requested(
     gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect, wanted: bool
 ) -> None:
     replicas = await emulator()
@@ -59,7 +59,7 @@ async def test_a_stream_of_text_is_whole_and_tells_its_usage_to_those_who_ask(
     assert int(after.headers["x-ratelimit-remaining-tokens"]) < 100_000
 
 
-async def test_the_form_that_a_replica_gets_is_the_gateways_own(
+async def test_replica_gets_an_audio_form_written_by_the_gateway(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     capture.answer = lambda call: Answer(whole(b'{"text":"Hi"}'))
@@ -80,7 +80,7 @@ async def test_the_form_that_a_replica_gets_is_the_gateways_own(
     )
 
 
-async def test_a_recording_beyond_the_limit_of_bodies_is_refused_before_it_is_sent(
+async def test_recording_above_the_body_limit_is_refused_before_it_is_sent(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     gw = await gateway(rules(capture.url), max_body_bytes=100_000)
@@ -89,7 +89,7 @@ async def test_a_recording_beyond_the_limit_of_bodies_is_refused_before_it_is_se
     assert not capture.calls
 
 
-async def test_a_recording_is_sent_again_where_the_first_replica_is_gone(
+async def test_recording_is_retried_at_another_replica_if_the_first_is_gone(
     gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect
 ) -> None:
     replicas = await emulator(replicas=2)
@@ -104,7 +104,7 @@ async def test_a_recording_is_sent_again_where_the_first_replica_is_gone(
     assert broken.requests[-1].body == well.requests[-1].body
 
 
-async def test_json_where_a_form_is_wanted_is_refused_in_words(
+async def test_json_body_on_an_audio_path_is_refused_with_an_explanation(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     body = json.dumps({"model": MODEL, "file": "a.wav"}).encode()

@@ -20,7 +20,7 @@ from .waiting import until
 OFTEN = "health: {interval: 50ms, timeout: 300ms, failures: 2, open: 1h}"
 
 
-async def test_a_replica_that_streams_stays_up_though_its_checks_are_late(
+async def test_streaming_replica_stays_up_although_its_health_checks_are_late(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     gw = await gateway(rules(capture.url, pool=OFTEN))
@@ -48,7 +48,7 @@ async def _stream(call: Call) -> None:
         await asyncio.sleep(0.005)
 
 
-async def test_a_replica_that_sends_nothing_but_pings_is_ended_by_the_idle_timeout(
+async def test_stream_of_pings_alone_ends_at_the_idle_timeout(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     gw = await gateway(rules(capture.url, slots=1, tier="timeouts: {idle: 300ms, total: 1h}"))

@@ -21,7 +21,7 @@ BEGUN = HEAD + TEXT % 0 + TEXT % 1 + END % 0
     [(BEGUN, False), (BEGUN + END % 0, False), (BEGUN + END % 1, True), (BEGUN + DONE, True)],
     ids=["one end", "one end twice", "both ends", "one end and [DONE]"],
 )
-async def test_a_choice_without_an_end_breaks_an_answer_without_a_length_unless_done_is_said(
+async def test_unframed_stream_is_whole_only_if_every_choice_ended_or_done_was_sent(
     gateway: GatewayFactory, capture: Capture, connect: Connect, answer: bytes, is_whole: bool
 ) -> None:
     gw = await gateway(rules(capture.url, tier="caps: {n: 2}"))

@@ -27,7 +27,7 @@ EVENTS = (b"".join((token("Hi"), token(" there", "stop"), DONE))).replace(b"\r\n
     ],
     ids=["whole", "longer than is held", "streamed"],
 )
-async def test_a_client_is_told_in_which_encoding_an_answer_came(
+async def test_answer_keeps_the_content_encoding_of_the_replica(
     gateway: GatewayFactory, capture: Capture, connect: Connect, body: bytes, lines: tuple[str, ...], stream: bool
 ) -> None:
     capture.answer = lambda call: Answer(whole(gzip.compress(body), "200 OK", *lines))
@@ -41,7 +41,7 @@ async def test_a_client_is_told_in_which_encoding_an_answer_came(
     assert gw.controller.alive()
 
 
-async def test_an_encoding_that_is_a_lie_is_not_repeated(
+async def test_false_content_encoding_of_a_replica_is_not_passed_on(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     gw = await gateway(rules(capture.url))

@@ -40,7 +40,7 @@ async def test_a_compressed_body_reaches_the_replica_as_a_plain_one(
     assert (await client.ask(chat())).status == 200
 
 
-async def test_a_chunked_body_and_identity_are_taken_too(
+async def test_compressed_chunked_body_and_identity_encoding_are_accepted(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     client = await connect((await gateway(rules(capture.url))).url)
@@ -51,7 +51,7 @@ async def test_a_chunked_body_and_identity_are_taken_too(
     assert (await send(client, "identity", chat_body())).status == 200
 
 
-async def test_the_body_limit_holds_for_what_comes_out(
+async def test_body_limit_applies_to_the_decompressed_body(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     client = await connect((await gateway(rules(capture.url), max_body_bytes=LIMIT)).url)
@@ -94,7 +94,7 @@ CORRUPT = {
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
 @pytest.mark.parametrize("body", list(CORRUPT.values()), ids=list(CORRUPT))
-async def test_a_corrupt_body_is_a_400_that_says_so(
+async def test_corrupt_compressed_body_is_a_400_that_says_so(
     gateway: GatewayFactory, capture: Capture, connect: Connect, coding: str, body: bytes
 ) -> None:
     client = await connect((await gateway(rules(capture.url))).url)
@@ -105,7 +105,7 @@ async def test_a_corrupt_body_is_a_400_that_says_so(
 
 
 @pytest.mark.parametrize("coding", ["br", "gzip, gzip", "deflate, gzip", "compress", "gzip;q=1", "\xe9"])
-async def test_a_coding_that_is_not_understood_is_a_415_with_those_that_are(
+async def test_unknown_content_encoding_is_a_415_that_lists_the_known_ones(
     gateway: GatewayFactory, capture: Capture, connect: Connect, coding: str
 ) -> None:
     client = await connect((await gateway(rules(capture.url))).url)
@@ -134,7 +134,7 @@ async def begin_decoding(gw: Gateway, client: Client, body: bytes) -> None:
         await begun
 
 
-async def test_a_client_that_leaves_while_its_body_is_decoded_leaves_nothing(
+async def test_client_that_leaves_while_its_body_is_decoded_leaves_no_state(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     gw = await gateway(rules(capture.url))
@@ -148,7 +148,7 @@ async def test_a_client_that_leaves_while_its_body_is_decoded_leaves_nothing(
     assert not capture.calls
 
 
-async def test_others_are_served_while_a_large_body_is_decoded(
+async def test_other_requests_are_served_while_a_large_body_is_decoded(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     gw = await gateway(rules(capture.url))

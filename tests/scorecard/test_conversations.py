@@ -58,11 +58,13 @@ async def homes(gateway: GatewayFactory, connect: Connect, pool: str, path: str)
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
-async def test_later_turns_go_to_the_replica_of_the_first(gateway: GatewayFactory, connect: Connect, path: str) -> None:
+async def test_later_turns_of_a_conversation_go_to_the_replica_of_the_first(
+    gateway: GatewayFactory, connect: Connect, path: str
+) -> None:
     assert all(len(replicas) == 1 for replicas in await homes(gateway, connect, "", path))
 
 
-async def test_without_affinity_turns_are_spread(gateway: GatewayFactory, connect: Connect) -> None:
+async def test_turns_of_a_conversation_are_spread_without_affinity(gateway: GatewayFactory, connect: Connect) -> None:
     found = await homes(gateway, connect, "affinity: none, router: round-robin", "/v1/chat/completions")
     assert all(len(replicas) > 1 for replicas in found)
 
@@ -119,7 +121,7 @@ async def test_a_strict_session_whose_replica_is_gone_gets_a_503_that_names_the_
         assert (await client.ask(request(CHAT, chat_body()))).status == 200
 
 
-async def test_tenants_have_salts_of_their_own_and_share_no_cached_prompt(
+async def test_isolated_tenants_have_their_own_cache_salts_and_share_no_cached_prompt(
     gateway: GatewayFactory, connect: Connect
 ) -> None:
     async with AsyncExitStack() as stack:
@@ -138,13 +140,13 @@ async def test_tenants_have_salts_of_their_own_and_share_no_cached_prompt(
         assert found == {salt_of("0123456789abcdef", "acme"): 4, salt_of("0123456789abcdef", "other"): 2}
 
 
-def test_a_salt_depends_on_the_secret_and_on_the_tenant() -> None:
+def test_cache_salt_depends_on_the_secret_and_the_tenant() -> None:
     salts = {salt_of(key, tenant) for key in ("0123456789abcdef", "fedcba9876543210") for tenant in ("acme", "other")}
     assert len(salts) == 4
     assert all(len(salt) == 64 for salt in salts)
 
 
-def test_the_same_prompt_of_two_tenants_has_no_block_in_common() -> None:
+def test_same_prompt_of_two_isolated_tenants_shares_no_prefix_block() -> None:
     fields = {"messages": [{"role": "user", "content": "the same for both " * 400}]}
     ours, theirs = prefix_of(fields, "", "acme"), prefix_of(fields, "", "other")
     assert len(ours.blocks) > 5

@@ -106,7 +106,7 @@ async def test_counting_tokens_needs_a_key_and_the_method_post(
 
 
 @pytest.mark.parametrize("path", ["/v1/messages/batches", "/v1/messages/batches/msgbatch_1/results"])
-async def test_batches_are_told_to_be_sent_one_by_one(
+async def test_batch_of_messages_is_refused_with_advice_to_send_each_alone(
     gateway: GatewayFactory, capture: Capture, connect: Connect, path: str
 ) -> None:
     gw = await gateway(rules(capture.url))
@@ -117,7 +117,7 @@ async def test_batches_are_told_to_be_sent_one_by_one(
         assert "/v1/messages" in answer.error["message"]
 
 
-async def test_a_count_is_not_asked_of_a_drained_replica_and_says_its_request_id(
+async def test_token_count_is_not_asked_of_a_drained_replica_and_has_a_request_id(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     async with Capture() as other:
@@ -136,9 +136,7 @@ async def test_a_count_is_not_asked_of_a_drained_replica_and_says_its_request_id
         assert all(rid.startswith("mine-") for rid in ids)
 
 
-async def test_an_error_of_a_count_says_its_request_id(
-    gateway: GatewayFactory, capture: Capture, connect: Connect
-) -> None:
+async def test_token_count_error_has_a_request_id(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
     gw = await gateway(rules(capture.url))
     client = await connect(gw.url)
     for asked in (count(PATH, "X-Request-Id: mine", model="unknown"), request(PATH, b"{", "X-Request-Id: mine")):

@@ -45,7 +45,7 @@ def comparable(body: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", ASKED)
-async def test_an_answer_is_passed_on_as_the_replica_gave_it(
+async def test_engine_api_answer_is_passed_on_unchanged(
     gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect, path: str
 ) -> None:
     replicas = await emulator()
@@ -57,7 +57,7 @@ async def test_an_answer_is_passed_on_as_the_replica_gave_it(
     assert replicas.replicas[0].requests[-1].path == path
 
 
-async def test_unless_given_apis_are_served_below_v1_alone(
+async def test_apis_are_served_only_below_v1_by_default(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     capture.answer = lambda call: Answer(whole(b'{"results":[]}'))
@@ -68,7 +68,7 @@ async def test_unless_given_apis_are_served_below_v1_alone(
     assert {call.path for call in capture.calls} == {"/v1/rerank", "/v1/score"}
 
 
-async def test_an_api_that_is_switched_off_is_not_found_and_says_so(
+async def test_path_of_an_api_that_the_tier_lacks_is_a_404_that_says_so(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     gw = await gateway(rules(capture.url, tier="apis: {rerank: false, chat: false}"))
@@ -80,7 +80,7 @@ async def test_an_api_that_is_switched_off_is_not_found_and_says_so(
     assert not capture.calls
 
 
-async def test_a_stranger_does_not_learn_which_apis_there_are(
+async def test_request_without_a_key_gets_401_whatever_the_api(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     gw = await gateway(rules(capture.url, keys={"tg-key": "acme"}, tier="apis: {score: false}"))
@@ -115,7 +115,7 @@ async def test_more_documents_than_the_tier_allows_are_refused_by_name(
     assert not capture.calls
 
 
-async def test_a_query_is_charged_once_for_each_of_its_documents(
+async def test_rerank_query_is_charged_once_for_each_document(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     capture.answer = lambda call: Answer(whole(b'[{"index":0,"score":0.5}]'))
@@ -143,7 +143,7 @@ async def test_embeddings_take_messages_with_images_where_the_tier_allows_media(
     assert (refused.status, refused.error["param"]) == (400, "messages[0].content[0]")
 
 
-async def test_tokenizing_costs_no_tokens_and_what_comes_back_is_the_text(
+async def test_tokenize_uses_no_token_limit_and_detokenize_restores_the_text(
     gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect
 ) -> None:
     replicas = await emulator()
@@ -158,7 +158,7 @@ async def test_tokenizing_costs_no_tokens_and_what_comes_back_is_the_text(
     assert (await client.ask(asking("/tokenize"))).reason == "limit-requests"
 
 
-async def test_a_ranking_in_a_bare_list_is_no_broken_answer(
+async def test_rerank_answer_that_is_a_bare_list_is_accepted(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     """The form of SGLang and TEI."""
@@ -172,7 +172,7 @@ async def test_a_ranking_in_a_bare_list_is_no_broken_answer(
     assert json.loads(capture.calls[0].body)["texts"] == ["a", "b"]
 
 
-async def test_a_replicas_refusal_keeps_its_words(
+async def test_refusal_of_a_replica_keeps_its_message(
     gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect
 ) -> None:
     replicas = await emulator()

@@ -26,7 +26,7 @@ tiers: {{free: {{max_tokens: {{default: 4, limit: 8}}, fallback: small}}}}
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_the_fallback_is_asked_by_its_own_name_and_the_answer_keeps_the_name_that_was_asked_for(
+async def test_fallback_gets_its_own_model_name_and_the_client_the_requested_one(
     gateway: GatewayFactory, emulator: EmulatorFactory, capture: Capture, connect: Connect, stream: bool
 ) -> None:
     """The large model is busy with a first request; a second one goes to the small model, a third is refused."""
@@ -49,7 +49,7 @@ async def test_the_fallback_is_asked_by_its_own_name_and_the_answer_keeps_the_na
     assert 'tailgate_fallbacks_total{fallback="small",model="emulated",outcome="ok",tier="free"} 1.0' in page
 
 
-async def test_a_request_that_both_models_refuse_is_refused(
+async def test_request_that_model_and_fallback_refuse_is_refused(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     capture.answer = lambda call: None

@@ -73,7 +73,7 @@ def found_no_bug(gw: Gateway) -> bool:
 
 
 @pytest.mark.parametrize("aggregate", ["false", pytest.param("true", marks=pytest.mark.long)])
-async def test_no_value_in_a_request_finds_a_bug(
+async def test_no_value_in_a_request_triggers_a_bug(
     gateway: GatewayFactory, capture: Capture, connect: Connect, aggregate: str
 ) -> None:
     gw = await gateway(rules(capture.url, tier=f"aggregate: {aggregate}, {ALL_APIS}", pool=NEVER_DOWN))
@@ -86,7 +86,7 @@ async def test_no_value_in_a_request_finds_a_bug(
 
 
 @pytest.mark.parametrize("aggregate", ["false", pytest.param("true", marks=pytest.mark.long)])
-async def test_no_value_in_an_answer_finds_a_bug(
+async def test_no_value_in_an_answer_triggers_a_bug(
     gateway: GatewayFactory, capture: Capture, connect: Connect, aggregate: str
 ) -> None:
     gw = await gateway(rules(capture.url, tier=f"aggregate: {aggregate}, retry: {{budget: 0%}}", pool=NEVER_DOWN))

@@ -25,9 +25,7 @@ async def test_interim_answer_is_skipped_however_often_it_comes(
     assert status == 200
 
 
-async def test_a_replica_that_changes_the_protocol_is_a_502(
-    gateway: GatewayFactory, capture: Capture, connect: Connect
-) -> None:
+async def test_answer_of_status_101_is_a_502(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
     capture.answer = lambda call: Answer(b"HTTP/1.1 101 Switching Protocols\r\n\r\n")
     gw = await gateway(rules(capture.url))
     answer = await (await connect(gw.url)).ask(chat())

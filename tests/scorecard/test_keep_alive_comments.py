@@ -30,7 +30,7 @@ async def _rest(client: Client) -> bytes:
     return b"".join(await client.rest_of_chunks()).replace(COMMENT, b"")
 
 
-async def test_a_stream_begins_with_comments_before_the_first_token_and_ttft_is_that_of_the_token(
+async def test_keep_alive_comments_before_the_first_token_do_not_count_as_ttft(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     capture.answer = lambda call: None
@@ -48,7 +48,7 @@ async def test_a_stream_begins_with_comments_before_the_first_token_and_ttft_is_
     assert cell.ttft.sum >= 0.1, "two comments were sent before it"
 
 
-async def test_an_answer_that_is_not_streamed_gets_no_comment(
+async def test_unstreamed_answer_gets_no_keep_alive_comment(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     capture.answer = lambda call: None
@@ -64,7 +64,7 @@ async def test_an_answer_that_is_not_streamed_gets_no_comment(
     assert (response.status, response.headers["content-type"]) == (200, "application/json")
 
 
-async def test_after_comments_another_replica_may_still_answer(
+async def test_request_can_be_retried_after_keep_alive_comments(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     async with Capture() as other:
@@ -80,7 +80,7 @@ async def test_after_comments_another_replica_may_still_answer(
         assert len(capture.calls) + len(other.calls) == 2
 
 
-async def test_comments_are_sent_in_the_waiting_room_too(
+async def test_keep_alive_comments_are_sent_while_a_request_is_queued(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     capture.answer = lambda call: None
@@ -104,7 +104,7 @@ CALLED = (
 )
 
 
-async def test_a_whole_answer_after_comments_comes_as_events(
+async def test_whole_answer_after_keep_alive_comments_becomes_events(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     capture.answer = lambda call: None
@@ -138,7 +138,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-async def test_a_failure_after_comments_is_an_error_event_and_the_last_chunk(
+async def test_failure_after_keep_alive_comments_is_an_error_event_and_the_last_chunk(
     gateway: GatewayFactory, capture: Capture, connect: Connect, end: str
 ) -> None:
     answer, said = ENDS[end]
@@ -158,7 +158,7 @@ async def test_a_failure_after_comments_is_an_error_event_and_the_last_chunk(
     assert {key[1] for lane in gw.metrics.lanes.values() for key in lane.requests} == {failed, Outcome.OK}
 
 
-async def test_a_client_that_leaves_after_comments_frees_its_slot(
+async def test_client_that_leaves_after_keep_alive_comments_frees_its_slot(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     def answer(call: Call) -> Answer | None:

@@ -26,7 +26,7 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("kind", ANSWERS)
-async def test_a_large_answer_has_the_name_that_was_asked_for_and_is_otherwise_as_it_came(
+async def test_large_answer_gets_the_requested_model_name_and_no_other_change(
     gateway: GatewayFactory, capture: Capture, connect: Connect, kind: str
 ) -> None:
     asked, answer = ANSWERS[kind]

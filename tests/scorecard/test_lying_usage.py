@@ -32,7 +32,7 @@ def answered(lie: bytes, call: Call) -> Answer:
     [*((lie, stream) for lie in LIES for stream in (True, False)), (NONE, True), (NONE, False)],
     ids=["1e12, streamed", "1e12, whole", "2**63-1, streamed", "2**63-1, whole", "0, streamed", "0, whole"],
 )
-async def test_a_lie_about_usage_costs_its_tenant_nothing_and_is_counted(
+async def test_false_usage_of_a_replica_is_counted_and_not_charged_to_the_tenant(
     gateway: GatewayFactory, capture: Capture, connect: Connect, lie: bytes, stream: bool
 ) -> None:
     capture.answer = lambda call: answered(lie, call)
@@ -45,7 +45,7 @@ async def test_a_lie_about_usage_costs_its_tenant_nothing_and_is_counted(
     assert 3 <= gw.metrics.lanes["free", "main"].output_tokens[False] < 300
 
 
-async def test_a_usage_of_no_tokens_below_a_text_too_long_to_be_held_is_not_believed(
+async def test_usage_of_0_tokens_beside_a_long_answer_is_disbelieved(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     said = completion("x" * (2 * HOLD_WHOLE_BYTES)).replace(TOLD, NONE)

@@ -53,7 +53,7 @@ async def test_clients_are_served_whatever_the_mirror_pool_does(
     assert 'pool="shadow",reason=""' not in page
 
 
-async def test_no_answer_to_a_copy_is_stored_since_nobody_could_continue_it(
+async def test_answer_to_a_mirrored_request_is_not_stored(
     gateway: GatewayFactory, emulator: EmulatorFactory, capture: Capture, connect: Connect
 ) -> None:
     capture.answer = fine

@@ -49,7 +49,7 @@ STREAM = b"".join(
 
 @pytest.mark.parametrize("version", ["HTTP/1.1", "HTTP/1.0"])
 @pytest.mark.parametrize("held", [True, False])
-async def test_streamed_call_reaches_the_client_under_both_of_its_names(
+async def test_streamed_tool_call_reaches_the_client_with_name_and_namespace(
     gateway: GatewayFactory, capture: Capture, connect: Connect, version: str, held: bool
 ) -> None:
     gw = await gateway(rules(capture.url))
@@ -66,7 +66,7 @@ async def test_streamed_call_reaches_the_client_under_both_of_its_names(
 
 
 @pytest.mark.parametrize("aggregate", ["", "aggregate: true"])
-async def test_whole_answer_has_the_calls_own_names(
+async def test_whole_answer_has_tool_calls_with_name_and_namespace(
     gateway: GatewayFactory, capture: Capture, connect: Connect, aggregate: str
 ) -> None:
     gw = await gateway(rules(capture.url, tier=aggregate))

@@ -27,7 +27,7 @@ def _of(fake: FakeReplica) -> str:
 
 
 @pytest.mark.parametrize("page", [INFINITE, "vllm:num_requests_waiting 1e300\n"], ids=["infinite-sum", "1e300"])
-async def test_a_metrics_page_beyond_any_count_is_counted_and_ends_nothing(gateway: GatewayFactory, page: str) -> None:
+async def test_metrics_page_with_absurd_numbers_is_counted_as_garbage(gateway: GatewayFactory, page: str) -> None:
     async with replica() as fake:
         fake.answers["/metrics"] = answer(page)
         gw = await gateway(_of(fake))
@@ -40,7 +40,7 @@ async def test_a_metrics_page_beyond_any_count_is_counted_and_ends_nothing(gatew
     assert not gw.broken.is_set()
 
 
-async def test_a_model_length_beyond_64_bits_hides_neither_the_list_nor_any_name(gateway: GatewayFactory) -> None:
+async def test_model_list_with_a_length_beyond_64_bits_breaks_no_page(gateway: GatewayFactory) -> None:
     async with replica() as fake:
         fake.answers["/v1/models"] = answer('{"data": [{"id": "m", "max_model_len": 9223372036854775808}]}')
         gw = await gateway(_of(fake))

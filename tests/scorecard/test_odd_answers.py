@@ -27,7 +27,7 @@ ASKED = {
 }
 
 
-async def test_clients_see_next_to_none_of_the_404_of_one_replica_of_four(
+async def test_clients_see_almost_none_of_the_404s_of_one_odd_replica_of_four(
     gateway: GatewayFactory, connect: Connect
 ) -> None:
     useful = await recorded(CHAT, stream=False)
@@ -52,7 +52,7 @@ async def test_clients_see_next_to_none_of_the_404_of_one_replica_of_four(
     [*((asked, PAGE) for asked in ASKED), ("chat", NOTHING), ("streamed chat", NOTHING), ("chat", NO_CHOICE)],
     ids=[*(f"{asked}, page" for asked in ASKED), "chat, {}", "streamed chat, {}", "chat, no choice"],
 )
-async def test_a_replica_of_four_that_answers_everything_with_a_web_page_or_with_nothing_gets_less_than_its_share(
+async def test_replica_that_answers_with_web_pages_or_nothing_gets_less_than_its_share(
     gateway: GatewayFactory, connect: Connect, asked: str, answer: bytes
 ) -> None:
     async with AsyncExitStack() as stack:

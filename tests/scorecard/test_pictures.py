@@ -22,7 +22,7 @@ def png(width: int, height: int) -> str:
     ("upstream", "width", "served"),
     [("Qwen/Qwen2.5-VL-7B", 280, True), ("Qwen/Qwen2.5-VL-7B", 3360, False), ("google/gemma-3-4b-it", 3360, True)],
 )
-async def test_picture_that_is_too_large_for_the_pool_is_refused_by_its_familys_count(
+async def test_picture_is_refused_if_its_tokens_exceed_the_pool_limit(
     gateway: GatewayFactory, capture: Capture, connect: Connect, upstream: str, width: int, served: bool
 ) -> None:
     policy = rules(capture.url, tier="caps: {media: true}", pool="max_prompt_tokens: 1000")
@@ -36,7 +36,7 @@ async def test_picture_that_is_too_large_for_the_pool_is_refused_by_its_familys_
         assert answer.error["code"] == "context_length_exceeded"
 
 
-async def test_a_large_picture_takes_the_room_of_its_tokens_in_the_index_of_a_cache(
+async def test_large_picture_counts_in_the_prefix_index_by_its_tokens(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     policy = rules(capture.url, tier="caps: {media: true}")

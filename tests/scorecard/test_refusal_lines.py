@@ -36,7 +36,7 @@ def lines(log: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in found]
 
 
-async def test_each_line_names_request_reason_tier_pool_cause_and_retry(
+async def test_refusal_log_line_names_request_reason_tier_pool_cause_and_retry(
     gateway: GatewayFactory, capture: Capture, connect: Connect, log: pytest.LogCaptureFixture
 ) -> None:
     capture.answer = never
@@ -71,7 +71,7 @@ async def test_each_line_names_request_reason_tier_pool_cause_and_retry(
     assert "acme" not in "".join(lines(log))
 
 
-async def test_line_of_a_predicted_breach_says_the_forecast(
+async def test_refusal_log_line_of_a_predicted_breach_has_the_forecast(
     gateway: GatewayFactory, capture: Capture, connect: Connect, log: pytest.LogCaptureFixture
 ) -> None:
     capture.answer = never
@@ -92,7 +92,7 @@ async def test_line_of_a_predicted_breach_says_the_forecast(
     assert "Predicted: time to first token" in line
 
 
-async def test_request_that_times_out_failed_and_one_that_is_answered_has_no_line(
+async def test_timed_out_request_is_logged_as_failed_and_an_answered_one_not_at_all(
     gateway: GatewayFactory, capture: Capture, connect: Connect, log: pytest.LogCaptureFixture
 ) -> None:
     gw = await gateway(rules(capture.url, tier="timeouts: {ttft: 50ms}, retry: {budget: 0%}"))
@@ -103,7 +103,7 @@ async def test_request_that_times_out_failed_and_one_that_is_answered_has_no_lin
     assert [line.partition(";")[0] for line in lines(log)] == ["request r-1 failed: ttft-timeout, tier free, pool main"]
 
 
-async def test_flood_has_a_few_lines_and_the_next_one_has_the_number_left_out(
+async def test_flood_of_refusals_is_logged_in_a_few_lines_with_the_number_left_out(
     gateway: GatewayFactory,
     capture: Capture,
     connect: Connect,

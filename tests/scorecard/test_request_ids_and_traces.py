@@ -106,7 +106,7 @@ async def test_breaking_trace_context_is_refused(gateway: GatewayFactory, captur
     assert not capture.calls
 
 
-async def test_an_id_or_a_trace_that_stands_twice_does_not_count_and_a_new_one_begins(
+async def test_repeated_request_id_or_traceparent_is_replaced_by_a_new_one(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     client = await connect((await gateway(rules(capture.url))).url)

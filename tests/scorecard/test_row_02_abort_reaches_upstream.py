@@ -223,7 +223,7 @@ async def test_abort_stops_the_generation_of_the_engine(
     assert replica.finished["abort"] == len(LEAVE)
 
 
-async def test_a_client_that_only_sends_line_ends_has_not_left(
+async def test_client_that_sends_only_line_ends_does_not_count_as_gone(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     capture.answer = never

@@ -156,7 +156,7 @@ async def test_no_request_body_gets_past_the_caps(gateway: GatewayFactory, captu
         ({"max_tokens": None}, "max_tokens"),
     ],
 )
-def test_cap_violations_are_found_in_what_a_replica_received(fields: dict[str, Any], why: str) -> None:
+def test_cap_check_of_the_test_finds_violations(fields: dict[str, Any], why: str) -> None:
     body = json.dumps({"max_tokens": 5} | MINIMAL["/v1/chat/completions"] | fields).encode()
     line = b"POST /v1/chat/completions HTTP/1.1\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
     found = violations(Call(line % len(body), body, cast(Any, None)))

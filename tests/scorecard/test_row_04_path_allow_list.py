@@ -88,7 +88,7 @@ async def answer(client: Client, data: bytes) -> Response | None:
 
 
 @pytest.mark.parametrize("method", ["POST", "GET"])
-async def test_paths_outside_the_list_reach_no_replica(
+async def test_path_outside_the_allow_list_reaches_no_replica(
     gateway: GatewayFactory, capture: Capture, connect: Connect, method: str
 ) -> None:
     gw = await gateway(rules(capture.url))
@@ -109,7 +109,7 @@ async def test_paths_outside_the_list_reach_no_replica(
     assert len(capture.traffic) == 1
 
 
-async def test_a_path_in_another_form_reaches_a_replica_as_it_stands_in_the_list(
+async def test_path_in_another_spelling_reaches_a_replica_in_its_listed_form(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     client = await connect((await gateway(rules(capture.url))).url)
@@ -122,7 +122,7 @@ async def test_a_path_in_another_form_reaches_a_replica_as_it_stands_in_the_list
         assert (await client.ask(request(path))).status == 200, path
 
 
-async def test_the_host_of_an_absolute_target_counts_and_not_the_one_of_the_header(
+async def test_host_of_an_absolute_target_takes_precedence_over_the_host_header(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     client = await connect((await gateway(rules(capture.url))).url)
@@ -145,7 +145,7 @@ BASE_URLS = {
 }
 
 
-async def test_a_base_url_that_is_wrong_by_v1_is_told_which_path_was_meant(
+async def test_not_found_error_names_the_path_that_was_meant_by_a_base_url_without_v1(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     client = await connect((await gateway(rules(capture.url))).url)
@@ -172,7 +172,7 @@ async def test_only_post_reaches_a_replica(gateway: GatewayFactory, capture: Cap
     assert not capture.calls
 
 
-async def test_the_path_upstream_is_the_one_in_the_list(
+async def test_path_sent_to_a_replica_is_the_one_in_the_allow_list(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     """A path with a query is allowed, but the query is not sent on."""
@@ -185,7 +185,7 @@ async def test_the_path_upstream_is_the_one_in_the_list(
     assert len(capture.calls) == len(QUERIES)
 
 
-async def test_names_of_models_do_not_reach_a_replica(
+async def test_model_name_in_a_path_does_not_reach_a_replica(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     gw = await gateway(rules(capture.url))

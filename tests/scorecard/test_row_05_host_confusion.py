@@ -36,7 +36,7 @@ NOT_ONE = (
 )
 
 
-async def test_no_host_changes_who_is_let_in_or_what_goes_upstream(
+async def test_host_header_changes_neither_access_nor_the_forwarded_request(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     gw = await gateway(rules(capture.url, keys={KEY: "acme"}))

@@ -76,7 +76,7 @@ async def test_no_smuggled_request_gets_through(gateway: GatewayFactory, capture
     assert len(seen) > 20
 
 
-async def test_same_bytes_without_a_smuggled_request_are_served(
+async def test_request_without_the_smuggled_part_is_served(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     """The control: the corpus is made from a request that is served if nothing is wrong with it."""

@@ -87,7 +87,7 @@ async def test_thousand_slow_sockets_leave_the_gateway_serving(gateway: GatewayF
         )
 
 
-async def test_single_bytes_do_not_extend_the_receive_deadline(
+async def test_bytes_sent_one_by_one_do_not_extend_the_receive_timeout(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     """Single bytes now and then do not extend the deadline."""

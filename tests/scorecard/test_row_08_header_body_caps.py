@@ -151,7 +151,7 @@ async def test_a_body_over_the_limit_is_refused_before_it_comes(
     assert "4096" in response.error["message"]
 
 
-async def test_the_policy_sets_the_body_limit_and_a_reload_changes_it(
+async def test_body_limit_comes_from_the_policy_and_follows_a_reload(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     policy = rules(capture.url)

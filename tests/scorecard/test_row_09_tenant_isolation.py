@@ -24,7 +24,7 @@ PIECES = 4
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_cookies_pass_neither_to_replicas_nor_to_clients(
+async def test_cookies_are_passed_neither_to_replicas_nor_to_clients(
     gateway: GatewayFactory, capture: Capture, connect: Connect, stream: bool
 ) -> None:
     lines = "set-cookie: session=of-the-first-tenant; Path=/", "x-user: first"
@@ -73,7 +73,7 @@ def _marker(data: bytes) -> str:
     return found.pop().decode()
 
 
-async def test_no_answer_crosses_over_when_clients_leave_at_any_moment(
+async def test_no_client_gets_the_answer_of_another_when_clients_leave_at_any_moment(
     gateway: GatewayFactory, capture: Capture
 ) -> None:
     """Few slots, so that clients also leave in the queue and while a connection is being opened."""
@@ -146,7 +146,7 @@ async def test_surplus_bytes_of_a_replica_reach_no_client(
     assert len(capture.traffic) == 2, "the connection with the surplus was used again"
 
 
-async def test_bytes_of_a_replica_on_an_idle_connection_close_it(
+async def test_idle_connection_is_closed_when_a_replica_sends_bytes_on_it(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     gw = await gateway(rules(capture.url))

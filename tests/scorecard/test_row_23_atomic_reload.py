@@ -163,7 +163,7 @@ def _tokens(answer: Response) -> int:
     return sum("role" not in choice["delta"] for choice in choices)
 
 
-async def test_a_file_that_changes_is_read_without_being_asked_to(tmp_path: Path, capture: Capture) -> None:
+async def test_changed_policy_file_is_reloaded_automatically(tmp_path: Path, capture: Capture) -> None:
     file = tmp_path / "policy.yaml"
     file.write_text(_policy(0, [capture.url]))
     async with _reloadable(file) as gw:

@@ -35,7 +35,7 @@ def test_a_policy_holds_only_hashes_of_its_keys() -> None:
             load_text(good.replace("sha256:", f"{field}:"), "policy.yaml", {})
 
 
-def test_the_ready_made_policies_hold_no_key() -> None:
+def test_ready_made_policies_contain_no_key() -> None:
     for file in Path(__file__).parents[2].joinpath("policies").glob("*.yaml"):
         for line in file.read_text().splitlines():
             assert "tg-" not in line, f"{file.name}: {line}"

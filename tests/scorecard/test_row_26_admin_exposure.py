@@ -74,7 +74,7 @@ async def _status(client: Client, method: str, path: str, credentials: tuple[str
     return (await client.head())[0] if method == "HEAD" else (await client.response()).status
 
 
-async def test_the_probes_tell_no_more_than_whether_it_is_up(
+async def test_health_and_ready_reveal_only_the_status(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     gw = await gateway(rules(capture.url))

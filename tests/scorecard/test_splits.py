@@ -53,7 +53,7 @@ async def arms(gw: Gateway, connect: Connect) -> dict[str, str]:
     return {session: await served(client, f"x-session-id: {session}") for session in SESSIONS}
 
 
-async def test_a_session_keeps_its_arm_over_gateways_and_reloads_and_moves_to_the_arm_that_gains(
+async def test_session_keeps_its_split_arm_over_gateways_and_reloads_unless_weights_change(
     gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect
 ) -> None:
     old, new = await emulator(), await emulator()
@@ -69,7 +69,7 @@ async def test_a_session_keeps_its_arm_over_gateways_and_reloads_and_moves_to_th
     assert set(moved) == {("v1", "v2")}
 
 
-async def test_a_session_that_the_body_names_has_the_arm_of_that_session(
+async def test_session_named_in_the_body_has_its_own_split_arm(
     gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect
 ) -> None:
     gw = await gateway(rules(await emulator(), await emulator()))
@@ -78,7 +78,7 @@ async def test_a_session_that_the_body_names_has_the_arm_of_that_session(
     assert {session: await served(client, prompt_cache_key=session) for session in SESSIONS} == by_header
 
 
-async def test_a_count_is_made_for_the_arm_of_its_session(
+async def test_token_count_uses_the_split_arm_of_its_session(
     gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect
 ) -> None:
     gw = await gateway(rules(await emulator(), await emulator()))
@@ -98,7 +98,7 @@ async def test_a_count_is_made_for_the_arm_of_its_session(
     assert asked == [by_header[session] for session in SESSIONS]
 
 
-async def test_a_tenant_without_a_session_keeps_its_arm_under_an_alias_too(
+async def test_tenant_without_a_session_keeps_its_split_arm_under_an_alias(
     gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect
 ) -> None:
     gw = await gateway(rules(await emulator(), await emulator()))
@@ -107,7 +107,7 @@ async def test_a_tenant_without_a_session_keeps_its_arm_under_an_alias_too(
     assert len(found) == 1
 
 
-async def test_arms_are_counted_and_compared_where_operators_look(
+async def test_split_arms_are_counted_and_compared_on_metrics_and_state(
     gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect
 ) -> None:
     gw = await gateway(rules(await emulator(), await emulator()))

@@ -30,7 +30,7 @@ def has_options(call: Call) -> bool:
 
 @pytest.mark.parametrize("refusal", [AZURE, MISTRAL])
 @pytest.mark.parametrize("fields", [{"stream": True}, {"stream": True, "stream_options": {"include_usage": True}}])
-async def test_refusal_of_stream_options_is_unseen_and_remembered(
+async def test_refusal_of_stream_options_is_hidden_from_the_client_and_remembered(
     gateway: GatewayFactory, capture: Capture, connect: Connect, refusal: bytes, fields: dict[str, Any]
 ) -> None:
     gw = await gateway(rules(capture.url, pool="engine: openai"))

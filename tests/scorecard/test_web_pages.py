@@ -69,7 +69,7 @@ async def test_a_web_page_reaches_no_replica_under_a_policy_without_keys(
     assert not capture.calls
 
 
-async def test_an_error_for_a_foreign_page_is_in_the_dialect_of_the_path(
+async def test_error_for_a_foreign_web_page_has_the_format_of_the_path(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     client = await connect((await gateway(rules(capture.url))).url)
@@ -78,7 +78,7 @@ async def test_an_error_for_a_foreign_page_is_in_the_dialect_of_the_path(
     assert response.error["type"] == "permission_error"
 
 
-async def test_a_page_of_the_very_host_and_a_listed_one_are_served_without_keys(
+async def test_web_page_of_the_same_host_or_a_listed_one_is_served_without_keys(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     client = await connect((await gateway(rules(capture.url) + listen(f"origins: ['{PAGE}:443']"))).url)
@@ -89,7 +89,7 @@ async def test_a_page_of_the_very_host_and_a_listed_one_are_served_without_keys(
     assert (await post(client, f"Origin: {PAGE}", "Origin: https://evil.example")).status == 400
 
 
-async def test_with_keys_any_host_and_any_page_that_has_one_is_served(
+async def test_any_host_and_any_web_page_with_a_key_is_served(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     client = await connect((await gateway(rules(capture.url, keys={KEY: "acme"}))).url)
@@ -98,7 +98,7 @@ async def test_with_keys_any_host_and_any_page_that_has_one_is_served(
     assert (await post(client, lines[0], host="evil.example")).status == 401
 
 
-async def test_an_open_gateway_on_any_address_knows_its_hosts_only_if_they_are_listed(
+async def test_web_page_of_an_open_gateway_is_served_only_if_its_host_is_listed(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     open_to_all = "open_on_any_address: true"
@@ -122,7 +122,7 @@ async def test_health_and_readiness_answer_to_any_host(
     assert (await client.ask(head("/v1/models", method="GET", host="pod.svc"))).status == 403
 
 
-async def test_a_request_without_host_is_one_of_http_1_0_and_served(
+async def test_http_1_0_request_without_a_host_is_served(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     client = await connect((await gateway(rules(capture.url))).url)
@@ -139,7 +139,7 @@ async def preflight(client: Client, origin: str, *lines: str, path: str = CHAT, 
     return Response(status, headers, await client.reader.readexactly(length))
 
 
-async def test_a_browser_is_told_without_a_key_what_a_listed_page_may_send(
+async def test_cors_preflight_of_a_listed_page_needs_no_key(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     gw = await gateway(rules(capture.url, keys={KEY: "acme"}) + listen(f"origins: ['{PAGE}']"))
@@ -169,7 +169,7 @@ def readable(response: Response, origin: str = PAGE) -> bool:
     return found == origin
 
 
-async def test_a_listed_page_reads_answers_and_errors_of_every_kind(
+async def test_web_page_of_a_listed_origin_can_read_answers_and_errors(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     limits = "limits: {requests: 3/min}"
@@ -227,7 +227,7 @@ async def test_wildcard_origin_admits_every_page_with_a_key(
         assert (await post(client, f"Origin: {origin}")).status == 401
 
 
-async def test_a_page_under_a_foreign_name_gets_no_preflight_without_keys(
+async def test_web_page_under_a_foreign_host_name_gets_no_preflight_without_keys(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     client = await connect((await gateway(rules(capture.url) + listen(f"origins: ['{PAGE}']"))).url)

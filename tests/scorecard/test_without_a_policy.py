@@ -31,7 +31,7 @@ async def test_request_without_a_length_gets_the_default_of_the_engine(
     assert sent[1]["max_tokens"] == 9
 
 
-async def test_two_hundred_streams_at_once_all_run_at_an_engine_that_tells_nothing_of_itself(
+async def test_200_streams_run_at_once_at_an_engine_without_metrics(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     """Without /metrics its seats are unknown, which must not make requests wait or be refused."""

@@ -280,7 +280,7 @@ async def test_assembled_answer_at_its_total_timeout_is_a_504_where_the_tier_say
     assert (response.status_code, response.headers["x-tailgate-reason"]) == (504, "total-timeout")
 
 
-async def test_a_stream_that_breaks_off_is_a_plain_error(
+async def test_assembled_answer_of_a_broken_stream_is_an_error(
     start: Start, post: Callable[..., Any], replicas: Emulator
 ) -> None:
     gateway = await start(tier=AGGREGATE)
@@ -291,7 +291,7 @@ async def test_a_stream_that_breaks_off_is_a_plain_error(
     assert response.json()["error"]["code"] == "upstream_truncated"
 
 
-async def test_silence_after_the_first_token_is_noticed(
+async def test_assembled_answer_that_falls_silent_after_its_first_token_is_a_504(
     start: Start, post: Callable[..., Any], replicas: Emulator
 ) -> None:
     gateway = await start(tier=f"{AGGREGATE}, timeouts: {{idle: 100ms}}")

@@ -76,7 +76,7 @@ async def test_blocking_anthropic_client_is_served(gateway: Gateway) -> None:
     assert streamed == whole
 
 
-async def test_the_bearer_token_of_the_client_is_a_key_too(
+async def test_anthropic_sdk_auth_token_is_accepted_as_a_key(
     gateway: Gateway, anthropic_of: Callable[..., anthropic.AsyncAnthropic]
 ) -> None:
     client = anthropic_of(gateway, api_key=None, auth_token=KEY)
@@ -127,7 +127,7 @@ async def test_anthropic_tool_call_reaches_the_client(
     assert tool_caller.bodies[-1]["messages"][1]["content"][0]["name"] == "weather"
 
 
-async def test_tokens_are_counted(messaging: anthropic.AsyncAnthropic) -> None:
+async def test_anthropic_sdk_counts_tokens(messaging: anthropic.AsyncAnthropic) -> None:
     counted = await messaging.messages.count_tokens(
         model=MODEL, messages=[{"role": "user", "content": "x" * 1000}], system="Be brief."
     )
@@ -136,6 +136,6 @@ async def test_tokens_are_counted(messaging: anthropic.AsyncAnthropic) -> None:
     assert 0 < beta.input_tokens < counted.input_tokens
 
 
-async def test_batches_are_an_error_that_the_sdk_knows(messaging: anthropic.AsyncAnthropic) -> None:
+async def test_message_batches_raise_an_error_class_of_the_sdk(messaging: anthropic.AsyncAnthropic) -> None:
     with pytest.raises(anthropic.NotFoundError, match="Batches of messages are not served here"):
         await messaging.messages.batches.list()

@@ -60,6 +60,6 @@ async def test_every_stream_event_has_the_requested_model_name(start: Start, pat
 
 
 @pytest.mark.parametrize("path", REQUESTS)
-async def test_a_policy_may_have_the_engines_own_name_reported(start: Start, path: str) -> None:
+async def test_policy_can_report_the_engines_own_model_name(start: Start, path: str) -> None:
     gateway = await start(model="report: upstream")
     assert set(_models(json.loads(await _ask(gateway, path)))) == {MODEL}

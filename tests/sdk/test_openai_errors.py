@@ -121,7 +121,7 @@ async def test_replica_that_stays_busy_is_a_503(gateway: Gateway, openai_of: Cli
     assert raised.value.response.headers["retry-after-ms"] == "7000"
 
 
-async def test_busy_inside_a_stream_of_status_200_is_a_503(
+async def test_busy_error_inside_a_stream_of_status_200_is_a_503(
     gateway: Gateway, openai_of: Clients, replicas: Emulator
 ) -> None:
     _everywhere(replicas, "error_200")
@@ -249,7 +249,7 @@ async def test_broken_chat_stream_raises(gateway: Gateway, openai_of: Clients, r
     assert _received(replicas) == 1, "what has begun is not tried again"
 
 
-async def test_an_event_that_is_no_json_is_passed_on_and_harms_no_replica(
+async def test_stream_event_that_is_no_json_is_passed_on_without_replica_failure(
     gateway: Gateway, openai_of: Clients, replicas: Emulator
 ) -> None:
     _everywhere(replicas, "garbage", how="json", after_events=3)

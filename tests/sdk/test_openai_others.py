@@ -86,7 +86,7 @@ async def test_openai_response_helper_assembles_the_response(chatting: openai.As
     assert final.usage is not None
 
 
-async def test_models_are_listed_and_retrieved(chatting: openai.AsyncOpenAI) -> None:
+async def test_openai_sdk_lists_and_retrieves_models(chatting: openai.AsyncOpenAI) -> None:
     listed = [model async for model in chatting.models.list()]
     assert [model.id for model in listed] == [MODEL, ALIAS]
     one = await chatting.models.retrieve(ALIAS)
@@ -96,7 +96,7 @@ async def test_models_are_listed_and_retrieved(chatting: openai.AsyncOpenAI) -> 
     assert refused.value.code == "model_not_found"
 
 
-async def test_the_context_length_of_a_model_is_told_once_it_is_known(
+async def test_model_listing_has_the_context_length_once_it_is_known(
     gateway: Gateway, openai_of: Callable[..., openai.AsyncOpenAI]
 ) -> None:
     client = openai_of(gateway)
