@@ -24,20 +24,22 @@ def test_the_request_path_is_compiled_and_what_msgspec_makes_is_not() -> None:
     assert all((ROOT / name).is_file() for name in compiled)
 
 
-def test_no_compiler_on_the_path_is_an_obstacle_that_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_compiler_is_named_as_the_obstacle_to_compilation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CC", "some-cc -pipe")
     assert sources.obstacle() == "there is no C compiler (some-cc)"
 
 
-def test_a_python_without_headers_is_an_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_without_headers_is_an_obstacle_to_compilation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", sys.executable)
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
     assert "Python.h" in str(sources.obstacle())
 
 
 @pytest.mark.parametrize(("said", "meant"), [("1", False), ("0", True), ("", None), ("true", False)])
-def test_tailgate_pure_asks_for_compiled_or_interpreted_code(
+def test_tailgate_pure_selects_compiled_or_interpreted_code(
     said: str, meant: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(sources.PURE, said)
@@ -45,7 +47,9 @@ def test_tailgate_pure_asks_for_compiled_or_interpreted_code(
 
 
 @pytest.mark.parametrize(("pure", "status"), [(None, 0), ("0", 1)])
-def test_without_a_compiler_one_message_is_told_and_only_pure_0_fails(pure: str | None, status: int) -> None:
+def test_install_without_a_compiler_prints_one_message_and_fails_only_with_pure_0(
+    pure: str | None, status: int
+) -> None:
     environment = {name: value for name, value in os.environ.items() if name != sources.PURE}
     environment |= {"CC": "no-such-compiler"} | ({} if pure is None else {sources.PURE: pure})
     command = [sys.executable, "-m", "deploy.compiling"]

@@ -60,19 +60,21 @@ def test_a_deleted_source_makes_the_compiled_checkout_out_of_date(
     assert "gateway/core/model.py" in capsys.readouterr().err
 
 
-def test_a_file_written_again_with_the_same_content_is_no_change(checkout: Path) -> None:
+def test_rewriting_a_source_with_the_same_content_keeps_the_compiled_checkout(checkout: Path) -> None:
     os.utime(checkout / "gateway" / "core" / "model.py", ns=(1, 1))
     assert found() is not None
 
 
-def test_bytecode_of_python_is_no_change(checkout: Path) -> None:
+def test_python_bytecode_keeps_the_compiled_checkout(checkout: Path) -> None:
     cache = checkout / "gateway" / "__pycache__"
     cache.mkdir()
     (cache / "x.pyc").write_bytes(b"")
     assert found() is not None
 
 
-def test_another_checkout_in_front_is_not_replaced(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_checkout_does_not_replace_another_one_in_front(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = checkout.parent / "other"
     (other / "gateway").mkdir(parents=True)
     (other / "gateway" / "__init__.py").write_text("")
@@ -80,7 +82,7 @@ def test_another_checkout_in_front_is_not_replaced(checkout: Path, monkeypatch: 
     assert found() is None
 
 
-def test_pure_runs_the_checkout_without_a_word(
+def test_tailgate_pure_runs_the_checkout_interpreted_without_a_message(
     checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (checkout / "gateway" / "core" / "model.py").write_text("x = 2\n")

@@ -90,7 +90,7 @@ def test_files_that_documents_name_exist(page: Path) -> None:
 
 
 @every_page
-def test_metrics_that_are_named_are_documented(page: Path) -> None:
+def test_metrics_named_in_documents_are_in_the_reference(page: Path) -> None:
     known = set(re.findall(r"^\| `(tailgate_\w+)`", METRICS.read_text("utf-8"), re.MULTILINE))
     assert len(known) > 30
     named = set(re.findall(r"\b(tailgate_[a-z_]+[a-z])\b", page.read_text("utf-8")))
@@ -98,13 +98,13 @@ def test_metrics_that_are_named_are_documented(page: Path) -> None:
 
 
 @every_page
-def test_variables_that_are_named_are_settings(page: Path) -> None:
+def test_variables_named_in_documents_are_settings(page: Path) -> None:
     known = {PREFIX + name.upper() for name in Settings.model_fields} | OTHER_VARIABLES
     assert set(re.findall(rf"\b{PREFIX}[A-Z_]+[A-Z]\b", page.read_text("utf-8"))) <= known
 
 
 @every_page
-def test_policy_fields_that_are_named_exist(page: Path) -> None:
+def test_policy_fields_named_in_documents_exist(page: Path) -> None:
     for path in re.findall(r"`((?:pools|tiers|models)\.\*\.[\w.*]+)", page.read_text("utf-8")):
         section: Any = PolicyFile
         for part in path.split("."):
@@ -133,7 +133,7 @@ def _bare(kind: Any) -> Any:
 # ---- tables
 
 
-def test_operations_has_every_reason_with_its_status() -> None:
+def test_runbook_lists_every_reason_with_its_status() -> None:
     rows = re.findall(r"^\| `([a-z-]+)` \| (\d+) \|", OPERATIONS.read_text("utf-8"), re.MULTILINE)
     assert sorted(rows) == sorted((why.value, str(ROWS[why].status)) for why in Reason)
 
@@ -143,7 +143,7 @@ def test_the_data_plane_reference_names_every_path() -> None:
     assert set(named) == {("POST", path.decode()) for path in POSTS} | {("GET", path.decode()) for path in GETS}
 
 
-def test_the_data_plane_has_every_header_of_ours() -> None:
+def test_data_plane_reference_names_every_header_of_the_gateway() -> None:
     source = "".join(
         file.read_text("utf-8") for room in ("proxy", "wire") for file in (ROOT / "gateway" / room).rglob("*.py")
     )
@@ -152,7 +152,7 @@ def test_the_data_plane_has_every_header_of_ours() -> None:
     assert set(re.findall(r"`(x-tailgate-[a-z-]+)`", DATA_PLANE.read_text("utf-8"))) == sent
 
 
-def test_the_status_names_what_has_no_effect_yet() -> None:
+def test_readme_status_names_the_fields_without_effect() -> None:
     status = README.read_text("utf-8").partition("## Status")[2].partition("\n## ")[0]
     unused = set(_unused(PolicyFile.model_json_schema()))
     assert "discover" in unused
@@ -289,7 +289,7 @@ def commands(page: Path) -> Iterator[list[str]]:
 
 
 @every_page
-def test_options_of_tailgate_exist(page: Path) -> None:
+def test_options_of_tailgate_in_documents_exist(page: Path) -> None:
     for words in commands(page):
         if words and Path(words[0]).name == "tailgate":
             command: Any = typer.main.get_command(app)
@@ -304,7 +304,7 @@ def test_options_of_tailgate_exist(page: Path) -> None:
 
 
 @every_page
-def test_options_of_load_tests_exist(page: Path) -> None:
+def test_options_of_load_tests_in_documents_exist(page: Path) -> None:
     for words in commands(page):
         if words[1:3] == ["-m", "loadtests"]:
             command = cast(Any, typer.main.get_command(loadtests_app)).commands[words[3]]
@@ -328,7 +328,7 @@ def test_targets_of_make_that_documents_name_exist(page: Path) -> None:
 
 
 @every_page
-def test_modules_and_their_options_exist(page: Path) -> None:
+def test_modules_in_documents_and_their_options_exist(page: Path) -> None:
     for words in commands(page):
         if "-m" in words[:2]:
             module, *arguments = words[words.index("-m") + 1 :]
@@ -337,7 +337,7 @@ def test_modules_and_their_options_exist(page: Path) -> None:
                 assert PARSERS[module]().parse_args(arguments)
 
 
-def test_the_readme_asks_what_the_demo_asks() -> None:
+def test_request_in_the_readme_is_the_one_of_the_demo() -> None:
     (line,) = (line for block in shell_blocks(README) for line in block.splitlines() if line.startswith("curl"))
     words = shlex.split(line)
     assert f"http://{demo.HOST}:{demo.PORT}/v1/chat/completions" in words
@@ -346,13 +346,13 @@ def test_the_readme_asks_what_the_demo_asks() -> None:
 
 
 @pytest.mark.parametrize("page", [README, LOADTESTING], ids=lambda page: page.name)
-def test_the_line_that_overloads_the_demo_is_the_one_it_prints(page: Path) -> None:
+def test_overload_command_in_the_documents_is_the_one_that_the_demo_prints(page: Path) -> None:
     (line,) = (line for block in shell_blocks(page) for line in block.splitlines() if "--workload climb" in line)
     typed = f"-m loadtests run --target http://{demo.HOST}:{demo.PORT} --policy policies/default.yaml {OVERLOAD}"
     assert line == f".venv/bin/python {typed}"
 
 
-def test_the_commands_of_the_readme_that_serve_nothing_succeed(tmp_path: Path) -> None:
+def test_readme_commands_that_do_not_serve_succeed(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "policies", tmp_path / "policies")
     tailgate = f"{shlex.quote(sys.executable)} -m gateway"
     lines = [line for block in shell_blocks(README) for line in block.splitlines()]
@@ -367,7 +367,7 @@ def test_the_commands_of_the_readme_that_serve_nothing_succeed(tmp_path: Path) -
     assert "goes here" in done.stdout
 
 
-def test_the_readme_installs_only_where_git_does_not_look() -> None:
+def test_readme_installs_only_into_ignored_folders() -> None:
     lines = [line for block in shell_blocks(README) for line in block.splitlines()]
     folders = {line.split()[-1] for line in lines if " -m venv " in line}
     assert folders
@@ -394,7 +394,7 @@ def test_every_experiment_is_listed_with_the_targets_it_met() -> None:
     assert dict(rows) == found
 
 
-def test_operations_has_every_alert() -> None:
+def test_runbook_lists_every_alert() -> None:
     alerts = set(
         re.findall(r"^ +- alert: (\w+)$", (ROOT / "deploy" / "prometheus" / "alerts.yaml").read_text(), re.MULTILINE)
     )
@@ -403,5 +403,5 @@ def test_operations_has_every_alert() -> None:
 
 
 @pytest.mark.parametrize("page", sorted((RESULTS / "scenarios").glob("*.md")), ids=lambda page: page.stem)
-def test_the_page_of_a_scenario_says_what_the_scenario_does(page: Path) -> None:
+def test_scenario_page_agrees_with_the_scenario_file(page: Path) -> None:
     assert " ".join(load_scenario(page.stem).about.split()) in page.read_text()

@@ -115,7 +115,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     return Installed(wheel, venv / "bin", folder)
 
 
-def test_the_wheel_holds_the_package_all_of_it_and_nothing_else(installed: Installed) -> None:
+def test_wheel_contains_exactly_the_package(installed: Installed) -> None:
     there = {path.relative_to(ROOT).as_posix() for path in (ROOT / "gateway").rglob("*") if path.is_file()}
     there = {name for name in there if "__pycache__" not in name}
     names = set(zipfile.ZipFile(installed.wheel).namelist())

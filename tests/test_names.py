@@ -43,7 +43,7 @@ def test_no_function_has_too_many_parameters() -> None:
 
 
 @pytest.mark.parametrize("rule", [names.constants, names.repeated], ids=lambda rule: rule.__name__)
-def test_gateway_keeps_the_rule_of(rule: Callable[[str], list[str]]) -> None:
+def test_gateway_source_keeps_the_naming_rule(rule: Callable[[str], list[str]]) -> None:
     assert broken(rule, GATEWAY) == ""
 
 

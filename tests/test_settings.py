@@ -21,7 +21,7 @@ def test_gateway_without_settings_listens_on_loopback_only() -> None:
     assert settings.admin_token is None
 
 
-def test_the_environment_sets_what_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_set_what_no_option_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TAILGATE_PORT", "81")
     monkeypatch.setenv("TAILGATE_MAX_CONNECTIONS", "7")
     monkeypatch.setenv("TAILGATE_HOST", "")
@@ -52,7 +52,7 @@ def test_the_admin_token_is_not_shown_by_the_settings(monkeypatch: pytest.Monkey
         ("SSL_CERTFILE", "/nowhere/c4n4ry.pem"),
     ],
 )
-def test_senseless_setting_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+def test_invalid_setting_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(f"TAILGATE_{name}", value)
     with pytest.raises(ValidationError) as caught:
         Settings()
@@ -72,7 +72,7 @@ def test_settings_refuse_less_memory_for_bodies_than_one_body_may_have() -> None
         Settings(max_body_bytes=2048, max_receiving_bytes=2047)
 
 
-def test_a_private_key_needs_its_certificate(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_tls_private_key_setting_needs_a_certificate(tmp_path_factory: pytest.TempPathFactory) -> None:
     key = tmp_path_factory.mktemp("tls") / "key.pem"
     key.touch()
     with pytest.raises(ValidationError, match="without ssl_certfile"):

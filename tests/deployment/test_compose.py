@@ -72,7 +72,7 @@ def test_compose_file_keeps_its_schema() -> None:
     jsonschema.validate(FILE, SHAPE)
 
 
-def test_the_gateway_is_built_from_what_is_here_and_mounts_the_policys_directory() -> None:
+def test_compose_builds_this_checkout_and_mounts_the_directory_of_the_policy() -> None:
     context = (COMPOSE.parent / GATEWAY["build"]["context"]).resolve()
     assert context == ROOT
     assert (context / GATEWAY["build"]["dockerfile"]).is_file()
@@ -82,14 +82,14 @@ def test_the_gateway_is_built_from_what_is_here_and_mounts_the_policys_directory
     assert (target, mode) == ("/etc/tailgate", "ro")
 
 
-def test_both_ports_are_published_on_loopback_only() -> None:
+def test_compose_publishes_both_ports_on_loopback_only() -> None:
     settings = Settings()
     ports = (settings.port, settings.admin_port)
     assert GATEWAY["ports"] == [f"127.0.0.1:{port}:{port}" for port in ports]
     assert all("ports" not in service for service in ENGINES.values())
 
 
-def test_the_policy_names_the_engines_as_the_network_does() -> None:
+def test_compose_policy_names_the_engines_as_the_network_does() -> None:
     (pool,) = load(COMPOSE.parent / "policy" / "policy.yaml").pools.values()
     assert {urlsplit(replica.url).netloc for replica in pool.replicas} == {f"{name}:8000" for name in ENGINES}
     for service in ENGINES.values():
@@ -97,26 +97,26 @@ def test_the_policy_names_the_engines_as_the_network_does() -> None:
         assert f"--max-model-len={pool.max_prompt_tokens}" in service["command"]
 
 
-def test_the_policy_serves_the_model_that_the_engines_load() -> None:
+def test_compose_policy_serves_the_model_that_the_engines_load() -> None:
     (model,) = {m.name: m for m in load(COMPOSE.parent / "policy" / "policy.yaml").models.values()}.values()
     assert all(f"--served-model-name={model.upstream}" in service["command"] for service in ENGINES.values())
 
 
-def test_every_engine_has_a_gpu_and_a_health_check() -> None:
+def test_compose_engine_has_a_gpu_and_a_health_check() -> None:
     devices = [service["deploy"]["resources"]["reservations"]["devices"][0] for service in ENGINES.values()]
     assert [device["device_ids"] for device in devices] == [["0"], ["1"]]
     assert all(device["capabilities"] == ["gpu"] for device in devices)
     assert all("/health" in service["healthcheck"]["test"][-1] for service in ENGINES.values())
 
 
-def test_a_stop_waits_for_the_drain_and_the_drain_for_the_longest_stream() -> None:
+def test_compose_stop_waits_for_the_drain_and_the_drain_for_the_longest_stream() -> None:
     drain_s = float(GATEWAY["environment"]["TAILGATE_DRAIN_DEADLINE_S"])
     assert seconds(GATEWAY["stop_grace_period"]) > drain_s
     tiers = load(COMPOSE.parent / "policy" / "policy.yaml").tiers.values()
     assert drain_s >= max(tier.timeouts.total_s for tier in tiers)
 
 
-def test_compose_variables_are_settings() -> None:
+def test_compose_variables_are_settings_of_the_gateway() -> None:
     assert set(GATEWAY["environment"]) <= {PREFIX + name.upper() for name in Settings.model_fields}
 
 

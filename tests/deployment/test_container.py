@@ -24,13 +24,13 @@ def the(instruction: str) -> str:
     return found
 
 
-def test_the_base_image_has_a_version() -> None:
+def test_container_base_image_has_a_version() -> None:
     (base,) = [line.removeprefix("ARG BASE=") for line in LINES if line.startswith("ARG BASE=")]
     assert re.fullmatch(r"docker\.io/library/python:3\.1\d(\.\d+)?-slim-\w+", base)
     assert {LINES[index].split(" ")[1] for index in FROM} == {"${BASE}"}
 
 
-def test_everything_from_outside_is_locked_by_hash() -> None:
+def test_container_downloads_are_locked_by_hash() -> None:
     installs = [
         command for line in LINES for command in line.split(" && ") if "pip" in command and " install " in command
     ]
@@ -45,24 +45,24 @@ def test_everything_from_outside_is_locked_by_hash() -> None:
     assert {"--no-deps", "--no-build-isolation"} <= set(wheel.split())
 
 
-def test_the_locks_have_a_hash_for_every_requirement() -> None:
+def test_lock_files_have_a_hash_for_every_requirement() -> None:
     for lock in ("requirements.lock", "requirements-build.lock", "requirements-sim.lock", "requirements-dev.lock"):
         requirements = re.findall(r"^\S+==.*\n(.*)", (ROOT / lock).read_text(), re.MULTILINE)
         assert requirements
         assert all("--hash=sha256:" in following for following in requirements)
 
 
-def test_the_packages_that_build_the_wheel_have_locked_versions() -> None:
+def test_build_requirements_of_the_wheel_have_locked_versions() -> None:
     lock = (ROOT / "requirements-build.lock").read_text()
     assert all(re.search(rf"^{name}==", lock, re.MULTILINE) for name in ("hatchling", "mypy", "setuptools"))
 
 
-def test_an_image_that_cannot_be_compiled_is_not_built() -> None:
+def test_container_build_fails_if_the_code_cannot_be_compiled() -> None:
     (wheel,) = [line for line in LINES if " wheel " in line]
     assert f"RUN {PURE}=0 " in wheel
 
 
-def test_the_final_stage_has_the_environment_and_nothing_that_installs() -> None:
+def test_container_final_stage_has_the_environment_and_no_installer() -> None:
     copies = [line for line in FINAL if line.startswith("COPY ")]
     assert copies == ["COPY --from=build /opt/tailgate /opt/tailgate"]
     (run,) = [line for line in FINAL if line.startswith("RUN ")]
@@ -71,7 +71,7 @@ def test_the_final_stage_has_the_environment_and_nothing_that_installs() -> None
     assert "apt" not in "".join(FINAL)
 
 
-def test_image_runs_as_a_numeric_user_other_than_root() -> None:
+def test_container_runs_as_a_numeric_user_other_than_root() -> None:
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", the("USER"))
 
 
@@ -95,7 +95,7 @@ def test_image_serves_the_mounted_policy() -> None:
     assert the("CMD") == '["serve", "--policy", "/etc/tailgate/policy.yaml"]'
 
 
-def test_only_what_is_copied_is_sent_to_the_builder() -> None:
+def test_only_files_that_the_image_copies_are_sent_to_the_builder() -> None:
     ignore = (ROOT / ".dockerignore").read_text().split()
     allowed = {line[1:].rstrip("/") for line in ignore if line.startswith("!")}
     copied = {

@@ -31,11 +31,11 @@ BUILTIN = [name for name in KUSTOMIZATION["resources"] if name != "servicemonito
 
 @pytest.mark.parametrize("name", BUILTIN)
 @pytest.mark.parametrize("version", ["1.34", "1.37"])
-def test_a_manifest_is_what_kubernetes_accepts(name: str, version: str) -> None:
+def test_manifest_is_accepted_by_the_kubernetes_schema(name: str, version: str) -> None:
     kubernetes_validate.validate(read_yaml(BASE / name), version, strict=True)
 
 
-def test_the_schemas_of_kubernetes_refuse_an_unknown_field() -> None:
+def test_kubernetes_schema_refuses_an_unknown_field() -> None:
     wrong = manifest("deployment")
     wrong["spec"]["template"]["spec"]["containers"][0]["livenessProbe"]["httpGet"]["prot"] = 1
     with pytest.raises(kubernetes_validate.ValidationError):
@@ -53,7 +53,7 @@ def test_the_servicemonitor_has_the_shape_of_its_crd() -> None:
 
 
 @pytest.mark.parametrize("folder", [BASE, OVERLAY])
-def test_a_kustomization_lists_every_file_beside_it(folder: Path) -> None:
+def test_kustomization_lists_every_file_beside_it(folder: Path) -> None:
     kustomization = read_yaml(folder / "kustomization.yaml")
     listed = {name for name in kustomization["resources"] if name.endswith(".yaml")}
     listed |= {file for generator in kustomization["configMapGenerator"] for file in generator["files"]}
@@ -103,7 +103,7 @@ def test_selectors_match_the_pods_and_only_them() -> None:
     assert chosen == ["tailgate-admin"]
 
 
-def test_every_port_that_is_named_exists() -> None:
+def test_every_named_port_in_the_manifests_exists() -> None:
     ports = {port["name"]: str(port["containerPort"]) for port in CONTAINER["ports"]}
     variables = environment(CONTAINER)
     assert ports == {"http": variables["TAILGATE_PORT"], "admin": variables["TAILGATE_ADMIN_PORT"]}
@@ -126,7 +126,7 @@ def test_probed_and_scraped_paths_are_served() -> None:
     assert client.get("/other").status_code == 404
 
 
-def test_every_variable_is_a_setting() -> None:
+def test_every_variable_in_the_manifests_is_a_setting() -> None:
     known = {PREFIX + name.upper() for name in Settings.model_fields} | {"VLLM_API_KEY"}
     assert set(environment(CONTAINER)) <= known
     plain: dict[str, Any] = {
@@ -212,7 +212,7 @@ def test_the_scaledobject_has_the_shape_of_its_crd() -> None:
     assert all(isinstance(value, str) for value in trigger["metadata"].values())
 
 
-def test_both_autoscalers_scale_the_same_thing_alike_by_a_metric_that_is_exported() -> None:
+def test_both_autoscalers_scale_the_same_target_by_an_exported_metric() -> None:
     horizontal, scaled = autoscaling("hpa")["spec"], autoscaling("scaledobject")["spec"]
     assert horizontal["scaleTargetRef"] == scaled["scaleTargetRef"]
     assert (horizontal["minReplicas"], horizontal["maxReplicas"]) == (

@@ -60,7 +60,7 @@ def labels(query: str) -> set[str]:
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_a_query_asks_for_what_is_exported(query: str) -> None:
+def test_queries_of_dashboards_and_alerts_use_exported_metrics(query: str) -> None:
     asked = names(query)
     assert asked <= set(EXPORTED)
     if asked:
@@ -100,7 +100,7 @@ def test_queries_of_dashboards_and_alerts_are_found_and_their_names_are_read() -
     }
 
 
-def test_values_of_closed_labels_exist() -> None:
+def test_label_values_in_queries_exist() -> None:
     text = " ".join(QUERIES)
     outcomes = {name for group in re.findall(r'outcome=~?"([^"]*)"', text) for name in group.split("|")}
     assert outcomes
@@ -110,7 +110,7 @@ def test_values_of_closed_labels_exist() -> None:
     assert states <= set(ReplicaState)
 
 
-def test_every_recorded_series_is_one_that_is_used() -> None:
+def test_every_recording_rule_is_used() -> None:
     recorded = {rule["record"] for rule in RULES if "record" in rule}
     used = {name for rule in RULES if "alert" in rule for name in re.findall(r"tailgate:[\w:]+", rule["expr"])}
     assert recorded == used
@@ -126,7 +126,7 @@ def test_the_burn_rate_alerts_are_those_of_the_sre_workbook() -> None:
     assert found == {(14.4, ("1h", "5m"), "page"), (6.0, ("6h", "30m"), "page"), (1.0, ("3d", "6h"), "ticket")}
 
 
-def test_every_alert_says_how_bad_it_is_and_what_it_is() -> None:
+def test_every_alert_has_a_severity_and_a_summary() -> None:
     for rule in RULES:
         if "alert" in rule:
             assert rule["labels"]["severity"] in {"page", "ticket"}
@@ -138,7 +138,7 @@ def test_alerts_cover_stale_scrapes_dead_replicas_and_failed_reloads() -> None:
     assert {"TailgateScrapeStale", "TailgateReplicaDown", "TailgatePoolDown", "TailgateReloadFailed"} <= alerts
 
 
-def test_each_alert_has_a_case_in_which_it_fires() -> None:
+def test_every_alert_has_a_test_case_in_which_it_fires() -> None:
     cases = [
         case
         for test in read_yaml(Path(__file__).parent / "alerts_test.yaml")["tests"]
@@ -165,12 +165,12 @@ def test_dashboard_shows_every_required_metric() -> None:
     assert {"tailgate_queue_depth", "tailgate_replica_state", "tailgate_requests_total"} <= shown
 
 
-def test_legends_name_labels_that_their_query_keeps() -> None:
+def test_dashboard_legends_name_labels_that_their_query_keeps() -> None:
     for target in TARGETS:
         assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= labels(target["expr"])
 
 
-def test_variables_are_filled_from_exported_metrics() -> None:
+def test_dashboard_variables_are_filled_from_exported_metrics() -> None:
     filled = [re.fullmatch(r"label_values\((\w+), (\w+)\)", query) for query in _variable_queries()]
     assert len(filled) == 2
     for match in filled:
@@ -178,7 +178,7 @@ def test_variables_are_filled_from_exported_metrics() -> None:
         assert match[2] in EXPORTED[match[1]]
 
 
-def test_panels_have_their_own_id_and_place() -> None:
+def test_dashboard_panels_have_unique_ids_and_positions() -> None:
     panels = DASHBOARD["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     cells = [cell for panel in panels for cell in _cells(panel["gridPos"])]

@@ -15,7 +15,7 @@ POLICIES = sorted(DEPLOY.rglob("policy.yaml"))
 
 
 @pytest.mark.parametrize("path", POLICIES, ids=lambda path: str(path.relative_to(DEPLOY)))
-def test_a_policy_loads_and_may_be_served_on_every_address(path: Path) -> None:
+def test_deployed_policy_loads_and_may_be_served_on_every_address(path: Path) -> None:
     policy = load(path, environment={})
     assert exposure_error(policy, "0.0.0.0") is None
 
@@ -27,12 +27,12 @@ def test_only_compose_which_publishes_on_loopback_serves_without_keys() -> None:
     assert all(port.startswith("127.0.0.1:") for port in gateway["ports"])
 
 
-def test_no_key_that_somebody_might_know_is_deployed() -> None:
+def test_deployed_policies_contain_no_published_key() -> None:
     hashes = {key for path in POLICIES for key in load(path, environment={}).keys}
     assert hashes == {bytes(32)}
 
 
-def test_slots_are_divided_among_the_gateways() -> None:
+def test_deployed_slots_are_divided_among_the_gateways() -> None:
     """vLLM's default is 256 sequences."""
     for folder, gateways in (
         ("base", manifest("deployment")["spec"]["replicas"]),

@@ -23,7 +23,7 @@ def values(key: str) -> list[str]:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd reads its own units")
-def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+def test_systemd_unit_is_accepted_by_systemd(tmp_path: Path) -> None:
     """/bin/true stands for the gateway, which is not installed under /opt here."""
     unit = tmp_path / "tailgate.service"
     unit.write_text(UNIT.replace("/opt/tailgate/bin/tailgate", "/bin/true"))
@@ -45,12 +45,12 @@ def test_every_line_of_the_systemd_unit_is_a_section_a_setting_or_a_comment() ->
     assert all(re.fullmatch(r"[A-Z]\w*=\S?.*", line) for line in rest)
 
 
-def test_unit_checks_the_policy_before_it_serves() -> None:
+def test_systemd_unit_checks_the_policy_before_it_serves() -> None:
     assert values("ExecStart") == ["/opt/tailgate/bin/tailgate serve --policy /etc/tailgate/policy.yaml"]
     assert values("ExecStartPre") == ["/opt/tailgate/bin/tailgate check /etc/tailgate/policy.yaml"]
 
 
-def test_a_reload_is_a_sighup_and_a_stop_is_a_drain() -> None:
+def test_systemd_reload_is_a_sighup_and_stop_is_a_drain() -> None:
     assert values("ExecReload") == ["/bin/kill -HUP $MAINPID"]
     assert values("KillSignal") == ["SIGTERM"]
     variables = dict(value.split("=", 1) for value in values("Environment"))
@@ -59,7 +59,7 @@ def test_a_reload_is_a_sighup_and_a_stop_is_a_drain() -> None:
     assert float(values("TimeoutStopSec")[0]) > drain_s + CLOSE_GRACE_S
 
 
-def test_the_admin_socket_lies_where_the_unit_makes_room_for_it() -> None:
+def test_admin_socket_lies_in_the_runtime_directory_of_the_systemd_unit() -> None:
     assert f"TAILGATE_ADMIN_UDS=/run/{values('RuntimeDirectory')[0]}/admin.sock" in values("Environment")
 
 

@@ -22,7 +22,7 @@ def board(**cards: tuple[ModelCard, ...]) -> ModelBoard:
     return made
 
 
-def test_nothing_is_known_before_a_replica_answered() -> None:
+def test_board_knows_no_models_before_a_replica_answered() -> None:
     empty = board()
     assert empty.known(SHORT) is None
     assert empty.max_model_len(SHORT, "m") is None
@@ -36,14 +36,14 @@ def test_the_models_of_a_pool_are_known_once_the_list_of_each_replica_was_read()
     assert made.known(LONG) is None
 
 
-def test_the_length_of_a_model_is_what_every_replica_can_take() -> None:
+def test_context_length_of_a_model_is_the_shortest_of_its_replicas() -> None:
     two = board(short_0=(ModelCard("m", 8192), ModelCard("a", None)), short_1=(ModelCard("a", 1), ModelCard("m", 4096)))
     assert two.max_model_len(SHORT, "m") == 4096
     assert two.max_model_len(SHORT, "other") is None
     assert two.max_model_len(SHORT, "a") == 1
 
 
-def test_a_replica_that_went_is_forgotten_and_a_new_list_replaces_the_old() -> None:
+def test_models_of_a_removed_replica_are_forgotten_and_a_new_list_replaces_the_old() -> None:
     one = board(long_0=(ModelCard("m", 8192),))
     one.put("long-0", (ModelCard("n", 1024),))
     assert one.known(LONG) == {"n"}
@@ -82,14 +82,14 @@ def test_replica_model_names_are_listed_only_under_a_catch_all() -> None:
     assert two.listing(catching)[-1]["root"] == "b"
 
 
-def test_a_model_of_the_policy_wins_over_a_replicas_of_the_same_name() -> None:
+def test_model_of_the_policy_takes_precedence_over_a_replicas_of_the_same_name() -> None:
     same = Model("b", ("long",), upstream="c")
     two = board(short_0=(ModelCard("b", 1),), long_0=(ModelCard("c", 2),))
     listing = two.listing(policy(SHORT, LONG, models=(same, ANY)))
     assert [(entry["id"], entry["max_model_len"]) for entry in listing] == [("b", 2), ("c", 2)]
 
 
-def test_a_tier_sees_only_the_models_of_its_pools() -> None:
+def test_model_listing_of_a_tier_has_only_the_models_of_its_pools() -> None:
     bound = Tier("t", pools=("long",))
     two = board(short_0=(ModelCard("a"), ModelCard("meta/llama", 10)), long_0=(ModelCard("meta/llama", 5),))
     only_short = Model("tiny", ("short",))
@@ -104,7 +104,7 @@ def test_a_tier_sees_only_the_models_of_its_pools() -> None:
     assert two.one(rules, "tiny") is not None
 
 
-def test_one_model_by_name_or_alias() -> None:
+def test_model_is_retrieved_by_name_or_alias() -> None:
     two = board(short_0=(ModelCard("meta/llama", 16384),))
     rules = policy(SHORT, LONG, models=(LLAMA,))
     assert two.one(rules, "gpt-4o") == two.listing(rules)[1]
@@ -112,7 +112,7 @@ def test_one_model_by_name_or_alias() -> None:
     assert two.one(rules, "*") is None
 
 
-def test_under_a_catch_all_a_name_passes_until_every_pool_is_known_not_to_have_it() -> None:
+def test_catch_all_accepts_a_name_until_every_pool_is_known_to_lack_it() -> None:
     rules = policy(SHORT, LONG, models=(ANY,))
     made = board(short_0=(ModelCard("a", 9),), short_1=(ModelCard("a", 9),))
     assert made.one(rules, "a") == made.listing(rules)[0]
@@ -123,7 +123,7 @@ def test_under_a_catch_all_a_name_passes_until_every_pool_is_known_not_to_have_i
     assert made.one(rules, "*") is None
 
 
-def test_a_name_passes_a_catch_all_while_the_list_of_one_replica_cannot_be_read() -> None:
+def test_catch_all_accepts_a_name_while_the_list_of_one_replica_is_unreadable() -> None:
     """The readable list of one replica must not hide what another one may serve."""
     rules = policy(SHORT, models=(Model("*", ("short",), any_name=True),))
     made = board(short_0=(ModelCard("a"),))
@@ -134,7 +134,7 @@ def test_a_name_passes_a_catch_all_while_the_list_of_one_replica_cannot_be_read(
     assert made.one(rules, "c") is None
 
 
-def test_a_split_is_listed_with_the_shortest_context_of_its_arms() -> None:
+def test_split_model_is_listed_with_the_shortest_context_of_its_arms() -> None:
     """A session may get either arm, so the shorter context of both is promised."""
     old, new = Model("v1", ("short",)), Model("v2", ("long",))
     shared = Model("chat", ("short", "long"), aliases=("default",), split=(("v1", 95), ("v2", 5)))

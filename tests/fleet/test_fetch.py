@@ -35,7 +35,7 @@ async def once(url: str, *, timeout_s: float = 10.0, limit_bytes: int = 1000) ->
         await one.aclose()
 
 
-async def test_a_connection_serves_many_gets_and_ends_with_the_fetcher(fake: FakeReplica) -> None:
+async def test_fetcher_reuses_its_connection_and_closes_it_at_its_end(fake: FakeReplica) -> None:
     fake.answers["/x?name[]=y"] = fake.answers["/x"] = answer("hello")
     one = fetcher(fake.url + "/x")
     assert [await one.get() for _ in range(3)] == [b"hello"] * 3
@@ -56,7 +56,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2;x
         (answer("hello").replace(b"1.1", b"1.0"), 2),
     ],
 )
-async def test_a_connection_is_kept_as_long_as_the_answer_allows(
+async def test_fetcher_keeps_a_connection_as_long_as_the_answer_allows(
     fake: FakeReplica, raw: bytes, connections: int
 ) -> None:
     fake.answers["/x"] = raw
@@ -66,7 +66,7 @@ async def test_a_connection_is_kept_as_long_as_the_answer_allows(
     await one.aclose()
 
 
-async def test_a_connection_that_the_replica_has_closed_is_made_anew(fake: FakeReplica) -> None:
+async def test_fetcher_reconnects_after_the_replica_closed_the_connection(fake: FakeReplica) -> None:
     fake.answers["/x"] = answer("hello")
     one = fetcher(fake.url + "/x")
     assert await one.get() == b"hello"
@@ -78,7 +78,7 @@ async def test_a_connection_that_the_replica_has_closed_is_made_anew(fake: FakeR
     await one.aclose()
 
 
-async def test_a_body_without_length_ends_with_its_connection(fake: FakeReplica) -> None:
+async def test_fetched_body_without_a_length_ends_with_its_connection(fake: FakeReplica) -> None:
     fake.answers["/x"] = b"HTTP/1.0 200 OK\r\n\r\nhello"
     one = fetcher(fake.url + "/x")
     asked = asyncio.create_task(one.get())
@@ -98,7 +98,7 @@ async def test_fetch_sends_key_and_user_agent_and_asks_for_no_compression(fake: 
     assert b"user-agent: tailgate\r\n" in head
 
 
-async def test_without_a_key_no_authorization_is_sent(fake: FakeReplica) -> None:
+async def test_fetch_without_a_key_sends_no_authorization(fake: FakeReplica) -> None:
     await once(fake.url + "/health")
     assert b"authorization" not in fake.asked[0].lower()
 
@@ -131,26 +131,26 @@ async def test_a_fetch_with_a_status_other_than_2xx_fails(fake: FakeReplica, sta
     assert fake.paths() == ["/x"]
 
 
-async def test_a_body_over_the_limit_is_refused(fake: FakeReplica) -> None:
+async def test_fetched_body_over_the_limit_is_refused(fake: FakeReplica) -> None:
     fake.answers["/fits"] = answer("x" * 1000)
     fake.answers["/over"] = answer("x" * 1001)
     assert await once(fake.url + "/fits") == b"x" * 1000
     assert await once(fake.url + "/over") == Failed(ReadFault.TOO_LARGE, "the body exceeds 1000 bytes")
 
 
-async def test_a_body_without_end_is_cut_at_the_limit(fake: FakeReplica) -> None:
+async def test_fetched_body_without_end_is_cut_at_the_limit(fake: FakeReplica) -> None:
     chunk = b"400\r\n" + b"x" * 1024 + b"\r\n"
     fake.answers["/x"] = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk
     assert await once(fake.url + "/x") == Failed(ReadFault.TOO_LARGE, "the body exceeds 1000 bytes")
 
 
-async def test_a_body_in_too_many_pieces_is_refused_before_it_is_whole(fake: FakeReplica) -> None:
+async def test_fetched_body_in_too_many_pieces_is_refused_before_it_is_whole(fake: FakeReplica) -> None:
     fake.answers["/x"] = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 5000
     answered = await once(fake.url + "/x", limit_bytes=10_000)
     assert answered == Failed(ReadFault.TOO_LARGE, "the body comes in more than 4096 pieces")
 
 
-async def test_a_compressed_body_is_refused_unopened(fake: FakeReplica) -> None:
+async def test_fetched_compressed_body_is_refused_without_decoding(fake: FakeReplica) -> None:
     fake.answers["/x"] = answer(gzip.compress(b"x" * 10_000_000), headers="Content-Encoding: gzip\r\n")
     assert await once(fake.url + "/x") == Failed(
         ReadFault.ENCODED, "answered with a content encoding, which was not asked for"
@@ -165,7 +165,9 @@ async def test_a_compressed_body_is_refused_unopened(fake: FakeReplica) -> None:
         b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf",
     ],
 )
-async def test_silence_is_a_timeout_and_the_next_get_begins_anew(fake: FakeReplica, raw: bytes | None) -> None:
+async def test_silent_replica_is_a_fetch_timeout_and_the_next_fetch_reconnects(
+    fake: FakeReplica, raw: bytes | None
+) -> None:
     fake.answers["/x"] = raw
     one = fetcher(fake.url + "/x", timeout_s=0.05)
     assert await one.get() == Failed(ReadFault.TIMEOUT, "no complete answer within 0.05 s")
@@ -188,7 +190,7 @@ async def test_a_fetcher_recovers_from_any_number_of_cancellations(fake: FakeRep
     await one.aclose()
 
 
-async def test_nobody_listening_is_unreachable() -> None:
+async def test_fetch_from_a_closed_port_is_unreachable() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/x"
@@ -202,7 +204,7 @@ async def test_non_http_answer_is_a_broken_fetch(fake: FakeReplica) -> None:
     assert failed.fault is ReadFault.BROKEN
 
 
-async def test_errors_never_quote_the_key(fake: FakeReplica) -> None:
+async def test_fetch_errors_never_quote_the_key(fake: FakeReplica) -> None:
     """A header whose value would begin another header is not sent either."""
     one = fetcher(fake.url + "/health", key="sk-canary\nx")
     failed = await one.get()
@@ -213,14 +215,14 @@ async def test_errors_never_quote_the_key(fake: FakeReplica) -> None:
 
 
 @pytest.mark.parametrize("host", ["10.0.0.256", "010.0.0.1", "xn--a"])
-async def test_a_host_that_cannot_be_is_one_that_does_not_answer(host: str) -> None:
+async def test_fetch_from_an_impossible_host_is_unreachable(host: str) -> None:
     """It must not be an exception, which would end the watch of all replicas."""
     failed = await once(f"http://{host}:8000/health")
     assert isinstance(failed, Failed)
     assert failed.fault is ReadFault.UNREACHABLE
 
 
-async def test_a_replica_that_resets_at_once_is_a_fault_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fetch_that_is_reset_at_once_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over uvloop, anyio asks a closed socket for its peer, once in a hundred times."""
 
     async def reset(*_: object) -> None:

@@ -56,7 +56,7 @@ def test_cached_tokens_are_summed_over_ranks_and_sources() -> None:
 
 
 @pytest.mark.parametrize("value", ["-1", "1e400", "+Inf", "12_0", "1e19"])
-def test_counters_of_cached_tokens_that_are_no_counts_fail_the_page(value: str) -> None:
+def test_metrics_page_with_invalid_counters_of_cached_tokens_is_garbage(value: str) -> None:
     page = vllm("vllm:num_requests_running 1", f"vllm:prefix_cache_hits_total {value}")
     assert isinstance(page, Failed)
     assert page.fault is ReadFault.GARBAGE
@@ -104,7 +104,7 @@ def test_sglang_data_parallel_ranks_are_summed() -> None:
     assert read_sample(EngineKind.SGLANG, page) == Sample(running=11)
 
 
-def test_the_old_name_of_kv_use_counts_only_where_the_new_one_is_absent() -> None:
+def test_old_name_of_kv_usage_is_read_only_if_the_new_one_is_absent() -> None:
     assert vllm("vllm:gpu_cache_usage_perc 0.4") == Sample(kv_fraction=0.4)
     assert vllm("vllm:gpu_cache_usage_perc 0.4", "vllm:kv_cache_usage_perc 0.5") == Sample(kv_fraction=0.5)
 
@@ -145,7 +145,7 @@ def test_the_last_line_of_a_metrics_page_may_lack_its_newline() -> None:
         'other{x="vllm:num_requests_running 99"} 1',
     ],
 )
-def test_lines_that_only_mention_the_metric_are_ignored(other: str) -> None:
+def test_metrics_lines_that_only_mention_the_metric_are_ignored(other: str) -> None:
     assert vllm(other, "vllm:num_requests_running 3", other) == Sample(running=3)
 
 
@@ -159,7 +159,7 @@ def test_nan_in_a_metrics_page_counts_as_unknown() -> None:
 
 @pytest.mark.parametrize("value", ["", "three", "+Inf", "-Inf", "-1", "1_000", "0x10", "3 soon", "{", '{a="b} 3'])
 @pytest.mark.parametrize("name", ["vllm:num_requests_running", "vllm:kv_cache_usage_perc"])
-def test_a_malformed_line_is_refused_by_name(name: str, value: str) -> None:
+def test_malformed_metrics_line_is_refused_by_name(name: str, value: str) -> None:
     assert vllm(f"{name} {value}") == Failed(ReadFault.GARBAGE, f"the line of {name} is malformed")
 
 
@@ -169,7 +169,7 @@ def test_a_malformed_line_is_refused_by_name(name: str, value: str) -> None:
 @pytest.mark.parametrize(
     "name", ["vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:num_preemptions_total"]
 )
-def test_a_count_beyond_64_bits_is_garbage_alone_and_in_sum(name: str, values: tuple[str, ...]) -> None:
+def test_metrics_count_beyond_64_bits_is_garbage_alone_and_in_sum(name: str, values: tuple[str, ...]) -> None:
     lines = [f'{name}{{engine="{engine}"}} {value}' for engine, value in enumerate(values)]
     failed = vllm("vllm:kv_cache_usage_perc 0.5", *lines)
     assert isinstance(failed, Failed)
@@ -177,7 +177,7 @@ def test_a_count_beyond_64_bits_is_garbage_alone_and_in_sum(name: str, values: t
     assert name in failed.detail
 
 
-def test_more_series_than_an_engine_has_are_garbage() -> None:
+def test_metrics_page_with_more_than_1000_series_of_a_metric_is_garbage() -> None:
     series = [f'vllm:num_requests_running{{engine="{engine}"}} 1' for engine in range(1001)]
     assert vllm(*series[:1000]) == Sample(running=1000)
     assert vllm(*series) == Failed(ReadFault.GARBAGE, "vllm:num_requests_running has more than 1000 series")
@@ -195,7 +195,7 @@ def test_a_page_without_any_of_the_metrics_is_not_a_sample(page: str) -> None:
     assert failed.fault is ReadFault.EMPTY
 
 
-def test_line_of_endless_spaces_is_refused_quickly() -> None:
+def test_metrics_line_of_many_spaces_is_refused_quickly() -> None:
     """This would take hours with a backtracking pattern."""
     line = "vllm:num_requests_running{" + ('a="b"' + " " * 50) * 2000 + "!"
     assert isinstance(vllm(line), Failed)
@@ -223,7 +223,7 @@ def test_no_metrics_page_raises_an_exception(tail: str) -> None:
     read_sample(EngineKind.VLLM, "vllm:num_requests_running" + tail)
 
 
-def test_adapters_with_requests_are_those_of_the_series_with_the_latest_timestamp() -> None:
+def test_active_adapters_are_those_of_the_series_with_the_latest_timestamp() -> None:
     """vLLM keeps a series for every combination of adapters that a step ever had."""
     page = """\
 vllm:num_requests_running{model_name="m"} 2.0
@@ -235,6 +235,6 @@ vllm:lora_requests_info{max_lora="4",running_lora_adapters="",waiting_lora_adapt
     assert found == Sample(running=2, max_adapters=4, active_adapters=("sql", "chat", "law"))
 
 
-def test_an_odd_gauge_of_adapters_costs_no_other_figure() -> None:
+def test_invalid_adapter_gauge_does_not_hide_other_metrics() -> None:
     page = 'vllm:num_requests_running 2.0\nvllm:lora_requests_info{max_lora="many"} 1.0\n'
     assert vllm(page) == Sample(running=2, max_adapters=None, active_adapters=())

@@ -41,14 +41,14 @@ IDLE = pool("http://127.0.0.1:9", name="shadow")
 
 
 @pytest.mark.parametrize(("share", "copies"), [(0.02, 20), (0.5, 500), (1.0, 1000), (0.0, 0)])
-def test_a_share_of_the_requests_is_copied_evenly(share: float, copies: int) -> None:
+def test_mirror_copies_its_share_of_the_requests_evenly(share: float, copies: int) -> None:
     shadow = Shadow(IDLE, share)
     tens = [shadow.offer(100) for _ in range(10)]
     assert sum(tens) == pytest.approx(copies, abs=1)
     assert max(tens) - min(tens) <= 1
 
 
-def test_no_copy_is_made_for_a_while_after_the_gateway_has_shed() -> None:
+def test_mirror_pauses_for_a_while_after_the_gateway_has_shed() -> None:
     shadow = Shadow(IDLE)
     shadow.mirrors.shed()
     shadow.now += SHEDDING_S - 0.1
@@ -58,7 +58,7 @@ def test_no_copy_is_made_for_a_while_after_the_gateway_has_shed() -> None:
     assert shadow.told == [MirrorResult.SHEDDING] * 3
 
 
-async def test_copies_are_bounded_in_number_and_their_slots_come_back() -> None:
+async def test_mirror_copies_are_bounded_in_number_and_free_their_slots() -> None:
     async with replica() as fake:
         fake.answers["/v1/chat/completions"] = None
         shadow = Shadow(pool(fake.url, name="shadow"), limit=2)
@@ -72,14 +72,14 @@ async def test_copies_are_bounded_in_number_and_their_slots_come_back() -> None:
         assert shadow.offer() == 1
 
 
-async def test_written_slots_of_the_shadow_pool_bound_copies_too() -> None:
+async def test_configured_slots_of_the_shadow_pool_bound_mirror_copies() -> None:
     shadow = Shadow(replace(IDLE, slots=1))
     shadow.send()
     assert shadow.offer() == 0
     await shadow.mirrors.aclose()
 
 
-def test_a_body_that_is_too_large_is_not_copied() -> None:
+def test_mirror_does_not_copy_a_large_body() -> None:
     shadow = Shadow(IDLE)
     assert shadow.offer(size=MAX_BYTES + 1) == 0
     assert shadow.offer(size=MAX_BYTES) == 1
@@ -96,13 +96,13 @@ async def _sent(fake: FakeReplica, reply: bytes | None) -> list[MirrorResult]:
     return shadow.told
 
 
-async def test_an_answer_of_any_length_is_thrown_away_and_counted() -> None:
+async def test_mirror_discards_and_counts_an_answer_of_any_length() -> None:
     async with replica() as fake:
         assert await _sent(fake, answer(b"y" * 5_000_000)) == [MirrorResult.OK]
         assert fake.paths() == ["/v1/chat/completions"]
 
 
-async def test_an_error_of_the_shadow_is_counted_and_nothing_else() -> None:
+async def test_error_of_the_shadow_pool_is_only_counted() -> None:
     async with replica() as fake:
         assert await _sent(fake, answer(status=500)) == [MirrorResult.FAILED]
         await fake.stop()
@@ -110,7 +110,7 @@ async def test_an_error_of_the_shadow_is_counted_and_nothing_else() -> None:
         await fake.start()
 
 
-async def test_copies_go_to_the_least_busy_replica_that_is_up() -> None:
+async def test_mirror_copies_go_to_the_least_busy_replica_that_is_up() -> None:
     three = pool("http://127.0.0.1:9", "http://127.0.0.1:10", "http://127.0.0.1:11", name="shadow")
     shadow = Shadow(three)
     seen: Counter[str] = Counter()
@@ -122,7 +122,7 @@ async def test_copies_go_to_the_least_busy_replica_that_is_up() -> None:
     await shadow.mirrors.aclose()
 
 
-def test_a_shadow_pool_without_a_replica_that_is_up_fails_the_copy() -> None:
+def test_mirror_copy_fails_if_no_replica_of_the_shadow_pool_is_up() -> None:
     shadow = Shadow(IDLE)
     shadow.down = frozenset({"shadow-0"})
     shadow.send()

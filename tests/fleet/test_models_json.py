@@ -16,7 +16,7 @@ def test_vllm_model_list_is_read() -> None:
     assert read_models(body) == (ModelCard("m", 8192),)
 
 
-def test_an_adapter_has_its_parents_length_unless_it_states_one() -> None:
+def test_adapter_has_the_context_length_of_its_parent_unless_it_states_one() -> None:
     body = (
         b'{"data": [{"id":"a","parent":"m"}, {"id":"m","max_model_len":8}, {"id":"b","parent":"m","max_model_len":4}]}'
     )
@@ -24,7 +24,7 @@ def test_an_adapter_has_its_parents_length_unless_it_states_one() -> None:
 
 
 @pytest.mark.parametrize(("written", "tokens"), [("8192.0", 8192), ("8e3", 8000), ("9223372036854775807", 2**63 - 1)])
-def test_a_length_is_a_whole_number_however_it_is_written(written: str, tokens: int) -> None:
+def test_context_length_may_be_any_json_spelling_of_a_whole_number(written: str, tokens: int) -> None:
     body = f'{{"data": [{{"id": "m", "max_model_len": {written}}}]}}'.encode()
     assert read_models(body) == (ModelCard("m", tokens),)
 
@@ -63,5 +63,5 @@ def test_malformed_model_list_is_garbage(body: bytes) -> None:
     assert failed.fault is ReadFault.GARBAGE
 
 
-def test_a_replica_without_models_has_told_nothing() -> None:
+def test_empty_model_list_is_a_failed_reading() -> None:
     assert read_models(b'{"data": []}') == Failed(ReadFault.EMPTY, "the list of models is empty")

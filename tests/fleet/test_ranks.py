@@ -43,7 +43,7 @@ async def fake() -> AsyncIterator[FakeReplica]:
         yield fake
 
 
-async def test_a_server_is_read_once_for_all_its_ranks(fake: FakeReplica) -> None:
+async def test_server_with_ranks_is_read_once_for_all_of_them(fake: FakeReplica) -> None:
     async with watching(with_ranks(fake, 3)) as fleet:
         for rank, running in enumerate((0, 1, 10)):
             await fleet.says(f"gpu#{rank}", load(running))
@@ -55,7 +55,7 @@ async def test_a_server_is_read_once_for_all_its_ranks(fake: FakeReplica) -> Non
     assert abs(asked - told) <= 1
 
 
-async def test_a_dead_server_is_unhealthy_in_all_its_ranks(fake: FakeReplica) -> None:
+async def test_all_ranks_of_a_dead_server_are_unhealthy(fake: FakeReplica) -> None:
     async with watching(with_ranks(fake, 3)) as fleet:
         await fleet.says("gpu#2", Sample(healthy=True))
         await fake.stop()
@@ -63,7 +63,7 @@ async def test_a_dead_server_is_unhealthy_in_all_its_ranks(fake: FakeReplica) ->
             await fleet.says(f"gpu#{rank}", Sample(healthy=False))
 
 
-async def test_a_rank_that_the_engine_does_not_have_is_unhealthy_and_the_others_are_not(fake: FakeReplica) -> None:
+async def test_rank_that_the_engine_lacks_is_unhealthy_while_the_others_are_healthy(fake: FakeReplica) -> None:
     async with watching(with_ranks(fake, 4)) as fleet:
         await fleet.says("gpu#3", Sample(healthy=False))
         await fleet.says("gpu#2", Sample(healthy=True))
@@ -85,7 +85,7 @@ async def test_ranks_of_a_replica_come_and_go_with_a_reload(fake: FakeReplica) -
         assert [report.name for report in fleet.watcher.reports()] == ["main-0"]
 
 
-async def test_every_rank_of_a_server_that_comes_is_warmed_up(fake: FakeReplica) -> None:
+async def test_every_rank_of_a_new_server_is_warmed_up(fake: FakeReplica) -> None:
     fake.answers["/v1/completions"] = answer("{}")
     rules = with_ranks(fake, 3)
     warmed = replace(rules.pools["main"], health=replace(OFTEN, warmup=1))
@@ -97,18 +97,18 @@ async def test_every_rank_of_a_server_that_comes_is_warmed_up(fake: FakeReplica)
     assert sorted(head.partition(b"x-data-parallel-rank: ")[2][:1] for head in heads) == [b"0", b"1", b"2"]
 
 
-def test_ranks_of_a_node_behind_a_hybrid_load_balancer_are_told_apart_by_their_order() -> None:
+def test_ranks_behind_a_hybrid_load_balancer_are_identified_by_their_order() -> None:
     assert read_samples(EngineKind.VLLM, page(10, 9), by_rank=True) == (load(9), load(10))
 
 
-def test_the_limit_of_adapters_holds_for_each_rank_and_who_has_one_is_not_told() -> None:
+def test_adapter_limit_holds_for_each_rank_and_active_adapters_are_unknown() -> None:
     info = 'vllm:lora_requests_info{max_lora="4",running_lora_adapters="sql",waiting_lora_adapters=""} 1.7e+09\n'
     assert read_samples(EngineKind.VLLM, page(0, 1) + info, by_rank=True) == tuple(
         replace(load(rank), max_adapters=4) for rank in range(2)
     )
 
 
-async def test_a_page_without_labels_of_ranks_takes_no_rank_out_of_service(fake: FakeReplica) -> None:
+async def test_metrics_page_without_rank_labels_keeps_all_ranks_in_service(fake: FakeReplica) -> None:
     fake.answers["/metrics"] = answer(page(0, 1).replace('engine="0",', "").replace('engine="1",', ""))
     async with watching(with_ranks(fake, 2)) as fleet:
         await until(lambda: Reading.METRICS in fleet.report("gpu#0").errors)

@@ -73,14 +73,14 @@ async def test_replica_that_cannot_count_is_left_alone_for_a_while(
         assert len(fake.asked) == asked
 
 
-async def test_refusal_that_the_request_may_have_caused_rests_nobody(fake: FakeReplica) -> None:
+async def test_refused_token_count_that_the_request_may_have_caused_rests_no_replica(fake: FakeReplica) -> None:
     fake.answers[PATH] = answer(status=400)
     counts = EngineCounts(Clock(), random.Random(1), session_key)
     assert [await counts.ask([pool(fake.url)], b"{}", b"mine", None) for _ in range(2)] == [None, None]
     assert len(fake.asked) == 2
 
 
-async def test_another_replica_is_asked_while_one_rests(fake: FakeReplica) -> None:
+async def test_token_count_is_asked_of_another_replica_while_one_rests(fake: FakeReplica) -> None:
     fake.answers[PATH] = answer('{"input_tokens": 5.0}')
     async with replica() as mute:
         counts = EngineCounts(Clock(), random.Random(1), session_key)
@@ -90,7 +90,7 @@ async def test_another_replica_is_asked_while_one_rests(fake: FakeReplica) -> No
         assert len(mute.asked) <= 1
 
 
-async def test_home_of_a_session_counts_and_another_replica_while_it_rests(fake: FakeReplica) -> None:
+async def test_token_count_is_asked_of_the_sessions_home_or_of_another_while_it_rests(fake: FakeReplica) -> None:
     async with replica() as other:
         for each in (fake, other):
             each.answers[PATH] = answer('{"input_tokens": 5}')

@@ -112,7 +112,7 @@ async def test_a_replica_that_refuses_connections_is_unhealthy_until_it_is_back(
 
 
 @pytest.mark.parametrize("status", [302, 404, 500, 503])
-async def test_only_a_2xx_is_healthy(fake: FakeReplica, status: int) -> None:
+async def test_only_a_2xx_health_check_is_healthy(fake: FakeReplica, status: int) -> None:
     fake.answers["/health"] = answer("", status=status, headers="Location: /metrics\r\n")
     async with watching(policy(pool(fake))) as fleet:
         await fleet.says("main-0", Sample(healthy=False))
@@ -120,7 +120,7 @@ async def test_only_a_2xx_is_healthy(fake: FakeReplica, status: int) -> None:
     assert (("main-0", Sample(healthy=True))) not in fleet.samples
 
 
-async def test_a_verdict_is_dated_when_its_check_was_begun(fake: FakeReplica) -> None:
+async def test_health_verdict_is_dated_by_the_start_of_its_check(fake: FakeReplica) -> None:
     """A failure in the meantime is then newer. The clock counts requests that reached the replica."""
     async with watching(policy(pool(fake)), clock=lambda: float(fake.paths().count("/health"))) as fleet:
         for _ in range(3):
@@ -146,7 +146,7 @@ async def test_health_and_metrics_are_read_at_the_paths_of_the_policy(fake: Fake
     assert set(fake.paths()) <= {"/alive", "/load", "/v1/models"}
 
 
-async def test_the_pools_key_goes_with_every_reading(fake: FakeReplica) -> None:
+async def test_every_reading_of_a_replica_sends_the_key_of_the_pool(fake: FakeReplica) -> None:
     async with watching(policy(pool(fake, upstream_key="sk-up"))) as fleet:
         await until(lambda: {"/health", "/metrics", "/v1/models"} <= set(fake.paths()))
         assert "sk-up" not in repr(fleet.watcher.reports())
@@ -160,7 +160,7 @@ async def test_an_engine_without_metrics_is_not_scraped(fake: FakeReplica) -> No
     assert "/metrics" not in fake.paths()
 
 
-async def test_a_page_that_cannot_be_read_is_counted_and_warned_of_once(
+async def test_unreadable_metrics_page_is_counted_and_logged_once(
     fake: FakeReplica, caplog: pytest.LogCaptureFixture
 ) -> None:
     fake.answers["/metrics"] = answer("vllm:num_requests_running lots\n")
@@ -202,7 +202,7 @@ async def test_models_are_read_at_once_when_a_replica_recovers(fake: FakeReplica
         assert fake.paths().count("/v1/models") == 2
 
 
-async def test_the_shortest_context_of_a_replicas_models_is_told(fake: FakeReplica) -> None:
+async def test_watcher_reports_the_shortest_context_of_a_replicas_models(fake: FakeReplica) -> None:
     fake.answers["/v1/models"] = answer(
         '{"data": [{"id": "m", "max_model_len": 8192}, {"id": "n", "max_model_len": 99}]}'
     )
@@ -210,7 +210,7 @@ async def test_the_shortest_context_of_a_replicas_models_is_told(fake: FakeRepli
         await fleet.says("main-0", Sample(context_tokens=99))
 
 
-async def test_adapters_of_a_replica_are_told_and_so_is_that_they_are_gone(fake: FakeReplica) -> None:
+async def test_watcher_reports_adapters_of_a_replica_and_their_removal(fake: FakeReplica) -> None:
     fake.answers["/v1/models"] = answer('{"data": [{"id": "m"}, {"id": "sql", "parent": "m"}]}')
     async with watching(policy(pool(fake)), models_interval_s=0.01) as fleet:
         await fleet.says("main-0", Sample(adapters=("sql",)))
@@ -218,7 +218,7 @@ async def test_adapters_of_a_replica_are_told_and_so_is_that_they_are_gone(fake:
         await fleet.says("main-0", Sample(adapters=()))
 
 
-async def test_models_without_lengths_tell_no_context(fake: FakeReplica) -> None:
+async def test_watcher_reports_no_context_for_models_without_lengths(fake: FakeReplica) -> None:
     fake.answers["/v1/models"] = answer('{"data": [{"id": "m"}]}')
     async with watching(policy(pool(fake))) as fleet:
         await until(lambda: fleet.board.known(pool(fake)) == {"m"})
@@ -235,7 +235,7 @@ async def test_a_replica_that_cannot_be_read_keeps_its_last_models(fake: FakeRep
         assert fleet.board.known(rules.pools["main"]) == {"m"}
 
 
-async def test_replicas_come_and_go_with_the_policy(fake: FakeReplica, other: FakeReplica) -> None:
+async def test_watcher_follows_replicas_added_and_removed_by_the_policy(fake: FakeReplica, other: FakeReplica) -> None:
     async with watching(policy(pool(fake))) as fleet:
         await fleet.says("main-0", Sample(healthy=True))
         fleet.watcher.configure(policy(pool(fake), pool(other, name="more")))
@@ -264,7 +264,7 @@ async def test_a_new_address_under_an_old_name_is_a_new_replica(fake: FakeReplic
         assert fleet.report("main-0").url == other.url
 
 
-async def test_a_new_interval_of_health_checks_holds_at_once(fake: FakeReplica) -> None:
+async def test_changed_health_check_interval_takes_effect_at_once(fake: FakeReplica) -> None:
     slow = Health(interval_s=3600, scrape_interval_s=3600, timeout_s=10)
     async with watching(policy(pool(fake, health=slow))) as fleet:
         await fleet.says("main-0", Sample(healthy=True))
@@ -273,7 +273,7 @@ async def test_a_new_interval_of_health_checks_holds_at_once(fake: FakeReplica) 
         await fleet.says("main-0", Sample(healthy=True))
 
 
-async def test_replicas_begin_staggered_and_every_pause_is_drawn_anew(fake: FakeReplica) -> None:
+async def test_readings_of_replicas_start_staggered_with_random_pauses(fake: FakeReplica) -> None:
     async with watching(policy(pool(fake, fake, fake, fake))) as fleet:
         await until(lambda: len(fleet.pauses) >= 100)
     assert fleet.pauses[:4] == [0.0, 0.0025, 0.005, 0.0075], "spread over one interval, at most 10 ms apart"
@@ -282,14 +282,14 @@ async def test_replicas_begin_staggered_and_every_pause_is_drawn_anew(fake: Fake
     assert len(set(drawn)) > len(drawn) // 2
 
 
-async def test_closing_ends_every_connection_and_every_request(fake: FakeReplica) -> None:
+async def test_closing_the_watcher_ends_every_connection_and_request(fake: FakeReplica) -> None:
     fake.answers = {"/health": None, "/metrics": None, "/v1/models": None}
     async with watching(policy(pool(fake))):
         await until(lambda: fake.open_connections == 2)
     await until(lambda: fake.open_connections == 0)
 
 
-async def test_a_reading_that_raises_is_told_counts_as_failed_and_is_tried_again(fake: FakeReplica) -> None:
+async def test_reading_that_raises_is_logged_counted_as_failed_and_repeated(fake: FakeReplica) -> None:
     async with watching(policy(pool(fake))) as fleet:
         fleet.raises = 2
         await until(lambda: len(fleet.bugs) == 2)

@@ -56,14 +56,14 @@ def counting(goodput: Callable[[int], float], in_system: float = 0.0) -> tuple[l
 
 @pytest.mark.parametrize("start", [1, 3, 4, 64])
 @pytest.mark.parametrize("enough", [1, 2, 3, 37, 40])
-def test_fewest_replicas_are_found_from_any_start(enough: int, start: int) -> None:
+def test_search_finds_the_fewest_replicas_from_any_start(enough: int, start: int) -> None:
     asked, attempt = counting(lambda n: min(1.0, n / enough))
     assert fewest(attempt, start) == enough
     assert len(asked) == len(set(asked))
     assert len(asked) <= 14
 
 
-def test_search_tries_no_count_below_the_least() -> None:
+def test_search_tries_no_replica_count_below_the_minimum() -> None:
     asked, attempt = counting(lambda n: float(n >= 9))
     assert fewest(attempt, 6, least=6) == 9
     assert min(asked) == 6
@@ -71,7 +71,7 @@ def test_search_tries_no_count_below_the_least() -> None:
 
 @pytest.mark.parametrize("before", [0.0, 0.93])
 @pytest.mark.parametrize("start", [1, 3, 4, 64])
-def test_a_fleet_that_is_full_is_no_sign_that_more_replicas_do_not_help(start: int, before: float) -> None:
+def test_search_continues_past_a_full_fleet_since_more_replicas_may_help(start: int, before: float) -> None:
     """Without admission control almost nothing is good until everything fits."""
     asked, attempt = counting(lambda n: 1.0 if n >= 37 else before, in_system=300.0)
     assert fewest(attempt, start) == 37
@@ -93,7 +93,7 @@ def test_pool_full_at_the_replica_limit_is_not_called_impossible() -> None:
         fewest(attempt, 1)
 
 
-def test_a_scaled_pool_has_copies_and_a_waiting_room_in_proportion() -> None:
+def test_scaled_pool_has_proportionally_more_replicas_and_queue() -> None:
     policy = scaled(load_text(POLICY, "policy.yaml"), {"short": 5, "long": 1})
     names = [replica.name for pool in policy.pools.values() for replica in pool.replicas]
     assert len(names) == len(set(names)) == 6
@@ -122,7 +122,7 @@ def test_each_planned_pool_is_as_small_as_possible(found: Knee) -> None:
     assert short + long > 2
 
 
-def test_the_knee_is_at_the_wanted_rate_or_above(found: Knee) -> None:
+def test_planned_knee_is_at_or_above_the_wanted_rate(found: Knee) -> None:
     assert found.limit.reached
     assert found.limit.replicas == found.needed.replicas
     assert found.limit.rate_per_s >= found.needed.rate_per_s
@@ -173,7 +173,7 @@ def test_knee_search_ends_where_tenant_limits_bind(found: Knee) -> None:
     assert found.limit_is_known
 
 
-def test_plan_with_one_lost_replica_needs_more(found: Knee) -> None:
+def test_plan_says_how_many_more_replicas_a_loss_needs(found: Knee) -> None:
     assert [t.lost for t in found.when_lost] == ["short", "long"]
     for lost in found.when_lost:
         assert lost.replicas == found.needed.replicas
@@ -182,7 +182,7 @@ def test_plan_with_one_lost_replica_needs_more(found: Knee) -> None:
 
 
 @pytest.mark.long
-def test_a_pool_that_can_spare_one_needs_no_more() -> None:
+def test_plan_for_a_pool_that_can_lose_a_replica_needs_no_more() -> None:
     made = search(load_text(POLICY, "policy.yaml"))
     made.workload = load_workload_text(WORKLOAD.replace("most: 600", "most: 300"), "workload.yaml")
     found = made.run()
@@ -196,7 +196,7 @@ def test_unreachable_goodput_gives_no_plan() -> None:
         search(policy).run()
 
 
-def test_a_workload_at_another_rate_is_the_same_but_denser() -> None:
+def test_workload_at_another_rate_has_the_same_requests_at_denser_times() -> None:
     workload = load_workload_text(WORKLOAD, "workload.yaml")
     assert isinstance(workload, Synthetic)
     once, twice = list(workload.arrivals(1)), list(workload.faster(2.0).arrivals(1))
@@ -204,7 +204,7 @@ def test_a_workload_at_another_rate_is_the_same_but_denser() -> None:
     assert [a.prompt_tokens for a in twice[: len(once)]] == [a.prompt_tokens for a in once]
 
 
-def test_the_limit_of_a_given_fleet_is_found_from_a_rate_that_is_too_high() -> None:
+def test_highest_rate_of_a_fleet_is_found_from_a_rate_that_is_too_high() -> None:
     rules = load_text(POLICY, "policy.yaml")
     found = search(rules).limit({"short": 1, "long": 1})
     assert found.reached
@@ -212,7 +212,7 @@ def test_the_limit_of_a_given_fleet_is_found_from_a_rate_that_is_too_high() -> N
     assert 150 < found.rate_per_s < 402  # at 402/s neither one short nor one long is enough
 
 
-def test_a_fleet_that_reaches_the_target_at_no_rate_has_no_limit() -> None:
+def test_fleet_that_reaches_the_target_at_no_rate_has_no_highest_rate() -> None:
     policy = load_text(POLICY.replace("e2e: {p99: 90ms}", "e2e: {p99: 5ms}"), "policy.yaml")
     with pytest.raises(ValueError, match=r"goodput is below 0\.98 at any rate"):
         search(policy).limit({"short": 1, "long": 1})

@@ -34,7 +34,7 @@ def test_erlang_b_of_thousands_of_servers_loses_no_digits(load: float, servers: 
     assert erlang_b(load, servers) == pytest.approx(b_in_logarithms(load, servers), rel=1e-7)
 
 
-def test_million_servers_take_no_time_and_underflow_to_zero() -> None:
+def test_erlang_b_of_a_million_servers_is_fast_and_underflows_to_zero() -> None:
     found = waits(1.0, 1_000_000, 1.0)
     assert found is not None
     assert (found.p_wait, found.mean_s, found.p99_s, found.queue) == (0.0, 0.0, 0.0, 0.0)
@@ -47,7 +47,7 @@ def test_erlang_c_gives_the_values_of_published_tables() -> None:
 
 
 @pytest.mark.parametrize(("busy", "queue"), [(0.5, 0.5), (0.8, 3.2), (0.9, 8.1), (0.95, 18.05)])
-def test_waits_of_one_server_are_those_of_m_m_1(busy: float, queue: float) -> None:
+def test_queueing_waits_of_one_server_equal_those_of_m_m_1(busy: float, queue: float) -> None:
     found = waits(busy, 1, service_s=2.0)
     assert found is not None
     assert found.p_wait == pytest.approx(busy)
@@ -65,7 +65,7 @@ def test_queue_without_spare_capacity_has_no_steady_state() -> None:
     assert erlang_c(9.0, 8) == 1.0
 
 
-def test_no_wait_at_the_p99_if_fewer_than_one_in_a_hundred_waits() -> None:
+def test_p99_wait_is_0_if_fewer_than_1_in_100_requests_wait() -> None:
     found = waits(5.0, 14, 1.0)
     assert found is not None
     assert 0.0 < found.p_wait < 0.01
@@ -74,7 +74,7 @@ def test_no_wait_at_the_p99_if_fewer_than_one_in_a_hundred_waits() -> None:
 
 
 @given(st.floats(0.1, 500.0), st.integers(1, 600))
-def test_one_more_server_never_lengthens_waits(load: float, servers: int) -> None:
+def test_one_more_server_never_lengthens_queueing_waits(load: float, servers: int) -> None:
     fewer, more = waits(load, servers, 1.0), waits(load, servers + 1, 1.0)
     if fewer is not None:
         assert more is not None

@@ -38,7 +38,7 @@ def test_plan_of_each_worked_example_is_reproduced(load: Load, in_flight: float 
 
 
 @pytest.mark.parametrize(("rate", "queue"), [(0.5, 0.5), (0.8, 3.2), (0.9, 8.1), (0.95, 18.05)])
-def test_one_replica_with_one_slot_is_an_m_m_1(rate: float, queue: float) -> None:
+def test_plan_of_one_replica_with_one_slot_is_an_m_m_1_queue(rate: float, queue: float) -> None:
     found = of(rate, 1.0, 1)
     assert found.replicas == 1
     assert found.planned is not None
@@ -73,13 +73,13 @@ def test_plan_applies_all_options_together() -> None:
     assert found.availability.enough_up == pytest.approx(at_least(0.999, 40, 27))
 
 
-def test_a_whole_number_of_replicas_is_not_rounded_up_for_want_of_a_digit() -> None:
+def test_whole_number_of_replicas_is_not_rounded_up_by_a_float_error() -> None:
     # 0.1 x 3 / 0.3 and the like: doubles say 1.0000000000000002.
     for replicas in range(1, 200):
         assert of(replicas * 7.0, 0.3, 3, utilization=0.7).replicas == replicas
 
 
-def test_the_scarcer_of_slots_and_rate_decides() -> None:
+def test_plan_is_decided_by_the_scarcer_of_slots_and_rate() -> None:
     by_slots, by_rate = of(100, 1.0, 10, per_replica_per_s=20), of(100, 1.0, 10, per_replica_per_s=5)
     assert (by_slots.replicas_by_slots, by_slots.replicas_by_rate, by_slots.replicas) == (10, 5, 10)
     assert (by_rate.replicas_by_slots, by_rate.replicas_by_rate, by_rate.replicas) == (10, 20, 20)
@@ -106,7 +106,7 @@ def test_shared_queue_never_waits_longer_than_separate_queues() -> None:
             assert row.waits.mean_s <= row.apart.mean_s * (1 + 1e-12)
 
 
-def test_the_curve_goes_from_full_to_half_full_and_has_the_plan_in_it() -> None:
+def test_plan_curve_runs_from_full_to_half_full_and_contains_the_plan() -> None:
     found = of(9_000, 0.12, 40, terms=Terms(spare=3), utilization=0.7)
     counts = [row.replicas for row in found.curve]
     assert counts == sorted(set(counts))
@@ -115,7 +115,7 @@ def test_the_curve_goes_from_full_to_half_full_and_has_the_plan_in_it() -> None:
     assert {39, 42} <= set(counts)
 
 
-def test_a_single_replica_cannot_be_lost() -> None:
+def test_plan_of_a_single_replica_has_no_figures_with_one_lost() -> None:
     assert of(1.0, 1.0, 8).one_lost is None
 
 
@@ -147,7 +147,7 @@ def test_chance_that_enough_replicas_are_up_is_binomial() -> None:
         ({"slots": None, "p99_wait_s": 1.0}, r"--p99-wait needs --slots and --latency"),
     ],
 )
-def test_bad_load_is_refused_with_the_valid_range(changes: dict[str, Any], message: str) -> None:
+def test_bad_plan_load_is_refused_with_the_valid_range(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(Load(100, 1.0, 8), **changes)
 
@@ -174,6 +174,6 @@ def test_plan_beyond_the_replica_limit_is_refused() -> None:
         ({"output_tokens": 0.0, "price_per_hour": 1.0}, r"--output-tokens is 0: give tokens of the mean answer"),
     ],
 )
-def test_invalid_terms_are_refused(terms: dict[str, Any], message: str) -> None:
+def test_invalid_plan_terms_are_refused(terms: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Terms(**terms)

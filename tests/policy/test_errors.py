@@ -706,7 +706,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("old", "new", "expected"), CASES.values(), ids=CASES)
-def test_each_kind_of_error_names_its_line_its_field_and_what_would_be_right(old: str, new: str, expected: str) -> None:
+def test_each_kind_of_policy_error_names_line_field_and_remedy(old: str, new: str, expected: str) -> None:
     assert errors_of(changed(old, new)) == [expected]
 
 
@@ -714,7 +714,7 @@ def test_sample_policy_is_valid() -> None:
     assert errors_of(SAMPLE) == []
 
 
-def test_every_error_is_told_at_once_in_the_order_of_the_file() -> None:
+def test_all_policy_errors_are_reported_together_in_file_order() -> None:
     text = SAMPLE
     for old, new in (
         ("kind: Policy", "knid: Policy"),
@@ -736,7 +736,7 @@ def test_every_error_is_told_at_once_in_the_order_of_the_file() -> None:
     ]
 
 
-def test_a_file_of_another_kind_gets_no_errors_of_policy_fields() -> None:
+def test_file_of_another_kind_gets_no_errors_about_policy_fields() -> None:
     text = SAMPLE.replace("kind: Policy", "kind: Workload").replace("slots: 8", "slotz: ${NOT_SET}")
     assert errors_of(text) == ["p.yaml:2: kind: Workload is not supported: write kind: Policy"]
     assert errors_of("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: []}\n") == [
@@ -746,7 +746,7 @@ def test_a_file_of_another_kind_gets_no_errors_of_policy_fields() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "# only a comment\n", "null\n"])
-def test_an_empty_file_is_told_how_a_policy_begins(text: str) -> None:
+def test_error_for_an_empty_policy_says_how_a_policy_begins(text: str) -> None:
     assert errors_of(text) == ["p.yaml:1: is empty: write a policy that begins with apiVersion: tailgate/v1"]
 
 
@@ -754,11 +754,11 @@ def test_a_policy_file_that_is_a_list_is_an_error() -> None:
     assert errors_of("- a\n") == ["p.yaml:1: is a list, must be a mapping"]
 
 
-def test_a_file_nested_without_end_is_refused() -> None:
+def test_policy_file_nested_too_deeply_is_refused() -> None:
     assert errors_of("a: " + "[" * 600) == ["p.yaml:1: not valid YAML: nested too deeply"]
 
 
-def test_a_small_file_that_expands_without_end_is_refused() -> None:
+def test_policy_file_whose_aliases_expand_too_far_is_refused() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 8)]
     assert errors_of("\n".join(lines)) == [
@@ -766,7 +766,7 @@ def test_a_small_file_that_expands_without_end_is_refused() -> None:
     ]
 
 
-def test_a_name_with_a_line_break_in_it_leaves_every_error_on_one_line() -> None:
+def test_policy_error_stays_on_one_line_despite_a_name_with_a_line_break() -> None:
     text = SAMPLE.replace("  short:", '  "a\\nb":').replace("  paid:", '  "c\\nd":').replace("\n  tier: free", " {}")
     text = text.replace("    engine: vllm", '    reserve: {"c\\nd": 10%}')
     errors = errors_of(text)
@@ -775,7 +775,7 @@ def test_a_name_with_a_line_break_in_it_leaves_every_error_on_one_line() -> None
     assert not any("\n" in error for error in errors)
 
 
-def test_origins_of_every_web_page_need_a_policy_with_keys() -> None:
+def test_wildcard_origin_needs_a_policy_with_keys() -> None:
     every_page = "listen: {origins: ['*']}\n"
     assert errors_of(SAMPLE + every_page) == []
     without = SAMPLE[: SAMPLE.index("keys:")] + SAMPLE[SAMPLE.index("defaults:") :]

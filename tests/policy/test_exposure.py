@@ -24,7 +24,7 @@ def test_a_policy_without_keys_may_be_served_on_loopback(without_keys: Policy, h
 
 
 @pytest.mark.parametrize("host", ELSEWHERE)
-def test_without_keys_other_addresses_are_refused_with_the_ways_out(without_keys: Policy, host: str) -> None:
+def test_policy_without_keys_is_refused_on_other_addresses_with_the_remedies(without_keys: Policy, host: str) -> None:
     error = exposure_error(without_keys, host)
     assert error is not None
     for way_out in ("tailgate key new", "127.0.0.1", "listen: {open_on_any_address: true}"):

@@ -71,7 +71,7 @@ def policy(tmp_path: Path) -> rules.Policy:
     return load(tmp_path / "p.yaml", {"KEY": "s3cret"})
 
 
-def test_models_are_found_by_name_by_alias_and_by_the_catch_all(policy: rules.Policy, tmp_path: Path) -> None:
+def test_policy_finds_models_by_name_by_alias_and_by_the_catch_all(policy: rules.Policy, tmp_path: Path) -> None:
     llama = rules.Model(
         name="llama-3.3-70b",
         pools=("short", "long"),
@@ -95,7 +95,7 @@ def test_each_data_parallel_rank_of_a_url_is_a_replica() -> None:
     )
 
 
-def test_pools_have_their_replicas_bounds_and_secrets(policy: rules.Policy) -> None:
+def test_loaded_pools_have_their_replicas_bounds_and_secrets(policy: rules.Policy) -> None:
     assert policy.pools == {
         "short": rules.PoolSpec(
             name="short",
@@ -164,7 +164,7 @@ def test_omitted_tier_and_pool_fields_take_the_defaults_of_the_core() -> None:
     )
 
 
-def test_keys_are_looked_up_by_hash_and_fall_to_the_default_tier(policy: rules.Policy) -> None:
+def test_keys_are_found_by_hash_and_have_the_default_tier_unless_given(policy: rules.Policy) -> None:
     digest = bytes.fromhex(HASH_A)
     assert policy.keys == {digest: rules.Key(digest, "acme", "free")}
     assert policy.default_tier == "free"
@@ -221,13 +221,13 @@ def test_anchors_and_merges_of_yaml_work_in_a_policy() -> None:
     assert (tier.timeouts.total_s, tier.priority) == (540.0, 1)
 
 
-def test_the_digest_is_that_of_the_bytes_of_the_file(tmp_path: Path) -> None:
+def test_policy_digest_is_the_hash_of_the_file(tmp_path: Path) -> None:
     content = SAMPLE.replace("\n", "\r\n").encode()
     (tmp_path / "p.yaml").write_bytes(content)
     assert load(tmp_path / "p.yaml").digest == hashlib.sha256(content).hexdigest()
 
 
-def test_a_file_that_cannot_be_read_is_an_error_like_any_other(tmp_path: Path) -> None:
+def test_unreadable_policy_file_is_a_policy_error(tmp_path: Path) -> None:
     with pytest.raises(PolicyErrors, match=r"none\.yaml: cannot be read: No such file or directory"):
         load(tmp_path / "none.yaml")
     (tmp_path / "latin.yaml").write_bytes(b"apiVersion: \xff")
@@ -235,7 +235,7 @@ def test_a_file_that_cannot_be_read_is_an_error_like_any_other(tmp_path: Path) -
         load(tmp_path / "latin.yaml")
 
 
-def test_a_file_that_is_no_tokenizer_is_named_with_its_policy_line(tmp_path: Path) -> None:
+def test_file_that_is_no_tokenizer_is_named_with_its_policy_line(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     text = SAMPLE.replace("aliases: [gpt]", "tokenizer: tokenizer.json")
     (tmp_path / "p.yaml").write_text(text)
@@ -281,7 +281,7 @@ def test_the_builtin_policy_without_a_replica_is_an_error() -> None:
         builtin([])
 
 
-def test_an_error_of_a_policy_that_an_alias_repeats_is_reported_once() -> None:
+def test_policy_error_repeated_by_a_yaml_alias_is_reported_once() -> None:
     assert errors_of(SAMPLE) == []
     broken = SAMPLE.replace("[short, long]", "&a [shrt, long]").replace("pools: [long]\npools", "pools: *a\npools")
     assert [error.split(": ")[1] for error in errors_of(broken)] == ["models.llama.pools[0]", "models.mistral.pools[0]"]

@@ -15,14 +15,14 @@ def said(text: str) -> list[str]:
     return [note for note in notes(load_text(text, "p.yaml")) if not note.startswith("tiers.paid.max_tokens:")]
 
 
-def test_a_tier_without_a_cap_is_told_what_that_means() -> None:
+def test_tier_without_an_output_cap_gets_a_note() -> None:
     assert notes(load_text(SAMPLE, "p.yaml")) == (
         "tiers.paid.max_tokens: a request that names no length gets what its engine gives, up to the whole context; "
         "write a limit to bound it",
     )
 
 
-def test_a_policy_in_which_everything_has_an_effect_has_no_notes() -> None:
+def test_policy_whose_fields_all_have_an_effect_gets_no_note() -> None:
     assert said(SAMPLE) == []
 
 
@@ -63,11 +63,11 @@ def test_an_arm_of_a_split_with_the_weight_0_gets_a_note() -> None:
     assert "models.chat.split.mistral: has the weight 0, so nothing is sent to it" in said(text)
 
 
-def test_a_policy_without_keys_is_told_where_it_can_be_served() -> None:
+def test_policy_without_keys_gets_a_note_on_where_it_can_be_served() -> None:
     assert "keys: there are none, so this policy is served on loopback only" in notes(builtin(["http://a:1"]))
 
 
-def test_different_weights_of_one_priority_are_explained() -> None:
+def test_different_weights_at_one_priority_get_a_note() -> None:
     (note,) = said(changed("  free:\n    slo:", "  free:\n    weight: 4\n    slo:"))
     assert note.startswith("tiers: free, paid have the priority 0: the latest start decides, but")
     assert "by weight, free before paid" in note

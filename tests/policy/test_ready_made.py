@@ -58,7 +58,7 @@ def test_ready_made_policy_names_and_passes_the_schema(file: Path) -> None:
     assert accepted(text)
 
 
-def test_interactive_requests_do_not_wait_for_a_backlog_of_batch() -> None:
+def test_interactive_requests_of_a_ready_made_policy_do_not_wait_for_a_batch_backlog() -> None:
     policy = load(FOLDER / "batch-and-interactive.yaml")
     found = simulate(policy, load_text(NIGHT, "night.yaml").arrivals(1), seed=1, options=Options(warmup_s=30.0))
     interactive, batch = found.tiers["interactive"], found.tiers["batch"]
@@ -69,7 +69,7 @@ def test_interactive_requests_do_not_wait_for_a_backlog_of_batch() -> None:
     assert interactive.attainment > 0.99
 
 
-def test_the_default_policy_fits_what_make_run_starts() -> None:
+def test_default_policy_fits_the_replicas_that_make_run_starts() -> None:
     policy = load(FOLDER / "default.yaml", {})
     pools = {name: [replica.url for replica in pool.replicas] for name, pool in policy.pools.items()}
     assert pools == {
@@ -81,7 +81,7 @@ def test_the_default_policy_fits_what_make_run_starts() -> None:
     assert not policy.keys
 
 
-def test_the_schema_file_is_current() -> None:
+def test_committed_policy_schema_is_current() -> None:
     assert SCHEMA_FILE.read_text() == json_schema(), (
         "make it anew: python -m gateway.policy.json_schema > policies/tailgate.schema.json"
     )
@@ -125,7 +125,7 @@ def test_every_default_in_the_schema_can_be_written_in_a_policy() -> None:
         ("max_tokens: {default: 10, limit: 20}", "admission: {exploration: 0.0%}"),
     ],
 )
-def test_the_schema_refuses_what_check_refuses(old: str, new: str) -> None:
+def test_policy_schema_refuses_what_the_check_command_refuses(old: str, new: str) -> None:
     assert accepted(SAMPLE)
     assert not accepted(SAMPLE.replace(old, new))
 

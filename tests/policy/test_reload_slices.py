@@ -70,7 +70,7 @@ async def _longest_slice_s(replicas: int, keys: int) -> float:
 
 
 @pytest.mark.long
-async def test_the_longest_slice_of_a_reload_grows_no_faster_than_the_policy() -> None:
+async def test_longest_slice_of_a_reload_grows_at_most_linearly_with_the_policy() -> None:
     small_s = await _longest_slice_s(*SMALL)
     large_s = await _longest_slice_s(*LARGE)
     assert large_s <= SLACK * GROWTH * small_s

@@ -30,13 +30,13 @@ PLACES = {
 
 
 @pytest.mark.parametrize(("old", "new"), PLACES.values(), ids=PLACES)
-def test_an_error_about_a_value_from_the_environment_does_not_show_it(old: str, new: str) -> None:
+def test_policy_error_does_not_show_a_value_from_the_environment(old: str, new: str) -> None:
     errors = errors_of(changed(old, new), {"X": CANARY})
     assert errors
     assert not any(CANARY in error for error in errors)
 
 
-def test_an_error_names_the_variable_that_the_value_came_from() -> None:
+def test_policy_error_names_the_environment_variable_of_a_bad_value() -> None:
     assert errors_of(changed("slots: 8", "slots: ${X}"), {"X": CANARY}) == [
         "p.yaml:13: pools.short.slots: ${X} is not a number of slots: write a whole number from 1, or auto"
     ]
@@ -54,7 +54,7 @@ def test_an_error_names_the_variable_that_the_value_came_from() -> None:
         ("{sha256: aaaa", f"{{key: {CANARY}, sha256: aaaa"),
     ],
 )
-def test_a_secret_in_the_wrong_place_is_not_shown(old: str, new: str) -> None:
+def test_policy_error_does_not_show_a_secret_in_the_wrong_place(old: str, new: str) -> None:
     errors = errors_of(changed(old, new))
     assert errors
     assert not any(CANARY in error for error in errors)

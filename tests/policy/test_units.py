@@ -28,7 +28,7 @@ def test_bad_duration_is_refused(written: object) -> None:
         units.seconds(written)
 
 
-def test_a_deadline_can_be_none_and_another_duration_cannot() -> None:
+def test_timeout_field_may_be_none_and_other_durations_may_not() -> None:
     assert units.deadline("none") == math.inf
     with pytest.raises(ValueError, match="is not a duration"):
         units.seconds("none")
@@ -80,7 +80,7 @@ def test_empty_quantity_is_refused(reader: Callable[[object], float], nothing: s
 
 
 @given(st.one_of(st.integers(1, 10**6).map(lambda ms: ms / 1000), st.integers(1, 10**6).map(float), st.just(math.inf)))
-def test_a_duration_that_is_written_is_read_back(duration_s: float) -> None:
+def test_written_duration_is_read_back_equal(duration_s: float) -> None:
     assert units.deadline(units.write_seconds(duration_s)) == pytest.approx(duration_s, rel=1e-5)
 
 

@@ -82,7 +82,7 @@ def replace(path: Path, text: str) -> None:
     os.replace(fresh, path)
 
 
-async def test_a_reload_hands_on_the_new_policy_with_the_next_generation(path: Path, heard: Heard) -> None:
+async def test_reload_passes_on_the_new_policy_with_the_next_generation(path: Path, heard: Heard) -> None:
     watch = watcher(path, heard)
     before = watch.status
     write(path, sample(2))
@@ -148,7 +148,7 @@ async def test_the_receiver_of_a_reloaded_policy_may_refuse_it(path: Path, heard
     assert not watch.status.last_reload_successful
 
 
-async def test_reloads_at_the_same_time_take_turns(path: Path, heard: Heard) -> None:
+async def test_simultaneous_reloads_run_one_after_the_other(path: Path, heard: Heard) -> None:
     watch = watcher(path, heard)
     assert all(await asyncio.gather(*(watch.reload() for _ in range(5))))
     said = [await heard.next() for _ in range(5)]
@@ -174,7 +174,7 @@ async def test_a_policy_change_without_a_file_event_is_found_by_polling(path: Pa
         assert slots(await heard.next()) == 2
 
 
-async def test_invalid_content_is_reported_once_and_then_waited_out(path: Path, heard: Heard) -> None:
+async def test_invalid_policy_content_is_reported_once(path: Path, heard: Heard) -> None:
     async with running(watcher(path, heard, look_every_s=0.05)):
         replace(path, sample("none"))
         assert isinstance(await heard.next(), PolicyErrors)
@@ -183,7 +183,7 @@ async def test_invalid_content_is_reported_once_and_then_waited_out(path: Path, 
         assert (slots(policy), heard.queue.qsize()) == (4, 0)
 
 
-async def test_a_file_that_vanishes_and_comes_back_is_taken_up_again(path: Path, heard: Heard) -> None:
+async def test_policy_file_that_vanished_is_reloaded_when_it_is_back(path: Path, heard: Heard) -> None:
     async with running(watcher(path, heard, look_every_s=0.05)):
         os.unlink(path)
         assert isinstance(await heard.next(), PolicyErrors)
@@ -191,7 +191,7 @@ async def test_a_file_that_vanishes_and_comes_back_is_taken_up_again(path: Path,
         assert slots(await heard.next()) == 5
 
 
-async def test_windows_line_ends_do_not_look_like_a_change(path: Path, heard: Heard) -> None:
+async def test_file_with_windows_line_ends_is_not_reloaded_without_a_change(path: Path, heard: Heard) -> None:
     write(path, sample(1).replace("\n", "\r\n"))
     async with running(watcher(path, heard, look_every_s=0.02)):
         replace(path.with_name("other.yaml"), "x")
@@ -199,7 +199,7 @@ async def test_windows_line_ends_do_not_look_like_a_change(path: Path, heard: He
         assert slots(await heard.next()) == 2
 
 
-async def test_a_config_map_that_swaps_its_link_is_noticed(tmp_path: Path, heard: Heard) -> None:
+async def test_policy_watcher_notices_a_config_map_that_swaps_its_link(tmp_path: Path, heard: Heard) -> None:
     """Kubernetes writes a new folder and moves the link `..data` onto it; `policy.yaml` itself never changes."""
 
     def publish(version: int) -> None:
@@ -249,7 +249,7 @@ async def test_slow_policy_preparation_runs_outside_the_event_loop(path: Path, h
     assert thread != threading.get_ident()
 
 
-async def test_a_policy_of_which_something_cannot_be_made_is_refused(path: Path, heard: Heard) -> None:
+async def test_policy_whose_preparation_fails_is_refused(path: Path, heard: Heard) -> None:
     def refuse(policy: Policy) -> None:
         raise PolicyErrors([PolicyError(str(path), 0, "models", "no tokenizer")])
 
@@ -259,7 +259,9 @@ async def test_a_policy_of_which_something_cannot_be_made_is_refused(path: Path,
     assert not watched.status.last_reload_successful
 
 
-async def test_a_bug_with_one_policy_leaves_the_last_good_one_and_the_watch_goes_on(path: Path, heard: Heard) -> None:
+async def test_bug_in_loading_a_policy_keeps_the_last_good_one_and_the_watcher_running(
+    path: Path, heard: Heard
+) -> None:
     bugs: list[Exception] = []
 
     def take_on(policy: Policy) -> None:

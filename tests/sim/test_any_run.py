@@ -80,7 +80,7 @@ def play(
 
 @STEADY
 @given(st.data(), policies(), traffic(), st.sampled_from([0.05, 1.0, float("inf")]))
-def test_every_request_ends_once_and_leaves_nothing(
+def test_every_simulated_request_ends_once_and_leaves_no_state(
     data: st.DataObject, policy: Policy, arrivals: list[Arrival], patience_s: float
 ) -> None:
     harms = data.draw(faults(policy))
@@ -105,7 +105,7 @@ def test_every_request_ends_once_and_leaves_nothing(
 
 @STEADY
 @given(st.data(), policies(), traffic(), st.sampled_from([0.05, 1.0, float("inf")]), st.integers(1, 3))
-def test_clients_that_try_again_are_counted_once(
+def test_simulated_clients_that_retry_are_counted_once(
     data: st.DataObject, policy: Policy, arrivals: list[Arrival], patience_s: float, retries: int
 ) -> None:
     harms, ways = data.draw(faults(policy)), data.draw(ways_s())

@@ -65,7 +65,7 @@ def test_tier_without_pools_is_refused_by_every_baseline(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["round-robin", "least-requests"])
-def test_without_control_everything_is_sent_at_once_and_goodput_collapses(name: str) -> None:
+def test_no_control_baseline_sends_all_at_once_and_goodput_collapses(name: str) -> None:
     spy, found = spied(name, policy(*TIERS, replicas=2, slots=4), Mixed(60.0))
     assert all(record.queue_s == 0.0 for record in spy.records())
     assert found.goodput < 0.4
@@ -73,13 +73,13 @@ def test_without_control_everything_is_sent_at_once_and_goodput_collapses(name: 
     assert sent["r1"] == pytest.approx(sent["r2"], rel=0.05)
 
 
-def test_round_robin_takes_replicas_in_turn() -> None:
+def test_round_robin_baseline_picks_replicas_in_turn() -> None:
     spy, _ = spied("round-robin", policy(*TIERS, replicas=3), Mixed(8.0, 10.0))
     replicas = [dispatch.replica for dispatch in spy.dispatches()]
     assert replicas == (["r1", "r2", "r3"] * len(replicas))[: len(replicas)]
 
 
-def test_a_static_cap_is_never_passed_and_blind_to_tiers() -> None:
+def test_static_cap_baseline_never_exceeds_its_cap_and_ignores_tiers() -> None:
     spy, found = spied("static-cap:slots=16,wait=0.4", policy(*TIERS, replicas=2), Mixed(60.0))
     open_attempts, most = 0, 0
     for heard in spy.heard:
@@ -94,7 +94,7 @@ def test_a_static_cap_is_never_passed_and_blind_to_tiers() -> None:
     assert gold == pytest.approx(bulk, abs=0.1)
 
 
-def test_strict_tiers_serve_the_urgent_first() -> None:
+def test_strict_tiers_baseline_serves_the_most_urgent_first() -> None:
     _, found = spied("static-cap-tiers:slots=16", policy(*TIERS, replicas=2), Mixed(60.0))
     gold, bulk = (row.attainment or 0.0 for row in found.tiers.values())
     assert gold > 0.98
@@ -102,7 +102,7 @@ def test_strict_tiers_serve_the_urgent_first() -> None:
 
 
 class TestSaturationRule:
-    def test_the_least_urgent_are_shed_while_the_gauges_say_full_and_others_are_held(self) -> None:
+    def test_llm_d_baseline_sheds_the_least_urgent_and_holds_others_while_full(self) -> None:
         spy, found = spied("llm-d", policy(*TIERS, replicas=2), Mixed(80.0))
         shed = Counter((r.request.tier.name, r.why) for r in spy.records() if r.outcome is not Outcome.OK)
         assert shed["bulk", Reason.QUEUE_FULL] > 500
@@ -110,7 +110,7 @@ class TestSaturationRule:
         assert any(r.queue_s > 0.0 for r in spy.records() if r.request.tier.name == "gold")
         assert (found.tiers["gold"].attainment or 0.0) > 0.8
 
-    def test_a_scrape_every_second_is_too_old_to_let_much_pass(self) -> None:
+    def test_llm_d_baseline_has_lower_goodput_with_one_second_scrapes(self) -> None:
         _, fresh = spied("llm-d", policy(*TIERS, replicas=2), Mixed(30.0))
         _, stale = spied("llm-d:scrape=1", policy(*TIERS, replicas=2), Mixed(30.0))
         assert stale.goodput < fresh.goodput - 0.2
@@ -142,7 +142,7 @@ class TestComparisons:
             options=Options(warmup_s=1.0),
         )
 
-    def test_each_candidate_runs_with_each_seed(self) -> None:
+    def test_comparison_runs_each_candidate_with_each_seed(self) -> None:
         told: list[tuple[str, int]] = []
         found = self.comparison().run_all(on_done=lambda result: told.append((result.policy, result.seed)))
         assert [[(r.policy, r.seed) for r in runs] for runs in found] == [

@@ -42,18 +42,18 @@ def test_bound_accepts_the_part_of_a_request_that_fits_its_deadline() -> None:
     assert sum(found.accepted) == pytest.approx(1.5)
 
 
-def test_a_second_replica_doubles_what_fits_but_one_request_runs_on_one() -> None:
+def test_bound_doubles_with_a_second_replica_but_a_request_uses_only_one() -> None:
     assert solved([arrival(0.0, 1000)] * 2, policy(tier(ttft_s=1.5), replicas=2)).goodput == pytest.approx(1.0)
     assert solved([arrival(0.0, 2000)], policy(tier(ttft_s=1.5), replicas=2)).goodput == 0.0
 
 
-def test_a_later_deadline_waits_for_an_earlier_one() -> None:
+def test_bound_serves_an_earlier_deadline_before_a_later_one() -> None:
     of = policy(tier("a", ttft_s=1.0 + 1e-6), tier("b", 1, ttft_s=2.0 + 1e-6))
     first, second = arrival(0.0, 1000, tier="a"), arrival(0.0, 1000, tier="b")
     assert solved([first, second], of).accepted == pytest.approx((1.0, 1.0))
 
 
-def test_the_optimum_accepts_the_tier_with_the_larger_weight() -> None:
+def test_bound_accepts_the_tier_with_the_larger_weight() -> None:
     of = policy(tier("a", weight=4.0, ttft_s=1.0 + 1e-6), tier("b", 1, weight=1.0, ttft_s=1.0 + 1e-6))
     found = solved([arrival(0.0, 1000, tier="b"), arrival(0.0, 1000, tier="a")], of)
     assert found.accepted == pytest.approx((0.0, 1.0), abs=1e-5)
@@ -61,7 +61,7 @@ def test_the_optimum_accepts_the_tier_with_the_larger_weight() -> None:
     assert found.tiers == pytest.approx({"b": 0.0, "a": 1.0}, abs=1e-5)
 
 
-def test_where_tokens_count_a_request_is_worth_its_tokens() -> None:
+def test_bound_values_a_request_by_its_tokens_if_the_tier_does() -> None:
     a, b = tier("a", value=Value.TOKENS), tier("b")
     arrivals = [arrival(0.0, 990, 10, tier="a"), arrival(0.0, 990, 2010, tier="a"), arrival(0.0, 990, 10, tier="b")]
     found = solved(arrivals, policy(a, b))
@@ -70,7 +70,7 @@ def test_where_tokens_count_a_request_is_worth_its_tokens() -> None:
     assert found.weighted == pytest.approx((1.5 + 0.01 / 0.99) / 3, abs=1e-4)
 
 
-def test_answers_take_the_part_of_a_step_that_a_slot_has() -> None:
+def test_bound_charges_answers_the_part_of_a_step_that_a_slot_has() -> None:
     # 101 tokens: 100 decodes of 0.1 s. Two of them need 20 s of engine, but there are 15.
     found = solved([arrival(0.0, 10, 101), arrival(0.0, 10, 101)], policy(tier(ttft_s=50.0)), DECODE, horizon_s=15.0)
     assert found.goodput == pytest.approx(0.75)
@@ -78,7 +78,7 @@ def test_answers_take_the_part_of_a_step_that_a_slot_has() -> None:
     assert found.ceiling == pytest.approx(1.0)
 
 
-def test_answers_that_keep_their_tpot_share_a_step_with_few() -> None:
+def test_bound_lets_few_answers_share_a_step_under_a_tight_tpot() -> None:
     # A step takes 0.1 s and 10 ms for each of its sequences: 0.2 s allow ten, of which each bears 20 ms.
     profile = Profile("tpot", 100_000, 1000, 50_000, 1_000_000, 0.1, 0.0, 0.01, 0.0)
     slo = Slo(ttft=(Objective(0.99, 50.0),), tpot=(Objective(0.99, 0.2),))
@@ -90,7 +90,7 @@ def test_answers_that_keep_their_tpot_share_a_step_with_few() -> None:
     assert free.goodput == pytest.approx(1.0)
 
 
-def test_an_answer_within_its_tpot_bears_more_of_a_step_the_longer_its_prompt() -> None:
+def test_bound_charges_an_answer_more_of_a_step_for_a_longer_prompt() -> None:
     of = costs(
         policy(), FleetSpec({"p": replace(DEFAULT, step_base_s=0.1, decode_s_per_sequence=0.01, kv_s_per_token=1e-4)})
     )
@@ -100,7 +100,7 @@ def test_an_answer_within_its_tpot_bears_more_of_a_step_the_longer_its_prompt() 
     assert of.decode_in_time(job_of(arrival(0.0, 100, 4), policy())) == pytest.approx(3 * 0.01 + 1e-4 * 303)
 
 
-def test_the_context_that_an_answer_reads_is_paid_for() -> None:
+def test_bound_charges_the_context_that_an_answer_reads() -> None:
     job = job_of(arrival(0.0, 100, 4), policy())
     of = costs(
         policy(), FleetSpec({"p": replace(DEFAULT, step_base_s=0.064, decode_s_per_sequence=0.5, kv_s_per_token=0.1)})
@@ -116,7 +116,7 @@ def test_the_cost_of_a_prompt_in_the_bound_includes_that_of_its_sequence() -> No
     assert of.prefill(job) == pytest.approx(0.02 + 100 * DEFAULT.prefill_s_per_token)
 
 
-def test_a_slower_replica_counts_as_less_than_one() -> None:
+def test_bound_counts_a_slower_replica_as_less_than_one() -> None:
     slow = replace(
         DEFAULT, name="s", step_base_s=0.04, prefill_s_per_token=2e-4, decode_s_per_sequence=16e-5, kv_s_per_token=2e-7
     )
@@ -139,7 +139,7 @@ def test_request_that_misses_its_objective_alone_is_left_out_of_the_bound(slo: S
     assert solved([arrival(0.0, 1000)], policy(Tier("default", slo=slo))).goodput == pytest.approx(float(possible))
 
 
-def test_caps_cut_the_answer_before_it_is_paid_for() -> None:
+def test_bound_charges_answers_only_up_to_their_caps() -> None:
     rules = policy(Tier("default", caps=Caps(max_tokens_default=1024)))
     assert job_of(arrival(0.0, 10, 5000), rules).answer == 1024
     assert job_of(arrival(0.0, 10, 5000, max_tokens=7), policy()).answer == 7
@@ -148,7 +148,7 @@ def test_caps_cut_the_answer_before_it_is_paid_for() -> None:
 # ---- operators' questions
 
 
-def test_without_constraints_long_prompts_are_dropped_with_them_lengths_are_alike() -> None:
+def test_bound_drops_long_prompts_unless_fairness_constrains_it() -> None:
     arrivals = [arrival(0.0, 100) for _ in range(10)] + [arrival(0.0, 2000) for _ in range(10)]
     of = policy(tier(ttft_s=10.0))
     free, bound_to = solved(arrivals, of), solved(arrivals, of, constrained=True)
@@ -164,7 +164,7 @@ def test_without_constraints_long_prompts_are_dropped_with_them_lengths_are_alik
     assert bound_to.weighted < free.weighted
 
 
-def test_no_tier_has_more_than_one_above_it_and_the_lowest_gets_its_floor() -> None:
+def test_bound_respects_priorities_and_gives_the_lowest_tier_its_floor() -> None:
     # The lower tier is worth more per second: without strict tiers it would get everything.
     high, low = tier("a", 0, ttft_s=5.0), tier("b", 1, ttft_s=5.0, weight=3.0)
     arrivals = [arrival(0.0, 1000, tier=name) for name in "ab" for _ in range(5)]
@@ -176,7 +176,7 @@ def test_no_tier_has_more_than_one_above_it_and_the_lowest_gets_its_floor() -> N
     assert solved(arrivals, policy(high, low), constrained=True).tiers == pytest.approx({"a": 0.8, "b": 0.2}, abs=1e-4)
 
 
-def test_a_floor_asks_for_no_more_than_is_offered() -> None:
+def test_floor_in_the_bound_asks_for_at_most_the_offered_load() -> None:
     of = policy(tier("a", 0, ttft_s=50.0), tier("b", 1, ttft_s=50.0, floor=0.5))
     arrivals = [arrival(0.0, 1000, tier="a")] * 9 + [arrival(0.0, 1000, tier="b")]
     assert solved(arrivals, of, constrained=True).goodput == pytest.approx(1.0)
@@ -185,7 +185,7 @@ def test_a_floor_asks_for_no_more_than_is_offered() -> None:
 # ---- uses of the bound
 
 
-def test_the_replay_set_keeps_whole_requests_and_rounds_the_rest_in_turn() -> None:
+def test_replay_set_of_the_bound_keeps_whole_requests_and_rounds_the_rest() -> None:
     arrivals = [arrival(float(n), 100) for n in range(8)]
     shares = (1.0, 0.0, 0.4, 0.4, 0.4, 0.4, 0.4, 1.0)
     found = Bound(0.0, 0.0, 0.0, 0.0, {}, shares)
@@ -218,7 +218,7 @@ def test_no_policy_beats_the_bound(name: str, rate_per_s: float, rules: Policy) 
     assert bound(arrivals, rules).weighted <= free.weighted + 1e-9
 
 
-def test_requests_of_the_optimum_are_nearly_all_good_in_the_simulator() -> None:
+def test_requests_that_the_bound_accepts_are_nearly_all_good_when_simulated() -> None:
     arrivals = list(made(25.0).arrivals(1))
     found = bound(arrivals, TWO)
     assert found.weighted < 0.98
@@ -228,7 +228,7 @@ def test_requests_of_the_optimum_are_nearly_all_good_in_the_simulator() -> None:
 
 
 @pytest.mark.long
-def test_capacity_is_where_the_optimum_begins_to_refuse() -> None:
+def test_capacity_is_the_rate_at_which_the_bound_begins_to_refuse() -> None:
     # 0.1 s of engine each, on two replicas.
     workload = Synthetic(1.0, 60.0, (TierTraffic("default", 1, Uniform(100, 100), Uniform(1, 1)),))
     of = policy(tier(ttft_s=2.0), replicas=2)
@@ -239,7 +239,7 @@ def test_capacity_is_where_the_optimum_begins_to_refuse() -> None:
     assert accepted[1] < 0.9
 
 
-def test_there_is_no_bound_of_nothing_and_no_capacity_for_the_impossible() -> None:
+def test_bound_without_requests_and_capacity_for_impossible_ones_are_errors() -> None:
     with pytest.raises(ValueError, match="no request arrives"):
         bound([], policy())
     workload = Synthetic(1.0, 50.0, (TierTraffic("default", 1, Uniform(100, 100), Uniform(1, 1)),))

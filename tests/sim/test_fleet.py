@@ -18,19 +18,19 @@ SLOW = PROFILES["slow"]
 POLICY = policy(replicas=2)
 
 
-def test_a_fleet_with_one_profile_has_it_in_every_pool() -> None:
+def test_fleet_option_with_one_profile_uses_it_in_every_pool() -> None:
     rules = policy(replicas=2)
     hosts = FleetSpec(fleet_of("slow", rules)).hosts(rules)
     assert {name: host.profile for name, host in hosts.items()} == {"r1": SLOW, "r2": SLOW}
 
 
-def test_a_replica_may_differ_from_its_pool() -> None:
+def test_fleet_option_can_give_a_replica_another_profile_than_its_pool() -> None:
     rules = policy(replicas=3)
     hosts = FleetSpec(fleet_of("p=short, r2=slow", rules)).hosts(rules)
     assert [host.profile.name for host in hosts.values()] == ["short", "slow", "short"]
 
 
-def test_unnamed_replica_gets_the_default_profile() -> None:
+def test_replica_missing_in_the_fleet_option_gets_the_default_profile() -> None:
     rules = policy(replicas=2)
     hosts = FleetSpec(fleet_of("r2=slow", rules)).hosts(rules)
     assert [host.profile for host in hosts.values()] == [DEFAULT, SLOW]
@@ -69,7 +69,7 @@ def test_malformed_fault_is_refused(text: str) -> None:
         fault_of(text)
 
 
-def test_a_host_is_busy_while_a_step_is_in_flight() -> None:
+def test_simulated_host_is_busy_while_a_step_is_under_way() -> None:
     host = Host("r1", DEFAULT)
     host.add(EngineRequest(1, 100, 1), 2.0)
     assert host.busy_s(2.01) == pytest.approx(0.01)
@@ -126,7 +126,7 @@ def test_file_that_is_no_profile_is_refused(tmp_path: Path, text: str, message: 
         fleet_of("absent.json", POLICY)
 
 
-def test_a_profile_that_is_not_there_is_told_with_its_option() -> None:
+def test_missing_profile_file_is_named_with_its_option() -> None:
     with pytest.raises(ValueError, match=r"^--fleet: nope is not an engine profile; known: default, "):
         fleet_of("nope", policy())
     with pytest.raises(ValueError, match=r"^--fleet: nope.json cannot be read: "):

@@ -52,7 +52,7 @@ def test_the_second_of_two_prompts_in_one_step_finds_the_blocks_of_the_first() -
     assert hits == {1: 0, 2: 2 * BLOCK_TOKENS}
 
 
-def test_an_answer_is_cached_for_the_turn_that_repeats_it() -> None:
+def test_simulated_answer_is_cached_for_the_turn_that_repeats_it() -> None:
     replica = SimulatedReplica(SMALL, block_tokens=16)
     replica.add(EngineRequest(1, 40, 41, (1, 2), (3, 4, 5)), 0.0)
     replica.add(EngineRequest(2, 40, 41, (9, 8)), 0.0)
@@ -84,14 +84,14 @@ def test_a_preempted_sequence_is_counted_once() -> None:
     assert replica.cache.queried_tokens == 2 * (BLOCK_TOKENS + 8)
 
 
-def test_without_prefix_caching_nothing_is_found() -> None:
+def test_simulated_engine_without_prefix_caching_finds_no_blocks() -> None:
     replica = SimulatedReplica(replace(SMALL, prefix_caching=False))
     for id in (1, 2):
         first_token_s(replica, request(id, 1, 2), 10.0 * id)
     assert replica.cache.hit_tokens == 0
 
 
-def test_sequences_with_one_beginning_hold_it_once() -> None:
+def test_simulated_sequences_share_the_cached_blocks_of_their_beginning() -> None:
     replica = SimulatedReplica(SMALL)
     first_token_s(replica, request(1, *range(14)), 0.0)
     for id in (2, 3, 4):
@@ -101,7 +101,7 @@ def test_sequences_with_one_beginning_hold_it_once() -> None:
     assert replica.kv_fraction < 0.6
 
 
-def test_room_for_another_prompt_is_taken_from_blocks_that_nobody_uses() -> None:
+def test_simulated_prompt_takes_room_from_unused_cached_blocks() -> None:
     replica = SimulatedReplica(SMALL)
     first_token_s(replica, request(1, *range(14)), 0.0)
     first_token_s(replica, request(2, *range(100, 114)), 20.0)
@@ -118,7 +118,7 @@ def test_room_for_another_prompt_is_taken_from_blocks_that_nobody_uses() -> None
         max_size=40,
     )
 )
-def test_whatever_arrives_or_leaves_the_cache_fits_and_ends_without_users(
+def test_simulated_cache_never_overflows_and_ends_without_users(
     arrivals: list[tuple[int, list[int], int, bool]],
 ) -> None:
     replica, now, done = SimulatedReplica(SMALL), 0.0, set[int]()

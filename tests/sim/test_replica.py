@@ -137,7 +137,7 @@ def test_every_request_finishes_once_or_was_aborted_and_tokens_are_conserved(arr
 
 
 @given(ARRIVALS)
-def test_leaping_yields_the_events_of_stepping(arrivals: list[Arrival]) -> None:
+def test_simulated_leaps_give_the_same_events_as_single_steps(arrivals: list[Arrival]) -> None:
     stepped, _ = play(arrivals, leap=False)
     leapt, _ = play(arrivals, leap=True)
     assert leapt.aborted == stepped.aborted
@@ -146,7 +146,7 @@ def test_leaping_yields_the_events_of_stepping(arrivals: list[Arrival]) -> None:
 
 
 @given(ARRIVALS)
-def test_replica_agrees_with_the_plain_reference(arrivals: list[Arrival]) -> None:
+def test_simulated_replica_agrees_with_the_plain_reference(arrivals: list[Arrival]) -> None:
     run, _ = play(arrivals, PAID, leap=True)
     reference = Reference(PAID)
     for now, id, request in calls_of(arrivals):
@@ -162,7 +162,7 @@ def test_replica_agrees_with_the_plain_reference(arrivals: list[Arrival]) -> Non
 
 
 @given(ARRIVALS)
-def test_events_come_in_the_order_of_time(arrivals: list[Arrival]) -> None:
+def test_simulated_events_are_in_order_of_time(arrivals: list[Arrival]) -> None:
     run, _ = play(arrivals, leap=True)
     times = [event.at for event in run.events]
     assert times == sorted(times)
@@ -212,7 +212,7 @@ def test_the_latest_arrival_is_preempted_and_finishes_all_the_same() -> None:
     assert [e.id for e in events if e.kind is ReplicaEventKind.FIRST_TOKEN] == [0, 1, 2]
 
 
-def test_an_abort_frees_slot_and_cache_at_once_and_lets_the_next_one_in() -> None:
+def test_simulated_abort_frees_slot_and_cache_at_once_for_the_next_request() -> None:
     replica = SimulatedReplica(replace(TINY, max_num_seqs=1))
     replica.add(EngineRequest(0, 16, 40), 0.0)
     replica.add(EngineRequest(1, 16, 2), 0.0)
@@ -224,7 +224,7 @@ def test_an_abort_frees_slot_and_cache_at_once_and_lets_the_next_one_in() -> Non
     assert [e.id for e in replica.advance(FOREVER) if e.kind is ReplicaEventKind.FINISHED] == [1]
 
 
-def test_progress_can_be_read_in_the_middle_of_a_leap_and_reading_changes_nothing() -> None:
+def test_progress_can_be_read_within_a_simulated_leap_without_changing_it() -> None:
     stepped, leapt = SimulatedReplica(TINY), SimulatedReplica(TINY)
     for replica in (stepped, leapt):
         replica.add(EngineRequest(0, 8, 32), 0.0)
@@ -305,7 +305,7 @@ def test_engine_request_with_a_taken_id_is_refused() -> None:
         replica.add(EngineRequest(0, 1, 1), 0.0)
 
 
-def test_a_caller_that_forgot_what_is_due_is_told() -> None:
+def test_simulated_replica_raises_if_due_events_were_not_processed() -> None:
     replica = SimulatedReplica(TINY)
     replica.add(EngineRequest(0, 1, 1), 0.0)
     with pytest.raises(ValueError, match="advance first"):
@@ -322,7 +322,7 @@ def test_a_caller_that_forgot_what_is_due_is_told() -> None:
         {"kv_s_per_token": -1.0},
     ],
 )
-def test_a_profile_that_could_deadlock_is_refused(change: dict[str, Any]) -> None:
+def test_engine_profile_that_could_deadlock_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="tiny"):
         replace(TINY, **change)
 

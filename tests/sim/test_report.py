@@ -29,7 +29,7 @@ class TestIntervals:
             covered += found.low <= 5.0 <= found.high
         assert 0.88 <= covered / 100 <= 0.99
 
-    def test_pairing_by_seed_removes_common_noise(self) -> None:
+    def test_pairing_by_seed_removes_noise_that_both_runs_share(self) -> None:
         draw = Random(3)
         noise = [draw.gauss(0.0, 10.0) for _ in range(20)]
         ours = [100.0 + n + draw.gauss(1.0, 0.1) for n in noise]
@@ -42,13 +42,13 @@ class TestIntervals:
         assert alone.low is not None
         assert alone.value - alone.low > 20 * (found.value - found.low)
 
-    def test_ratio_is_that_of_the_means(self) -> None:
+    def test_reported_ratio_is_the_ratio_of_the_means(self) -> None:
         found = ratio([2.0, 6.0], [1.0, 3.0])
         assert found is not None
         assert (found.value, found.low, found.high) == (2.0, 2.0, 2.0)
         assert ratio([1.0, 1.0], [0.0, 1.0]) is None
 
-    def test_interval_is_the_same_for_the_same_values(self) -> None:
+    def test_bootstrap_interval_is_deterministic(self) -> None:
         assert mean([1.0, 2.0, 4.0]) == mean([1.0, 2.0, 4.0])
 
     def test_single_seed_has_no_interval(self) -> None:
@@ -77,7 +77,7 @@ class TestResult:
         arrivals = [arrival(float(i), 300 if i < 5 else 2000, 10, tier="bulk" if i % 2 else "gold") for i in range(10)]
         return simulate(policy(self.GOLD, self.BULK), arrivals, options=Options(duration_s=10.0, **more))
 
-    def test_goodput_is_plain_weighted_and_by_tokens(self) -> None:
+    def test_goodput_is_reported_by_request_by_weight_and_by_token(self) -> None:
         found = self.run()
         # Only two of the five `bulk` requests, with short prompts, have their first token within 50 ms.
         assert {name: (row.counted, row.good) for name, row in found.tiers.items()} == {"gold": (5, 5), "bulk": (5, 2)}
@@ -115,14 +115,14 @@ class TestResult:
         assert found.in_system == pytest.approx(found.busy)
         assert found.little == pytest.approx(found.busy)
 
-    def test_the_warm_up_is_served_and_not_counted(self) -> None:
+    def test_warm_up_requests_are_served_and_not_counted(self) -> None:
         found = self.run(warmup_s=4.5)
         assert (found.arrived, found.offered, found.seconds) == (10, 5, 5.5)
         assert all(
             "256-1023" not in row.lengths or row.lengths["256-1023"].counted == 0 for row in found.tiers.values()
         )
 
-    def test_the_timeline_is_by_arrival_and_has_the_warm_up(self) -> None:
+    def test_timeline_counts_by_arrival_and_includes_the_warm_up(self) -> None:
         timeline = self.run(warmup_s=4.5).timeline
         assert timeline.offered == timeline.dispatched == (1,) * 10
         assert timeline.good == (1, 1, 1, 1, 1, 0, 1, 0, 1, 0)
@@ -208,7 +208,7 @@ class TestSummary:
         assert p99 is not None
         assert p99.value == pytest.approx(sum(r.tiers["default"].ttft.p99 or 0.0 for r in runs) / 3)
 
-    def test_differences_are_paired_by_seed(self) -> None:
+    def test_reported_differences_are_paired_by_seed(self) -> None:
         wide, narrow = self.runs(64, "wide"), self.runs(4, "narrow")
         found = {row.figure: row for row in differences(wide, narrow[::-1])}
         assert set(found) == {"goodput", "weighted", "token_weighted"}
@@ -218,7 +218,7 @@ class TestSummary:
         assert row.difference.value == pytest.approx(sum(gaps) / 3)
         assert row.difference.low == pytest.approx(min(gaps), abs=0.05)
 
-    def test_every_policy_gets_the_same_arrivals(self) -> None:
+    def test_every_compared_policy_gets_the_same_arrivals(self) -> None:
         wide, narrow = self.runs(64, "wide"), self.runs(4, "narrow")
         assert [r.tiers["default"].tokens for r in wide] == [r.tiers["default"].tokens for r in narrow]
         first: list[list[Arrival]] = [list(Poisson(30.0, 20.0).arrivals(2)) for _ in range(2)]

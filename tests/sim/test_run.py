@@ -29,7 +29,7 @@ def spied(rules: Policy, arrivals: Any, **more: Any) -> tuple[Spy, Result]:
     return spy, simulate(rules, arrivals, decider=spy, **more)
 
 
-def test_a_request_takes_the_time_its_engine_takes() -> None:
+def test_simulated_request_takes_as_long_as_its_engine() -> None:
     engine = TEST
     spy, found = spied(policy(), [arrival(1.0, 100, 3)], fleet=FleetSpec({"p": engine}))
     (record,) = spy.records()
@@ -48,13 +48,13 @@ def test_a_request_takes_the_time_its_engine_takes() -> None:
     assert (found.offered, found.good, found.unfinished) == (1, 1, 0)
 
 
-def test_an_answer_that_a_wrong_belief_made_too_long_is_trimmed_to_the_context() -> None:
+def test_answer_granted_too_many_tokens_by_an_estimate_is_trimmed_to_the_context() -> None:
     crowd = [arrival(at, TEST.max_model_len - 50, 20) for at in range(40)]
     spy, _ = spied(policy(), crowd, fleet=FleetSpec({"p": TEST}), options=Options(noise=0.6))
     assert {record.outcome for record in spy.records() if record.attempts} == {Outcome.OK}
 
 
-def test_noise_disturbs_costs_and_believed_prompts_and_leaves_what_is_sent() -> None:
+def test_noise_changes_costs_and_estimated_prompts_but_not_the_sent_requests() -> None:
     crowd = [arrival(at, 100, 20) for at in range(400)]
     plain, noisy = (spied(policy(), crowd, fleet=FleetSpec({"p": TEST}), options=Options(noise=n)) for n in (0.0, 0.6))
     believed = [heard.args[0].prompt_exact for heard in noisy[0].calls("arrive")]
@@ -85,7 +85,7 @@ class TestConservation:
 
     @pytest.mark.parametrize("rate", [30.0, 90.0])
     @pytest.mark.parametrize("patience_s", [math.inf, 0.5])
-    def test_every_arrival_ends_once(self, rate: float, patience_s: float) -> None:
+    def test_every_simulated_arrival_ends_once(self, rate: float, patience_s: float) -> None:
         timeouts = Timeouts(queue_s=1.0, ttft_s=4.0, idle_s=2.0, total_s=12.0)
         rules = policy(tier(timeouts=timeouts, admission=ENFORCE), replicas=3, slots=48, queue_limit=40)
         options = Options(patience_s=patience_s)

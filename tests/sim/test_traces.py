@@ -49,19 +49,19 @@ def trace(folder: Path, text: str, mix: Mix | None = None) -> Trace:
     return open_trace(file, mix or Mix())
 
 
-def test_azure_of_2023_counts_from_its_first_request(tmp_path: Path) -> None:
+def test_azure_2023_trace_counts_time_from_its_first_request(tmp_path: Path) -> None:
     arrivals = list(trace(tmp_path, AZURE_2023).arrivals(1))
     assert [a.at for a in arrivals] == pytest.approx([0.0, 4.314579, 4.541877], abs=1e-6)
     assert [(a.prompt_tokens, a.output_tokens) for a in arrivals] == [(374, 44), (396, 109), (879, 55)]
     assert arrivals == list(trace(tmp_path, AZURE_2023).arrivals(2))
 
 
-def test_azure_of_2024_has_zones_and_requests_that_failed(tmp_path: Path) -> None:
+def test_azure_2024_trace_has_time_zones_and_failed_requests(tmp_path: Path) -> None:
     arrivals = list(trace(tmp_path, AZURE_2024).arrivals(1))
     assert [(a.at, a.prompt_tokens) for a in arrivals] == [(0.0, 1452), (1.5, 7)]
 
 
-def test_burstgpt_is_spread_over_its_seconds_and_leaves_failures_out(tmp_path: Path) -> None:
+def test_burstgpt_trace_is_spread_within_seconds_and_leaves_failures_out(tmp_path: Path) -> None:
     arrivals = list(trace(tmp_path, BURSTGPT).arrivals(1))
     assert sorted(a.prompt_tokens for a in arrivals) == [417, 472, 1087]
     assert 0 <= arrivals[0].at < 1
@@ -69,7 +69,7 @@ def test_burstgpt_is_spread_over_its_seconds_and_leaves_failures_out(tmp_path: P
     assert arrivals[1].at < arrivals[2].at
 
 
-def test_mooncake_is_spread_over_its_ticks_by_the_seed_and_keeps_its_hashes(tmp_path: Path) -> None:
+def test_mooncake_trace_is_spread_within_ticks_by_seed_and_keeps_its_hashes(tmp_path: Path) -> None:
     mooncake = trace(tmp_path, MOONCAKE)
     arrivals = list(mooncake.arrivals(1))
     assert arrivals == list(mooncake.arrivals(1))
@@ -84,7 +84,7 @@ def test_mooncake_is_spread_over_its_ticks_by_the_seed_and_keeps_its_hashes(tmp_
     assert {a.prompt_tokens: a.prefix for a in arrivals}[7319] == (0, 13, 14)
 
 
-def test_our_own_trace_says_everything_and_comes_back_equal(tmp_path: Path) -> None:
+def test_tailgate_trace_keeps_every_field_when_written_and_read(tmp_path: Path) -> None:
     arrivals = [
         Arrival(1.25, "gold", "acme", "m", 10, 3, stream=False, max_tokens=5, session=7, prefix=(1, 2)),
         Arrival(1.0 / 3 + 1, "iron", "iron-1", "m", 11, 4),
@@ -104,13 +104,13 @@ def test_missing_tier_of_a_trace_row_is_drawn_from_the_mix(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("text", ["gold", "gold=", "gold=20", "=20%", "gold=0%", ""])
-def test_a_mix_that_cannot_be_read_is_refused_with_an_example(text: str) -> None:
+def test_mix_option_that_cannot_be_read_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="premium=20%,free=80%"):
         mix_of(text)
 
 
 @pytest.mark.parametrize("text", ["gold=90%", "gold=20%,bulk=90%"])
-def test_shares_of_less_or_more_than_everything_are_refused(text: str) -> None:
+def test_mix_shares_that_do_not_add_up_to_100_percent_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"the shares add up to \d+%: make it 100%"):
         mix_of(text)
     assert len(mix_of("a=33.3%,b=33.3%,c=33.3%").tiers) == 3
@@ -126,14 +126,14 @@ def test_a_trace_is_played_at_another_rate_and_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("duration_s", [10.0, 60.0])
-def test_a_stretch_of_a_trace_has_the_rate_that_was_asked_for(tmp_path: Path, duration_s: float) -> None:
+def test_part_of_a_trace_is_played_at_the_requested_rate(tmp_path: Path, duration_s: float) -> None:
     ats = [n / 2 for n in range(2000)] + [1000 + n / 50 for n in range(50000)]  # quiet, then busy
     text = "".join(f'{{"at": {at}, "prompt_tokens": 1, "output_tokens": 1}}\n' for at in ats)
     played = list(replace(trace(tmp_path, text), duration_s=duration_s).at_rate(20.0).arrivals(1))
     assert len(played) == pytest.approx(20.0 * duration_s, abs=1)
 
 
-def test_a_stretch_that_is_less_than_a_tick_has_its_rate(tmp_path: Path) -> None:
+def test_part_of_a_trace_within_one_tick_is_played_at_its_rate(tmp_path: Path) -> None:
     text = BURSTGPT.splitlines()[0] + "\n" + "45,ChatGPT,10,10,20,Conversation log\n" * 1000
     (tmp_path / "t.csv").write_text(text)
     played = list(load_workload(tmp_path / "t.csv", rate_per_s=10.0, duration_s=20.0).arrivals(1))
@@ -214,9 +214,7 @@ def test_bad_trace_row_is_refused_with_its_line(tmp_path: Path, text: str, told:
     ],
 )
 @pytest.mark.parametrize("before", [0, 1, 700])
-def test_a_row_that_is_no_csv_is_told_by_the_line_on_which_it_begins(
-    tmp_path: Path, row: str, told: str, before: int
-) -> None:
+def test_trace_row_that_is_no_csv_is_named_by_its_first_line(tmp_path: Path, row: str, told: str, before: int) -> None:
     good = '7,"GPT-4",10,10,20,"API ""log"""\n'
     text = BURSTGPT.splitlines()[0] + "\n" + before * good + row + "\n" + 300 * good
     with pytest.raises(TraceError, match=f"trace:{before + 2}: .*{re.escape(told)}"):
@@ -227,20 +225,20 @@ def test_a_row_that_is_no_csv_is_told_by_the_line_on_which_it_begins(
 @pytest.mark.parametrize(
     "text", ['"a,TIMESTAMP,ContextTokens,GeneratedTokens,b"\n', 'TIMESTAMP,ContextTokens,"GeneratedTokens\n']
 )
-def test_names_of_columns_are_those_that_the_rows_are_read_by(tmp_path: Path, text: str) -> None:
+def test_trace_columns_are_read_by_name(tmp_path: Path, text: str) -> None:
     with pytest.raises(TraceError, match="trace:1: is not the first line of a known format"):
         trace(tmp_path, text)
 
 
 @pytest.mark.parametrize("text", [AZURE_2023, BURSTGPT, MOONCAKE, OWN])
-def test_a_byte_order_mark_changes_nothing(tmp_path: Path, text: str) -> None:
+def test_byte_order_mark_of_a_trace_is_ignored(tmp_path: Path, text: str) -> None:
     assert list(trace(tmp_path, f"\ufeff{text}").arrivals(1)) == list(trace(tmp_path, text).arrivals(1)) != []
 
 
 @pytest.mark.parametrize(
     "text", [MOONCAKE.replace('"timestamp": 0', '"timestamp": -4000'), BURSTGPT.replace("\n5,", "\n-5,")]
 )
-def test_a_clock_that_does_not_begin_at_zero_may_be_below_it(tmp_path: Path, text: str) -> None:
+def test_trace_times_may_be_negative_if_the_clock_does_not_begin_at_0(tmp_path: Path, text: str) -> None:
     assert min(arrival.at for arrival in trace(tmp_path, text).arrivals(1)) >= 0.0
 
 
@@ -275,7 +273,7 @@ FOLDER = os.environ.get("TAILGATE_TRACES")
     ("name", "requests", "prompt", "answer"),
     [("azure_llm_2023_code.csv", 8819, 2048, 28), ("azure_llm_2023_conv.csv", 19366, 1155, 211)],
 )
-def test_the_real_traces_have_their_published_figures(name: str, requests: int, prompt: int, answer: int) -> None:
+def test_real_traces_have_their_published_figures(name: str, requests: int, prompt: int, answer: int) -> None:
     real = open_trace(Path(FOLDER or "") / name, Mix())
     arrivals = list(real.arrivals(1))
     assert len(arrivals) == requests
@@ -285,7 +283,7 @@ def test_the_real_traces_have_their_published_figures(name: str, requests: int, 
     assert len(list(replace(real, duration_s=60.0).arrivals(1))) < requests / 20
 
 
-def test_a_packed_trace_is_an_error_that_says_so(tmp_path: Path) -> None:
+def test_compressed_trace_file_is_an_error_that_says_so(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv.gz"
     path.write_bytes(gzip.compress(AZURE_2023.encode()))
     with pytest.raises(TraceError, match=r"trace\.csv\.gz: cannot be read: it is packed by gzip: unpack it first"):

@@ -38,14 +38,14 @@ def test_shipped_workload_yields_the_same_ordered_arrivals_for_a_seed(name: str)
 
 
 @pytest.mark.parametrize("cv", [0.0, 0.5, 1.0, 3.0])
-def test_gaps_have_the_mean_and_the_variation_asked_for(cv: float) -> None:
+def test_arrival_gaps_have_the_requested_mean_and_variation(cv: float) -> None:
     gaps = [b - a for a, b in pairwise(times(10, 4000, cv=cv))]
     assert fmean(gaps) == pytest.approx(0.1, rel=0.05)
     assert stdev(gaps) / fmean(gaps) == pytest.approx(cv, rel=0.05, abs=1e-6)
 
 
 @pytest.mark.parametrize("cv", [0.5, 1.0, 2.0])
-def test_gaps_are_gamma_distributed_and_independent(cv: float) -> None:
+def test_arrival_gaps_are_gamma_distributed_and_independent(cv: float) -> None:
     """The default is Poisson, with a cv of 1. Other processes of the same mean and variation are detected."""
     gaps = [b - a for a, b in pairwise(times(10, 2000, cv=cv))]
     shape = 1.0 / cv**2
@@ -55,7 +55,7 @@ def test_gaps_are_gamma_distributed_and_independent(cv: float) -> None:
     assert scipy.stats.kstest(gaps, "lognorm", args=(spread, 0.0, 0.1 * math.exp(-(spread**2) / 2))).pvalue < 1e-6
 
 
-def test_requests_of_a_day_are_poisson_at_every_hour() -> None:
+def test_diurnal_arrivals_are_poisson_at_every_hour() -> None:
     """By the time-change theorem: on a clock that runs with the rate, arrivals are a Poisson process."""
     period_s, depth, rate = 1000.0, 0.8, 10.0
     at = times(rate, period_s, shape=pace.Diurnal(period_s, depth))
@@ -66,11 +66,11 @@ def test_requests_of_a_day_are_poisson_at_every_hour() -> None:
     assert scipy.stats.kstest(at, "uniform", args=(0.0, period_s)).pvalue < 1e-6
 
 
-def test_a_higher_rate_plays_the_same_gaps_faster() -> None:
+def test_higher_arrival_rate_plays_the_same_gaps_faster() -> None:
     assert times(20, 50) == pytest.approx([at / 2 for at in times(10, 100)])
 
 
-def test_bursts_come_at_their_rate_and_leave_the_mean_alone() -> None:
+def test_bursts_arrive_at_their_rate_without_changing_the_mean_rate() -> None:
     shape = pace.OnOff(on_s=5, off_s=15, burst=3)
     assert len(times(5, 20_000, shape=shape)) / 20_000 == pytest.approx(5, rel=0.05)
     pieces = list(islice(shape.pieces(Random(1)), 2000))
@@ -79,7 +79,7 @@ def test_bursts_come_at_their_rate_and_leave_the_mean_alone() -> None:
     assert on / sum(for_s for for_s, _ in pieces) == pytest.approx(0.25, rel=0.1)
 
 
-def test_a_burst_that_leaves_less_than_nothing_for_the_rest_is_refused() -> None:
+def test_burst_that_exceeds_the_mean_rate_of_the_whole_is_refused() -> None:
     with pytest.raises(ValueError, match="at most 4"):
         pace.OnOff(on_s=5, off_s=15, burst=4.1)
 
@@ -93,7 +93,7 @@ def test_steps_of_an_arrival_rate_are_square_and_repeat() -> None:
     assert counts == [pytest.approx(n, rel=0.15, abs=0) for n in (1000, 0, 1500, 1000, 0, 1500)]
 
 
-def test_a_day_has_its_low_at_the_start_and_its_high_in_the_middle() -> None:
+def test_diurnal_rate_is_lowest_at_the_start_and_highest_in_the_middle() -> None:
     at = times(10, 1000, shape=pace.Diurnal(1000, 0.8))
     tenths = [sum(low <= t < low + 100 for t in at) for low in range(0, 1000, 100)]
     assert len(at) == pytest.approx(10_000, rel=0.05)
@@ -110,7 +110,7 @@ AZURE = {
 
 
 @pytest.mark.parametrize("name", AZURE)
-def test_fitted_lengths_have_the_figures_of_the_trace(name: str) -> None:
+def test_fitted_lengths_have_the_published_figures_of_the_trace(name: str) -> None:
     fitted = LENGTHS[name]
     assert isinstance(fitted, Mixture)
     found = (fitted.mean(), fitted.quantile(0.5), fitted.quantile(0.99))
@@ -128,7 +128,7 @@ def test_drawn_lengths_follow_the_mixture() -> None:
     assert drawn[-1] == 1200
 
 
-def test_tiers_and_tenants_share_the_traffic_as_told() -> None:
+def test_tiers_and_tenants_get_their_shares_of_the_traffic() -> None:
     shares = (
         TierTraffic(
             "gold", 1, Uniform(1, 9), Uniform(1, 9), tenants=2, skew=1.0, streamed=0.5, max_tokens=64, model="m"
@@ -150,7 +150,7 @@ def conversations(**more: Any) -> list[Arrival]:
     return list(Synthetic(10, 3000, (share,), sessions=replace(sessions, **more)).arrivals(1))
 
 
-def test_a_conversation_grows_and_repeats_its_prefix() -> None:
+def test_workload_conversation_grows_and_repeats_its_prefix() -> None:
     talks: dict[int, list[Arrival]] = {}
     for arrival in conversations():
         if arrival.session is not None:
@@ -168,13 +168,13 @@ def test_a_conversation_grows_and_repeats_its_prefix() -> None:
     assert len(own) == len(set(own))
 
 
-def test_conversations_keep_the_rate_and_end_before_they_are_too_long() -> None:
+def test_workload_conversations_keep_the_rate_and_end_before_they_are_too_long() -> None:
     assert len(conversations()) / 3000 == pytest.approx(10, rel=0.1)
     longest = max(conversations(most_tokens=3000), key=lambda a: a.prompt_tokens + a.output_tokens)
     assert longest.prompt_tokens + longest.output_tokens <= 3000
 
 
-def test_the_rate_of_one_tier_leaves_the_lengths_of_the_requests_alone() -> None:
+def test_rate_of_one_tier_does_not_change_request_lengths() -> None:
     workload = Synthetic(10, math.inf, (*ONE, TierTraffic("b", 1.0, Uniform(1, 1000), Uniform(1, 9))))
     slow, fast = (list(islice(replace(workload, rate_per_s=rate).arrivals(5), 200)) for rate in (10.0, 30.0))
     assert [(a.tier, a.prompt_tokens, a.output_tokens) for a in slow] == [

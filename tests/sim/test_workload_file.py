@@ -97,16 +97,16 @@ def test_bad_workload_field_is_refused_with_line_and_field(change: tuple[str, st
     assert any(told in error for error in errors(MIN.replace(*change, 1)))
 
 
-def test_a_policy_is_not_read_as_a_workload() -> None:
+def test_policy_file_is_refused_as_a_workload() -> None:
     told = ["w.yaml:2: kind: Policy is not supported: write kind: Workload"]
     assert errors("apiVersion: tailgate/v1\nkind: Policy\npools: {}\n") == told
 
 
-def test_an_empty_file_says_how_to_begin() -> None:
+def test_error_for_an_empty_workload_file_says_how_to_begin() -> None:
     assert errors("# nothing\n") == ["w.yaml:1: is empty: write a workload that begins with apiVersion: tailgate/v1"]
 
 
-def test_a_workload_is_named_by_stem_by_file_or_not_at_all(tmp_path: Path) -> None:
+def test_unknown_workload_is_refused_and_known_ones_are_found_by_name_or_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(MIN)
     made = load_workload(file, rate_per_s=7.0, duration_s=3.0)
@@ -119,7 +119,7 @@ def test_a_workload_is_named_by_stem_by_file_or_not_at_all(tmp_path: Path) -> No
         load_workload(tmp_path / "none.yaml")
 
 
-def test_every_field_and_every_fitted_length_is_in_the_docs() -> None:
+def test_workload_reference_lists_every_field_and_every_fitted_length() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "workloads.md").read_text()
     sections = [WorkloadFile, ArrivalsSection, OnOffSection, StepSection, DiurnalSection, TierShare, SessionsSection]
     for section in (*sections, LengthsSection):
