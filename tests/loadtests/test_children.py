@@ -53,7 +53,7 @@ def gone(child: Child) -> bool:
 
 
 @pytest.mark.usefixtures("deadline")
-async def test_a_child_is_ready_when_it_says_so_and_is_gone_after_the_block() -> None:
+async def test_child_process_is_ready_when_it_says_so_and_gone_after_the_block() -> None:
     told: list[tuple[str, str]] = []
     async with Children(lambda name, line: told.append((name, line))) as children:
         child = await start(children, SERVES)
@@ -65,7 +65,7 @@ async def test_a_child_is_ready_when_it_says_so_and_is_gone_after_the_block() ->
 
 
 @pytest.mark.usefixtures("deadline")
-async def test_children_are_gone_when_the_block_fails() -> None:
+async def test_child_processes_are_gone_when_the_block_fails() -> None:
     started: list[Child] = []
 
     async def fail() -> None:
@@ -80,7 +80,7 @@ async def test_children_are_gone_when_the_block_fails() -> None:
 
 
 @pytest.mark.usefixtures("deadline")
-async def test_a_child_that_ends_by_itself_is_told_with_its_last_words() -> None:
+async def test_child_process_that_ends_by_itself_is_reported_with_its_last_output() -> None:
     async with Children(lambda _name, _line: None) as children:
         await start(children, SERVES)
         await start(children, FAILS, "unlucky")
@@ -89,7 +89,7 @@ async def test_a_child_that_ends_by_itself_is_told_with_its_last_words() -> None
 
 
 @pytest.mark.usefixtures("deadline")
-async def test_a_child_that_does_not_end_is_killed_after_the_grace() -> None:
+async def test_child_process_that_does_not_end_is_killed_after_the_grace_time() -> None:
     async with Children(lambda _name, _line: None, grace_s=0.05) as children:
         child = await start(children, IS_STUBBORN)
         await child.ready

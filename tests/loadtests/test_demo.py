@@ -155,7 +155,7 @@ async def test_demo_names_a_dead_child_and_ends_the_others(start: Start) -> None
     assert alive(children) == []
 
 
-async def test_a_signal_while_it_starts_ends_what_has_been_started(start: Start) -> None:
+async def test_signal_during_the_start_of_the_demo_ends_its_processes(start: Start) -> None:
     demo = await start("--free-ports")
     await demo.prints("http://127.0.0.1:")
     children = demo.children()
@@ -166,7 +166,7 @@ async def test_a_signal_while_it_starts_ends_what_has_been_started(start: Start)
     assert alive(children) == []
 
 
-async def test_a_taken_port_is_named_with_what_to_do(start: Start) -> None:
+async def test_demo_names_a_taken_port_and_the_remedy(start: Start) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         demo = await start("--free-ports", "--port", str(port))
@@ -176,7 +176,7 @@ async def test_a_taken_port_is_named_with_what_to_do(start: Start) -> None:
     assert "--free-ports" in demo.text
 
 
-def test_every_taken_port_is_named() -> None:
+def test_demo_names_every_taken_port() -> None:
     with socket.create_server(("127.0.0.1", 0)) as api, socket.create_server(("127.0.0.1", 0)) as admin:
         ports = [listener.getsockname()[1] for listener in (api, admin)]
         with pytest.raises(Trouble) as trouble:
@@ -192,7 +192,7 @@ def test_impossible_demo_port_is_refused(option: str, capsys: pytest.CaptureFixt
     assert f"argument {option}: 99999 is not a port" in capsys.readouterr().err
 
 
-def test_a_policy_that_is_broken_or_of_other_machines_is_not_demonstrated(tmp_path: Path) -> None:
+def test_demo_refuses_a_policy_that_is_broken_or_names_other_machines(tmp_path: Path) -> None:
     policy = tmp_path / "default.yaml"
     policy.write_text(POLICY.read_text().replace("slots: 64", "slots: many"))
     with pytest.raises(Trouble, match=r"pools\.short\.slots: many is not a number of slots"):
@@ -202,7 +202,7 @@ def test_a_policy_that_is_broken_or_of_other_machines_is_not_demonstrated(tmp_pa
         read_policy(policy)
 
 
-def test_the_ports_are_those_of_the_policy() -> None:
+def test_demo_uses_the_ports_of_the_policy() -> None:
     urls = [replica.url for pool in load(POLICY).pools.values() for replica in pool.replicas]
     assert urls == [f"http://127.0.0.1:{port}" for port in (8101, 8102, 8103, 8104)]
 

@@ -20,7 +20,7 @@ finally:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_has_its_help_and_loads_what_it_needs_itself(name: str) -> None:
+def test_loadtests_command_has_help_and_loads_only_its_own_modules(name: str) -> None:
     done = subprocess.run([sys.executable, "-c", LOADED.format(name=name)], capture_output=True, text=True, check=True)
     *shown, loaded = done.stdout.splitlines()
     assert f"python -m loadtests {name} [OPTIONS]" in "\n".join(shown)

@@ -39,7 +39,7 @@ def test_ps_times_of_macos_are_parsed(time_: str, seconds: float) -> None:
     assert parse_ps(f" 42  7  2048 {time_}") == Entry(42, 7, Usage(seconds, 2048 * 1024))
 
 
-def test_a_tree_is_everything_below_its_root_in_whatever_order() -> None:
+def test_process_tree_is_found_in_any_order_of_processes() -> None:
     table = [
         Entry(5, 4, Usage(1.0, 1)),
         Entry(4, 3, Usage(2.0, 2)),
@@ -49,7 +49,7 @@ def test_a_tree_is_everything_below_its_root_in_whatever_order() -> None:
     assert tree_usage(3, table) == Usage(7.0, 7)
 
 
-def test_a_process_that_is_gone_is_an_error_and_not_a_zero() -> None:
+def test_cpu_time_of_an_ended_process_is_an_error_and_not_0() -> None:
     with pytest.raises(ProcessLookupError, match="77"):
         tree_usage(77, [Entry(78, 77, Usage(1.0, 1))])
 
@@ -64,7 +64,7 @@ def test_cpu_and_memory_of_this_process_are_measured() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="cores can only be chosen on Linux")
-def test_cores_are_shared_out_and_given_back() -> None:
+def test_cpu_cores_are_divided_and_given_back() -> None:
     before = os.sched_getaffinity(0)
     cores = split_cores()
     if len(before) == 1:
@@ -78,7 +78,7 @@ def test_cores_are_shared_out_and_given_back() -> None:
     assert os.sched_getaffinity(0) == before
 
 
-def test_neighbours_are_the_cpu_use_of_the_machine_without_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neighbour_cpu_use_is_that_of_the_machine_without_our_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, clock, machine = [1.0], [0.0], [100.0]
 
     class Rusage:
@@ -95,7 +95,7 @@ def test_neighbours_are_the_cpu_use_of_the_machine_without_ours(monkeypatch: pyt
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc/stat")
-def test_the_machine_has_been_busy_at_least_as_long_as_we() -> None:
+def test_cpu_time_of_the_machine_is_at_least_that_of_this_process() -> None:
     busy_s = machine_busy_s()
     assert busy_s is not None
     assert busy_s > 0

@@ -20,7 +20,7 @@ def fed(data: bytes, piece: int) -> Answer:
 
 
 @pytest.mark.parametrize("piece", [1, 2, 3, 7, 100, 10_000])
-def test_a_stream_is_whole_in_whatever_pieces(piece: int) -> None:
+def test_bench_reads_a_whole_stream_in_pieces_of_any_size(piece: int) -> None:
     answer = fed(STREAM, piece)
     assert answer.done
     answer.check_stream(3)
@@ -37,13 +37,13 @@ def test_a_stream_is_whole_in_whatever_pieces(piece: int) -> None:
     ],
     ids=["a chunk lost", "usage nobody asked for", "no [DONE]", "an error status"],
 )
-def test_a_wrong_stream_is_refused(wrong: bytes, what: str, piece: int) -> None:
+def test_bench_refuses_a_stream_with_wrong_content(wrong: bytes, what: str, piece: int) -> None:
     with pytest.raises(BadAnswer, match=what.replace("[", r"\[")):
         fed(wrong, piece).check_stream(3)
 
 
 @pytest.mark.parametrize("piece", [1, 50, 10_000])
-def test_plain_answers_are_read_one_after_another(piece: int) -> None:
+def test_bench_reads_plain_answers_one_after_another(piece: int) -> None:
     answer = Answer()
     for _ in range(2):
         for start in range(0, len(canned.ANSWER), piece):
@@ -54,19 +54,19 @@ def test_plain_answers_are_read_one_after_another(piece: int) -> None:
         answer.reset()
 
 
-def test_a_wrong_plain_answer_is_refused_with_what_it_said() -> None:
+def test_bench_refuses_a_wrong_plain_answer_and_quotes_it() -> None:
     with pytest.raises(BadAnswer, match=r"status 404 with 22 bytes instead of 200 with 600.*Not Found"):
         fed(canned.NOT_FOUND, 10_000).check_plain(600)
     with pytest.raises(BadAnswer, match="with 600 bytes instead of 200 with 601"):
         fed(canned.ANSWER, 10_000).check_plain(601)
 
 
-def test_non_http_answer_is_refused() -> None:
+def test_bench_refuses_an_answer_that_is_not_http() -> None:
     with pytest.raises(BadAnswer, match="not HTTP"):
         Answer().feed(b"SSH-2.0-OpenSSH\r\n\r\n")
 
 
-def test_content_is_compared_as_json_and_not_as_bytes() -> None:
+def test_bench_compares_content_as_json_and_not_as_bytes() -> None:
     value = json.loads(canned.ANSWER_BODY)
     assert same_content(json.dumps(value, indent=2, sort_keys=True).encode())
     assert not same_content(json.dumps(value | {"model": "another"}).encode())

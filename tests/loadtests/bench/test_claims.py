@@ -17,24 +17,24 @@ def section(**values: list[float]) -> Section:
 
 
 @pytest.mark.parametrize(("ours", "state"), [([2.0, 4.0, 6.0], State.MET), ([2.0, 4.2, 6.3], State.MISSED)])
-def test_a_ratio_is_the_median_of_the_rounds(ours: list[float], state: State) -> None:
+def test_claimed_ratio_is_the_median_of_the_rounds(ours: list[float], state: State) -> None:
     verdict = judge(RATIO, section(tailgate=ours, nginx=[1.0, 2.0, 3.0]))
     assert (verdict.state, verdict.measured) == (state, pytest.approx(2.0 if state is State.MET else 2.1))
 
 
 @pytest.mark.parametrize(("ours", "state"), [([1.0, 2.0, 9.0], State.MET), ([1.0, 2.1, 2.2], State.MISSED)])
-def test_an_absolute_bound_holds_for_the_median(ours: list[float], state: State) -> None:
+def test_claimed_absolute_bound_holds_for_the_median_of_the_rounds(ours: list[float], state: State) -> None:
     assert judge(BOUND, section(tailgate=ours)).state is state
 
 
-def test_errors_of_either_side_void_a_claim() -> None:
+def test_bench_claim_is_void_after_errors_of_either_target() -> None:
     void = section(tailgate=[1.0], nginx=[1.0])
     void.errors["nginx"] = ["status 500"]
     verdict = judge(RATIO, void)
     assert (verdict.state, verdict.measured, verdict.why) == (State.VOID, None, "nginx: status 500")
 
 
-def test_a_missing_peer_skips_a_claim_and_a_gateway_that_does_not_start_voids_it() -> None:
+def test_bench_claim_is_skipped_without_its_peer_and_void_if_the_gateway_fails_to_start() -> None:
     no_peer = section(tailgate=[1.0])
     no_peer.skipped["nginx"] = "no apt-get"
     assert judge(RATIO, no_peer).state is State.SKIPPED
@@ -56,17 +56,17 @@ def test_the_bench_fails_on_missed_and_void_claims_only() -> None:
     assert not all_hold([met, judge(BOUND, errors)])
 
 
-def test_only_measured_sections_are_judged() -> None:
+def test_bench_judges_only_claims_of_measured_sections() -> None:
     verdicts = judge_all({"requests": section(tailgate=[1.0])})
     assert {verdict.claim.section for verdict in verdicts} == {"requests"}
 
 
-def test_every_claim_is_about_targets_that_its_measure_has() -> None:
+def test_every_bench_claim_is_about_targets_of_its_section() -> None:
     for claim in CLAIMS:
         assert {claim.ours, claim.theirs} - {None} <= set(MEASURES[claim.section].targets)
 
 
-def test_a_round_with_errors_voids_its_target_for_good() -> None:
+def test_bench_round_with_errors_voids_its_target_for_all_rounds() -> None:
     one = section()
     for errors in ([], ["lost"], []):
         one.begin_round()
@@ -85,10 +85,10 @@ def test_a_round_with_errors_voids_its_target_for_good() -> None:
         (5000, 1, ["a stream got 1 chunks where 2 were due"]),
     ],
 )
-def test_held_streams_must_all_live_and_get_their_chunks(alive: int, events: int, faults: list[str]) -> None:
+def test_bench_claim_on_held_streams_needs_all_alive_and_served(alive: int, events: int, faults: list[str]) -> None:
     assert held_faults({"alive": alive, "fewest_events": events}, 5000, 2) == faults
 
 
-def test_memory_is_growth_per_stream() -> None:
+def test_claimed_memory_is_the_growth_per_stream() -> None:
     raw: Raw = {"rss_before": 50 * 1024, "rss_after": 450 * 1024}
     assert held_kib(raw, 10) == 40.0

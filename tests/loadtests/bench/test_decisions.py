@@ -57,6 +57,6 @@ def test_the_cost_of_decisions_is_cpu_time_of_what_was_asked_for() -> None:
     assert result.cpu_s > 0
 
 
-def test_a_request_that_is_refused_is_a_fault() -> None:
+def test_decisions_bench_fails_if_a_request_is_refused() -> None:
     with pytest.raises(ValueError, match="did not stay steady"):
         Fleet(4).hear([Commit(1, 1), Refuse(1, Reason.QUEUE_FULL)])

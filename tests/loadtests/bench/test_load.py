@@ -26,7 +26,7 @@ def closed(port: int, patience_s: float = 10.0) -> Closed:
     return Closed(port, ME, connections=4, warmup_s=0.0, seconds=0.05, least=20, patience_s=patience_s)
 
 
-async def test_a_closed_loop_counts_answers() -> None:
+async def test_closed_loop_load_counts_answers() -> None:
     async with cheap_upstream() as port:
         result = await run_closed(closed(port), canned.ANSWER_BODY_BYTES)
     assert result.errors == []
@@ -44,13 +44,13 @@ async def test_a_closed_loop_counts_answers() -> None:
     ],
     ids=["status", "length", "garbage", "closed"],
 )
-async def test_one_wrong_answer_voids_a_closed_loop(third: bytes | None, what: str) -> None:
+async def test_closed_loop_load_is_void_after_one_wrong_answer(third: bytes | None, what: str) -> None:
     async with scripted_upstream(lambda nth: third if nth == 2 else canned.ANSWER) as port:
         result = await run_closed(closed(port), canned.ANSWER_BODY_BYTES)
     assert what in result.errors[0]
 
 
-async def test_silence_voids_a_closed_loop() -> None:
+async def test_closed_loop_load_is_void_if_the_target_is_silent() -> None:
     async with scripted_upstream(lambda nth: b"") as port:
         result = await run_closed(closed(port, patience_s=0.05), canned.ANSWER_BODY_BYTES)
     assert result.errors == ["0 requests were answered, fewer than 20"]
@@ -61,7 +61,7 @@ async def open_loop(port: int, rate: float) -> OpenResult:
     return await asyncio.to_thread(run_open, spec, canned.ANSWER_BODY_BYTES)
 
 
-async def test_an_open_loop_sends_what_is_due_and_counts_from_the_end_of_the_warm_up() -> None:
+async def test_open_loop_load_sends_on_schedule_and_counts_after_the_warm_up() -> None:
     async with cheap_upstream() as port:
         result = await open_loop(port, 400)
     assert result.errors == []
@@ -69,13 +69,13 @@ async def test_an_open_loop_sends_what_is_due_and_counts_from_the_end_of_the_war
     assert 0 < result.p50_s <= result.p99_s
 
 
-async def test_a_wrong_answer_voids_an_open_loop() -> None:
+async def test_open_loop_load_is_void_after_one_wrong_answer() -> None:
     async with scripted_upstream(lambda nth: STATUS_500) as port:
         result = await open_loop(port, 400)
     assert "status 500" in result.errors[0]
 
 
-def test_arrivals_are_a_poisson_process_and_repeatable() -> None:
+def test_bench_arrivals_are_a_repeatable_poisson_process() -> None:
     times = list(arrivals(1000, 20, seed=5))
     assert times == list(arrivals(1000, 20, seed=5)) != list(arrivals(1000, 20, seed=6))
     gaps = [b - a for a, b in pairwise(times)]
@@ -83,21 +83,21 @@ def test_arrivals_are_a_poisson_process_and_repeatable() -> None:
     assert statistics.stdev(gaps) == pytest.approx(0.001, rel=0.05)
 
 
-async def test_streams_are_read_to_their_ends() -> None:
+async def test_bench_reads_streams_to_their_ends() -> None:
     async with cheap_upstream(interval_s=0.002) as port:
         result = await run_streams(Streams(port, ME, 0.002, streams=20, chunks=15))
     assert result.errors == []
     assert result.chunks == 300
 
 
-async def test_a_stream_cut_short_voids_the_run() -> None:
+async def test_bench_run_is_void_after_a_truncated_stream() -> None:
     cut = canned.STREAM_HEAD + canned.STREAM_ROLE + canned.STREAM_CHUNK + canned.STREAM_END
     async with scripted_upstream(lambda nth: cut) as port:
         result = await run_streams(Streams(port, ME, 0.001, streams=3, chunks=5))
     assert "status 200 with 3 of 13 events" in result.errors[0]
 
 
-async def test_a_stream_that_breaks_off_voids_the_run() -> None:
+async def test_bench_run_is_void_after_a_broken_stream() -> None:
     async with scripted_upstream(lambda nth: None) as port:
         result = await run_streams(Streams(port, ME, 0.001, streams=3, chunks=5))
     assert "connection lost" in result.errors[0]
@@ -107,7 +107,7 @@ def hold(port: int) -> Hold:
     return Hold(port, ME, interval_s=0.01, streams=30, chunks=3, seconds=0.05, opened_per_s=10_000)
 
 
-async def test_held_streams_live_and_get_chunks() -> None:
+async def test_held_bench_streams_live_and_get_chunks() -> None:
     async with cheap_upstream(interval_s=0.01) as port:
         result = await run_hold(hold(port))
     assert result.errors == []
@@ -118,7 +118,7 @@ async def test_held_streams_live_and_get_chunks() -> None:
     assert result.rss_after > 0
 
 
-async def test_a_stream_that_ends_while_held_is_not_alive() -> None:
+async def test_held_bench_stream_that_ends_does_not_count_as_alive() -> None:
     whole = canned.STREAM_HEAD + canned.STREAM_ROLE + canned.STREAM_CHUNK + canned.STREAM_END
     async with scripted_upstream(lambda nth: whole) as port:
         result = await run_hold(hold(port))
@@ -133,12 +133,12 @@ async def test_a_stream_that_ends_while_held_is_not_alive() -> None:
         (None, "closed before"),
     ],
 )
-async def test_the_first_contact_must_say_what_the_upstream_says(answer: bytes | None, what: str) -> None:
+async def test_bench_requires_the_first_answer_to_equal_that_of_the_upstream(answer: bytes | None, what: str) -> None:
     async with scripted_upstream(lambda nth: answer) as port:
         with pytest.raises(BadAnswer, match=what):
             await asyncio.to_thread(partial(first_answer, port))
 
 
-async def test_the_length_of_the_first_answer_is_what_all_must_have() -> None:
+async def test_bench_takes_the_required_length_from_the_first_answer() -> None:
     async with cheap_upstream() as port:
         assert await asyncio.to_thread(partial(first_answer, port)) == canned.ANSWER_BODY_BYTES

@@ -35,12 +35,12 @@ def test_results_of_wrk_are_the_sums_that_it_prints(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", list(NO_ERRORS))
-def test_any_error_voids_the_run(tmp_path: Path, kind: str) -> None:
+def test_wrk_run_is_void_after_any_error(tmp_path: Path, kind: str) -> None:
     result = run(tmp_path, errors=NO_ERRORS | {kind: 2})
     assert f"2 errors: {kind}" in result.errors
 
 
-def test_a_run_without_an_answer_is_void(tmp_path: Path) -> None:
+def test_wrk_run_without_an_answer_is_void(tmp_path: Path) -> None:
     assert run(tmp_path, requests=0).errors == ["no request was answered"]
 
 

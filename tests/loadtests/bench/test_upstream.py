@@ -32,7 +32,7 @@ def stream(written: Written, tokens: int, *, usage: bool = False) -> Stream:
     return Stream(cast(Any, written), tokens, usage=usage)
 
 
-def test_every_stream_gets_one_chunk_per_interval() -> None:
+def test_bench_upstream_sends_each_stream_one_chunk_per_interval() -> None:
     wheel, outs = Wheel(0.02), [Written() for _ in range(50)]
     for out in outs:
         wheel.add(stream(out, 100))
@@ -41,7 +41,7 @@ def test_every_stream_gets_one_chunk_per_interval() -> None:
     assert {len(out.writes) for out in outs} == {5}
 
 
-def test_streams_are_spread_over_the_interval() -> None:
+def test_bench_upstream_spreads_streams_over_the_interval() -> None:
     wheel, outs = Wheel(0.02), [Written() for _ in range(200)]
     for out in outs:
         wheel.add(stream(out, 100))
@@ -61,7 +61,7 @@ def test_the_upstream_of_the_bench_catches_up_after_a_late_turn() -> None:
     assert len(out.writes) in (50, 51)
 
 
-def test_a_stream_ends_after_its_tokens_and_leaves_the_wheel() -> None:
+def test_bench_upstream_ends_a_stream_after_its_tokens_and_forgets_it() -> None:
     wheel, out = Wheel(0.001), Written()
     wheel.add(stream(out, 2, usage=True))
     wheel.due(0.01)

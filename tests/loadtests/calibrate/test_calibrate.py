@@ -38,13 +38,13 @@ def target(engine: Emulator, length: Length = Length.EXACT) -> Target:
     return Target(engine.url, None, {}, length)
 
 
-async def test_the_engine_says_its_model_its_context_and_its_cache(engine: Emulator) -> None:
+async def test_calibration_reads_model_context_and_cache_from_the_engine(engine: Emulator) -> None:
     named, context, kept = await about(target(engine))
     assert named.model == "emulated"
     assert (context, kept) == (engine.profile.max_model_len, engine.profile.kv_capacity_tokens)
 
 
-async def test_every_request_of_the_probe_is_seen_with_the_tokens_that_were_counted(engine: Emulator) -> None:
+async def test_calibration_records_each_probe_request_with_its_counted_tokens(engine: Emulator) -> None:
     named, _, _ = await about(target(engine))
     plan = bursts(engine.profile.max_model_len, 24)
     done: list[None] = []
@@ -134,7 +134,7 @@ def test_several_keys_for_one_engine_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["sk-abc=def", "free=one", "sk-abc=="])
-def test_the_key_of_an_engine_is_taken_as_it_is(key: str, tmp_path: Path) -> None:
+def test_calibration_uses_the_key_of_an_engine_unchanged(key: str, tmp_path: Path) -> None:
     (file := tmp_path / "keys").write_text(f"# of the engine\n{key}\n")
     for keys in (keys_of_engine(key, None), keys_of_engine(None, file), keys_of_engine("", file)):
         assert Target("http://127.0.0.1:9", keys=keys).key_of("default", "t-1") == key

@@ -21,7 +21,7 @@ def most_off(*found: Checked) -> float:
     return max(figure.off for figure in judged(found))
 
 
-def test_requests_fit_into_the_context_and_are_as_many_at_any_rate() -> None:
+def test_calibration_check_has_as_many_requests_at_any_rate_and_they_fit_the_context() -> None:
     for rate in (0.1, 1000.0):
         asked = mixed(PROFILES["test"], rate, 3, 300)
         assert len(asked) == 300
@@ -29,7 +29,7 @@ def test_requests_fit_into_the_context_and_are_as_many_at_any_rate() -> None:
         assert max(a.prompt_tokens + a.output_tokens for a in asked) <= PROFILES["test"].max_model_len
 
 
-def test_an_engine_is_behind_above_its_full_rate_and_not_below_it() -> None:
+def test_estimated_full_rate_is_where_an_engine_falls_behind() -> None:
     """The wait of the last requests."""
     rate = full(DEFAULT)
 
@@ -41,7 +41,7 @@ def test_an_engine_is_behind_above_its_full_rate_and_not_below_it() -> None:
     assert waits(1.2) > 10 * waits(0.8)
 
 
-def test_an_engine_that_is_what_the_profile_says_is_not_off_and_one_that_is_slower_is() -> None:
+def test_calibration_check_is_off_only_for_an_engine_unlike_its_profile() -> None:
     asked = [Seen(a.at, 0.0, 0.0, a.prompt_tokens, a.output_tokens) for a in mixed(DEFAULT, 3.0, 1, 300)]
     told = served(DEFAULT, asked)
     assert most_off(Checked(0.5, 3.0, [told], [told])) == 0.0
@@ -49,19 +49,19 @@ def test_an_engine_that_is_what_the_profile_says_is_not_off_and_one_that_is_slow
     assert most_off(Checked(0.5, 3.0, [slower], [told])) > 0.25
 
 
-def test_an_engine_with_no_good_answer_is_as_far_off_as_can_be() -> None:
+def test_calibration_check_is_infinitely_off_without_a_good_answer() -> None:
     first = Checked(0.5, 1.0, [of_times(0.1, 0.1)], [of_times(0.1, 0.1)])
     assert most_off(first, Checked(0.75, 1.5, [of_times(1.0, 1.0)], [of_times(0.1, 0.1)])) == math.inf
 
 
-def test_goodput_is_the_share_within_twice_the_median_of_the_first() -> None:
+def test_calibration_check_counts_first_tokens_within_twice_the_median() -> None:
     live = of_times(0.1, 0.1, 0.1, 0.3)
     found = Checked(0.5, 1.0, [live], [of_times(0.1, 0.1, 0.1, 0.1)])
     assert good_s([found]) == pytest.approx(0.2)
     assert (found.goodput(0.2).live, found.goodput(0.2).told) == (0.75, 1.0)
 
 
-def test_each_turn_is_simulated_at_the_times_at_which_it_was_sent() -> None:
+def test_calibration_check_simulates_each_turn_at_its_sending_times() -> None:
     turns = [of_times(0.1, 0.2), of_times(0.3, 0.4)]
     half, more = compared(DEFAULT, (1.0, 1.5), ([turns, turns[:1]], [turns[1:]]))
     assert (half.share, half.rate, more.share, more.rate) == (0.5, 1.0, 0.7, 1.5)
@@ -70,7 +70,7 @@ def test_each_turn_is_simulated_at_the_times_at_which_it_was_sent() -> None:
     assert more.live == turns[1:]
 
 
-def test_the_median_round_counts_and_the_others_say_how_far_the_engine_is_from_itself() -> None:
+def test_calibration_check_reports_the_median_round_and_the_spread_of_rounds() -> None:
     told = of_times(0.11, 0.11)
     found = Checked(0.5, 1.0, [of_times(0.1, 0.1), of_times(0.3, 0.3), of_times(0.12, 0.12)], [told] * 3)
     figure = found.ttft_s("p50")

@@ -49,7 +49,7 @@ def engine_of(emulator: Emulator) -> Engine:
 
 
 @pytest.mark.long
-async def test_each_round_probes_and_checks_with_the_same_lengths() -> None:
+async def test_each_calibration_round_probes_and_checks_with_the_same_lengths() -> None:
     told: list[None] = []
     async with Emulator() as emulator:
         found = await calibrated(engine_of(emulator), PLAN, 1, rounds=2, tell=lambda: told.append(None))
@@ -64,7 +64,7 @@ async def test_each_round_probes_and_checks_with_the_same_lengths() -> None:
 
 
 @pytest.mark.long
-async def test_a_check_that_fails_leaves_the_profile_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_calibration_check_keeps_the_profile_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[object] = []
 
     async def failing(*given: Any) -> object:

@@ -19,7 +19,7 @@ def chart(name: str) -> Chart:
     return Chart(name, "A line", "x", "y", [Line("one", (0.0, 1.0), (1.0, float(len(name))))])
 
 
-def test_each_picture_is_the_one_that_is_drawn_here(tmp_path: Path) -> None:
+def test_picture_drawn_in_a_process_equals_one_drawn_in_place(tmp_path: Path) -> None:
     charts = [chart("a"), chart("bb"), chart("ccc")]
     with drawing(tmp_path / "there") as hand_over:
         hand_over(charts)

@@ -45,7 +45,7 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 
 
 @pytest.mark.parametrize("picture", [CHART, BARS, Bars("p", "", "", {}, [])], ids=["chart", "bars", "no bars"])
-def test_dollars_in_names_are_no_mathematics(tmp_path: Path, picture: Picture) -> None:
+def test_dollar_signs_in_chart_names_are_not_mathematics(tmp_path: Path, picture: Picture) -> None:
     assert draw(picture, tmp_path).read_bytes().startswith(b"\x89PNG")
 
 
@@ -75,7 +75,7 @@ def _values(*, apart: bool) -> Chart:
     return Chart("p", "", "", "", [Line("", VALUES, VALUES, LOW, HIGH, apart=apart)])
 
 
-def test_points_apart_are_no_line_and_all_of_them_are_there() -> None:
+def test_svg_chart_of_separate_points_has_all_points_and_no_line() -> None:
     joined, apart = svg(_values(apart=False)), svg(_values(apart=True))
     assert apart.count("<circle") == len(VALUES)
     assert joined.count("<circle") == 0
@@ -88,7 +88,7 @@ def test_points_apart_are_no_line_and_all_of_them_are_there() -> None:
 
 
 @pytest.mark.parametrize("apart", [True, False])
-def test_points_apart_are_no_line_on_paper_either(tmp_path: Path, figures: list[Figure], *, apart: bool) -> None:
+def test_png_chart_of_separate_points_has_no_line(tmp_path: Path, figures: list[Figure], *, apart: bool) -> None:
     draw(_values(apart=apart), tmp_path)
     (figure,) = figures
     (bars,) = figure.axes[0].containers
@@ -100,7 +100,7 @@ def test_points_apart_are_no_line_on_paper_either(tmp_path: Path, figures: list[
 
 
 @pytest.mark.parametrize("highest", [2.0, 1.9, 0.3])
-def test_names_of_levels_stand_inside_of_the_frame(tmp_path: Path, figures: list[Figure], highest: float) -> None:
+def test_level_names_stand_inside_the_frame_of_a_chart(tmp_path: Path, figures: list[Figure], highest: float) -> None:
     line = Line("", [1.0, 2.0], [0.01, 1.0])
     draw(Chart("p", "", "", "", [line], log_y=True, levels={"objective": highest, "another": 0.1}), tmp_path)
     (axes,) = figures[0].axes
@@ -127,7 +127,7 @@ TALL = [Line(f"{n}", [1.0], [1.0]) for n in range(60)]
     ],
     ids=["short", "title", "legend and axis", "rows of the legend, and axis", "level", "bar", "long bar", "no bars"],
 )
-def test_a_picture_is_as_large_as_what_is_on_it(tmp_path: Path, figures: list[Figure], picture: Picture) -> None:
+def test_chart_size_fits_its_content(tmp_path: Path, figures: list[Figure], picture: Picture) -> None:
     """Nothing is cut off, for names of any length, and the margin is the same on each side."""
     drawn = imread(draw(picture, tmp_path))
     (figure,) = figures
@@ -147,14 +147,14 @@ def test_a_picture_is_as_large_as_what_is_on_it(tmp_path: Path, figures: list[Fi
 @pytest.mark.parametrize(
     "style", [{"figure.facecolor": "0.5"}, {"text.color": "white", "font.size": 30.0}, {"image.origin": "lower"}]
 )
-def test_a_users_own_style_changes_nothing(tmp_path: Path, style: Any) -> None:
+def test_matplotlib_style_of_the_user_does_not_change_charts(tmp_path: Path, style: Any) -> None:
     with rc_context(style):
         styled = draw(CHART, tmp_path / "styled")
         assert rcParams[next(iter(style))] == next(iter(style.values())), "it was changed for others, too"
     assert styled.read_bytes() == draw(CHART, tmp_path / "plain").read_bytes()
 
 
-def test_where_drawing_fails_no_half_picture_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_drawing_leaves_no_partial_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(part: Path, *_: object, **__: object) -> None:
         part.write_bytes(b"\x89PNG")
         raise OSError("the disk is full")

@@ -8,7 +8,7 @@ from loadtests.charts.scales import Scale, linear, logarithmic, nine
 
 
 @pytest.mark.parametrize(("high", "top"), [(0.7, 0.8), (3.0, 3.0), (23.0, 25.0), (101.0, 125.0), (0.0, 1.0)])
-def test_a_linear_axis_begins_at_zero(high: float, top: float) -> None:
+def test_linear_axis_begins_at_zero(high: float, top: float) -> None:
     scale = linear(high)
     assert (scale.low, scale.high) == pytest.approx((0.0, top))
     ticks = scale.ticks()

@@ -39,7 +39,7 @@ def seconds(line: str) -> list[float]:
     return [float(value) / (1000 if milli else 1) for value, milli in found]
 
 
-def test_a_line_says_how_far_it_is_and_how_it_goes() -> None:
+def test_progress_line_shows_elapsed_time_and_current_figures() -> None:
     out = StringIO()
     progress = Progress(kept := Kept(), Console(file=out, width=400), 30.0)
     for n in range(1, 101):
@@ -64,7 +64,7 @@ def test_progress_after_the_last_request_says_what_is_awaited() -> None:
     assert out.getvalue().startswith("33 s: all 1,900 sent, waiting for 5, 0 answered")
 
 
-def test_percentiles_are_of_the_last_ten_seconds() -> None:
+def test_progress_percentiles_cover_the_last_ten_seconds() -> None:
     line, _ = shown(ended(0.0, 0.1), 1, 3, before="5.0")
     assert max(seconds(line)) < 0.11
     line, _ = shown(ended(0.0, 0.1), 1, 1, before="5.0")

@@ -36,7 +36,7 @@ def test_pictures_are_written_only_if_wanted_and_old_ones_removed(tmp_path: Path
     assert (folder / "report.html").exists()
 
 
-def test_a_folder_without_a_test_keeps_its_pictures(tmp_path: Path) -> None:
+def test_report_command_on_a_folder_without_a_test_keeps_its_pictures(tmp_path: Path) -> None:
     (tmp_path / "misses.png").touch()
     assert CliRunner().invoke(app, ["report", str(tmp_path)]).exit_code == 2
     assert drawn(tmp_path) == {"misses"}

@@ -79,9 +79,7 @@ async def test_run_from_end_to_end_writes_a_report(replica: EmulatedReplica, tmp
     assert "<svg" in (tmp_path / "report.html").read_text()
 
 
-async def test_the_only_model_of_the_target_is_asked_for_where_nobody_has_named_one(
-    replica: EmulatedReplica, tmp_path: Path
-) -> None:
+async def test_run_uses_the_only_model_of_the_target_if_none_is_named(replica: EmulatedReplica, tmp_path: Path) -> None:
     options = ["--target", replica.url, "--workload", LINE, "--rate", "50", "--duration", "1", "--max-late", "5000"]
     status, out, errors = await run(*options, "--out", str(tmp_path), "--json", "--no-png")
     assert status == 0
@@ -101,7 +99,7 @@ async def test_run_needs_the_name_of_one_of_several_models(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("command", [[], ["run"], ["scenario"]])
-def test_help_has_its_short_name(command: list[str]) -> None:
+def test_help_option_has_a_short_name(command: list[str]) -> None:
     short, long = (CliRunner().invoke(app, [*command, name]) for name in ("-h", "--help"))
     assert (short.exit_code, short.stdout) == (0, long.stdout)
 
@@ -202,7 +200,7 @@ def test_malformed_target_exits_with_2_and_hides_its_password(command: tuple[str
     assert "s3cret" not in found.output
 
 
-def test_an_empty_trace_is_called_empty(tmp_path: Path) -> None:
+def test_run_of_an_empty_trace_says_that_it_is_empty(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     trace.touch()
     found = CliRunner().invoke(app, ["run", "--target", "http://127.0.0.1:1", "--trace", str(trace)])
@@ -211,7 +209,7 @@ def test_an_empty_trace_is_called_empty(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rows", ["", "2026-01-01 00:00:00.0000000,0,10\n"], ids=["none", "of no tokens"])
 @pytest.mark.parametrize("options", [(), ("--closed-loop", "2", "--duration", "5")], ids=["open", "closed"])
-def test_a_trace_without_a_request_is_told_and_not_read_for_ever(
+def test_run_of_a_trace_without_requests_is_refused_instead_of_looping(
     rows: str, options: tuple[str, ...], tmp_path: Path
 ) -> None:
     trace = tmp_path / "trace.csv"
@@ -254,7 +252,7 @@ async def test_run_out_of_connections_of_the_machine_reports_nothing(replica: Em
         ('{"at": 0.2, "prompt_tokens": 40, "output_tokens": 5, "tier": "gold"}', "the traffic has tier gold"),
     ],
 )
-async def test_a_row_that_is_wrong_ends_the_test_and_what_was_sent_is_reported(
+async def test_bad_trace_row_ends_the_run_and_reports_the_requests_so_far(
     replica: EmulatedReplica, tmp_path: Path, row: str, told: str
 ) -> None:
     trace, policy, out = tmp_path / "trace.jsonl", tmp_path / "policy.yaml", tmp_path / "out"
@@ -274,7 +272,9 @@ async def test_a_row_that_is_wrong_ends_the_test_and_what_was_sent_is_reported(
         assert "the test was stopped" not in text
 
 
-async def test_a_missing_picture_does_not_hide_that_a_row_was_wrong(replica: EmulatedReplica, tmp_path: Path) -> None:
+async def test_error_of_a_bad_trace_row_is_shown_even_if_a_picture_is_missing(
+    replica: EmulatedReplica, tmp_path: Path
+) -> None:
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "matplotlib.py").write_text("raise ImportError('broken')")
     trace = tmp_path / "trace.jsonl"
@@ -289,7 +289,7 @@ async def test_a_missing_picture_does_not_hide_that_a_row_was_wrong(replica: Emu
         assert json.loads((tmp_path / "out" / "report.json").read_text())["totals"]["offered"] == 1
 
 
-async def test_rows_of_no_tokens_are_left_out_and_told(replica: EmulatedReplica, tmp_path: Path) -> None:
+async def test_run_leaves_out_trace_rows_of_0_tokens_and_says_so(replica: EmulatedReplica, tmp_path: Path) -> None:
     trace, row = tmp_path / "trace.jsonl", '{{"at": 0.1, "prompt_tokens": 40, "output_tokens": {}}}\n'
     trace.write_text(row.format(5) + row.format(0) * 3 + row.format(5))
     options = ["--target", replica.url, "--model", "m", "--trace", str(trace)]
@@ -333,7 +333,7 @@ def test_run_without_an_answering_target_keeps_the_earlier_test(
     ]
 
 
-def test_every_picture_of_a_report_is_known_as_ours(tmp_path: Path) -> None:
+def test_every_report_picture_is_in_the_list_of_removable_files(tmp_path: Path) -> None:
     mixed = report(read_run(written(tmp_path / "mixed", MIXED)), read_rows(tmp_path / "mixed"), made_policy())
     stepped = made(tmp_path / "stepped", served(steps(10, 20, 30, 60, 90)))
     drawn = {f"{picture.name}.png" for found in (mixed, stepped) for picture in pictures(found)}
@@ -341,7 +341,7 @@ def test_every_picture_of_a_report_is_known_as_ours(tmp_path: Path) -> None:
     assert drawn <= set(OURS)
 
 
-def test_a_tier_that_the_policy_lacks_is_told_before_anything_is_sent(tmp_path: Path) -> None:
+def test_run_refuses_a_tier_that_the_policy_lacks_before_sending(tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text(POLICY)
     options = ["--workload", LINE, "--mix", "free=50%,gold=50%", "--policy", str(policy)]
@@ -350,7 +350,7 @@ def test_a_tier_that_the_policy_lacks_is_told_before_anything_is_sent(tmp_path: 
     assert "--mix free=50%,gold=50%: the traffic has tier gold, the policy only" in found.stderr
 
 
-def test_unreachable_target_exits_with_1(tmp_path: Path) -> None:
+def test_run_with_an_unreachable_target_exits_with_1(tmp_path: Path) -> None:
     options = ["--target", "http://127.0.0.1:1", "--workload", LINE, "--duration", "1", "--out", str(tmp_path)]
     found = CliRunner().invoke(app, ["run", *options])
     assert found.exit_code == 1
@@ -358,7 +358,7 @@ def test_unreachable_target_exits_with_1(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["a..b", "a" * 64])
-def test_impossible_host_name_exits_with_1(host: str, tmp_path: Path) -> None:
+def test_run_with_an_impossible_host_name_exits_with_1(host: str, tmp_path: Path) -> None:
     options = ["--target", f"http://{host}:80", "--model", "m", "--workload", LINE, "--out", str(tmp_path)]
     found = CliRunner().invoke(app, ["run", *options])
     assert (found.exit_code, found.stderr) == (1, f"http://{host}:80 cannot be reached: no host can have that name\n")

@@ -48,13 +48,13 @@ def rounded(tokens: int) -> int:
     return tokens // PROFILE.kv_block_tokens * PROFILE.kv_block_tokens
 
 
-async def test_whole_blocks_of_a_known_beginning_are_cached(client: httpx.AsyncClient) -> None:
+async def test_emulator_caches_whole_blocks_of_a_known_prompt_beginning(client: httpx.AsyncClient) -> None:
     assert await cached(client, messages=ASKS) == 0
     other = [SYSTEM, {"role": "user", "content": "Where have you been all the time?"}]
     assert await cached(client, messages=other) == rounded(text.count_chat([SYSTEM]) - 3)
 
 
-async def test_the_answer_is_cached_for_the_turn_that_repeats_it(client: httpx.AsyncClient) -> None:
+async def test_emulator_caches_an_answer_for_the_turn_that_repeats_it(client: httpx.AsyncClient) -> None:
     first = (
         await client.post("/v1/chat/completions", json={"messages": ASKS, "max_tokens": 64, "ignore_eos": True})
     ).json()
@@ -71,7 +71,7 @@ async def test_prompts_with_another_salt_share_no_cached_block(client: httpx.Asy
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_each_dialect_says_how_many_tokens_were_cached(client: httpx.AsyncClient, stream: bool) -> None:
+async def test_emulator_reports_cached_tokens_in_each_api_format(client: httpx.AsyncClient, stream: bool) -> None:
     said = "word " * 64
     wanted = rounded(text.count_text(said) - 1)
     for _ in range(2):
@@ -111,7 +111,7 @@ async def test_prefix_cache_counters_add_up(client: httpx.AsyncClient) -> None:
     assert await counter(client, "prefix_cache_hits_total") == hits
 
 
-async def test_prompts_push_each_other_out_of_a_full_cache(client: httpx.AsyncClient) -> None:
+async def test_emulator_evicts_prompts_from_a_full_cache(client: httpx.AsyncClient) -> None:
     prompts = [f"{n} " + "word " * 3000 for n in range(4)]  # 3,751 tokens each, of 8,192
     for prompt in prompts:
         assert (await usage(client, "/v1/completions", prompt=prompt))["prompt_tokens_details"]["cached_tokens"] == 0
@@ -123,14 +123,14 @@ async def test_prompts_push_each_other_out_of_a_full_cache(client: httpx.AsyncCl
     assert again[1] == 0
 
 
-async def test_without_prefix_caching_nothing_is_found() -> None:
+async def test_emulator_without_prefix_caching_reports_no_cached_tokens() -> None:
     profile = replace(PROFILE, prefix_caching=False)
     async with Emulator(profile=profile) as emulator, httpx.AsyncClient(base_url=emulator.url) as client:
         assert [await cached(client, messages=ASKS) for _ in range(2)] == [0, 0]
         assert await counter(client, "prefix_cache_queries_total") == 0
 
 
-async def test_details_are_left_out_as_vllm_does_by_default() -> None:
+async def test_emulator_omits_prompt_tokens_details_like_vllm_by_default() -> None:
     async with Emulator(prompt_tokens_details=False) as emulator, httpx.AsyncClient(base_url=emulator.url) as client:
         for _ in range(2):
             chat = await usage(client, "/v1/chat/completions", messages=ASKS)
@@ -141,7 +141,7 @@ async def test_details_are_left_out_as_vllm_does_by_default() -> None:
     assert responses["input_tokens_details"]["cached_tokens"] > 0
 
 
-def test_a_rendered_prompt_has_as_many_tokens_as_are_counted() -> None:
+def test_emulated_rendered_prompt_has_as_many_tokens_as_are_counted() -> None:
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     said = [{"role": "user", "content": ["ü", {"type": "text", "text": "five5"}, picture]}, *ASKS]
     fields = {"tools": [{"type": "function"}], "system": "Be kind."}
@@ -151,7 +151,7 @@ def test_a_rendered_prompt_has_as_many_tokens_as_are_counted() -> None:
     assert len(plain([1, 2, 3])) == text.BYTES_PER_TOKEN * 3
 
 
-def test_two_pictures_are_two_prompts() -> None:
+def test_emulator_caches_prompts_with_different_pictures_apart() -> None:
     one, other = (
         chat({}, [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]) for url in "ab"
     )

@@ -20,7 +20,7 @@ async def client(emulator: Emulator) -> AsyncIterator[openai.AsyncOpenAI]:
         yield client
 
 
-async def test_a_stream_says_what_the_whole_answer_says(client: openai.AsyncOpenAI) -> None:
+async def test_emulated_stream_has_the_text_of_the_whole_answer(client: openai.AsyncOpenAI) -> None:
     whole = await client.chat.completions.create(model="emulated", messages=HELLO)
     stream = await client.chat.completions.create(
         model="emulated", messages=HELLO, stream=True, stream_options={"include_usage": True}
@@ -36,14 +36,14 @@ async def test_a_stream_says_what_the_whole_answer_says(client: openai.AsyncOpen
     assert len([c for c in chunks if c.choices]) == 1 + whole.usage.completion_tokens
 
 
-async def test_usage_comes_only_when_it_was_asked_for(client: openai.AsyncOpenAI) -> None:
+async def test_emulated_stream_has_usage_only_if_requested(client: openai.AsyncOpenAI) -> None:
     stream = await client.chat.completions.create(model="emulated", messages=HELLO, stream=True, max_tokens=4)
     chunks = [chunk async for chunk in stream]
     assert all(chunk.choices for chunk in chunks)
     assert all(chunk.usage is None for chunk in chunks)
 
 
-async def test_continuous_usage_counts_up(client: openai.AsyncOpenAI) -> None:
+async def test_emulated_continuous_usage_counts_up(client: openai.AsyncOpenAI) -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
     stream = await client.chat.completions.create(
         model="emulated", messages=HELLO, stream=True, max_tokens=4, stream_options=options
@@ -51,7 +51,7 @@ async def test_continuous_usage_counts_up(client: openai.AsyncOpenAI) -> None:
     assert [c.usage.completion_tokens async for c in stream if c.usage] == [0, 1, 2, 3, 4, 4]
 
 
-async def test_every_event_is_one_http_chunk_and_done_is_the_last(emulator: Emulator, connect) -> None:
+async def test_emulated_stream_has_one_http_chunk_per_event_and_ends_with_done(emulator: Emulator, connect) -> None:
     wire = await connect(emulator.url, chat(stream=True, max_tokens=5, stream_options={"include_usage": True}))
     answer = await wire.answer()
     assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
@@ -65,7 +65,7 @@ async def test_every_event_is_one_http_chunk_and_done_is_the_last(emulator: Emul
     assert usage["choices"] == []
 
 
-async def test_the_same_question_has_the_same_answer_everywhere_and_another_has_another(emulator: Emulator) -> None:
+async def test_emulated_answer_is_a_function_of_the_request(emulator: Emulator) -> None:
     said = []
     for url in emulator.urls:
         async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client:
@@ -77,7 +77,7 @@ async def test_the_same_question_has_the_same_answer_everywhere_and_another_has_
     assert said[0] != said[1]
 
 
-async def test_choices_differ_and_each_costs_its_tokens(client: openai.AsyncOpenAI) -> None:
+async def test_emulated_choices_differ_and_each_counts_its_tokens(client: openai.AsyncOpenAI) -> None:
     body = {"ignore_eos": True}
     whole = await client.chat.completions.create(
         model="emulated", messages=HELLO, n=3, max_tokens=8, seed=7, extra_body=body
@@ -109,7 +109,7 @@ async def test_choices_differ_and_each_costs_its_tokens(client: openai.AsyncOpen
         ({"ignore_eos": True, "max_tokens": 4096}, 4096 - 10, "length"),
     ],
 )
-async def test_output_length_follows_the_fields(
+async def test_emulated_output_length_follows_the_token_fields(
     client: openai.AsyncOpenAI, fields: dict[str, object], tokens: int, reason: str
 ) -> None:
     answer = await client.chat.completions.create(model="emulated", messages=HELLO, extra_body=fields)
@@ -118,7 +118,7 @@ async def test_output_length_follows_the_fields(
     assert answer.choices[0].finish_reason == reason
 
 
-async def test_lengths_are_drawn_with_the_given_median() -> None:
+async def test_emulated_lengths_are_drawn_with_the_given_median() -> None:
     lengths = []
     async with (
         Emulator(profile="test", output_median_tokens=40, output_sigma=0.5) as emulator,
@@ -134,7 +134,7 @@ async def test_lengths_are_drawn_with_the_given_median() -> None:
     assert max(lengths) > 70
 
 
-async def test_a_stop_string_ends_the_answer_before_itself(client: openai.AsyncOpenAI) -> None:
+async def test_emulated_answer_ends_before_its_stop_string(client: openai.AsyncOpenAI) -> None:
     whole = await client.chat.completions.create(
         model="emulated", messages=HELLO, max_tokens=40, extra_body={"ignore_eos": True}
     )
@@ -149,7 +149,7 @@ async def test_a_stop_string_ends_the_answer_before_itself(client: openai.AsyncO
     assert stopped.usage.completion_tokens < 40
 
 
-async def test_log_probabilities_come_with_every_token(client: openai.AsyncOpenAI) -> None:
+async def test_emulated_log_probabilities_cover_every_token(client: openai.AsyncOpenAI) -> None:
     whole = await client.chat.completions.create(
         model="emulated", messages=HELLO, max_tokens=6, logprobs=True, top_logprobs=2, extra_body={"ignore_eos": True}
     )

@@ -29,7 +29,7 @@ async def claude(emulator: Emulator) -> AsyncIterator[anthropic.AsyncAnthropic]:
     ("prompt", "choices", "prompt_tokens"),
     [("Hello there", 1, 3), (["Hello there", "b"], 2, 4), ([5, 6, 7], 1, 3), ([[5, 6, 7], [8]], 2, 4)],
 )
-async def test_completions_take_text_ids_and_batches(
+async def test_emulated_completions_accept_text_token_ids_and_batches(
     client: openai.AsyncOpenAI, prompt: object, choices: int, prompt_tokens: int
 ) -> None:
     body = {"ignore_eos": True}
@@ -63,7 +63,7 @@ async def test_completions_report_log_probabilities_with_offsets(client: openai.
     assert [len(top) for top in logprobs.top_logprobs] == [3] * 4
 
 
-async def test_embeddings_are_floats_or_packed_floats(client: openai.AsyncOpenAI) -> None:
+async def test_emulated_embeddings_are_floats_or_base64(client: openai.AsyncOpenAI) -> None:
     plain = await client.embeddings.create(model="emulated", input=["Hello there", "b"], encoding_format="float")
     packed = await client.embeddings.create(model="emulated", input=["Hello there", "b"])
     assert [entry.index for entry in plain.data] == [0, 1]
@@ -97,7 +97,7 @@ async def test_streamed_and_whole_responses_are_answered(client: openai.AsyncOpe
     assert events[-1].response.usage == whole.usage
 
 
-async def test_a_response_that_ends_by_itself_is_completed(client: openai.AsyncOpenAI) -> None:
+async def test_emulated_response_that_ends_by_itself_has_status_completed(client: openai.AsyncOpenAI) -> None:
     whole = await client.responses.create(model="emulated", input=[{"role": "user", "content": "Hello"}])
     assert (whole.status, whole.incomplete_details) == ("completed", None)
 
@@ -116,7 +116,9 @@ async def test_streamed_and_whole_messages_are_answered(claude: anthropic.AsyncA
     assert (final.stop_reason, final.usage.output_tokens) == ("max_tokens", 9)
 
 
-async def test_messages_stop_at_a_sequence_or_at_the_end_of_the_turn(claude: anthropic.AsyncAnthropic) -> None:
+async def test_emulated_message_stops_at_a_stop_sequence_or_the_end_of_the_turn(
+    claude: anthropic.AsyncAnthropic,
+) -> None:
     messages = [{"role": "user", "content": "Hello there"}]
     whole = await claude.messages.create(model="emulated", max_tokens=4000, messages=messages)
     assert whole.stop_reason == "end_turn"
@@ -126,7 +128,7 @@ async def test_messages_stop_at_a_sequence_or_at_the_end_of_the_turn(claude: ant
     assert stopped.content[0].text == whole.content[0].text[: whole.content[0].text.index(stop)]
 
 
-async def test_messages_on_the_wire_are_named_events_without_done(emulator: Emulator, connect) -> None:
+async def test_emulated_message_stream_has_named_events_and_no_done(emulator: Emulator, connect) -> None:
     wire = await connect(emulator.url, generation("/v1/messages", stream=True, max_tokens=3))
     answer = await wire.answer()
     names = [chunk.split(b"\n")[0].decode() for chunk in answer.chunks]

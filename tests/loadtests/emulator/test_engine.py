@@ -21,7 +21,7 @@ async def scraped(connect, url: str) -> dict[str, float]:
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
 
-async def test_metrics_count_what_happened_under_the_names_of_vllm(emulator: Emulator, connect) -> None:
+async def test_emulator_metrics_have_the_names_of_vllm_and_count_requests(emulator: Emulator, connect) -> None:
     wire = await connect(emulator.url, chat(max_tokens=8), chat(max_tokens=8, stream=True), chat(max_tokens=8, n=2))
     for _ in range(3):
         await wire.answer()
@@ -41,7 +41,7 @@ async def test_metrics_count_what_happened_under_the_names_of_vllm(emulator: Emu
     assert 'num_gpu_blocks="512"' in config
 
 
-async def test_gauges_show_who_runs_and_who_waits(connect) -> None:
+async def test_emulator_gauges_show_running_and_waiting_requests(connect) -> None:
     async with Emulator(profile="default", time_scale=1.0) as emulator:
         replica = emulator.replicas[0]
         await connect(emulator.url, chat(max_tokens=1000, n=70))
@@ -57,26 +57,26 @@ async def test_gauges_show_who_runs_and_who_waits(connect) -> None:
         await wire.close()
 
 
-async def test_a_full_cache_preempts_and_everybody_finishes(emulator: Emulator, connect) -> None:
+async def test_emulator_with_a_full_cache_preempts_and_every_request_finishes(emulator: Emulator, connect) -> None:
     wire = await connect(emulator.url, generation("/v1/completions", max_tokens=2000, n=8))
     answer = await wire.answer()
     assert answer.json()["usage"]["completion_tokens"] == 16_000
     assert (await scraped(connect, emulator.url))['vllm:num_preemptions_total{engine="0",model_name="emulated"}'] > 0
 
 
-async def test_models_say_how_long_a_context_they_have(emulator: Emulator, connect) -> None:
+async def test_emulator_lists_models_with_their_context_length(emulator: Emulator, connect) -> None:
     answer = await (await connect(emulator.url, http("/v1/models"))).answer()
     (model,) = answer.json()["data"]
     assert (model["id"], model["max_model_len"], model["owned_by"]) == ("emulated", 4096, "vllm")
 
 
 @pytest.mark.parametrize("path", ["/health", "/ping"])
-async def test_health_has_an_empty_body(emulator: Emulator, connect, path: str) -> None:
+async def test_emulator_health_answer_has_an_empty_body(emulator: Emulator, connect, path: str) -> None:
     answer = await (await connect(emulator.url, http(path))).answer()
     assert (answer.status, answer.body) == (200, b"")
 
 
-async def test_load_is_reported_on_whole_answers_to_those_who_ask(emulator: Emulator, connect) -> None:
+async def test_emulator_reports_its_load_on_whole_answers_if_requested(emulator: Emulator, connect) -> None:
     body = b'{"prompt":"Hello"}'
     asked = http("/v1/completions", body, "endpoint-load-metrics-format: JSON")
     wire = await connect(emulator.url, asked, http("/v1/completions", body))
@@ -96,7 +96,7 @@ async def test_emulator_state_shows_its_counters(emulator: Emulator, connect) ->
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_an_answer_takes_the_time_of_the_model(connect, stream: bool) -> None:
+async def test_emulated_answer_takes_the_time_of_the_engine_model(connect, stream: bool) -> None:
     async with Emulator(profile="default", time_scale=20.0) as emulator:
         wire = await connect(emulator.url, chat(stream=stream, max_tokens=100))
         began = time.monotonic()
@@ -105,7 +105,7 @@ async def test_an_answer_takes_the_time_of_the_model(connect, stream: bool) -> N
     assert took * 20 >= 99 * PROFILES["default"].step_base_s  # a slow machine may take longer
 
 
-async def test_time_stands_still_while_an_engine_is_paused() -> None:
+async def test_emulated_time_stands_still_while_an_engine_is_paused() -> None:
     engine = Engine(PROFILES["default"], time_scale=1000.0)
     ended: list[int] = []
     sequence = Sequence(1, 3, None, lambda _: ended.append(1))
@@ -127,7 +127,7 @@ async def test_time_scale_of_zero_is_refused() -> None:
     assert Engine(PROFILES["test"], time_scale=math.inf).model.running == 0
 
 
-async def test_every_generation_is_counted_once_per_replica(emulator: Emulator, connect) -> None:
+async def test_emulator_counts_every_generation_once_per_replica(emulator: Emulator, connect) -> None:
     for path in BODIES:
         wire = await connect(emulator.urls[1], generation(path, stream=True))
         await wire.answer()

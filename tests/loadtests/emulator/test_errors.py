@@ -21,7 +21,7 @@ async def error(connect, emulator: Emulator, request: bytes) -> dict[str, Any]:
     return {"status": answer.status} | answer.json()["error"]
 
 
-async def test_an_unknown_model_is_404(emulator: Emulator, connect) -> None:
+async def test_emulator_answers_404_to_an_unknown_model(emulator: Emulator, connect) -> None:
     assert await error(connect, emulator, chat(model="other")) == {
         "status": 404,
         "message": "The model `other` does not exist. Valid aliases: emulated.",
@@ -36,7 +36,7 @@ async def test_an_emulated_request_without_a_model_gets_the_emulated_one(emulato
     assert (await wire.answer()).json()["model"] == "emulated"
 
 
-async def test_the_anthropic_dialect_has_its_own_shape(emulator: Emulator, connect) -> None:
+async def test_emulator_errors_have_the_anthropic_format_on_messages(emulator: Emulator, connect) -> None:
     wire = await connect(emulator.url, generation("/v1/messages", model="other"))
     answer = await wire.answer()
     assert (answer.status, answer.json()["type"]) == (404, "error")
@@ -44,7 +44,7 @@ async def test_the_anthropic_dialect_has_its_own_shape(emulator: Emulator, conne
 
 
 @pytest.mark.parametrize("path", list(BODIES))
-async def test_a_prompt_over_the_context_is_400(emulator: Emulator, connect, path: str) -> None:
+async def test_emulator_answers_400_to_a_prompt_over_the_context(emulator: Emulator, connect, path: str) -> None:
     long = "word" * 4096
     prompt: dict[str, Any] = {"messages": [{"role": "user", "content": long}]} if "messages" in BODIES[path] else {}
     field = "prompt" if path == "/v1/completions" else "input"
@@ -70,7 +70,7 @@ async def test_a_prompt_over_the_context_is_400(emulator: Emulator, connect, pat
         ({"messages": None}, "body.messages", "Field required"),
     ],
 )
-async def test_a_bad_field_is_400(
+async def test_emulator_answers_400_to_a_bad_field(
     emulator: Emulator, connect, fields: dict[str, object], param: str, said: str
 ) -> None:
     got = await error(connect, emulator, generation(CHAT, **fields))
@@ -79,12 +79,12 @@ async def test_a_bad_field_is_400(
 
 
 @pytest.mark.parametrize("body", [b'{"model":', b"", b"[1]", b'\xff{"model"'])
-async def test_body_that_is_no_json_object_gets_400(emulator: Emulator, connect, body: bytes) -> None:
+async def test_emulator_answers_400_to_a_body_that_is_no_json_object(emulator: Emulator, connect, body: bytes) -> None:
     got = await error(connect, emulator, http(CHAT, body))
     assert (got["status"], got["type"], got["code"]) == (400, "Bad Request", 400)
 
 
-async def test_an_empty_prompt_is_400(emulator: Emulator, connect) -> None:
+async def test_emulator_answers_400_to_an_empty_prompt(emulator: Emulator, connect) -> None:
     assert (await error(connect, emulator, generation("/v1/completions", prompt="")))["param"] == "prompt"
     assert (await error(connect, emulator, generation("/v1/completions", prompt=[{}])))["param"] == "body.prompt"
     assert (await error(connect, emulator, http("/v1/embeddings", b'{"input":""}')))["status"] == 400
@@ -96,7 +96,7 @@ async def test_an_emulated_messages_request_without_max_tokens_is_refused(emulat
     assert got["param"] == "body.max_tokens"
 
 
-async def test_a_full_queue_is_503(connect) -> None:
+async def test_emulator_answers_503_if_its_queue_is_full(connect) -> None:
     async with Emulator(profile="default", time_scale=1.0, max_queued=0) as emulator:
         replica = emulator.replicas[0]
         got = await error(connect, emulator, chat())

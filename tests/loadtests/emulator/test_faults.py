@@ -30,7 +30,7 @@ async def switch(emulator: Emulator, connect, **fault: object) -> None:
     assert answer.status == 200, answer.body
 
 
-async def test_slow_stretches_every_step_and_ends(emulator: Emulator) -> None:
+async def test_slow_fault_stretches_every_step_until_it_ends(emulator: Emulator) -> None:
     engine = emulator.replicas[0].engine
     emulator.replicas[0].fault("slow", factor=8)
     assert engine.model.slowdown == 8
@@ -39,7 +39,7 @@ async def test_slow_stretches_every_step_and_ends(emulator: Emulator) -> None:
     assert engine.model.slowdown == 1
 
 
-async def test_pause_answers_nothing_and_resumes_where_it_was(real_time: Emulator, connect) -> None:
+async def test_pause_fault_stops_answers_and_resumes_them(real_time: Emulator, connect) -> None:
     replica = real_time.replicas[0]
     streaming = await connect(real_time.url, chat(stream=True, max_tokens=40))
     await streaming.reader.readuntil(b"\n\n\r\n")
@@ -59,7 +59,7 @@ async def test_pause_answers_nothing_and_resumes_where_it_was(real_time: Emulato
 
 
 @pytest.mark.parametrize("how", ["close", "reset"])
-async def test_refuse_lets_nobody_in_until_it_is_over(emulator: Emulator, connect, how: str) -> None:
+async def test_refuse_fault_refuses_connections_until_it_ends(emulator: Emulator, connect, how: str) -> None:
     idle = await connect(emulator.url, http("/health"))
     await idle.answer()
     await switch(emulator, connect, fault="refuse", how=how)
@@ -77,7 +77,7 @@ async def test_refuse_lets_nobody_in_until_it_is_over(emulator: Emulator, connec
     assert await well(emulator, connect)
 
 
-async def test_dead_resets_everything_and_can_be_revived(real_time: Emulator, connect) -> None:
+async def test_dead_fault_resets_all_connections_until_the_replica_is_revived(real_time: Emulator, connect) -> None:
     replica = real_time.replicas[0]
     wire = await connect(real_time.url, chat(stream=True, max_tokens=1000))
     await wire.reader.readuntil(b"data: ")
@@ -93,7 +93,7 @@ async def test_dead_resets_everything_and_can_be_revived(real_time: Emulator, co
     assert (await again.answer()).status == 200
 
 
-async def test_a_marker_in_a_prompt_kills_that_replica_alone(emulator: Emulator, connect) -> None:
+async def test_poison_marker_in_a_prompt_kills_only_its_replica(emulator: Emulator, connect) -> None:
     await switch(emulator, connect, fault="die_on_marker", marker="poison")
     assert await well(emulator, connect)
     bystander = await connect(emulator.url, http("/health"))
@@ -110,7 +110,7 @@ async def test_a_marker_in_a_prompt_kills_that_replica_alone(emulator: Emulator,
 
 
 @pytest.mark.parametrize("path", list(BODIES))
-async def test_status_503_is_fast_and_says_when_to_come_back(emulator: Emulator, connect, path: str) -> None:
+async def test_status_503_fault_answers_at_once_with_retry_after(emulator: Emulator, connect, path: str) -> None:
     await switch(emulator, connect, fault="status_503", retry_after_s=7)
     wire = await connect(emulator.url, generation(path, stream=True), http("/health"))
     answer = await wire.answer()
@@ -119,7 +119,7 @@ async def test_status_503_is_fast_and_says_when_to_come_back(emulator: Emulator,
     assert (await wire.answer()).status == 200
 
 
-async def test_status_500_is_what_a_draining_vllm_says(emulator: Emulator, connect) -> None:
+async def test_status_500_fault_answers_like_a_draining_vllm(emulator: Emulator, connect) -> None:
     await switch(emulator, connect, fault="status_500")
     wire = await connect(emulator.url, STREAM)
     assert (await wire.answer()).json()["error"]["code"] == 500
@@ -135,7 +135,7 @@ async def test_an_emulated_replica_that_is_unhealthy_fails_health_checks_and_ans
 
 
 @pytest.mark.parametrize("path", list(BODIES))
-async def test_error_200_carries_a_503_in_the_stream(emulator: Emulator, connect, path: str) -> None:
+async def test_error_200_fault_puts_a_503_into_the_stream(emulator: Emulator, connect, path: str) -> None:
     await switch(emulator, connect, fault="error_200")
     wire = await connect(emulator.url, generation(path, stream=True), generation(path))
     answer = await wire.answer()
@@ -149,7 +149,7 @@ async def test_error_200_carries_a_503_in_the_stream(emulator: Emulator, connect
 
 @pytest.mark.parametrize("after_events", [0, 1, 4, EVENTS - 1])
 @pytest.mark.parametrize("kind", ["reset", "truncated"])
-async def test_a_stream_breaks_off_after_so_many_events(
+async def test_truncated_fault_breaks_a_stream_after_a_number_of_events(
     emulator: Emulator, connect, kind: str, after_events: int
 ) -> None:
     await switch(emulator, connect, fault=kind, after_events=after_events)
@@ -164,7 +164,7 @@ async def test_a_stream_breaks_off_after_so_many_events(
 
 
 @pytest.mark.parametrize("kind", ["reset", "truncated"])
-async def test_a_whole_answer_breaks_off_in_its_body(emulator: Emulator, connect, kind: str) -> None:
+async def test_truncated_fault_breaks_a_whole_answer_in_its_body(emulator: Emulator, connect, kind: str) -> None:
     await switch(emulator, connect, fault=kind)
     wire = await connect(emulator.url, chat())
     head, _, body = (await wire.rest()).partition(b"\r\n\r\n")
@@ -174,7 +174,7 @@ async def test_a_whole_answer_breaks_off_in_its_body(emulator: Emulator, connect
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_an_answer_can_be_cut_at_every_byte(emulator: Emulator, connect, stream: bool) -> None:
+async def test_cut_fault_can_break_an_answer_at_every_byte(emulator: Emulator, connect, stream: bool) -> None:
     replica = emulator.replicas[0]
     request = chat(stream=stream, max_tokens=2).replace(b"Host:", b"Connection: close\r\nHost:")
     whole = await (await connect(emulator.url, request)).rest()
@@ -188,7 +188,7 @@ async def test_an_answer_can_be_cut_at_every_byte(emulator: Emulator, connect, s
 
 
 @pytest.mark.parametrize("after_events", [0, 3])
-async def test_a_stalled_stream_stays_open_and_silent(emulator: Emulator, connect, after_events: int) -> None:
+async def test_stall_fault_keeps_a_stream_open_and_silent(emulator: Emulator, connect, after_events: int) -> None:
     await switch(emulator, connect, fault="stall", after_events=after_events)
     wire = await connect(emulator.url, STREAM)
     await wire.reader.readuntil(b"\r\n\r\n")
@@ -209,7 +209,7 @@ async def test_the_garbage_fault_of_the_emulator_answers_without_http(emulator: 
     assert not (await wire.rest()).startswith(b"HTTP/")
 
 
-async def test_json_garbage_comes_inside_good_framing(emulator: Emulator, connect) -> None:
+async def test_json_garbage_fault_sends_garbage_in_valid_framing(emulator: Emulator, connect) -> None:
     await switch(emulator, connect, fault="garbage", how="json", after_events=2)
     wire = await connect(emulator.url, STREAM, chat())
     answer = await wire.answer()
@@ -237,7 +237,7 @@ async def test_the_long_line_fault_of_the_emulator_sends_ten_megabytes_without_a
 
 
 @pytest.mark.parametrize("path", list(BODIES))
-async def test_shutdown_like_ends_cleanly_after_an_error(emulator: Emulator, connect, path: str) -> None:
+async def test_shutdown_like_fault_ends_a_stream_cleanly_after_an_error(emulator: Emulator, connect, path: str) -> None:
     await switch(emulator, connect, fault="shutdown_like", after_events=3)
     wire = await connect(emulator.url, generation(path, stream=True))
     answer = await wire.answer()
@@ -247,13 +247,13 @@ async def test_shutdown_like_ends_cleanly_after_an_error(emulator: Emulator, con
     await emulator.replicas[0].until(lambda r: (r.running, r.in_flight) == (0, 0))
 
 
-async def test_balloon_runs_to_max_tokens_whatever_was_asked(emulator: Emulator, connect) -> None:
+async def test_balloon_fault_runs_answers_to_max_tokens(emulator: Emulator, connect) -> None:
     await switch(emulator, connect, fault="balloon")
     wire = await connect(emulator.url, chat(ignore_eos=False, max_tokens=2000, stop=[" ", "a", "e"]))
     assert (await wire.answer()).json()["usage"]["completion_tokens"] == 2000
 
 
-async def test_repeat_says_the_same_phrase_for_ever(emulator: Emulator, connect) -> None:
+async def test_repeat_fault_repeats_one_phrase_without_end(emulator: Emulator, connect) -> None:
     await switch(emulator, connect, fault="repeat")
     wire = await connect(emulator.url, chat(ignore_eos=False, max_tokens=500))
     text = (await wire.answer()).json()["choices"][0]["message"]["content"]
@@ -261,13 +261,13 @@ async def test_repeat_says_the_same_phrase_for_ever(emulator: Emulator, connect)
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_set_cookie_sets_a_cookie(emulator: Emulator, connect, stream: bool) -> None:
+async def test_set_cookie_fault_sets_a_cookie(emulator: Emulator, connect, stream: bool) -> None:
     await switch(emulator, connect, fault="set_cookie")
     wire = await connect(emulator.url, chat(stream=stream))
     assert (await wire.answer()).headers["set-cookie"].startswith("emulator=")
 
 
-async def test_a_fault_may_strike_a_number_of_times(emulator: Emulator, connect) -> None:
+async def test_emulated_fault_can_strike_a_number_of_times(emulator: Emulator, connect) -> None:
     await switch(emulator, connect, fault="status_503", count=2)
     wire = await connect(emulator.url, *[STREAM] * 3)
     assert [(await wire.answer()).status for _ in range(3)] == [503, 503, 200]
@@ -287,7 +287,7 @@ async def test_an_emulated_fault_ends_after_its_time(emulator: Emulator, connect
     assert await well(emulator, connect)
 
 
-async def test_active_faults_are_listed(emulator: Emulator, connect) -> None:
+async def test_emulator_lists_active_faults(emulator: Emulator, connect) -> None:
     await switch(emulator, connect, fault="slow", factor=3)
     wire = await connect(emulator.urls[1], http("/emulator/faults"))
     first, second = (await wire.answer()).json()
@@ -313,7 +313,7 @@ async def test_active_faults_are_listed(emulator: Emulator, connect) -> None:
         ({"fault": "slow", "replica": "0"}, "replica: '0'"),
     ],
 )
-async def test_a_bad_fault_is_refused_by_field(emulator: Emulator, connect, wanted: object, field: str) -> None:
+async def test_emulator_refuses_a_bad_fault_by_field(emulator: Emulator, connect, wanted: object, field: str) -> None:
     wire = await connect(emulator.url, http("/emulator/faults", json.dumps(wanted).encode()))
     answer = await wire.answer()
     assert answer.status == 400
@@ -321,7 +321,7 @@ async def test_a_bad_fault_is_refused_by_field(emulator: Emulator, connect, want
     assert emulator.replicas[0].active is None
 
 
-def test_every_fault_can_be_asked_for_by_name() -> None:
+def test_every_emulator_fault_can_be_set_by_name() -> None:
     for kind in FaultKind:
         assert parse_fault({"fault": kind.value}).kind is kind
     assert parse_fault({"fault": None}) is None

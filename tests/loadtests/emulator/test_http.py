@@ -13,7 +13,7 @@ from .wire import BODIES, chat, generation, http
 LONG = 30_000
 
 
-async def test_a_connection_is_kept_for_the_next_request(emulator: Emulator, connect) -> None:
+async def test_emulator_keeps_a_connection_for_the_next_request(emulator: Emulator, connect) -> None:
     wire = await connect(emulator.url)
     for stream in (False, True, False):
         wire.send(chat(stream=stream))
@@ -22,7 +22,7 @@ async def test_a_connection_is_kept_for_the_next_request(emulator: Emulator, con
     assert {received.connection for received in emulator.replicas[0].requests} == {1}
 
 
-async def test_pipelined_requests_are_answered_in_order(emulator: Emulator, connect) -> None:
+async def test_emulator_answers_pipelined_requests_in_order(emulator: Emulator, connect) -> None:
     wire = await connect(emulator.url, chat(max_tokens=9) + chat(stream=True, max_tokens=3) + http("/version"))
     assert (await wire.answer()).json()["usage"]["completion_tokens"] == 9
     assert len((await wire.answer()).chunks) == 1 + 3 + 1
@@ -68,7 +68,7 @@ async def test_a_client_that_leaves_while_it_waits_frees_its_place(connect) -> N
         assert replica.running == 64
 
 
-async def test_idle_connections_are_closed(connect) -> None:
+async def test_emulator_closes_idle_connections(connect) -> None:
     async with Emulator(keep_alive_s=0.05) as emulator:
         wire = await connect(emulator.url, http("/health"))
         assert (await wire.answer()).status == 200
@@ -76,7 +76,7 @@ async def test_idle_connections_are_closed(connect) -> None:
         assert not wire.reset
 
 
-async def test_connection_close_and_http_1_0_end_with_the_answer(emulator: Emulator, connect) -> None:
+async def test_emulator_closes_after_connection_close_and_http_1_0(emulator: Emulator, connect) -> None:
     body = json.dumps(BODIES["/v1/completions"]).encode()
     for request in (
         http("/v1/completions", body, "Connection: close"),
@@ -105,7 +105,7 @@ async def test_emulator_keeps_received_bytes_unchanged(emulator: Emulator, conne
     assert [entry["body"] for entry in (await seen.answer()).json()] == [body.decode()] * 4
 
 
-async def test_memory_of_requests_is_bounded(connect) -> None:
+async def test_emulator_memory_of_received_requests_is_bounded(connect) -> None:
     async with Emulator(keep_requests=3) as emulator:
         wire = await connect(emulator.url)
         for number in range(5):
@@ -115,7 +115,7 @@ async def test_memory_of_requests_is_bounded(connect) -> None:
         assert emulator.replicas[0].received_total == 5
 
 
-async def test_a_chunked_body_is_read(emulator: Emulator, connect) -> None:
+async def test_emulator_reads_a_chunked_body(emulator: Emulator, connect) -> None:
     body = json.dumps(BODIES["/v1/completions"]).encode()
     chunks = b"%x\r\n%b\r\n%x\r\n%b\r\n0\r\n\r\n" % (10, body[:10], len(body) - 10, body[10:])
     head = b"POST /v1/completions HTTP/1.1\r\nHost: r\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -124,7 +124,7 @@ async def test_a_chunked_body_is_read(emulator: Emulator, connect) -> None:
     assert emulator.replicas[0].requests[0].body == body
 
 
-async def test_expect_continue_is_granted(emulator: Emulator, connect) -> None:
+async def test_emulator_answers_expect_continue_with_100(emulator: Emulator, connect) -> None:
     body = json.dumps(BODIES["/v1/completions"]).encode()
     request = http("/v1/completions", body, "Expect: 100-continue")
     wire = await connect(emulator.url, request[: -len(body)])
@@ -158,7 +158,7 @@ async def test_invalid_http_request_is_refused_and_closed(
         (http("/emulator/faults", method="DELETE"), 405),
     ],
 )
-async def test_other_paths_and_methods_have_vllms_statuses(
+async def test_emulator_answers_other_paths_and_methods_like_vllm(
     emulator: Emulator, connect, request_: bytes, status: int
 ) -> None:
     wire = await connect(emulator.url, request_)

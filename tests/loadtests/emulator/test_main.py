@@ -58,7 +58,7 @@ async def test_emulator_serves_on_consecutive_ports_until_sigterm() -> None:
     assert (process.returncode, errors) == (0, b"")
 
 
-async def test_a_taken_port_is_told_in_words() -> None:
+async def test_emulator_explains_a_taken_port() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -70,7 +70,7 @@ async def test_a_taken_port_is_told_in_words() -> None:
 
 
 @pytest.mark.parametrize("options", [["--port", "99999"], ["--port", "-1"], ["--port", "65535", "--replicas", "2"]])
-def test_impossible_port_is_refused(
+def test_emulator_refuses_an_impossible_port(
     options: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["emulator", *options])
@@ -80,7 +80,7 @@ def test_impossible_port_is_refused(
 
 
 @pytest.mark.parametrize("scale", ["0", "-1", "fast"])
-def test_a_bad_time_scale_is_refused(scale: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_emulator_refuses_a_bad_time_scale(scale: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parser().parse_args(["--port", "1", "--time-scale", scale])
     assert "--time-scale" in capsys.readouterr().err
@@ -92,7 +92,7 @@ def test_the_help_shows_profiles_and_faults() -> None:
     assert '{"fault": "slow", "factor": 8}' in text
 
 
-async def test_an_engine_may_be_one_that_was_calibrated(tmp_path: Path) -> None:
+async def test_emulator_accepts_a_calibrated_profile(tmp_path: Path) -> None:
     file = tmp_path / "mine.json"
     file.write_text(json.dumps(asdict(replace(DEFAULT, name="mine", max_num_seqs=7))))
     process = await start("--port", "0", "--profile", str(file))

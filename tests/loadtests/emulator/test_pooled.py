@@ -14,7 +14,7 @@ QUERY = {"query": "What is a slot?", "documents": ["A lease.", "A fruit, of late
 
 
 @pytest.mark.parametrize("path", ["/v1/rerank", "/rerank", "/v2/rerank"])
-async def test_documents_come_back_by_relevance(emulator: Emulator, connect, path: str) -> None:
+async def test_emulator_ranks_documents_by_relevance(emulator: Emulator, connect, path: str) -> None:
     wire = await connect(emulator.url, http(path, json.dumps(QUERY).encode()))
     body = (await wire.answer()).json()
     scores = [result["relevance_score"] for result in body["results"]]
@@ -43,7 +43,7 @@ async def test_the_emulator_scores_every_pair_of_texts(emulator: Emulator, conne
         (b'{"text_1":"a","text_2":5}', "valid string"),
     ],
 )
-async def test_texts_that_make_no_pairs_are_refused(emulator: Emulator, connect, body: bytes, says: str) -> None:
+async def test_emulator_refuses_texts_that_form_no_pairs(emulator: Emulator, connect, body: bytes, says: str) -> None:
     answer = await (await connect(emulator.url, http("/score", body))).answer()
     assert answer.status == 400
     assert says in answer.json()["error"]["message"]

@@ -39,7 +39,7 @@ async def ranks(client: httpx.AsyncClient) -> tuple[Sample, ...]:
     return samples
 
 
-async def test_a_request_runs_at_the_rank_that_its_header_names_and_is_cached_there_alone(
+async def test_emulator_runs_and_caches_a_request_only_at_the_rank_in_its_header(
     client: httpx.AsyncClient,
 ) -> None:
     for _ in range(2):
@@ -53,13 +53,15 @@ async def test_a_request_runs_at_the_rank_that_its_header_names_and_is_cached_th
 
 
 @pytest.mark.parametrize("rank", ["3", "-1"])
-async def test_a_rank_that_is_not_there_is_refused(client: httpx.AsyncClient, rank: str) -> None:
+async def test_emulator_refuses_a_rank_that_does_not_exist(client: httpx.AsyncClient, rank: str) -> None:
     answer = await ask(client, rank)
     assert answer.status_code == 400
     assert answer.json()["error"]["message"] == f"data_parallel_rank {rank} is out of range [0, 3)."
 
 
-async def test_without_a_rank_the_least_busy_one_runs_it(emulator: Emulator, client: httpx.AsyncClient) -> None:
+async def test_emulator_runs_a_request_without_a_rank_at_the_least_busy_one(
+    emulator: Emulator, client: httpx.AsyncClient
+) -> None:
     (replica,) = emulator.replicas
     replica.fault("pause")  # the engines are paused, and new requests are held
     asks = [asyncio.create_task(ask(client, rank)) for rank in (None, "x", None)]

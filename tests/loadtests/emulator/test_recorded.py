@@ -45,7 +45,7 @@ def collapsed(shapes: list[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("recorded", RECORDED, ids=lambda r: f"{r['method']} {r['path']} {r['status']}")
-async def test_the_answer_is_like_the_recorded_one(connect, recorded: dict[str, Any]) -> None:
+async def test_emulated_answer_has_the_form_of_the_recorded_one(connect, recorded: dict[str, Any]) -> None:
     body = recorded["body"].encode() if recorded["body"] else None
     full = 0 if recorded["status"] == 503 else None
     details = recorded.get("prompt_tokens_details", False)

@@ -34,19 +34,19 @@ def test_emulated_prompt_tokens_include_the_template_of_every_message() -> None:
 
 
 @given(st.integers(0, 2**32), st.integers(0, 10_000))
-def test_a_passage_has_as_many_words_as_asked_for(start: int, words: int) -> None:
+def test_emulated_passage_has_the_requested_number_of_words(start: int, words: int) -> None:
     pieces = text.passage(start, words)
     assert len(pieces) == words
     assert pieces[:1] == [text.BOOK[start % len(text.BOOK)]][:words]
 
 
-def test_words_stand_in_json_as_they_are() -> None:
+def test_emulated_words_need_no_escapes_in_json() -> None:
     whole = b"".join(text.BOOK)
     assert json.loads(b'"' + whole + b'"') == whole.decode()
     assert any(len(word) != len(word.decode()) for word in text.BOOK)
 
 
-def test_lengths_follow_the_lognormal_and_nothing_else() -> None:
+def test_emulated_lengths_follow_the_lognormal_distribution() -> None:
     seeds = [text.seed_of(b"prompt %d" % number) for number in range(4000)]
     lengths = sorted(text.output_length(seed, 100.0, 0.5) for seed in seeds)
     assert lengths == sorted(text.output_length(seed, 100.0, 0.5) for seed in seeds)

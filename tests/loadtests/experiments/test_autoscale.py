@@ -36,7 +36,7 @@ def day() -> Day:
     return _day((scaled(lab.policy(), {"main": MAX}), workload, 1))
 
 
-def test_scale_is_decided_every_quarter_minute(day: Day) -> None:
+def test_autoscale_experiment_decides_every_quarter_minute(day: Day) -> None:
     assert [look.at for look in day.looks] == [n * LOOK_S for n in range(int(DAY_S / LOOK_S))]
     assert (day.looks[0].paid, day.looks[0].serving, day.looks[0].wanted) == (AT_FIRST, AT_FIRST, AT_FIRST)
 
@@ -59,25 +59,25 @@ def test_replicas_serve_only_after_their_start(day: Day) -> None:
     assert day.looks[-1].knee > 0.0
 
 
-def test_the_optimum_is_the_fewest_whose_knee_is_above_the_rate() -> None:
+def test_autoscale_optimum_is_the_fewest_replicas_whose_knee_is_above_the_rate() -> None:
     knees = {1: 9.0, 3: 24.0, 8: 64.0}
     assert [_knee_at(knees, n) for n in (1, 3, 8, 16)] == [9.0, 24.0, 64.0, 128.0]
     assert 2 * 8.0 < _knee_at(knees, 2) < 2 * 9.0
     assert [_needed(knees, rate) for rate in (0.1, 9.0, 9.1, 24.0, 24.1, 64.5)] == [1, 1, 2, 3, 4, 9]
 
 
-def test_the_rate_is_a_sine_from_its_lowest_point() -> None:
+def test_autoscale_load_is_a_sine_from_its_lowest_point() -> None:
     workload = replace(Lab(Effort()).workload("main"), rate_per_s=10.0, shape=Diurnal(DAY_S, DEPTH))
     assert _rate(workload, 0.0) == pytest.approx(3.0)
     assert _rate(workload, DAY_S / 2) == pytest.approx(17.0)
 
 
-def test_turns_and_changes_are_counted() -> None:
+def test_autoscale_experiment_counts_reversals_and_changes() -> None:
     assert (_turns([1, 2, 3, 3, 2, 1]), _changes([1, 2, 3, 3, 2, 1])) == (1, 4)
     assert (_turns([2, 3, 2, 3]), _turns([2, 2, 2]), _turns([])) == (2, 0, 0)
 
 
-def test_short_is_the_share_of_looks_with_too_few(day: Day) -> None:
+def test_autoscale_shortage_is_the_share_of_time_with_too_few_replicas(day: Day) -> None:
     later = [replace(look, at=look.at + 900.0) for look in day.looks]
     assert _short(later, [look.serving for look in later]) == 0.0
     assert _short(later, [look.serving + 1 for look in later]) == 1.0

@@ -44,7 +44,7 @@ def test_quick_noise_costs_something_and_not_everything() -> None:
     assert 0.6 < share < 1.0
 
 
-def test_a_cap_is_searched_and_compared_on_all_seeds() -> None:
+def test_best_static_cap_is_searched_and_compared_on_all_seeds() -> None:
     task = Task(Cell(ENGINES["small-4"], load=3.0, seconds=60.0), 1.3, (1, 2, 3), ("round-robin",))
     found = find(task)
     slots = int(found.cap.split()[0])
@@ -61,7 +61,7 @@ def test_the_best_cap_that_keeps_its_promises_has_no_more_than_the_best_cap() ->
     assert keeping.all.of_served >= best.all.of_served
 
 
-def test_a_bound_is_above_those_who_do_not_know_the_future() -> None:
+def test_computed_bound_is_above_the_goodput_of_every_policy() -> None:
     task = Task(Cell(ENGINES["small-4"], load=3.0, seconds=60.0), 1.3, (1,), ("auto",), caps=False, bounded=True)
     found = find(task)
     assert 0.0 < found.ran["auto"].whole[0] <= found.bound[0] <= 1.0
@@ -75,7 +75,7 @@ def test_a_bound_is_above_those_who_do_not_know_the_future() -> None:
         ("slots", 0.95, "seats less auto"),
     ],
 )
-def test_every_miss_is_told_with_its_cell(who: str, value: float, figure: str) -> None:
+def test_missed_engine_target_names_its_cell(who: str, value: float, figure: str) -> None:
     task = Task(Cell(ENGINES["small-4"], load=1.5), 1.0, (1, 2), WHO)
     even = Ran([0.85] * 2, [0.85] * 2, [0.85] * 2, _figures(), [math.nan] * 2)
     ran = dict.fromkeys(WHO, even) | {CAP: replace(even, steady=[0.79] * 2)}

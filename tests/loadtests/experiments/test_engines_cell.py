@@ -41,7 +41,7 @@ def test_most_misses_by_chance_follow_the_binomial(n: int, p: float, most: int) 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
 @pytest.mark.parametrize("name", ENGINES)
-def test_every_request_fits_its_engine(name: str, workload: str) -> None:
+def test_every_request_of_the_engines_experiment_fits_its_engine(name: str, workload: str) -> None:
     for tiers in MIXES:
         cell = Cell(ENGINES[name], workload, tiers)
         arrivals = cell.arrivals(1, 5.0, 100.0)

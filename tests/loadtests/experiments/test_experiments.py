@@ -43,11 +43,11 @@ def lab() -> Lab:
 @pytest.mark.parametrize(
     ("value", "low", "met"), [(0.3, 0.2, True), (0.3, 0.05, False), (0.3, None, False), (0.1, 0.09, False)]
 )
-def test_a_target_may_ask_for_the_interval_too(value: float, low: float | None, met: bool) -> None:
+def test_experiment_target_may_bound_the_interval(value: float, low: float | None, met: bool) -> None:
     assert at_least(0.2, low_above=0.1).met(Interval(value, low, 1.0, 10)) is met
 
 
-def test_targets_from_above_and_below_include_their_limit() -> None:
+def test_experiment_targets_include_their_limit() -> None:
     assert at_least(0.9).met(bare(0.9, 1))
     assert not at_least(0.9).met(bare(0.89, 1))
     assert at_most(0.02).met(bare(0.02, 1))
@@ -75,7 +75,7 @@ def test_json_has_value_interval_target_and_pass_for_every_figure() -> None:
     }
 
 
-def test_a_page_has_figures_tables_and_pictures(tmp_path: Path) -> None:
+def test_experiment_page_has_figures_tables_and_pictures(tmp_path: Path) -> None:
     found = Findings((1, 2), {"ece": Interval(0.03, 0.02, 0.04, 2)})
     found.grids.append(Grid("A table", ["a", "b"], [["1", "2"]]))
     lines = [
@@ -94,24 +94,24 @@ def test_a_page_has_figures_tables_and_pictures(tmp_path: Path) -> None:
     assert (tmp_path / "log.png").read_bytes() == first
 
 
-def test_numbers_are_written_with_their_interval() -> None:
+def test_experiment_figures_are_written_with_their_interval() -> None:
     assert written(Interval(0.9704, 0.9661, 0.9743, 3)) == "0.970 (0.966 to 0.974)"
     assert written(bare(12.0, 1), 0) == "12"
     assert written(None) == ""
 
 
-def test_every_experiment_says_what_it_is_about_and_the_list_shows_it() -> None:
+def test_every_experiment_has_a_description_that_the_list_shows() -> None:
     shown = CliRunner().invoke(app, ["list"]).output
     for name in EXPERIMENTS:
         assert about(name).partition("\n")[0].endswith(".")
         assert name in shown
 
 
-def test_targets_are_of_experiments_that_are_planned_or_there() -> None:
+def test_every_experiment_but_the_exempt_one_has_targets() -> None:
     assert set(EXPERIMENTS) - set(TARGETS) <= {"slo-knees"}
 
 
-def test_a_name_that_is_wrong_gets_a_hint() -> None:
+def test_unknown_experiment_name_gets_a_hint() -> None:
     wrong = CliRunner().invoke(app, ["run", "overlaod"])
     assert wrong.exit_code == 2
     assert "did you mean overload?" in wrong.output
@@ -182,7 +182,7 @@ def test_notes_of_an_experiment_are_on_screen_and_in_documents(monkeypatch: pyte
     assert document["figures"]["p95_of_tiers_most_off"]["value"] is None
 
 
-def test_where_pages_cannot_be_written_is_said_before_anything_is_run(
+def test_unwritable_page_folder_is_refused_before_any_experiment_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(EXPERIMENTS, "tiers", lambda lab: pytest.fail("it was run"))
@@ -322,7 +322,7 @@ def test_experiment_setup_is_as_agreed(name: str, lab: Lab) -> None:
     assert sum(cost for tier, cost in spent if tier == "tier-0") < 0.25 * sum(cost for _, cost in spent)
 
 
-def test_the_optimum_is_above_its_replays_and_the_free_one_above_it(lab: Lab) -> None:
+def test_unconstrained_optimum_exceeds_the_constrained_one_and_its_replays(lab: Lab) -> None:
     found = optimum((lab.policy(), lab.workload("main").at_rate(80.0), 1, lab.options))
     assert 0 < max(found.replays.values()) <= found.constrained <= found.free <= 1
 
@@ -334,7 +334,7 @@ def test_candidates_of_a_comparison_get_the_same_arrivals(lab: Lab) -> None:
     assert list(found) == ["ours", "static-cap"]
 
 
-def test_each_x_is_computed_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_point_of_a_curve_is_computed_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[float] = []
 
     def counted(*_: object, **more: object) -> float:
@@ -349,7 +349,7 @@ def test_each_x_is_computed_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> N
 # ---- computations of single experiments
 
 
-def test_a_knee_is_interpolated_between_loads() -> None:
+def test_experiment_knee_is_interpolated_between_loads() -> None:
     assert _knee((1.0, 2.0, 3.0), [[1.0, 1.0], [0.95, 0.95], [0.85, 0.85]]).value == pytest.approx(2.5)
     assert _knee((1.0, 2.0), [[1.0], [0.95]]).value == 2.0
     assert _knee((1.0, 2.0), [[0.5], [0.4]]).value == 1.0
@@ -363,7 +363,7 @@ class _Replica:
 
 
 @interpreted
-def test_a_snapshot_router_sees_nothing_between_two_looks() -> None:
+def test_snapshot_router_does_not_see_changes_between_two_snapshots() -> None:
     router, free = cast(Any, _Frozen(1.0)), [_Replica(0, 5), _Replica(1, 3)]
     assert router.pick(free, 0.0).rank == 1
     free[1].in_flight = 9
@@ -386,7 +386,7 @@ def test_an_experiment_runs_from_end_to_end(name: str, lab: Lab, monkeypatch: py
     assert found.raw
 
 
-def test_one_tier_is_that_of_the_default_policy_on_traffic_that_is_all_of_it(lab: Lab) -> None:
+def test_one_tier_experiment_gives_all_traffic_to_the_tier_of_the_default_policy(lab: Lab) -> None:
     policies = [one_tier.policy_of(lab, ttft_alone=alone) for alone in (False, True)]
     (both,), (alone,) = (list(policy.tiers.values()) for policy in policies)
     assert both.slo.ttft == alone.slo.ttft != ()

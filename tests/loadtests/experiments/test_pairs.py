@@ -23,7 +23,7 @@ def test_compared_value_is_the_mean_over_its_runs() -> None:
     assert found.values("p50") == (2.5, 1.5)
 
 
-def test_how_often_is_played_follows_from_how_far_the_seeds_lie_apart() -> None:
+def test_number_of_live_runs_follows_from_the_spread_of_the_seeds() -> None:
     draw = Random(1)
     told = [{"a": [draw.gauss(1.0, 0.2)]} for _ in range(4000)]
     assert varies(told) == pytest.approx(0.2, rel=0.05)
@@ -32,7 +32,7 @@ def test_how_often_is_played_follows_from_how_far_the_seeds_lie_apart() -> None:
     assert runs_needed(1.9 * KNOWN) == 4  # the standard error of four is half of that
 
 
-def test_the_wider_of_p50_and_p95_decides_and_p99_does_not() -> None:
+def test_spread_of_seeds_is_the_wider_of_p50_and_p95_without_p99() -> None:
     steady = [1.0] * 94
 
     def spread(p95: float, p99: float) -> float:
@@ -42,7 +42,7 @@ def test_the_wider_of_p50_and_p95_decides_and_p99_does_not() -> None:
     assert spread(3.0, 50.0) == pytest.approx(0.2 * 2**0.5)
 
 
-def test_a_tier_that_finished_on_one_side_only_is_as_far_off_as_can_be() -> None:
+def test_error_is_infinite_if_a_tier_finished_on_one_side_only() -> None:
     many = [1.0] * MIN
     (live_only,) = by_tier("x", [{"a": many, "b": []}], [{"a": [], "b": []}])
     (told_only,) = by_tier("x", [{"a": [], "b": []}], [{"a": many, "b": []}])
@@ -63,7 +63,7 @@ def test_error_is_infinite_where_no_request_finished() -> None:
     assert nothing.values("p99") == (math.inf, 1.0)
 
 
-def test_how_often_is_played_follows_from_the_seeds_in_which_something_finished() -> None:
+def test_number_of_live_runs_ignores_seeds_without_a_finished_request() -> None:
     assert varies([{"a": [1.0]}, {"a": []}, {"a": [1.0]}]) == 0.0
     assert varies([{"a": [1.0]}, {"a": []}]) == 0.0
 
@@ -93,7 +93,7 @@ def test_seed_interval_holds_nine_in_ten_seeds() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("runs", "missed", "give"), [(1, 0.31, 0.05), (4, 0.051, 0.02)])
-def test_how_often_chance_alone_misses_follows_from_how_far_the_seeds_lie_apart(
+def test_probability_of_a_miss_by_chance_follows_from_the_spread_of_the_seeds(
     runs: int, missed: float, give: float
 ) -> None:
     """Normal latencies with mean 1 and sigma .15: the share below 1/1.15 and above 1/.85."""

@@ -17,21 +17,21 @@ def timeline(bad: range) -> Timeline:
     return Timeline((10,) * SECONDS, (10,) * SECONDS, good)
 
 
-def test_goodput_is_held_against_that_before_the_trouble() -> None:
+def test_storm_experiment_compares_goodput_with_that_before_the_storm() -> None:
     run = timeline(range(SLOW_AT, WELL_AT + 15))
     assert to_before(run, WELL_AT + 10, WELL_AT + 20) == pytest.approx(0.75)
     assert back_after_s(run) == 19.0  # until no five seconds contain a bad second
     assert back_after_s(timeline(range(SLOW_AT, WELL_AT))) == 0.0
 
 
-def test_fan_out_is_slow_if_one_call_is() -> None:
+def test_fan_out_is_slow_if_one_of_its_calls_is() -> None:
     calls = [1.0, 9.0, 1.0, 1.0, 1.0, 1.0, 9.0, 9.0, 1.0]
     assert slow_share(calls, 1, 5.0) == pytest.approx(3 / 9)
     assert slow_share(calls, 2, 5.0) == pytest.approx(2 / 4)
     assert slow_share(calls, 9, 5.0) == 1.0
 
 
-def test_churn_leaks_nothing_and_answers_everybody_once() -> None:
+def test_churn_experiment_leaks_no_slot_and_answers_every_client_once() -> None:
     found = churned((4, 3000))
     assert set(found.leaked.values()) == {0}
     assert set(found.wrong.values()) == {0}

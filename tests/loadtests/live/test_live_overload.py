@@ -52,7 +52,7 @@ def runner(edges: list[float], called: list[list[str]]) -> Runner:
     return run_together
 
 
-def test_the_load_is_the_workload_in_slow_motion() -> None:
+def test_live_overload_plays_the_workload_in_slow_motion() -> None:
     plan = experiment.planned(lab(), experiment.QUICK)
     assert len(plan.load.shots) == len(plan.arrivals) > 100
     for shot, arrival in zip(plan.load.shots, plan.arrivals, strict=True):

@@ -15,7 +15,7 @@ KEYS = [key_of("tier-0", "a"), key_of("tier-1", "b"), key_of("tier-2", "c")]
 
 @pytest.mark.long
 @pytest.mark.parametrize("baseline", [None, "static-cap:slots=8,wait=0.5"])
-def test_every_answer_has_its_length(baseline: str | None) -> None:
+def test_live_rig_answers_have_the_requested_length(baseline: str | None) -> None:
     shots = [Shot(0.02 * n, key.tier, key.text, 30 + n, 1 + n, 1000.0) for n, key in enumerate(KEYS * 3)]
     load = Load((SETUP / "policy.yaml").read_text(), shots, KEYS, 1.0, 0.1, 0.4, 30.0)
     told: list[str] = []

@@ -19,7 +19,7 @@ def at(scale: float, text: str = TEXT) -> Policy:
 
 
 @pytest.mark.parametrize("scale", [0.2, 0.25, 0.5, 1.0, 4.0])
-def test_objectives_and_timeouts_are_stretched_alike(scale: float) -> None:
+def test_scaled_policy_stretches_objectives_and_timeouts_alike(scale: float) -> None:
     before, after = load_text(TEXT, "policy.yaml", {}), at(scale)
     assert list(after.tiers) == list(before.tiers)
     for name, tier in before.tiers.items():
@@ -34,7 +34,7 @@ def test_objectives_and_timeouts_are_stretched_alike(scale: float) -> None:
     assert watched.timeout_s == health.timeout_s
 
 
-def test_replicas_and_keys_are_those_that_are_given() -> None:
+def test_scaled_policy_has_the_given_replicas_and_keys() -> None:
     policy = at(0.5)
     assert [replica.url for replica in policy.pools["main"].replicas] == list(URLS)
     assert policy.pools["main"].slots == 64

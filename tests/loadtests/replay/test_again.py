@@ -36,7 +36,7 @@ def request(number: int = 0, at: float = 5.0) -> Request:
     return Request(number, Arrival(at, "free", "free-1", "m", 10, 10))
 
 
-def test_every_try_is_counted_under_the_reason_that_sent_it_away() -> None:
+def test_retries_are_counted_by_the_reason_of_the_refusal_before_them() -> None:
     again, first, second, third = Again(0.0), request(1), request(2), request(3)
     tried(again, first, Outcome.SHED, 2.0, told_s=2.0)
     tried(again, first, Outcome.SHED, 3.0, told_s=3.0, reason="evicted")
@@ -73,7 +73,7 @@ def test_retry_obeys_when_it_comes_no_earlier_than_told() -> None:
     assert again.tiers == {"free": {"full": Told(told=2, obeyed=1, admitted=1)}}
 
 
-def test_the_warm_up_is_not_counted() -> None:
+def test_retries_in_the_warm_up_are_not_counted() -> None:
     again, warm = Again(10.0), request(at=9.9)
     tried(again, warm, Outcome.SHED, 2.0, told_s=2.0)
     tried(again, warm, Outcome.SHED, None, told_s=2.0)

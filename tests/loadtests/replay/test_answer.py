@@ -94,7 +94,7 @@ def test_an_event_may_have_other_lines_after_its_data() -> None:
     assert (answer.complete, answer.chunks) == (True, 1)
 
 
-def test_a_reason_is_cut_to_what_can_be_shown() -> None:
+def test_refusal_reason_is_cut_to_printable_length() -> None:
     answer = read(b"HTTP/1.1 429 No\r\nx-tailgate-reason: %b\r\ncontent-length: 0\r\n\r\n" % (b"long " * 400), 4096)
     assert answer.reason == ("long " * 400)[:MAX_SHOWN]
 
@@ -107,7 +107,7 @@ def test_reader_is_reused_for_the_next_answer() -> None:
     assert (answer.status, answer.reason) == (429, "queue-full")
 
 
-def test_a_connection_that_closes_takes_no_more() -> None:
+def test_answer_with_connection_close_marks_the_connection_as_closing() -> None:
     assert read(b"HTTP/1.1 503 No\r\nconnection: close\r\ncontent-length: 0\r\n\r\n", 9).closing
 
 
@@ -143,12 +143,12 @@ def test_usage_and_server_timing_are_read() -> None:
     ("details", "cached"),
     [(b"null", None), (b"{}", None), (b'{"cached_tokens":null}', None), (b'{"cached_tokens":0}', 0)],
 )
-def test_usage_may_tell_of_cached_tokens(details: bytes, cached: int | None) -> None:
+def test_cached_tokens_are_read_from_usage(details: bytes, cached: int | None) -> None:
     usage = b'data: {"choices":[],"usage":{"prompt_tokens":9,"prompt_tokens_details":%b}}\n\n' % details
     assert read(HEAD + chunk(ONE) + chunk(usage), 64).cached_tokens == cached
 
 
-def test_an_answer_that_the_gateway_cut_short_says_so() -> None:
+def test_answer_cut_by_the_gateway_is_recognised() -> None:
     cut = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"length"}],"tailgate":{"cut":"total-timeout"}}\n\n'
     assert read(HEAD + chunk(ONE) + chunk(cut), 64).cut == "total-timeout"
 

@@ -153,7 +153,7 @@ def test_malformed_message_is_explained_in_words() -> None:
     assert (request.outcome, request.reason) == (Outcome.NO_HTTP, 'message is not an object: ["hi"]')
 
 
-def test_an_error_status_says_enough_whatever_its_body_is() -> None:
+def test_error_status_decides_the_outcome_whatever_the_body() -> None:
     failed = whole(b'{"error":{"code":"broken"},"usage":{"completion_tokens":-1}}').replace(b"200 OK", b"500 No")
     request = Line().gets(failed).request
     assert (request.outcome, request.reason) == (Outcome.FAILED, "broken")
@@ -167,7 +167,7 @@ def test_absurd_times_are_recorded_as_missing(tmp_path: Path) -> None:
     assert np.isnan([rows["retry_after_s"][0], rows["queue_s"][0]]).all()
 
 
-def test_the_first_token_of_a_stream_that_came_in_one_piece_is_its_last() -> None:
+def test_first_and_last_token_coincide_in_a_stream_read_in_one_piece() -> None:
     answer = whole(b'{"choices":[{"message":{"content":"hi"}}],"usage":{"completion_tokens":9}}')
     for data in (answer, HEAD + chunk(ROLE) + chunk(LAST) + END):
         request = Line().gets(data, at=4.0).request
@@ -214,14 +214,14 @@ def test_an_answer_may_end_with_its_connection(data: bytes, outcome: Outcome) ->
     assert (line.clients.idle, line.clients.open, line.clients.under_way) == ([], set(), 0)
 
 
-def test_the_end_of_a_connection_is_the_first_token_of_what_came_whole() -> None:
+def test_first_token_time_of_an_unframed_whole_answer_is_the_end_of_its_connection() -> None:
     line = Line().gets(until_closed(HI), at=1.0)
     line.now = 4.0
     line.client.connection_lost(None)
     assert (line.request.first_s, line.request.tokens) == (4.0, 9)
 
 
-def test_a_connection_that_broke_ends_no_answer() -> None:
+def test_broken_connection_does_not_complete_an_answer() -> None:
     line = Line().gets(streamed_until_closed(ROLE, ONE, DONE))
     line.client.connection_lost(ConnectionResetError())
     assert (line.request.outcome, line.request.reason) == (Outcome.TRUNCATED, "connection lost inside the answer")

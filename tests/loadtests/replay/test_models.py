@@ -50,7 +50,7 @@ async def serving(body: bytes, status: int = 200) -> AsyncIterator[tuple[str, li
         await asyncio.gather(*answering)
 
 
-async def test_the_only_model_is_asked_for_with_the_key_of_who_asks() -> None:
+async def test_only_model_of_the_target_is_looked_up_with_the_key_of_the_tier() -> None:
     async with serving(listed("llama")) as (url, heads):
         found = await with_its_model(Target(f"{url}/v1", keys={"free": ("secret",)}), ARRIVAL)
     assert found is not None

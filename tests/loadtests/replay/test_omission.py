@@ -81,7 +81,7 @@ def traffic(every_s: float) -> list[Arrival]:
     return [Arrival(every_s * n, "t", "t-1", "m", 10, 10, stream=False) for n in range(BEFORE + DURING)]
 
 
-async def test_an_open_loop_sees_everybody_who_had_to_wait() -> None:
+async def test_open_loop_sees_every_request_delayed_by_a_stall() -> None:
     async with staller(BEFORE + DURING) as (of, target):
         kept = Kept()
         player = Player(traffic(EVERY_S), target, kept, PLAN)
@@ -100,7 +100,7 @@ async def test_an_open_loop_sees_everybody_who_had_to_wait() -> None:
     assert longest_s >= released_s - EVERY_S * BEFORE >= EVERY_S * (DURING - 1)
 
 
-async def test_a_closed_loop_sees_as_many_as_it_has_clients() -> None:
+async def test_closed_loop_sees_only_as_many_delayed_requests_as_it_has_clients() -> None:
     clients = 2
     async with staller(BEFORE + clients) as (of, target):
         kept = Kept()

@@ -67,7 +67,7 @@ async def test_late_pace_still_yields_to_reading_answers() -> None:
     assert clock.sleeps == 3
 
 
-async def test_requests_are_made_while_there_is_time() -> None:
+async def test_requests_are_prepared_ahead_of_their_due_time() -> None:
     clock, made = Clock(), []
 
     def items() -> list[Due]:
@@ -87,11 +87,11 @@ def over(outcome: Outcome, **details: object) -> Request:
 
 
 @pytest.mark.parametrize(("told_s", "rests"), [(3.0, 3.0), (120.0, 120.0), (120.5, None)])
-def test_clients_that_try_again_obey_retry_after(told_s: float, rests: float | None) -> None:
+def test_retrying_clients_of_the_tester_obey_retry_after(told_s: float, rests: float | None) -> None:
     assert rests_s(over(Outcome.SHED, retry_after_s=told_s), Random(1)) == rests
 
 
-def test_clients_that_were_told_nothing_back_off() -> None:
+def test_retrying_clients_without_retry_after_back_off() -> None:
     pauses = [rests_s(over(Outcome.FAILED, tries=tries), Random(1)) for tries in (1, 2, 3, 9)]
     for pause, whole in zip(pauses, (0.5, 1.0, 2.0, 8.0), strict=True):
         assert pause is not None
@@ -103,5 +103,5 @@ def test_outcome_without_retry_has_no_pause(outcome: Outcome) -> None:
     assert rests_s(over(outcome), Random(1)) is None
 
 
-def test_a_stream_that_has_begun_is_not_tried_again() -> None:
+def test_stream_that_has_begun_is_not_retried_by_the_tester() -> None:
     assert rests_s(over(Outcome.TIMEOUT, first_s=0.5), Random(1)) is None

@@ -203,7 +203,7 @@ async def test_stop_ends_the_run_and_reports_requests_under_way(replica: Emulate
 
 
 @pytest.mark.parametrize(("warmup_s", "counts"), [(0.0, True), (60.0, False)])
-async def test_every_moment_counts_in_which_the_generator_stood_still(
+async def test_generator_stall_counts_after_the_last_request_but_not_in_the_warm_up(
     replica: EmulatedReplica, warmup_s: float, counts: bool
 ) -> None:
     """Waits count also after the last request, while only answers are read, but not in the warm-up."""

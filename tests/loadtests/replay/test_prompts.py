@@ -37,7 +37,7 @@ def test_the_same_seed_gives_the_same_words_and_another_gives_others() -> None:
     assert Prompts(1).text(5, 100) == PROMPTS.text(5, 100) != Prompts(2).text(5, 100)
 
 
-def test_no_two_prompts_begin_alike() -> None:
+def test_generated_prompts_have_different_beginnings() -> None:
     beginnings = {PROMPTS.text(number, 200)[:40] for number in range(2000)}
     assert len(beginnings) == 2000
 
@@ -64,7 +64,7 @@ def test_a_prompt_that_is_all_prefix_is_the_same_for_everybody() -> None:
     assert PROMPTS.text(1, 1000, (5, 6)) == PROMPTS.text(2, 1000, (5, 6))
 
 
-def test_how_a_target_counts_is_learned_from_two_prompts() -> None:
+def test_token_counting_of_a_target_is_learned_from_two_prompts() -> None:
     sizes = fitted([(8, 40), (136, 232)])
     assert (sizes.template, sizes.per_word) == (28.0, 1.5)
     assert sizes.words(328) == 200

@@ -87,7 +87,7 @@ def test_requests_that_were_due_at_once_are_the_same_in_whichever_order_they_end
     assert compare(*(read_test(folder, policy()) for folder in (a, b))).paired
 
 
-def test_a_difference_is_found_with_its_size(tmp_path: Path) -> None:
+def test_comparison_finds_a_difference_and_its_size(tmp_path: Path) -> None:
     found = compared(tmp_path, traffic(0.1, seed=1), traffic(0.2, seed=5, slower=1.5))
     told = verdicts(found)
     assert (told["goodput"], told["shed"], told["TTFT p50"], told["TTFT p99"]) == ("worse",) * 4
@@ -99,7 +99,7 @@ def test_a_difference_is_found_with_its_size(tmp_path: Path) -> None:
     assert headline(found).startswith("b is worse than a: -")
 
 
-def test_requests_that_fail_together_are_not_counted_as_many(tmp_path: Path) -> None:
+def test_comparison_treats_requests_that_fail_together_as_correlated(tmp_path: Path) -> None:
     # The same number of refusals, scattered and in one stretch of time: the second is weaker evidence.
     a = traffic(0.0, seed=1)
     scattered = [refused(0.05 * n) if n % 20 == 0 else answered(0.05 * n) for n in range(2000)]
@@ -112,7 +112,7 @@ def test_requests_that_fail_together_are_not_counted_as_many(tmp_path: Path) -> 
     assert widths[1] > 5 * widths[0]
 
 
-def test_stretches_are_longer_than_answers(tmp_path: Path) -> None:
+def test_bootstrap_stretches_are_longer_than_answers(tmp_path: Path) -> None:
     def blocks(name: str, slow_s: float) -> Blocks:
         slow = [answered(0.5 * n, ttft_s=slow_s * (1 + n % 2), tpot_s=0.0) for n in range(200)]
         quick = [answered(0.5 * n, ttft_s=0.01, tpot_s=0.0) for n in range(200)]
@@ -124,7 +124,7 @@ def test_stretches_are_longer_than_answers(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_an_interval_of_few_stretches_is_as_wide_as_that_of_student() -> None:
+def test_bootstrap_interval_of_few_stretches_is_as_wide_as_students() -> None:
     blocks, each = Blocks(10, 1.0), 1000
     good = np.array([500, 520, 480, 560, 440, 510, 490, 530, 470, 500])
     block_of = np.repeat(np.arange(10), each)
@@ -200,7 +200,7 @@ def reported(folder: Path, policy: str | None) -> str:
     return str(folder)
 
 
-def test_objectives_that_differ_forbid_a_verdict(tmp_path: Path) -> None:
+def test_comparison_of_different_objectives_gives_no_verdict(tmp_path: Path) -> None:
     strict = POLICY.replace("{p50: 200ms, p99: 1s}", "{p99: 60ms}")
     folders = [reported(tmp_path / "a", strict), reported(tmp_path / "b", None)]
     found = json.loads(CliRunner().invoke(app, ["compare", *folders, "--json"]).stdout)
@@ -212,7 +212,7 @@ def test_objectives_that_differ_forbid_a_verdict(tmp_path: Path) -> None:
     assert again["verdict"].startswith("No difference in goodput")
 
 
-def test_a_generator_that_fell_behind_forbids_a_verdict(tmp_path: Path) -> None:
+def test_comparison_with_a_late_generator_gives_no_verdict(tmp_path: Path) -> None:
     late = [answered(0.05 * n, late_s=2.0 if n % 8 == 0 else 0.001, ttft_s=2.1) for n in range(2000)]
     for name, of in (("a", traffic(0.1, seed=1)), ("b", late)):
         written(tmp_path / name, of)
@@ -234,7 +234,7 @@ def test_an_open_loop_and_a_closed_one_are_not_compared(tmp_path: Path) -> None:
     assert {row.change for row in found.rows} == {None}
 
 
-def test_a_test_is_held_against_what_its_report_was(tmp_path: Path) -> None:
+def test_comparison_uses_the_objectives_of_each_report(tmp_path: Path) -> None:
     # The files are gone, so only the reports have objectives.
     strict = POLICY.replace("{p50: 200ms, p99: 1s}", "{p99: 60ms}")
     folders = [reported(tmp_path / name, strict) for name in "ab"]
@@ -244,7 +244,7 @@ def test_a_test_is_held_against_what_its_report_was(tmp_path: Path) -> None:
     assert read_test(Path(folders[0]), None).slos() == {"gold": load_text(strict, "policy.yaml").tiers["gold"].slo}
 
 
-def test_folders_of_one_name_are_told_apart(tmp_path: Path) -> None:
+def test_comparison_distinguishes_run_folders_of_the_same_name(tmp_path: Path) -> None:
     for name, of in (("<i>1", traffic(0.1, seed=1)), ("T2", traffic(0.3, seed=2))):
         written(tmp_path / name / "tailgate", of, policy=None, interrupted=True)
     folders = [str(tmp_path / name / "tailgate") for name in ("<i>1", "T2")]
@@ -277,7 +277,7 @@ def test_unreadable_run_folder_exits_with_2_and_is_named(folders: tuple[str, str
 
 @pytest.mark.parametrize("file", ["report.json", "requests.npy"])
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"about": 1}', b"\x93NUMPY\x01\x00", b"PK\x03\x04"])
-def test_a_file_that_is_not_whole_is_named(file: str, content: bytes, tmp_path: Path) -> None:
+def test_comparison_names_a_truncated_file(file: str, content: bytes, tmp_path: Path) -> None:
     folders = [written(tmp_path / name, traffic(0.1, seed=1)) for name in "ab"]
     (folders[0] / file).write_bytes(content)
     found = CliRunner().invoke(app, ["compare", *map(str, folders)])

@@ -68,7 +68,7 @@ def test_a_tier_that_counts_tokens_weighs_its_requests_by_them(tmp_path: Path) -
     assert found["tiers"]["gold"]["value"] == "tokens"
 
 
-def test_every_miss_stands_under_one_reason(tmp_path: Path) -> None:
+def test_report_counts_every_miss_under_one_reason(tmp_path: Path) -> None:
     tiers = made(tmp_path)["tiers"]
     assert tiers["gold"]["misses"] == {"late: TTFT": 1, "late: TPOT": 1, "shed: queue-full": 1, "unfinished": 1}
     assert tiers["free"]["misses"] == {
@@ -119,7 +119,7 @@ def test_refusals_say_whether_they_said_when_to_try_again(tmp_path: Path) -> Non
     assert sheds == {"queue-full": {"count": 2, "with_retry_after": 1, "after_p50_s": told, "after_p95_s": told}}
 
 
-def test_percentiles_are_of_what_was_answered_from_when_it_was_due(tmp_path: Path) -> None:
+def test_report_percentiles_cover_answers_from_their_due_time(tmp_path: Path) -> None:
     tier = made(tmp_path, [answered(0.5 * n, ttft_s=0.01 * n) for n in range(1, 101)])["tiers"]["gold"]
     ttft = tier["latencies"]["ttft"]
     assert (ttft["n"], ttft["p50"], ttft["p99"], ttft["max"]) == (100, *map(pytest.approx, (0.5, 0.99, 1.0)))
@@ -200,7 +200,7 @@ def test_cached_prompt_tokens_are_a_share_of_the_prompts_whose_answers_tell(tmp_
     assert made(tmp_path / "untold")["totals"]["cached"] is None
 
 
-def test_the_warm_up_is_left_out(tmp_path: Path) -> None:
+def test_report_leaves_out_the_warm_up(tmp_path: Path) -> None:
     found = made(tmp_path, [answered(1.0, ttft_s=9.0), answered(20.0)], warmup_s=10.0)
     assert (found["totals"]["offered"], found["totals"]["goodput"]) == (1, 1.0)
     assert found["totals"]["itl"]["n"] == found["tiers"]["gold"]["itl"]["n"] == 10
@@ -247,7 +247,7 @@ def test_unreported_run_is_kept_and_the_way_to_report_it_is_told(tmp_path: Path)
     assert CliRunner().invoke(app, ["report", str(folder), "--allow-late", "--no-png"]).exit_code == 0
 
 
-def test_over_time_answers_stand_where_they_ended(tmp_path: Path) -> None:
+def test_report_over_time_counts_answers_when_they_ended(tmp_path: Path) -> None:
     requests = [answered(n / 10 + 0.05, ttft_s=30.0, tpot_s=0.0) for n in range(1000)]
     over = made(tmp_path, requests)["over_time"]
     bins, per_bin = len(over["offered_per_s"]), over["bin_s"]
@@ -258,7 +258,7 @@ def test_over_time_answers_stand_where_they_ended(tmp_path: Path) -> None:
     assert not any(over["good_per_s"])
 
 
-def test_without_a_policy_what_was_answered_is_good(tmp_path: Path) -> None:
+def test_report_without_a_policy_counts_every_answer_as_good(tmp_path: Path) -> None:
     found = made(tmp_path, with_policy=False, policy=None)
     assert found["totals"]["good"] == found["totals"]["finished"] == 5
 
@@ -270,7 +270,7 @@ def test_tier_missing_from_the_policy_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("with_policy", [True, False])
 @pytest.mark.parametrize("requests", [MIXED, [refused(1.0)]], ids=["mixed", "nothing answered"])
-def test_reports_keep_to_the_schema(tmp_path: Path, requests: list[Any], with_policy: bool) -> None:
+def test_report_json_keeps_its_schema(tmp_path: Path, requests: list[Any], with_policy: bool) -> None:
     found = made(tmp_path, requests, with_policy=with_policy, interrupted=True)
     assert found["complete"] is False
     jsonschema.validate(json.loads(json.dumps(found)), SCHEMA)
@@ -282,7 +282,7 @@ def test_a_report_that_was_made_before_there_was_a_p999_of_lateness_keeps_to_it(
     jsonschema.validate(json.loads(json.dumps(found)), SCHEMA)
 
 
-def test_the_schema_refuses_what_is_no_report(tmp_path: Path) -> None:
+def test_report_schema_refuses_other_documents(tmp_path: Path) -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     found = made(tmp_path)
     for broken in ({**found, "version": 1}, {**found, "tiers": {"gold": {}}}, {**found, "more": 1}):

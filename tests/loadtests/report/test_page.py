@@ -41,7 +41,7 @@ def test_curves_are_drawn_with_every_objective_and_say_which_it_is(tmp_path: Pat
     assert levels["e2e-percentiles"] == {"objective 10 s: p95 of free": 10.0}
 
 
-def test_the_page_is_whole_and_fetches_nothing(tmp_path: Path) -> None:
+def test_report_page_is_complete_and_fetches_nothing(tmp_path: Path) -> None:
     text = page(made(tmp_path, traffic="<script>alert(1)</script>"))
     assert "{body}" not in text
     assert "<script" not in text
@@ -71,7 +71,7 @@ def test_the_summary_has_cached_prompts_by_tier_where_answers_tell(tmp_path: Pat
         assert lines == ([line] if folder == "told" else [])
 
 
-def test_the_summary_fits_a_terminal(tmp_path: Path) -> None:
+def test_report_summary_fits_a_terminal(tmp_path: Path) -> None:
     out = Console(width=80, record=True, file=StringIO())
     print_report(made(tmp_path), out)
     text = out.export_text()
@@ -177,7 +177,7 @@ def test_run_of_one_second_has_rates(tmp_path: Path) -> None:
     assert not any("of the test count" in text for text in warnings(found))
 
 
-def test_figures_are_rounded_for_reading() -> None:
+def test_report_figures_are_rounded_for_reading() -> None:
     assert [time(s) for s in (None, 0.00031, 0.0123, 0.2774, 0.99961, 1.0, 12.345, 123.0)] == [
         "–", "0.31 ms", "12.3 ms", "277 ms", "1 s", "1 s", "12.3 s", "123 s",
     ]  # fmt: skip

@@ -113,13 +113,13 @@ def test_bad_scenario_field_is_refused(tmp_path: Path, more: str, told: str) -> 
 
 
 @pytest.mark.parametrize(("when", "ends"), [("from: 20s, until: 10s", 10), ("from: 70s", 60)])
-def test_a_stream_that_never_sends_is_told(when: str, ends: int, tmp_path: Path) -> None:
+def test_scenario_stream_that_never_sends_is_refused(when: str, ends: int, tmp_path: Path) -> None:
     text = MIN.replace("{tier: standard", f"{{{when}, tier: standard")
     with pytest.raises(PolicyErrors, match=rf"traffic\[0\].from: is not before its end at {ends} s"):
         load_scenario(str(scenario(tmp_path, text)))
 
 
-def test_contenders_of_one_name_are_told(tmp_path: Path) -> None:
+def test_scenario_with_two_contenders_of_one_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PolicyErrors, match=r"contenders\[1\]: tailgate occurs twice: give one of them a name"):
         load_scenario(str(scenario(tmp_path, MIN.replace("[tailgate]", "[tailgate, tailgate]"))))
 

@@ -25,7 +25,7 @@ def test_early_timers_give_no_negative_delay() -> None:
 
 
 @pytest.mark.parametrize(("found_s", "mean_s"), [([0.001], -0.001), ([0.001], 0.0), ([0.0, -0.001], 0.001)])
-def test_engines_that_took_longer_than_clients_waited_are_a_fault(found_s: list[float], mean_s: float) -> None:
+def test_engine_time_longer_than_the_client_wait_is_an_error(found_s: list[float], mean_s: float) -> None:
     with pytest.raises(Broken, match="longer than its client waits"):
         on_the_way.stretched(found_s, mean_s)
 
@@ -42,7 +42,7 @@ def test_time_outside_of_engines_is_measured_over_real_sockets() -> None:
 
 
 @pytest.mark.long
-def test_where_engines_have_begun_more_answers_than_there_were_it_cannot_be_told(
+def test_time_outside_engines_is_unknown_if_engines_began_more_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told: Iterator[on_the_way.Told] = iter([on_the_way.Told(7.0, 7), on_the_way.Told(8.0, 7 + 10**6)])

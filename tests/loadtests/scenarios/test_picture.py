@@ -72,7 +72,7 @@ def test_unfinished_requests_are_not_drawn_as_failures(tmp_path: Path) -> None:
     assert "not waited for" not in grid(SCENARIO, {("nginx", 1.0): mixed(tmp_path / "mixed")}).columns
 
 
-def test_every_event_has_its_mark(tmp_path: Path) -> None:
+def test_scenario_picture_marks_every_event(tmp_path: Path) -> None:
     events = [{"at": "20s", "reload": "a.yaml"}, {"at": "30s", "drain": "r1"}, {"at": "40s", "reload": "b.yaml"}]
     scenario = ScenarioFile.model_validate({**FILE, "events": events})
     (chart, _) = pictures(scenario, {("tailgate", 1.0): mixed(tmp_path)}, "reloads")
@@ -80,7 +80,7 @@ def test_every_event_has_its_mark(tmp_path: Path) -> None:
     assert chart.marks == {"reload (1)": 20.0, "drain r1": 30.0, "reload (2)": 40.0}
 
 
-def test_a_fault_is_marked_with_whose_it_is_and_with_its_end(tmp_path: Path) -> None:
+def test_scenario_picture_marks_a_fault_with_its_replica_and_end(tmp_path: Path) -> None:
     faults = [{"at": "20s", "fault": "slow", "replica": n, "lasts": "15s"} for n in (2, 4)]
     dead = {"at": "20s", "fault": "dead", "replica": 1}
     scenario = ScenarioFile.model_validate({**FILE, "events": [*faults, dead]})

@@ -56,7 +56,7 @@ def round_robin_ends_with(error: BaseException, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.long
-def test_a_scenario_from_end_to_end(tmp_path: Path) -> None:
+def test_scenario_runs_from_end_to_end(tmp_path: Path) -> None:
     file, out = tmp_path / "it.yaml", tmp_path / "out"
     file.write_text(TEXT)
     done = CliRunner().invoke(app, ["scenario", str(file), "--out", str(out), "--docs", str(tmp_path), "--json"])
@@ -84,7 +84,7 @@ RELOADED = TEXT.replace("[tailgate, round-robin]", "[tailgate]").replace("700ms,
 """Its last event is a reload just before the end."""
 
 
-def test_a_reload_that_the_gateway_refuses_breaks_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scenario_fails_if_the_gateway_refuses_its_reload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (wrong := tmp_path / "wrong.yaml").write_text("kind: Policy\n")
     file = tmp_path / "it.yaml"
     file.write_text(RELOADED)
@@ -97,7 +97,9 @@ def test_a_reload_that_the_gateway_refuses_breaks_the_test(tmp_path: Path, monke
 
 @pytest.mark.long
 @pytest.mark.long
-def test_a_reload_that_is_not_noticed_breaks_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scenario_fails_if_the_gateway_does_not_notice_its_reload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def unmoved(*_: object) -> dict[str, str]:
         return {"digest": "of the policy before", "reload_error": ""}
 
@@ -112,7 +114,7 @@ def test_a_reload_that_is_not_noticed_breaks_the_test(tmp_path: Path, monkeypatc
 
 @pytest.mark.long
 @pytest.mark.long
-def test_clients_try_again_if_the_scenario_says_so(tmp_path: Path) -> None:
+def test_scenario_clients_retry_if_the_file_says_so(tmp_path: Path) -> None:
     events = "".join(f"  - {{at: 100ms, fault: status_503, replica: {n}, lasts: 500ms}}\n" for n in (1, 2, 3, 4))
     failed = {}
     for retries in (0, 8):
@@ -230,7 +232,7 @@ def test_a_contender_that_does_not_start_is_left_out_and_that_is_said(
 
 
 @pytest.mark.long
-def test_an_event_after_the_last_request_breaks_the_test_instead_of_not_happening(tmp_path: Path) -> None:
+def test_scenario_fails_if_an_event_is_due_after_the_last_request(tmp_path: Path) -> None:
     file = tmp_path / "it.yaml"
     late = RELOADED.replace("lasts: 2s", "lasts: 60s").replace("{tier:", "{until: 2s, tier:").replace("1900ms", "50s")
     file.write_text(late)

@@ -16,7 +16,7 @@ OURS = ContenderSection(kind="tailgate")
 PART = 0.2
 
 
-def test_every_arrival_after_the_warm_up_is_counted() -> None:
+def test_simulated_scenario_counts_every_arrival_after_the_warm_up() -> None:
     scenario = load_scenario("overload")
     found = simulated(scenario, OURS, 1.0, PART, seed=0)
     due = [a for a in scenario.arrivals(1, 1.0, PART) if a.at >= scenario.warmup * PART]
@@ -27,7 +27,7 @@ def test_every_arrival_after_the_warm_up_is_counted() -> None:
     assert all(values == sorted(values) for values in found.ttft_s.values())
 
 
-def test_engines_are_as_slow_as_the_scale_of_time_makes_them() -> None:
+def test_simulated_scenario_slows_engines_by_the_time_scale() -> None:
     scenario = load_scenario("overload")
     fast = simulated(scenario.model_copy(update={"time_scale": 5.0}), OURS, 0.5, PART, seed=0).ttft_s
     slow = simulated(scenario, OURS, 0.5, PART, seed=0).ttft_s
@@ -51,7 +51,7 @@ def test_faults_of_a_scenario_strike_the_simulated_replicas() -> None:
     assert rank(struck, 0.95) > 4.0 * rank(well, 0.95)
 
 
-def test_a_client_that_has_lost_patience_is_a_miss() -> None:
+def test_simulated_scenario_counts_a_client_without_patience_as_a_miss() -> None:
     """As in a live run, where the load tester is that client."""
     scenario = load_scenario("retry-storm").model_copy(update={"patience": 0.2, "retries": 0})
     found = simulated(scenario, OURS, 1.0, PART, seed=0)
@@ -82,7 +82,7 @@ def test_answers_that_balloon_take_the_places_of_others_unless_they_are_watched(
     assert watched.result.goodput > unwatched.result.goodput + 0.1
 
 
-def test_the_interval_of_a_percentile_holds_it() -> None:
+def test_interval_of_a_percentile_contains_it() -> None:
     ordered = [float(n) for n in range(1000)]
     low, high = interval(ordered, 0.5)
     assert low < rank(ordered, 0.5) < high

@@ -40,7 +40,7 @@ def test_the_committed_trace_has_every_tier_prefixes_and_limits() -> None:
     assert any(arrival.max_tokens for arrival in found)
 
 
-def test_to_our_own_format_and_back_nothing_is_lost(tmp_path: Path) -> None:
+def test_trace_converted_to_tailgate_format_and_back_is_unchanged(tmp_path: Path) -> None:
     done = converted(SMALL, out=tmp_path / "out.jsonl")
     assert done.exit_code == 0
     assert arrivals(tmp_path / "out.jsonl") == arrivals(SMALL)
@@ -48,7 +48,7 @@ def test_to_our_own_format_and_back_nothing_is_lost(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("to", ["azure", "burstgpt", "mooncake"])
-def test_other_formats_keep_lengths_and_times_and_say_what_they_lose(tmp_path: Path, to: str) -> None:
+def test_trace_converted_to_other_formats_keeps_lengths_and_times_and_reports_losses(tmp_path: Path, to: str) -> None:
     out = tmp_path / "out"
     done = converted(SMALL, out=out, to=to)
     assert done.exit_code == 0
@@ -99,7 +99,7 @@ def test_rows_of_no_tokens_are_counted_with_their_lines(tmp_path: Path) -> None:
     assert [arrival.at for arrival in arrivals(tmp_path / "out")] == [0.0, 2.0]
 
 
-def test_a_wrong_row_is_named_and_leaves_no_file(tmp_path: Path) -> None:
+def test_convert_names_a_bad_row_and_leaves_no_file(tmp_path: Path) -> None:
     source, out = tmp_path / "in.csv", tmp_path / "out"
     source.write_text(
         "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9,10,5\n2023-11-16 18:17:04.9,ten,5\n"
@@ -210,7 +210,7 @@ async def recorded(file: Path) -> list[int]:
             return first + [answer.status_code for answer in await asyncio.gather(*asked)]
 
 
-def test_a_journal_is_a_trace_of_all_that_was_asked(tmp_path: Path) -> None:
+def test_convert_makes_a_trace_of_all_requests_of_a_journal(tmp_path: Path) -> None:
     file, out = tmp_path / "calls.jsonl", tmp_path / "out.jsonl"
     statuses = asyncio.run(recorded(file))
     refused = statuses.count(429)

@@ -91,14 +91,16 @@ def test_a_request_whose_arrival_is_missing_is_left_out_and_counted(tmp_path: Pa
     assert len(arrivals(tmp_path / "out.jsonl")) == 3
 
 
-def test_a_gap_before_any_call_is_one_as_any_other(tmp_path: Path) -> None:
+def test_journal_gap_before_the_first_call_is_handled_like_any_other(tmp_path: Path) -> None:
     journal = JournalRows([written(tmp_path, lost(answered(3), is_call("arrive", 1)))])
     assert lengths(list(journal.rows())) == {2.0: 12, 3.0: 13}
     assert (journal.missing, journal.only_ended) == (1, 1)
 
 
 @pytest.mark.parametrize("gap_at", [None, -1])
-def test_without_a_gap_before_it_an_end_without_an_arrival_is_an_error(tmp_path: Path, gap_at: int | None) -> None:
+def test_request_end_without_an_arrival_is_an_error_unless_a_gap_precedes_it(
+    tmp_path: Path, gap_at: int | None
+) -> None:
     rows = [row for row in answered(4) if not is_call("arrive", 2)(row)]
     if gap_at is not None:
         rows.append({"gap": 1})
@@ -106,7 +108,7 @@ def test_without_a_gap_before_it_an_end_without_an_arrival_is_an_error(tmp_path:
         list(JournalRows([written(tmp_path, rows)]).rows())
 
 
-def test_a_request_whose_end_is_missing_holds_up_no_others_once_its_total_timeout_has_passed(tmp_path: Path) -> None:
+def test_request_without_an_end_delays_others_only_until_its_total_timeout(tmp_path: Path) -> None:
     journal = JournalRows([written(tmp_path, lost(answered(100), is_call("finish", 1)))])
     left_at = followed(journal)
     # It arrived at 1; the first call after 6 is the end of another request.
@@ -115,7 +117,7 @@ def test_a_request_whose_end_is_missing_holds_up_no_others_once_its_total_timeou
     assert (journal.missing, journal.guessed, journal.only_ended) == (1, 1, 0)
 
 
-def test_nothing_is_kept_of_those_whose_end_was_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_without_an_end_are_not_kept_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only their numbers are kept, so that a late end is not taken for an unknown request's. The decoder keeps them,
     too."""
     decoders: list[Decoder] = []
@@ -142,7 +144,7 @@ def test_answer_with_a_missing_end_has_the_length_of_the_last_similar_one(tmp_pa
 
 
 @pytest.mark.parametrize("gaps", [1, 2])
-def test_an_end_that_comes_after_the_gap_counts(tmp_path: Path, gaps: int) -> None:
+def test_request_whose_end_follows_the_gap_counts(tmp_path: Path, gaps: int) -> None:
     """The gap did not contain this end, so rows wait for it as without a gap."""
     drops = [is_call("sent", number) for number in range(2, 2 + gaps)]
     journal = JournalRows([written(tmp_path, lost(answered(20, first_s=4.75), *drops))])
@@ -152,7 +154,7 @@ def test_an_end_that_comes_after_the_gap_counts(tmp_path: Path, gaps: int) -> No
     assert (journal.missing, journal.guessed, journal.only_ended) == (gaps, 0, 0)
 
 
-def test_an_end_that_comes_after_it_was_given_up_is_no_request_of_its_own(tmp_path: Path) -> None:
+def test_end_of_a_request_that_was_given_up_is_not_counted_again(tmp_path: Path) -> None:
     journal = JournalRows([written(tmp_path, lost(answered(20, first_s=9.75), is_call("sent", 2)))])
     rows = list(journal.rows())
     assert len(rows) == 20
@@ -160,13 +162,13 @@ def test_an_end_that_comes_after_it_was_given_up_is_no_request_of_its_own(tmp_pa
     assert journal.given_up == 0
 
 
-def test_an_answer_of_a_journal_without_a_gap_is_never_given_up(tmp_path: Path) -> None:
+def test_request_in_a_journal_without_a_gap_is_never_given_up(tmp_path: Path) -> None:
     journal = JournalRows([written(tmp_path, answered(20, first_s=9.75))])
     assert lengths(list(journal.rows()))[1.0] == 11
     assert (journal.missing, journal.guessed) == (0, 0)
 
 
-def test_without_a_total_timeout_an_end_is_waited_for_as_long_as_with_the_default_one_from_the_first_gap_on(
+def test_end_of_a_request_without_total_timeout_is_awaited_for_the_default_timeout(
     tmp_path: Path,
 ) -> None:
     requests = round(NO_TOTAL_S) + 50
@@ -179,7 +181,7 @@ def test_without_a_total_timeout_an_end_is_waited_for_as_long_as_with_the_defaul
     assert (journal.guessed, journal.only_ended) == (1, 0)
 
 
-def test_a_gap_that_is_longer_than_an_end_is_waited_for_gives_nobody_up(tmp_path: Path) -> None:
+def test_journal_gap_longer_than_the_wait_for_an_end_gives_no_request_up(tmp_path: Path) -> None:
     """Only after the gap is it known which calls are missing."""
     requests, after_s = round(NO_TOTAL_S) + 200, NO_TOTAL_S + 100.0
     rows = answered(requests, first_s=after_s + 50.25, rules=UNLIMITED)

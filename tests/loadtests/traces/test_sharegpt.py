@@ -33,7 +33,7 @@ def rows(path: Path) -> list[TraceRow]:
     return list(ShareGptRows(path).rows())
 
 
-def test_each_answer_is_a_request_with_all_that_was_said_before(tmp_path: Path) -> None:
+def test_each_sharegpt_answer_becomes_a_request_with_the_conversation_before_it(tmp_path: Path) -> None:
     path = written(tmp_path, said("Hello, how are you?", "Fine." * 8, "And now?", "Still fine." * 4))
     first, second = rows(path)
     assert is_sharegpt(path)
@@ -76,7 +76,7 @@ def test_a_converted_trace_is_read_with_sessions_and_blocks(tmp_path: Path) -> N
     assert found[1].prefix[: len(found[0].prefix)] == found[0].prefix != ()
 
 
-def test_system_words_count_and_unknown_speakers_are_text(tmp_path: Path) -> None:
+def test_sharegpt_system_prompts_count_and_unknown_speakers_are_text(tmp_path: Path) -> None:
     talk = {"conversations": [{"from": "system", "value": "x" * 400}, *said("Hello?", "Yes.")["conversations"]]}
     (row,) = rows(written(tmp_path, talk))
     assert row.prompt_tokens > 100
@@ -93,7 +93,7 @@ def test_system_words_count_and_unknown_speakers_are_text(tmp_path: Path) -> Non
     ],
     ids=["no list", "nobody", "cut", "no UTF-8", "nested"],
 )
-def test_a_wrong_document_is_an_error_that_names_the_file(tmp_path: Path, text: str) -> None:
+def test_malformed_sharegpt_document_is_an_error_that_names_the_file(tmp_path: Path, text: str) -> None:
     path = tmp_path / "sharegpt.json"
     path.write_bytes(text.encode("latin-1"))
     done = converted(path, out=tmp_path / "out.jsonl")
