@@ -10,7 +10,8 @@ import httpx
 from gateway.fleet.fault import Failed, ReadFault
 from gateway.wire.http.headers import DP_RANK
 
-# Below vLLM's own timeout (VLLM_HTTP_TIMEOUT_KEEP_ALIVE, 5 s), so that vLLM is not just closing a reused connection.
+# Below vLLM's own timeout (VLLM_HTTP_TIMEOUT_KEEP_ALIVE, 5 s), so that vLLM does not close a connection just as it is
+# reused.
 _KEEPALIVE_S = 4.0
 # Limit on the chunks of a body. Each takes some 20 us of the event loop, and 4 MiB could come in 4 million chunks.
 _MAX_PIECES = 4096

@@ -35,7 +35,7 @@ def _broke(stream: Stream, error: Exception) -> None:
 
 
 class KeepAlives:
-    """The streams that get comments. Each `start` schedules one look."""
+    """The streams that get comments. Each call of `start` schedules one look at its stream."""
 
     def __init__(self) -> None:
         self._by_silence: dict[float, Deadline[Stream]] = {}

@@ -61,9 +61,9 @@ class CacheEvidence:
         self.others = 1.0
         """Share (0-1) of the engine's prompt tokens that other gateways sent; 1 until its counters are known."""
         self.predicted_tokens = 0
-        """Total prompt tokens of complete answers that were expected to be cached when sent."""
+        """Total prompt tokens that were expected to be cached when sent, over complete answers."""
         self.reported_tokens = 0
-        """Total prompt tokens of complete answers that the engine reported as cached."""
+        """Total prompt tokens that the engine reported as cached, over complete answers."""
         self._indexed = PRIOR_TOKENS
         self._found = PRIOR_TOKENS
         self._own = 0.0

@@ -24,7 +24,7 @@ OWN: Final = 10.0 * SHRINK
 REFRESH: Final = 256
 """New answers are counted in batches: of an eighth of the bucket's answers, but at most of this many."""
 PASSING: Final = 0.1
-"""An answer that passed an edge and goes on fills a batch by this much, an ended answer by 1."""
+"""A running answer adds this much to a batch each time it passes an edge; an ended answer adds 1."""
 KEEP: Final = 2000.0
 """Memory in answers: when a bucket has twice as many, its counts are halved."""
 LONG: Final = 0.99
