@@ -154,7 +154,7 @@ def test_replica_that_was_always_slow_is_ejected() -> None:
     assert state(story, "r3") is ReplicaState.EJECTED
 
 
-def test_no_replica_is_ejected_without_ejection_and_switching_it_off_ends_all() -> None:
+def test_switching_ejection_off_ends_all_ejections_and_prevents_new_ones() -> None:
     story = play(fleet(6))
     traffic = Traffic(story, per_s=30.0)
     traffic.times["r3"] = 3.0

@@ -29,7 +29,7 @@ def test_default_max_tokens_is_cut_to_what_the_context_leaves(prompt: int, grant
     story.arrives("a", prompt=prompt, max_tokens=None).expect(dispatch("r1", max_tokens=granted))
 
 
-def test_asked_max_tokens_is_not_lowered_to_the_context_length() -> None:
+def test_requested_max_tokens_is_not_lowered_to_the_context_length() -> None:
     story = play(capped(200, 300)).observes("r1", Sample(context_tokens=2000))
     story.arrives("a", prompt=1900, max_tokens=150).expect(dispatch("r1", max_tokens=150))
 

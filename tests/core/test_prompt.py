@@ -128,7 +128,7 @@ def test_prompt_estimates_are_learned_by_model() -> None:
 
 
 @pytest.mark.parametrize(("size", "tokens"), [(0, 10), (10, 0), (-1, 5), (5, -1)])
-def test_absurd_prompt_counts_teach_nothing(size: int, tokens: int) -> None:
+def test_implausible_prompt_counts_are_not_learned(size: int, tokens: int) -> None:
     estimator = PromptEstimator()
     estimator.learn("m", size, tokens)
     assert estimator.estimate("m", 10) == PromptEstimator().estimate("m", 10)

@@ -319,7 +319,7 @@ def test_the_lowest_tier_gets_its_floor_in_any_window_worth_some_requests(costs:
         assert 0.05 * total <= low <= 0.08 * total
 
 
-def test_without_a_floor_the_lowest_tier_gets_nothing_while_others_wait() -> None:
+def test_lowest_tier_without_a_floor_gets_no_slot_while_others_wait() -> None:
     assert {name for name, _ in dispatched(0.0, {"high": [1.0], "low": [1.0]}, 100)} == {"high"}
 
 

@@ -300,7 +300,7 @@ def test_requests_at_a_replica_that_is_down_do_not_use_up_the_reserve() -> None:
     story.arrives("p2", tier="premium").expect(dispatch("r2"))
 
 
-def test_a_replica_that_is_probed_counts_as_one_slot() -> None:
+def test_replica_with_a_half_open_breaker_counts_as_one_slot() -> None:
     story = play(policy(pool("p", "r1", "r2", slots=2, reserve=(("premium", 0.5),)), PREMIUM, FREE))
     story.fails("r2").recovers("r2")
     assert story.pool("p").slots == 3

@@ -150,7 +150,7 @@ def test_a_reload_keeps_the_share_of_a_process_in_tenant_limits() -> None:
     assert (story.limits().requests_limit, story.limits().requests_left) == (10, 9)
 
 
-def test_the_tiers_of_one_tenant_are_counted_apart() -> None:
+def test_limits_of_one_tenant_are_counted_by_tier() -> None:
     rules = policy(pool("p", "r1", slots=None), tier("x", limits=Limits(1)), tier("y", limits=Limits(1)))
     story = play(rules).arrives("a", tier="x").arrives("b", tier="y")
     story.expect(dispatch("r1", of="a"), dispatch("r1", of="b"))

@@ -43,7 +43,7 @@ async def test_engine_answers_a_chat_completion(
     assert await _joined(await client.chat.completions.create(**ask, stream=True)) == past.choices[0].message.content
 
 
-async def test_usage_of_a_stream_comes_if_it_was_asked_for(engine: Engine, client: openai.AsyncOpenAI) -> None:
+async def test_stream_has_usage_if_the_client_requested_it(engine: Engine, client: openai.AsyncOpenAI) -> None:
     ask = {"model": engine.model, "messages": HELLO, "max_tokens": 8, "stream": True}
     plain = [chunk async for chunk in await client.chat.completions.create(**ask)]
     assert all(chunk.choices and chunk.usage is None for chunk in plain)

@@ -103,7 +103,7 @@ async def test_fetch_without_a_key_sends_no_authorization(fake: FakeReplica) -> 
     assert b"authorization" not in fake.asked[0].lower()
 
 
-async def test_a_query_of_the_policy_reaches_the_replica(fake: FakeReplica) -> None:
+async def test_query_string_of_a_policy_path_is_sent_to_the_replica(fake: FakeReplica) -> None:
     await once(fake.url + "/metrics/?name[]=a:b&name[]=c")
     assert fake.paths() in (["/metrics/?name[]=a:b&name[]=c"], ["/metrics/?name%5B%5D=a:b&name%5B%5D=c"])
 

@@ -189,7 +189,7 @@ def test_kv_use_above_1_in_a_metrics_page_is_refused() -> None:
 
 
 @pytest.mark.parametrize("page", ["", "<html>not metrics</html>", "sglang:num_running_reqs 3\n"])
-def test_a_page_without_any_of_the_metrics_is_not_a_sample(page: str) -> None:
+def test_metrics_page_without_known_metrics_gives_no_sample(page: str) -> None:
     failed = read_sample(EngineKind.VLLM, page)
     assert isinstance(failed, Failed)
     assert failed.fault is ReadFault.EMPTY

@@ -118,7 +118,7 @@ async def test_killing_the_children_does_not_wait_for_their_grace() -> None:
 
 
 @pytest.mark.usefixtures("deadline")
-async def test_a_program_that_cannot_be_started_takes_the_others_along() -> None:
+async def test_child_programs_end_if_one_of_them_cannot_be_started() -> None:
     started: list[Child] = []
 
     async def fail() -> None:

@@ -24,7 +24,7 @@ def test_a_quantile_of_one_value_is_that_value() -> None:
     assert rank([7.0], 0.01) == rank([7.0], 0.99) == 7.0
 
 
-def test_a_quantile_of_nothing_is_an_error() -> None:
+def test_quantile_of_no_values_is_an_error() -> None:
     with pytest.raises(ValueError, match="no values"):
         rank([], 0.5)
 
@@ -41,9 +41,7 @@ def test_a_p99_interval_is_unknown_of_few_values_and_overlaps_or_not_of_many() -
     st.lists(st.floats(width=32) | st.just(math.nan), max_size=300),
     st.lists(st.floats(0.0, 1.0, exclude_min=True), max_size=20),
 )
-def test_percentiles_of_a_column_are_the_ranks_of_what_is_known_of_it(
-    values: list[float], quantiles: list[float]
-) -> None:
+def test_percentiles_of_a_column_ignore_missing_values(values: list[float], quantiles: list[float]) -> None:
     known = sorted(value for value in values if not math.isnan(value))
     expected = [rank(known, quantile) for quantile in quantiles] if known else [None] * len(quantiles)
     assert percentiles(np.array(values, dtype=np.float32), quantiles) == expected

@@ -87,7 +87,7 @@ def test_committed_policy_schema_is_current() -> None:
     )
 
 
-def test_every_field_of_the_schema_is_described() -> None:
+def test_every_field_of_the_policy_schema_is_described() -> None:
     schema = orjson.loads(json_schema())
     sections = [schema, *schema["$defs"].values()]
     for section in sections:
@@ -131,10 +131,10 @@ def test_policy_schema_refuses_what_the_check_command_refuses(old: str, new: str
 
 
 @pytest.mark.parametrize("share", ["10%", "0.05%", "0.01", "100%", "'${SHARE}'"])
-def test_the_schema_accepts_a_share_above_zero(share: str) -> None:
+def test_policy_schema_accepts_a_share_above_zero(share: str) -> None:
     assert accepted(SAMPLE.replace("max_tokens: {default: 10, limit: 20}", f"admission: {{exploration: {share}}}"))
 
 
-def test_the_schema_accepts_variables() -> None:
+def test_policy_schema_accepts_variables() -> None:
     text = SAMPLE.replace("engine: vllm", "engine: ${ENGINE:-vllm}").replace("http://a:1", "'http://${HOST}:1'")
     assert accepted(text.replace("p99: 2s", "p99: '${P99}'").replace("slots: 8", "api_key: ${KEY}"))

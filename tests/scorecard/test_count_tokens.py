@@ -31,7 +31,9 @@ def count(path: str = PATH, *lines: str, **fields: Any) -> bytes:
     return request(path, json.dumps(ASKED | fields).encode(), *lines)
 
 
-async def test_engines_own_count_is_the_answer(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+async def test_count_tokens_answers_with_the_count_of_the_engine(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
     gw = await gateway(rules(capture.url))
     client = await connect(gw.url)
     capture.answer = lambda call: Answer(whole(b'{"input_tokens":258,"context_management":null}'))

@@ -61,7 +61,7 @@ async def test_refusal_for_another_reason_reaches_the_client_and_changes_nothing
     assert len(capture.calls) == 5  # without a stream there are no stream_options
 
 
-async def test_other_replicas_are_still_asked_for_usage(
+async def test_stream_usage_is_still_requested_from_other_replicas(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     async with Capture() as other:

@@ -48,7 +48,7 @@ async def test_a_gateway_without_keys_answers_only_to_hosts_of_loopback(
     assert len(capture.calls) == 2 * len(OURS)
 
 
-async def test_a_listed_name_is_served_with_any_port(
+async def test_listed_host_name_is_served_with_any_port(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     client = await connect((await gateway(rules(capture.url) + listen("names: [GPU-box.internal]"))).url)

@@ -242,7 +242,7 @@ SLOW = f"{AGGREGATE}, timeouts: {{ttft: none, idle: none, total: 1h}}"
         (MESSAGES, {"messages": HELLO, "max_tokens": 99}, 2),
     ],
 )
-async def test_assembled_answer_at_its_total_timeout_has_what_came(
+async def test_assembled_answer_at_its_total_timeout_has_the_text_so_far(
     start: Start, post: Callable[..., Any], replicas: Emulator, path: str, fields: dict[str, Any], before: int
 ) -> None:
     gateway = await start(tier=SLOW)

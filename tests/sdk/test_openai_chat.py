@@ -43,7 +43,7 @@ async def test_streamed_chat_equals_the_whole_chat(chatting: openai.AsyncOpenAI,
     assert len(texts) == 1 + 12, "a role, and one chunk for each token"
 
 
-async def test_usage_of_a_stream_comes_if_it_was_asked_for(chatting: openai.AsyncOpenAI, replicas: Emulator) -> None:
+async def test_stream_has_usage_if_the_client_requested_it(chatting: openai.AsyncOpenAI, replicas: Emulator) -> None:
     ask = {"model": MODEL, "messages": HELLO, "max_tokens": 6, "stream": True}
     plain = [chunk async for chunk in await chatting.chat.completions.create(**ask)]
     assert all(chunk.choices and chunk.usage is None for chunk in plain)

@@ -267,7 +267,7 @@ def test_token_count_that_is_no_64_bit_integer_is_odd(written: bytes, tokens: in
         (MessagesReader(), typed("ping")),
     ],
 )
-def test_an_empty_delta_is_no_output(reader: StreamReader, event: bytes) -> None:
+def test_empty_delta_counts_as_no_output(reader: StreamReader, event: bytes) -> None:
     packed = event.replace(b'": ', b'":').replace(b', "', b',"')
     for written in (event, packed):
         assert reader.read(written) == EventKind.OTHER or written is event
@@ -329,7 +329,7 @@ def test_error_event_whose_code_is_no_status_counts_as_500() -> None:
 
 
 @pytest.mark.parametrize("last", ["response.completed", "response.incomplete"])
-def test_responses_end_with_a_response_that_has_usage(last: str) -> None:
+def test_responses_stream_ends_with_a_response_that_has_usage(last: str) -> None:
     reader = ResponsesReader()
     assert reader.read(typed("response.created", response={"usage": None, "error": None})) == EventKind.OTHER
     assert reader.read(typed("response.output_text.delta", delta="x")) == EventKind.CONTENT
@@ -339,7 +339,7 @@ def test_responses_end_with_a_response_that_has_usage(last: str) -> None:
     assert (reader.prompt_tokens, reader.output_tokens) == (2, 5)
 
 
-def test_a_failed_response_is_an_error() -> None:
+def test_responses_event_of_a_failed_response_is_an_error() -> None:
     reader = ResponsesReader()
     failed = typed("response.failed", response={"error": {"code": "server_error", "message": "gone"}})
     assert reader.read(failed) == EventKind.ERROR

@@ -131,7 +131,7 @@ def test_max_completion_tokens_in_a_form_is_lowered_to_the_cap_of_the_tier() -> 
         ([MODEL, part("model", "a\nb"), FILE], "model"),
     ],
 )
-def test_a_field_that_cannot_be_served_is_named(parts: list[tuple[str, bytes]], field: str) -> None:
+def test_form_field_that_cannot_be_served_is_named(parts: list[tuple[str, bytes]], field: str) -> None:
     with pytest.raises(BadRequest) as refused:
         read(*parts)
     assert refused.value.field == field

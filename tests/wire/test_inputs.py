@@ -69,7 +69,7 @@ def test_tokenize_request_is_forwarded_unchanged_and_counts_no_prompt_tokens(
         (Endpoint.DETOKENIZE, {"tokens": [2**63]}, "tokens"),
     ],
 )
-def test_a_field_that_cannot_be_served_is_named(endpoint: Endpoint, fields: dict[str, Any], field: str) -> None:
+def test_input_field_that_cannot_be_served_is_named(endpoint: Endpoint, fields: dict[str, Any], field: str) -> None:
     with pytest.raises(BadRequest) as refused:
         read(endpoint, {**MINIMAL[endpoint], **fields}, Caps(batch=8))
     assert refused.value.field == field

@@ -82,7 +82,7 @@ def test_every_reason_of_a_refusal_has_its_status() -> None:
 
 @pytest.mark.parametrize("why", Reason)
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_every_reason_makes_a_whole_response(dialect: Dialect, why: Reason) -> None:
+def test_every_reason_gives_a_complete_error_response(dialect: Dialect, why: Reason) -> None:
     status, headers, body = read(error_response(dialect, Problem(why), "req-1"))
     assert status == status_of(why)
     assert headers["content-type"] == "application/json"

@@ -188,7 +188,7 @@ def test_render_leaves_the_parsed_request_as_it_is() -> None:
         ),
     ],
 )
-def test_usage_is_always_asked_for_in_a_stream(
+def test_usage_is_always_requested_from_engines_for_a_stream(
     endpoint: Endpoint, options: dict[str, bool] | None, wants: bool, upstream: dict[str, bool]
 ) -> None:
     document = {**MINIMAL[endpoint], "stream": True, "stream_options": options}
@@ -205,7 +205,7 @@ def test_usage_is_not_requested_from_apis_that_always_stream_it(endpoint: Endpoi
         assert "stream_options" not in sent(endpoint, document)
 
 
-def test_usage_is_not_asked_for_without_a_stream() -> None:
+def test_usage_is_not_requested_from_engines_without_a_stream() -> None:
     assert "stream_options" not in sent(Endpoint.CHAT, {**CHAT, "stream": False})
 
 

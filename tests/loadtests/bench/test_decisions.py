@@ -50,7 +50,7 @@ def test_turns_of_a_warm_fleet_find_their_conversation_in_the_cache_of_one_repli
     assert sum(cache.predicted_tokens for cache in caches) > 0.9 * 200 * ENDS[-1] / PROMPT_BYTES * PROMPT_TOKENS
 
 
-def test_the_cost_of_decisions_is_cpu_time_of_what_was_asked_for() -> None:
+def test_decisions_bench_reports_the_cpu_time_of_its_requests() -> None:
     result = run_decisions(Decisions(4, requests=200))
     assert result.errors == []
     assert result.requests == 200

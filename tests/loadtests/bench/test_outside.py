@@ -28,7 +28,7 @@ def run(folder: Path, *, requests: int = 90, errors: dict[str, int] = NO_ERRORS)
     return run_outside(Outside(8080, os.getpid(), [sys.executable, str(program)]))
 
 
-def test_results_of_wrk_are_the_sums_that_it_prints(tmp_path: Path) -> None:
+def test_wrk_results_are_the_totals_that_it_prints(tmp_path: Path) -> None:
     result = run(tmp_path)
     assert (result.requests, result.seconds, result.errors) == (90, 3.0, [])
     assert result.cpu_s >= 0

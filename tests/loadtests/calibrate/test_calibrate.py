@@ -58,7 +58,7 @@ async def test_calibration_records_each_probe_request_with_its_counted_tokens(en
 
 
 @pytest.mark.long
-async def test_probe_is_fitted_to_a_profile(
+async def test_calibrate_command_fits_a_profile_to_the_probe(
     engine: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(rounds, "FITTED_REQUESTS", 20)

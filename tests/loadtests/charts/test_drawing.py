@@ -29,7 +29,7 @@ def test_picture_drawn_in_a_process_equals_one_drawn_in_place(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_fewer_pictures_than_processes_are_drawn(tmp_path: Path, count: int) -> None:
+def test_drawing_works_with_fewer_pictures_than_processes(tmp_path: Path, count: int) -> None:
     with drawing(tmp_path) as hand_over:
         hand_over([chart("a")] * count)
     assert len(list(tmp_path.iterdir())) == count
@@ -70,7 +70,7 @@ with drawing(folder) as hand_over:
 """
 
 
-def test_no_process_goes_on_drawing_after_a_failure(tmp_path: Path) -> None:
+def test_every_drawing_process_stops_after_a_failure(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", FAILS_LATER, tmp_path], stderr=subprocess.PIPE, timeout=300)
     # Standard error has ended: no process holds it.
     assert b"ZeroDivisionError" in done.stderr
@@ -121,7 +121,7 @@ def test_drawing_ends_with_an_error_when_no_process_can_be_started(
 
 
 @pytest.mark.parametrize("cores", [1, 3])
-def test_pictures_are_the_same_on_any_number_of_cores(
+def test_charts_are_identical_on_any_number_of_cores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int
 ) -> None:
     monkeypatch.setattr(module, "_cores", lambda: cores)

@@ -56,7 +56,7 @@ def test_progress_line_shows_elapsed_time_and_current_figures() -> None:
     assert (abs(p50 / 0.5 - 1), abs(p99 / 0.99 - 1), abs(late / 0.003 - 1)) < (0.05, 0.05, 0.05)
 
 
-def test_progress_after_the_last_request_says_what_is_awaited() -> None:
+def test_progress_after_the_last_request_names_the_awaited_answers() -> None:
     out = StringIO()
     progress = Progress(Kept(), Console(file=out, width=400), 30.0)
     for _ in range(PLAIN_EVERY):

@@ -19,7 +19,7 @@ def drawn(folder: Path) -> set[str]:
     return {path.stem for path in folder.glob("*.png")}
 
 
-def test_each_picture_of_the_report_is_a_file(tmp_path: Path) -> None:
+def test_report_command_writes_each_picture_to_a_file(tmp_path: Path) -> None:
     folder = written(tmp_path, MIXED)
     assert CliRunner().invoke(app, ["report", str(folder)]).exit_code == 0
     found = json.loads((folder / "report.json").read_text())
@@ -27,7 +27,7 @@ def test_each_picture_of_the_report_is_a_file(tmp_path: Path) -> None:
     assert drawn(folder) <= set(NAMES)
 
 
-def test_pictures_are_written_only_if_wanted_and_old_ones_removed(tmp_path: Path) -> None:
+def test_report_pictures_are_written_only_on_request_and_old_ones_are_removed(tmp_path: Path) -> None:
     folder = written(tmp_path, MIXED)
     for name in (*NAMES, "mine"):
         (folder / f"{name}.png").touch()
@@ -42,7 +42,7 @@ def test_report_command_on_a_folder_without_a_test_keeps_its_pictures(tmp_path: 
     assert drawn(tmp_path) == {"misses"}
 
 
-def test_report_without_drawable_pictures_says_so_and_has_the_rest(
+def test_report_without_drawable_pictures_says_so_and_is_otherwise_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = written(tmp_path, MIXED)

@@ -175,7 +175,7 @@ async def test_ctrl_c_before_the_first_request_reports_nothing(replica: Emulated
         (["--workload", LINE, "--out", "README.md"], "--out: cannot write README.md: that is a file"),
     ],
 )
-def test_bad_run_option_is_refused_before_anything_is_sent(
+def test_bad_run_option_is_refused_before_any_request_is_sent(
     options: list[str], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
@@ -318,7 +318,7 @@ async def test_files_of_an_earlier_run_are_removed_before_a_new_run(replica: Emu
 
 
 @pytest.mark.parametrize("probe", ["--probe", "--no-probe"])
-def test_run_without_an_answering_target_keeps_the_earlier_test(
+def test_run_without_an_answering_target_keeps_the_earlier_results(
     probe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

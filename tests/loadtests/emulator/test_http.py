@@ -31,7 +31,9 @@ async def test_emulator_answers_pipelined_requests_in_order(emulator: Emulator, 
 
 @pytest.mark.parametrize("how", ["fin", "reset", "pipelined"])
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_client_that_leaves_frees_the_engine(real_time: Emulator, connect, how: str, stream: bool) -> None:
+async def test_client_that_leaves_frees_the_emulated_engine(
+    real_time: Emulator, connect, how: str, stream: bool
+) -> None:
     replica = real_time.replicas[0]
     wire = await connect(real_time.url, chat(stream=stream, max_tokens=LONG))
     await replica.until(lambda r: r.running == 1)
@@ -46,7 +48,7 @@ async def test_a_client_that_leaves_frees_the_engine(real_time: Emulator, connec
     assert replica.in_flight == 0
 
 
-async def test_a_client_that_leaves_during_the_prefill_frees_the_engine(connect) -> None:
+async def test_client_that_leaves_during_the_prefill_frees_the_emulated_engine(connect) -> None:
     async with Emulator(profile="long", time_scale=0.01) as emulator:  # minutes of prefill
         replica = emulator.replicas[0]
         wire = await connect(emulator.url, generation("/v1/completions", prompt=[1] * 100_000))
@@ -56,7 +58,7 @@ async def test_a_client_that_leaves_during_the_prefill_frees_the_engine(connect)
         await replica.until(lambda r: r.running == 0, timeout_s=1.0)
 
 
-async def test_a_client_that_leaves_while_it_waits_frees_its_place(connect) -> None:
+async def test_client_that_leaves_the_queue_of_the_emulator_frees_its_place(connect) -> None:
     async with Emulator(profile="default", time_scale=1.0) as emulator:
         replica = emulator.replicas[0]
         await connect(emulator.url, chat(max_tokens=LONG, n=64))
@@ -141,7 +143,7 @@ async def test_emulator_answers_expect_continue_with_100(emulator: Emulator, con
         (b"GET /health HTTP/1.1\r\nX: " + b"x" * 70_000, b"431"),
     ],
 )
-async def test_invalid_http_request_is_refused_and_closed(
+async def test_emulator_refuses_an_invalid_http_request_and_closes(
     emulator: Emulator, connect, request_: bytes, status: bytes
 ) -> None:
     wire = await connect(emulator.url, request_)

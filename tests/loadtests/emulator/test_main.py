@@ -86,7 +86,7 @@ def test_emulator_refuses_a_bad_time_scale(scale: str, capsys: pytest.CaptureFix
     assert "--time-scale" in capsys.readouterr().err
 
 
-def test_the_help_shows_profiles_and_faults() -> None:
+def test_emulator_help_shows_profiles_and_faults() -> None:
     text = parser().format_help()
     assert "default, short, long, slow, test" in text
     assert '{"fault": "slow", "factor": 8}' in text

@@ -16,7 +16,7 @@ from loadtests.experiments.noise import noise
 from loadtests.experiments.promises import promises
 
 
-def test_quick_engines_are_above_the_floor() -> None:
+def test_quick_form_of_the_engines_experiment_meets_its_floor() -> None:
     findings = engines(Lab(QUICK))
     figures = {name: found.value for name, found in findings.figures.items()}
     assert figures["least_good_of_served"] >= 0.95
@@ -28,7 +28,7 @@ def test_quick_engines_are_above_the_floor() -> None:
     assert ours > zero >= open_
 
 
-def test_quick_promises_are_kept() -> None:
+def test_quick_form_of_the_promises_experiment_keeps_its_promises() -> None:
     findings = promises(Lab(QUICK))
     assert findings.figures["least_windows_kept"].value >= 0.9
     objectives, refusals = findings.grids
@@ -39,7 +39,7 @@ def test_quick_promises_are_kept() -> None:
     assert float(refusals.rows[0][4]) >= 0.9
 
 
-def test_quick_noise_costs_something_and_not_everything() -> None:
+def test_quick_form_of_the_noise_experiment_loses_some_goodput_but_not_all() -> None:
     share = noise(Lab(QUICK)).figures["least_disturbed_to_not"].value
     assert 0.6 < share < 1.0
 

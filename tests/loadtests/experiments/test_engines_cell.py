@@ -51,7 +51,9 @@ def test_every_request_of_the_engines_experiment_fits_its_engine(name: str, work
             assert arrival.prompt_tokens + arrival.output_tokens <= cell.max_model_len
 
 
-def test_a_searched_cap_is_better_than_no_control_and_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_searched_static_cap_is_better_than_no_control_and_is_reused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(Cell, "knee_per_s", lambda _: 0.42)
     cell = Cell(ENGINES["small-4"], load=3.0, seconds=100.0)

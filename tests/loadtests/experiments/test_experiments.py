@@ -54,7 +54,7 @@ def test_experiment_targets_include_their_limit() -> None:
     assert not at_most(0.02).met(bare(0.021, 1))
 
 
-def test_json_has_value_interval_target_and_pass_for_every_figure() -> None:
+def test_experiment_json_has_value_interval_target_and_pass_for_every_figure() -> None:
     found = Findings(
         (1, 2),
         {"ours_to_replay_2x": Interval(0.95, 0.93, 0.97, 2), "ours_to_replay_3x": bare(0.5, 2), "other": bare(1.0, 2)},
@@ -118,7 +118,7 @@ def test_unknown_experiment_name_gets_a_hint() -> None:
 
 
 @pytest.mark.parametrize(("asked", "effort"), [((), Effort()), (("--full",), FULL), (("--quick",), QUICK)])
-def test_an_experiment_is_run_with_the_effort_that_is_asked_for(
+def test_experiment_runs_with_the_requested_effort(
     asked: tuple[str, ...], effort: Effort, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("loadtests.experiments.__main__.as_users_have_it", lambda *_, **__: None)
@@ -133,13 +133,15 @@ def test_an_experiment_is_run_with_the_effort_that_is_asked_for(
     assert asked_of == [effort]
 
 
-def test_quick_and_full_contradict_each_other() -> None:
+def test_quick_and_full_options_exclude_each_other() -> None:
     wrong = CliRunner().invoke(app, ["run", "tiers", "--quick", "--full"])
     assert wrong.exit_code == 2
     assert "contradict" in wrong.output
 
 
-def test_run_prints_documents_writes_pages_and_fails_on_a_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_experiment_run_prints_results_writes_pages_and_fails_on_a_miss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(EXPERIMENTS, "tiers", _missing)
     docs = tmp_path / "not" / "there yet"
     arguments = ["run", "tiers", "--quick", "--json", "--docs", str(docs)]
@@ -151,7 +153,7 @@ def test_run_prints_documents_writes_pages_and_fails_on_a_miss(tmp_path: Path, m
 
 
 @interpreted  # else `--pure` restarts the process
-def test_a_target_that_was_not_measured_is_not_met(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_experiment_target_without_a_measurement_is_not_met(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     some = {key: bare(0.0, 1) for key in TARGETS["outside-tools"] if key.startswith("aiperf")}
     monkeypatch.setitem(EXPERIMENTS, "outside-tools", lambda lab: Findings((1,), some, notes=["wrk was left out"]))
     run = CliRunner().invoke(app, ["run", "outside-tools", "--pure", "--docs", str(tmp_path)])
@@ -255,7 +257,7 @@ def test_several_experiments_are_numbered_and_end_with_a_table_of_times_and_miss
 
 
 @interpreted  # else a run that is not quick restarts the process
-def test_time_left_is_that_of_the_pages_and_said_only_if_all_of_them_have_one(
+def test_remaining_time_is_shown_only_if_all_experiment_pages_have_a_duration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ["tiers", "slo-knees", "noise"]
@@ -307,7 +309,7 @@ def _missing(lab: Lab) -> Findings:
 
 
 @pytest.mark.parametrize("name", ["main", "code"])
-def test_experiment_setup_is_as_agreed(name: str, lab: Lab) -> None:
+def test_experiments_use_the_agreed_setup(name: str, lab: Lab) -> None:
     policy = lab.policy()
     tiers = sorted(policy.tiers.values(), key=lambda tier: tier.priority)
     assert [tier.weight for tier in tiers] == [4.0, 2.0, 1.0]
@@ -414,7 +416,7 @@ def test_make_target_writes_the_experiment_pages() -> None:
     )
 
 
-def test_the_paced_target_has_the_same_times_for_everybody() -> None:
+def test_paced_target_has_the_same_latencies_for_every_client() -> None:
     hundred = [paced.times(n) for n in range(paced.KINDS)]
     assert len({ttft_s for ttft_s, _ in hundred}) == len({itl_s for _, itl_s in hundred}) == paced.KINDS
     assert [paced.times(n) for n in range(paced.KINDS, 2 * paced.KINDS)] == hundred
@@ -422,10 +424,10 @@ def test_the_paced_target_has_the_same_times_for_everybody() -> None:
     assert min(itl_s for _, itl_s in hundred) == 0.02
 
 
-def test_answers_due_in_a_stall_come_at_its_end() -> None:
+def test_paced_target_sends_answers_due_in_a_stall_at_its_end() -> None:
     said = [answered_at(came_s, 0.005, 1.0, 10.0) for came_s in (0.0, 8.99, 8.996, 9.5, 9.994, 9.996, 19.5)]
     assert said == pytest.approx([0.005, 8.995, 10.0, 10.0, 10.0, 10.001, 20.0])
 
 
-def test_the_exact_p99_of_a_stall_is_nine_tenths_of_it() -> None:
+def test_exact_p99_under_stalls_is_nine_tenths_of_a_stall() -> None:
     assert _exact_p99(1000.0, 60.0) == pytest.approx(0.905, abs=0.002)

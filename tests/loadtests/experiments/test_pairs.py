@@ -68,7 +68,7 @@ def test_number_of_live_runs_ignores_seeds_without_a_finished_request() -> None:
     assert varies([{"a": [1.0]}, {"a": []}]) == 0.0
 
 
-def test_a_p99_is_held_against_what_single_seeds_say_however_many_there_are() -> None:
+def test_live_p99_is_compared_with_the_spread_of_single_simulated_seeds() -> None:
     live = [1.0 + n / 1000 for n in range(1000)]
     runs = [{"a": [value * times for value in live]} for times in (0.8, 1.1)]
     assert whole("x", [{"a": live}], runs).p99_overlaps is True
@@ -78,7 +78,7 @@ def test_a_p99_is_held_against_what_single_seeds_say_however_many_there_are() ->
     assert whole("x", [{"a": live[:100]}], runs).p99_overlaps is None
 
 
-def test_a_p99_of_several_runs_is_held_against_as_many_seeds_together() -> None:
+def test_live_p99_of_several_runs_is_compared_with_as_many_seeds_together() -> None:
     """Seeds with a p99 between 1 and 2: the p99 of nine together is the third of nine such draws."""
     live = [{"a": [1.0] * 480 + [1.2] * 20}] * 9
     runs = [{"a": [1.0] * 480 + [1.0 + n / 40] * 20} for n in range(41)]
@@ -87,7 +87,7 @@ def test_a_p99_of_several_runs_is_held_against_as_many_seeds_together() -> None:
     assert whole("x", live, runs).over_seeds("p99")[0] > 1.2
 
 
-def test_seed_interval_holds_nine_in_ten_seeds() -> None:
+def test_seed_interval_contains_9_of_10_seeds() -> None:
     assert whole("x", [], [{"a": [float(n)]} for n in range(101)]).over_seeds("p95") == (5.0, 95.0)
 
 
@@ -107,13 +107,13 @@ def test_probability_of_a_miss_by_chance_follows_from_the_spread_of_the_seeds(
     ("median", "p95", "p99", "missed"),
     [(1.14, 1.14, 1.0, False), (1.16, 1.0, 1.0, True), (1.0, 1.16, 1.0, True), (1.0, 1.0, 1.1, True)],
 )
-def test_each_compared_figure_may_miss(median: float, p95: float, p99: float, *, missed: bool) -> None:
+def test_any_compared_figure_can_miss_its_target(median: float, p95: float, p99: float, *, missed: bool) -> None:
     def run(median: float, p95: float, p99: float) -> dict[str, list[float]]:
         return {"a": [median] * 500 + [2.0 * p95] * 450 + [4.0 * p99] * 50}
 
     assert whole("x", [run(1.0, 1.0, 1.0)], [run(median, p95, p99)] * 9).missed is missed
 
 
-def test_tiers_of_few_and_one_tier_alone_are_left_out() -> None:
+def test_comparison_leaves_out_tiers_with_few_requests_and_a_single_tier() -> None:
     assert list(by_tier("x", [{"a": [1.0], "b": [1.0]}], [{"a": [1.0], "b": [1.0]}])) == []
     assert list(by_tier("x", [{"a": [1.0] * MIN}], [{"a": [1.0] * MIN}])) == []

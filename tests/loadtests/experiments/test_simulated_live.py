@@ -53,7 +53,7 @@ def test_runs_with_a_late_generator_are_repeated() -> None:
     assert list(found.notes) == ["it: 2 of 4 runs are left out, the generator was late in them"]
 
 
-def test_after_three_late_runs_the_kept_ones_are_used() -> None:
+def test_runs_that_are_not_late_are_used_after_three_late_ones() -> None:
     found = compared(2, LATE, (True, 0.5, 2.0), LATE, LATE, LATE)
     assert (found.live.played, len(found.live.kept)) == (5, 1)
     assert [note.partition(" ")[2][:12] for note in found.notes] == ["2 live runs ", "4 of 5 runs "]
@@ -68,7 +68,7 @@ def test_a_test_with_fewer_live_runs_than_it_needs_is_named() -> None:
     ("effort", "spread", "runs"),
     [(QUICK, 10.0, "once"), (Effort(), 10.0, "once"), (FULL, 0.2, "12 to 12 times"), (FULL, 10.0, "20 to 20 times")],
 )
-def test_a_test_is_played_once_and_in_the_full_form_as_often_as_its_seeds_ask_for_up_to_twenty_times(
+def test_full_form_plays_a_test_as_often_as_its_seeds_require_up_to_20_times(
     monkeypatch: pytest.MonkeyPatch, effort: Effort, spread: float, runs: str
 ) -> None:
     monkeypatch.setattr(simulated_live, "varies", lambda _: spread)
@@ -76,7 +76,7 @@ def test_a_test_is_played_once_and_in_the_full_form_as_often_as_its_seeds_ask_fo
     assert found.how.startswith(f"Each test is played live {runs}")
 
 
-def test_the_error_has_an_interval_from_the_spread_of_the_seeds_and_the_number_of_live_runs() -> None:
+def test_error_interval_follows_from_seed_spread_and_number_of_live_runs() -> None:
     seeds = [[0.9], [1.1]]
     one, four = (Pair("it", [[1.2]] * runs, seeds).off_interval("p50") for runs in (1, 4))
     assert one.value == four.value == pytest.approx(0.2 / 1.2)
@@ -92,7 +92,7 @@ def test_no_run_is_kept_when_the_generator_was_late_in_all() -> None:
     assert list(found.notes) == ["it could not be played: the generator was late in each of 4 runs"]
 
 
-def test_broken_run_is_repeated_and_costs_no_other() -> None:
+def test_broken_live_run_is_repeated_without_loss_of_others() -> None:
     found = compared(2, (True, 0.5, 2.0), BROKE, LATE, (True, 0.7, 4.0))
     assert found.whole.values("p50") == (3.0, 1.0)
     assert list(found.notes) == [
@@ -143,7 +143,7 @@ def played(monkeypatch: pytest.MonkeyPatch, trusted: Callable[[str], bool], effo
     return simulated_live.simulated_live(Lab(effort))
 
 
-def test_a_test_that_cannot_be_played_takes_no_other_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_test_that_cannot_be_played_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     found = played(monkeypatch, lambda rate: rate != "0.9x")
     assert found.figures["tests_played"].value == 0.75  # of the four of the overload
     assert "overload 0.9x could not be played: the generator was late in each of 4 runs" in found.notes

@@ -39,7 +39,7 @@ def test_churn_experiment_leaks_no_slot_and_answers_every_client_once() -> None:
     assert min(found.happened[what] for what in ("faults", "retries", "replica dead", "reloads")) > 0
 
 
-def test_churn_sees_what_is_held_while_it_is_under_way() -> None:
+def test_churn_experiment_sees_the_slots_held_while_it_runs() -> None:
     churn = Churn(policies(), 1)
     for number in range(1, 60):
         churn.arrive(number)
@@ -61,7 +61,7 @@ def test_churn_sees_what_is_held_while_it_is_under_way() -> None:
         (1, 1, 1, False, False),
     ],
 )
-def test_client_is_answered_once_and_cut_at_most_once(
+def test_churn_client_is_answered_once_and_cut_at_most_once(
     commits: int, refusals: int, cuts: int, left: bool, once: bool
 ) -> None:
     request = Churn(policies(), 1)

@@ -15,7 +15,7 @@ def test_quick_value_gains_by_weight_and_welcomes_long_prompts_where_tokens_coun
     assert figures["most_behind_fair"] <= 0.25
 
 
-def test_lengths_of_few_requests_are_not_said_to_be_behind() -> None:
+def test_value_experiment_gives_no_verdict_on_lengths_with_few_requests() -> None:
     lengths = {5: (ENOUGH, 0.9), 12: (ENOUGH, 0.5), 13: (ENOUGH - 1, 0.0)}
     total = 3 * ENOUGH - 1
     assert behind(Ran([], {}, [], lengths)) == pytest.approx(1.4 * ENOUGH / total - 0.5)

@@ -75,7 +75,7 @@ CAP = "static-cap:slots=64,wait=0.5"
     ],
     ids=["never late", "one late once", "both late once", "one late twice"],
 )
-def test_a_run_with_a_late_process_is_repeated_once_alone_and_then_said(
+def test_live_run_with_a_late_process_is_repeated_once_alone_and_then_reported(
     monkeypatch: pytest.MonkeyPatch, edges: list[float], again: list[list[str]], void: bool, worst_s: float
 ) -> None:
     called: list[list[str]] = []

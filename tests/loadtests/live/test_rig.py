@@ -28,7 +28,7 @@ def test_live_rig_answers_have_the_requested_length(baseline: str | None) -> Non
 
 
 @pytest.mark.long
-def test_runs_at_the_same_time_have_their_own_outcomes_and_one_that_breaks_off_ends_the_others() -> None:
+def test_simultaneous_live_runs_have_separate_outcomes_and_one_failure_ends_all() -> None:
     shots = [Shot(0.02 * n, key.tier, key.text, 30 + n, 1 + n, 1000.0) for n, key in enumerate(KEYS * 3)]
     load = Load((SETUP / "policy.yaml").read_text(), shots, KEYS, 1.0, 0.1, 0.4, 30.0)
     ours, cap = run_together({"ours": (None, load), "cap": ("static-cap:slots=8,wait=0.5", load)}, lambda _: None)

@@ -53,7 +53,7 @@ def test_goodput_ratio_needs_two_runs_of_the_same_requests() -> None:
         ratio(ours, ours[::-1], WEIGHTS)
 
 
-def test_the_99th_percentile_of_waits_is_the_edge_it_lies_under() -> None:
+def test_p99_of_waits_is_the_bucket_edge_above_it() -> None:
     counts = [0.0] * (len(EDGES) + 1)
     counts[1], counts[EDGES.index(0.005)] = 99, 1
     assert edge_of(counts, 0.99) == EDGES[1]

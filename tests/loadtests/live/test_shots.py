@@ -37,7 +37,7 @@ def test_live_shot_is_good_if_it_finished_with_its_first_token_in_time() -> None
     assert fine.e2e_s is None
 
 
-def test_an_answer_that_is_not_as_long_as_it_was_to_be_is_cut_short() -> None:
+def test_live_answer_shorter_than_requested_counts_as_cut_short() -> None:
     short = shot(0.0)
     short.note(request(short, first_s=0.5, ended_s=2.0, output_tokens=9, outcome=Outcome.FINISHED))
     assert short.reason == "answer cut short"

@@ -54,7 +54,7 @@ def test_retries_are_counted_by_the_reason_of_the_refusal_before_them() -> None:
     assert again.newcomers == {"free": Newcomers(admitted=0, refused=3)}
 
 
-def test_retry_obeys_only_if_told_and_not_early() -> None:
+def test_retry_counts_as_obedient_only_with_retry_after_and_not_before_it() -> None:
     again, early, untold = Again(0.0), request(1), request(2)
     tried(again, early, Outcome.SHED, 0.5, told_s=90.0)
     tried(again, early, Outcome.FINISHED, None, status=200)
@@ -63,7 +63,7 @@ def test_retry_obeys_only_if_told_and_not_early() -> None:
     assert again.tiers == {"free": {"full": Told(told=1)}}
 
 
-def test_retry_obeys_when_it_comes_no_earlier_than_told() -> None:
+def test_retry_counts_as_obedient_when_it_is_not_before_retry_after() -> None:
     """A timer may be a little early, but a client that retries clearly sooner than told has not obeyed."""
     again, nearly, early = Again(0.0), request(1), request(2)
     tried(again, nearly, Outcome.SHED, 1.9995, told_s=2.0)

@@ -120,7 +120,7 @@ def test_bad_token_count_makes_the_answer_invalid(tmp_path: Path, count: bytes) 
     assert rows_of(tmp_path, request)["output_tokens"].tolist() == [0]
 
 
-def test_a_count_of_tokens_as_large_as_a_row_has_room_for(tmp_path: Path) -> None:
+def test_token_count_up_to_the_limit_of_a_row_is_recorded(tmp_path: Path) -> None:
     request = Line().gets(whole(USED % b"4294967295")).request
     assert rows_of(tmp_path, request)["output_tokens"].tolist() == [4294967295]
     assert rows_of(tmp_path, Line().gets(whole(USED % b"null")).request)["outcome"].tolist() == [Outcome.FINISHED]

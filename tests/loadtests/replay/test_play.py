@@ -115,7 +115,7 @@ async def test_unreachable_target_is_a_connect_error(replica: EmulatedReplica) -
 
 
 @pytest.mark.parametrize(("number", "advice"), [(errno.EMFILE, "ulimit -n"), (errno.EADDRNOTAVAIL, "local ports")])
-async def test_a_limit_of_the_own_machine_is_no_miss_and_ends_the_test(
+async def test_connection_limit_of_the_tester_is_no_miss_and_ends_the_test(
     replica: EmulatedReplica, monkeypatch: pytest.MonkeyPatch, number: int, advice: str
 ) -> None:
     async def exhausted(*_: object, **__: object) -> None:
@@ -132,7 +132,7 @@ async def test_a_limit_of_the_own_machine_is_no_miss_and_ends_the_test(
         await probe(target(replica), next(arrivals(1)), 1)
 
 
-async def test_tls_error_is_told() -> None:
+async def test_tls_error_of_the_target_is_reported() -> None:
     class Plain(asyncio.Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             cast(asyncio.Transport, transport).write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -158,7 +158,7 @@ async def test_endless_request_is_unfinished_after_the_grace_time(replica: Emula
     assert request.outcome is Outcome.UNFINISHED
 
 
-async def test_a_refused_request_is_sent_again_and_counted_once(replica: EmulatedReplica) -> None:
+async def test_refused_request_is_retried_and_counted_once(replica: EmulatedReplica) -> None:
     replica.fault("status_500", count=1)
     (request,) = await played(arrivals(1), target(replica), replace(FAST, retries=2))
     assert (request.outcome, request.tries) == (Outcome.FINISHED, 2)
@@ -238,7 +238,7 @@ async def test_a_stall_that_outlasts_the_warm_up_counts(replica: EmulatedReplica
     assert sum(found.lag[EDGES.index(0.1) + 1 :]) >= 15
 
 
-async def test_a_generator_that_was_late_says_so(replica: EmulatedReplica, tmp_path: Path) -> None:
+async def test_late_generator_says_so(replica: EmulatedReplica, tmp_path: Path) -> None:
     def slow() -> Iterator[Arrival]:
         for arrival in arrivals(3):
             yield arrival

@@ -29,11 +29,11 @@ def arrival(prompt_tokens: int = 50, **details: Any) -> Arrival:
 
 @pytest.mark.parametrize("tokens", [8, 9, 13, 14, 500, 4142, 130_000])
 @pytest.mark.parametrize("prefix", [(), (7, 8, 9)])
-def test_an_emulated_replica_counts_what_was_wanted(tokens: int, prefix: tuple[int, ...]) -> None:
+def test_generated_prompt_has_the_requested_tokens_at_an_emulated_replica(tokens: int, prefix: tuple[int, ...]) -> None:
     assert count_chat(asked(arrival(tokens, prefix=prefix))["messages"]) == tokens
 
 
-def test_the_same_seed_gives_the_same_words_and_another_gives_others() -> None:
+def test_generated_prompts_follow_the_seed() -> None:
     assert Prompts(1).text(5, 100) == PROMPTS.text(5, 100) != Prompts(2).text(5, 100)
 
 
@@ -50,7 +50,7 @@ def test_blocks_with_the_same_hash_have_the_same_words() -> None:
 
 
 @pytest.mark.parametrize("per_word", [0.5, 1.0, 1.5, 2.0])
-def test_a_block_is_as_many_words_as_the_target_counts_512_tokens_in(per_word: float) -> None:
+def test_generated_block_has_as_many_words_as_the_target_counts_512_tokens_for(per_word: float) -> None:
     prompts = Prompts(1, Sizes(0.0, per_word))
     one, two = (prompts.text(number, 1024, (7, number)).split() for number in (8, 9))
     alike = [a == b for a, b in zip(one, two, strict=True)]
@@ -60,7 +60,7 @@ def test_a_block_is_as_many_words_as_the_target_counts_512_tokens_in(per_word: f
     assert sum(alike[round(512 / per_word) :]) < len(one) / 10
 
 
-def test_a_prompt_that_is_all_prefix_is_the_same_for_everybody() -> None:
+def test_prompt_that_is_all_shared_prefix_is_the_same_for_every_request() -> None:
     assert PROMPTS.text(1, 1000, (5, 6)) == PROMPTS.text(2, 1000, (5, 6))
 
 
@@ -95,7 +95,7 @@ def test_replay_body_holds_model_options_and_prompt() -> None:
     assert asked(arrival())["stream_options"] == {"include_usage": True}
 
 
-def test_each_tier_has_its_key() -> None:
+def test_replayed_request_has_the_key_of_its_tier() -> None:
     target = Target("http://127.0.0.1:1", keys={"gold": ("g",), ALL: ("k",)})
     assert b"authorization: Bearer g\r\n" in Writer(target, PROMPTS).request(1, arrival())
     assert target.key_of("free", "free-1") == "k"

@@ -51,7 +51,7 @@ def test_tests_too_short_to_have_a_rate_are_compared_without_one(tmp_path: Path)
     assert headline(found).startswith("No verdict: too short to judge")
 
 
-def test_difference_by_chance_is_reported_as_even(tmp_path: Path) -> None:
+def test_comparison_reports_a_chance_difference_as_even(tmp_path: Path) -> None:
     found = compared(tmp_path, traffic(0.1, seed=1), traffic(0.1, seed=2))
     assert found.paired
     assert set(verdicts(found).values()) <= {"even", ""}
@@ -77,7 +77,7 @@ def test_comparison_notes_differing_client_behaviour(tmp_path: Path) -> None:
     )
 
 
-def test_requests_that_were_due_at_once_are_the_same_in_whichever_order_they_end(tmp_path: Path) -> None:
+def test_comparison_pairs_simultaneous_requests_whatever_their_order_of_ending(tmp_path: Path) -> None:
     a, b = (written(tmp_path / name, [answered(n // 2 / 20) for n in range(4000)]) for name in "ab")
     rows = np.load(b / "requests.npy")
     rows["prompt_tokens"][::2] = rows["output_wanted"][::2] = 7
@@ -165,7 +165,7 @@ def test_comparison_of_unequal_loads_says_so(tmp_path: Path) -> None:
     assert "Not the same load: 20 and 10 requests/s" in notes
 
 
-def test_requests_outside_all_shares_are_noted(tmp_path: Path) -> None:
+def test_comparison_notes_requests_that_count_in_no_share(tmp_path: Path) -> None:
     wrong = [refused(99.0 + 0.01 * n, outcome=Outcome.INVALID, reason="invalid_api_key", status=401) for n in range(5)]
     notes = compared(tmp_path, traffic(0.1, seed=1), traffic(0.1, seed=2) + wrong).notes
     told = "5 of 2,005 requests are in no share: 5 invalid: invalid_api_key."

@@ -113,7 +113,7 @@ def test_every_request_is_counted_in_one_category(tmp_path: Path) -> None:
     assert sum(over["shed_per_s"]) * over["bin_s"] == pytest.approx(1)
 
 
-def test_refusals_say_whether_they_said_when_to_try_again(tmp_path: Path) -> None:
+def test_report_counts_refusals_with_and_without_retry_after(tmp_path: Path) -> None:
     sheds = made(tmp_path, [refused(1.0), refused(2.0, status=504), answered(3.0)])["tiers"]["gold"]["sheds"]
     told = pytest.approx(0.01)
     assert sheds == {"queue-full": {"count": 2, "with_retry_after": 1, "after_p50_s": told, "after_p95_s": told}}
@@ -138,7 +138,7 @@ def test_a_stream_without_a_first_token_misses_its_objective(tmp_path: Path, str
     assert (gold["finished"], gold["good"], gold["misses"]) == (1, good, {} if good else {"late: TTFT": 1})
 
 
-def test_an_objective_is_measured_on_the_answers_that_it_is_about(tmp_path: Path) -> None:
+def test_report_measures_an_objective_on_the_answers_it_applies_to(tmp_path: Path) -> None:
     long = [answered(10.0 + n, "free", ttft_s=20.0, tokens=101) for n in range(10)]
     found = made(tmp_path, [answered(1.0, "free", ttft_s=1.0), *long])["tiers"]["free"]
     (row,) = found["objectives"]
@@ -147,7 +147,7 @@ def test_an_objective_is_measured_on_the_answers_that_it_is_about(tmp_path: Path
     assert found["good"] == 11
 
 
-def test_each_objective_has_its_own_goodput_over_all_that_it_is_about(tmp_path: Path) -> None:
+def test_report_has_goodput_of_each_objective_over_the_requests_it_applies_to(tmp_path: Path) -> None:
     """As the gateway counts (gateway/observe/metrics/facts.py): refusals miss every objective."""
     whole = answered(6.0, tpot_s=0.5)
     whole.first_s, whole.arrival = None, replace(whole.arrival, stream=False)
@@ -170,7 +170,7 @@ def test_each_objective_has_its_own_goodput_over_all_that_it_is_about(tmp_path: 
     assert (row["good"], row["counted"], row["goodput"]) == (1, 2, 0.5)
 
 
-def test_throughput_is_what_was_complete_while_requests_were_sent(tmp_path: Path) -> None:
+def test_reported_throughput_counts_answers_completed_while_requests_were_sent(tmp_path: Path) -> None:
     # Ten a second for 100 s, each of which takes 30 s: those due in the warm-up end in time, those of the end do not.
     requests = [answered(n / 10 + 0.05, ttft_s=30.0, tpot_s=0.0) for n in range(1000)]
     totals = made(tmp_path, requests, warmup_s=40.0)["totals"]
@@ -190,7 +190,7 @@ def test_throughput_leaves_out_answers_drained_after_the_last_arrival(tmp_path: 
     assert totals["output_tokens_per_s"] == pytest.approx(110.0, rel=0.01)
 
 
-def test_cached_prompt_tokens_are_a_share_of_the_prompts_whose_answers_tell(tmp_path: Path) -> None:
+def test_reported_cached_share_covers_prompts_whose_answers_report_it(tmp_path: Path) -> None:
     told = [answered(1.0), answered(2.0), answered(3.0, "free"), answered(4.0, "free")]
     for request, cached in zip(told, (40, 0, 30, None), strict=True):
         request.cached_tokens = cached
@@ -207,7 +207,7 @@ def test_report_leaves_out_the_warm_up(tmp_path: Path) -> None:
     assert found["seconds"] == SECONDS - 10.0
 
 
-def test_a_generator_that_fell_behind_has_nothing_to_report(tmp_path: Path) -> None:
+def test_run_with_a_late_generator_has_no_report(tmp_path: Path) -> None:
     folder = written(tmp_path, [answered(1.0, late_s=0.5), answered(2.0)])
     run, rows = read_run(folder), read_rows(folder)
     with pytest.raises(TooLate, match=r"late by 500 ms \(p99\), more than the 10 ms .*--allow-late"):
@@ -217,7 +217,7 @@ def test_a_generator_that_fell_behind_has_nothing_to_report(tmp_path: Path) -> N
     assert {picture.title.endswith(" (not to be trusted)") for picture in pictures(late)} == {True}
 
 
-def test_a_generator_that_read_late_has_nothing_to_report_though_it_sent_in_time(tmp_path: Path) -> None:
+def test_run_whose_generator_read_late_has_no_report_even_if_it_sent_in_time(tmp_path: Path) -> None:
     folder = written(tmp_path, [answered(1.0), answered(2.0)], waits={0.001: 960, 0.03: 40})
     run, rows = read_run(folder), read_rows(folder)
     with pytest.raises(
@@ -238,7 +238,7 @@ def test_report_warns_of_a_single_generator_stall(tmp_path: Path) -> None:
     assert told.startswith("At times data waited over 20 ms for the generator: the maxima")
 
 
-def test_unreported_run_is_kept_and_the_way_to_report_it_is_told(tmp_path: Path) -> None:
+def test_run_without_a_report_is_kept_and_says_how_to_report_it(tmp_path: Path) -> None:
     folder = written(tmp_path, [answered(1.0, late_s=0.5), answered(2.0)], policy="p.yaml")
     done = CliRunner().invoke(app, ["report", str(folder)])
     assert done.exit_code == 3
@@ -276,7 +276,7 @@ def test_report_json_keeps_its_schema(tmp_path: Path, requests: list[Any], with_
     jsonschema.validate(json.loads(json.dumps(found)), SCHEMA)
 
 
-def test_a_report_that_was_made_before_there_was_a_p999_of_lateness_keeps_to_it(tmp_path: Path) -> None:
+def test_report_without_a_lateness_p999_from_an_older_version_keeps_the_schema(tmp_path: Path) -> None:
     found = made(tmp_path)
     del found["generator"]["late_p999_s"]
     jsonschema.validate(json.loads(json.dumps(found)), SCHEMA)
@@ -298,7 +298,7 @@ def test_run_file_of_another_version_is_refused(tmp_path: Path) -> None:
         read_run(tmp_path)
 
 
-def test_a_test_whose_rows_are_not_all_there_has_no_report(tmp_path: Path) -> None:
+def test_run_with_missing_rows_has_no_report(tmp_path: Path) -> None:
     run = read_run(written(tmp_path, MIXED))
     run.played.ended += 2
     with pytest.raises(

@@ -31,7 +31,7 @@ def made(folder: Path, requests: list[Any] = MIXED, **about: Any) -> dict[str, A
     return report(read_run(folder), read_rows(folder), policy())
 
 
-def test_curves_are_drawn_with_every_objective_and_say_which_it_is(tmp_path: Path) -> None:
+def test_latency_curves_are_drawn_with_each_objective_labelled(tmp_path: Path) -> None:
     requests = [answered(n / 2, tier) for n in range(100) for tier in ("gold", "free")]
     levels = {
         picture.name: picture.levels for picture in pictures(made(tmp_path, requests)) if isinstance(picture, Chart)
@@ -60,7 +60,7 @@ def test_every_picture_is_drawn_as_a_png(tmp_path: Path) -> None:
         assert draw(picture, tmp_path).read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_summary_has_cached_prompts_by_tier_where_answers_tell(tmp_path: Path) -> None:
+def test_report_summary_has_cached_prompts_by_tier_if_answers_report_them(tmp_path: Path) -> None:
     told = [answered(1.0), answered(2.0, "free")]
     told[0].cached_tokens, told[1].cached_tokens = 40, 10
     for folder, requests in (("told", told), ("untold", MIXED)):
@@ -106,7 +106,7 @@ def test_page_says_when_prompt_tokens_were_not_counted(tmp_path: Path, probed: b
 
 
 @pytest.mark.parametrize(("late", "which"), [(1, "the maxima"), (3, "the p99.9 and the maxima")])
-def test_a_generator_that_stalled_once_says_what_may_be_its_own(tmp_path: Path, late: int, which: str) -> None:
+def test_report_after_a_generator_stall_says_which_figures_it_may_affect(tmp_path: Path, late: int, which: str) -> None:
     requests = [answered(n / 25, late_s=0.501 if n < late else 0.001) for n in range(2000)]
     found = made(tmp_path, requests)
     assert found["trusted"]
@@ -115,7 +115,7 @@ def test_a_generator_that_stalled_once_says_what_may_be_its_own(tmp_path: Path, 
     ]
 
 
-def test_requests_that_are_in_no_share_are_counted_with_their_reasons(tmp_path: Path) -> None:
+def test_report_counts_requests_outside_all_shares_by_reason(tmp_path: Path) -> None:
     wrong = [refused(2.0 + n, outcome=Outcome.INVALID, reason="invalid_api_key", status=401) for n in range(3)]
     found = made(tmp_path, [answered(1.0), *wrong, refused(9.0, "free", Outcome.QUOTA, "limit-tokens")])
     assert found["totals"]["goodput"] == 1.0

@@ -21,7 +21,7 @@ from tests.loadtests.report.test_figures import MIXED, SCHEMA
 
 
 @pytest.mark.parametrize("retries", [0, 2])
-def test_retry_after_counts_of_told_obeyed_admitted_and_refused_are_reported(tmp_path: Path, retries: int) -> None:
+def test_report_counts_retries_told_to_wait_obedient_admitted_and_refused(tmp_path: Path, retries: int) -> None:
     run = read_run(written(tmp_path, MIXED, retries=retries))
     run.played.told = {"free": {"queue-full": Told(told=1234, obeyed=1100, admitted=900, refused=150)}}
     run.played.newcomers = {"free": Newcomers(admitted=750, refused=250)}

@@ -20,7 +20,7 @@ SECONDS = 150.0
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2, 9])
-def test_under_lasting_overload_breach_probabilities_hold(seed: int) -> None:
+def test_breach_probabilities_hold_in_lasting_overload(seed: int) -> None:
     """Most requests of the last tier are refused at their turn, so not only served requests teach.
 
     Nearly all admitted ones are in time, so their Brier skill is chance: from -.34 to .17 over ten seeds.

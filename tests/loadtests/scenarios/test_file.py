@@ -74,7 +74,7 @@ def test_stream_sends_only_between_its_from_and_until(tmp_path: Path) -> None:
     assert len(list(of.arrivals(1))) - len(free) == pytest.approx(300, rel=0.3)
 
 
-def test_a_multiple_of_the_rate_keeps_everything_else(tmp_path: Path) -> None:
+def test_scenario_at_a_multiple_of_the_rate_is_otherwise_unchanged(tmp_path: Path) -> None:
     of = load_scenario(str(scenario(tmp_path, MIN)))
     once, twice = list(of.arrivals(1)), list(of.arrivals(1, 2.0))
     assert len(twice) == pytest.approx(2 * len(once), rel=0.1)
@@ -138,7 +138,7 @@ def test_unknown_scenario_gets_a_suggestion() -> None:
         load_scenario("overlod")
 
 
-def test_all_scenarios_are_named_once() -> None:
+def test_scenario_list_names_every_scenario_once() -> None:
     with pytest.raises(PolicyErrors) as refused:
         load_scenario("zzzz")
     assert str(refused.value).count("overload") == 1

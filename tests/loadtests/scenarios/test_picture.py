@@ -37,7 +37,7 @@ def mixed(folder: Path) -> Report:
     return report(read_run(folder), read_rows(folder), policy())
 
 
-def test_ttft_shown_is_of_the_first_stream_alone(tmp_path: Path) -> None:
+def test_scenario_picture_shows_ttft_of_the_first_stream_only(tmp_path: Path) -> None:
     reports = {("tailgate", 1.0): mixed(tmp_path)}
     found = grid(SCENARIO, reports)
     row = dict(zip(found.columns, found.rows[0], strict=True))
@@ -48,7 +48,7 @@ def test_ttft_shown_is_of_the_first_stream_alone(tmp_path: Path) -> None:
     assert {round(value, 3) for value in ttft.lines[0].y if value is not None} == {0.1}
 
 
-def test_goodput_over_time_is_of_what_was_due_then_by_what_it_is_worth(tmp_path: Path) -> None:
+def test_scenario_goodput_over_time_weighs_requests_by_value_when_due(tmp_path: Path) -> None:
     """Gold, worth four times as much, is late in the first half."""
     gold = [answered(float(at), "gold", ttft_s=3.0 if at < SECONDS / 2 else 0.1) for at in range(int(SECONDS))]
     free = [answered(at + 0.5, "free") for at in range(int(SECONDS))]
@@ -89,7 +89,7 @@ def test_scenario_picture_marks_a_fault_with_its_replica_and_end(tmp_path: Path)
     assert chart.marks == {"replica 1 dead": 20.0, "replicas 2, 4 slow": 20.0, "replicas 2, 4 well again": 35.0}
 
 
-def test_a_replica_that_is_drained_killed_and_let_back_in_is_one_mark(tmp_path: Path) -> None:
+def test_scenario_picture_has_one_mark_for_a_replica_drained_killed_and_restored(tmp_path: Path) -> None:
     events = [
         {"at": "5s", "drain": "r1"},
         {"at": "8s", "fault": "dead", "replica": 1, "lasts": "2s"},
@@ -122,7 +122,7 @@ def test_scenario_table_counts_requests_of_all_tiers(tmp_path: Path) -> None:
     assert row["offered/s"] == "2.0"
 
 
-def test_a_tier_of_which_no_request_counts_has_no_figures_and_costs_no_others(tmp_path: Path) -> None:
+def test_tier_without_counted_requests_has_no_figures_and_does_not_affect_others(tmp_path: Path) -> None:
     written(tmp_path / "free", [answered(float(at), "free") for at in range(50)])
     free = report(read_run(tmp_path / "free"), read_rows(tmp_path / "free"), policy())
     reports = {("tailgate", 1.0): mixed(tmp_path / "mixed"), ("nginx", 1.0): free}

@@ -182,7 +182,7 @@ def test_scenario_without_a_name_lists_all_with_their_durations() -> None:
 
 
 @pytest.mark.parametrize("option", ["--out", "--contender"])
-def test_a_scenario_that_is_an_experiment_refuses_what_it_has_no_use_for(option: str, tmp_path: Path) -> None:
+def test_experiment_scenario_refuses_options_that_it_cannot_use(option: str, tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["scenario", "coordinated-omission", "--quick", option, str(tmp_path / "nginx")])
     assert done.exit_code == 2
     assert option in done.stderr
@@ -220,9 +220,7 @@ def test_file_in_place_of_an_output_folder_is_refused(
     assert f"{option}: cannot write notes.txt: that is a file: name a folder" in done.stderr
 
 
-def test_a_contender_that_does_not_start_is_left_out_and_that_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_contender_that_does_not_start_is_left_out_with_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PROXIES, "nginx", lambda port, replicas, folder: ["false"])
     file = tmp_path / "it.yaml"
     file.write_text(TEXT.replace("[tailgate, round-robin]", "[nginx]"))
@@ -243,7 +241,7 @@ def test_scenario_fails_if_an_event_is_due_after_the_last_request(tmp_path: Path
 
 @pytest.mark.long
 @pytest.mark.long
-def test_test_without_counted_requests_spoils_no_other(tmp_path: Path) -> None:
+def test_scenario_test_without_counted_requests_does_not_affect_others(tmp_path: Path) -> None:
     file, out = tmp_path / "it.yaml", tmp_path / "out"
     quiet = TEXT.partition("events:")[0].replace("40/s", "1/min").replace("[tailgate, round-robin]", "[tailgate]")
     file.write_text(quiet + "sweep: [0.1, 2400]\n")

@@ -74,7 +74,7 @@ def test_fault_unknown_to_the_simulator_is_refused() -> None:
         simulated(scenario.model_copy(update={"events": [event]}), OURS, 1.0, PART, 0)
 
 
-def test_answers_that_balloon_take_the_places_of_others_unless_they_are_watched() -> None:
+def test_ballooning_answers_take_the_slots_of_others_unless_their_length_is_watched() -> None:
     scenario = load_scenario("ballooning")
     watched, unwatched = (simulated(scenario, of, 1.0, 1.0, 0) for of in scenario.contenders[:2])
     assert watched.result.tiers["standard"].outcomes[Outcome.CUT] > 0

@@ -62,7 +62,7 @@ def test_trace_converted_to_other_formats_keeps_lengths_and_times_and_reports_lo
     assert ("prefix of" in done.stderr) == (to != "mooncake")
 
 
-def test_arrivals_of_one_millisecond_are_spread_and_a_single_one_stays(tmp_path: Path) -> None:
+def test_convert_spreads_arrivals_within_one_millisecond(tmp_path: Path) -> None:
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     row = '{{"timestamp": {}, "input_length": {}, "output_length": 5}}\n'
     source.write_text("".join(row.format(at, n) for n, at in enumerate((0, 52, 9000), 1)))
@@ -77,7 +77,7 @@ def test_arrivals_of_one_millisecond_are_spread_and_a_single_one_stays(tmp_path:
     assert all(0.052 <= at < 3.052 for at in together)
 
 
-def test_a_finer_time_than_a_format_can_say_is_counted(tmp_path: Path) -> None:
+def test_convert_counts_times_finer_than_the_format_allows(tmp_path: Path) -> None:
     source = tmp_path / "in.csv"
     rows = "".join(f"2023-11-16 18:17:03.{fraction},10,5\n" for fraction in ("000000", "001000", "001500"))
     source.write_text(f"TIMESTAMP,ContextTokens,GeneratedTokens\n{rows}")
@@ -88,7 +88,7 @@ def test_a_finer_time_than_a_format_can_say_is_counted(tmp_path: Path) -> None:
     assert "lost" not in converted(source, out=tmp_path / "out", to="tailgate").stderr
 
 
-def test_rows_of_no_tokens_are_counted_with_their_lines(tmp_path: Path) -> None:
+def test_convert_counts_rows_of_0_tokens_with_their_lines(tmp_path: Path) -> None:
     source = tmp_path / "in.csv"
     source.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
         f"2023-11-16 18:17:0{n}.0,{10 * (n % 2)},5\n" for n in range(4)
