@@ -19,6 +19,8 @@ TOKENS = token("x" * 4_000) * 4
 # The size of a segment on a network. On loopback it is 64 kB, and the kernels keep megabytes per connection.
 SEGMENT_BYTES = 1400
 RECEIVE_BUFFER_BYTES = 4096
+# Connections that may wait to be accepted. Linux resets more of them if they are not accepted for seconds.
+BACKLOG = 2048
 
 
 @dataclass
@@ -64,9 +66,9 @@ class Firehose:
 async def flowing() -> AsyncIterator[Firehose]:
     """Start a firehose on a free port."""
     hose = Firehose()
-    listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
+    listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT_BYTES)
-    server = await asyncio.start_server(hose.serve, sock=listener)
+    server = await asyncio.start_server(hose.serve, sock=listener, backlog=BACKLOG)
     hose.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     try:
         yield hose

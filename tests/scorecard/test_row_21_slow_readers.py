@@ -34,6 +34,10 @@ READ_BYTES = 4 * STREAM_BUFFER_BYTES
 TAKEN_BYTES = 16 * 1024 * 1024
 """Of one stream, with what kernels on the way keep. Unread for `STALL_S`, a firehose that is not paused gives more."""
 RSS_BYTES_PER_READER = 256 * 1024
+# On a busy machine the loop that the gateway, the replica and the readers share may stand still for seconds. Connecting
+# to the replica, its checks and its first tokens then take as long, and none of these tests is about that.
+UNHURRIED_POOL = "connect_timeout: 1h, health: {timeout: 1h, failures: 1000, ejection: {mode: off}}"
+UNHURRIED_TIER = "timeouts: {queue: 1h, ttft: 1h, idle: 1h, total: 1h}"
 
 
 SlowReaders = Callable[[str], Awaitable[Client]]
@@ -68,8 +72,7 @@ async def test_two_hundred_stalled_readers_hold_bounded_memory(
     gateway: GatewayFactory, connect: Connect, slow: SlowReaders
 ) -> None:
     async with flowing() as hose:
-        # On a busy machine the firehose may be silent, and miss checks, for longer than a replica may.
-        alone = rules(hose.url, slots=READERS + 8, pool="health: {timeout: 20s, ejection: {mode: off}}")
+        alone = rules(hose.url, slots=READERS + 8, pool=UNHURRIED_POOL, tier=UNHURRIED_TIER)
         gw = await gateway(alone, write_stall_s=STALL_S)
         readers = [await slow(gw.url) for _ in range(READERS)]
         healthy = await connect(gw.url)
@@ -109,7 +112,7 @@ async def test_a_thousand_stalled_readers_are_cut_while_everybody_else_is_served
     """The gateway and the replica are separate processes, so neither takes the other's time."""
     statuses, readers = Counter[int](), list[Client]()
     with firehose_process() as hose_url:
-        alone = rules(hose_url, slots=MANY_READERS + 8, pool="health: {timeout: 20s, ejection: {mode: off}}")
+        alone = rules(hose_url, slots=MANY_READERS + 8, pool=UNHURRIED_POOL, tier=UNHURRIED_TIER)
         async with (
             serving(tmp_path, alone, TAILGATE_WRITE_STALL_S="4") as served,
             httpx.AsyncClient(base_url=served.admin_url) as admin,
