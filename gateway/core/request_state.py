@@ -98,6 +98,7 @@ class RequestState(QueuedRequest):
         "first_at",
         "given_up",
         "hedged",
+        "hopeless",
         "least_unread",
         "max_tokens",
         "open",
@@ -138,6 +139,8 @@ class RequestState(QueuedRequest):
         """Whether the tier's mode is `shadow`, and `enforce` would have shed the request."""
         self.given_up: Replica | None = None
         """The given-up replica to which it is sent, since no replica would serve it in time (admission/overflow.py)."""
+        self.hopeless = False
+        """Whether no replica would serve it in time. It is only set in tiers whose admission mode is `shadow`."""
         self.explored = False
         """Whether the request was doubtful and was admitted as exploration, to learn from its outcome."""
         self.owed = False

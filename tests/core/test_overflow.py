@@ -115,6 +115,33 @@ def test_replica_not_given_up_takes_only_likely_requests_of_a_tier_without_ttft(
     assert sent(story, 5)[other] == 0
 
 
+@pytest.mark.parametrize(
+    ("step_s", "stream", "split"),
+    [(0.13, True, [1, 19]), (0.11, True, [10, 10]), (0.13, False, [10, 10])],
+    ids=["too long", "little above the bound", "unstreamed"],
+)
+def test_requests_are_hopeless_where_steps_are_much_longer_than_their_tpot_bound(
+    step_s: float, stream: bool, split: list[int]
+) -> None:
+    """The steps show an overload before P(breach) does, which is low here. An idle replica takes one all the same."""
+    shadow = tier("std", slo=TPOT, admission=AdmissionSpec(AdmissionMode.SHADOW, exploration=0.0))
+    story, _ = told(pool("p", "r1", "r2", slots=None), shadow, r1=0.1, r2=0.1)
+    for number in range(100):
+        for replica in replicas(story):
+            replica.budget.prices = StepPrices(base_s=step_s, sequence_s=0.0, context_s=0.0, prompt_s=0.0)
+            replica.budget.limit_s = 0.1
+        story.arrives(f"before-{number}", stream=stream).served(f"before-{number}").whatever()
+    assert sorted(sent(story, 20, stream=stream)) == split
+
+
+def test_a_replica_whose_steps_are_short_takes_what_the_other_would_serve_too_slowly() -> None:
+    shadow = tier("std", slo=TPOT, admission=AdmissionSpec(AdmissionMode.SHADOW, exploration=0.0))
+    story, _ = told(pool("p", "r1", "r2", slots=None), shadow, r1=0.1, r2=0.1)
+    for replica, step_s in zip(replicas(story), (0.13, 0.05), strict=True):
+        replica.budget.prices = StepPrices(base_s=step_s, sequence_s=0.0, context_s=0.0, prompt_s=0.0)
+    assert sent(story, 10) == [0, 10]
+
+
 def test_a_replica_that_was_given_up_gets_requests_again_once_it_is_in_time() -> None:
     story, oracle = overloaded()
     given_up = sent(story, 10).index(10)
