@@ -42,7 +42,7 @@ def print_knee(found: Knee, spare: int, cost: Cost | None, out: Console) -> None
     show(out, _tries(found), _tries_title(found))
     if found.by_slots is not None:
         out.print()
-        show(out, _curve(found.by_slots), f"{TITLE}, were a slot as fast whatever else runs")
+        show(out, _curve(found.by_slots), f"{TITLE}, if a slot stayed as fast at any load")
 
 
 def _tries_title(found: Knee) -> str:

@@ -222,7 +222,7 @@ class RequestState(QueuedRequest):
         """Whether the engine is told a cap on the output tokens.
 
         No cap is sent if neither client nor tier sets one and the engine's context leaves less than the tier's limit.
-        Then the engine's own bound is tighter anyway. The prompt length is only an estimate, so a cap might not fit,
+        Then the context bounds the answer anyway. The prompt length is only an estimate, so a cap might not fit,
         and the engine would refuse it.
         """
         if self.request.max_tokens is not None or self.degraded:

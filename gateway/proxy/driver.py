@@ -120,7 +120,7 @@ class Driver:
         self._waiting: deque[tuple[Callable[..., list[Command]], tuple[object, ...], int]] = deque()
         """Waiting calls: (method, arguments without the time, id of the request concerned or 0)."""
         self._carried: list[Command] = []
-        """The latest list of commands of which the carrying out has begun."""
+        """The latest list of commands whose execution has begun."""
         self._busy = False
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = math.inf

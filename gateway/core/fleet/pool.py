@@ -321,7 +321,7 @@ class Pool(Slots[Replica]):
     def home(self, request: Request) -> Replica | None:
         """The replica of the stored response that it continues, or else the one that its session's hash ranks first.
 
-        If the request is bound to it, the home may be out of use. Otherwise its load is not much above the mean.
+        The home of a bound request may be out of use. Other homes are in use, with a load not much above the mean.
         """
         if request.stored is not None:
             return self.replicas.get(request.stored.replica)
@@ -348,7 +348,7 @@ class Pool(Slots[Replica]):
     def _warm(self, request: Request) -> list[Replica]:
         """Replicas at the limit of unread prompts that may be used anyway, having cached enough of this prompt.
 
-        They read no more before its first token than a replica below the limit that has cached nothing of the prompt.
+        Such a replica has no more to read before the first token than one below the limit that cached none of it.
         """
         most, held = self.prefill_limit, holding(request.prefix, self.holders)
         return [

@@ -77,7 +77,7 @@ class StepBudget:
         self._prompts.add(now, unread_tokens)
 
     def overfill(self, bound: CapacityBound | None, now: float) -> None:
-        """A request that no learned bound holds back is about to be sent. `bound`: what would hold it back."""
+        """Record that a request exempt from learned bounds is sent next. `bound`: the bound that it exceeds, if any."""
         if bound is CapacityBound.TPOT or bound is CapacityBound.KV or self.prices is None:
             self.overfilled_at = now
 

@@ -9,7 +9,7 @@ DRAIN_TAU_S: Final = 5.0
 DRAIN_WINDOW_S: Final = 1.0
 ENOUGH_S: Final = 2.0
 ENOUGH_ENDS: Final = 20.0
-"""The drain rate uses ends alone after this many recent ends while slots were short."""
+"""Once this many requests have ended lately while slots were short, the drain rate counts only ends."""
 
 
 class Rate:

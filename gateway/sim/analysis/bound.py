@@ -12,8 +12,8 @@ its prompt in time bin b:
 
 with prefill_i = A1 p_i and decode_i = (o_i - 1) (A2 + A0 / max_num_seqs) + A3 (tokens of context its steps read).
 A0..A3 are the base, prefill, decode and KV costs of a step (`sim.run.profiles`). p_i and o_i are the tokens of prompt
-and answer. in_time_i is the cost of an answer within its TPOT bound T_i. It shares A0 in another way, so it has its
-own row:
+and answer. in_time_i is the cost of an answer within its TPOT bound T_i. Its share of A0 is different, so it has a
+constraint of its own:
 
     in_time_i = (o_i - 1) (A2 + (A2 + A3 p_i) A0 / (T_i - A0)) + A3 (tokens of context its steps read)
 

@@ -14,8 +14,8 @@ from gateway.sim.workload.arrivals import Arrival
 
 @dataclass(frozen=True, slots=True)
 class FleetCosts:
-    """Costs per unit of a fleet, each the lowest of all its replicas, and the fleet's size in replicas of this
-    speed.
+    """Costs of a fleet per unit of work, and its size in replicas of this speed. Each cost is the lowest of any
+    replica.
     """
 
     base_s: float

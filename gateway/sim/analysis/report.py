@@ -87,8 +87,8 @@ _LATENCIES: dict[str, Callable[[TierResult], Latency]] = {
 
 
 def bootstrap(statistic: Callable[[Sequence[int]], float], n: int, *, seed: int = 1) -> Interval:
-    """The bootstrap interval of a statistic over `n` seeds. `statistic`: a function of drawn seeds. Raises ValueError
-    without seeds.
+    """The bootstrap interval of a statistic over `n` seeds. `statistic`: computed from the drawn seeds. Raises
+    ValueError without seeds.
     """
     if n < 1:
         raise ValueError("an interval needs at least one value")

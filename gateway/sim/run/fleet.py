@@ -53,8 +53,8 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class FleetSpec:
-    """Engine profiles by name of a replica or a pool, and faults. A replica's own profile comes first; without any, it
-    is `default`.
+    """Engine profiles by name of a replica or a pool, and faults. The profile of a replica takes precedence over that
+    of its pool. A replica without either has the profile `default`.
     """
 
     profiles: Mapping[str, Profile] = field(default_factory=dict)

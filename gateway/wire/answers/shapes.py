@@ -123,7 +123,7 @@ class CountedWhole(Whole):
 
 
 class LooseWhole(Whole):
-    """A whole answer with a usage of any form."""
+    """A whole answer whose usage may have any form."""
 
     usage: msgspec.Raw = ABSENT
 
