@@ -66,7 +66,6 @@ class Controller(Inspector):
             return commands
         pool = self.scheduler.place(live)
         if pool is not None and self.scheduler.reserve(live, pool):
-            pool.demand.arrived(live.prompt_likely * request.batch)
             self.scheduler.enter(live, pool)
         return commands
 

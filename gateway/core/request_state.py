@@ -195,6 +195,20 @@ class RequestState(QueuedRequest):
         self.pool = pool
         self.timeouts = self.request.policy.timeouts(self.request.tier, pool.spec.name)
 
+    def enter(self, pool: Pool) -> None:
+        """Assign the request to `pool`, as demand there."""
+        self.move(pool)
+        pool.demand.arrived(self.prompt_likely * self.request.batch)
+
+    def pass_on(self, refused_by: Pool | None, pool: Pool) -> None:
+        """Assign the request to `pool`, since `refused_by` would refuse it. There it counts as refused.
+
+        Otherwise a pool would seem to carry the load that others serve for it, and its knee would rise.
+        """
+        if refused_by is not None:
+            refused_by.demand.ended(True, False, 0)
+        self.enter(pool)
+
     def standing(self) -> Standing:
         """Copy the decisions about the request, for `restore`."""
         flags = self.would_shed, self.explored, self.owed, self.degraded

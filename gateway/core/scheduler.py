@@ -82,7 +82,7 @@ class Scheduler:
     def enter(self, live: RequestState, pool: Pool) -> None:
         """Send the request to a replica of `pool`, queue it there, or shed it."""
         now = self._turn.now
-        live.move(pool)
+        live.enter(pool)
         if live.waited:
             live.unjudge()  # it comes from the queue of another pool, whose admission decided for that pool alone
         pool.asked.used(live.request.tier, now)
@@ -112,8 +112,8 @@ class Scheduler:
             self._queue(live, pool, decision)
             return
         if replica.pool is not pool:
+            live.pass_on(pool, replica.pool)
             pool = replica.pool
-            live.move(pool)
         self._admission.admitted(live, pool, now)
         if pool.full:
             self._exceed(live, pool)
@@ -165,7 +165,7 @@ class Scheduler:
                 decision = self._admission.arrives(live, pool, self._random, now)
                 if decision.verdict is Verdict.SEND or (decision.verdict is Verdict.WAIT and may_wait):
                     pool.asked.used(live.request.tier, now)
-                    pool.demand.arrived(live.prompt_likely * own.batch)
+                    live.pass_on(before[0], pool)
                     self._admit(live, pool, decision)
                     return True
                 self._forecaster.dropped(live)
@@ -315,7 +315,7 @@ class Scheduler:
         if replica is None:
             return False
         if replica.pool is not live.pool:
-            live.move(replica.pool)
+            live.enter(replica.pool)
         if not self._life.has_expired(live):
             self.dispatch(live, replica)
         return True

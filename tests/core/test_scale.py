@@ -24,9 +24,13 @@ from gateway.core.fleet.autoscale import (
 from gateway.core.forecast.latency_model import LatencyModel
 from gateway.core.forecast.views import ScaleView
 from gateway.core.request import Sample
+from tests.interpreted import interpreted
 
 from .made import policy, pool, tier
-from .playbook import play
+from .playbook import Story as Play
+from .playbook import dispatch, play
+from .test_admission import spilling
+from .test_fallback import rules, told
 
 PROMPT, ANSWER, SLOTS = 1000, 100, 64
 
@@ -259,3 +263,65 @@ def test_observations_of_replicas_set_the_scale_shown_by_the_pool() -> None:
     assert scale.serving == 2.0
     assert scale.requests_per_s == pytest.approx(0.4, rel=0.3)
     assert "replicas' worth of work arrives" in scale.why
+
+
+# ---- requests that another pool serves
+
+
+def counted(story: Play, name: str) -> tuple[int, int, int]:
+    """Arrivals, ends and misses that a pool has counted."""
+    found = story.controller.state.fleet.pool(name)
+    assert found is not None
+    return found.demand.requests, found.demand.knee.ended, found.demand.knee.missed
+
+
+@interpreted
+def test_spilled_request_is_demand_of_both_pools_and_a_miss_of_the_first() -> None:
+    story, _ = spilling(0.0)
+    story.arrives("a").expect(dispatch("l1"))
+    story.served("a").whatever()
+    assert (counted(story, "p"), counted(story, "long")) == ((1, 1, 1), (1, 1, 0))
+
+
+@interpreted
+def test_request_served_by_the_fallback_is_demand_of_both_pools_and_a_miss_of_the_first() -> None:
+    story, _ = told(rules(), large=0.9)
+    story.arrives("a").expect(dispatch("s1"))
+    story.served("a").whatever()
+    assert (counted(story, "large"), counted(story, "small")) == ((1, 1, 1), (1, 1, 0))
+
+
+@interpreted
+def test_request_that_the_fallback_refuses_too_is_no_demand_there() -> None:
+    story, _ = told(rules(), large=0.9, small=0.9)
+    story.arrives("a").whatever()
+    assert (counted(story, "large"), counted(story, "small")) == ((1, 1, 1), (0, 0, 0))
+
+
+def test_queued_request_of_a_dead_pool_is_demand_of_the_pool_that_serves_it() -> None:
+    story = play(policy(pool("first", "r1"), pool("second", "s1"))).arrives("a").arrives("b").sent("a").first_token("a")
+    story.fails("r1").served("b").whatever()
+    assert story.records["b"].pool == "second"
+    assert (counted(story, "first"), counted(story, "second")) == ((2, 0, 0), (1, 1, 0))
+
+
+def test_retry_at_another_pool_is_demand_there() -> None:
+    story = play(policy(pool("first", "r1"), pool("second", "s1"))).arrives("a").fails("r1").cancelled("a")
+    story.served("a").whatever()
+    assert story.records["a"].pool == "second"
+    assert (counted(story, "first"), counted(story, "second")) == ((1, 0, 0), (1, 1, 0))
+
+
+@interpreted
+def test_demand_of_a_pool_that_serves_only_spilled_requests_agrees_with_littles_law() -> None:
+    """One request a second, each in the pool for two seconds: two are in flight."""
+    story, _ = spilling(0.0, slots=8)
+    for number in range(100):
+        story.after(1.0).arrives(str(number)).sent(str(number)).first_token(str(number))
+        if number > 1:
+            story.finishes(str(number - 2), output_tokens=10)
+        story.observes("l1", Sample()).whatever()
+    seen = story.pool("long")
+    assert seen.scale is not None
+    assert seen.in_flight == pytest.approx(2.0 * seen.scale.requests_per_s, rel=0.05)
+    assert seen.scale.prompt_tokens_per_s == pytest.approx(100 * seen.scale.requests_per_s)

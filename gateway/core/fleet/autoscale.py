@@ -4,6 +4,9 @@
     demand  = work that arrives per second, with refused requests       in replicas' worth
     wanted  = ceil(demand in `LEAD_S`, by its level and trend / knee)
 
+A request that goes from one pool to another (spill, fallback, retry) is demand of both. If the first would have refused
+it, it counts as refused there.
+
 The coefficients c0 to c3 are the learned costs of the latency model. Utilisation is not used.
 
 The knee is the demand per replica up to which objectives are met. It begins at `KNEE` and is learned in windows of
