@@ -59,7 +59,7 @@ def denied(story: Story) -> dict[str, int]:
     return {why: n for why, n in of.denied if n}
 
 
-class TestLate:
+class TestLateFirstToken:
     def test_request_is_duplicated_once_its_ttft_quantile_has_passed(self) -> None:
         story = warmed(play(rules())).arrives("a").sent("a").expect(dispatch("r1"))
         story.after(0.97).expect()
@@ -145,7 +145,7 @@ class TestLate:
         late(story).expect(dispatch("r2"))
 
 
-class TestNever:
+class TestNoHedge:
     @pytest.mark.parametrize("how", [{"stream": False}, {"choices": 2}])
     def test_answers_that_cannot_be_hedged_are_sent_once(self, how: dict[str, Any]) -> None:
         late(warmed(play(rules())), **how).after(60.0).expect()
@@ -179,7 +179,7 @@ class TestNever:
         story.configured(policy(pool("q", "s1"), tier("std", hedge=ALWAYS))).after(60.0).expect()
 
 
-class TestDenied:
+class TestHedgeDenied:
     def test_hedge_is_denied_once_the_share_of_requests_is_used_up(self) -> None:
         story = warmed(play(rules(Hedge(holdout=0.0, budget=0.01))))
         late(story).after(9.0).expect()
@@ -246,7 +246,7 @@ class TestDenied:
         late(warmed(story), "b").expect(dispatch("r2"))
 
 
-class TestBudget:
+class TestHedgeBudget:
     def test_hedge_budget_allows_a_share_of_the_requests(self) -> None:
         story = warmed(play(rules(Hedge(holdout=0.0, budget=0.05))), n=100)
         issued = 0
@@ -267,7 +267,7 @@ class TestBudget:
         assert of.tokens_left == pytest.approx(BURST * 100)
 
 
-class TestRaces:
+class TestHedgeRaces:
     def hedged(self) -> Story:
         return late(warmed(play(rules()))).expect(dispatch("r2")).sent("a")
 
@@ -342,7 +342,7 @@ class TestRaces:
         story.first_token("a", 2).expect(commit(attempt=2, hedged=HedgeResult.WON))
 
 
-class TestWhatIsTold:
+class TestHedgeViews:
     def test_tokens_of_losing_attempts_are_counted(self) -> None:
         story = late(warmed(play(rules())), prompt=300).expect(dispatch("r2")).sent("a").progress("a", 7, attempt=1)
         story.first_token("a", 2).whatever().cancelled("a", 1).finishes("a", attempt=2, output_tokens=9).whatever()
@@ -364,7 +364,7 @@ class TestWhatIsTold:
         assert (snapshot.hedged_pools, snapshot.hedged_tiers) == ((), ())
 
 
-class TestCached:
+class TestCachedPrompts:
     """One conversation of 4,000 prompt tokens, 3,900 of them cached at the replica that served it, r1."""
 
     SAID = Prefix((1, 2, 3), (5200, 10_400, 15_600), 16_000)

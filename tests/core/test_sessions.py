@@ -55,7 +55,7 @@ def test_controller_gives_the_session_key_of_a_replica_even_of_a_removed_pool() 
     assert story.controller.session_key("p", "r1") == key_of("r1"), "of a pool that was removed a moment ago, too"
 
 
-def test_a_place_reserved_for_a_shadow_tier_is_given_when_its_request_exceeds_the_slots_of_its_home() -> None:
+def test_reserved_slot_is_given_up_when_a_request_in_shadow_exceeds_the_slots_of_its_home() -> None:
     at = pool("p", "r1", "r2", slots=None, reserve=(("premium", 0.5),), strict_sessions=True)
     story = play(policy(at, tier("premium", admission=SHADOW), tier("free")))
     for number in range(32):
@@ -229,7 +229,7 @@ def test_waiting_requests_of_a_strict_session_go_to_the_fallback_when_their_home
     assert story.pool("p").queued == 0
 
 
-def test_waiting_session_requests_are_refused_when_a_reload_makes_them_strict_and_their_home_is_down() -> None:
+def test_waiting_requests_are_refused_when_a_reload_makes_their_session_strict_with_home_down() -> None:
     story = down(play(four(slots=1)), home_of("talk"))
     for number in range(3):
         story.arrives(f"other {number}").whatever()

@@ -81,7 +81,7 @@ def test_stored_tokens_cached_at_their_replica_are_free_under_uncached_limits() 
         assert ("turn" in story.records) == (why is not None)
 
 
-def test_continued_response_is_refused_while_its_replica_is_down_or_drained_and_the_error_names_it() -> None:
+def test_continued_response_is_refused_by_name_while_its_replica_is_down_or_drained() -> None:
     story = play(three()).fails("r2").whatever()
     goes_on(story, "down")
     detail = (

@@ -172,7 +172,7 @@ async def test_stream_at_its_deadline_is_an_error_where_the_tier_says_error(
     assert _counted(gateway, Outcome.TIMEOUT)
 
 
-async def test_deadline_before_the_first_token_is_a_504(
+async def test_total_timeout_before_the_first_token_is_a_504(
     gateway: Gateway, openai_of: Openai, an_hour_later: Silence
 ) -> None:
     an_hour_later(gateway, 1, tokens=0)

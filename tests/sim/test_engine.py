@@ -142,7 +142,7 @@ def test_a_cancelled_request_frees_slot_and_cache() -> None:
     assert spy.records()[-1].e2e_s == pytest.approx(alone.records()[0].e2e_s)
 
 
-class TestTheWay:
+class TestNetworkDelay:
     """The time of a request outside of steps."""
 
     FAR = FleetSpec({"p": replace(PROFILES["test"], path_s=0.5)})
@@ -204,7 +204,7 @@ class TestFaults:
         fleet = FleetSpec(faults=faults)
         return spied(policy(**more), [arrival(at, output_tokens=output_tokens)], fleet=fleet)
 
-    def test_slow_replica_takes_its_factor_longer(self) -> None:
+    def test_simulated_slow_replica_takes_its_factor_longer(self) -> None:
         healthy, _ = self.with_faults()
         slow, _ = self.with_faults(Fault(0.0, "r1", Harm.SLOW, 3.0))
         assert slow.records()[0].e2e_s == pytest.approx(3 * healthy.records()[0].e2e_s)
@@ -295,7 +295,7 @@ class TestFaults:
             simulate(policy(replicas=2), [], fleet=FleetSpec(faults=(Fault(0.0, "r9", Harm.DOWN),)))
 
 
-class TestWatching:
+class TestChecksAndScrapes:
     def test_replicas_are_checked_and_scraped_at_the_policys_intervals(self) -> None:
         health = Health(interval_s=2.0, scrape_interval_s=0.5)
         workload = Poisson(20.0, 30.0)
@@ -324,7 +324,7 @@ class TestWatching:
         assert [heard.args[1] for heard in spy.calls("observe")] == [Sample(context_tokens=DEFAULT.max_model_len)]
 
 
-class TestWhatIsWrong:
+class TestInvalidInput:
     def test_tiers_and_models_missing_from_the_policy_are_all_named(self) -> None:
         told = r"what the workload asks for: tier gold, lead \(it has default\); model gpt \(it has default\)"
         with pytest.raises(ValueError, match=told):

@@ -55,7 +55,7 @@ def test_only_digits_are_read_as_a_number_of_a_header(digits: bytes, value: int)
 @pytest.mark.parametrize(
     ("seconds", "said"), [(0.0, "0.00"), (0.0015, "1.50"), (0.00000949, "0.01"), (1.23456789, "1234.57")]
 )
-def test_milliseconds_of_a_header_have_two_decimal_places(seconds: float, said: str) -> None:
+def test_timing_headers_have_milliseconds_with_two_decimal_places(seconds: float, said: str) -> None:
     assert milliseconds(seconds) == said
 
 

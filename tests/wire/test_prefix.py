@@ -130,7 +130,7 @@ def test_placeholders_leave_the_request_as_it_was_sent() -> None:
     assert Placeholders(text, "x").fields is text
 
 
-def test_a_continued_response_begins_with_the_blocks_of_its_prompt_if_the_system_prompt_is_the_same() -> None:
+def test_continued_response_with_the_same_system_prompt_shares_the_prefix_blocks() -> None:
     fields = {"instructions": "Be brief. " * 300, "input": "Go on. " * 300}
     first = prefix_of(fields)
     stored = Prefix(first.blocks, first.ends, first.size + 800)

@@ -136,7 +136,7 @@ def test_completion_suffix_turns_an_exact_prompt_count_into_an_estimate() -> Non
         ([[1]] * 257, "prompt"),
     ],
 )
-def test_malformed_prompts_are_named(value: object, field: str) -> None:
+def test_malformed_prompt_is_refused_by_field(value: object, field: str) -> None:
     with pytest.raises(BadRequest) as caught:
         read(Endpoint.COMPLETIONS, {**COMPLETION, "prompt": value})
     assert caught.value.field == field
@@ -164,7 +164,7 @@ def test_malformed_prompts_are_named(value: object, field: str) -> None:
         ([{"role": "user", "content": [{"type": "text", "text": ""}] * 20_001}], "messages[0].content"),
     ],
 )
-def test_malformed_messages_are_named(messages: object, field: str) -> None:
+def test_malformed_message_is_refused_by_field(messages: object, field: str) -> None:
     with pytest.raises(BadRequest) as caught:
         read(Endpoint.CHAT, {**CHAT, "messages": messages})
     assert caught.value.field == field

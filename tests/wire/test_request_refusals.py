@@ -257,7 +257,7 @@ def test_known_field_name_in_other_letter_case_is_refused(disguise: str, name: s
         ({f"field{i}": 1 for i in range(255)}, None),
     ],
 )
-def test_malformed_request_fields_are_named(fields: dict[str, Any], name: str | None) -> None:
+def test_malformed_request_field_is_refused_by_name(fields: dict[str, Any], name: str | None) -> None:
     assert refusal(Endpoint.CHAT, {**CHAT, **fields}).field == name
 
 

@@ -35,7 +35,7 @@ def test_drawing_works_with_fewer_pictures_than_processes(tmp_path: Path, count:
     assert len(list(tmp_path.iterdir())) == count
 
 
-def test_nothing_is_drawn_when_the_accompanying_work_fails(tmp_path: Path) -> None:
+def test_no_picture_is_drawn_if_the_work_beside_the_drawing_fails(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), drawing(tmp_path):
         _ = 1 / 0
     assert list(tmp_path.iterdir()) == []

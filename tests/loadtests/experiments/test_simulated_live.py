@@ -155,7 +155,9 @@ def test_test_that_cannot_be_played_does_not_stop_the_others(monkeypatch: pytest
     assert judgement["tests_played"]["pass"] is False
 
 
-def test_runs_that_broke_off_say_nothing_of_the_generator(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_off_live_runs_are_left_out_of_the_share_with_a_timely_generator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def trusted(rate: str) -> bool:
         if rate == "0.9x":
             raise BROKE

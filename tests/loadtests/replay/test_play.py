@@ -74,7 +74,7 @@ async def test_the_program_of_the_docs_runs_as_it_is_written() -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_every_request_is_answered_and_timed(replica: EmulatedReplica, stream: bool) -> None:
+async def test_replayed_requests_are_answered_and_timed(replica: EmulatedReplica, stream: bool) -> None:
     found = await played(arrivals(30, stream=stream), target(replica))
     assert [request.number for request in found] == list(range(30))
     for request in found:
@@ -87,7 +87,7 @@ async def test_every_request_is_answered_and_timed(replica: EmulatedReplica, str
             assert request.chunks == 4  # the end of the answer is an empty token
 
 
-async def test_outcomes_of_errors_are_distinguished(replica: EmulatedReplica) -> None:
+async def test_replay_distinguishes_the_outcomes_of_different_errors(replica: EmulatedReplica) -> None:
     wanted: list[Any] = [
         ("status_503", {}, Outcome.SHED),
         ("status_500", {}, Outcome.FAILED),
@@ -270,7 +270,7 @@ async def test_the_first_contact_learns_how_prompts_are_counted(replica: Emulate
     assert (sizes.template, sizes.per_word) == (7.0, 1.0)
 
 
-async def test_the_first_contact_says_what_is_wrong(replica: EmulatedReplica) -> None:
+async def test_first_contact_with_a_bad_target_says_what_is_wrong(replica: EmulatedReplica) -> None:
     with pytest.raises(NoContact, match=r"answers 404 to the first request; give --model$"):
         await probe(replace(target(replica), model="other"), next(arrivals(1)), 1)
     replica.fault("refuse")

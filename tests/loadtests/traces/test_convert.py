@@ -111,7 +111,7 @@ def test_convert_names_a_bad_row_and_leaves_no_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("to", ["azure", "burstgpt", "mooncake", "tailgate"])
-def test_arrival_beyond_the_time_limit_is_refused_and_one_at_it_is_written(tmp_path: Path, to: str) -> None:
+def test_convert_refuses_an_arrival_beyond_the_time_limit_and_writes_one_at_it(tmp_path: Path, to: str) -> None:
     source, out = tmp_path / "in.jsonl", tmp_path / "out"
     row = '{{"at": {}, "prompt_tokens": 1, "output_tokens": 1}}\n'
     source.write_text(row.format(0) + row.format("1e12"))

@@ -65,7 +65,7 @@ def test_requests_come_in_the_order_of_their_times_though_conversations_overlap(
     assert len(found) == 120
 
 
-def test_a_converted_trace_is_read_with_sessions_and_blocks(tmp_path: Path) -> None:
+def test_converted_sharegpt_trace_is_read_with_sessions_and_blocks(tmp_path: Path) -> None:
     talks = [said(LONG, "Yes.", "Why?", "So."), said("Nobody answers."), {"conversations": []}]
     done = converted(written(tmp_path, *talks), out=tmp_path / "out.jsonl")
     assert done.exit_code == 0
