@@ -2,8 +2,8 @@
 decisions.
 
 The goodput knee is the fewest replicas that reach the target at the wanted rate. Every number of replicas gets the same
-arrivals, seed by seed, so none is luckier. Goodput is assumed to grow with the number, which is found by doubling and
-halving. Several pools are first scaled together; then each is made as small as possible.
+arrivals, seed by seed, so none is luckier. Goodput is assumed to grow with the number of replicas, which is found by
+doubling and halving. Several pools are first scaled together; then each is made as small as possible.
 
 In runs with a lost replica, it is lost during the warm-up. So the figures show the remaining replicas, not the requests
 that broke off. Replicas of a pool are copies of each other. The queue of a pool grows with their number; all other

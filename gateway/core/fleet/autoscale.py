@@ -2,7 +2,7 @@
 
     work    = prompt tokens x c3 + output tokens x (c1 + c2 context + c0 / slots)    in seconds of a full replica
     demand  = work that arrives per second, with refused requests       in replicas' worth
-    wanted  = ceil(demand in `LEAD_S`, by its level and trend / knee)
+    wanted  = ceil(predicted demand / knee)       predicted `LEAD_S` ahead, from level and trend of the demand
 
 A request that goes from one pool to another (spill, fallback, retry) is demand of both. If the first would have refused
 it, it counts as refused there.

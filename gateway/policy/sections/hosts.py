@@ -14,7 +14,7 @@ _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+)(?::[0-9]{1,5})?")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach `host`. Of names, only localhost is trusted."""
+    """Whether only this machine can reach `host`: a loopback address or localhost, no other name."""
     if host.lower() == LOCALHOST:
         return True
     address = _address(host)
