@@ -331,9 +331,7 @@ class Scheduler:
             self._forecaster.observed(replica, now)
         if pool.demand.is_due(now):
             pool.demand.tick(self._forecaster.costs(pool), pool.serving, pool.slots, now)
-        prices = self._forecaster.step_prices(replica, now)
-        replica.budget.prices = prices
-        replica.budget.limit_s = self._admission.promises.step_limit_s(replica, prices, now)
+        self._admission.price(replica, now)
         pool.tune(replica, self._admission.prefill_limit(pool), now)
         pool.asked.keep(pool.by_tier, pool.ends.per_s(now), now)
         if pool.queue:

@@ -173,10 +173,7 @@ def test_a_step_budget_that_keeps_the_tpot_bound_also_limits_the_p_late_of_queue
     world.forecaster.costs(world.pool).sent(20_000, world.now)  # prompts that lengthen the forecast TPOT
     ahead = Ahead(requests=1, own=1)
     assert world.forecast(world.live(), ahead).raw > 0.5
-    world.pool.replicas["r0"].budget.limit_s = 1.05 * STEP_S
-    queued = world.live()
-    world.now += 0.01
-    world.send(queued)
+    world.forecaster.costs(world.pool).queued_limit_s = 1.05 * STEP_S
     assert world.forecast(world.live(), ahead).raw <= 0.05
 
 

@@ -41,7 +41,7 @@ def replicas(story: Story) -> list[Replica]:
 
 def limit(story: Story) -> float:
     """The longest mean step that keeps the objectives in use."""
-    return story.controller.state.admission.promises.step_limit_s(replicas(story)[0], PRICES, story.now)
+    return story.controller.state.admission.promises.step_limit_s(replicas(story)[0].pool, PRICES, story.now)
 
 
 def sent(story: Story, count: int, **how: Any) -> list[int]:

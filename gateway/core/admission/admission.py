@@ -243,6 +243,14 @@ class Admission:
         share = min(MAX_HIGHER_SHARE, per_s / drain) if drain else 0.0
         return Ahead(above + own, own, share, request.tier.floor)
 
+    def price(self, replica: Replica, now: float) -> None:
+        """Update the prices and the step limit of `replica`, and the step limit of its pool's typical replica."""
+        pool, budget = replica.pool, replica.budget
+        budget.prices = self._forecaster.step_prices(pool, replica, now)
+        budget.limit_s = self.promises.step_limit_s(pool, budget.prices, now)
+        typical = self._forecaster.step_prices(pool, None, now)
+        self._forecaster.costs(pool).queued_limit_s = self.promises.step_limit_s(pool, typical, now)
+
     def prefill_limit(self, pool: Pool) -> float:
         """Limit on the unread prompt tokens of one engine of `pool`: at the limit it is sent nothing more.
 

@@ -196,10 +196,10 @@ class Forecaster(Learner):
         learned = self._pools.get(pool)
         return learned is not None and learned.labels.gate.has_costs
 
-    def step_prices(self, replica: Replica, now: float) -> StepPrices | None:
-        """The time that one more request adds to each step of `replica`; None until enough answers were measured."""
-        learned = self._pools.get(replica.pool.spec.name)
-        engine = self._engines.get(replica.spec.name)
+    def step_prices(self, pool: Pool, replica: Replica | None, now: float) -> StepPrices | None:
+        """Prices at `replica`, or at the pool's typical replica if None. None until enough answers were measured."""
+        learned = self._pools.get(pool.spec.name)
+        engine = IDLE if replica is None else self._engines.get(replica.spec.name)
         if learned is None or engine is None or learned.costs.step.samples < FIRST:
             return None
         c0, c1, c2, c3 = learned.costs.step.coefficients
@@ -245,7 +245,7 @@ class Forecaster(Learner):
         attempt.slot.expect(live.request.choices, each * live.request.choices)
         costs.sent(attempt.slot.unread_tokens, now)
         if now > live.request.body_at:
-            costs.met(facts.backlog, facts.decodes, facts.context, facts.slot_s, replica.budget.limit_s)
+            costs.met(facts.backlog, facts.decodes, facts.context, facts.slot_s)
 
     def first_token(self, attempt: Attempt, now: float) -> None:
         """Learn from the first token of a streamed answer."""

@@ -15,7 +15,7 @@ from gateway.core.admission.fairness import LengthFairness
 from gateway.core.admission.forecaster import Forecaster
 from gateway.core.admission.percentiles import ShareGuard, TtftGuard, ttft_guards, vain_guard
 from gateway.core.admission.step_margin import LONG_START, StepMargin
-from gateway.core.fleet.pool import Pool, Replica
+from gateway.core.fleet.pool import Pool
 from gateway.core.fleet.step_budget import StepPrices
 from gateway.core.forecast.ahead import Forecast
 from gateway.core.policy import AdmissionMode, Objective, Policy, Slo, Tier, Value
@@ -157,15 +157,14 @@ class Promises:
             return self._forecaster.is_late(live, forecast, objective.threshold_s)
         return 1.0 if head_waited_s(pool, live.request.tier, forecast.at) > objective.threshold_s else 0.0
 
-    def step_limit_s(self, replica: Replica, prices: StepPrices | None, now: float) -> float:
-        """The longest mean step of `replica` that keeps the TPOT and e2e objectives of all recently active tiers; inf
-        without any.
+    def step_limit_s(self, pool: Pool, prices: StepPrices | None, now: float) -> float:
+        """The longest mean step of a replica with these `prices` that keeps the TPOT and e2e objectives of all recently
+        active tiers; inf without any.
 
-        An objective that even an idle replica would break is left out.
+        An objective that the replica would break even if it were idle is left out.
         """
         if prices is None:
             return math.inf
-        pool = replica.pool
         lately = now - max(LATELY_S, self._forecaster.costs(pool).stay_s)
         alone_s = prices.base_s + prices.sequence_s
         limit_s = math.inf

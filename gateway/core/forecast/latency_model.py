@@ -84,7 +84,9 @@ class LatencyModel:
         self.queued_backlog = self.queued_decodes = self.queued_context = self.queued_slot_s = 0.0
         """Mean load that queued requests met at their replica when they were sent."""
         self.queued_limit_s = math.inf
-        """Step limit (seconds) of the replica to which the latest queued request was sent; inf without any."""
+        """Step limit (seconds) of the typical replica; inf without any. The forecast of a queued request is for that
+        replica, since nobody knows yet which one it will get.
+        """
         self._rate = self._rate_at = 0.0
 
     def step_s(self, decodes: float, context: float) -> float:
@@ -144,11 +146,10 @@ class LatencyModel:
         self._rate = self._rate * math.exp((self._rate_at - now) / RATE_TAU_S) + prompt_tokens
         self._rate_at = now
 
-    def met(self, backlog: float, decodes: int, context: int, slot_s: float, limit_s: float) -> None:
+    def met(self, backlog: float, decodes: int, context: int, slot_s: float) -> None:
         """Learn the load that a queued request met when it was sent: unread prompt tokens, sequences, their context
-        tokens, the wait for a seat, and the step limit.
+        tokens, and the wait for a seat.
         """
-        self.queued_limit_s = limit_s
         self.queued_backlog += 0.05 * (backlog - self.queued_backlog)
         self.queued_decodes += 0.05 * (decodes - self.queued_decodes)
         self.queued_context += 0.05 * (context - self.queued_context)
