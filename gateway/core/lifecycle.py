@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.core.admission.adapters import end_way
+from gateway.core.admission.breach_probability import drain_per_s
 from gateway.core.admission.deadlines import next_deadline
 from gateway.core.admission.promises import is_lost
 from gateway.core.admission.usage import believed
@@ -354,7 +355,7 @@ class Lifecycle:
 
     def drains_in_s(self, pool: Pool, live: RequestState) -> float:
         """Seconds for `Retry-After`: the predicted time until a request like this would get a slot, jittered."""
-        rate = pool.drain.per_s
+        rate = drain_per_s(self._forecaster.costs(pool), pool)
         wait_s = (pool.queue.ahead_of(live.request.tier, self._turn.now) + 1) / rate if rate else DEFAULT_RETRY_AFTER_S
         if pool.queue.at_stake(live.request.tier.priority, self._turn.now):
             # requests are being lost, and a client that returns into the same overload would be refused again

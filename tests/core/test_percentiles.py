@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from gateway.core.admission.percentiles import IN_VAIN, TtftGuard, ttft_guards, vain_guard
+from gateway.core.admission.promises import Promises
+from gateway.core.forecast.ahead import Ahead
 from gateway.core.policy import Objective, Slo
 from gateway.core.request import Outcome, Record
 from gateway.policy import load
@@ -18,6 +20,7 @@ from gateway.sim.workload.load import load_text
 
 from .made import policy, pool, tier
 from .playbook import dispatch, play
+from .test_forecast import PROMPT_TOKEN_S, STEP_S, World, slo
 
 ROOT = Path(__file__).parents[2]
 MEDIAN = Objective(0.5, 0.5)
@@ -42,6 +45,21 @@ def test_surely_late_request_is_admitted_while_the_percentile_has_room() -> None
     assert guard.admits(1.0, 0.0)
     answered(guard, [0.9] * 10)
     assert not guard.admits(1.0, 0.0)
+
+
+def test_highest_percentile_admits_a_likely_miss_that_is_sent_at_once_but_not_one_that_would_wait() -> None:
+    prompt = 8000
+    world = World(slo(ttft_s=STEP_S + prompt * PROMPT_TOKEN_S)).warm()
+    promises = Promises(world.policy, world.forecaster)
+    for _ in range(100):
+        short = world.live(prompt=100)
+        promises.admitted(short, world.pool, world.forecast(short))
+        promises.first_token(short, world.now)
+    long = world.live(prompt=prompt)
+    at_once, later = world.forecast(long), world.forecast(long, Ahead(requests=1, own=1))
+    assert promises.broken(long, world.pool, at_once) is None
+    assert at_once.late[0] > 0.3
+    assert promises.broken(long, world.pool, later) is not None
 
 
 def test_admitted_requests_count_by_their_p_late_until_their_first_token() -> None:

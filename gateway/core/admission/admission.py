@@ -18,6 +18,7 @@ from enum import Enum, auto
 from typing import Final
 
 from gateway.core.admission.adapters import goes_first
+from gateway.core.admission.breach_probability import drain_per_s
 from gateway.core.admission.forecaster import Forecaster
 from gateway.core.admission.overflow import Overflow
 from gateway.core.admission.patience import Patience
@@ -239,7 +240,7 @@ class Admission:
         request, queue = live.request, pool.queue
         own = queue.of_tier(request.tier).ahead_of(request.tenant, start_by) if queue.holds(request.tier) else 0
         above, per_s = queue.above(request.tier, now)
-        drain = pool.drain.per_s
+        drain = self.drain_per_s(pool)
         share = min(MAX_HIGHER_SHARE, per_s / drain) if drain else 0.0
         return Ahead(above + own, own, share, request.tier.floor)
 
@@ -250,6 +251,10 @@ class Admission:
         budget.limit_s = self.promises.step_limit_s(pool, budget.prices, now)
         typical = self._forecaster.step_prices(pool, None, now)
         self._forecaster.costs(pool).queued_limit_s = self.promises.step_limit_s(pool, typical, now)
+
+    def drain_per_s(self, pool: Pool) -> float | None:
+        """Requests per second for which `pool` gets room, as decisions take it; None if it is unknown."""
+        return drain_per_s(self._forecaster.costs(pool), pool)
 
     def prefill_limit(self, pool: Pool) -> float:
         """Limit on the unread prompt tokens of one engine of `pool`: at the limit it is sent nothing more.

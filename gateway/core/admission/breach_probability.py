@@ -39,15 +39,20 @@ class HigherTierShare:
         self.at = now
 
 
+def drain_per_s(costs: LatencyModel, pool: Pool) -> float | None:
+    """Requests per second for which the pool gets room; None before any backlog and any answer.
+
+    After a short backlog most of it comes from Little's law: requests in flight / mean time in the engine.
+    """
+    typical_per_s = max(1, pool.in_flight) / costs.stay_s if costs.stay_s > 0.0 else 0.0
+    return pool.drain.per_s(typical_per_s) or typical_per_s or None
+
+
 def wait_in_gateway_s(costs: LatencyModel, pool: Pool, ahead: Ahead, slow_share: float) -> float:
     """Expected wait: the requests ahead, divided by the part of the pool's drain rate that higher tiers' later requests
     leave.
-
-    Before the first backlog, the rate comes from Little's law: requests in flight / mean time in the engine.
     """
-    rate = pool.drain.per_s
-    if rate is None:
-        rate = max(1, pool.in_flight) / costs.stay_s if costs.stay_s > 0.0 else 1.0
+    rate = drain_per_s(costs, pool) or 1.0
     alone_s = (ahead.requests + 1) / rate
     long_s = alone_s / (1.0 - slow_share)
     share = slow_share + (ahead.higher_share - slow_share) * BURST_S / (BURST_S + long_s)
@@ -123,7 +128,7 @@ def raw_in_vain(live: RequestState, labels: Calibrator, pool: Pool, made: Foreca
     if not labels.gate.has_costs:
         if head_waited_s(pool, request.tier, made.at) > min(bound_s, queue_s):
             return 1.0
-        if pool.drain.per_s is None:
+        if pool.drain.per_s() is None:
             return 0.0
         more_s = made.wait_s
     if queue_s < math.inf:

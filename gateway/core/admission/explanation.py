@@ -140,7 +140,7 @@ def explain(
         max_tokens=live.max_tokens,
         ahead=ahead.requests,
         higher_share=ahead.higher_share,
-        drain_rate=pool.drain.per_s,
+        drain_rate=admission.drain_per_s(pool),
         best=best,
         runner_up=runner_up,
         left_out=tuple(_left_out(pool, adapter, now)),

@@ -10,6 +10,10 @@ A new request that is late with probability p adds p to the left side and 1 to t
 inequality still holds. It is also admitted if p <= 1 - quantile, because such requests bring a broken percentile back
 and refusing them would not. So under overload the queue stays as short as the tightest percentile needs.
 
+The guard of the highest percentile uses the inequality for requests that are sent at once, not for those that wait.
+Waiting requests are late together, since they wait for the same replicas. The share that good seconds left would be
+spent at once on a queue that is then late as a whole.
+
 A request that is refused after a wait has waited in vain; a refusal at once is better. So the guard of the highest
 percentile also counts a refusal after `LONG_WAIT` of its bound as late. It allows at least `VAIN_AND_LATE`. A request
 without a TTFT guard has a guard against waits in vain instead, which allows `IN_VAIN`. That guard covers the requests
@@ -45,7 +49,7 @@ VAIN_AND_LATE: Final = 0.01
 """
 PRIOR: Final = 1.0
 """Prior count of events, both forecast and seen: the forecast is believed until events show otherwise."""
-DOUBTED: Final = 0.1
+DOUBTED: Final = 0.5
 """The guard of the highest percentile first multiplies forecasts by this, since tails are unknown before there are
 answers.
 """
@@ -91,11 +95,15 @@ class ShareGuard:
         """Name of the guarded share, for texts."""
         return "waits in vain"
 
-    def admits(self, p: float, now: float) -> bool:
-        """Whether one more request may be admitted. `p` (0-1): forecast probability that it suffers an event."""
+    def admits(self, p: float, now: float, saved: bool = True) -> bool:
+        """Whether one more request may be admitted. `p` (0-1): forecast probability that it suffers an event. `saved`:
+        whether it may use the share that earlier requests left.
+        """
         bias = min(MAX_BIAS, self._seen / self._foreseen)
         if bias * p <= self.allowed or self.is_beyond(bias):
             return True
+        if not saved:
+            return False
         kept = math.exp((self._at - now) / MEMORY_S)
         count = kept * self._judged + self._admitted + 1.0
         return kept * self._events + bias * (self._expected + p) <= self.allowed * count
@@ -156,6 +164,10 @@ class TtftGuard(ShareGuard):
     def constraint(self) -> str:
         """Name of its objective, for texts."""
         return f"TTFT {self.objective.percentile}"
+
+    def shares(self, waits: bool) -> bool:
+        """Whether a request may use the share that earlier requests left. `waits`: whether it would wait here."""
+        return not (self.highest and waits)
 
     def counts_wait(self, waited_s: float) -> bool:
         """Whether a refusal after this wait counts as late."""

@@ -134,7 +134,7 @@ class Promises:
             for guard in guards:
                 late = self._late(live, pool, forecast, guard.objective)
                 forecast.late.append(late)
-                if not guard.admits(late, forecast.at):
+                if not guard.admits(late, forecast.at, guard.shares(forecast.wait_s > 0.0)):
                     return guard
             return None
         vain = self._vain.get(live.request.tier.name)

@@ -458,7 +458,7 @@ class Pool(Slots[Replica]):
             queued_bytes=self.queue.bytes,
             queue_limit=self.spec.queue_limit,
             slots=self.slots,
-            drain_rate=self.drain.per_s,
+            drain_rate=self.drain.per_s(),
             replicas=tuple(
                 r.view(self.spec.name, self.backoff_s(r, now), self.bound(r, now), now) for r in self.replicas.values()
             ),

@@ -37,8 +37,8 @@ class OpeningRate:
 
     At other times the rate would equal the rate of arrivals. Whether a request really waits does not matter: while most
     new requests are shed, none may wait. Counts and saturated time are forgotten exponentially with time constant
-    `DRAIN_TAU_S`. Few events in a short saturated time are mostly chance. So less time than `DRAIN_WINDOW_S` counts as
-    that much, and up to `ENOUGH_S` the rate over all time is a lower bound.
+    `DRAIN_TAU_S`. Few events in a short saturated time are mostly chance. So a shorter time is filled up to
+    `DRAIN_WINDOW_S` with events at a typical rate, and up to `ENOUGH_S` the rate over all time is a lower bound.
     """
 
     __slots__ = ("_all", "_all_at", "_last_at", "_seconds", "count")
@@ -51,12 +51,12 @@ class OpeningRate:
         self._all = 0.0
         self._all_at = 0.0
 
-    @property
-    def per_s(self) -> float | None:
+    def per_s(self, typical_per_s: float) -> float | None:
         """The rate; None before any saturated time."""
         if not self.count:
             return None
-        rate = self.count / max(self._seconds, DRAIN_WINDOW_S)
+        missing_s = max(0.0, DRAIN_WINDOW_S - self._seconds)
+        rate = (self.count + missing_s * typical_per_s) / (self._seconds + missing_s)
         return rate if self._seconds > ENOUGH_S else max(rate, (self._all - 0.5) / DRAIN_TAU_S)
 
     def add(self, saturated: bool, now: float) -> None:
@@ -85,10 +85,11 @@ class DrainRate:
         self._ends = OpeningRate()
         self._openings = OpeningRate()
 
-    @property
-    def per_s(self) -> float | None:
-        """Requests per second for which there is room; None before there was any backlog."""
-        return self._ends.per_s if self._ends.count >= ENOUGH_ENDS else self._openings.per_s
+    def per_s(self, typical_per_s: float = 0.0) -> float | None:
+        """Requests per second for which there is room; None before there was any backlog. `typical_per_s`: the rate
+        that fills up a short backlog.
+        """
+        return (self._ends if self._ends.count >= ENOUGH_ENDS else self._openings).per_s(typical_per_s)
 
     def ended(self, full: bool, now: float) -> None:
         """Count a request that ended. `full`: whether no slot was free until then."""
