@@ -190,3 +190,22 @@ def test_output_length_follows_usage_that_is_below_the_tokens_seen() -> None:
     for _ in range(300):
         bucket.add(50, bucket.passes(100, 0))
     assert bucket.median == pytest.approx(50, rel=0.25)
+
+
+def test_longest_answer_of_a_percentile_is_unknown_until_one_could_exceed_it() -> None:
+    """Before any answer, lengths up to 1,024 are assumed: as the p99 they would keep replicas nearly empty."""
+    lengths = OutputLengths()
+    bucket = lengths.bucket("m", "t", 100)
+    for _ in range(90):
+        bucket.add(60)
+    for _ in range(50):
+        bucket.passes(20, 0)
+    assert lengths.longest("t", 0.99, None) is None
+    longest = lengths.longest("t", 0.5, None)
+    assert longest is not None
+    assert longest < 100
+    for _ in range(60):
+        bucket.add(60)
+    longest = lengths.longest("t", 0.99, None)
+    assert longest is not None
+    assert longest < 300

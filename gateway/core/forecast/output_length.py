@@ -225,15 +225,18 @@ class Bucket:
         share = (before - (1.0 - q)) / (before - after) if before > after else 1.0
         return max(1.0, lowest + (EDGES[low] - lowest) * min(1.0, max(0.0, share)))
 
-    def longest(self, quantile: float, up_to: int | None) -> float:
+    def longest(self, quantile: float, up_to: int | None) -> float | None:
         """A cautious `quantile` (0-1) of output tokens, over the answers with at most `up_to` tokens; None: over all
         answers.
 
         It is two standard errors below the estimated quantile. If few answers made the tail look too long, replicas
-        would be left empty.
+        would be left empty. None if too few answers ended for one to be above the quantile: the lengths assumed before
+        any answer would decide. (Those under way tell little of the tail.)
         """
-        spread = 2.0 * math.sqrt(quantile * (1.0 - quantile) / max(1.0, self.seen))
-        low = max(0.5, quantile - spread)
+        ended = sum(self._ended)
+        if ended * (1.0 - quantile) < 1.0:
+            return None
+        low = max(0.5, quantile - 2.0 * math.sqrt(quantile * (1.0 - quantile) / ended))
         if up_to is None:
             return self.quantile(low)
         return min(float(up_to), self.quantile(low * (1.0 - self.exceeds(float(up_to)))))
@@ -280,9 +283,9 @@ class OutputLengths:
         return found if found is not None else group[-1]
 
     def longest(self, tier: str, quantile: float, up_to: int | None) -> float | None:
-        """The largest `Bucket.longest` over all models of this tier; None until there are answers."""
-        found = [bucket.longest(quantile, up_to) for bucket in self._of_tier.get(tier, ()) if bucket.seen]
-        return max(found, default=None)
+        """The largest `Bucket.longest` over all models of this tier; None until one is known."""
+        found = [bucket.longest(quantile, up_to) for bucket in self._of_tier.get(tier, ())]
+        return max((tokens for tokens in found if tokens is not None), default=None)
 
     def _new(self, model: str, tier: str, bits: int) -> Bucket:
         group = self._buckets.get((model, tier))
