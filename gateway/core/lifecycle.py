@@ -246,19 +246,22 @@ class Lifecycle:
         ok = end is AttemptOutcome.COMPLETE
         live.decide(Outcome.OK if ok else Outcome.INVALID, None if ok else Reason.UPSTREAM_REJECTED, self._turn.now)
 
-    def suspect(self, live: RequestState, replica: Replica, body_hash: int) -> None:
+    def suspect(self, live: RequestState, replica: Replica, body_hash: int) -> list[RequestState]:
         """Record that a replica's connection broke while it had this request. After a second replica, queued requests
-        with the same body are refused.
+        with the same body are refused. Returns these.
         """
         now = self._turn.now
         live.body_hash = body_hash
         is_down = replica.breaker.state is ReplicaState.DOWN
         self._quarantine.broke(body_hash, replica.spec.server, is_down, doubt_s(replica.pool.spec.health), now)
-        if self._quarantine.bars(body_hash, now):
-            waiting = [other for pool in self._fleet for other in self._state.waiting(pool)]
-            for other in [other for other in waiting if other.body_hash == body_hash]:
-                self._quarantine.refuses(body_hash, now)
-                self.refuse(other, Outcome.INVALID, Reason.QUARANTINED)
+        if not self._quarantine.bars(body_hash, now):
+            return []
+        waiting = [other for pool in self._fleet for other in self._state.waiting(pool)]
+        refused = [other for other in waiting if other.body_hash == body_hash]
+        for other in refused:
+            self._quarantine.refuses(body_hash, now)
+            self.refuse(other, Outcome.INVALID, Reason.QUARANTINED)
+        return refused
 
     # ---- the end of a request
 

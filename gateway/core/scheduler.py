@@ -260,7 +260,9 @@ class Scheduler:
         live, replica = attempt.live, attempt.replica
         moved = self._fleet.ended(replica, finish.end, self._turn.now)
         if finish.body_hash is not None:
-            self._life.suspect(live, replica, finish.body_hash)
+            for other in self._life.suspect(live, replica, finish.body_hash):
+                if other.pool is not None and other.pool is not replica.pool:  # the caller serves that of `replica`
+                    self.left(other, other.pool)
         for each in moved:
             self.breaker_moved(each)
         self._life.back_off(replica, finish)

@@ -176,6 +176,24 @@ def test_adapter_that_made_room_is_served_again_when_the_awaiting_request_times_
     story.at(3.0).expect(refuse(Reason.QUEUE_TIMEOUT, of="y"), ended(Outcome.TIMEOUT, of="y"), dispatch("r1", of="x2"))
 
 
+def test_adapter_that_made_room_is_served_again_when_the_awaiting_request_is_quarantined() -> None:
+    """Its body broke two replicas of another pool, so nothing else happens in the pool where it waits."""
+    models = Model("m", ("p",)), Model("n", ("q",))
+    story = play(policy(pool("p", "r1", slots=8), pool("q", "q1", "q2"), models=models))
+    story.observes("r1", listing("x", "y")).arrives("x1", adapter="x").arrives("y", adapter="y", body_hash=1)
+    story.arrives("base").whatever().after(2 * MAX_TURN_S).finishes("base").whatever()
+    story.arrives("x2", adapter="x").expect()
+    story.arrives("poison", model="n").sent("poison").whatever()
+    story.finishes("poison", AttemptOutcome.RESET, body_hash=1).whatever().sent("poison")
+    story.finishes("poison", AttemptOutcome.RESET, body_hash=1).expect(
+        refuse(Reason.QUARANTINED, of="y"),
+        ended(Outcome.INVALID, of="y"),
+        dispatch("r1", of="x2"),
+        refuse(Reason.UPSTREAM_ERROR, of="poison"),
+        ended(Outcome.ERROR, of="poison"),
+    )
+
+
 def test_room_is_still_made_while_another_request_waits_for_it() -> None:
     making_way().arrives("y2", adapter="y").leaves("y").expect(ended(Outcome.ABANDONED))
 
