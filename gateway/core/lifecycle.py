@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from gateway.core.admission.adapters import end_way
@@ -325,7 +326,13 @@ class Lifecycle:
         if live.body_hash is not None and live.outcome is Outcome.OK:
             self._quarantine.served(live.body_hash)
         self._hedges.ended(live)
+        use = live.use
+        served = -math.inf if use is None else use.served
         record = self._accounting.close(live, self._turn.now)
+        if use is not None and use.served < served:
+            for pool in self._fleet:
+                if pool.queue.holds(live.request.tier):
+                    pool.queue.of_tier(live.request.tier).returned(live.request.tenant)
         if live.pool is not None:
             live.pool.demand.ended(record.outcome.counts, record.good, record.output_tokens)
             if is_lost(record):

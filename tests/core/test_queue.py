@@ -241,6 +241,33 @@ def test_the_tenant_that_was_served_least_lately_is_next() -> None:
     assert order(room) == [2, 1]
 
 
+def test_tenant_whose_tokens_were_returned_is_next_wherever_it_stood() -> None:
+    uses = {tenant: TenantUse(tenant, "free") for tenant in "abc"}
+    for tokens, use in zip((100, 200, 900), uses.values(), strict=True):
+        use.serve(tokens, 0.0)
+    room, (first, second, last) = waiting(("a", 1.0), ("b", 2.0), ("c", 3.0), shared=uses)
+    assert room.heads(LONG_AFTER) == [first]
+    uses["c"].serve(-850, 0.0)
+    room.of_tier(RULES.tiers["free"]).returned("c")
+    assert room.heads(LONG_AFTER) == [last]
+    uses["c"].serve(850, 0.0)
+    assert order(room) == [first.request.id, second.request.id, last.request.id]
+
+
+def test_queue_keeps_no_stale_turns_of_tenants_whose_tokens_are_returned() -> None:
+    uses = {tenant: TenantUse(tenant, "free") for tenant in "ab"}
+    uses["a"].serve(1, 0.0)
+    uses["b"].serve(1e6, 0.0)
+    room, _ = waiting(("a", 1.0), ("b", 2.0), shared=uses)
+    few = 0
+    for number in range(5000):
+        uses["b"].serve(-100, 0.0)
+        room.of_tier(RULES.tiers["free"]).returned("b")
+        if number == 200:
+            few = footprint(room)
+    assert footprint(room) <= 1.5 * few
+
+
 def test_returned_tokens_are_not_charged_to_a_tenant() -> None:
     use = TenantUse("a", "free")
     use.serve(500, 10.0)

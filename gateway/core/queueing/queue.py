@@ -39,10 +39,12 @@ TierKey = tuple[int, str]
 class TenantQueue:
     """Queued requests of one tenant in one tier, by latest start."""
 
-    __slots__ = ("bytes", "count", "heap", "use")
+    __slots__ = ("bytes", "count", "heap", "listed", "use")
 
     def __init__(self, use: TenantUse) -> None:
         self.use = use
+        self.listed = use.served
+        """`use.served` as its entry among the turns has it. Entries with another value are stale."""
         self.count = 0
         self.bytes = 0
         """Total size of the request bodies."""
@@ -65,7 +67,7 @@ class TierQueue:
     prompts would be sent too late.
 
     Tokens served to a tenant are counted with a half-life (`TenantUse.serve`). The heap entry of a tenant may hold an
-    old count. Only the top entry matters, and it is updated when it is read.
+    old, lower count. Only the top entry matters, and it is updated when it is read. `returned` lowers a count.
     """
 
     __slots__ = (
@@ -120,7 +122,7 @@ class TierQueue:
         flow = self._flows.get(live.request.tenant)
         if flow is None:
             flow = self._flows[live.request.tenant] = TenantQueue(live.use)
-            heappush(self._turns, (live.use.served, live.start_by, ticket, flow))
+            heappush(self._turns, (flow.listed, live.start_by, ticket, flow))
         entry = (live.start_by, live.request.id, ticket, live)
         heappush(flow.heap, entry)
         heappush(self._earliest, entry)
@@ -149,9 +151,7 @@ class TierQueue:
         flow.bytes -= live.request.body_bytes
         if not flow.count:
             del self._flows[live.request.tenant]
-            if len(self._turns) > 2 * len(self._flows) + STALE:
-                self._turns = [turn for turn in self._turns if turn[3].count]
-                heapify(self._turns)
+            self._compact_turns()
         flow.heap = _compacted(flow.heap, flow.count)
         self._earliest = _compacted(self._earliest, self.count)
 
@@ -176,13 +176,30 @@ class TierQueue:
         while turns:
             served, _, _, flow = turns[0]
             head = _first(flow.heap)
-            if head is None:
+            if head is None or served != flow.listed:
                 heappop(turns)
             elif flow.use.served != served:
-                heapreplace(turns, (flow.use.served, head.start_by, head.ticket, flow))
+                flow.listed = flow.use.served
+                heapreplace(turns, (flow.listed, head.start_by, head.ticket, flow))
             else:
                 return head
         return None
+
+    def returned(self, tenant: str) -> None:
+        """Move a tenant forward, since tokens were returned to it: its answer was shorter than expected."""
+        flow = self._flows.get(tenant)
+        head = None if flow is None else _first(flow.heap)
+        if flow is None or head is None or flow.use.served >= flow.listed:
+            return
+        flow.listed = flow.use.served
+        heappush(self._turns, (flow.listed, head.start_by, head.ticket, flow))
+        self._compact_turns()
+
+    def _compact_turns(self) -> None:
+        """Drop stale entries of tenants, if there are many."""
+        if len(self._turns) > 2 * len(self._flows) + STALE:
+            self._turns = [turn for turn in self._turns if turn[3].count and turn[0] == turn[3].listed]
+            heapify(self._turns)
 
     def first(self) -> QueuedRequest | None:
         """The request with the earliest latest start."""
