@@ -266,6 +266,13 @@ def test_explain_creates_no_output_length_bucket() -> None:
     assert len(controller.forecaster.lengths) == kinds
 
 
+def test_explain_creates_no_learned_facts_of_a_pool() -> None:
+    rules = policy(pool("p", "r1"), tier("std", slo=SLO))
+    controller = Controller(rules, random.Random(3))
+    assert isinstance(controller.explain(a_request(1, rules, 0.0), 0.0), PlacementExplanation)
+    assert not controller.snapshot(0.0).forecast.pools
+
+
 @pytest.mark.parametrize("asks", [0, 1])
 def test_explain_creates_no_floor_budget_for_a_tier_without_a_floor(asks: int) -> None:
     """Tokens that are dispatched without waiting count against the tier's floor."""

@@ -250,7 +250,9 @@ class Admission:
         budget.prices = self._forecaster.step_prices(pool, replica, now)
         budget.limit_s = self.promises.step_limit_s(pool, budget.prices, now)
         typical = self._forecaster.step_prices(pool, None, now)
-        self._forecaster.costs(pool).queued_limit_s = self.promises.step_limit_s(pool, typical, now)
+        limit_s, costs = self.promises.step_limit_s(pool, typical, now), self._forecaster.costs(pool)
+        if costs.queued_limit_s != limit_s:  # never of an unknown pool: it has no prices, and so no limit
+            costs.queued_limit_s = limit_s
 
     def drain_per_s(self, pool: Pool) -> float | None:
         """Requests per second for which `pool` gets room, as decisions take it; None if it is unknown."""

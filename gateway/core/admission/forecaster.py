@@ -208,8 +208,9 @@ class Forecaster(Learner):
         return StepPrices(base_s, factor * c1 * DECODES, factor * c2 * CONTEXT, factor * c3 * TOKENS)
 
     def costs(self, pool: Pool) -> LatencyModel:
-        """The costs of the typical replica of this pool."""
-        return self._of(pool).costs
+        """The costs of the typical replica of this pool, for reading: those of all unknown pools are one object."""
+        learned = self._pools.get(pool.spec.name)
+        return IDLE.costs if learned is None else learned.costs
 
     def unread(self, replica: str, now: float) -> float:
         """Prompt tokens that a replica has probably not read yet, those of requests without streaming included."""
