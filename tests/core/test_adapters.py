@@ -9,6 +9,7 @@ from gateway.core.fleet.routing import ROUTERS
 from gateway.core.policy import Model, Timeouts
 from gateway.core.queueing.queue import LOOKED_AHEAD, MAX_TURN_S
 from gateway.core.request import AttemptOutcome, Outcome, Reason, Sample
+from gateway.core.sessions import StoredResponse
 
 from .made import policy, pool, tier
 from .playbook import Story, commit, dispatch, ended, play, refuse
@@ -200,6 +201,27 @@ def test_room_is_still_made_while_another_request_waits_for_it() -> None:
 
 def test_room_is_no_longer_made_for_an_adapter_that_found_some_elsewhere() -> None:
     making_way().drains("r2", on=False).expect(dispatch("r2", of="y"), dispatch("r1", of="x2"))
+
+
+AT_R1, AT_R2 = StoredResponse("r1", 10), StoredResponse("r2", 10)
+
+
+@pytest.mark.parametrize("other", ["", "z"])
+def test_due_adapter_of_a_request_with_a_home_displaces_another_there(other: str) -> None:
+    """Room for the adapter elsewhere is of no use, whether there is some (`other` empty) or it could be made."""
+    story = two().arrives("x1", adapter="x", stored=AT_R2).arrives("other", adapter=other, stored=AT_R1)
+    story.arrives("y", adapter="y", stored=AT_R2).arrives("x2", adapter="x", stored=AT_R2).whatever()
+    story.after(2 * MAX_TURN_S).finishes("x1").whatever()
+    story.arrives("x3", adapter="x", stored=AT_R2).expect().arrives("more", adapter=other).expect(dispatch("r1"))
+    story.finishes("x2").expect(commit(of="x2"), ended(Outcome.OK, of="x2"), dispatch("r2", of="y"))
+
+
+def test_room_at_a_home_is_no_longer_made_when_only_requests_with_another_home_want_it() -> None:
+    story = two().arrives("x1", adapter="x", stored=AT_R2).arrives("z", adapter="z", stored=AT_R1)
+    story.arrives("y2", adapter="y", stored=AT_R2).arrives("base").whatever().after(2 * MAX_TURN_S)
+    story.finishes("base").whatever().arrives("y1", adapter="y", stored=AT_R1).expect()
+    story.arrives("x2", adapter="x", stored=AT_R2).expect()
+    story.leaves("y2").expect(ended(Outcome.ABANDONED), dispatch("r2", of="x2"))
 
 
 def test_snapshot_shows_the_adapters_of_each_replica_and_why_one_takes_no_more() -> None:

@@ -1,8 +1,9 @@
 """Requests whose LoRA adapter has no room at any replica: other requests overtake them, but not for ever.
 
 Such a request keeps its place in the queue. It would never be served while the loaded adapters keep getting requests.
-So once its turn is due (`due_at`), one replica gets no new requests for one of its loaded adapters. This ends when no
-request waits for the adapter any more, since it was sent or has left.
+So once its turn is due (`due_at`), one replica gets no new requests for one of its loaded adapters. For a request that
+only its home may serve, that is its home. This ends when no request waits for the adapter any more, since it was sent
+or has left.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from gateway.core.request import Request
 
 
 def is_blocked(request: Request, pool: Pool) -> bool:
-    """Whether some replica has room for the request's tier, but none has room for its adapter."""
+    """Whether a replica that may serve the request has room for its tier, but none of them has room for its adapter."""
     if not request.adapter:
         return False
     free = pool.candidates(request.tier)
+    if pool.is_bound(request):
+        home = pool.home(request)
+        free = [replica for replica in free if replica is home]
     return bool(free) and not any(replica.adapters.takes(request.adapter) for replica in free)
 
 
@@ -25,15 +29,23 @@ def goes_first(tier: Tier, pool: Pool) -> bool:
     queue = pool.queue.of_tier(tier)
     if queue.adapted < queue.count:
         return False
-    return all(is_blocked(request, pool) for request in {live.request.adapter: live.request for live in queue}.values())
+    unlike = {_kind(live.request, pool): live.request for live in queue}
+    return all(is_blocked(request, pool) for request in unlike.values())
 
 
-def make_way(adapter: str, pool: Pool) -> None:
-    """Make room for `adapter` at one replica: the adapter with the fewest requests there gets no new ones.
+def make_way(request: Request, pool: Pool) -> None:
+    """Make room for the adapter of `request` at one replica: the adapter with the fewest requests there gets no new
+    ones.
 
-    Does nothing if a replica is already making room, or has some.
+    Does nothing if a replica that may serve the request is already making room, or has some.
     """
-    serving = [replica for replica in pool.replicas.values() if replica.slots and adapter in replica.adapters.listed]
+    adapter, is_bound = request.adapter, pool.is_bound(request)
+    home = pool.home(request) if is_bound else None
+    serving = [
+        replica
+        for replica in pool.replicas.values()
+        if replica.slots and adapter in replica.adapters.listed and (replica is home or not is_bound)
+    ]
     if any(replica.adapters.leaving or replica.adapters.takes(adapter) for replica in serving):
         return
     fewest: tuple[int, Replica, str] | None = None
@@ -46,8 +58,22 @@ def make_way(adapter: str, pool: Pool) -> None:
 
 
 def end_way(adapter: str, pool: Pool) -> None:
-    """Make room for `adapter` no longer, if no queued request wants it. O(replicas), and O(n log n) if room is made."""
+    """Make room for `adapter` no longer where no queued request wants it. O(replicas), and O(n log n) if room is
+    made.
+    """
     making = [replica for replica in pool.replicas.values() if replica.adapters.awaited == adapter]
-    if making and not any(queued.request.adapter == adapter for queued in pool.queue):
-        for replica in making:
+    if not making:
+        return
+    awaiting = [queued.request for queued in pool.queue if queued.request.adapter == adapter]
+    for replica in making:
+        if not any(not pool.is_bound(request) or pool.home(request) is replica for request in awaiting):
             replica.adapters.make_way("", "")
+
+
+def _kind(request: Request, pool: Pool) -> tuple[bool, str, str]:
+    """Whether only one replica may serve the request, which one, and the adapter. Requests of one kind are blocked
+    alike.
+    """
+    is_bound = pool.is_bound(request)
+    home = pool.home(request) if is_bound else None
+    return is_bound, "" if home is None else home.spec.name, request.adapter

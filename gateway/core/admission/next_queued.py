@@ -35,7 +35,7 @@ class NextQueued:
         while waiting is not None:
             is_held = is_blocked(waiting.request, pool)
             if is_held and now >= due_at(waiting):
-                make_way(waiting.request.adapter, pool)
+                make_way(waiting.request, pool)
             chosen = self._chosen(waiting, pool, blocked, now)
             if chosen is not None or not is_held:
                 return chosen
