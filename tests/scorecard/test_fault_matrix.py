@@ -22,8 +22,10 @@ from .waiting import until
 
 POOL = "router: round-robin, health: {failures: 1000000}"
 PATIENT = "timeouts: {ttft: 30s, idle: 30s, total: 30s}"
-HASTY = {True: "timeouts: {ttft: 700ms, idle: 700ms, total: 30s}", False: "timeouts: {total: 700ms}"}
-"""Of streams and of whole answers: a stream whose total is over would be cut short, and told so."""
+HASTY = {True: "timeouts: {ttft: 700ms, idle: 700ms, total: 30s}", False: "timeouts: {total: 3s}"}
+"""Of streams and of whole answers: a stream whose total is over would be cut short, and told so. Within the total, even
+a busy machine sends the request to its replica.
+"""
 SILENT = (FaultKind.PAUSE, FaultKind.STALL)
 MIDWAY = (
     FaultKind.RESET,
