@@ -47,6 +47,8 @@ class Scheduler:
         self._quarantine = state.quarantine
         self._random = state.random
         self._next = NextQueued(state.requests, self._patience, state.random)
+        self._left: dict[Pool, None] = {}
+        """Pools whose queues are served at the end of `ring`, since the time of queued requests was over."""
 
     # ---- a new request
 
@@ -433,9 +435,7 @@ class Scheduler:
                 self._life.cancel_attempt(attempt)
 
     def _is_stuck(self, attempt: Attempt) -> bool:
-        """Whether an attempt at a silent replica was sent before the ejection and has waited too long for a first
-        token.
-        """
+        """Whether an attempt at a silent replica was sent before the ejection, and its first token is far too late."""
         if attempt.first_at is not None or attempt.cancelled:
             return False
         expected_s = 0.0 if attempt.facts is None else attempt.facts.expected_s
@@ -455,6 +455,8 @@ class Scheduler:
                 self.look()
             elif (live := self._requests.get(key)) is not None:
                 self._rang(live)  # otherwise it was refused just now, when an earlier timer served the queue
+        while self._left:  # only now, since a whole queue may time out at once
+            self.pump(self._left.popitem()[0])
         if self._hedges.on:
             self._hedge()
 
@@ -475,12 +477,10 @@ class Scheduler:
         else:
             self._life.expire(live, why)
         if left is not None:
-            self.left(live, left)
+            self._left[left] = None
 
     def _prompt_due(self, live: RequestState) -> None:
-        """Count the prompt of an unstreamed answer as read, since its predicted TTFT has passed, and serve the
-        queue.
-        """
+        """Count the prompt of an unstreamed answer as read, as its predicted TTFT has passed, and serve the queue."""
         if live.visible:
             return
         for attempt in live.open:
