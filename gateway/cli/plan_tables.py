@@ -47,7 +47,7 @@ def print_knee(found: Knee, spare: int, cost: Cost | None, out: Console) -> None
 
 def _tries_title(found: Knee) -> str:
     seeds = found.needed.goodput.n
-    known = "intervals over seeds in brackets, ?: reaches over the target" if seeds > 1 else "no intervals"
+    known = "intervals over seeds in brackets, ?: the interval contains the target" if seeds > 1 else "no intervals"
     return f"Every fleet that was tried ({counted(seeds, 'seed')}: {known}; bars from {_foot(found):g} to 1)"
 
 

@@ -242,12 +242,12 @@ class Driver:
 
     @property
     def requests(self) -> list[CommandHandler]:
-        """Requests that are not over."""
+        """The handlers of requests that are not over."""
         return list(self._exchanges.values())
 
     @property
     def under_way(self) -> int:
-        """Requests that are not over."""
+        """Number of requests that are not over."""
         return len(self._exchanges)
 
     def close(self) -> None:
