@@ -139,8 +139,8 @@ class Scheduler:
             until = self._patience.ends_at(live, pool)
             if until > now:
                 self._timers.advance(live.request.id, until)
-        if has_room(pool, live.request.tier):
-            self.pump(pool)  # earlier requests may be waiting for particular replicas, while this one can go
+        if decision.victims or has_room(pool, live.request.tier):
+            self.pump(pool)  # this one may go while others wait for particular replicas; a victim may leave room
 
     def _fall_back(self, live: RequestState, may_wait: bool = False) -> bool:
         """Let the tier's fallback model serve a request that would be refused, if that is in time. Returns whether it

@@ -11,7 +11,7 @@ from gateway.core.queueing.queue import LOOKED_AHEAD, MAX_TURN_S
 from gateway.core.request import AttemptOutcome, Outcome, Reason, Sample
 from gateway.core.sessions import StoredResponse
 
-from .made import policy, pool, tier
+from .made import SHADOW, policy, pool, tier
 from .playbook import Story, commit, dispatch, ended, play, refuse
 from .test_explain import explained
 
@@ -192,6 +192,19 @@ def test_adapter_that_made_room_is_served_again_when_the_awaiting_request_is_qua
         dispatch("r1", of="x2"),
         refuse(Reason.UPSTREAM_ERROR, of="poison"),
         ended(Outcome.ERROR, of="poison"),
+    )
+
+
+def test_adapter_that_made_room_is_served_again_when_the_awaiting_request_is_displaced() -> None:
+    """The request that displaces it finds no room itself, but one of a `shadow` tier does."""
+    tiers = tier("high"), tier("std", 1), tier("shadow", 2, admission=SHADOW)
+    story = play(policy(pool("p", "r1", slots=8, queue_limit=1), *tiers)).observes("r1", listing("x", "y"))
+    story.arrives("x1", adapter="x", tier="std").arrives("y", adapter="y", tier="std").arrives("base", tier="std")
+    story.whatever().after(2 * MAX_TURN_S).finishes("base").whatever()
+    story.arrives("x2", adapter="x", tier="shadow").expect()
+    story.arrives("long", prompt=20_000, tier="std").expect(dispatch("r1"))
+    story.arrives("urgent", tier="high").expect(
+        refuse(Reason.EVICTED, of="y"), ended(Outcome.REFUSED, of="y"), dispatch("r1", of="x2")
     )
 
 
