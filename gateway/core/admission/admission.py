@@ -240,7 +240,8 @@ class Admission:
         request, queue = live.request, pool.queue
         own = queue.of_tier(request.tier).ahead_of(request.tenant, start_by) if queue.holds(request.tier) else 0
         above, per_s = queue.above(request.tier, now)
-        drain = self.drain_per_s(pool)
+        # before any backlog the rate is that of arrivals, of which higher tiers may be nearly all
+        drain = None if pool.drain.per_s() is None else self.drain_per_s(pool)
         share = min(MAX_HIGHER_SHARE, per_s / drain) if drain else 0.0
         return Ahead(above + own, own, share, request.tier.floor)
 

@@ -51,7 +51,7 @@ PRIOR: Final = 1.0
 """Prior count of events, both forecast and seen: the forecast is believed until events show otherwise."""
 DOUBTED: Final = 0.5
 """The guard of the highest percentile first multiplies forecasts by this, since tails are unknown before there are
-answers.
+answers. Measured in overload: with .1, the least share of refusals told at once is .83, with .5 it is .93.
 """
 MAX_BIAS: Final = 4.0
 
