@@ -47,7 +47,7 @@ def test_surely_late_request_is_admitted_while_the_percentile_has_room() -> None
     assert not guard.admits(1.0, 0.0)
 
 
-def test_highest_percentile_admits_a_likely_miss_that_is_sent_at_once_but_not_one_that_would_wait() -> None:
+def test_highest_percentile_lets_a_likely_miss_wait_in_a_burst_but_not_in_a_lasting_overload() -> None:
     prompt = 8000
     world = World(slo(ttft_s=STEP_S + prompt * PROMPT_TOKEN_S)).warm()
     promises = Promises(world.policy, world.forecaster)
@@ -59,7 +59,13 @@ def test_highest_percentile_admits_a_likely_miss_that_is_sent_at_once_but_not_on
     at_once, later = world.forecast(long), world.forecast(long, Ahead(requests=1, own=1))
     assert promises.broken(long, world.pool, at_once) is None
     assert at_once.late[0] > 0.3
+    assert promises.broken(long, world.pool, later) is None, "nobody else waits"
+    for _ in range(30):
+        waiting = world.live(prompt=100)
+        waiting.forecast = later
+        promises.offered(waiting, world.pool, world.now)
     assert promises.broken(long, world.pool, later) is not None
+    assert promises.broken(long, world.pool, at_once) is None
 
 
 def test_admitted_requests_count_by_their_p_late_until_their_first_token() -> None:

@@ -10,9 +10,10 @@ A new request that is late with probability p adds p to the left side and 1 to t
 inequality still holds. It is also admitted if p <= 1 - quantile, because such requests bring a broken percentile back
 and refusing them would not. So under overload the queue stays as short as the tightest percentile needs.
 
-The guard of the highest percentile uses the inequality for requests that are sent at once, not for those that wait.
-Waiting requests are late together, since they wait for the same replicas. The share that good seconds left would be
-spent at once on a queue that is then late as a whole.
+Under lasting overload most requests would wait. Then the guard of the highest percentile uses the inequality only for
+requests that are sent at once. Waiting requests are late together, since they wait for the same replicas. The share
+that good seconds left would be spent at once on a queue that is then late as a whole. While fewer requests would wait,
+a queue is a burst that ends, and refusing it would lose requests far below the capacity.
 
 A request that is refused after a wait has waited in vain; a refusal at once is better. So the guard of the highest
 percentile also counts a refusal after `LONG_WAIT` of its bound as late. It allows at least `VAIN_AND_LATE`. A request
@@ -54,6 +55,10 @@ DOUBTED: Final = 0.5
 answers. Measured in overload: with .1, the least share of refusals told at once is .83, with .5 it is .93.
 """
 MAX_BIAS: Final = 4.0
+WAITING: Final = 0.5
+"""The overload lasts while more than this share of the requests of the last `MEMORY_S` would wait."""
+FEW: Final = 16.0
+"""This many requests that do not wait are added to that share: a few that wait show no lasting overload."""
 
 
 class ShareGuard:
@@ -148,7 +153,7 @@ class ShareGuard:
 class TtftGuard(ShareGuard):
     """Guard of a TTFT objective: an event is an answer that misses it."""
 
-    __slots__ = ("highest", "objective")
+    __slots__ = ("_asked", "_asked_at", "_waiting", "highest", "objective")
 
     def __init__(self, objective: Objective, highest: bool) -> None:
         allowed = SAFETY * (1.0 - objective.quantile)
@@ -156,6 +161,8 @@ class TtftGuard(ShareGuard):
             super().__init__(max(allowed, VAIN_AND_LATE), DOUBTED * PRIOR)
         else:
             super().__init__(allowed, PRIOR)
+        self._asked = self._waiting = self._asked_at = 0.0
+        """Arrivals, and those that would wait, forgotten exponentially."""
         self.objective = objective
         self.highest = highest
         """Whether its objective is the highest TTFT percentile of the tier."""
@@ -165,9 +172,16 @@ class TtftGuard(ShareGuard):
         """Name of its objective, for texts."""
         return f"TTFT {self.objective.percentile}"
 
+    def asked(self, waits: bool, now: float) -> None:
+        """Count an arrival. `waits`: whether it would wait in the gateway."""
+        kept = math.exp((self._asked_at - now) / MEMORY_S)
+        self._asked = kept * self._asked + 1.0
+        self._waiting = kept * self._waiting + (1.0 if waits else 0.0)
+        self._asked_at = now
+
     def shares(self, waits: bool) -> bool:
         """Whether a request may use the share that earlier requests left. `waits`: whether it would wait here."""
-        return not (self.highest and waits)
+        return not (self.highest and waits and self._waiting > WAITING * (self._asked + FEW))
 
     def counts_wait(self, waited_s: float) -> bool:
         """Whether a refusal after this wait counts as late."""

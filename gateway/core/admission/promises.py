@@ -117,7 +117,12 @@ class Promises:
         """Count an arrival at this pool, after the decision on it."""
         tier = live.request.tier
         guards = self._guards.get(tier.name, ())
-        if len(guards) < 2 or not live.request.stream or tier.admission.mode is AdmissionMode.OFF:
+        if not live.request.stream or tier.admission.mode is AdmissionMode.OFF:
+            return
+        for guard in guards:
+            if guard.highest:
+                guard.asked(live.forecast is not None and live.forecast.wait_s > 0.0, now)
+        if len(guards) < 2:
             return
         if not self._forecaster.has_costs(pool.spec.name):
             return
