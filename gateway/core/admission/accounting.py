@@ -1,4 +1,4 @@
-"""Counts each request against its tenant's limits and turns, and hands its outcome to the parts that learn."""
+"""Counts each request against its tenant's limits and fair share, and hands its outcome to the parts that learn."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gateway.core.request_state import Attempt, RequestState
 from gateway.core.snapshot import LimitView
 
 OUTPUT_WEIGHT: Final = 2.0
-"""Cost of an output token relative to a prompt token, by which tenants take turns. The value is llm-d's default."""
+"""Cost of an output token, in prompt tokens, when tenants share a queue fairly. The value is llm-d's default."""
 
 
 class Accounting:
@@ -64,15 +64,15 @@ class Accounting:
         return exceeded
 
     def dispatched(self, live: RequestState, now: float) -> float:
-        """Charge the expected output tokens to the tenant's turns at the first dispatch. Returns their number."""
+        """Charge the expected output tokens to the tenant's fair share, at the first dispatch. Returns their number."""
         self._promises.sent(live, now)
         expected = self._forecaster.expected_output(live)
         self._charge(live, expected, now)
         return expected
 
     def first_token(self, live: RequestState, now: float) -> None:
-        """Label the forecast if the first token settles it. A missed TTFT does; a kept TTFT does if it is the only
-        objective.
+        """Label the forecast if the first token decides the label. A missed TTFT decides it. A kept TTFT decides it
+        only if the request has no other objective.
         """
         self._promises.first_token(live, now)
         slo = live.slo
@@ -116,7 +116,7 @@ class Accounting:
 
     @staticmethod
     def _charge(live: RequestState, output_tokens: float, now: float) -> None:
-        """Charge the request's cost, as known so far, to its tenant's turns."""
+        """Charge the request's cost, as far as it is known, to its tenant's fair share."""
         if live.use is not None:
             cost = live.prompt_tokens + OUTPUT_WEIGHT * output_tokens
             live.use.serve(cost - live.charged, now)
@@ -125,8 +125,8 @@ class Accounting:
     def _judge(self, live: RequestState, record: Record, now: float) -> None:
         """Label the forecast by how the request ended. Outcomes that do not depend on latency give no label.
 
-        A degraded answer never counts as good. Its label only says whether it was in time, because the forecast was
-        about that.
+        A degraded answer never counts as good. Its label only says whether the answer was in time, because the forecast
+        predicted only the time.
         """
         late = is_lost(record) or (record.outcome is Outcome.CUT and record.why is Reason.TOTAL_TIMEOUT)
         if record.outcome is Outcome.OK:

@@ -1,9 +1,9 @@
-"""Requests whose LoRA adapter has no room at any replica: other requests overtake them, but not for ever.
+"""Lets other requests overtake those whose LoRA adapter has no room at any replica, but not for ever.
 
-Such a request keeps its place in the queue. It would never be served while the loaded adapters keep getting requests.
-So once its turn is due (`due_at`), one replica gets no new requests for one of its loaded adapters. For a request that
-only its home may serve, that is its home. This ends when no request waits for the adapter any more, since it was sent
-or has left.
+A request without room for its adapter keeps its place in the queue. While the loaded adapters keep getting requests, it
+would never be served. So once its turn is due (`due_at`), one replica gets no new requests for one of its loaded
+adapters. If only its home may serve the request, its home is that replica. The replica makes room until no request
+waits for the adapter any more.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def is_blocked(request: Request, pool: Pool) -> bool:
 
 
 def goes_first(tier: Tier, pool: Pool) -> bool:
-    """Whether a new request of `tier` overtakes all waiting requests of the tier, since each of them is blocked."""
+    """Whether a new request of `tier` overtakes all waiting requests of the tier, because each of them is blocked."""
     queue = pool.queue.of_tier(tier)
     if queue.adapted < queue.count:
         return False
@@ -37,7 +37,7 @@ def make_way(request: Request, pool: Pool) -> None:
     """Make room for the adapter of `request` at one replica: the adapter with the fewest requests there gets no new
     ones.
 
-    Does nothing if a replica that may serve the request is already making room, or has some.
+    Does nothing if a replica that may serve the request has room for the adapter, or is already making room.
     """
     adapter, is_bound = request.adapter, pool.is_bound(request)
     home = pool.home(request) if is_bound else None
@@ -58,8 +58,8 @@ def make_way(request: Request, pool: Pool) -> None:
 
 
 def end_way(adapter: str, pool: Pool) -> None:
-    """Make room for `adapter` no longer where no queued request wants it. O(replicas), and O(n log n) if room is
-    made.
+    """Stop making room for `adapter` at replicas where no queued request needs it any more. O(replicas), and O(n log n)
+    if room is made.
     """
     making = [replica for replica in pool.replicas.values() if replica.adapters.awaited == adapter]
     if not making:
@@ -71,8 +71,8 @@ def end_way(adapter: str, pool: Pool) -> None:
 
 
 def _kind(request: Request, pool: Pool) -> tuple[bool, str, str]:
-    """Whether only one replica may serve the request, which one, and the adapter. Requests of one kind are blocked
-    alike.
+    """Returns whether only one replica may serve the request, the name of that replica, and the adapter. If one request
+    is blocked, so are all others with the same values.
     """
     is_bound = pool.is_bound(request)
     home = pool.home(request) if is_bound else None

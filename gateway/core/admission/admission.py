@@ -43,8 +43,8 @@ SPILL_HEADROOM: Final = 0.3
 SPILL_BREACH: Final = 0.05
 """Largest P(breach) at which a pool takes a request that another pool would shed."""
 CONTESTED_BREACH: Final = 0.1
-"""Largest P(breach) at which the head of a queue is still sent while others wait. They have more time left, so the slot
-is worth more to them.
+"""Largest P(breach) at which the head of a queue is still sent while others wait. The others have more time left, so
+they gain more from the slot.
 """
 RECHECK_FROM: Final = 4.0
 """At its turn, a queued request is forecast again if its time left is below this multiple of its predicted engine TTFT.
@@ -54,7 +54,7 @@ DEGRADE_MARGIN: Final = 0.8
 MIN_DEGRADED_TOKENS: Final = 16
 """A request is not degraded if its answer would be capped below this many tokens."""
 HOLD_SHARE: Final = 0.2
-"""Prompts may wait unread inside an engine for this share of the tightest TTFT objective."""
+"""Prompts may wait unread inside an engine for at most this share of the tightest TTFT objective."""
 MAX_TIGHTEST_S: Final = 5.0
 """If the tightest TTFT objective is looser than this, `HOLD_SHARE` is taken of this value instead."""
 MIN_STEPS: Final = 5.0
@@ -63,7 +63,7 @@ MIN_STEPS: Final = 5.0
 With fewer, its batches of prompts would be too short.
 """
 UNKNOWN_WINDOW_TOKENS: Final = 16384.0
-"""Limit on an engine's unread prompt tokens before its reading speed is known. A longer prompt is sent alone.
+"""Limit on an engine's unread prompt tokens before its prefill speed is known. A longer prompt is sent alone.
 
 The six simulated engines read this many tokens in .3 to 8 s, 1.4 s in the geometric mean.
 """
@@ -164,8 +164,8 @@ class Admission:
         return pool.queue.holds(tier) and not goes_first(tier, pool) and not self.patience.passes(tier, pool)
 
     def _waits_for_own(self, live: RequestState, replica: Replica, now: float) -> bool:
-        """Whether a new request waits for the replica that has its prompt cached. It does so only if it is expected to
-        be in time.
+        """Whether a new request waits for the replica that has its prompt cached. It waits only if it is still expected
+        to be in time.
         """
         pool = replica.pool
         if not self.patience.waits_for_own(live, replica, now):
@@ -189,8 +189,8 @@ class Admission:
             return ""
         forecast = self._forecaster.forecast(live, pool, replica, NOTHING_AHEAD, now)
         if not self.trusted(pool):
-            # The breach probability is untrusted here, the TTFT estimate is not: refuse if TTFT alone breaks the
-            # bound. Without this, requests that wait until their deadlines would be sent just too late.
+            # The breach probability is not trusted here, but the TTFT estimate is. So a request is refused if the TTFT
+            # alone breaks the bound. Otherwise, requests that wait until their deadlines would be sent just too late.
             bound_s = live.slo.ttft_bound_s
             if not live.request.stream or forecast.ttft_s <= bound_s:
                 return ""
@@ -218,7 +218,7 @@ class Admission:
         return self._forecaster.trust(pool.spec.name)
 
     def trusted(self, pool: Pool) -> bool:
-        """Whether forecasts decide on requests of this pool; else only the limits of slots and queue do."""
+        """Whether forecasts decide on requests of this pool. If not, only the limits of slots and queue decide."""
         return self._forecaster.trust(pool.spec.name) is Trust.TRUSTED
 
     def admitted(self, live: RequestState, pool: Pool, now: float) -> None:
@@ -234,13 +234,13 @@ class Admission:
             self.promises.admitted(live, pool, live.forecast)
 
     def ahead(self, live: RequestState, pool: Pool, now: float, start_by: float = math.inf) -> Ahead:
-        """Requests that are served before a new queued request. Of its own tier, only those with a latest start before
-        `start_by` count.
+        """The requests that would be served before `live` if it were queued now. Requests of its own tier count if
+        their latest start is before `start_by`.
         """
         request, queue = live.request, pool.queue
         own = queue.of_tier(request.tier).ahead_of(request.tenant, start_by) if queue.holds(request.tier) else 0
         above, per_s = queue.above(request.tier, now)
-        # before any backlog the rate is that of arrivals, of which higher tiers may be nearly all
+        # Before any backlog, the drain rate is the rate of arrivals. Higher tiers may have nearly all arrivals.
         drain = None if pool.drain.per_s() is None else self.drain_per_s(pool)
         share = min(MAX_HIGHER_SHARE, per_s / drain) if drain else 0.0
         return Ahead(above + own, own, share, request.tier.floor)
@@ -256,15 +256,15 @@ class Admission:
             costs.queued_limit_s = limit_s
 
     def drain_per_s(self, pool: Pool) -> float | None:
-        """Requests per second for which `pool` gets room, as decisions take it; None if it is unknown."""
+        """Drain rate of `pool` in requests per second, as decisions use it; None if it is unknown."""
         return drain_per_s(self._forecaster.costs(pool), pool)
 
     def prefill_limit(self, pool: Pool) -> float:
-        """Limit on the unread prompt tokens of one engine of `pool`: at the limit it is sent nothing more.
+        """Limit on the unread prompt tokens of one engine of `pool`. An engine at the limit is sent nothing more.
 
         An engine serves its own queue in order of arrival, whatever the tier. So its unread prompts are limited to what
-        it reads in `HOLD_SHARE` of the tightest TTFT objective, but they are enough to keep it busy. Slots alone do not
-        limit unread prompts if prompts are long and answers short.
+        it reads in `HOLD_SHARE` of the tightest TTFT objective. The limit is never so low that the engine would be
+        idle. Slots alone do not limit unread prompts if prompts are long and answers short.
         """
         token_s = self._forecaster.prefill_s_per_token(pool.spec.name)
         if token_s is None:
@@ -306,9 +306,10 @@ class Admission:
     # ---- doubtful requests
 
     def _is_owed(self, live: RequestState, pool: Pool, doubtful: Forecast, now: float) -> bool:
-        """Whether a doubtful request is admitted because too few of similar prompt length were admitted lately.
+        """Whether a doubtful request is admitted because too few requests with prompts of similar length were admitted
+        lately.
 
-        If it is queued, it overtakes requests with a later latest start. So its forecast is made anew without them.
+        A queued request overtakes requests with a later latest start. So its forecast is made again without them.
         """
         if not self.promises.is_owed(live, now):
             return False
@@ -366,7 +367,7 @@ class Admission:
         return None
 
     def _degrade(self, live: RequestState, pool: Pool, replica: Replica | None, forecast: Forecast, now: float) -> bool:
-        """Cap the answer so that it is complete in time. Returns False if the tier does not allow it, or it would not
+        """Cap the answer so that it is complete in time. Returns False if the tier allows no cap, or if a cap would not
         help.
         """
         bound_s = live.slo.e2e_bound_s

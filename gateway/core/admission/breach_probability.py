@@ -18,8 +18,8 @@ from gateway.core.policy import AdmissionMode, Tier
 from gateway.core.request_state import RequestState
 
 BURST_S: Final = 10.0
-"""Higher tiers are expected to take their latest share of the drain rate for this long. After it, they are expected to
-take their share of the last minute.
+"""Higher tiers are expected to take their latest share of the drain rate for this long. After that time, they are
+expected to take their mean share of the last minute.
 """
 SLOW_TAU_S: Final = 60.0
 
@@ -34,23 +34,23 @@ class HigherTierShare:
         self.at = now
 
     def add(self, share: float, now: float) -> None:
-        """Average in `share` (0-1), as measured at `now`."""
+        """Add `share` (0-1), measured at `now`, to the mean."""
         self.share += (share - self.share) * (1.0 - math.exp((self.at - now) / SLOW_TAU_S))
         self.at = now
 
 
 def drain_per_s(costs: LatencyModel, pool: Pool) -> float | None:
-    """Requests per second for which the pool gets room; None before any backlog and any answer.
+    """Drain rate in requests per second; None before any backlog and any answer.
 
-    After a short backlog most of it comes from Little's law: requests in flight / mean time in the engine.
+    After a short backlog, most of the estimate comes from Little's law: requests in flight / mean time in the engine.
     """
     typical_per_s = max(1, pool.in_flight) / costs.stay_s if costs.stay_s > 0.0 else 0.0
     return pool.drain.per_s(typical_per_s) or typical_per_s or None
 
 
 def wait_in_gateway_s(costs: LatencyModel, pool: Pool, ahead: Ahead, slow_share: float) -> float:
-    """Expected wait: the requests ahead, divided by the part of the pool's drain rate that higher tiers' later requests
-    leave.
+    """Expected wait in seconds: the requests ahead, divided by a part of the pool's drain rate. Later requests of
+    higher tiers take the other part.
     """
     rate = drain_per_s(costs, pool) or 1.0
     alone_s = (ahead.requests + 1) / rate
@@ -96,9 +96,9 @@ def is_step_kept(live: RequestState, step_s: float, limit_s: float) -> bool:
     """Whether the step budget keeps the request's TPOT bound. `step_s`: the present step (seconds). `limit_s`: the
     longest mean step.
 
-    Then a share SAFETY x (1 - quantile) of the answers is late, whatever their forecasts are: there the step margin
-    settles (step_margin.py). The TPOT is then that of the limit, and forecasts of it hardly rank requests. Measured on
-    a 70B model and 8 H100 at 1.5x: correlation with the TPOT -.1, mean P(late) .24, late answers .01.
+    If it does, a share SAFETY x (1 - quantile) of the answers is late, whatever their forecasts are: the step margin
+    sees to it (step_margin.py). Every TPOT is then near the limit, so forecasts hardly tell which answers will be late.
+    Measured on a 70B model and 8 H100 at 1.5x: correlation with the TPOT -.1, mean P(late) .24, late answers .01.
     """
     tier, bound_s = live.request.tier, live.slo.tpot_bound_s
     if bound_s != tier.slo.tpot_bound_s or tier.admission.mode is not AdmissionMode.ENFORCE:
@@ -107,8 +107,8 @@ def is_step_kept(live: RequestState, step_s: float, limit_s: float) -> bool:
 
 
 def head_waited_s(pool: Pool, tier: Tier, now: float) -> float:
-    """Seconds that the head of a tier's queue has waited, counted from body complete. A new request will wait at least
-    as long.
+    """Seconds that the head of a tier's queue has waited since body complete. A new request is expected to wait at
+    least as long.
     """
     head = pool.queue.of_tier(tier).first() if pool.queue.holds(tier) else None
     return 0.0 if head is None else now - head.request.body_at
@@ -139,8 +139,8 @@ def raw_in_vain(live: RequestState, labels: Calibrator, pool: Pool, made: Foreca
 
 
 def _too_long(bucket: Bucket, left_s: float, tpot_s: float, cap: int, up_to: int | None) -> float:
-    """P(the answer takes more than `left_s` seconds and is short enough, at most `up_to` tokens, for the objective to
-    apply).
+    """P(the answer takes more than `left_s` seconds and has at most `up_to` tokens). The objective does not apply to
+    longer answers.
     """
     if left_s <= 0.0:
         return 1.0

@@ -11,11 +11,11 @@ from gateway.core.policy import AdmissionMode
 from gateway.core.request import Reason
 from gateway.core.request_state import RequestState
 
-# The caller reports the progress of an answer within this time, and at most once in it. So the idle deadline is set
-# this much later: it may fire late, but never early.
+# The caller reports the progress of an answer at most once in this time, so a report may be this late. The idle
+# deadline is set later by as much: it may fire late, but never early.
 PROGRESS_EVERY_S: Final = 0.25
 SPARE: Final = 64
-"""Up to this many awaited labels, a tier's line is never swept."""
+"""A tier's list with at most this many awaited labels is never swept."""
 
 
 def next_deadline(live: RequestState) -> tuple[float, Reason]:
@@ -51,10 +51,11 @@ def next_deadline(live: RequestState) -> tuple[float, Reason]:
 
 
 def slo_deadline(live: RequestState) -> float:
-    """Time from which a queued request is certain to miss its objective. A tier's queue is served in this order.
+    """The time after which a queued request certainly misses its objective. A tier's queue is served in the order of
+    these times.
 
-    A streamed answer needs its first token by this time, any other answer its end. Without an objective, it is the time
-    of the queue timeout.
+    By this time a streamed answer needs its first token, and any other answer its end. A request without an objective
+    has the time of its queue timeout.
     """
     request, slo = live.request, live.slo
     bound_s = min(slo.ttft_bound_s, slo.e2e_bound_s) if request.stream else slo.e2e_bound_s
@@ -62,9 +63,10 @@ def slo_deadline(live: RequestState) -> float:
 
 
 class AwaitedLabels:
-    """Admitted requests of one tier, in the order of admission. Requests with a label leave at the front or in a sweep.
+    """Admitted requests of one tier, in the order of admission. A request with a label is removed when it is first in
+    the list, or by a sweep.
 
-    Without sweeps, an answer that takes minutes would keep all ended requests behind it in memory. A sweep comes when
+    Without sweeps, an answer that takes minutes would keep all ended requests behind it in memory. A sweep happens when
     the list is twice as long as after the last sweep. So sweeps cost O(1) per request.
     """
 
@@ -95,7 +97,9 @@ class AwaitedLabels:
 
 
 def _late(live: RequestState, now: float) -> bool:
-    """Whether a request, whose earliest bound has passed, missed it: the first token or the end is still to come."""
+    """Whether a request missed its earliest bound, which has passed. It missed it if the first token or the end has not
+    come yet.
+    """
     if live.first_at is None:
         return live.ended_at is None
     return live.ended_at is None and live.request.body_at + live.slo.e2e_bound_s <= now

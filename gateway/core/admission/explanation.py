@@ -52,7 +52,7 @@ class ExcludedReplica:
     replica: str
     state: ReplicaState
     why: str
-    """Details of the reason; empty if `state` says it all."""
+    """Details of the reason; empty if `state` says everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,9 @@ class PlacementExplanation:
 
 
 class MiddleDraw:
-    """Stands in for random draws in a hypothetical decision: a request explores if more than half of its kind would."""
+    """Replaces random draws in a hypothetical decision: the request is admitted as exploration if the chance of that is
+    above one half.
+    """
 
     def random(self) -> float:
         """The middle of [0, 1)."""
@@ -164,10 +166,10 @@ def _rehearsed(admission: Admission, pools: Iterable[Pool], live: RequestState, 
 
 
 def _passing(admission: Admission, live: RequestState, pool: Pool, now: float) -> Replica | None:
-    """The replica that takes a new request at once, though others of its tier wait: they wait for busy replicas of
-    their own.
+    """The replica that would take a new request at once although others of its tier wait. Each of those waits for its
+    own busy replica.
 
-    The rule is that of `NextQueued`, since a newcomer is queued before the queue is served.
+    The rule of `NextQueued` is used, because a new request is queued before the queue is served.
     """
     tier = live.request.tier
     if not admission.waits_behind(tier, pool):
@@ -223,8 +225,8 @@ def _admitted(admission: Admission, live: RequestState, pool: Pool, decision: De
 
 
 def _missed(admission: Admission, live: RequestState, pool: Pool, replica: Replica | None, now: float) -> str:
-    """The objective for which a doubtful request is refused: the percentile that would break, or else its likeliest
-    miss.
+    """The objective for which a doubtful request is refused. It is the percentile that would break, or else the
+    objective with the likeliest miss.
 
     The likeliest miss is found by a forecast for each metric alone.
     """

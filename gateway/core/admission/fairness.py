@@ -1,7 +1,7 @@
 """Keeps prompts of one length from being refused much more often than the requests of their tier on average.
 
 Under overload a long prompt becomes doubtful sooner than a short one, because reading it takes more of its time.
-Without this rule, admission would refuse nearly all long prompts. So prompts of each length get a share of their tier's
+Without a rule, admission would refuse nearly all long prompts. So prompts of each length get a share of their tier's
 admissions. Lengths between two powers of two count as one length. A doubtful new request is admitted if, counting it as
 admitted,
 
@@ -9,7 +9,7 @@ admitted,
 
 over the last minute. If the tier values requests by tokens, `fairness` is 0 for prompts longer than the mean: they are
 refused no more often than the average. An admitted long prompt waits for its turn like others. The queue is ordered by
-latest start, so it goes before most short prompts.
+latest start, so a long prompt goes before most short prompts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Admissions:
         self._at = now
 
     def decided(self, admitted: bool, now: float) -> None:
-        """Count one more request as offered, and as admitted if it was."""
+        """Count one more offered request, and one more admitted request if it was `admitted`."""
         self.settle(now)
         self.offered += 1.0
         if admitted:
@@ -68,7 +68,7 @@ class LengthFairness:
         return prompt_tokens * self._all.offered > self._tokens.offered
 
     def is_owed(self, prompt_tokens: int, fairness: float, now: float) -> bool:
-        """Whether a doubtful request of this length is to be admitted. With `fairness` 1 it never is."""
+        """Whether a doubtful request of this length is to be admitted. With `fairness` 1 the answer is always no."""
         if fairness >= 1.0 or not self._all.offered:
             return False
         length = self._lengths[length_of(prompt_tokens)]

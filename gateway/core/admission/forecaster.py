@@ -41,7 +41,7 @@ from gateway.core.request_state import Attempt, RequestState
 EARLY_STEPS: Final = 31
 """An answer under way is compared with its forecast after this many steps."""
 MERGED: Final = 1.5
-"""An answer with more tokens per event than this has several steps in one event. So its events do not count steps."""
+"""An answer with more tokens per event than this has several steps per event. So its events do not count steps."""
 MAX_MERGED: Final = 0.1
 """If a larger share of answers has several steps in one event, the model learns from answers only at their end."""
 EXPECT_EVERY: Final = 1.25
@@ -94,7 +94,7 @@ class Forecaster(Learner):
         self._engines = {name: engine for name, engine in self._engines.items() if name in replicas}
 
     def slowness(self, replica: Replica) -> float:
-        """Learned time per token over that of its pool, in steps; 1 if unknown."""
+        """Learned time per token, divided by that of the pool, rounded to steps; 1 if unknown."""
         learned, engine = self._pools.get(replica.pool.spec.name), self._engines.get(replica.spec.name)
         return engine.slowness if learned is not None and engine is not None and engine.costs is learned.costs else 1.0
 
@@ -152,7 +152,7 @@ class Forecaster(Learner):
 
     def idle_breach(self, live: RequestState, pool: Pool, now: float) -> float:
         """P(breach), 0-1, if the request came now and the pool's fastest replica were idle. The pool must have known
-        costs. They alone count: errors and labels of an overload say nothing of an idle replica.
+        costs. Only costs count: errors and labels of an overload show nothing about an idle replica.
         """
         costs, request = self._pools[pool.spec.name].costs, live.request
         fastest = min(pool.below_max, key=SLOWNESS)
@@ -213,7 +213,7 @@ class Forecaster(Learner):
         return IDLE.costs if learned is None else learned.costs
 
     def unread(self, replica: str, now: float) -> float:
-        """Prompt tokens that a replica has probably not read yet, those of requests without streaming included."""
+        """Estimated prompt tokens that a replica has not read yet. Requests without streaming count too."""
         engine = self._engines.get(replica)
         return 0.0 if engine is None else engine.backlog(now)
 
@@ -417,7 +417,7 @@ class Forecaster(Learner):
     def judged(self, live: RequestState, breached: bool, now: float) -> None:
         """Label the forecast of an admitted request: `breached` if it missed an objective. The first label stands.
 
-        P(breach) learns nothing from an overfilled replica: the forecast could not know what was sent after it.
+        P(breach) learns nothing from an overfilled replica: the forecast could not foresee the requests sent later.
         """
         forecast = live.forecast
         if forecast is None or forecast.judged:

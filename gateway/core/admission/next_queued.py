@@ -1,7 +1,7 @@
-"""Which queued request of a tier goes next, and to which replica.
+"""Chooses which queued request of a tier is sent next, and to which replica.
 
-Usually the head of the queue goes, or a request close behind it with more of its prompt in a cache. If the head waits
-for its busy home replica, or for room for its LoRA adapter, others overtake it.
+Usually the head of the queue is sent, or a request close behind it with more of its prompt in a cache. If the head
+waits for its busy home replica, or for room for its LoRA adapter, others overtake it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class NextQueued:
     def _chosen(
         self, head: QueuedRequest, pool: Pool, blocked: set[str], now: float
     ) -> tuple[RequestState, Replica] | None:
-        """The request to send, which is `head` or one behind it, and its replica; None if all of them wait."""
+        """The request to send, and its replica; None if all wait. The request is `head` or one behind it."""
         first = self._requests[head.request.id]
         chosen: tuple[RequestState, Replica] | None = None
         if pool.knows_caches:
@@ -87,7 +87,9 @@ class NextQueued:
 
 
 def may_be_passed(head: QueuedRequest, pool: Pool) -> bool:
-    """Whether requests behind `head` may be sent before it: it waits for its home, and another replica has room."""
+    """Whether requests behind `head` may be sent before it, because it waits for its home while another replica has
+    room.
+    """
     return pool.is_bound(head.request) and has_room(pool, head.request.tier)
 
 

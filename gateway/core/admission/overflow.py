@@ -7,13 +7,14 @@ recover, and serve the remaining requests in time. Nothing is held back or refus
 A request is hopeless if, at each replica, its P(breach) is above `HOPELESS` or present steps are much longer than its
 TPOT bound. Long answers end late, so the steps show an overload some ten seconds before P(breach) does.
 
-A replica is given up only while most requests are hopeless. If fewer are, balancing keeps more requests in time:
-perhaps only a strict tier misses its objectives, or only short answers do while another prompt is read. Once a replica
-is given up, one more hopeless request there costs little. So the other replicas take only requests that they are likely
-to serve in time, and that keep their steps within the step budget.
+A replica is given up only while most requests are hopeless. If fewer are hopeless, balancing keeps more requests in
+time. Perhaps only a strict tier misses its objectives, or only short answers miss theirs while another prompt is read.
+Once a replica is given up, one more hopeless request there does little harm. So the other replicas take only requests
+that they are likely to serve in time, and that keep their steps within the step budget.
 
-A request that even an idle replica would not serve in time goes where balancing sends it. Learned costs alone decide
-that. P(breach) as learned in an overload was also near 1 for an idle replica. Then all replicas were late again.
+A request that even an idle replica would not serve in time goes where balancing sends it. Whether an idle replica would
+be in time is computed from learned costs alone. P(breach) that was learned in an overload was near 1 even for an idle
+replica. With it, all replicas were late again.
 """
 
 from __future__ import annotations
@@ -30,12 +31,16 @@ from gateway.core.request_state import RequestState
 HOPELESS: Final = 0.8
 """A request is hopeless if its P(breach) is above this at every replica."""
 TOO_LONG: Final = 1.2
-"""It is also hopeless where the step, as the step budget counts it, is longer than this many times its TPOT bound.
+"""A replica is also hopeless for a request if its step, as the step budget counts it, is longer than this many TPOT
+bounds.
 
-With 1, a 70B model at 1.28 times the knee had .68 instead of .71 good: bursts end, and most answers are in time.
+With 1, a share of .68 was good instead of .71 (70B model, 1.28 times the knee): bursts end, and most answers are in
+time.
 """
 MOST: Final = 0.8
-"""A replica is given up if at least this share of the latest requests is hopeless, less if it is slower than others."""
+"""A replica is given up if at least this share of the latest requests is hopeless. For a replica slower than the
+others, a smaller share is enough.
+"""
 OF_LATEST: Final = 50.0
 """The share of hopeless requests is averaged over about this many of the latest requests."""
 LIKELY: Final = 0.3
@@ -43,7 +48,7 @@ LIKELY: Final = 0.3
 EASILY: Final = 0.25
 """They also take a stream if its TTFT is within this share of its bound.
 
-P(breach) that was learned in the overload is too high at first.
+P(breach) alone does not suffice: after an overload it is too high at first.
 """
 LASTS_S: Final = 5.0
 """A replica stays given up for this long after its last hopeless request."""
@@ -52,7 +57,9 @@ RENEWED_S: Final = 1.0
 LOOKED_AT: Final = 4
 """At most this many other replicas, least loaded first, are forecast before a request counts as hopeless."""
 SLOWNESS_POWER: Final = 3.0
-"""A slow replica is given up first, because less capacity is lost: half as fast counts like eight times as late."""
+"""A slow replica is given up first, because less capacity is lost. A replica that is half as fast counts as eight times
+as late.
+"""
 
 
 class GivenUp:
@@ -142,7 +149,8 @@ class Overflow:
     def _furthest_behind(
         self, live: RequestState, pool: Pool, candidates: list[Replica], made: dict[Replica, Forecast], now: float
     ) -> Replica:
-        """The replica that would miss the bounds of `live` by the largest factor; slow replicas come before fast ones.
+        """The replica that would miss the bounds of `live` by the largest factor, where slow replicas get an extra
+        factor.
 
         `made`: forecasts at some of the replicas. Those at the others are added.
         """

@@ -1,10 +1,10 @@
-"""Matches queued requests to replicas by prefix cache: some requests wait for the replica that has their prompt cached.
+"""Matches queued requests to replicas by prefix cache. Some requests wait for the replica that has their prompt cached.
 
 A prompt sent to a replica that has not cached it costs other requests time, too. All requests there wait while the
-tokens are read again, and the tokens displace other prompts from the cache. Under load this reinforces itself: fewer
-prompts are found in caches, more tokens are read, queues grow, and more requests go to replicas without their prompt.
-So a request waits for the replica with its prompt at most as long as another replica would need to read the cached
-tokens.
+tokens are read again, and the tokens displace other prompts from the cache. Under load this effect grows by itself.
+Fewer prompts are found in caches, more tokens are read, queues grow, and more requests go to replicas without their
+prompt. So a request waits for the replica with its prompt at most as long as another replica would need to read the
+cached tokens.
 
 Once its turn is due (`due_at`), a request takes any replica.
 """
@@ -32,10 +32,10 @@ class Patience:
         live.least_unread = pool.least_unread(live.prompt_tokens, live.request)
 
     def passes(self, tier: Tier, pool: Pool) -> bool:
-        """Whether a new request of `tier` overtakes waiting requests, since the first of these leave a free replica
+        """Whether a new request of `tier` overtakes waiting requests, because the first of them leave a free replica
         unused.
 
-        Without this, requests that wait for busy replicas with their prompts would keep all others from the free
+        Without overtaking, requests that wait for busy replicas with their prompts would keep all others from the free
         replicas.
         """
         return pool.knows_caches and bool(pool.open) and pool.queue.of_tier(tier).count >= LOOKED_AHEAD
@@ -53,7 +53,7 @@ class Patience:
         )
 
     def ends_at(self, live: RequestState, pool: Pool) -> float:
-        """Time from which the request takes any replica, at the latest."""
+        """Latest time from which the request takes any replica."""
         return min(due_at(live), self._until(live, pool, live.prompt_tokens - live.least_unread))
 
     def _until(self, live: RequestState, pool: Pool, saved_tokens: int) -> float:

@@ -1,4 +1,4 @@
-"""Limits on the share of a tier's requests that are late, one for each TTFT percentile, or that wait in vain.
+"""Limits the share of a tier's requests that are late, for each TTFT percentile, and the share that wait in vain.
 
 An objective `p50: 500ms` promises that at least half of the tier's answers have their first token within 500 ms. A
 guard keeps this inequality, over the answers of the last seconds and the admitted requests that have no first token
@@ -7,18 +7,18 @@ yet:
     late answers + expected late answers <= (1 - quantile) x (answers + admitted)
 
 A new request that is late with probability p adds p to the left side and 1 to the right count. It is admitted if the
-inequality still holds. It is also admitted if p <= 1 - quantile, because such requests bring a broken percentile back
-and refusing them would not. So under overload the queue stays as short as the tightest percentile needs.
+inequality still holds. It is also admitted if p <= 1 - quantile: admitting such requests repairs a broken percentile,
+refusing them does not. So under overload the queue stays as short as the tightest percentile needs.
 
 Under lasting overload most requests would wait. Then the guard of the highest percentile uses the inequality only for
-requests that are sent at once. Waiting requests are late together, since they wait for the same replicas. The share
-that good seconds left would be spent at once on a queue that is then late as a whole. While fewer requests would wait,
-a queue is a burst that ends, and refusing it would lose requests far below the capacity.
+requests that are sent at once. Waiting requests wait for the same replicas, so they are late together. The late answers
+that are still allowed would all be used up by one queue that is late as a whole. If fewer requests would wait, the
+queue is only a burst that ends. Refusing it would lose requests although the load is far below the capacity.
 
 A request that is refused after a wait has waited in vain; a refusal at once is better. So the guard of the highest
 percentile also counts a refusal after `LONG_WAIT` of its bound as late. It allows at least `VAIN_AND_LATE`. A request
-without a TTFT guard has a guard against waits in vain instead, which allows `IN_VAIN`. That guard covers the requests
-that left the queue and those still in it, and p is the forecast's `in_vain`.
+without a TTFT guard has a guard against waits in vain instead, which allows `IN_VAIN`. This guard counts the requests
+that left the queue and those still in it. Its p is the forecast's `in_vain`.
 
 An objective below the highest percentile may be out of reach even for idle replicas, because a new model is slower or
 prompts grew. Refusing requests for its sake would leave the fleet idle. So its guard also averages, over all arrivals,
@@ -51,14 +51,14 @@ VAIN_AND_LATE: Final = 0.01
 PRIOR: Final = 1.0
 """Prior count of events, both forecast and seen: the forecast is believed until events show otherwise."""
 DOUBTED: Final = 0.5
-"""The guard of the highest percentile first multiplies forecasts by this, since tails are unknown before there are
-answers. Measured in overload: with .1, the least share of refusals told at once is .83, with .5 it is .93.
+"""The guard of the highest percentile multiplies forecasts by this at first, because tails are unknown before there are
+answers. Measured in overload: with .1, at least .83 of the refusals come at once; with .5, at least .93.
 """
 MAX_BIAS: Final = 4.0
 WAITING: Final = 0.5
 """The overload lasts while more than this share of the requests of the last `MEMORY_S` would wait."""
 FEW: Final = 16.0
-"""This many requests that do not wait are added to that share: a few that wait show no lasting overload."""
+"""The share is computed as if this many more requests did not wait: a few that wait show no lasting overload."""
 
 
 class ShareGuard:
@@ -102,7 +102,7 @@ class ShareGuard:
 
     def admits(self, p: float, now: float, saved: bool = True) -> bool:
         """Whether one more request may be admitted. `p` (0-1): forecast probability that it suffers an event. `saved`:
-        whether it may use the share that earlier requests left.
+        whether it may use up events that earlier requests were allowed but did not suffer.
         """
         bias = min(MAX_BIAS, self._seen / self._foreseen)
         if bias * p <= self.allowed or self.is_beyond(bias):
@@ -180,7 +180,9 @@ class TtftGuard(ShareGuard):
         self._asked_at = now
 
     def shares(self, waits: bool) -> bool:
-        """Whether a request may use the share that earlier requests left. `waits`: whether it would wait here."""
+        """Whether a request may use up events that earlier requests did not suffer. `waits`: whether it would wait in
+        the gateway.
+        """
         return not (self.highest and waits and self._waiting > WAITING * (self._asked + FEW))
 
     def counts_wait(self, waited_s: float) -> bool:

@@ -26,7 +26,8 @@ from gateway.core.snapshot import TierView
 NOT_LATE: Final = (Reason.SHUTTING_DOWN, Reason.NO_REPLICAS)
 """Refusals for reasons other than latency."""
 LATELY_S: Final = 5.0
-"""A tier's objectives limit steps until this long after its last request, or a request's mean stay if that is longer.
+"""A tier's objectives limit steps for this time after its last request, or for a request's mean time in the engine if
+that is longer.
 """
 
 
@@ -155,16 +156,16 @@ class Promises:
         return fairness.is_owed(live.prompt_likely, 0.0 if counts_tokens else tier.fairness, now)
 
     def _late(self, live: RequestState, pool: Pool, forecast: Forecast, objective: Objective) -> float:
-        """P(the first token misses the objective), 0-1. Before engine costs are known it is 0 or 1, by the wait of the
-        queue's head.
+        """P(the first token misses the objective), 0-1. Before engine costs are known, it is 0 or 1 and depends on how
+        long the queue's head has waited.
         """
         if self._forecaster.has_costs(pool.spec.name):
             return self._forecaster.is_late(live, forecast, objective.threshold_s)
         return 1.0 if head_waited_s(pool, live.request.tier, forecast.at) > objective.threshold_s else 0.0
 
     def step_limit_s(self, pool: Pool, prices: StepPrices | None, now: float) -> float:
-        """The longest mean step of a replica with these `prices` that keeps the TPOT and e2e objectives of all recently
-        active tiers; inf without any.
+        """Limit (seconds) on the mean step of a replica with these `prices`, so that it keeps all TPOT and e2e
+        objectives of recently active tiers; inf without any.
 
         An objective that the replica would break even if it were idle is left out.
         """
@@ -207,7 +208,7 @@ class Promises:
 
     @property
     def open(self) -> int:
-        """Number of admitted requests whose outcome is unknown, summed over the guards in force. A request counts once
+        """Number of admitted requests whose outcome is unknown, summed over all present guards. A request counts once
         for each guard.
         """
         guards = [guard for guards in self._guards.values() for guard in guards]
@@ -279,7 +280,7 @@ class Promises:
         if budget is not None:
             budget.count(tier.slo, record, now)
         if record.pool is None or live.forecast is None or live.given_up is not None or live.was_overfilled:
-            return  # what was sent beyond the step limit says nothing about the limit
+            return  # the replica was filled beyond the step limit, so the answer shows nothing about the limit
         margins = self._margins_of(record.pool, tier)
         if record.tpot_s is not None:
             for margin in margins.tpot:

@@ -1,4 +1,5 @@
-"""Margin between the step that an objective allows for one answer and the mean step of a replica that keeps it.
+"""Margin: the mean step at which a replica keeps an objective, divided by the step that the objective allows for one
+answer.
 
 The step budget limits the mean step (fleet/step_budget.py). An objective is about single answers, which vary around the
 mean. How much they vary depends on the sizes of prompts and the lengths of answers. So the margin is measured, as in
@@ -24,7 +25,8 @@ from gateway.core.policy import Objective
 START: Final = 0.85
 """First margin of a TPOT objective. On six engines, the p99 TPOT of a full replica is 1.05 to 1.2 times its mean."""
 LONG_START: Final = 1.0
-"""First margin of an e2e objective. Only long answers miss it, and their TPOT is close to the mean step."""
+"""First margin of an e2e objective. Only long answers miss such an objective, and their TPOT is close to the mean step.
+"""
 STEP: Final = 0.02
 """Change of the logarithm of the margin, as in the formula above. For a p99, a hundred answers in time undo one late
 answer.
@@ -32,9 +34,12 @@ answer.
 MIN_MARGIN: Final = 0.3
 """Lower bound, so that misses from other causes than load do not empty a replica."""
 MAX_MARGIN: Final = 1.25
-"""Upper bound. It is above 1, since the model may overestimate steps, and only half of the answers must meet a p50."""
+"""Upper bound. It is above 1, because the model may overestimate steps, and because only half of the answers must meet
+a p50.
+"""
 NEAR: Final = 0.3
-"""An answer counts only if its forecast TPOT is above this share of the limit: others came from a nearly idle replica.
+"""An answer counts only if its forecast TPOT is above this share of the limit. Other answers came from a nearly idle
+replica.
 
 The share is low, because one prompt read in one step breaks the TPOT of an answer of ten tokens, however short the mean
 step is. With .7, four of five answers of the code workload (70B model on 4 A100) did not count, and a tenth of these

@@ -1,11 +1,11 @@
-"""Upper bounds on the token counts that an engine reports: the tokens that the request allowed, or that its bytes can
+"""Replaces token counts of an engine that are impossible: more tokens than the request allowed, or than its bytes can
 hold.
 
 A count that is too high would use up a tenant's tokens for hours, and mislead the parts that learn from it. A count
 beyond its bound is replaced by an estimate. The bounds are generous, since tighter ones would reject true counts.
 
     output    the tokens granted to each choice, which its tenant has reserved
-              where the engine was told no cap: as much, or `TOKENS_PER_EVENT` for each event that came
+              without a cap for the engine: the same, or `TOKENS_PER_EVENT` for each event, if that is more
     prompt    two tokens for each byte of the body (byte-level vocabularies have one at most; a dense picture in
               base64 may have more), and `TEMPLATE_TOKENS` for each prompt: templates have words of their own
     cached    the tokens of the prompt
@@ -36,7 +36,7 @@ def tokens_in(body_bytes: int) -> int:
 
 
 def told_output(output_tokens: int | None, content_came: bool) -> int | None:
-    """The output count that an engine reported. A 0 is taken as None if content came, since some engines fill usage
+    """The output count that an engine reported. A 0 is taken as None if content came, because some engines fill usage
     with zeros.
     """
     return None if output_tokens == 0 and content_came else output_tokens

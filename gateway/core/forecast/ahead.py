@@ -11,11 +11,11 @@ NO_FEATURES = (0.0, 0.0, 0.0, 0.0)  # not Final: mypyc would take it for a const
 
 
 class Ahead:
-    """The requests that are served before a request that would have to wait.
+    """The queued requests that will be served before a given request.
 
-    `requests`: number of requests ahead in its own tier and above. `own`: the number in its own tier alone.
-    `higher_share`: arrival rate of higher tiers, divided by the drain rate of the pool (0-1). `floor`: share (0-1) of
-    service that its tier is guaranteed.
+    `requests`: their number, in the tier of the given request and in higher tiers. `own`: their number in its own tier
+    only. `higher_share`: arrival rate of higher tiers, divided by the drain rate of the pool (0-1). `floor`: guaranteed
+    share (0-1) of service of its own tier.
     """
 
     __slots__ = ("floor", "higher_share", "own", "requests")
@@ -83,7 +83,7 @@ class Forecast:
         self.keeps_step = False
         """Whether the step budget of the replica keeps the request's TPOT bound."""
         self.kind = DIRECT
-        """Kind of the TTFT, by which its spread is looked up (calibrator.py)."""
+        """Kind of the TTFT: an index into the error distributions that `calibrator.Spread` has learned."""
         self.tpot_kind = 0
         self.late = NO_CHECKS
         """P(first token is late) for each TTFT objective that was checked, in the order of the tier's objectives."""
@@ -94,8 +94,8 @@ class Forecast:
         """Whether the forecast has its label, or will never get one."""
 
     def lengthen(self, factor: float, engine_s: float) -> None:
-        """Multiply the engine's part of all latencies, out of caution. `engine_s`: predicted seconds in the engine to
-        the first token.
+        """Multiply the engine's part of all latencies by `factor`, out of caution. `engine_s`: predicted seconds in the
+        engine to the first token.
 
         P(breach) and P(in vain) stay as they are. P(late) of a TTFT guard comes from the longer TTFT
         (`Forecaster.is_late`).

@@ -13,12 +13,13 @@ from gateway.core.stats import Pace
 PROBIT: Final = 1.702
 """Scale of the logistic approximation of the normal distribution function: Phi(z) is about logistic(1.702 z)."""
 LABELS_PER_S: Final = 50.0
-"""At most this many labels are learned per second. More would cost time and teach nothing."""
+"""At most this many labels are learned per second. More labels would cost time and add no information."""
 MAX_SKIPPED: Final = 20
 PRIOR_DEVIATION: Final = 0.3
 QUEUED_DEVIATION: Final = 0.2
-"""The first deviation of a wait in the queue. It is smaller, since the sum of many waits varies less than one. A wide
-one refuses requests near the knee until it is learned: .2 gives .7 points more goodput than .3 in the first 40 s.
+"""Prior deviation of log(latency / forecast) for queued requests. It is smaller than for others, because the sum of
+many waits varies less than one wait. A wide prior refuses too many requests near the knee: .2 gives .7 points more
+goodput than .3 in the first 40 s.
 """
 QUANTILE_STEP: Final = 0.05
 BEYOND: Final = 0.32
@@ -30,14 +31,14 @@ change it.
 """
 # not Final: mypyc would take it for a constant that was never set
 VAIN_PRIOR = (-2.0, PRIOR_SLOPE / 2.0, 0.0, 0.0, 0.0)
-"""Prior weights for P(refused after waiting). They lower it, since few of the requests that admission lets in wait in
+"""Prior weights for P(refused after waiting). They lower the raw probability, because few admitted requests wait in
 vain. Measured on four engines: with the raw probability as prior, the error is twice as large.
 """
 HIGHER_SHARE: Final = 3
 """Index of `higher_share` among the features."""
 NEAR_BOUND: Final = 0.6
-"""A TPOT above this share of its bound is a kind of its own: it comes from a full replica. Below, the load may still
-grow.
+"""TPOTs above this share of their bound are a kind of their own: they come from full replicas. At a lower TPOT the load
+may still grow.
 """
 LENGTHS: Final = 3
 DIRECT: Final = 2 * LENGTHS
@@ -46,25 +47,26 @@ KINDS: Final = QUEUED + 12
 
 
 def tpot_kind(output_tokens: float, tpot_s: float, bound_s: float) -> int:
-    """Kind of a TPOT, by the expected length of the answer and by how near the TPOT is to its bound. Short answers vary
-    more.
+    """Kind of a TPOT, an index into `Spread`. It depends on the expected length of the answer, because short answers
+    vary more, and on whether the TPOT is near its bound.
     """
     length = 0 if output_tokens < 32.0 else 1 if output_tokens < 128.0 else 2
     return length + LENGTHS if tpot_s > NEAR_BOUND * bound_s else length
 
 
 def queued_kind(requests_ahead: int) -> int:
-    """Kind of the TTFT of a queued request, by the power of two of the requests ahead."""
+    """Kind of a queued request's TTFT, an index into `Spread`: one kind for each power of two of the requests ahead."""
     return min(QUEUED + requests_ahead.bit_length(), KINDS - 1)
 
 
 class Spread:
     """Distribution of log(latency / forecast) for each kind of latency: the median, and the deviation on each side of
-    it.
+    it. A kind is a group of latencies whose forecasts have similar errors.
 
     Median and deviations are running estimates of quantiles (Robbins and Monro, 1951). The size of a step does not
-    depend on how wrong a forecast was. So the first forecasts of a cold pool weigh no more than others. The two sides
-    are separate, since the lower one may be much wider: a short answer may end before any prompt slows its steps.
+    depend on how wrong a forecast was. So the first forecasts of a cold pool, which are far off, have no more weight
+    than others. The two sides are separate, because the lower one may be much wider: a short answer may end before any
+    prompt slows its steps.
     """
 
     __slots__ = ("_deviations", "_medians")
@@ -96,10 +98,10 @@ class Spread:
 
 
 class Calibration:
-    """Calibration of one kind of probability in one pool, with scores of how well it agreed with labels.
+    """Calibrates either P(breach) or P(in vain) in one pool, and scores how well the result agreed with labels.
 
-    Each tier has a calibration of its own. Requests of less urgent tiers are overtaken by later arrivals, so for them
-    the same raw probability means more risk.
+    Each tier has its own regression. Later arrivals overtake requests of less urgent tiers, so for these the same raw
+    probability means a higher risk.
     """
 
     __slots__ = ("_prior", "_tiers", "scores")
@@ -146,11 +148,11 @@ class Calibrator:
         return x, max(0.0, x), 0.0, 0.0
 
     def weigh(self, now: float) -> float:
-        """Weight of the label of a request admitted now: the number of requests that it represents. 0 if it is not
-        learned.
+        """Weight of the label of a request admitted now: the number of requests that it represents. 0 means that the
+        label will not be learned.
 
-        The choice is made at admission, not when the label comes. The labels of misses come in bursts, so a rate limit
-        there would drop more misses than successes.
+        Admission decides whether a label will be learned. Labels of misses come in bursts, so a rate limit on their
+        arrival would drop more misses than successes.
         """
         if not self._pace.due(now):
             self._skipped += 1
@@ -160,4 +162,4 @@ class Calibrator:
 
 
 UNTAUGHT: Final = Calibrator()
-"""For forecasts by costs alone: it has learned no error and no label. Nothing may be learned by it."""
+"""A calibrator without any learned error or label, for forecasts from costs alone. Nothing may be added to it."""

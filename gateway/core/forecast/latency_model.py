@@ -4,9 +4,9 @@
     TPOT  = S / (1 - u)               u = c3 x prompt tokens sent to the replica per second
     TTFT  = t0 + t1 W + t2 p + t3 S   W: unread prompt tokens ahead of the request; p: its own
 
-The coefficients c are learned from answers. Their time per step is regressed on the mean load during the answer and on
-the prompt tokens read meanwhile. Chunks of prompts are read in the same steps, so the regression is on S + c3 x prompt
-tokens per step. The coefficients t are learned from the times to first tokens.
+The coefficients c are learned from answers. The time per step is regressed on the mean load during the answer and on
+the prompt tokens read in that time. Steps also read chunks of prompts, so the regression fits S + c3 x prompt tokens
+per step. The coefficients t are learned from the times to first tokens.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ STEP_PRIOR = (0.02, 0.15, 0.03, 0.15)
 TTFT_PRIOR = (0.05, 0.15, 0.15, 1.5)
 RATE_TAU_S: Final = 5.0
 STEP_AND_A_HALF: Final = 1.5
-"""Steps from sent to first token besides reading prompts: on average half of the step under way, and one step of its
-own.
+"""Steps from sent to first token, besides prefill: on average half of the step under way, and the first step of the
+request itself.
 """
 MAX_BUSY: Final = 0.8
 """Upper bound on u, the share of time that an engine spends on prompts."""
@@ -35,8 +35,8 @@ SAMPLES_PER_S: Final = 50.0
 """At most this many samples are learned per second. More would cost time and teach nothing."""
 LOWER: Final = 0.1
 HIGHER: Final = 0.0125
-"""Step sizes with which `_low` follows a load below it (`LOWER`) or above it (`HIGHER`). Their ratio makes `_low` the
-1/9 expectile: about one load in four is lower.
+"""Step sizes with which `_low` moves towards a lower load (`LOWER`) or a higher load (`HIGHER`). Their ratio makes
+`_low` the 1/9 expectile: about one load in four is lower.
 """
 
 
@@ -72,7 +72,8 @@ class LatencyModel:
         self.lessons = 0.0
         """Total weight of the samples in `residual`."""
         self.residual = 0.0
-        """Mean log(time per token / its forecast) of the pool. The speed of a replica is its own mean minus this one.
+        """Mean log(time per token / its forecast) of the pool. The log-speed of a replica is its own mean minus this
+        mean.
         """
         self.stay_s = 0.0
         """Mean seconds from dispatch to end; 0 until known."""
@@ -82,17 +83,17 @@ class LatencyModel:
         """Share (0-1) of recent answers that had several steps in one event."""
         self.pace = Pace(SAMPLES_PER_S)
         self.queued_backlog = self.queued_decodes = self.queued_context = self.queued_slot_s = 0.0
-        """Mean load that queued requests met at their replica when they were sent."""
+        """Mean load of the replica at the moment when a queued request was sent to it."""
         self.queued_limit_s = math.inf
-        """Step limit (seconds) of the typical replica; inf without any. The forecast of a queued request is for that
-        replica, since nobody knows yet which one it will get.
+        """Step limit (seconds) of the typical replica; inf without any. The forecast of a queued request assumes the
+        typical replica, because its own replica is not known yet.
         """
         self._rate = self._rate_at = 0.0
 
     def step_s(self, decodes: float, context: float) -> float:
         """Seconds of a step that reads no prompts, under this load (sequences, context tokens).
 
-        If the fit attributes all time to prompts, it is the step under the lightest load seen.
+        If the fit attributes all time to prompts, the result is the step under the lightest load seen.
         """
         c0, c1, c2, _ = self.step.coefficients
         low = self._low
@@ -106,7 +107,7 @@ class LatencyModel:
         self._low = _expectile(a, decodes), _expectile(b, context), _expectile(c, prefill)
 
     def typical_step_s(self, decodes: float, context: float, prefill: float) -> float:
-        """Seconds of a step under this load (model units). A load below the loads seen is raised to their low end.
+        """Seconds of a step under this load (model units). A load below all loads seen is replaced by their low end.
 
         Below the loads seen, the coefficients cannot be told apart. If all replicas are full, chance decides which
         coefficient explains the time. Then the step of a nearly idle replica could be predicted as 0.
@@ -126,15 +127,15 @@ class LatencyModel:
 
     def ttft_s(self, backlog: float, prompt_tokens: int, step_s: float) -> float:
         """Seconds from sent to first token. `backlog`: unread prompt tokens ahead. Before enough first tokens are seen,
-        it is derived from steps.
+        the time is derived from steps.
         """
         if self.ttft.samples < FIRST:
             return STEP_AND_A_HALF * step_s + self.prompt_token_s() * (backlog + prompt_tokens)
         return self.ttft.predict(backlog * TOKENS, prompt_tokens * TOKENS, step_s)
 
     def prompt_token_s(self) -> float:
-        """Seconds to read one prompt token. The TTFT model has a cost per own token and one per earlier token; this is
-        the larger.
+        """Seconds to read one prompt token. The TTFT model has a cost per own token and a cost per earlier token. The
+        larger of the two is returned.
         """
         if self.ttft.samples < FIRST:
             return max(self.step.coefficients[3], 1e-3) * TOKENS
@@ -147,8 +148,8 @@ class LatencyModel:
         self._rate_at = now
 
     def met(self, backlog: float, decodes: int, context: int, slot_s: float) -> None:
-        """Learn the load that a queued request met when it was sent: unread prompt tokens, sequences, their context
-        tokens, and the wait for a seat.
+        """Learn the load of a replica at the moment when a queued request was sent to it. `backlog`: unread prompt
+        tokens. `decodes`: sequences. `context`: their tokens. `slot_s`: seconds of wait for a seat in the batch.
         """
         self.queued_backlog += 0.05 * (backlog - self.queued_backlog)
         self.queued_decodes += 0.05 * (decodes - self.queued_decodes)

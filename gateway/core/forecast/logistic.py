@@ -10,9 +10,9 @@ from gateway.core.forecast.regression import solve
 FORGET: Final = 0.9998
 """Each new label multiplies the weight of all earlier labels by this, so about the last 5,000 count."""
 BATCH: Final = 32
-"""Labels per Newton step."""
+"""Number of labels for each Newton step."""
 PRIOR_INFORMATION: Final = 20.0
-"""Permanent weight of the prior, in units of p(1 - p) x feature^2. It equals about 200 labels."""
+"""Permanent weight of the prior, in units of p(1 - p) x feature^2. The prior weighs as much as about 200 labels."""
 MAX_LOGIT: Final = 8.0
 SIZE: Final = 5
 Weights = tuple[float, float, float, float, float]
@@ -40,7 +40,7 @@ class Logistic:
     """P(label) = logistic(w0 + w1 a + w2 b + w3 c + w4 d), by an online Newton method that forgets labels but never its
     prior.
 
-    With the information L and the weights w, a batch of labels y with features x (the first of them 1) gives
+    A batch of labels y with features x (the first is 1) updates the information matrix L and the weights w:
 
         L' = f L + (1 - f) R + sum p (1 - p) x x'
         w' = w + L'^-1 [(1 - f) R (w0 - w) + sum (y - p) x]        f: FORGET to the number of labels

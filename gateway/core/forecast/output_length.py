@@ -1,9 +1,9 @@
 """Output length: quantiles of output tokens per route, learned as tokens stream.
 
-An answer that is under way, was cut, or reached its cap is censored: its length is only a lower bound. So the
-product-limit estimator is used (Kaplan and Meier 1958): for each length, the share of the answers that reached it and
-ended there. If only ended answers counted, a model that begins to ramble would be noticed too late. If cut answers
-counted as complete, lengths would be underestimated.
+An answer that is under way, was cut, or reached its cap is censored: its length so far is only a lower bound. So the
+product-limit estimator is used (Kaplan and Meier 1958). For each length it needs, of the answers that reached it, the
+share that ended there. If only ended answers counted, a model that begins to ramble would be noticed too late. If cut
+answers counted as complete, lengths would be underestimated.
 
 Lengths are counted in bins between edges. An answer censored within a bin counts half in that bin, as in life tables
 (Cutler and Ederer 1958).
@@ -18,15 +18,15 @@ from gateway.core.stats import edge_of, log_edges
 
 EDGES: Final = log_edges(1.0, 65536.0, 0.12)
 SHRINK: Final = 20.0
-"""The estimate of the broader kind counts as much as this many answers of a bucket's own."""
+"""The estimate of the parent bucket counts as much as this many answers of the bucket itself."""
 OWN: Final = 10.0 * SHRINK
-"""A bucket with this many answers of its own no longer follows each update of its parent."""
+"""A bucket with this many answers no longer follows each update of its parent."""
 REFRESH: Final = 256
-"""New answers are counted in batches: of an eighth of the bucket's answers, but at most of this many."""
+"""New answers are counted in batches. A batch has an eighth as many answers as the bucket, and at most this many."""
 PASSING: Final = 0.1
 """A running answer adds this much to a batch each time it passes an edge; an ended answer adds 1."""
 KEEP: Final = 2000.0
-"""Memory in answers: when a bucket has twice as many, its counts are halved."""
+"""Memory in answers: when a bucket has twice this number, its counts are halved."""
 LONG: Final = 0.99
 MIN_KNOWN: Final = 500.0
 """Before a (model, tier) has this many answers, no answer counts as overlong."""
@@ -35,7 +35,7 @@ PRIOR_TOKENS = (16.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 
 
 class Bucket:
-    """Output lengths of one kind of request, shrunk towards the lengths of the broader kind, its parent."""
+    """Output lengths of one group of requests, shrunk towards the lengths of a larger group, its parent."""
 
     __slots__ = (
         "_above",
@@ -70,7 +70,7 @@ class Bucket:
         self._above: list[float] = []
         """The table: P(output > edge i)."""
         self._longest = 0
-        """The last bin that any answer has reached, in this bucket or its parents."""
+        """Index of the last bin that any answer has reached, in this bucket or its parents."""
         self.seen = 0.0
         """Answers counted so far, including those under way."""
         self._median = self._mean = 1.0
@@ -97,7 +97,7 @@ class Bucket:
         self._look()
         i = edge_of(EDGES, float(tokens))
         if i >= self._longest or self._above[i] <= 0.0:
-            # longer than any answer seen: assume a power law, by which the rest grows with the length
+            # Longer than any answer seen: a power law is assumed, so the expected rest grows with the length.
             return 0.5 * tokens
         return (EDGES[i] - tokens) + self._rest[i] / self._above[i]
 
@@ -120,7 +120,7 @@ class Bucket:
         return index
 
     def is_long(self, tokens: int) -> bool:
-        """Whether 99% of the answers are shorter; False until there are enough answers."""
+        """Whether 99% of the answers are shorter than `tokens`; False until there are enough answers."""
         known = self if self._parent is None else self._parent
         return known.seen >= MIN_KNOWN and tokens > self.quantile(LONG)
 
@@ -158,7 +158,7 @@ class Bucket:
     def _look(self) -> None:
         """Rebuild the table if any bucket was updated, since all buckets are shrunk towards the root.
 
-        The table depends on the counts alone, not on when it is read: a read must not change later results.
+        The table depends only on the counts, never on the time of a read: a read must not change later results.
         """
         if self._as_of != self._root._taken and self.seen < OWN:
             self._as_of = self._root._taken
@@ -226,12 +226,12 @@ class Bucket:
         return max(1.0, lowest + (EDGES[low] - lowest) * min(1.0, max(0.0, share)))
 
     def longest(self, quantile: float, up_to: int | None) -> float | None:
-        """A cautious `quantile` (0-1) of output tokens, over the answers with at most `up_to` tokens; None: over all
-        answers.
+        """A low estimate of a `quantile` (0-1) of output tokens, over the answers with at most `up_to` tokens; None:
+        over all answers.
 
-        It is two standard errors below the estimated quantile. If few answers made the tail look too long, replicas
-        would be left empty. None if too few answers ended for one to be above the quantile: the lengths assumed before
-        any answer would decide. (Those under way tell little of the tail.)
+        It is two standard errors below the best estimate: if a few answers made the tail look too long, replicas would
+        be left empty. Returns None if so few answers have ended that none is expected above the quantile. Then the
+        prior lengths would decide, since answers under way show little of the tail.
         """
         ended = sum(self._ended)
         if ended * (1.0 - quantile) < 1.0:
@@ -266,15 +266,15 @@ class OutputLengths:
         return sum(len(group) for group in self._buckets.values())
 
     def bucket(self, model: str, tier: str, prompt_tokens: int) -> Bucket:
-        """The narrowest bucket of such a request, for learning. It is created if it does not exist."""
+        """The narrowest bucket of a request with these properties, for learning. It is created if it does not exist."""
         bits = prompt_tokens.bit_length()
         group = self._buckets.get((model, tier))
         found = None if group is None else group.get(bits)
         return found if found is not None else self._new(model, tier, bits)
 
     def known(self, model: str, tier: str, prompt_tokens: int) -> Bucket:
-        """The narrowest existing bucket of such a request, for forecasts. A new bucket would predict the same as its
-        parent.
+        """The narrowest existing bucket of a request with these properties, for forecasts. A new bucket would predict
+        the same as its parent.
         """
         group = self._buckets.get((model, tier)) or self._buckets.get((model, ""))
         if group is None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
-# Priors until something is learned, in tokens per byte. English text has about .25, code .33. CJK text has .33: a token
-# per character of 3 bytes. The high prior is above all of these, the low prior below.
+# Priors in tokens per byte, used until a ratio is learned. English text has about .25, code .33. CJK text has .33: a
+# token per character of 3 bytes. The high prior is above all these values, and the low prior is below them.
 PRIOR_HIGH: Final = 0.40
 PRIOR_LOW: Final = 0.12
 HIGH_QUANTILE: Final = 0.98
@@ -36,7 +36,7 @@ class QuantileTracker:
         if self._n * MIN_STEP < 1.0:
             self._n += 1
             step = max(1.0 / (self._n + 1), MIN_STEP)
-            # A step of the logarithm multiplies the value. The two factors are stored, since the step stays at its
+            # A step of the logarithm multiplies the value. Both factors are stored, because the step soon stays at its
             # floor.
             self._up = math.exp(step * self._quantile)
             self._down = math.exp(-step * (1.0 - self._quantile))
@@ -58,10 +58,11 @@ class _Ratio:
 
 
 class PromptEstimator:
-    """Low and high estimates of prompt tokens from prompt bytes, by model and by power of two of the bytes.
+    """Estimates prompt tokens from prompt bytes, with a low and a high value. Each model and each power of two of bytes
+    has its own ratio.
 
-    The lengths are kept apart, because the chat template adds a fixed number of tokens, which dominates short prompts.
-    A ratio learned from short prompts would send long prompts to the wrong pool. A length without samples uses the next
+    Ratios differ by length, because the chat template adds a fixed number of tokens, which dominates short prompts. A
+    ratio learned from short prompts would send long prompts to the wrong pool. A length without samples uses the next
     shorter length that has some, or else the prior. If the policy accepts any model name, clients may invent names:
     beyond `MAX` ratios the oldest is forgotten.
     """

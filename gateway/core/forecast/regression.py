@@ -11,7 +11,8 @@ BLOCKS: Final = 10
 FIRST: Final = 10
 """Number of samples at the first fit."""
 NOISE: Final = 0.3
-"""Assumed relative error of one sample; the prior's is 1. The ratio sets how soon samples outweigh the prior."""
+"""Assumed relative error of one sample. That of the prior is 1. Their ratio sets how soon samples outweigh the prior.
+"""
 
 Coefficients = tuple[float, float, float, float]
 Sums = list[float]
@@ -22,8 +23,8 @@ class NonNegative:
     """y = c0 + c1 a + c2 b + c3 c, fitted so that the *relative* error is small, with every coefficient >= 0.
 
     The weight of a sample is 1 / (expected value)^2. Each coefficient is shrunk towards its prior (ridge regression).
-    Sums are made block by block and old blocks are dropped whole. Nothing is subtracted, so rounding errors do not add
-    up.
+    Sums are made block by block and old blocks are dropped whole. No sum is ever subtracted from another, so rounding
+    errors do not add up.
     """
 
     __slots__ = ("_blocks", "_new", "_priors", "coefficients", "samples")
@@ -80,8 +81,8 @@ class NonNegative:
         """
         s11 = s1a = s1b = s1c = s1y = saa = sab = sac = say = sbb = sbc = sby = scc = scy = 0.0
         for a, b, c, y, weight in self._new:
-            # Weights by y itself would favour samples that are short by chance. So y is only used to bound the expected
-            # value.
+            # If weights were computed from y, samples that are short by chance would weigh more. So y only bounds the
+            # expected value.
             expected = min(max(self.predict(a, b, c), y / 3.0), y * 3.0)
             w = weight / (expected * expected)
             wa, wb, wc = w * a, w * b, w * c
@@ -103,7 +104,9 @@ class NonNegative:
 
 
 def nnls(matrix: list[list[float]], target: list[float]) -> list[float]:
-    """The x >= 0 that minimises x'Mx/2 - t'x, for a positive definite M (Lawson and Hanson 1974, chapter 23)."""
+    """Returns the x >= 0 that minimises x'Mx/2 - t'x. M is `matrix`, which must be positive definite; t is `target`
+    (Lawson and Hanson 1974, chapter 23).
+    """
     n = len(target)
     x = solve(matrix, target, list(range(n)))
     if min(x) >= 0.0:
@@ -124,7 +127,7 @@ def nnls(matrix: list[list[float]], target: list[float]) -> list[float]:
         passive.append(entering)
         solution = solve(matrix, target, passive)
         while min(solution) <= 0.0:
-            # Go towards the solution as far as it is feasible. A variable that reaches zero leaves the passive set.
+            # Go towards the solution until a variable reaches zero. That variable leaves the passive set.
             pairs = list(zip(passive, solution, strict=True))
             step, leaving = min((x[i] / (x[i] - s) if x[i] > s else 0.0, i) for i, s in pairs if s <= 0.0)
             for i, s in pairs:

@@ -31,7 +31,7 @@ class Reliability:
 
 
 def wait_label(record: Record) -> tuple[float, bool] | None:
-    """P(refused after waiting), and whether it was refused; None without a wait or a forecast."""
+    """The forecast P(refused after waiting), and whether the request was refused; None without a wait or a forecast."""
     return None if record.in_vain is None else (record.in_vain, not record.attempts)
 
 
@@ -69,9 +69,9 @@ class Scores:
         self._pairs: deque[tuple[float, bool]] = deque(maxlen=WINDOW)
 
     def add(self, probability: float, label: bool) -> None:
-        """Count a label and the probability forecast for it."""
+        """Count a label and the probability that was forecast for it."""
         self._pairs.append((probability, label))
 
     def read(self) -> Reliability:
-        """Reliability over the window. It sorts all labels, so it is too slow for the request path."""
+        """Reliability over the window. This sorts all labels, so it is too slow for the request path."""
         return reliability(list(self._pairs))

@@ -1,6 +1,6 @@
 """Replica model: the unread prompts of one engine, the time integrals of its load, and its own speed.
 
-Costs are those of the pool's typical replica (latency_model.py). The `factor` of a replica multiplies them.
+The costs are learned for the pool's typical replica (latency_model.py). The `factor` of each replica multiplies them.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from gateway.core.stats import Pace
 FIRST_STEPS: Final = 8
 """The pool first learns from an answer under way after this many steps, because its end may be minutes away."""
 SPEED_BOUND: Final = math.log(8.0)
-"""Learned log-speeds are clamped to this. A share of a GPU, or a throttled GPU, is up to eight times slower than
-others.
+"""Learned log-speeds are clamped to this. A part of a GPU, or a throttled GPU, is up to eight times slower than other
+GPUs.
 """
 SPEED_SPREAD: Final = 0.1
-"""Log-speed differences below this are mostly chance and are shrunk towards 0. Larger ones are kept."""
+"""Log-speed differences below this are mostly chance, and are shrunk towards 0. Larger differences are kept."""
 SPEED_PRIOR: Final = 4.0
-"""The prior speed counts as this many samples. It is small, so that a cold replica's first answers show its speed
-within seconds.
+"""The prior speed counts as this many samples. The number is small, so that a cold replica's speed is known after
+seconds.
 """
 SLOWNESS_STEPS: Final = 2.0
-"""Slowness is rounded to this many steps per factor of two. With four, equal replicas differed by chance, and half of
-an overload was shed.
+"""Slowness is rounded to this many steps per factor of two. With four steps, equal replicas differed by chance, and
+half of the requests of an overload were shed.
 """
 SCRAPE_TAU_S: Final = 5.0
 REPLICA_SAMPLES_PER_S: Final = 5.0
 HEAD_SHARE: Final = 0.9
-"""Before its first token comes, at most this share of a prompt counts as read."""
+"""At most this share of a prompt counts as read before the first token of its answer."""
 
 
 class ReplicaModel:
@@ -80,24 +80,24 @@ class ReplicaModel:
         self.unread = 0
         """Sum of the tokens in `_reading`."""
         self._head_at = now
-        """When the engine began to read the oldest unread prompt."""
+        """Time at which the engine began to read the oldest unread prompt."""
         self._foreign = 0.0
-        """Requests in scrapes that are not our own, but come from other gateways; a running mean."""
+        """Running mean of the requests in scrapes that this gateway did not send: they come from other gateways."""
         self._foreign_at = now
         self._most = self._full = 0
-        """`_most`: seats of the engine, 0 until known. They are known if two scrapes in a row show the same number
-        running while others wait.
+        """`_most`: seats of the engine (requests in its batch), 0 until known. The number is known once two scrapes in
+        a row show the same number of running requests while others wait.
 
-        One scrape is not enough, since a request may wait only for the next step.
+        One scrape is not enough, because a request may wait only for the next step.
         """
 
     @property
     def slowness(self) -> float:
-        """`factor` rounded to coarse steps. So replicas that are about equally fast tie in routing."""
+        """`factor`, rounded to coarse steps, so that routing treats replicas of about equal speed as equal."""
         return math.exp2(round(SLOWNESS_STEPS * math.log2(self.factor)) / SLOWNESS_STEPS)
 
     def advance(self, in_flight: int, held_tokens: int, now: float) -> None:
-        """Add the load since its last change to the time integrals, and set the present load from our own counts."""
+        """Add the load since its last change to the time integrals. Then set the present load from our own counts."""
         passed = now - self._at
         if passed > 0.0:
             self.decodes_s += self.decodes * passed
@@ -107,8 +107,8 @@ class ReplicaModel:
         self.context = max(0, held_tokens - self.unread)
 
     def scraped(self, waiting: int, running: int, in_flight: int, now: float) -> None:
-        """Learn from a scrape the numbers of waiting and running requests in the engine. `in_flight` of them are
-        ours.
+        """Learn from a scrape how many requests wait and run in the engine. `in_flight`: how many of them this gateway
+        sent.
         """
         self._foreign += 0.5 * (waiting + running - in_flight - self._foreign)
         self._foreign_at = now
@@ -125,13 +125,13 @@ class ReplicaModel:
         return self._foreign * math.exp((self._foreign_at - now) / SCRAPE_TAU_S)
 
     def slot_s(self, in_flight: float) -> float:
-        """Seconds that a newcomer waits inside the engine for a seat."""
+        """Expected seconds that a new request waits inside the engine for a seat in the batch."""
         if self._most == 0 or in_flight < self._most:
             return 0.0
         return (in_flight + 1.0 - self._most) * self.costs.decode_s / self._most
 
     def backlog(self, now: float) -> float:
-        """Unread prompt tokens ahead of a new request. The part of the oldest prompt that is probably read is
+        """Unread prompt tokens ahead of a new request. The estimated part of the oldest prompt that is already read is
         subtracted.
         """
         unread, since = self.unread, self._head_at
@@ -145,8 +145,8 @@ class ReplicaModel:
         return 0.0
 
     def begin(self, attempt_id: int, prompt_tokens: int, read_by: float, now: float) -> None:
-        """Add the prompt of an attempt that was sent. `read_by`: time at which it counts as read; inf if a first token
-        will show it.
+        """Add the prompt of an attempt that was sent. `read_by`: time at which the prompt counts as read; inf if the
+        first token will show that it is read.
         """
         due = []
         for _, until in self._reading.values():
@@ -237,17 +237,21 @@ class AttemptPrediction:
         self.engine = engine
         self.bucket = bucket
         self.choices = choices
-        """Choices of the request. Kept here too, so that a report of progress need not read the request."""
+        """Number of choices of the request. It is kept here too, so that a report of progress need not read the
+        request.
+        """
         self.ttft, self.itl = scores
         """Outlier scores that this attempt adds to. An ejection gives the replica new scores, so later samples of this
         attempt do not count there.
         """
         self.teaches = costs.pace.due(now)
-        """Whether the pool learns from this attempt. It is decided before the outcome, so the sample is unbiased."""
+        """Whether the pool learns from this attempt. The choice is made before the outcome is known, so the sample is
+        unbiased.
+        """
         self.counts = True
         """Whether the replica's outlier scores and speed are updated by this attempt."""
         self.expects_at = 1
-        """Tokens at which the expected rest of the answer is next updated."""
+        """The expected rest of the answer is next updated when the answer has this many tokens."""
         self.edges = 0
         """Number of length edges that the bucket has already counted as passed by the answer."""
         self.backlog = engine.backlog(now)
@@ -259,7 +263,7 @@ class AttemptPrediction:
         engine_s = costs.ttft_s(self.backlog, prompt_tokens, self.step_s)
         self.ttft_s = engine_s * engine.factor + self.slot_s
         self.expected_s = max(engine_s + self.slot_s, 1e-6)
-        """Expected seconds to the first token if the replica were the pool's typical one."""
+        """Expected seconds to the first token at the pool's typical replica."""
         self.shown = False
         """Whether the answer was scored before its end."""
         self.lesson_at = FIRST_STEPS
@@ -310,14 +314,15 @@ class AttemptPrediction:
         engine.factor = math.exp(max(-SPEED_BOUND, min(SPEED_BOUND, apart)))
 
     def begin_anew(self) -> None:
-        """Let the next lesson cover the whole answer. Earlier lessons were wrong: they took each event for one step."""
+        """Let the next lesson cover the whole answer. Earlier lessons were wrong, because they counted each event as
+        one step.
+        """
         self.lesson, self.lesson_steps = self.began, 0
 
     def teach(self, costs: LatencyModel, steps: int, now: float) -> None:
         """Let the pool learn from the steps since the last lesson. `steps`: steps of the answer so far.
 
-        Each lesson is twice as long as the one before. So the costs of a load are known long before the answers under
-        it end.
+        Each lesson is twice as long as the one before. So the costs under a load are known long before its answers end.
         """
         fresh, span_s = steps - self.lesson_steps, now - self.lesson.at
         if fresh > 0 and span_s > 0.0:
@@ -326,7 +331,7 @@ class AttemptPrediction:
         self.lesson, self.lesson_steps, self.lesson_at = LoadMark(self.engine, now), steps, 2 * steps
 
     def show(self, costs: LatencyModel, steps: int, now: float) -> None:
-        """Score the replica by the first `steps` of an answer under way, since a long answer ends much later."""
+        """Score the replica by the first `steps` of an answer under way, because a long answer ends much later."""
         self.shown = True
         span_s = now - self.began.at
         if span_s > 0.0:

@@ -7,9 +7,9 @@ from typing import Final
 MEMORY: Final = 0.1
 """Weight of a new sample."""
 CLIP: Final = 2.0
-"""Log-ratios are clamped to this (7.4 times), since a single sample proves nothing."""
+"""Log-ratios are clamped to this (a factor of 7.4), because a single sample proves nothing."""
 WINDOW_S: Final = 1.9
-"""Seconds of a window: about two looks of the outlier detection."""
+"""Shortest window in seconds. The outlier detection checks about twice in this time."""
 MIN_SAMPLES: Final = 5.0
 """Samples that end a window, unless the excess is large."""
 FEWEST_SAMPLES: Final = 2.0
@@ -19,7 +19,7 @@ MAX_Z: Final = 3.0
 TYPICAL: Final = 0.35
 """Largest excess (log-ratio) of a replica that still counts as typical.
 
-The pool learns only from typical replicas: otherwise a slow pace would become the expected one. A probe with at most
+The pool learns only from typical replicas: otherwise a slow speed would become the expected speed. A probe with at most
 this excess is good.
 """
 
@@ -43,7 +43,7 @@ class Severity:
         """Start of the present window."""
         self.strikes = 0
         self.excess = 0.0
-        """`mean` minus the median of the pool, at the last look."""
+        """`mean` minus the median of the pool, at the last check of the outlier detection."""
         self.z = 0.0
 
     def add(self, error: float, weight: float = 1.0) -> None:
@@ -57,24 +57,26 @@ class Severity:
         self.mean += weight * rate * (clipped - self.mean)
 
     def add_overdue(self, error: float) -> None:
-        """Add an attempt that was cancelled when overdue. Its log-ratio is a lower bound, so it never lowers the mean.
+        """Add an attempt that was cancelled when overdue. Its log-ratio is a lower bound, so the sample never lowers
+        the mean.
 
-        Below the mean it still counts as a sample, unless it was hardly late. Otherwise a slow replica
-        whose requests are all rescued by duplicates would never be judged.
+        An attempt below the mean still counts as a sample, unless it was hardly late. Otherwise a slow replica whose
+        requests are all rescued by duplicates would never be judged.
         """
         if error > self.least and (error > self.mean or error > TYPICAL):
             self.add(max(error, self.mean))
 
     @property
     def stands_out(self) -> bool:
-        """Whether the replica is clearly slower than the others of its pool, as of the last look."""
+        """Whether the replica was clearly slower than the others of its pool at the last check."""
         return self.excess > TYPICAL and self.z > MAX_Z
 
     def ends(self, samples: float, bound: float, now: float) -> bool:
-        """Whether the present window ends now; if so, the next one begins.
+        """Whether the present window ends now. If it ends, the next window begins.
 
-        `samples`: its samples, with overdue ones. `bound` (> 0): largest tolerated excess. An excess of n bounds needs
-        an n-th of the samples: a much slower replica gets few requests, and each of its answers shows more.
+        `samples`: number of its samples, including overdue ones. `bound` (> 0): largest tolerated excess. For an excess
+        of n bounds, an n-th of the samples is enough: a much slower replica gets few requests, and each of its answers
+        shows more.
         """
         needed = MIN_SAMPLES
         if self.excess > bound:

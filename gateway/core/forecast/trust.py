@@ -10,26 +10,29 @@ COLD_SAMPLES: Final = 30
 COLD_LABELS: Final = 100
 """Probabilities are trusted only after this many labels."""
 DRIFT_OFFSET: Final = 0.5
-"""Added to the logarithm of forecast latencies (x 1.65) while cold and after an alarm of drift."""
+"""Added to the logarithm of forecast latencies (a factor of 1.65) while the pool is cold and after an alarm of drift.
+"""
 OFFSET_KEPT: Final = 0.97
-"""Each sample multiplies the offset by this. After 75 samples a tenth is left."""
+"""Each sample multiplies the offset by this. After 75 samples a tenth of it is left."""
 DRIFTED_OFFSET: Final = 0.1
 SCORE_WEIGHT: Final = 0.0005
 """Weight of one label in the running Brier scores, so about the last 2,000 labels count."""
 DOUBTED_WEIGHT: Final = 0.003
 """Weight of one label in the Brier scores while forecasts are untrusted: about the last 330 labels count. With the
-smaller weight, early bad forecasts would keep a pool untrusted for minutes. While it is untrusted, outcomes are hard to
-forecast, since requests wait until their deadlines.
+smaller weight, early bad forecasts would keep a pool untrusted for minutes. While a pool is untrusted, outcomes are
+hard to forecast, because requests wait until their deadlines.
 """
 BASE_WEIGHT: Final = 0.0001
 """Weight of one label in the base rate.
 
-It is smaller than `SCORE_WEIGHT`: a base rate that follows bursts would itself be a good forecast, and hard to beat.
+It is smaller than `SCORE_WEIGHT`. A base rate that follows bursts would be a good forecast, so the model could hardly
+beat it.
 """
 MAX_EXCESS: Final = 0.02
 """Probabilities are untrusted if their Brier score exceeds that of the base rate by more than this."""
 UNLABELLED: Final = 200
-"""Forecasts count as uncovered after this many in a row without a label, from the first at a load beyond all labels on.
+"""Forecasts are uncovered after this many in a row without a label. The count starts at the first forecast under a
+heavier load than that of all labels.
 """
 
 
@@ -48,8 +51,8 @@ class Trust(StrEnum):
 class PageHinkley:
     """Detects a change of the mean of a series, up or down, by a cumulative test (Page 1954, Hinkley 1971).
 
-    A sample's deviation from the slow mean of the series counts beyond `slack`. The alarm is raised when the sum of
-    these excesses is above `threshold`. After an alarm the test starts again from nothing.
+    The part of a sample's deviation from the slow mean of the series that exceeds `slack` is added to a sum. The alarm
+    is raised when this sum is above `threshold`. After an alarm the test starts again without any samples.
     """
 
     __slots__ = ("_down", "_mean", "_n", "_up", "alarms", "slack", "threshold")
@@ -79,8 +82,8 @@ class PageHinkley:
 class TrustMonitor:
     """Decides whether forecasts are trusted, in O(1) per event.
 
-    Trust is lost at an outer bound and regained at an inner one, so that it does not flap. Regaining is faster than
-    losing, because recent labels weigh more while forecasts are untrusted (`DOUBTED_WEIGHT`).
+    Trust is lost at an outer bound and regained at an inner bound, so that it does not change back and forth. Regaining
+    is faster than losing, because recent labels weigh more while forecasts are untrusted (`DOUBTED_WEIGHT`).
     """
 
     __slots__ = (

@@ -40,7 +40,7 @@ class ScaleView:
 
     wanted: int
     serving: float
-    """Replicas that get requests. One in slow start counts in part."""
+    """Number of replicas that get requests. A replica in slow start counts as a fraction."""
     requests_per_s: float
     prompt_tokens_per_s: float
     output_tokens_per_s: float
@@ -52,7 +52,7 @@ class ScaleView:
     worth: float
     """Replicas needed for the predicted work, before rounding and before the hold."""
     knee: float
-    """Demand per replica up to which the objectives are met, in replicas' worth of work."""
+    """Demand per replica up to which the objectives are met. The unit is the work of one replica."""
     windows: int
     """Number of measuring windows that have changed `knee`."""
     held_s: float
