@@ -4,22 +4,22 @@
     demand  = work that arrives per second, with refused requests       in replicas' worth
     wanted  = ceil(predicted demand / knee)       predicted `LEAD_S` ahead, from level and trend of the demand
 
-A request that goes from one pool to another (spill, fallback, retry) is demand of both. If the first would have refused
-it, it counts as refused there.
+A request that moves from one pool to another (spill, fallback, retry) is demand of both. It counts as refused in the
+first pool if that pool would have refused it.
 
 The coefficients c0 to c3 are the learned costs of the latency model. Utilisation is not used.
 
 The knee is the demand per replica up to which objectives are met. It begins at `KNEE` and is learned in windows of
-`WINDOW_S`. If too many requests of a window missed an objective, and its demand was near the knee or above, the knee
-falls below that demand. If few missed, the knee rises. Misses far below the knee do not come from a lack of replicas
-and are ignored.
+`WINDOW_S`. If too many requests of a window missed an objective while demand was near the knee or above it, the knee
+falls below that demand. If few requests missed one, the knee rises. Misses far below the knee do not come from a lack
+of replicas and are ignored.
 
-The number wanted rises at once and falls slowly: once in `HOLD_S`, to the largest number wanted in that time, with a
-margin. So neither noise nor a short lull moves it. It never rises above twice the replicas in service.
+The number wanted rises at once. It falls only once in `HOLD_S`, to the largest number wanted in that time, with a
+margin. So neither noise nor a short lull lowers it. It never rises above twice the replicas in service.
 
 The signal is computed in the core, where demand and misses are known. So the simulator, which has no metrics, has the
-same signal, and a journal replays it. Only calls of the controller change it: arrivals, ends of requests, and looks at
-replicas.
+same signal, and a journal replays it. Only calls of the controller change the signal: arrivals, ends of requests, and
+`Fleet.cool`.
 """
 
 from __future__ import annotations
@@ -42,9 +42,11 @@ WINDOW_S: Final = 30.0
 MIN_ENDED: Final = 50
 """A window lasts until this many requests have ended."""
 MISSES: Final = 0.02
-"""Expected share (0-1) of misses in a window. Significantly more are too many; half as many or fewer are few."""
+"""Expected share (0-1) of misses in a window. A significantly larger share is too many; half of this share or less is
+few.
+"""
 BEYOND: Final = 1.25
-"""A rise takes the knee at most to this multiple of the demand that was served with few misses."""
+"""The knee rises at most to this multiple of the demand that was served with few misses."""
 FAR: Final = 0.6
 """Misses at a demand below this share of the knee are ignored."""
 FIRST_RISE: Final = 0.05
@@ -75,9 +77,7 @@ class KneeEstimate:
         self._serving_s = 0.0
 
     def passed(self, work_s: float, serving_s: float, now: float) -> None:
-        """Add `work_s` of arrived work, and `serving_s` of serving time summed over replicas. Learns when the window is
-        full.
-        """
+        """Add arrived work, and serving time summed over replicas, both in seconds. Learns when the window is full."""
         self._work_s += work_s
         self._serving_s += serving_s
         if self._from == -math.inf:
@@ -103,7 +103,7 @@ class KneeEstimate:
 
 
 class Trend:
-    """Level and slope of a rate (Holt's linear method); steps may have any length."""
+    """Level and slope of a rate (Holt's linear method). Steps may differ in length."""
 
     __slots__ = ("level", "slope", "steps")
 
@@ -174,8 +174,8 @@ class Demand:
         self.prompt_tokens += prompt_tokens
 
     def ended(self, counts: bool, good: bool, output_tokens: int) -> None:
-        """Count the end of a request. `counts`: whether goodput's denominator includes it. `output_tokens`: 0 without
-        an answer.
+        """Count the end of a request. `counts`: whether the request is in the denominator of goodput. `output_tokens`:
+        0 without an answer.
         """
         if counts:
             self._seen = True
@@ -219,7 +219,7 @@ class Demand:
         if self._work.steps * TICK_S < LEVEL_TAU_S or not self._seen:
             return
         worth = self._work.ahead(LEAD_S) / self.knee.value
-        # The bound by serving replicas applies only to increases: if replicas die, the number wanted stays.
+        # The number of serving replicas limits only increases: if replicas die, the number wanted stays.
         most = max(1, self.wanted, math.ceil(2.0 * self._serving))
         up = min(most, max(1, math.ceil(worth)))
         down = min(most, max(1, math.ceil(worth * (1.0 + MARGIN))))

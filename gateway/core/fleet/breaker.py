@@ -6,10 +6,10 @@
     half-open     closed      open        open            half-open      half-open
 
 A success resets the count of failures, and so does a check that passes while the breaker is closed. A half-open breaker
-allows one request at a time. A check that was begun before the latest failure is ignored, because the replica may have
-died since. A late check is no failure while tokens arrive (fleet.py). A 4xx is never a replica's fault. A 429 or 503
-comes from the engine's own admission and leads to a backoff instead (redundancy/retries.py). Slow or silent replicas
-are ejected instead (outliers.py).
+allows one request at a time. A check that began before the latest failure is ignored, because the replica may have died
+after the check. A check without an answer is no failure while tokens arrive (fleet.py). A 4xx is never a replica's
+fault. A 429 or 503 comes from the engine's own admission and leads to a backoff instead (redundancy/retries.py). Slow
+or silent replicas are ejected instead (outliers.py).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ TRANSITIONS: Final[dict[tuple[ReplicaState, BreakerEvent], ReplicaState]] = {
     (_PROBING, BreakerEvent.LIMIT): _DOWN,
 }
 
-# None is neutral: 4xx, the engine's own 429 and 503, our cancellations, and complete answers that we cannot read. If
+# None means neutral: 4xx, the engine's own 429 and 503, our cancellations, and complete answers that we cannot read. If
 # these were failures, three odd requests of one client would take the replica away from all clients.
 VERDICTS: Final[dict[AttemptOutcome, bool | None]] = {
     AttemptOutcome.COMPLETE: True,

@@ -1,13 +1,13 @@
-"""Measures how much of the prefix index is really in the engine's cache, by what the engine reports.
+"""Measures, from reports of the engine, how much of the prefix index is really in the engine's cache.
 
 The index knows only what was sent. Evidence comes from two sources:
 
-    answers    `cached_tokens` in the usage of an answer, against the prompt tokens that the index has
-    counters   tokens queried and found since the last scrape, against the prompts sent meanwhile. They count only while
-               answers say nothing, since requests of other gateways are in them.
+    answers    `cached_tokens` in the usage of an answer, compared with the prompt tokens that the index has
+    counters   tokens queried and found since the last scrape, compared with the prompts sent. They count only while
+               no answer reports cached tokens, because they include requests of other gateways.
 
 Either source can report more cached tokens of a prompt than the index has: another gateway may have sent them, or the
-engine generated them. Such an excess says nothing about evicted blocks. So the reported tokens count only up to the
+engine generated them. Such an excess shows nothing about evicted blocks. So the reported tokens count only up to the
 tokens in the index.
 """
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Final
 
 MEMORY_TOKENS: Final = 65_536.0
-"""Memory of evidence, in indexed tokens: some tens of turns of a conversation. Older evidence fades."""
+"""Evidence older than this many indexed tokens fades: some tens of turns of a conversation."""
 PRIOR_TOKENS: Final = 4096.0
 """Weight, in tokens, of the prior belief that the index is right."""
 BYTES_PER_TOKEN: Final = 4.0
@@ -24,9 +24,11 @@ BYTES_PER_TOKEN: Final = 4.0
 BYTES_SHARE: Final = 1 / 16
 """Weight of the latest prompt in the learned bytes per token."""
 OTHERS_TOKENS: Final = 2**20
-"""Memory of the share of other gateways, in queried tokens: about a minute under load."""
+"""The share of other gateways is averaged over this many queried tokens: about a minute under load."""
 MIN_OTHERS: Final = 1 / 64
-"""Lower bound on the learned share of other gateways. It is above 0, so on a tie a session goes to its home replica."""
+"""Lower bound on the learned share of other gateways. It is above 0, so that a session goes to its home replica if
+costs are equal.
+"""
 MIN_QUERIES: Final = 2048
 """The counters are used after at least this many queried tokens. With fewer, a running request would weigh too much."""
 
@@ -81,11 +83,13 @@ class CacheEvidence:
 
     @property
     def hit_rate(self) -> float | None:
-        """Share (0-1) of recent prompt tokens that the engine found in its cache; None if it does not report it."""
+        """Share (0-1) of recent prompt tokens that the engine found in its cache; None if the engine reports no such
+        number.
+        """
         return self._recent_hits / self._recent_queries if self._recent_queries else None
 
     def sent(self, prompt_tokens: int, indexed_tokens: int) -> None:
-        """Count a prompt that was sent. `indexed_tokens`: its tokens that the index has."""
+        """Count a prompt that was sent. `indexed_tokens`: how many of its tokens the index has."""
         self._asked += prompt_tokens
         self._indexed_lately += indexed_tokens
 
@@ -104,7 +108,7 @@ class CacheEvidence:
     def counted(self, queries: int, hits: int) -> bool:
         """Learn from the engine's counters of queried and hit tokens.
 
-        Returns True if they restarted from zero: then the engine was restarted, and its cache is empty.
+        Returns True if the counters restarted from zero: then the engine was restarted, and its cache is empty.
         """
         known, before = self._queries, self._hits
         if known is None or queries < known or hits < before:

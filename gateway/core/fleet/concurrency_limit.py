@@ -1,9 +1,9 @@
 """Concurrency limit of an engine, learned if the policy gives no `slots`.
 
-An engine runs no more requests than it has seats. Further requests wait unread inside the engine, which ignores tiers
-and deadlines. So the limit should equal the number of seats. Once a second it is updated by three facts. The first is
-the highest number of running requests, whose prompts are read. The second is whether more ran than in the second
-before. The third is whether the engine caught up with its prompts at any time.
+An engine runs no more requests at once than it has seats (vLLM: --max-num-seqs). Further requests wait unread inside
+the engine, which ignores tiers and deadlines. So the limit should equal the number of seats. Once a second it is
+updated by three facts. The first is the highest number of running requests, whose prompts are read. The second is
+whether more ran than in the second before. The third is whether the engine caught up with its prompts at any time.
 
     in the last second                         the limit becomes                    because
     it was reached; caught up or ran more      most that ran x (1 + growth) + 1     there may be more seats
@@ -11,16 +11,16 @@ before. The third is whether the engine caught up with its prompts at any time.
 
 An engine that is always behind but runs more requests each second is still reading prompts, and may have more seats.
 
-Growth begins at 1, since the seats of a cold engine are unknown: the limit doubles every second while the engine runs
-as many requests. After the first second in which it does not, growth stays small until the limit is reached again. TPOT
-and the KV cache have bounds of their own (step_budget.py, kv_cache.py).
+Growth begins at 1, because the seats of a cold engine are unknown. The limit doubles every second while the engine runs
+as many requests as the limit allows. After the first second in which it runs fewer, growth stays small until the limit
+is reached again. TPOT and the KV cache have bounds of their own (step_budget.py, kv_cache.py).
 
-More requests than the limit may run, since it does not apply to tiers in shadow mode (pool.py). They show that the
-engine has at least as many seats.
+More requests than the limit may run, because the limit does not apply to tiers in shadow mode (pool.py). Such requests
+show that the engine has at least as many seats.
 
 Netflix's Gradient2 and Envoy's adaptive concurrency infer this limit from latency. Here latency is a weaker signal,
 since it grows with the length of prompts and with the load. A model fitted to latency would take a standing queue for
-the engine's normal pace. The limit changes only while requests wait for a slot, or would wait if the limit applied to
+the engine's normal speed. The limit changes only while requests wait for a slot, or would wait if the limit applied to
 every tier.
 """
 
@@ -38,9 +38,13 @@ requests.
 """
 MAX_GROWTH: Final = 1.0
 OVERSHOT: Final = 1.25
-"""A limit above this multiple of the running requests falls at once to their number, since the engine cannot use it."""
+"""A limit above this multiple of the running requests falls at once to their number, because the engine cannot use
+more.
+"""
 FALL: Final = 0.3
-"""Otherwise the limit falls by this part of the difference per interval, because the difference may be chance."""
+"""A limit that is not so far above falls by this part of the difference per interval, because the difference may be
+chance.
+"""
 INTERVAL_S: Final = 1.0
 """Seconds between updates. A limit that is too high is noticed within one or two intervals."""
 
@@ -66,7 +70,7 @@ class ConcurrencyLimit:
         self.kept = 0.0
         """Slots that less urgent tiers leave free for more urgent ones.
 
-        The limit counts as reached if all other slots are in use.
+        The limit counts as reached if all slots but these are in use.
         """
         self._at = 0.0
         self._growth = MAX_GROWTH
@@ -86,8 +90,8 @@ class ConcurrencyLimit:
         return int(self.limit + 0.5)
 
     def saw(self, running: int, unread: int) -> None:
-        """Take the load at the moment when a prompt was read: `running` requests run, and `unread` more wait with
-        unread prompts.
+        """Learn from the load at the moment when a prompt was read. `running`: running requests. `unread`: requests
+        with unread prompts.
         """
         if running > self._most_running:
             self._most_running = running
@@ -97,13 +101,15 @@ class ConcurrencyLimit:
             self._least_unread = unread
 
     def scraped(self, waiting: int, running: int, in_flight: int) -> None:
-        """Take a scrape of the engine's waiting and running requests. `in_flight`: this gateway's requests there."""
+        """Learn from a scrape of the engine's waiting and running requests. `in_flight`: requests there that this
+        gateway sent.
+        """
         if waiting == 0:
             if running:
                 self.saw(min(running, in_flight), 0)
         elif running and running == self._said:
-            # The same number ran in two scrapes while others waited. It is the number of seats, even if the limit was
-            # not reached.
+            # The same number ran in two scrapes while others waited. Then this is the number of seats, even if the
+            # limit was not reached.
             self.limit = self._proven = min(self.limit, float(running))
             self._growth = MIN_GROWTH
         self._said = running if waiting > 0 else 0
@@ -125,7 +131,7 @@ class ConcurrencyLimit:
         if full:
             self.limit = max(self.limit, float(running))
         if unread > 0 and ran == 0:
-            return  # an engine that was idle before is behind with its first prompts, whatever its seats
+            return  # an engine that was idle before is behind with its first prompts, however many seats it has
         if unread > 0 and not rises:
             self._fall(running, full)
         elif full:
@@ -138,7 +144,8 @@ class ConcurrencyLimit:
     def _fall(self, running: int, full: bool) -> None:
         """Lower the limit of an engine that never caught up with its prompts. `full`: whether the limit was reached.
 
-        If it was not, the bound on unread prompts kept requests away, so the limit is not lowered below `_proven`.
+        If the limit was not reached, the bound on unread prompts kept requests away. Then the limit stays at `_proven`
+        or above.
         """
         self._growth = MIN_GROWTH
         if not full:

@@ -24,7 +24,7 @@ class Fleet:
         self.configure(policy)
 
     def configure(self, policy: Policy, now: float = -math.inf) -> list[Pool]:
-        """Apply the pools of a policy. Returns the pools that were removed; they still finish their requests.
+        """Apply the pools of a policy. Returns the pools that were removed. Those still finish their requests.
 
         Replicas added at `now` get a slow start. The replicas of the first policy do not.
         """
@@ -80,7 +80,7 @@ class Fleet:
         return moved
 
     def observe(self, replica: Replica, sample: Sample, now: float) -> bool:
-        """Take a check, scrape or model list of `replica`. Returns True if its breaker state changed."""
+        """Learn from a health check, scrape or model list of `replica`. Returns True if its breaker state changed."""
         if sample.context_tokens not in (None, replica.context_tokens):
             replica.context_tokens = sample.context_tokens
             replica.pool.refresh(now)
@@ -106,7 +106,7 @@ class Fleet:
         return self._moved(replica, state, now)
 
     def drain(self, replica: Replica, on: bool, now: float) -> None:
-        """Stop new requests to `replica` (`on`), or let it serve again, with a slow start."""
+        """Stop new requests to `replica` if `on`; else let it serve again, with a slow start."""
         replica.drained = on
         if not on:
             replica.begin(now)
@@ -114,8 +114,8 @@ class Fleet:
         replica.pool.refresh(now)
 
     def cool(self, now: float) -> float:
-        """Make breakers half-open and end backoffs that are due, and look at all replicas. Returns seconds until the
-        next call is due.
+        """Make breakers half-open if they are due, end backoffs that are over, and check all replicas for outliers.
+        Returns seconds until the next call is due.
         """
         soonest_s = math.inf
         for pool in self._pools.values():
@@ -129,7 +129,9 @@ class Fleet:
         return soonest_s
 
     def cools_in_s(self, pool_name: str, now: float) -> float:
-        """Seconds until a pool whose replicas are all down may have one again; at least `DEFAULT_RETRY_AFTER_S`."""
+        """Seconds until a pool whose replicas are all down may have a usable replica again; at least
+        `DEFAULT_RETRY_AFTER_S`.
+        """
         pool = self._pools.get(pool_name)
         if pool is None or not pool.replicas:
             return DEFAULT_RETRY_AFTER_S
@@ -145,7 +147,7 @@ class Fleet:
             replica.begin(now)
             replica.pool.look(now)
         elif replica.outlier_score.out is not None:
-            replica.outlier_score.take_back(now)  # its scores say nothing about its next process or connection
+            replica.outlier_score.take_back(now)  # its scores tell nothing about its next process or connection
         replica.pool.refresh(now)
         return True
 
@@ -153,7 +155,7 @@ class Fleet:
 def _is_alive(replica: Replica, sample: Sample) -> bool:
     """Whether a failed check is ignored because the replica sent tokens after the check began.
 
-    A busy engine may answer /health late, since its tokens come first. A check that was answered with an error always
+    A busy engine may answer /health late, because it sends tokens first. A check that was answered with an error always
     counts: a server that shuts down answers with an error, and wants no new requests. A check that could not connect
     always counts too, since tokens on open connections do not show that new connections are accepted.
     """

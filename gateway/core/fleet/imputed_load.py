@@ -15,13 +15,13 @@ MAX_IMPUTED_S: Final = 60.0
 class ImputedLoad:
     """Failed attempts of one pool that still count as load of their replicas.
 
-    Otherwise a replica that fails at once would look idle and get every request.
+    Without this load, a replica that fails at once would look idle and get every request.
     """
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, BaseReplica, int]] = []
-        """(end of the load, slot number, replica, prompt tokens). The number is negative for a request, positive for
-        its prompt.
+        """Tuples (end of the load, slot number, replica, prompt tokens). The slot number is negated in the entry of a
+        request, and positive in the entry of its prompt.
         """
 
     def __len__(self) -> int:

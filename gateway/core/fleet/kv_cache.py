@@ -1,4 +1,4 @@
-"""Learned size of an engine's KV cache, in tokens of context, and how often the engine preempts requests."""
+"""Learns the size of an engine's KV cache, in tokens of context, and how often the engine preempts requests."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ MIN_FRACTION: Final = 0.05
 FOLLOW: Final = 0.2
 PREEMPTIONS_TAU_S: Final = 60.0
 MIN_SENT: Final = 0.01
-"""With fewer sent requests than this, the preemption ratio is 0. One request fades to this count in five minutes."""
+"""With a lower count of sent requests than this, the preemption ratio is 0. The count fades: that of one request falls
+to this in five minutes.
+"""
 SPREAD: Final = 0.5
-"""Free room kept in the cache, in standard deviations of the total context. One is sqrt(n) x the mean context of n
-requests.
+"""Free room kept in the cache, in standard deviations of the total context. One standard deviation is sqrt(n) x the
+mean context of n requests.
 
-Half a deviation is enough, since requests that end soon make up for an excess. With it, simulated engines preempt one
-request in 1,000.
+Half a deviation is enough, because requests that end soon make room. Simulated engines then preempt one request in
+1,000.
 """
 
 
@@ -26,8 +28,8 @@ def peak_tokens(held_tokens: float, growth_tokens: float) -> float:
     """Highest expected total context of the present requests, in tokens.
 
     Let n requests hold c tokens each, and let the tokens still to come be exponentially distributed with mean m. After
-    t more tokens, they hold n exp(-t/m) (c + t) in total. If m <= c, the total only falls, since ends free more than
-    the remaining requests grow by. Otherwise its maximum, at t = m - c, is n m exp(c/m - 1).
+    t more tokens, they hold n exp(-t/m) (c + t) in total. If m <= c, the total only falls: ended requests free more
+    than the others grow. Otherwise its maximum, at t = m - c, is n m exp(c/m - 1).
     """
     if growth_tokens <= held_tokens:
         return held_tokens
@@ -35,8 +37,8 @@ def peak_tokens(held_tokens: float, growth_tokens: float) -> float:
 
 
 class KvCache:
-    """Cache size of one replica, from the context that it holds and the fill that scrapes report. Also counts
-    preemptions.
+    """Infers the cache size of one replica, from the context that it holds and from the share in use that scrapes
+    report. Also counts preemptions.
     """
 
     __slots__ = ("_at", "_preempted", "_sent", "_total", "capacity_tokens")
@@ -58,9 +60,10 @@ class KvCache:
         """Learn from a scrape. `held_tokens`: context held for this gateway; `unsure_tokens` of them may not be in the
         cache.
 
-        Context that a shared engine holds for other users makes the cache look too small. Once they are gone, a fill
-        below `MIN_FRACTION` still gives a lower bound on the size: the context held, divided by `MIN_FRACTION`. Without
-        this bound, a size that is far too low would never be corrected, because the cache would stay nearly empty.
+        Context that a shared engine holds for other users makes the cache look too small. Once those users are gone,
+        the share in use may be below `MIN_FRACTION`. It still gives a lower bound on the size: the context held,
+        divided by `MIN_FRACTION`. Without this bound, a size that is far too low would never be corrected, because the
+        cache would stay nearly empty.
         """
         fraction, known = sample.kv_fraction, self.capacity_tokens
         if fraction is not None and fraction >= MIN_FRACTION and held_tokens > 0:
@@ -78,7 +81,7 @@ class KvCache:
     def has_room(self, requests: int, held_tokens: int, growth_tokens: float, headroom: float | None) -> bool:
         """Whether one more request may be sent to a replica that holds `held_tokens` of context for `requests`.
 
-        `growth_tokens`: output tokens that these requests are still expected to get. `headroom`: share (0-1) of the
+        `growth_tokens`: output tokens that these requests are still expected to produce. `headroom`: share (0-1) of the
         cache to leave free. None leaves room for the expected growth instead.
         """
         return self._left_tokens(requests, held_tokens, growth_tokens, headroom) > 0.0

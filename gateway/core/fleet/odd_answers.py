@@ -1,19 +1,19 @@
 """Detects replicas that give odd answers: refusals (4xx), empty and unreadable answers that no client caused.
 
 Odd answers that clients cause are spread evenly over all replicas. A broken replica has a larger share of them. An
-example is a replica without the model: it refuses every request at once with 404, so it looks idle and gets more. So a
-replica's share of odd answers is compared with that of the other replicas of its pool:
+example is a replica without the model. It refuses every request at once with 404, so it looks idle and gets more
+requests. So a replica's share of odd answers is compared with that of the other replicas of its pool:
 
     z = (share - rest's) / sqrt(p (1 - p) (1 / answers + 1 / rest's answers))        p: share of the pool
 
     share > rest's + .3 and z > 3, over about ten seconds   suspected: gets one request of ten
     share > rest's + .3 and z > 3 in a window               a strike; after three in a row it is ejected (outliers.py)
-    its time is up and its probes no longer differ          back, by slow start
-    four useful probes in a row for each ejection so far    back, by slow start, even before its time is up
+    the ejection is over and its probes no longer differ    back, by slow start
+    four useful probes in a row for each ejection so far    back, by slow start, even before the ejection is over
 
 A request that gets 403 or 404 from a replica that refuses more than the others is tried elsewhere
 (redundancy/retries.py). A window ends when it has lasted two seconds and has five answers. If all replicas give odd
-answers alike, or there is only one, none is ejected.
+answers alike, or if there is only one replica, none is ejected.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ class AnswerWatch:
         self._odd = 0.0
         """Number of odd answers among `_seen`."""
         self.suspects = False
-        """Whether any replica is suspected. Between looks it may stay True too long, but it is never wrongly False."""
+        """Whether any replica is suspected. Between calls of `look` it may stay True too long, but it is never wrongly
+        False.
+        """
 
     def add(self, replica: BaseReplica, odd: bool) -> None:
         """Count an answer of `replica`."""
@@ -61,15 +63,15 @@ class AnswerWatch:
                 self._suspect(replica)
 
     def differs(self, replica: BaseReplica) -> bool:
-        """Whether `replica` itself may be the cause of its odd answers: the others give fewer, or have not answered
-        yet.
+        """Whether `replica` itself may be the cause of its odd answers, because the others give fewer or have not
+        answered yet.
         """
         answers = replica.outlier_score.answers
         seen, odd = self._rest(replica)
         return answers.share > MIN_EXCESS + (odd / seen if seen >= 1.0 else 0.0)
 
     def fade(self, replicas: Sequence[BaseReplica]) -> None:
-        """Forget part of the counts. Called once per look, with all replicas of the pool."""
+        """Forget part of the counts. Called before each `look`, with all replicas of the pool."""
         self._seen = self._odd = 0.0
         self.suspects = any(replica.outlier_score.suspected for replica in replicas)
         for replica in replicas:
@@ -125,8 +127,8 @@ class AnswerWatch:
 
 
 def _has_mended(replica: BaseReplica, rest: float, ejection: Ejection, now: float) -> bool:
-    """Whether the probes of an ejected replica are answered like requests to the others. `rest`: share (0-1) of odd
-    answers of the others.
+    """Whether an ejected replica answers its probes as the others answer requests. `rest`: share (0-1) of odd answers
+    of the others.
     """
     outlier_score = replica.outlier_score
     answers = outlier_score.answers

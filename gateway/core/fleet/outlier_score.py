@@ -1,4 +1,4 @@
-"""Outlier state of one replica: its latencies relative to its pool, its odd answers, its silence, and its ejection."""
+"""Outlier state of one replica: latencies relative to its pool, odd answers, silence, and ejection."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from gateway.core.policy import Ejection
 from gateway.core.snapshot import HealthView
 
 SWEEP_S: Final = 1.0
-"""Seconds between looks at a pool that has work."""
+"""Seconds between two checks for outliers in a pool that has work."""
 FADE: Final = 0.9
-"""Each look multiplies the counts of answers by this: a memory of about ten seconds."""
+"""Each outlier check multiplies the counts of answers by this, so they cover about the last ten seconds."""
 LATELY: Final = 0.25
 """Weight of the latest probe in the running mean of probes."""
 
@@ -39,7 +39,7 @@ class OddAnswers:
         self.seen = 0.0
         self.odd = 0.0
         self.useful = 0
-        """Number of answers in a row, up to the latest, that were not odd."""
+        """Number of latest answers in a row that were not odd."""
         self.window = 0
         """Number of answers in the present window."""
         self.window_odd = 0
@@ -111,11 +111,11 @@ class OutlierScore:
         self.said_at = 0.0
         """Time of the last sign of life: tokens or an answer."""
         self.heard_at = 0.0
-        """Start of the present silence: like `said_at`, but time without work does not count as silence."""
+        """Start of the present silence. It is `said_at`, moved so that time without work does not count as silence."""
         self.silent_s = 0.0
-        """Length (seconds) of the silence in which the replica's last request ended."""
+        """Seconds for which the replica was already silent when its last request ended."""
         self.longest_s = 0.0
-        """Longest silence (seconds) since the last look."""
+        """Longest silence (seconds) since the last outlier check."""
         self.out: EjectionReason | None = None
         self.out_at = 0.0
         self.until = 0.0
@@ -126,7 +126,7 @@ class OutlierScore:
         self.doubted = 0.0
         """Total weight of the probes up to the last one that was slow."""
         self.proven = 0.0
-        """Weight or number of the good probes since the last bad one."""
+        """Total weight (slowness) or number (odd answers) of the good probes since the last bad probe."""
         self.lately = 0.0
         """Running mean of the excess of the latest probes (log-ratio to the pool)."""
         self.weighed = 0.0
@@ -162,7 +162,7 @@ class OutlierScore:
         self.silent_s = now - self.heard_at
 
     def put_out(self, out: EjectionReason, why: str, ejection: Ejection, now: float) -> None:
-        """Eject the replica; the time grows with each ejection."""
+        """Eject the replica. The duration grows with each ejection."""
         self.out, self.out_at = out, now
         self.count += 1
         self.ejections[out] = self.ejections.get(out, 0) + 1
@@ -185,7 +185,9 @@ class OutlierScore:
         self.answers, self.suspected = OddAnswers(now), False
 
     def may_be_tried(self, in_flight: int, now: float) -> bool:
-        """Whether a probe is due, and the last probe has been answered. After a good probe, the next is due at once."""
+        """Whether a probe is due and the last probe has been answered. After a good probe, the next probe is due at
+        once.
+        """
         is_due = now >= self.probe_at or self.proven > 0.0
         return self.out is not None and is_due and (not in_flight or self.said_at > self.tried_at)
 
@@ -203,13 +205,13 @@ class OutlierScore:
             self.weighed = heard
 
     def mend(self, ejection: Ejection, now: float) -> None:
-        """Forgive one ejection for each period of `time_s` without another."""
+        """Forgive one ejection for each period of `time_s` without a new ejection."""
         if self.count and now >= self.well_at + ejection.time_s:
             self.count -= 1
             self.well_at = now
 
     def view(self, now: float, share: float) -> HealthView:
-        """A copy for the admin pages and metrics. `share` (0-1): the slots that slow start gives it."""
+        """A copy for the admin pages and metrics. `share` (0-1): the share of its slots that slow start allows."""
         return HealthView(
             out=None if self.out is None else self.out.value,
             why="" if self.out is None else self.why,

@@ -2,28 +2,27 @@
 
 A replica has two scores, one for TTFT and one for ITL. Each is the mean of log(measured latency / expected latency).
 The expected latency is that of the pool's typical replica for the same request and load. The replica's own learned
-speed is left out, since it would hide that the replica is slow. A cancelled request counts if it was overdue, and an
-overdue request under way counts as if its token came now. Otherwise requests that a hedge or a timeout rescued would
-hide the slow replica.
+speed is left out, because it would hide that the replica is slow. A cancelled request counts if it was overdue, and an
+overdue request under way counts as if its token came now. Without this rule, hedges and timeouts would hide a slow
+replica.
 
     excess = score - median of the pool        z = excess / (1.4826 MAD + .05)
 
     excess > ln 2 and z > 3 in a window              a strike; after three in a row the replica is ejected
     silent for max(5 s, 8 x p99 of the gaps)         ejected until it sends something; requests that wait there for a
                                                      first token for over twice the expected time move elsewhere, once
-    time is up, the latest probe was slow            ejected again, for longer
-    time is up, latest probe and their mean good     back, by slow start
+    time is up, and the latest probe was slow        ejected again, for longer
+    time is up, latest and mean probe were good      back, by slow start
     time is not up, four good probes in a row        back, by slow start; eight after the second ejection, and so on
-    its breaker opens                                the ejection is forgotten, and the scores with it
+    its breaker opens                                ejection and scores are forgotten
 
 "time" is the duration of the ejection.
 
-A window ends when it has lasted two seconds and has five samples, overdue ones included. If the excess is n times
-ln 2, an n-th of the samples is enough, but at least two. A much slower replica gets few requests, since routing counts
-its learned speed. In a pool of two, no replica is judged for slowness, since either may be the outlier. Only a share of
-the pool may be ejected for slowness or odd answers (odd_answers.py). Silent replicas and open breakers do not count
-towards this share. If too few replicas of a pool are healthy (`panic_share`), its slow replicas serve as well
-(pool.py).
+A window ends when it has lasted two seconds and has five samples, overdue ones included. If the excess is n times ln 2,
+an n-th of the samples is enough, but at least two: routing sends few requests to a much slower replica. In a pool of
+two, no replica is judged for slowness, because either may be the outlier. Only a share of the pool may be ejected for
+slowness or odd answers (odd_answers.py). Silent replicas and open breakers do not count towards this share. If too few
+replicas of a pool are healthy (`panic_share`), its slow replicas serve as well (pool.py).
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ MIN_PEERS: Final = 3
 PROBES: Final = 2.0
 """Total weight of probes needed to decide whether a replica is still slow."""
 ITL_SHARE: Final = 0.5
-"""For ITL, this part of `PROBES` is enough, since short answers have few tokens."""
+"""For ITL, this part of `PROBES` is enough, because short answers have few tokens."""
 PROOF: Final = 2.0
 """To come back early, a replica needs good probes in a row with a weight of `PROBES` x this x its number of
 ejections.
@@ -66,7 +65,9 @@ class OutlierDetector:
 
     def __init__(self) -> None:
         self._gaps = LogHistogram(GAP_EDGES)
-        """Histogram of the longest silences between two looks, of all replicas with work."""
+        """Histogram of silences. Each outlier check adds, for each replica with work, its longest silence since the
+        previous one.
+        """
         self._halve_at = 0.0
         self.answers = AnswerWatch()
 
@@ -139,12 +140,12 @@ class OutlierDetector:
         return back
 
     def _has_mended(self, one: _Found, middle: float | None, bound: float, ejection: Ejection, now: float) -> bool:
-        """Whether a replica that was ejected for slowness has recovered, by its probes. If they were slow, its ejection
-        is extended.
+        """Whether the probes show that a replica ejected for slowness has recovered. If its time is up and the latest
+        probe was slow, its ejection is extended.
 
         `middle`: median score of the other replicas, None without any. One good TTFT proves little: a replica that is
         three times as slow sometimes has a probe that is less than twice as slow. So the mean of the last few TTFTs
-        must be good, too. An ITL is a mean already.
+        must be good, too. An ITL needs no such mean, because it is itself a mean.
         """
         outlier_score, score = one.replica.outlier_score, one.score
         probes = PROBES if one.kind is EjectionReason.SLOW_TTFT else PROBES * ITL_SHARE
@@ -159,8 +160,8 @@ class OutlierDetector:
         if score.excess > bound or (was_slow and score.excess > TYPICAL):
             outlier_score.put_out(one.kind, one.why(max(score.excess, outlier_score.lately)), ejection, now)
             return False
-        # If only earlier probes were slow, the replica stays out for now. The next probe follows at once, so good ones
-        # soon prevail.
+        # If only earlier probes were slow, the replica stays ejected for now. The next probe is sent at once, so good
+        # probes soon outweigh them.
         return not was_slow
 
 
@@ -177,7 +178,7 @@ def most_slow(replicas: int, share: float) -> int:
 
 
 class _Found:
-    """The score of one replica at a look, with overdue requests counted."""
+    """The score of one replica at an outlier check, with overdue requests counted."""
 
     __slots__ = ("is_peer", "kind", "replica", "samples", "score", "value")
 
@@ -203,7 +204,7 @@ class _Found:
     def _count_overdue(self, now: float) -> None:
         """Count overdue first tokens as if they came now.
 
-        They will come even later, so this never makes the score too high.
+        They will come even later, so the score never becomes too high.
         """
         for prompt in self.replica.reading.values():
             prediction = prompt.prediction

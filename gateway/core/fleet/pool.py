@@ -79,9 +79,9 @@ class Pool(Slots[Replica]):
         self._watch = OutlierDetector()
         self.imputed = ImputedLoad()
         self._worst = 0
-        """Worst severity that a usable replica may have: 0 healthy, 1 slow, 2 silent."""
+        """Replicas with a worse severity than this are not used: 0 healthy, 1 slow, 2 silent."""
         self.probes: list[Replica] = []
-        """Ejected replicas that are due for a probe, the longest unprobed first."""
+        """Ejected replicas that are due for a probe; first the one whose last probe is the oldest."""
         self.probe_priority = 0
         """Only requests of tiers with this priority, or less urgent ones, are used as probes."""
         self._tried_acquired = -PROBE_EVERY
@@ -99,7 +99,7 @@ class Pool(Slots[Replica]):
     def configure(self, spec: PoolSpec, now: float = -math.inf) -> None:
         """Apply a new specification. Replicas with the same name and URL as before keep their state.
 
-        A replica that is new at `now` gets a slow start. It is drained if its name or its server was drained before.
+        A new replica gets a slow start. It is drained if its name or its server was drained before.
         """
         if spec.router != self.spec.router:
             self.router = ROUTERS[spec.router]()
@@ -126,7 +126,7 @@ class Pool(Slots[Replica]):
         self.refresh(now)
 
     def refresh(self, now: float) -> None:
-        """Recount the slots of the pool after the state of a replica has changed. Never called per request."""
+        """Recount the slots of the pool after the state of a replica has changed. It is not called per request."""
         self.by_tier = {}
         self._worst = self._panic()
         for rank, replica in enumerate(self.replicas.values()):
@@ -319,9 +319,9 @@ class Pool(Slots[Replica]):
         return request.stored is not None or (self.spec.strict_sessions and request.session is not None)
 
     def home(self, request: Request) -> Replica | None:
-        """The replica of the stored response that it continues, or else the one that its session's hash ranks first.
+        """The replica of the stored response that `request` continues, or else the first in its session's hash order.
 
-        The home of a bound request may be out of use. Other homes are in use, with a load not much above the mean.
+        The home of a bound request may be out of use. Any other home is in use and not much busier than the mean.
         """
         if request.stored is not None:
             return self.replicas.get(request.stored.replica)
@@ -346,9 +346,9 @@ class Pool(Slots[Replica]):
         return any(adapter in replica.adapters.listed for replica in self.replicas.values())
 
     def _warm(self, request: Request) -> list[Replica]:
-        """Replicas at the limit of unread prompts that may be used anyway, having cached enough of this prompt.
+        """Replicas at the limit of unread prompts, but usable since they have cached enough of this prompt.
 
-        Such a replica has no more to read before the first token than one below the limit that cached none of it.
+        It reads no more before the first token than a replica below the limit that has cached none of the prompt.
         """
         most, held = self.prefill_limit, holding(request.prefix, self.holders)
         return [
@@ -361,7 +361,7 @@ class Pool(Slots[Replica]):
         ]
 
     def _ready(self, by_max: bool) -> list[Replica]:
-        """Replicas with a free slot. Replicas in backoff are left out while any other is in use, even a busy one."""
+        """Replicas with a free slot. Those in backoff are left out while any other is in use, even a busy one."""
         free = self.below_max if by_max else self.open
         if self.backoffs:
             ready = [replica for replica in free if not self.is_backing_off(replica)]
@@ -387,12 +387,12 @@ class Pool(Slots[Replica]):
         return min((r.unread_of(prompt_tokens, request) for r in usable), default=prompt_tokens)
 
     def candidates(self, tier: Tier) -> list[Replica]:
-        """Replicas that `tier` may use now, least loaded first: by unread prompts, then requests, times slowness."""
+        """Replicas that `tier` may use now, least loaded first: by (unread prompts, requests) times slowness."""
         by_max = tier.admission.mode is not AdmissionMode.ENFORCE
         return sorted(self._ready(by_max), key=_load) if self._may_take(tier, by_max) else []
 
     def _may_take(self, tier: Tier, by_max: bool) -> bool:
-        """Whether a slot is left for `tier` beside the unused slots that are reserved for other tiers."""
+        """Whether a slot is free for `tier`, besides the free slots that are reserved for other tiers."""
         if not by_max:
             kept = self.asked.kept_from(tier, self.queue.is_owed(tier))
             if kept and self.places <= kept:
@@ -446,7 +446,7 @@ class Pool(Slots[Replica]):
 
     @property
     def serving(self) -> float:
-        """Number of replicas that get requests. A replica in slow start counts in part."""
+        """Number of replicas that get requests. A replica in slow start counts as a fraction."""
         return math.fsum(replica.share for replica in self.replicas.values() if replica.slots)
 
     def view(self, now: float, held: int, held_s: float) -> PoolView:
@@ -471,7 +471,7 @@ class Pool(Slots[Replica]):
 
 
 def _shares(reserve: tuple[tuple[str, float], ...], slots: int) -> dict[str, int]:
-    # 1e-6 is added, since shares are not exact in binary: .29 of 100 is 28.999999999999996.
+    # 1e-6 is added, because shares are not exact in binary: .29 of 100 is 28.999999999999996.
     return {tier: int(share * slots + 1e-6) for tier, share in reserve}
 
 

@@ -11,12 +11,12 @@ from gateway.core.request import Prefix
 CAPACITY_BYTES: Final = 2**20
 """Assumed cache size while it is unknown, in bytes of prompts: 262,144 tokens."""
 MAX_CAPACITY_BYTES: Final = 2**25
-"""Limit on the indexed bytes of prompts. At 2 KiB a block, the index has up to 16,384 blocks, each of some 100 bytes of
-memory.
+"""Limit on the indexed bytes of prompts. At 2 KiB a block, the index has up to 16,384 blocks. Each takes some 100 bytes
+of memory.
 """
 UNIT_BYTES: Final = 64
 EVICTED_SHARE: Final = 1 / 16
-"""Share of the index that is evicted at once. If single blocks were evicted, finding the dictionary's first key would
+"""Share of the index that is evicted at once. If blocks were evicted singly, finding the dictionary's first key would
 take ever longer.
 """
 
@@ -32,13 +32,13 @@ class PrefixIndex:
 
     def __init__(self) -> None:
         self.holders: Holders | None = None
-        """The pool's table of holders. Prompts are looked up there first, since most are in few indexes."""
+        """The pool's table of holders. Prompts are looked up there first, because most prompts are in few indexes."""
         self.evidence = CacheEvidence()
         """Measures the share of the index that the engine really has in its cache."""
         self.capacity_bytes = CAPACITY_BYTES
         self._blocks: dict[int, int] = {}
-        """Size of each block in coarse units. Small numbers need no memory: Python keeps one object for each up to
-        256.
+        """Size of each block in coarse units. Units are coarse so that numbers are small: Python keeps one shared
+        object for each number up to 256.
         """
         self._units = 0
 
@@ -79,7 +79,7 @@ class PrefixIndex:
         for i in range(len(blocks) - 1, -1, -1):
             units = (ends[i] - (ends[i - 1] if i else 0) + UNIT_BYTES - 1) // UNIT_BYTES
             before = known.pop(blocks[i], 0)
-            self._units += units - before  # sizes need not be exact, since eviction goes on until the sum fits
+            self._units += units - before  # sizes need not be exact, because eviction goes on until the sum fits
             if before == 0 and not i and self.holders is not None:
                 self.holders.setdefault(blocks[0], {})[self] = None
             known[blocks[i]] = units

@@ -1,9 +1,9 @@
 """Quarantine: a request that was at two replicas when their connections broke is not sent to a third.
 
-Otherwise a request that kills its replica would kill the fleet, one replica per retry by us, its client or its user.
-The cause cannot be told from the other requests at that replica, so all of them are suspects. A suspect that another
-replica serves is cleared. A broken connection need not mean that the replica died. It counts as a death until health
-checks must have noticed one. Afterwards it counts only if the replica is down.
+Without quarantine, a request that kills its replica would kill the fleet: one replica for each retry by us, by its
+client or by its user. Nobody can tell which request at a dead replica killed it, so all of them are suspects. A suspect
+that another replica serves is cleared. A broken connection need not mean that the replica died. It counts as a death
+until health checks would have noticed a death. After that, it counts only if the replica is down.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ TELL_EVERY_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """Report on one request in quarantine: its events since its last report."""
+    """Report on one request in quarantine: what happened to it since its last report."""
 
     request: int
     replicas: tuple[str, ...]
     """Replicas whose connection broke while they had the request."""
     caught: bool
-    """Whether it was put into quarantine since the last report."""
+    """Whether the request was put into quarantine since the last report."""
     refused: int
 
 
@@ -36,7 +36,7 @@ class News:
 class _Break:
     at: float
     until: float
-    """Time until which it counts as a death."""
+    """Time until which the broken connection counts as a death."""
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class Quarantine:
     def __init__(self, most: int = MAX) -> None:
         self._most = most
         self._broke: dict[int, _Suspect] = {}
-        """Suspects by hash, the latest last."""
+        """Suspects by hash; the latest is the last."""
         self._until = 0.0
         """Time from which no suspect counts any more."""
 
@@ -92,7 +92,7 @@ class Quarantine:
             del self._broke[next(iter(self._broke))]
 
     def died(self, replica: str, now: float) -> None:
-        """Record that `replica` is down: its recent broken connections count as a death for `KEEP_S`."""
+        """Record that `replica` is down. So its recent broken connections count as a death for `KEEP_S`."""
         for suspect in self._broke.values():
             one = suspect.breaks.get(replica)
             if one is not None and one.until > now:
@@ -114,7 +114,7 @@ class Quarantine:
         return suspect is not None and suspect.deaths(now) >= REPLICAS
 
     def refuses(self, request: int, now: float) -> bool:
-        """Whether a new request must not be sent to any replica. If so, this counts a refusal."""
+        """Whether a new request must not be sent to any replica. If so, it is counted as refused."""
         if not self.bars(request, now):
             return False
         self._broke[request].refused += 1

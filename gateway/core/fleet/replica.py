@@ -18,7 +18,7 @@ from gateway.core.snapshot import CacheView, CapacityBound, ReplicaState, Replic
 
 
 class UnreadPrompt:
-    """A prompt that was sent to a replica, with the marks by which it counts as read or unread."""
+    """A prompt that was sent to a replica, with the facts that decide whether it counts as read."""
 
     __slots__ = ("first_token", "number", "opened_at", "prediction", "unread_tokens", "visible")
 
@@ -26,7 +26,7 @@ class UnreadPrompt:
         self.number = number
         """Serial number of the slot in its pool, in the order of acquisition."""
         self.unread_tokens = unread_tokens
-        """Prompt tokens that the engine has to compute, without those in its prefix cache."""
+        """Prompt tokens that the engine has to compute. Those in its prefix cache are left out."""
         self.visible = visible
         """Whether a first token will show that the prompt was read."""
         self.opened_at = now
@@ -37,9 +37,9 @@ class UnreadPrompt:
 
 
 class Adapters:
-    """LoRA adapters of one replica: the listed ones, and those in use.
+    """LoRA adapters of one replica: those that it lists, and those in use.
 
-    Whether one more adapter fits is decided by the gateway's own requests alone. A scrape only adds adapters that other
+    Only the gateway's own requests decide whether one more adapter fits. A scrape only adds adapters that other
     gateways loaded, and only while the engine is busy: an idle vLLM still names the adapters of its last step.
     """
 
@@ -57,7 +57,7 @@ class Adapters:
         self._scraped: frozenset[str] = frozenset()
 
     def observe(self, sample: Sample) -> None:
-        """Take the adapters from a list of models, or from a scrape."""
+        """Learn the adapters from a list of models, or from a scrape."""
         if sample.adapters is not None:
             self.listed = frozenset(sample.adapters)
         if sample.max_adapters is not None:
@@ -81,7 +81,9 @@ class Adapters:
                 self.make_way("", "")
 
     def make_way(self, leaving: str, awaited: str) -> None:
-        """Send no more requests for `leaving`, so that `awaited` can be loaded. Both are empty to end this."""
+        """Send no more requests for `leaving`, so that `awaited` can be loaded. A call with two empty names ends
+        this.
+        """
         self.leaving, self.awaited = leaving, awaited
 
     def loaded(self) -> tuple[str, ...]:
@@ -154,7 +156,9 @@ class BaseReplica(RoutingTarget):
         self.share = 1.0
         """Share (0-1) of the slots that slow start allows; 1 after the slow start."""
         self.slots = 0
-        """Slots in force: configured or learned; 1 while the breaker is half-open, 0 while the replica is not used."""
+        """Slots that apply now: configured or learned; 1 while the breaker is half-open, 0 while the replica is not
+        used.
+        """
         self.max_slots = 0
         """Slots by configured bounds alone, without slow start. Practically unlimited if the pool has no `slots`."""
         self.refusals = 0
@@ -162,7 +166,7 @@ class BaseReplica(RoutingTarget):
         self.restarts = 0
         """How often the engine's counters restarted from zero."""
         self.paused = 0
-        """Number of attempts whose answer is not being read, because the client is slow."""
+        """Number of attempts whose answer this gateway has stopped reading, because the client is slow."""
         self.by_tier: dict[str, int] = {}
         self.held_tokens = 0
         """Tokens of context of the attempts under way: their prompts, and their answers so far."""
@@ -191,14 +195,14 @@ class BaseReplica(RoutingTarget):
         return f"<Replica {self.spec.name}, {self.state}, {self.in_flight} in flight of {self.slots} slots, {unread}>"
 
     def read(self, prompt: UnreadPrompt) -> None:
-        """Mark `prompt` as read by the engine. Ignored if it is already."""
+        """Mark `prompt` as read by the engine. Does nothing if it is marked already."""
         if prompt.number in self.reading:
             del self.reading[prompt.number]
             self.unprefilled_tokens -= prompt.unread_tokens
 
     def expire_unread(self, now: float) -> None:
-        """Mark prompts of unstreamed answers as read once their predicted TTFT has passed, since they show no first
-        token.
+        """Mark prompts of unstreamed answers as read once their predicted TTFT has passed, because no first token will
+        show it.
         """
         due: list[UnreadPrompt] = []
         for oldest in self.reading.values():
@@ -229,7 +233,9 @@ class BaseReplica(RoutingTarget):
         return prompt_tokens - self.expected_of(prompt_tokens, indexed) if indexed else prompt_tokens
 
     def expected_of(self, prompt_tokens: int, indexed_tokens: int) -> int:
-        """Tokens of a prompt that the engine is expected to have cached. At least one token is left to compute."""
+        """Tokens of a prompt that the engine is expected to have cached. The engine always has to compute at least one
+        token.
+        """
         kept = self.cache.evidence.kept
         return min(prompt_tokens - 1, indexed_tokens if kept == 1.0 else int(kept * indexed_tokens))
 
@@ -263,8 +269,8 @@ class BaseReplica(RoutingTarget):
 
     @property
     def keeps_state(self) -> bool:
-        """Whether requests that no other replica may serve are sent here. That holds even while it is ejected for
-        slowness.
+        """Whether requests that no other replica may serve are sent here. They are sent even while the replica is
+        ejected for slowness.
         """
         is_slow = self.severity == 1 and not self.drained and self.breaker.state is ReplicaState.UP
         return self.slots > 0 or is_slow
@@ -274,7 +280,7 @@ class BaseReplica(RoutingTarget):
         self.began_at = now
 
     def pause(self, paused: bool, now: float) -> None:
-        """Record that an answer is paused, or is read again."""
+        """Record that an answer is `paused`, or that it is read again."""
         if paused:
             self.paused += 1
             if not self.is_awaited:

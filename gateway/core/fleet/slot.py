@@ -30,7 +30,7 @@ class Slots(Generic[R]):
         """Number of slots acquired since the start."""
         self.prefill_limit = math.inf
         """Limit on a replica's unread prompt tokens: at the limit, it is sent nothing more."""
-        # The next three count only replicas that get requests. They are recounted when a replica comes or goes.
+        # The next three counts cover only replicas that get requests. They are recounted when a replica comes or goes.
         self.spare = 0
         self.by_tier: dict[str, int] = {}
         self.places = 0
@@ -38,17 +38,16 @@ class Slots(Generic[R]):
         self.ends = Rate(ENDS_TAU_S)
         """Rate at which requests end."""
         self.open: list[R] = []
-        """Replicas with room by all bounds, sorted by rank."""
+        """Replicas that have room under all bounds, sorted by rank."""
         self.below_max: list[R] = []
-        """Replicas with room by configured bounds alone, sorted by rank. Used by tiers whose admission mode is not
-        `enforce`.
+        """Replicas that have room under the configured bounds alone, sorted by rank. Tiers whose admission mode is not
+        `enforce` use them.
         """
 
     def acquire(
         self, replica: R, tier: str, prompt_tokens: int, unread_tokens: int, visible: bool, now: float
     ) -> Slot[R]:
-        """Take a slot of `replica` for a request of `tier`. Takes it even if all `replica.slots` are in use, e.g. for a
-        probe.
+        """Take a slot of `replica` for a request of `tier`, even if all `replica.slots` are in use, e.g. for a probe.
 
         `visible`: whether the first token of the answer will be seen.
         """
@@ -84,7 +83,7 @@ class Slots(Generic[R]):
         return CapacityBound.PROMPTS if replica.unprefilled_tokens >= self.prefill_limit else None
 
     def sync(self, replica: R, now: float) -> bool:
-        """Update `open` after the counts of `replica` have changed. If it changes, `places` is updated as well, and the
+        """Update `open` after the counts of `replica` have changed. If `open` changes, `places` is updated too, and the
         result is True.
         """
         replica.bound = self.bound(replica, now)
@@ -154,8 +153,8 @@ class Slot(UnreadPrompt, Generic[R]):
         return f"<Slot {self.number} of {self.replica.spec.name}, {self.tier}, {state}>"
 
     def prompt_read(self, now: float) -> None:
-        """Record the first token: the prompt is read, and so are the prompts of unstreamed answers that were sent there
-        earlier.
+        """Record the first token. It shows that the prompt is read, and also the prompts of unstreamed answers that
+        were sent there earlier.
         """
         replica = self.replica
         self.first_token = True

@@ -2,10 +2,10 @@
 
     step = (base + per sequence x n + per context token x C) / (1 - u),    u = per prompt token x prompt tokens/s
 
-Here n is the number of running sequences; each step gives each of them one token. C is the sum of their mean contexts:
-the present context, and half of the output still to come. Prompts of new requests are read in the same steps. At the
-rate of the last seconds, prompts take the share u of the engine's time. So each request slows all others there: its
-prompt does so at once, its sequence and context until it ends.
+Here n is the number of running sequences. Each step gives each of them one token. C is the sum of their mean contexts.
+A mean context is the present context plus half of the output still to come. Prompts of new requests are read in the
+same steps. At the rate of the last seconds, prompts take the share u of the engine's time. So each request slows all
+others there: by its prompt at once, by its sequence and context until it ends.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gateway.core.queueing.rates import Rate
 from gateway.core.snapshot import CapacityBound
 
 PROMPTS_TAU_S: Final = 5.0
-"""Time constant (seconds) of the rate of prompt tokens. It is short, since TPOT is a mean over an answer, and most
+"""Time constant (seconds) of the rate of prompt tokens. It is short, because TPOT is a mean over an answer, and most
 answers take longer.
 """
 
@@ -26,7 +26,7 @@ MAX_SHARE: Final = 0.95
 """Upper bound on u in `step_s`."""
 
 DECODE_WEIGHT: Final = 1 / 32
-"""In the price of a request: weight of a step after the first token, relative to a step before it.
+"""Weight, in the price of a request, of a step after the first token. A step before the first token has weight 1.
 
 With weight 1, the price is the sum of all latencies, and the load of a replica matters too much compared with its
 cache. Measured with an 8B model on eight A100 at 26 requests/s: .61 of the prompt tokens were cached and .84 of the
@@ -64,10 +64,11 @@ class StepBudget:
         self.limit_s = math.inf
         """Longest mean step, in seconds, that keeps the TPOT and e2e objectives in use here; inf without any."""
         self.overfilled_at = -math.inf
-        """When a request was last sent beyond the step limit or the KV cache, or before the costs of a step were known.
+        """Time when a request was last sent beyond the step limit or the KV cache, or before the costs of a step were
+        known.
 
-        Only tiers without enforced admission do that. While the learned slots are in use as well, no send counts: to
-        count these gained nothing.
+        Only tiers without enforced admission send such requests. While all learned slots are in use too, a send does
+        not count: counting it brought no gain.
         """
 
     def add(self, sequences: int, unread_tokens: int, growth_tokens: float, now: float) -> None:
@@ -77,7 +78,9 @@ class StepBudget:
         self._prompts.add(now, unread_tokens)
 
     def overfill(self, bound: CapacityBound | None, now: float) -> None:
-        """Record that a request exempt from learned bounds is sent next. `bound`: the bound that it exceeds, if any."""
+        """Record that the next request to be sent is exempt from learned bounds. `bound`: the bound that it exceeds, if
+        any.
+        """
         if bound is CapacityBound.TPOT or bound is CapacityBound.KV or self.prices is None:
             self.overfilled_at = now
 
@@ -93,7 +96,7 @@ class StepBudget:
             self.growth_tokens = 0.0  # 0 when no request is left, so rounding errors do not add up
 
     def prompts_per_s(self, now: float) -> float:
-        """Rate at which unread prompt tokens were sent in the last seconds."""
+        """Unread prompt tokens sent per second, over the last seconds."""
         return self._prompts.per_s(now)
 
     def prompt_share(self, now: float) -> float:

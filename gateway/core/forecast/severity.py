@@ -68,7 +68,7 @@ class Severity:
 
     @property
     def stands_out(self) -> bool:
-        """Whether the replica was clearly slower than the others of its pool at the last check."""
+        """Whether the replica was clearly slower than the others of its pool at the last outlier check."""
         return self.excess > TYPICAL and self.z > MAX_Z
 
     def ends(self, samples: float, bound: float, now: float) -> bool:
