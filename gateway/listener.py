@@ -32,6 +32,10 @@ _TCP: Final = {
 }
 
 
+class ListenError(Exception):
+    """A unix socket cannot be made. The message names it and says why."""
+
+
 class Listener(uvicorn.Server):
     """One uvicorn server among several in the process. The process handles signals itself."""
 
@@ -48,7 +52,10 @@ class Listener(uvicorn.Server):
                 tune(server.sockets)
             return
         # The socket is bound here, because uvicorn would let every local user open it.
-        bound = bound_socket(Path(self.config.uds))
+        try:
+            bound = bound_socket(Path(self.config.uds))
+        except OSError as error:
+            raise ListenError(f"the unix socket {self.config.uds} cannot be made: {error.strerror or error}") from None
         await self.lifespan.startup()
         self.servers = [
             await asyncio.get_running_loop().create_unix_server(self._protocol, sock=bound, backlog=self.config.backlog)

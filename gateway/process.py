@@ -17,6 +17,7 @@ import uvloop
 
 from gateway.app import Gateway
 from gateway.core.policy import Policy
+from gateway.listener import ListenError
 from gateway.observe import build_info
 from gateway.observe.journal.parts import JournalError
 from gateway.observe.logs import configure_logging
@@ -33,24 +34,35 @@ CANNOT_LISTEN = 3
 """Exit status if a port cannot be used, the same as uvicorn's."""
 
 
-def _taken(settings: Settings) -> str | None:
-    """An error text if another process listens on one of the ports; None if not. Other errors are reported when
-    listening.
-    """
-    for host, port, option in (
-        (settings.host, settings.port, "port"),
-        (settings.admin_host, settings.admin_port, "admin_port"),
+def _cannot_listen(settings: Settings) -> str | None:
+    """An error text if the API or the admin pages cannot listen at their address; None if they can."""
+    for host, port, prefix in (
+        (settings.host, settings.port, ""),
+        (settings.admin_host, settings.admin_port, "admin_"),
     ):
+        failed, usable = "no address", False
         try:
-            for family, kind, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            addresses = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        except (OSError, UnicodeError) as error:
+            addresses, failed = [], getattr(error, "strerror", None) or "not a host name"
+        for family, kind, _, _, address in addresses:
+            try:
                 with socket.socket(family, kind) as probe:
                     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                     probe.bind(address)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                flag = option.replace("_", "-")
-                return f"port {port} is taken: give another by --{flag} (TAILGATE_{option.upper()}); 0 takes a free one"
+                    usable = True
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    return f"port {port} is taken: give another by {_option(f'{prefix}port')}; 0 takes a free one"
+                failed = error.strerror or str(error)  # a name may have addresses of a family that is switched off
+        if not usable:
+            options = f"{_option(f'{prefix}host')} or {_option(f'{prefix}port')}"
+            return f"{host} port {port} cannot be listened on: {failed}: give another by {options}"
     return None
+
+
+def _option(setting: str) -> str:
+    return f"--{setting.replace('_', '-')} (TAILGATE_{setting.upper()})"
 
 
 def serve(settings: Settings, policy_path: Path | None, replicas: tuple[str, ...]) -> int:
@@ -68,7 +80,7 @@ def serve(settings: Settings, policy_path: Path | None, replicas: tuple[str, ...
         policy = load(policy_path) if policy_path is not None else builtin(replicas)
         problem = exposure_error(policy, settings.host) or settings.body_limit_error(policy.max_body_bytes)
         if problem is None:
-            problem = _taken(settings)
+            problem = _cannot_listen(settings)
             if problem is None:
                 return uvloop.run(_run(settings, policy, policy_path))
             print(problem, file=sys.stderr)
@@ -77,6 +89,9 @@ def serve(settings: Settings, policy_path: Path | None, replicas: tuple[str, ...
         problem = str(errors)
     except JournalError as error:
         problem = str(error)
+    except ListenError as error:
+        print(f"{error}: give another by {_option('admin_uds')}", file=sys.stderr)
+        return CANNOT_LISTEN
     except ssl.SSLError as error:
         problem = f"the certificate or its key cannot be used: {error}"
     print(problem, file=sys.stderr)

@@ -26,9 +26,13 @@ def _not_a_service_link(value: object) -> object:
     return value
 
 
-def _long_enough(token: SecretStr) -> SecretStr:
-    if len(token.get_secret_value()) < _TOKEN_CHARACTERS:
+def _usable(token: SecretStr) -> SecretStr:
+    text = token.get_secret_value()
+    if len(text) < _TOKEN_CHARACTERS:
         raise ValueError(f"is too short for a token: give at least {_TOKEN_CHARACTERS} characters")
+    if not (text.isascii() and text.isprintable()) or " " in text:
+        # A file or a Kubernetes secret often ends with a line end.
+        raise ValueError("has a line end, a space or another character that no header can carry: give printable ASCII")
     return token
 
 
@@ -47,7 +51,7 @@ class Settings(BaseSettings):
     port: Port = Field(default=8080, description="Port of the API; 0 takes a free one.")
     admin_host: str = Field(default="127.0.0.1", description="Address of metrics, state and control.")
     admin_port: Port = Field(default=9090, description="Port of metrics, state and control; 0 takes a free one.")
-    admin_token: Annotated[SecretStr, AfterValidator(_long_enough)] | None = Field(
+    admin_token: Annotated[SecretStr, AfterValidator(_usable)] | None = Field(
         default=None, description="Bearer token for actions: drain, reload."
     )
     admin_uds: Path | None = Field(

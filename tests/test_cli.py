@@ -374,8 +374,11 @@ class TestServe:
         assert said in " ".join(result.stderr.replace("│", " ").split())
         assert not served
 
-    def test_error_about_a_short_admin_token_does_not_show_the_token(self, served: list[Any]) -> None:
-        result = run("serve", "--replica", "http://a:1", env={"TAILGATE_ADMIN_TOKEN": "hunter2"})
+    @pytest.mark.parametrize(
+        "token", ["hunter2", "hunter2-hunter2-hunter2\n", "hunter2 hunter2 hunter2", "hunter2-hunter2-ü"]
+    )
+    def test_error_about_an_unusable_admin_token_does_not_show_the_token(self, served: list[Any], token: str) -> None:
+        result = run("serve", "--replica", "http://a:1", env={"TAILGATE_ADMIN_TOKEN": token})
         assert result.exit_code == 2
         assert "TAILGATE_ADMIN_TOKEN" in result.stderr
         assert "hunter2" not in result.output

@@ -32,6 +32,9 @@ def ask_admin(url: str, what: str, question: dict[str, Any] | None, token: str =
     address = f"{url.rstrip('/')}/admin/{what}"
     if not address.startswith(("http://", "https://")):
         raise Unanswered(f"{url} is not the URL of an admin port, such as http://127.0.0.1:9090")
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        # The text is not shown: the error of the HTTP client would show it.
+        raise Unanswered("TAILGATE_ADMIN_TOKEN has a line end, a space or another character that no header can carry")
     headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})
     request = urllib.request.Request(address, None if question is None else json.dumps(question).encode(), headers)
     try:

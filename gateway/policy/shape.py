@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
@@ -32,6 +33,7 @@ _SENTENCES = {
     "less_than_equal": "{value} is too large: the maximum is {le}",
     "string_too_short": "is empty: write at least one character",
 }
+_NO_TEXT = re.compile(r"-?\d+(\.\d+)?|true|false", re.ASCII)
 _CONTAINERS = {"dict_type": "a mapping", "model_type": "a mapping", "list_type": "a list"}
 
 
@@ -156,7 +158,9 @@ def _shown(document: Document, path: Path, found: object) -> str:
     if path and path[-1] in _SECRET:
         return "the value"
     mark = document.marks.get(path)
-    return plain(mark.written if mark else str(found))
+    written = mark.written if mark else str(found)
+    # A text such as "64" is shown with its quotes, which are its fault.
+    return repr(written) if isinstance(found, str) and _NO_TEXT.fullmatch(written) else plain(written)
 
 
 def _kind(value: object) -> str:

@@ -107,3 +107,10 @@ async def test_explain_names_replicas_that_are_left_out(served: Served) -> None:
     result = await asyncio.to_thread(CliRunner().invoke, app, run, env={"COLUMNS": "300"})
     assert result.exit_code == 0
     assert "drained  r2" in result.stdout
+
+
+async def test_drain_with_an_unusable_token_says_so_and_does_not_show_it(served: Served) -> None:
+    told = await served.command("drain", "r1", token=TOKEN + "\n")
+    assert told.exit_code == 2
+    assert "TAILGATE_ADMIN_TOKEN has a line end" in told.stderr
+    assert TOKEN not in told.output

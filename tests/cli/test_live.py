@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -147,3 +148,31 @@ def test_taken_port_is_reported_in_one_line(
     flag = setting.replace("_", "-")
     said = f"port {port} is taken: give another by --{flag} (TAILGATE_{setting.upper()}); 0 takes a free one\n"
     assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize("setting", ["host", "admin_host"])
+def test_address_that_cannot_be_listened_on_is_reported_with_its_option(
+    setting: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway.process, "configure_logging", lambda *_, **__: None)
+    monkeypatch.setattr(gateway.process, "exposure_error", lambda *_: None)
+    for host in ("192.0.2.1", "999.1.1.1", "x" * 80):
+        settings = Settings(port=0, admin_port=0).model_copy(update={setting: host})
+        assert gateway.process.serve(settings, None, ("http://127.0.0.1:9",)) == 3
+        said = capsys.readouterr().err
+        assert said.startswith(f"{host} port 0 cannot be listened on: ")
+        assert f"--{setting.replace('_', '-')} (TAILGATE_{setting.upper()})" in said
+
+
+@pytest.mark.parametrize("name", ["missing/admin.sock", "x" * 120, "notes.txt"])
+def test_admin_socket_that_cannot_be_made_is_reported_in_one_line(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway.process, "configure_logging", lambda *_, **__: None)
+    (tmp_path / "notes.txt").write_text("mine")
+    path = tmp_path / name
+    settings = Settings(port=0, admin_port=0, admin_uds=path)
+    assert gateway.process.serve(settings, None, ("http://127.0.0.1:9",)) == 3
+    said = capsys.readouterr().err.splitlines()
+    assert said[-1].startswith(f"the unix socket {path} cannot be made: ")
+    assert said[-1].endswith("give another by --admin-uds (TAILGATE_ADMIN_UDS)")

@@ -558,12 +558,13 @@ CASES = {
     "text for a number": (
         "limit: 20}",
         'limit: "20"}',
-        "p.yaml:21: tiers.free.max_tokens.limit: 20 is not a whole number",
+        "p.yaml:21: tiers.free.max_tokens.limit: '20' is not a whole number",
     ),
     "text for a number or none": (
         "default: 10,",
         'default: "10",',
-        "p.yaml:21: tiers.free.max_tokens.default: 10 is not a number of tokens: write a whole number from 1, or none",
+        "p.yaml:21: tiers.free.max_tokens.default: '10' is not a number of tokens: "
+        "write a whole number from 1, or none",
     ),
     "weight of nothing": (
         "    pools: [long]\nkeys",
@@ -574,6 +575,11 @@ CASES = {
         "defaults:",
         "listen: {open_on_any_address: yes}\ndefaults:",
         "p.yaml:27: listen.open_on_any_address: yes is neither true nor false",
+    ),
+    "quoted true": (
+        "defaults:",
+        'listen: {open_on_any_address: "true"}\ndefaults:',
+        "p.yaml:27: listen.open_on_any_address: 'true' is neither true nor false",
     ),
     "host name with a port": (
         "defaults:",
