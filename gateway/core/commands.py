@@ -1,5 +1,5 @@
-"""Commands: the controller's answers. Each is for one request, and the caller carries it out after the call has
-returned.
+"""Commands: what the controller answers to a call. Each command is for one request. The caller carries it out after the
+call has returned.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Dispatch:
     degraded: bool = False
     """Whether the cap is lower than the client asked for, to make the answer come in time."""
     model: str = ""
-    """Name of the fallback model that serves the request; empty if its own model does."""
+    """Name of the fallback model that serves the request; empty if its own model serves it."""
 
     def __init__(
         self, request_id: int, attempt: int, replica: str, max_tokens: int, degraded: bool = False, model: str = ""
@@ -62,7 +62,7 @@ class Cancel:
 class Refuse:
     """End the request with an error: an HTTP error before a commit, an error event after it.
 
-    `retry_after_s`: seconds until a retry makes sense; inf if it never does, None if unknown.
+    `retry_after_s`: seconds until a retry makes sense; inf if a retry never makes sense, None if the time is unknown.
     """
 
     request_id: int

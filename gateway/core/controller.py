@@ -6,12 +6,12 @@ Rules
    `Ended` is then returned for it, exactly once.
 2. An attempt is opened by `Dispatch` and closed by exactly one `finish`. In between it holds a slot of its replica,
    whatever happens to the request. `Cancel` asks the caller to close it; `finish` frees the slot.
-3. Before `Commit` the client has seen nothing, so another attempt may still be made. After `Commit` nothing is
-   retried: a failure is a `Refuse`, which the caller turns into an error event.
+3. Before `Commit` the client has seen nothing, so another attempt may still be made. After `Commit` nothing is retried:
+   a failure is a `Refuse`, which the caller turns into an error event.
 4. A client gets at most one answer. Its answer begins with a `Commit`, or is one `Refuse`. After a `Commit` there may
    be one `Refuse` or one `Cut`. A `Cut` ends a visible answer as an incomplete one.
 5. Each freed slot and each read prompt is offered to the queue before the call returns. If a queued request leaves, the
-   requests behind it are looked at again. The most urgent tier goes first, unless a floor says otherwise. A request
+   requests behind it are considered again. The most urgent tier goes first, unless a floor says otherwise. A request
    whose turn comes too late for its objective is refused, never sent.
 6. A request has four deadlines. `queue` counts from body complete while it waits. `total` counts from head received,
    always. `ttft` counts from sent until the first content token, where that can be seen. `idle` counts from the last
@@ -21,9 +21,9 @@ Rules
     wait   ──> run (a slot) | refuse (its turn or its deadline comes too late, evicted) | over (left)
     run    ──> first token ──> commit;  finish ──> over | run again elsewhere (before commit);  deadline ──> refuse
 
-The object opens no socket, reads no clock and draws no randomness of its own. The caller passes `now` (seconds of one
-monotonic clock) and the random source. The answer is a list of addressed commands. The caller carries them out after
-the call has returned, so the controller is never re-entered.
+A controller opens no socket, reads no clock and draws no randomness of its own. The caller passes `now` (seconds of one
+monotonic clock) and the random source. Each call returns a list of commands for requests. The caller carries them out
+after the call has returned, so no call is made during another.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ from gateway.core.state import State
 
 
 class Controller(Inspector):
-    """Decides about all requests of one gateway. The methods of this class are the calls; `Inspector` has the reads.
+    """Decides about all requests of one gateway. Its methods are the calls that change state; `Inspector` has the
+    reads.
 
     `share` (0-1]: the share of each tenant limit that this process may use.
     """
@@ -73,7 +74,7 @@ class Controller(Inspector):
         """The request was written completely to a connection of this attempt. Returns no commands."""
         attempt = self._attempts[attempt_id]
         live = attempt.live
-        again = attempt.sent_at is not None  # the first connection was closed by the replica just as it was used
+        again = attempt.sent_at is not None  # the replica closed the first connection just as it was used
         attempt.sent_at = attempt.last_at = now
         live.reached = True
         if live.outcome is None and live.visible:
@@ -127,13 +128,15 @@ class Controller(Inspector):
         return commands
 
     def paused(self, attempt_id: int, now: float) -> list[Command]:
-        """This attempt is not being read, because its client is too slow. Its silence is not the replica's fault."""
+        """The answer of this attempt is not being read, because its client is too slow. So its silence is not the
+        replica's fault.
+        """
         commands = self._turn.begin(now)
         self._attempts[attempt_id].slot.pause(now)
         return commands
 
     def resumed(self, attempt_id: int, now: float) -> list[Command]:
-        """This attempt is read again."""
+        """The answer of this attempt is read again."""
         commands = self._turn.begin(now)
         attempt = self._attempts[attempt_id]
         attempt.slot.resume(now)
@@ -166,7 +169,7 @@ class Controller(Inspector):
         return commands
 
     def shut(self, now: float) -> list[Command]:
-        """End every request that is still under way, because the time to drain is over."""
+        """End every request that is still under way, because the time for draining is over."""
         commands = self._turn.begin(now)
         for live in list(self._requests.values()):
             self.lifecycle.abandon(live, Outcome.REFUSED, Reason.SHUTTING_DOWN)

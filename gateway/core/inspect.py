@@ -43,11 +43,11 @@ class Holdings:
     tenants: Mapping[tuple[str, str], int]
     """Number of requests that count against a concurrency limit, by (tenant, tier); pairs without any are left out."""
     promises: int
-    """Number of judgements that the promises still wait for. A request counts once for each guard."""
+    """Number of admitted requests whose outcome `Promises` still waits for. A request counts once for each guard."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether all counts are 0 and all tables empty."""
+        """Whether all counts are 0 and all tables are empty."""
         return self == NOTHING_HELD
 
 
@@ -72,7 +72,7 @@ class Inspector:
 
     @property
     def decided(self) -> list[Command]:
-        """Commands of the latest call. If it raised an exception, the commands that were decided before."""
+        """Commands of the latest call. If the call raised an exception, the commands that were decided before it."""
         return self._turn.commands
 
     @property
@@ -115,7 +115,7 @@ class Inspector:
         return -1 if found is None else found.restarts
 
     def session_key(self, pool: str, replica: str) -> int:
-        """The key (64 bits) from which a replica draws sessions."""
+        """The key (64 bits) of a replica, from which the home replica of each session is computed."""
         found = self.state.fleet.pool(pool)
         known = None if found is None else found.replicas.get(replica)
         return key_of(replica) if known is None else known.session_key
@@ -171,7 +171,7 @@ class Inspector:
         )
 
     def explain(self, request: Request, now: float) -> PlacementExplanation | Unplaceable:
-        """The decision that a request would get if it arrived now. Nothing is decided or changed."""
+        """The decision that a request would get if it arrived now. Nothing is really decided or changed."""
         found = self._explain(request, now)
         other = fallback_of(request)
         if isinstance(found, PlacementExplanation):

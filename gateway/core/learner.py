@@ -7,8 +7,8 @@ from gateway.core.request_state import Attempt
 
 
 class Learner:
-    """Is called at the events of every attempt, after the counts of its pool and replica have changed. By default it
-    does nothing.
+    """Gets a call at each event of every attempt, after the counts of its pool and replica have changed. By default the
+    calls do nothing.
     """
 
     def opened(self, attempt: Attempt, now: float) -> None:

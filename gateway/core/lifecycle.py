@@ -1,4 +1,4 @@
-"""Life cycle of requests and attempts: they are opened, committed, cancelled and ended here, and timers are set."""
+"""Life cycle of requests and attempts: opens, commits, cancels and ends them, and sets timers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ class Lifecycle:
     # ---- an attempt
 
     def open(self, live: RequestState, replica: Replica, hedge: bool) -> None:
-        """Take a slot of `replica` and dispatch an attempt there. `hedge`: it runs beside a late attempt."""
+        """Take a slot of `replica` and dispatch an attempt there. `hedge`: whether the attempt is a duplicate of a late
+        one.
+        """
         now = self._turn.now
         self._next_attempt += 1
         pool = replica.pool
@@ -95,7 +97,8 @@ class Lifecycle:
         slot.prediction = attempt.facts
         self.arm(live)
         if not live.visible and not replica.open and attempt.facts is not None:
-            # No first token will be seen. So a timer serves the queue at the time when this prompt should be read.
+            # No first token will be seen. So a timer serves the queue at the time when this prompt is expected to be
+            # read.
             self._timers.advance(live.request.id, now + attempt.facts.ttft_s)
         max_tokens = live.max_tokens if live.is_capped else 0
         model = live.request.model.name if live.request.fallback_of else ""
@@ -125,12 +128,14 @@ class Lifecycle:
         self._extra.deposit(live.request.tier)
         context = pool.context_tokens
         if context is not None and live.request.max_tokens is None:
-            # Prompt and cap together must fit the engine's context. Our default cap must not make it refuse the
+            # Prompt and cap together must fit the engine's context. Our default cap must not make the engine refuse the
             # request.
             live.max_tokens = min(live.max_tokens, max(1, context - live.prompt_likely))
 
     def first_token(self, attempt: Attempt) -> None:
-        """Record the first token of an attempt. Its answer is committed, unless another attempt's is already."""
+        """Record the first token of an attempt. Its answer is committed, unless the answer of another attempt is
+        committed already.
+        """
         live, now = attempt.live, self._turn.now
         attempt.replica.outlier_score.heard(now)
         if attempt.first_at is None:
@@ -198,7 +203,7 @@ class Lifecycle:
         return finish
 
     def back_off(self, replica: Replica, finish: AttemptResult) -> None:
-        """Begin a backoff of a replica that answered that it is busy. A complete answer ends it."""
+        """Begin a backoff of a replica that answered that it is busy. A complete answer ends the backoff."""
         pool, now = replica.pool, self._turn.now
         if finish.end is AttemptOutcome.COMPLETE and replica.refusals:
             pool.accepted(replica)
@@ -248,8 +253,8 @@ class Lifecycle:
         live.decide(Outcome.OK if ok else Outcome.INVALID, None if ok else Reason.UPSTREAM_REJECTED, self._turn.now)
 
     def suspect(self, live: RequestState, replica: Replica, body_hash: int) -> list[RequestState]:
-        """Record that a replica's connection broke while it had this request. After a second replica, queued requests
-        with the same body are refused. Returns these.
+        """Record that a replica's connection broke while it had this request. If it was the second replica, queued
+        requests with the same body must be refused. Returns those.
         """
         now = self._turn.now
         live.body_hash = body_hash
@@ -338,7 +343,7 @@ class Lifecycle:
             if is_lost(record):
                 live.pool.queue.lost(live.request.tier, self._turn.now)
         self._turn.commands.append(Ended(record))
-        # breaks a reference cycle with the attempt, since garbage collection of such cycles would dominate the cost
+        # breaks a reference cycle with the attempt, because garbage collection of such cycles would dominate the cost
         live.committed = None
 
     def unqueue(self, live: RequestState) -> None:
@@ -358,22 +363,24 @@ class Lifecycle:
         self._timers.advance(live.request.id, at)
 
     def look_by(self, at: float) -> None:
-        """Schedule a look at all replicas and their breakers for `at`, unless an earlier one is scheduled."""
+        """Schedule a check of all replicas and breakers (`Scheduler.look`) for `at`, unless an earlier one is
+        scheduled.
+        """
         self._timers.advance(BREAKERS, at)
 
     # ---- when to come back
 
     def drains_in_s(self, pool: Pool, live: RequestState) -> float:
-        """Seconds for `Retry-After`: the predicted time until a request like this would get a slot, jittered."""
+        """Seconds for `Retry-After`: the predicted time until a request like this one would get a slot, with jitter."""
         rate = drain_per_s(self._forecaster.costs(pool), pool)
         wait_s = (pool.queue.ahead_of(live.request.tier, self._turn.now) + 1) / rate if rate else DEFAULT_RETRY_AFTER_S
         if pool.queue.at_stake(live.request.tier.priority, self._turn.now):
-            # requests are being lost, and a client that returns into the same overload would be refused again
+            # Requests are being lost. A client that returns into the same overload would be refused again.
             wait_s = max(wait_s, AT_STAKE_S)
         return self.jittered(wait_s)
 
     def jittered(self, wait_s: float) -> float:
-        """`wait_s` times a random factor of 0.5 to 1.5, so that refused clients do not all return at once. At most 90
-        s.
+        """`wait_s` (at most 60 s) times a random factor of 0.5 to 1.5, so that refused clients do not all return at
+        once.
         """
         return min(MAX_RETRY_AFTER_S, wait_s) * (0.5 + self._random.random())

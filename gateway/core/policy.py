@@ -1,6 +1,6 @@
 """The compiled policy: tiers, pools, models and keys.
 
-`gateway.policy` builds these values from a policy file; nothing here reads a file. All values are immutable: a reload
+`gateway.policy` builds these values from a policy file; no code here reads a file. All values are immutable: a reload
 makes a new `Policy`, and each request keeps the one under which it arrived.
 """
 
@@ -62,9 +62,9 @@ class Value(StrEnum):
 
 
 class Report(StrEnum):
-    """Model name in answers."""
+    """Which model name answers contain."""
 
-    __hash__ = str.__hash__  # Enum's own hash is a Python function, and slow
+    __hash__ = str.__hash__  # the hash of Enum is a Python function, and slow
 
     ASKED = "asked"
     """The name that the client asked for."""
@@ -73,7 +73,7 @@ class Report(StrEnum):
 
 
 ASKED_QUANTILE: Final = 0.99
-"""Quantile of an objective that a request sets for a metric without objective in its tier."""
+"""A request may set an objective for a metric without one in its tier. It gets this quantile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Slo:
     tpot_bound_s: float = field(init=False)
     e2e_bound_s: float = field(init=False)
     bounded: bool = field(init=False)
-    """Whether any metric has a bound."""
+    """Whether any metric has a finite bound."""
 
     def __post_init__(self) -> None:
         for metric in Metric:
@@ -144,7 +144,7 @@ def _tightened(objectives: tuple[Objective, ...], bound_s: float | None) -> tupl
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """Upper limits on the size of one request. All counts are >= 1 unless said otherwise."""
+    """Upper limits on the size of one request. All counts are >= 1 unless their text says otherwise."""
 
     max_tokens_default: int = 0
     """Output cap for requests that set none. With 0, the engine is told no cap."""
@@ -164,7 +164,7 @@ class Caps:
     batch: int = 256
     """Largest number of prompts, inputs or documents in one request."""
     engine_priority: int | None = None
-    """`priority` that is set in the upstream request (vLLM serves lower values earlier). None sets none."""
+    """Value of `priority` in the upstream request (vLLM serves lower values earlier). None: it is not set."""
     media: bool = False
     """Whether messages may carry images, audio or video."""
     stored_responses: bool = False
@@ -223,7 +223,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionSpec:
-    """The largest P(breach) that is admitted, and the share of doubtful requests that explore (both 0-1)."""
+    """The largest P(breach) that is admitted, and the share of doubtful requests admitted as exploration (both 0-1)."""
 
     mode: AdmissionMode = AdmissionMode.ENFORCE
     max_breach_probability: float = 0.5
@@ -248,7 +248,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class RepetitionSpec:
-    """An answer is cut if one text repeats at its end at least `repeats` times, over at least `characters`."""
+    """An answer is cut if a text repeats at its end at least `repeats` times and over at least `characters`."""
 
     characters: int = 2000
     repeats: int = 6
@@ -263,7 +263,7 @@ class Tier:
     weight: float = 1.0
     value: Value = Value.REQUEST
     fairness: float = 0.25
-    """How much lower (0-1) the share of admitted requests of one prompt length may be than the tier's."""
+    """The admitted share of requests of one prompt length may be this much (0-1) below that of the tier."""
     floor: float = 0.0
     """Share of service (0-1) that the tier is guaranteed against more urgent tiers."""
     pools: tuple[str, ...] | None = None
@@ -296,7 +296,7 @@ class Ejection:
     max_time_s: float = 300.0
     """Longest ejection."""
     max_share: float = 0.1
-    """Share of the pool that may be ejected for slowness; at least one replica, and two of eight or more."""
+    """Share of the pool that may be ejected for slowness. One replica always may, and two of eight or more."""
     panic_share: float = 0.5
     """If less than this share of the pool is healthy, slow replicas are used as well."""
     probe_s: float = 5.0
@@ -319,7 +319,7 @@ class Health:
     metrics_path: str = "/metrics"
     scrape_interval_s: float = 1.0
     warmup: int = 0
-    """Number of one-token completions that a replica must answer before it serves (again)."""
+    """Number of one-token completions that a new or returning replica must answer before it serves."""
     slow_start_s: float = 30.0
     """Duration of the slow start of a replica that is added or comes back; 0 for none."""
     ejection: Ejection | None = Ejection()
@@ -377,7 +377,7 @@ class PoolSpec:
     queue_limit: int = 256
     """Number of requests that may wait for a slot."""
     queue_bytes: int = 256 * 1024 * 1024
-    """Total bytes of the bodies of waiting requests. Bodies of coding agents with files have 2 to 10 MB each."""
+    """Limit on the total bytes of waiting requests' bodies. Bodies of coding agents with files have 2 to 10 MB each."""
     connect_timeout_s: float = 2.0
     timeouts: Timeouts = NO_TIMEOUTS
     kv_headroom: float | None = None
@@ -387,7 +387,7 @@ class PoolSpec:
     spill_from: tuple[str, ...] = ()
     router: str = "least-prefill"
     affinity: bool = True
-    """Whether prompts are preferably sent to engines that have cached their beginning."""
+    """Whether prompts are sent preferably to engines that have cached their beginning."""
     strict_sessions: bool = False
     """Whether a session may be served only by its home replica."""
     sessions: SessionKeys = field(default=SessionKeys(), repr=False)
@@ -492,7 +492,7 @@ class Policy:
         return route
 
     def timeouts(self, tier: Tier, pool: str) -> Timeouts:
-        """The smaller of the timeouts of `tier` and of the pool, for each phase."""
+        """For each phase, the smaller of the timeouts of `tier` and of the pool."""
         timeouts = self._timeouts.get((tier.name, pool))
         if timeouts is None:
             timeouts = self._timeouts[tier.name, pool] = tier.timeouts.narrowed(self.pools[pool].timeouts)

@@ -8,8 +8,8 @@ Time anchors, all from `time.monotonic` (seconds), all of one request:
     first_at      first content token           TTFT ends, TPOT starts; commit of a streamed answer
     ended_at      answer complete or refused    TPOT and e2e end
 
-Values made for every request (requests, commands, records) never change, yet are not frozen: that takes four times as
-long to make. Their `__init__` is written out: one that `dataclass` generates is not compiled, and takes ten times.
+Values made for every request (requests, commands, records) never change, but are not frozen: frozen ones take four
+times as long to make. Their `__init__` is written out: that of `dataclass` is not compiled, and takes ten times.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ WEIGHTLESS: Final = frozenset({Endpoint.TOKENIZE, Endpoint.DETOKENIZE})
 
 
 class Reason(StrEnum):
-    """Why a request was not served: the machine-readable reason in `x-tailgate-reason`, and a metric label."""
+    """Why a request was not served. The value is sent in `x-tailgate-reason` and is a metric label."""
 
     __hash__ = str.__hash__  # Enum's own is a function in Python
 
@@ -88,9 +88,9 @@ class Reason(StrEnum):
     LIMIT_REQUESTS = "limit-requests"
     LIMIT_TOKENS = "limit-tokens"
     LIMIT_CONCURRENCY = "limit-concurrency"
-    # contended: worth trying again
+    # short of room at the moment: worth trying again
     PREDICTED = "predicted-breach"
-    """By its forecast, the request would miss an objective."""
+    """The forecast says that the request would miss an objective."""
     QUEUE_FULL = "queue-full"
     EVICTED = "evicted"
     # no capacity at all
@@ -126,13 +126,13 @@ class Outcome(StrEnum):
 
     OK = "ok"
     REFUSED = "refused"
-    """Refused by us for lack of capacity. Counts as a miss, like the next three."""
+    """We refused it for lack of capacity. Counts as a miss, like the next three."""
     TIMEOUT = "timeout"
     CUT = "cut"
     """We ended an answer that had begun. The answer says so."""
     ERROR = "error"
     QUOTA = "quota"
-    """The tenant exceeded its limit. Does not count in goodput, like the next two."""
+    """The tenant exceeded its limit. This and the next two do not count in goodput."""
     INVALID = "invalid"
     """The request was invalid (4xx)."""
     ABANDONED = "abandoned"
@@ -150,7 +150,7 @@ class CountSource(StrEnum):
     ENGINE = "engine"
     TOKENIZER = "tokenizer"
     ESTIMATE = "estimate"
-    """Estimated by the learned ratio of tokens to bytes."""
+    """The gateway estimated it from the learned ratio of tokens to bytes."""
 
 
 class MirrorResult(StrEnum):
@@ -166,7 +166,7 @@ class MirrorResult(StrEnum):
 
 
 class Callback(StrEnum):
-    """Kind of the gateway's own callback that raised an exception (a bug). A metric label."""
+    """Kind of a callback of the gateway that raised an exception (a bug). A metric label."""
 
     DECISION = "decision"
     """A call of the controller."""
@@ -201,7 +201,7 @@ class Prefix:
     ends: tuple[int, ...] = ()
     """Bytes of the prompt up to the end of each block, ascending."""
     size: int = 0  # bytes of the whole prompt in the form that is hashed
-    has_media: bool = False  # whether pictures or sound are part of the prompt, with an estimated size
+    has_media: bool = False  # whether the prompt has pictures or sound; their size is an estimate
 
 
 NO_PREFIX: Final = Prefix()
@@ -232,7 +232,7 @@ class Request:
     batch: int = 1
     """Number of prompts in the request. Each has to fit a pool by itself."""
     asked_model: str = ""
-    """Model name that the client asked for, if `model` is the catch-all."""
+    """The model name that the client asked for, if `model` is the catch-all."""
     body_hash: int | None = None
     """64-bit hash of the body; None while the controller has no `suspects`."""
     slo: Slo | None = None
@@ -324,7 +324,7 @@ class AttemptOutcome(StrEnum):
 
     COMPLETE = "complete"
     REJECTED = "rejected"
-    """The engine answered 4xx: the request's fault, neutral to health."""
+    """The engine answered 4xx. That is the request's fault, so it is neutral to health."""
     BUSY = "busy"
     """The engine answered 429 or 503, or a 200 that contains such an error: neutral to the breaker."""
     CLOSING = "closing"
@@ -332,14 +332,14 @@ class AttemptOutcome(StrEnum):
     FAILED = "failed"
     """The engine answered another 5xx, or an error event."""
     UNREACHABLE = "unreachable"
-    """No connection could be made: the replica never saw the request."""
+    """No connection could be made, so the replica never saw the request."""
     CONNECT_TIMEOUT = "connect-timeout"
     RESET = "reset"
     """The connection broke before any byte of the answer."""
     TRUNCATED = "truncated"
     """The answer broke off, was not HTTP, or was aborted by the engine."""
     UNREADABLE = "unreadable"
-    """The answer is complete HTTP, but its content cannot be forwarded: neutral to health."""
+    """The answer is complete HTTP, but its content cannot be forwarded. This is neutral to health."""
     CANCELLED = "cancelled"
     """We closed the attempt: the client left, a deadline passed, or another attempt won."""
 
@@ -402,7 +402,7 @@ class Sample:
     adapters: tuple[str, ...] | None = None
     """LoRA adapters that the replica lists."""
     max_adapters: int | None = None
-    """How many LoRA adapters it can have in one batch."""
+    """How many LoRA adapters the replica can have in one batch."""
     active_adapters: tuple[str, ...] | None = None
     """LoRA adapters with running or waiting requests there."""
     cache_queries: int | None = None
@@ -496,5 +496,5 @@ class Record:
 
     @property
     def admission(self) -> int:
-        """Index of its count among four: refused and admitted newcomers, then refused and admitted comebacks."""
+        """Index among four counts: first tries refused, admitted; client retries refused, admitted."""
         return 2 * self.request.comeback + (self.attempts > 0)

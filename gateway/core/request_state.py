@@ -59,7 +59,7 @@ class Attempt:
         self.predicted_tokens = 0
         """How many of `indexed_tokens` were expected to be in the engine's cache."""
         self.facts: AttemptPrediction | None = None
-        """The load that it met, and its predicted latencies. Only the forecaster sets it."""
+        """The load of the replica at dispatch, and the predicted latencies. Only the forecaster sets this."""
         self.sent_at: float | None = None
         self.first_at: float | None = None
         self.last_at = slot.opened_at
@@ -134,23 +134,25 @@ class RequestState(QueuedRequest):
         self.timeouts = request.tier.timeouts
         """Timeouts of the tier, and of the pool once there is one, by the policy under which the request arrived."""
         self.charged = 0.0
-        """Tokens charged so far to its tenant's turns."""
+        """Tokens charged so far to its tenant's fair share."""
         self.would_shed = False
         """Whether the tier's mode is `shadow`, and `enforce` would have shed the request."""
         self.given_up: Replica | None = None
-        """The given-up replica to which it is sent, since no replica would serve it in time (admission/overflow.py)."""
+        """The given-up replica to which the request is sent because no replica would serve it in time
+        (admission/overflow.py).
+        """
         self.hopeless = False
-        """Whether no replica would serve it in time. It is only set in tiers whose admission mode is `shadow`."""
+        """Whether no replica would serve the request in time. Set only in tiers whose admission mode is `shadow`."""
         self.explored = False
         """Whether the request was doubtful and was admitted as exploration, to learn from its outcome."""
         self.owed = False
-        """Whether the request was doubtful and was admitted because too few prompts of its length were."""
+        """Whether the request was doubtful and was admitted because too few prompts of its length were admitted."""
         self.counted = False
         """Whether `LengthFairness` counts it as admitted."""
         self.degraded = False
         """Whether the answer is capped lower than the client asked for, to come in time."""
         self.hedged: HedgeResult | None = None
-        """Result of the hedge: FAILED until there is a first token, None without a hedge."""
+        """Result of the hedge. It is FAILED until there is a first token, and None without a hedge."""
         self.prompt_tokens = 0
         """Tokens of all prompts together. It is a high estimate until an engine has counted them."""
         self.cached_tokens = 0
@@ -160,7 +162,7 @@ class RequestState(QueuedRequest):
         self.prompt_likely = 0
         """Tokens of one prompt: the mean of the low and the high estimate."""
         self.least_unread = 0
-        """Prompt tokens that the replica with the best cache would have to read, as of the request's arrival."""
+        """Prompt tokens that the replica with the best cache would have had to read when the request arrived."""
         self.max_tokens = 0
         self.reserved_tokens = 0
         self.output_tokens = 0
@@ -196,14 +198,15 @@ class RequestState(QueuedRequest):
         self.timeouts = self.request.policy.timeouts(self.request.tier, pool.spec.name)
 
     def enter(self, pool: Pool) -> None:
-        """Assign the request to `pool`, as demand there."""
+        """Assign the request to `pool`, and count it in the pool's demand."""
         self.move(pool)
         pool.demand.arrived(self.prompt_likely * self.request.batch)
 
     def pass_on(self, refused_by: Pool | None, pool: Pool) -> None:
-        """Assign the request to `pool`, since `refused_by` would refuse it. There it counts as refused.
+        """Assign the request to `pool`, because `refused_by` would refuse it. In the demand of `refused_by` it counts
+        as refused.
 
-        Otherwise a pool would seem to carry the load that others serve for it, and its knee would rise.
+        Otherwise a pool would seem to serve the load that others serve for it, and its knee would rise.
         """
         if refused_by is not None:
             refused_by.demand.ended(True, False, 0)
@@ -222,7 +225,7 @@ class RequestState(QueuedRequest):
         self.would_shed, self.explored, self.owed, self.degraded = flags
 
     def unjudge(self) -> None:
-        """Forget the verdict of a pool's admission, since another pool decides now. The tier's own cap stays."""
+        """Forget the verdict of a pool's admission, because another pool decides now. The tier's own cap stays."""
         self.would_shed = self.explored = self.owed = self.degraded = False
         self.cap()
 
@@ -252,7 +255,7 @@ class RequestState(QueuedRequest):
 
     @property
     def most_tokens(self) -> int:
-        """The most tokens that the tenant may be charged for this request. The tenant must have as many left.
+        """The most tokens that the tenant may be charged for this request.
 
         The tenant must have as many left.
         """
@@ -263,7 +266,7 @@ class RequestState(QueuedRequest):
 
     @property
     def was_overfilled(self) -> bool:
-        """Whether its replica was sent more than its step budget and KV cache hold, with this request or since."""
+        """Whether its replica was sent more than its step budget or KV cache hold, by this request or a later one."""
         if self.dispatched_at is None or self.replica is None:
             return False
         return self.replica.budget.overfilled_at >= self.dispatched_at
@@ -276,7 +279,7 @@ class RequestState(QueuedRequest):
     def settle(self, now: float) -> bool:
         """Give unused tokens back to the tenant. Returns whether an engine worked on the request.
 
-        A request that an engine rejected counts as not worked on.
+        A request that an engine rejected counts as not worked on: it costs no tokens.
         """
         assert self.use is not None
         worked = self.reached and self.outcome is not Outcome.INVALID

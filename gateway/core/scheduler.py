@@ -1,6 +1,4 @@
-"""Scheduler: decides which replica serves a request, and when. It does placement, queueing, dispatch, retries and
-hedges.
-"""
+"""Decides when a request is sent, and to which replica: placement, queueing, dispatch, retries and hedges."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from gateway.core.snapshot import ReplicaState
 from gateway.core.state import BREAKERS, State
 
 RESCUE_FACTOR: Final = 2.0
-"""A request stays at a silent replica for this multiple of its expected TTFT; then it is tried elsewhere."""
+"""A request stays at a silent replica for this multiple of its expected TTFT. Then it is tried elsewhere."""
 
 
 class Scheduler:
@@ -48,7 +46,7 @@ class Scheduler:
         self._random = state.random
         self._next = NextQueued(state.requests, self._patience, state.random)
         self._left: dict[Pool, None] = {}
-        """Pools whose queues are served at the end of `ring`, since the time of queued requests was over."""
+        """Pools whose queues are served at the end of `ring`, because queued requests have timed out."""
 
     # ---- a new request
 
@@ -86,7 +84,7 @@ class Scheduler:
         now = self._turn.now
         live.enter(pool)
         if live.waited:
-            live.unjudge()  # it comes from the queue of another pool, whose admission decided for that pool alone
+            live.unjudge()  # it comes from the queue of another pool, whose verdict does not apply here
         pool.asked.used(live.request.tier, now)
         live.deadline = slo_deadline(live)
         if self._life.has_expired(live):
@@ -121,7 +119,7 @@ class Scheduler:
             self._exceed(live, pool)
         self.dispatch(live, replica)
         if pool.queue and not pool.full and (pool.queue.owes or replica.in_flight > replica.slots):
-            self.pump(pool)  # a tier below its floor may take kept places, others a reserved one that is not needed
+            self.pump(pool)  # a tier below its floor may take kept slots; others, reserved slots that are not needed
 
     def _queue(self, live: RequestState, pool: Pool, decision: Decision) -> None:
         """Queue the request for a slot of `pool`. The requests that it displaces are refused."""
@@ -140,13 +138,13 @@ class Scheduler:
             if until > now:
                 self._timers.advance(live.request.id, until)
         if decision.victims or has_room(pool, live.request.tier):
-            self.pump(pool)  # this one may go while others wait for particular replicas; a victim may leave room
+            self.pump(pool)  # it may be sent while others wait for certain replicas; a displaced one may leave room
 
     def _fall_back(self, live: RequestState, may_wait: bool = False) -> bool:
-        """Let the tier's fallback model serve a request that would be refused, if that is in time. Returns whether it
-        does.
+        """Let the tier's fallback model serve a request that would be refused, if it can be in time. Returns
+        whether it will.
 
-        `may_wait`: whether the request may be queued there. One that has waited already must be sent at once.
+        `may_wait`: whether the request may be queued there. A request that has waited already must be sent at once.
         """
         own, other = live.request, fallback_of(live.request)
         if other is None:
@@ -176,10 +174,10 @@ class Scheduler:
         return False
 
     def _exceed(self, live: RequestState, pool: Pool) -> None:
-        """A new request exceeds the learned slots of `pool`, since its tier's mode is not `enforce`.
+        """Record that a new request exceeds the learned slots of `pool`: the mode of its tier is not `enforce`.
 
         One queued request of the same or a more urgent priority is sent as well. Otherwise a `shadow` tier would keep
-        all slots taken, and an `enforce` tier of the same pool would wait in vain.
+        all slots, and an `enforce` tier of the same pool would wait in vain.
         """
         now = self._turn.now
         pool.pressed_at = now
@@ -220,7 +218,7 @@ class Scheduler:
 
     def left(self, live: RequestState, pool: Pool) -> None:
         """Serve the queue of `pool` after `live` has left it unsent. Others may have waited behind it, or for an
-        adapter that had to make room for its own.
+        adapter that made room for the adapter of `live`.
         """
         if pool.queue and (live.request.adapter or has_room(pool, live.request.tier)):
             self.pump(pool)
@@ -263,7 +261,7 @@ class Scheduler:
         moved = self._fleet.ended(replica, finish.end, self._turn.now)
         if finish.body_hash is not None:
             for other in self._life.suspect(live, replica, finish.body_hash):
-                if other.pool is not None and other.pool is not replica.pool:  # the caller serves that of `replica`
+                if other.pool is not None and other.pool is not replica.pool:  # the caller serves that pool
                     self.left(other, other.pool)
         for each in moved:
             self.breaker_moved(each)
@@ -301,7 +299,7 @@ class Scheduler:
         own_refusal = end is AttemptOutcome.REJECTED and finish.status in OWN_REFUSALS
         answer = end is AttemptOutcome.COMPLETE or end is AttemptOutcome.REJECTED
         if live.open and (own_refusal or not answer):
-            self._life.arm(live)  # the other attempt may still be answered; it sets the deadline now
+            self._life.arm(live)  # the other attempt may still be answered, and sets the deadline now
         elif own_refusal and attempt.replica.pool.differs(attempt.replica) and self._retry(live, attempt, in_pool=True):
             pass
         elif answer:
@@ -366,7 +364,7 @@ class Scheduler:
                 self.enter(live, other)
 
     def _replace_bound(self, pool: Pool) -> None:
-        """Refuse queued requests whose home is lost (down, drained, silent), or give them to their fallback."""
+        """Refuse queued requests whose home is lost (down, drained, silent), or give them to their fallback model."""
         for live in self._state.waiting(pool):
             home = pool.home(live.request) if pool.is_bound(live.request) else None
             if home is not None and not home.keeps_state:
@@ -396,7 +394,7 @@ class Scheduler:
             self._place_again(live)
 
     def look(self) -> None:
-        """Look at all replicas, end backoffs that are over, set the timer for the next look, and serve the queues."""
+        """Check all replicas for outliers, end backoffs that are over, set the next timer, and serve the queues."""
         kept = {r for pool in self._fleet if pool.queue for r in pool.replicas.values() if r.keeps_state}
         self._timers.set(BREAKERS, self._turn.now + self._fleet.cool(self._turn.now))
         for pool in self._fleet:
@@ -408,10 +406,10 @@ class Scheduler:
     def _rescue(self, pool: Pool) -> None:
         """Cancel attempts that wait for a first token at silent replicas, so that their requests are retried elsewhere.
 
-        At most as many are cancelled as other replicas have room for; the others may still be answered. An unstreamed
+        At most as many are cancelled as other replicas have room for. The rest may still be answered. An unstreamed
         answer shows nothing until it is complete, so it is cancelled only if streams of that replica are silent, too. A
-        probe is not cancelled, since it tests whether the silence lasts. A prompt that is expected to take so long is
-        not cancelled either.
+        probe is not cancelled, because it tests whether the silence lasts. Nor is a prompt that is expected to take
+        that long.
         """
         silent = [r for r in pool.replicas.values() if r.outlier_score.out is EjectionReason.STALLED and not r.slots]
         if not silent or pool.queue:
@@ -451,7 +449,7 @@ class Scheduler:
         while due:
             key = self._state.woken = due.popleft()
             if key == BREAKERS:
-                self._life.look_by(now + SWEEP_S)  # set first, so that a look that raises an exception is repeated
+                self._life.look_by(now + SWEEP_S)  # set first, so that a check that raises an exception is repeated
                 self.look()
             elif (live := self._requests.get(key)) is not None:
                 self._rang(live)  # otherwise it was refused just now, when an earlier timer served the queue
@@ -461,7 +459,7 @@ class Scheduler:
             self._hedge()
 
     def _rang(self, live: RequestState) -> None:
-        """Handle the timer of a request, which fires at its deadline or before."""
+        """Handle the timer of a request. It fires at the request's deadline or before."""
         at, why = next_deadline(live)
         if at > self._turn.now:
             self._timers.set(live.request.id, at)
@@ -480,7 +478,7 @@ class Scheduler:
             self._left[left] = None
 
     def _prompt_due(self, live: RequestState) -> None:
-        """Count the prompt of an unstreamed answer as read, as its predicted TTFT has passed, and serve the queue."""
+        """Count the prompt of an unstreamed answer as read, because its predicted TTFT has passed. Serve the queue."""
         if live.visible:
             return
         for attempt in live.open:

@@ -2,7 +2,7 @@
 
 Arms are chosen by weighted rendezvous hashing (Thaler and Ravishankar, 1998). Each arm gets a score from a hash of
 split, arm and key, and the best score wins. So a key keeps its arm across reloads, restarts and gateways. If a weight
-changes, keys move only to the arm that gains weight, or away from the arm that loses it.
+changes, keys move only to an arm that gains weight, or away from an arm that loses weight.
 """
 
 from __future__ import annotations

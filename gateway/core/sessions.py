@@ -1,4 +1,5 @@
-"""Finds the home replica of a session, by a hash of its key and the names of the replicas. So all gateways agree on it.
+"""Finds the home replica of a session from a hash of its key and the names of the replicas. So all gateways find the
+same home.
 
 This is rendezvous hashing (Thaler and Ravishankar, 1998): each replica gets a number from a hash with the key, and the
 largest number wins. When a replica is removed, only its own sessions move. Loads are bounded (Mirrokni, Thorup and
@@ -15,7 +16,7 @@ from typing import Final
 LOAD_SPREAD: Final = 0.25
 """The e in the bound on loads."""
 MIN_BOUND: Final = 8
-"""A replica with fewer requests than this is never skipped, since in an idle fleet the mean says little."""
+"""A replica with fewer requests than this is never skipped, because the mean of an idle fleet tells little."""
 _MASK: Final = 2**64 - 1
 
 
@@ -24,7 +25,7 @@ class Session:
     """Requests that belong together, such as the turns of a conversation."""
 
     name: str
-    """Name in errors and journals. It is a digest, never the client's own text."""
+    """Name of the session in errors and journals. It is a digest, never the client's own text."""
     key: int  # 64-bit hash of tenant and name, the same in every gateway
 
 
@@ -52,5 +53,7 @@ def draw(session_key: int, replica_key: int) -> int:
 
 
 def most_in_flight(in_flight: int, replicas: int) -> int:
-    """Bound on the requests of one replica, for one more request on top of `in_flight` in total. `replicas` >= 1."""
+    """Largest number of requests that one replica may have, if one more is added to the `in_flight` requests of all.
+    `replicas` >= 1.
+    """
     return max(MIN_BOUND, math.ceil((1.0 + LOAD_SPREAD) * (in_flight + 1) / replicas))

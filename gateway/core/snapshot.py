@@ -73,7 +73,7 @@ class CacheView:
     """The prefix cache of one replica. Token counts are totals since the start."""
 
     hit_rate: float | None = None
-    """Share (0-1) of recent prompt tokens that the engine found in its cache; None if it does not report it."""
+    """Share (0-1) of recent prompt tokens that the engine found in its cache; None if the engine does not report it."""
     kept: float = 1.0
     """Share (0-1) of the indexed tokens that the engine finds in its cache."""
     predicted_tokens: int = 0
@@ -101,7 +101,9 @@ class ReplicaView:
     sample: Sample | None
     sample_age_s: float | None
     slots: int = 0
-    """Number of requests that it may have at a time: configured, learned, or 1 while the breaker is half-open."""
+    """Number of requests that the replica may have at a time: configured, learned, or 1 while the breaker is
+    half-open.
+    """
     held_tokens: int = 0
     """Tokens of context that its requests use."""
     kv_capacity_tokens: float | None = None
@@ -118,7 +120,7 @@ class ReplicaView:
     step_limit_s: float | None = None
     """Longest mean step (seconds) that keeps the TPOT and e2e objectives in use; None without any."""
     bound: CapacityBound | None = None
-    """The bound that keeps it from taking more requests now; None if it has room."""
+    """The bound that keeps the replica from taking more requests now; None if it has room."""
     cache: CacheView = UNKNOWN_CACHE
     adapters: tuple[str, ...] = ()
     """LoRA adapters that have requests there, from this gateway or others; sorted."""
@@ -135,7 +137,9 @@ class PoolView:
     queue_limit: int
     slots: int
     drain_rate: float | None
-    """Rate (1/s) at which the pool gets room for requests while new requests have to wait; None until some had to."""
+    """Rate (1/s) at which the pool gets room for requests while new requests have to wait; None until a request had to
+    wait.
+    """
     replicas: tuple[ReplicaView, ...]
     panic: bool = False
     """Whether so few replicas are healthy that ejected replicas are used as well."""
@@ -180,7 +184,9 @@ class TierView:
 
 @dataclass(frozen=True, slots=True)
 class HedgeThresholdView:
-    """TTFTs of one pool, for prompts with `unread_tokens` / 2 (exclusive) to `unread_tokens` tokens to read."""
+    """TTFTs of one pool for one bucket of prompts: those with `unread_tokens` / 2 (exclusive) to `unread_tokens` tokens
+    to read.
+    """
 
     unread_tokens: int
     samples: int

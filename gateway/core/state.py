@@ -25,7 +25,9 @@ from gateway.core.turn import Turn
 from gateway.core.useless import UselessAnswers
 
 BREAKERS: Final = -1
-"""Key of the one timer for looks at all replicas. The keys of other timers are request ids, which are above zero."""
+"""Key of the only timer that is not of a request: the check of all replicas. Keys of other timers are request ids,
+which are above zero.
+"""
 
 
 class State:

@@ -9,9 +9,10 @@ from itertools import accumulate
 
 
 class Pace:
-    """A rate limit for samples: it passes at most `per_s` per second, and all samples if they come more slowly.
+    """A rate limit for samples. It passes at most `per_s` samples per second, and all of them if they come more slowly.
 
-    Only time decides, never the value, so the selection is unbiased. Unused samples may be used up to one second later.
+    Only time decides, never the value, so the selection is unbiased. Samples that were not used are carried over, for
+    at most one second.
     """
 
     __slots__ = ("_every_s", "_next_at")
@@ -85,14 +86,14 @@ def bucket_of(counts: Sequence[float], q: float) -> int | None:
     total = sum(counts)
     if not total > 0:
         return None
-    # The rank is lowered slightly, since sums of weights have rounding errors. It stays above 0 for q = 0.
+    # The rank is lowered slightly, because sums of weights have rounding errors. It stays above 0 for q = 0.
     return bisect_left(list(accumulate(counts)), max(q - 1e-9, 1e-9) * total)
 
 
 def quantile(edges: Sequence[float], counts: Sequence[float], q: float) -> float | None:
     """The nearest-rank quantile `q` (0-1) of a histogram, as the geometric middle of its bucket.
 
-    In the first bucket it is the lowest edge, in the last bucket the highest edge.
+    For the first bucket the result is the lowest edge, for the last bucket the highest edge.
     """
     index = bucket_of(counts, q)
     if index is None:
@@ -105,7 +106,9 @@ def quantile(edges: Sequence[float], counts: Sequence[float], q: float) -> float
 
 
 def most_by_chance(n: int, p: float) -> int:
-    """The largest number of misses in `n` trials that is not significant (one-sided, 5%), with P(miss) = `p` (0-1)."""
+    """The largest number of misses in `n` trials that is not significantly many (one-sided, 5%) if P(miss) = `p`
+    (0-1).
+    """
     spread = math.sqrt(n * p * (1.0 - p))
     k = max(0, int(n * p - 10.0 * spread))  # the sum of the earlier terms is below 1e-20
     log_term = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) + (n - k) * math.log1p(-p)

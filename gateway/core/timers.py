@@ -7,8 +7,8 @@ from heapq import heapify, heappop, heappush
 
 
 class Timers:
-    """One timer per key, set and replaced in O(log n). A replaced timer stays in the heap, as a stale entry, until it
-    is at the top.
+    """One timer per key, set and replaced in O(log n). A replaced timer stays in the heap as a stale entry until it
+    reaches the top.
 
     The heap is rebuilt when three quarters of its entries are stale. So it has at most four times as many entries as
     keys.
@@ -18,7 +18,7 @@ class Timers:
         self._heap: list[tuple[float, int]] = []
         self._at: dict[int, float] = {}
         self._next_at: float | None = math.inf
-        """Time of the next timer; None if it has to be looked up."""
+        """Time of the next timer; None if it has to be found in the heap."""
 
     def set(self, key: int, at: float) -> None:
         """Set the timer of `key` to `at`; inf clears it."""

@@ -1,4 +1,4 @@
-"""The turn: the call of the controller that is under way, shared by the parts that work on it."""
+"""The turn: the present call of the controller. All parts that work on the call share it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gateway.core.commands import Command
 
 
 class Turn:
-    """Time of the call under way, and the commands decided so far.
+    """Time of the present call, and the commands decided so far.
 
     `commands` stays after the call. So if the call raises an exception, its caller still finds the commands decided
     before.

@@ -10,7 +10,9 @@ from gateway.core.request_state import Attempt
 
 
 class UselessAnswers(Learner):
-    """Counts odd answers per replica. A useless answer also counts as load, for as long as a useful one would take."""
+    """Counts odd answers per replica. A useless answer also counts as load for as long as a useful answer would
+    take.
+    """
 
     def __init__(self, forecaster: Forecaster) -> None:
         self._forecaster = forecaster

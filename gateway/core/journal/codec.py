@@ -1,15 +1,15 @@
 """Converts values of the core to plain data (numbers, strings, lists, objects) that names its types, and back.
 
-    1, "a", true, null, 0.5           as they are; floats are left to the JSON library, which must print the same bits
+    1, "a", true, null, 0.5           as they are; the JSON library must print floats so that they are read back exactly
     {"float": "inf"}                  a float that JSON does not have
     {"AttemptOutcome": "complete"}    a member of an enum
     {"AttemptResult": ["...", 270]}   a dataclass that is made for every request (not frozen): its fields in their order
-    {"Sample": {"healthy": true}}     one that is frozen: its fields by name, for people
+    {"Sample": {"healthy": true}}     a frozen dataclass: its fields by name, for people
     {"Tier": "1/premium"}             a reference: its name or number stands for it
     [1, 2]                            a tuple
     {"map": {"a": 1}}                 a mapping
 
-Types are taken from values, not from annotations, since a compiled core keeps only some annotations. Secrets are left
+Types are taken from values, not from annotations, because a compiled core keeps only some annotations. Secrets are left
 out: fields with `repr=False`, and the keys of a policy.
 """
 
@@ -31,7 +31,7 @@ from gateway.core.journal.aliases import FIELDS
 Code = Callable[[object], object]
 
 WITHHELD: Final[dict[tuple[str, str], object]] = {("Policy", "keys"): {}}
-"""Fields that are not written although they have `repr=True`, with the values that they get when read."""
+"""Fields that are not written although they have `repr=True`, with the values that they get when they are read."""
 DROPPED: Final = frozenset({("PoolSpec", "user_sessions")})
 """Fields of earlier versions that had no effect on decisions. They are skipped when read."""
 PLAIN: Final = frozenset({NoneType, bool, int, str})
@@ -45,7 +45,7 @@ RECORDS: Final[dict[str, type]] = {kind.__name__: kind for kind in _TYPES if is_
 
 
 class Unreadable(ValueError):
-    """Plain data that cannot be read as a value of the core."""
+    """Raised for plain data that cannot be read as a value of the core."""
 
 
 def brief(data: object) -> str:
@@ -71,7 +71,7 @@ def is_frozen(kind: type) -> bool:
 
 
 class Writer:
-    """Writes values. A value of a type in `references` is written by the function registered for it."""
+    """Writes values. For a value of a type in `references`, the function given there writes it."""
 
     def __init__(self, references: Mapping[type, Code]) -> None:
         self._codes: dict[type, Code] = {float: _number, tuple: self._items, list: self._items, dict: self._mapping}
@@ -156,8 +156,8 @@ class Reader:
         raise Unreadable(f"{brief(data)} cannot be read as {name}")
 
     def _record(self, name: str, data: Mapping[str, object]) -> object:
-        """Make a value from its fields. For data of older versions, missing fields get their defaults, and old names
-        are accepted.
+        """Make a value from its fields. In data of older versions, missing fields get their defaults, and old names are
+        accepted.
         """
         data = {FIELDS.get((name, field), field): item for field, item in data.items()}
         known = shown(RECORDS[name])

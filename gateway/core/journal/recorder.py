@@ -5,7 +5,7 @@
     {"let": "2", "be": {"Policy": {...}}}                                                       defines a name
     {"gap": 17}                                                                                 17 calls are missing
 
-A line that is a list is a call; other lines are about the journal itself. `codec` defines the form of values. Policies,
+A line that is a list is a call. Other lines are about the journal itself. `codec` defines the form of values. Policies,
 their tiers and their models are written once and then referred to by name ("2", "2/premium"). Requests inside an answer
 are referred to by their id.
 
@@ -37,7 +37,7 @@ class Raised:
 
 
 class Unnamed(Unreadable):
-    """A name that no earlier line has defined."""
+    """Raised for a name that no earlier line has defined."""
 
 
 Told = tuple[str, tuple[object, ...], list[Command] | Raised]
@@ -275,7 +275,7 @@ class Decoder:
         return find
 
     def _over(self, request_id: object) -> object:
-        """The request of a record. It is forgotten, since no later line refers to it."""
+        """The request of a record. The decoder forgets it, because no later line refers to it."""
         request = self.open_requests.pop(request_id, None) if isinstance(request_id, int) else None
         if request is None:
             raise Unreadable(f"request {request_id!r} never arrived, or ended before")
@@ -310,7 +310,7 @@ class Replay:
         return [self._as_then(command) for command in self._encoder.answers(answer)]
 
     def _as_then(self, written: object) -> object:
-        """A written command without the fields that its class, or its record, did not have when the journal was
+        """A written command without the fields that its class (or its record) did not have yet when the journal was
         written.
         """
         if not isinstance(written, dict):

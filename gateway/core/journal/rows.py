@@ -1,6 +1,7 @@
 """Fast writers for the values that every request has. `codec` writes any value, but takes eight times as long.
 
-The form is the same as in `codec`. Fields must be in the order of their class, in which they are read.
+The form is the same as in `codec`. Fields must be written in the order of their class, because they are read in that
+order.
 """
 
 from __future__ import annotations
@@ -128,5 +129,5 @@ def ended(record: Record) -> object:
 
 
 def _number(value: float | None) -> object:
-    """A float as plain data. JSON has no infinity or NaN; for both, `value - value` is not 0."""
+    """A float as plain data. JSON has no infinity or NaN. For both, `value - value` is not 0."""
     return value if value is None or value - value == 0.0 else {"float": str(value)}

@@ -1,15 +1,15 @@
 """Computes how many slots less urgent tiers leave free, so that requests of more urgent tiers seldom wait.
 
-Requests of urgent tiers take slots at the rate `arrivals`, and requests that end free slots at the rate `ends`. If less
-urgent tiers leave k slots free, all k are taken with probability r^k, with r = arrivals / ends (a birth-death chain). A
-request that finds no free slot waits for one or more ends (M/M/1):
+Requests of urgent tiers take slots at the rate `arrivals`. Requests that end free slots at the rate `ends`. If less
+urgent tiers leave k slots free, all k are taken with probability r^k, where r = arrivals / ends (a birth-death chain).
+A request that finds no free slot waits for one or more ends (M/M/1):
 
     P(wait > t) = r^k exp(-(ends - arrivals) t)
 
-k is the smallest number with which this probability stays within the misses that an objective allows. It is small, as
-in trunk reservation in telephone networks (Key, "Optimal control and trunk reservation in loss networks", 1990). If
-urgent tiers take nearly all slots, k is limited to the square root of their requests in flight, which is their usual
-variation. More slots would stand empty.
+k is the smallest number that keeps this probability within the misses that an objective allows. It is small, as in
+trunk reservation in telephone networks (Key, "Optimal control and trunk reservation in loss networks", 1990). If urgent
+tiers take nearly all slots, k is at most the square root of their requests in flight, which is the usual variation of
+that number. More free slots would stay empty.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MIN_LOAD: Final = 1e-3
 MAX_LOAD: Final = 0.9
 """Upper bound on r = arrivals / ends."""
 WAIT_SHARE: Final = 0.2
-"""Share of a TTFT objective that a request may spend waiting for a slot."""
+"""A request may wait for a slot during this share (0-1) of its TTFT objective."""
 
 DEMAND_TAU_S: Final = 5.0
 STOPPED_S: Final = 15.0
@@ -63,8 +63,8 @@ class AskedTiers:
         asked.rate.add(now)
 
     def kept_from(self, tier: Tier, is_owed: bool) -> int:
-        """Number of slots that `tier` leaves free for more urgent tiers. `is_owed`: it is 0 while the tier is below its
-        floor.
+        """Number of slots that `tier` leaves free for more urgent tiers. `is_owed`: whether the tier is below its
+        floor; then it leaves none free.
         """
         return 0 if is_owed else self._kept.get(tier.name, 0)
 

@@ -13,7 +13,9 @@ from gateway.core.snapshot import LimitView
 
 _log2: Final = math.log2
 FAIRNESS_HALF_LIFE_S: Final = 60.0
-"""Half-life (seconds) of the served tokens by which tenants take turns. The value is llm-d's default."""
+"""Half-life (seconds) of a tenant's served tokens; the tenant with the fewest goes first. The value is llm-d's
+default.
+"""
 
 Rate = tuple[float, float, float]
 """(limit, amount left, seconds until the limit is full again)"""
@@ -51,7 +53,7 @@ class TokenBucket:
         self._at = now
 
     def left(self, now: float) -> Rate:
-        """The rate for `x-ratelimit-*` headers; its amount left is never below 0."""
+        """The values for `x-ratelimit-*` headers. The amount left is never below 0."""
         level = self.level(now)
         return self.burst, level if level > 0.0 else 0.0, (self.burst - level) * 60.0 / self.per_min
 
@@ -73,7 +75,7 @@ class LimitExceeded:
 
 
 class TenantUse:
-    """Use of one tenant's limits in one tier. Each request holds a lease from `take` to `settle`."""
+    """Use of one tenant's limits in one tier. Each request holds its reserved tokens from `take` to `settle`."""
 
     __slots__ = ("concurrency", "in_flight", "requests", "served", "tenant", "tier", "tokens")
 
@@ -112,8 +114,8 @@ class TenantUse:
             self.tokens.take(tokens, now)
 
     def settle(self, reserved: int, used: int, reached: bool, now: float) -> None:
-        """End a lease and give unused tokens back. A request that never reached an engine (`reached` False) costs
-        nothing.
+        """End the reservation of a request and give unused tokens back. A request that never reached an engine
+        (`reached` False) costs nothing.
         """
         self.in_flight -= 1
         if self.tokens is not None and reserved != used:
@@ -125,8 +127,8 @@ class TenantUse:
         """Count tokens that were dispatched for the tenant. A negative number corrects an earlier estimate.
 
         With the half-life h, the tokens served lately are the sum of tokens x 2^((t - now) / h) over all times t. It
-        equals 2^(served - now / h). As time passes, `served` needs no update, so tenants can be compared by it at any
-        time.
+        equals 2^(served - now / h). `served` needs no update as time passes, so the values of tenants can be compared
+        at any time.
         """
         epoch = now / FAIRNESS_HALF_LIFE_S
         level = math.pow(2.0, self.served - epoch) + tokens

@@ -1,6 +1,6 @@
 """Queues of requests that wait for a slot, by pool, tier and tenant, and the order in which they are served.
 
-Which head is next, and at which replica, is chosen in admission/next_queued.py.
+admission/next_queued.py chooses which head is sent next, and to which replica.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ requests are too coarse.
 AT_STAKE_S: Final = 5.0
 """For this long after a loss, tiers of the same priority are served by weight."""
 LOOKED_AHEAD: Final = 8
-"""When a replica has room, this many queued requests are compared by how much of their prompts it has cached."""
+"""If a replica has room, this many queued requests are compared by the cached part of their prompts."""
 STALE: Final = 32
 """A heap is compacted when it has more than twice as many entries as requests, plus this many."""
 
@@ -44,30 +44,30 @@ class TenantQueue:
     def __init__(self, use: TenantUse) -> None:
         self.use = use
         self.listed = use.served
-        """`use.served` as its entry among the turns has it. Entries with another value are stale."""
+        """The value of `use.served` in the valid entry of the heap of turns. Other entries are stale."""
         self.count = 0
         self.bytes = 0
         """Total size of the request bodies."""
         self.heap: list[Entry] = []
 
     def from_last(self) -> list[QueuedRequest]:
-        """The requests that may be shed, the one with the latest start first."""
+        """The requests that may be shed. The first is the one with the largest latest start."""
         entries = sorted(self.heap, reverse=True)
         return [live for _, _, ticket, live in entries if live.ticket == ticket and _may_be_shed(live.request.tier)]
 
 
 class TierQueue:
-    """Queued requests of one tier, by latest start. The tenant that was served least goes first once its turn is due.
+    """Queued requests of one tier, by latest start. The tenant served least goes first once its turn is due.
 
     If that tenant always went first, its short bursts would make the queued requests of others late for no reason. So
-    its first request must wait for `TURN_SHARE` of its allowed time, or `MAX_TURN_S`. Under overload tenants then take
-    turns, and tenants with a small demand are in time.
+    its first request must wait for `TURN_SHARE` of its allowed time, or `MAX_TURN_S`. Under overload, tenants then take
+    turns, and those with a small demand are served in time.
 
     The latest start of a request is its deadline minus its predicted engine TTFT. Ordered by deadline alone, long
     prompts would be sent too late.
 
     Tokens served to a tenant are counted with a half-life (`TenantUse.serve`). The heap entry of a tenant may hold an
-    old, lower count. Only the top entry matters, and it is updated when it is read. `returned` lowers a count.
+    old, lower count. Only the top entry matters, and a read updates it. `returned` lowers a count.
     """
 
     __slots__ = (
@@ -186,7 +186,7 @@ class TierQueue:
         return None
 
     def returned(self, tenant: str) -> None:
-        """Move a tenant forward, since tokens were returned to it: its answer was shorter than expected."""
+        """Move a tenant forward, because its answer was shorter than expected and tokens were returned to it."""
         flow = self._flows.get(tenant)
         head = None if flow is None else _first(flow.heap)
         if flow is None or head is None or flow.use.served >= flow.listed:
@@ -206,7 +206,7 @@ class TierQueue:
         return _first(self._earliest)
 
     def earliest(self, blocked: set[str]) -> list[QueuedRequest]:
-        """Up to `LOOKED_AHEAD` requests from the top of the heap, by latest start. They are not always exactly the
+        """Up to `LOOKED_AHEAD` requests from the top of the heap, by latest start. They need not be exactly the
         earliest.
 
         If adapters are `blocked`, the result is exactly the earliest requests for other adapters, in O(n log n).
@@ -231,9 +231,9 @@ class TierQueue:
         """The queued requests that a new request of `tenant` displaces from a full queue; empty if the tenant has its
         share.
 
-        Each tenant has an equal share of the requests and of the bytes that the tier holds. A tenant that stays within
-        its share with the new request displaces requests of tenants above their share. They keep at least their share.
-        `by_count`: whether the queue is full in requests. `spare_bytes`: bytes left in the queue.
+        Each tenant has an equal share of the tier's requests and bytes. If the new request keeps its tenant within its
+        share, it displaces requests of tenants above theirs. Those tenants keep at least their share. `by_count`:
+        whether the queue is full in requests. `spare_bytes`: bytes left in the queue.
         """
         own = self._flows.get(tenant)
         tenants = len(self._flows) + (own is None)
@@ -264,9 +264,9 @@ class TierQueue:
         return out if (out or not by_count) and wanted <= 0 else []
 
     def ahead_of(self, tenant: str, start_by: float = math.inf) -> int:
-        """Number of requests of this tier that would be served before a new request of `tenant`, as tenants take turns.
+        """Number of requests of this tier that would be served before a new one of `tenant`, as tenants take turns.
 
-        `start_by`: only requests with a latest start up to this count, in O(n). Without it all count.
+        If `start_by` is given, only requests with at most this latest start count, in O(n).
         """
         flow = self._flows.get(tenant)
         mine = 0 if flow is None else flow.count
@@ -281,7 +281,7 @@ class TierQueue:
 
 
 def due_at(live: QueuedRequest) -> float:
-    """Time when the turn of a request is due: from then on it may go before requests with earlier latest starts."""
+    """Time from which the turn of a request is due. Then it may go before requests with earlier latest starts."""
     at = live.request.body_at
     return at + min(MAX_TURN_S, TURN_SHARE * (live.deadline - at))
 
@@ -303,11 +303,11 @@ def _compacted(heap: list[Entry], count: int) -> list[Entry]:
 
 
 class PoolQueue:
-    """The queue of one pool: a `TierQueue` for each tier, by strict priority. A tier below its floor goes before all.
+    """The queue of one pool: a `TierQueue` for each tier, by strict priority. A tier below its floor goes first.
 
     Tiers of one priority are ordered by the latest starts of their heads. A request is lost if it is refused or times
-    out for lack of capacity. While requests of a priority are lost, no order can save them all. Then tiers of higher
-    weight go first, for `AT_STAKE_S` after the last loss.
+    out for lack of capacity. While requests of a priority are lost, no order can save them all. So for `AT_STAKE_S`
+    after a loss, tiers of higher weight go first.
 
     The caller limits the queue, in requests and in bytes of bodies. If not said otherwise, an operation takes O(log n)
     for n queued requests, times the number of tiers.
@@ -321,7 +321,7 @@ class PoolQueue:
         """Time of the last lost request, by priority."""
         self.bytes = 0
         self.owes = False
-        """Whether a waiting tier has come to be below its floor since the queue was last served."""
+        """Whether a waiting tier has fallen below its floor since the queue was last served."""
 
     def __len__(self) -> int:
         return self._count
@@ -341,7 +341,7 @@ class PoolQueue:
         return tier_queue
 
     def push(self, live: QueuedRequest) -> None:
-        """Queue `live`. Its place follows from its `deadline` and its forecast."""
+        """Queue `live`. Its `deadline` and its forecast give its place."""
         self._tickets = max(self._tickets, live.last_ticket) + 1
         tier_queue = self.of_tier(live.request.tier)
         tier_queue.tier = live.request.tier
@@ -397,7 +397,7 @@ class PoolQueue:
         """The queued request to shed first for a request of `tier`, among those that may be shed; None if there is
         none.
 
-        It is of a less urgent tier, or of a tier with lower weight and the same priority.
+        Its tier is less urgent than `tier`, or has the same priority and a lower weight.
         """
         found: QueuedRequest | None = None
         for tier_queue in self._tiers.values():
@@ -411,7 +411,7 @@ class PoolQueue:
         """Number and body bytes of the queued requests that count against the queue's limits for a new request of
         `tier`.
 
-        Requests of lower tiers that may not be shed do not count, since they cannot make way.
+        Requests of lower tiers that may not be shed do not count, because they cannot make way.
         """
         count, held = self._count, self.bytes
         for tier_queue in self._tiers.values():
@@ -454,7 +454,7 @@ class PoolQueue:
                 continue
             owed = tier_queue.owed + tier_queue.tier.floor * FLOOR_MARGIN * tokens
             if tier_queue.key == key:
-                # Service beyond the floor is not held against the tier: no other tier needed it.
+                # Service beyond the floor is not charged to the tier: no other tier needed it.
                 owed = max(owed - tokens, -tokens)
             elif not tier_queue.count:
                 owed = min(owed, 0.0)

@@ -9,7 +9,7 @@ DRAIN_TAU_S: Final = 5.0
 DRAIN_WINDOW_S: Final = 1.0
 ENOUGH_S: Final = 2.0
 ENOUGH_ENDS: Final = 20.0
-"""Once this many requests have ended lately while slots were short, the drain rate counts only ends."""
+"""Once this many requests have ended lately while slots were short, the drain rate counts only ends of requests."""
 
 
 class Rate:
@@ -33,12 +33,12 @@ class Rate:
 
 
 class OpeningRate:
-    """Rate of events per second of saturated time: the time in which a new request would have to wait.
+    """Events per second of saturated time. Time is saturated while a new request would have to wait.
 
-    At other times the rate would equal the rate of arrivals. Whether a request really waits does not matter: while most
-    new requests are shed, none may wait. Counts and saturated time are forgotten exponentially with time constant
-    `DRAIN_TAU_S`. Few events in a short saturated time are mostly chance. So a shorter time is filled up to
-    `DRAIN_WINDOW_S` with events at a typical rate, and up to `ENOUGH_S` the rate over all time is a lower bound.
+    At other times the rate would equal the rate of arrivals. Time is saturated even if no request waits: most new
+    requests may be shed. Counts and saturated time are forgotten exponentially with time constant `DRAIN_TAU_S`. A few
+    events in a short saturated time are mostly chance. So a time shorter than `DRAIN_WINDOW_S` is filled up to it with
+    events at a typical rate. Below `ENOUGH_S` of saturated time, the rate over all time is a lower bound.
     """
 
     __slots__ = ("_all", "_all_at", "_last_at", "_seconds", "count")
@@ -60,7 +60,7 @@ class OpeningRate:
         return rate if self._seconds > ENOUGH_S else max(rate, (self._all - 0.5) / DRAIN_TAU_S)
 
     def add(self, saturated: bool, now: float) -> None:
-        """Count an event at `now`. `saturated`: whether a new request would have had to wait until then."""
+        """Count an event at `now`. `saturated`: whether a new request would have had to wait just before the event."""
         self._all = self._all * math.exp((self._all_at - now) / DRAIN_TAU_S) + 1.0
         self._all_at = now
         last, self._last_at = self._last_at, now if saturated else None
@@ -75,8 +75,8 @@ class OpeningRate:
 class DrainRate:
     """Rate at which a pool gets room for one more request.
 
-    If slots are short, room comes from requests that end, and their rate is steady. While slots fill up, no request
-    ends, but each prompt that is read makes room. So before `ENOUGH_ENDS`, every event that makes room counts.
+    If slots are short, requests that end make room, at a steady rate. While slots fill up, no request ends, but each
+    prompt that is read makes room. So before `ENOUGH_ENDS`, every event that makes room counts.
     """
 
     __slots__ = ("_ends", "_openings")
@@ -86,15 +86,15 @@ class DrainRate:
         self._openings = OpeningRate()
 
     def per_s(self, typical_per_s: float = 0.0) -> float | None:
-        """Requests per second for which there is room; None before there was any backlog. `typical_per_s`: the rate
-        that fills up a short backlog.
+        """Requests per second for which the pool gets room; None before there was any backlog. `typical_per_s`: rate
+        that is assumed for the missing part of a short backlog.
         """
         return (self._ends if self._ends.count >= ENOUGH_ENDS else self._openings).per_s(typical_per_s)
 
     def ended(self, full: bool, now: float) -> None:
-        """Count a request that ended. `full`: whether no slot was free until then."""
+        """Count a request that ended. `full`: whether no slot was free just before."""
         self._ends.add(full, now)
 
     def opened(self, saturated: bool, now: float) -> None:
-        """Count an event that made room for one more request. `saturated`: whether there was none until then."""
+        """Count an event that made room for one more request. `saturated`: whether there was no room just before."""
         self._openings.add(saturated, now)

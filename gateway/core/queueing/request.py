@@ -20,14 +20,14 @@ class QueuedRequest:
         self.deadline = math.inf
         """Time by which the first token, or the end of an unstreamed answer, must come."""
         self.start_by = math.inf
-        """Latest start: time by which the request has to be sent to be in time, by its forecast. Set when it is
-        queued.
+        """Latest start: to be in time, the request has to be sent by this time, according to its forecast. Set when it
+        is queued.
         """
         self.forecast: Forecast | None = None
         """The forecast on which the request was admitted."""
         self.ticket = 0
         """Serial number of its entry in the queue; 0 if it is not queued."""
         self.last_ticket = 0
-        """Its latest ticket of any queue. Later ones are higher, so that no stale entry of another queue is taken for
-        the valid one.
+        """Its latest ticket in any queue. Later tickets are higher, so a stale entry of another queue never looks
+        valid.
         """

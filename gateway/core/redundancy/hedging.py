@@ -1,12 +1,12 @@
 """Hedging: a request whose first token is late is sent a second time, to another replica.
 
 The hedge timer starts when the first attempt has been sent. It fires at a quantile (p95 unless the tier says otherwise)
-of the TTFT of prompts of similar length in the same pool (`core.redundancy.ttft_quantiles`). Then a duplicate is sent,
-unless a reason of `HedgeDenied` applies. The attempt with the first token is committed, and the other is cancelled. A
-request gets at most one duplicate. Retried requests, and requests without a visible first token (`Request.visible`),
-get none.
+of the TTFT of prompts of similar length in the same pool (`core.redundancy.ttft_quantiles`). When it fires, a duplicate
+is sent, unless a reason of `HedgeDenied` applies. The attempt with the first token is committed, and the other is
+cancelled. A request gets at most one duplicate. Retried requests get no duplicate, nor do requests without a visible
+first token (`Request.visible`).
 
-A random share of the requests that could be hedged never is hedged: the holdout. An attempt and its duplicate tend to
+A random share of the requests that could be hedged is never hedged: the holdout. An attempt and its duplicate tend to
 be slow together, so only the holdout shows how long the tail would be without hedging.
 
 Two budgets per tier limit duplicates: a share of the tier's requests, and the same share of its prompt tokens. A third
@@ -33,23 +33,24 @@ from gateway.core.snapshot import HedgePoolView, HedgeTierView
 from gateway.core.timers import Timers
 
 FLOOR_FACTOR: Final = 1.5
-"""No duplicate is sent before this multiple of the expected TTFT. A long prompt is not late only because it is long.
+"""No duplicate is sent before this multiple of the expected TTFT: a long prompt is not late merely because it is long.
 
-The expected TTFT is that of the pool's typical replica. The learned speed of a slow one would put off its duplicates.
+The expected TTFT is that of the pool's typical replica. With the learned speed of a slow replica, its duplicates would
+come later.
 """
 BURST: Final = 20.0
 """Largest number of duplicates that a tier can save up."""
 BUSY: Final = 0.8
-"""If more than this share of a pool's slots, or of a replica's KV cache, is in use, duplicates would delay other
-requests.
+"""No duplicate is sent if more than this share of the pool's slots, or of the replica's KV cache, is in use: it would
+delay other requests.
 """
 MAX_BREACH: Final = 0.2
 """Largest P(breach) at which a duplicate is sent."""
 LAST_HEDGES: Final = 200
 MIN_WON: Final = 28
 SUSPENSION_S: Final = 60.0
-"""A pool gets no duplicates for this long if fewer than 28 of its last 200 duplicates won. A fifth should win; 28 of
-200 is two standard deviations less.
+"""A pool gets no duplicates for this long if fewer than 28 of its last 200 duplicates won. At least a fifth should win,
+and 28 of 200 is two standard deviations below a fifth.
 """
 
 
@@ -75,7 +76,9 @@ class HedgeDenied(StrEnum):
     LOSING = "losing"
     """Clearly fewer than a fifth of the last 200 duplicates won."""
     SUSPECT = "suspect"
-    """The request is a suspect of quarantine: a replica's connection broke while it had the same body."""
+    """The request is a suspect of quarantine: a replica's connection broke while it had a request with the same
+    body.
+    """
 
 
 class TierHedges:
@@ -85,7 +88,7 @@ class TierHedges:
         self.requests = 0.0
         """Number of duplicates that the tier may send."""
         self.tokens = 0.0
-        """Prompt tokens that engines may read for the tier's duplicates; cached tokens do not count."""
+        """Prompt tokens that engines may still read for the tier's duplicates; cached tokens do not count."""
         self.mean_tokens = 0.0
         self.held = 0
         """Number of requests in the holdout."""
@@ -95,8 +98,8 @@ class TierHedges:
         self.wasted_output_tokens = 0
 
     def deposit(self, share: float, unread_tokens: int) -> None:
-        """Count a request of the tier that was sent for the first time. It earns the share `share` (0-1) of a
-        duplicate.
+        """Count a request of the tier that was sent for the first time. It adds `share` (0-1) of a duplicate to the
+        budget.
         """
         self.requests = min(BURST, self.requests + share)
         self.mean_tokens = unread_tokens if not self.mean_tokens else 0.99 * self.mean_tokens + 0.01 * unread_tokens
@@ -105,8 +108,8 @@ class TierHedges:
     def denies(self) -> HedgeDenied | None:
         """Why the tier's budget does not allow one more duplicate; None if it does.
 
-        Tokens may be overdrawn, so that a long prompt can be hedged. Then the next duplicate must wait until the tokens
-        are earned.
+        Tokens may be overdrawn, so that a long prompt can be hedged. After that, the next duplicate must wait until the
+        tokens are earned.
         """
         if self.requests < 1.0:
             return HedgeDenied.BUDGET
@@ -153,7 +156,7 @@ class PoolHedges:
 
 
 class Hedges(Learner):
-    """Hedge timers of all requests, the quantiles that set them, and the budgets."""
+    """The hedge timers of all requests, the quantiles to which they are set, and the budgets."""
 
     def __init__(
         self, policy: Policy, admission: Admission, quarantine: Quarantine, extra: RetryBudget, random: Random
@@ -185,8 +188,8 @@ class Hedges(Learner):
             self.of_tier(live.request.tier).deposit(hedge.budget, attempt.slot.unread_tokens)
 
     def sent(self, attempt: Attempt, now: float) -> None:
-        """Set the hedge timer of a first attempt with visible tokens that has been sent, unless it is in the
-        holdout.
+        """Set the hedge timer of an attempt that was sent. Only first attempts with visible tokens outside the holdout
+        get a timer.
         """
         live = attempt.live
         hedge = live.request.tier.hedge
@@ -202,7 +205,7 @@ class Hedges(Learner):
             self.timers.set(live.request.id, now + max(late_s, FLOOR_FACTOR * expected_s))
 
     def first_token(self, attempt: Attempt, now: float) -> None:
-        """Clear the hedge timer, since the first token has come, and learn the TTFT."""
+        """Learn the TTFT, and clear the hedge timer, because the first token has come."""
         if not self.on or not attempt.live.visible:
             return
         self.timers.clear(attempt.live.request.id)
@@ -214,8 +217,8 @@ class Hedges(Learner):
         self.of_pool(winner.replica.pool).won.append(winner.hedge)
 
     def closed(self, attempt: Attempt, finish: AttemptResult, now: float) -> None:
-        """Learn from an attempt that is over. Without a first token, its TTFT is censored: it would have been
-        longer.
+        """Learn from an attempt that is over. Without a first token, its TTFT is censored: it would have been longer
+        than the time so far.
         """
         live = attempt.live
         if not self.on or not live.visible:
@@ -239,7 +242,7 @@ class Hedges(Learner):
     def _learn(self, attempt: Attempt, censored: bool, now: float) -> None:
         """Learn the TTFT of a first attempt.
 
-        Second attempts do not count: they are made when replicas are slow, so they are not typical.
+        Second attempts do not count. They are made when replicas are slow, so they are not typical.
         """
         if attempt.first and attempt.sent_at is not None:
             first_tokens = self.of_pool(attempt.replica.pool).first_tokens

@@ -10,8 +10,8 @@ from gateway.core.redundancy.retry_budget import RetryBudget
 from gateway.core.request import AttemptOutcome, Random, Reason
 from gateway.core.request_state import Attempt, RequestState
 
-# Outcomes of attempts that never ran, or broke off before a byte of the answer. If the request itself kills replicas, a
-# retry may kill a second one, but quarantine prevents a third (fleet/quarantine.py).
+# Outcomes of attempts that never ran, or that broke off before the first byte of the answer. If the request itself
+# kills replicas, a retry may kill a second one, but quarantine prevents a third (fleet/quarantine.py).
 RETRYABLE: Final = (
     AttemptOutcome.UNREACHABLE,
     AttemptOutcome.CONNECT_TIMEOUT,
@@ -34,15 +34,16 @@ FAILURES: Final[dict[AttemptOutcome, Reason]] = {
     AttemptOutcome.CANCELLED: Reason.UPSTREAM_UNREACHABLE,  # we cancelled it, because its replica is down
 }
 
-# Comes from an intermediary that could not reach the engine, so it is retried.
+# An intermediary that could not reach the engine sends this status, so it is retried.
 BAD_GATEWAY: Final = 502
 
 # Statuses of refusals that may be the replica's fault, e.g. because it lacks the model. The request is retried if the
 # other replicas refuse less often (fleet/odd_answers.py).
 OWN_REFUSALS: Final = (403, 404)
 
-# Backoff of a replica that answers 429 or 503, doubled with each such answer in a row. Without it, a replica that
-# refuses at once would look idle and get every request. It lasts at least as long as the replica's `Retry-After` says.
+# Backoff of a replica that answers 429 or 503, doubled with each such answer in a row. Without a backoff, a replica
+# that refuses at once would look idle and get every request. The backoff lasts at least as long as the replica's
+# `Retry-After`.
 FIRST_BACKOFF_S: Final = 0.25
 MAX_BACKOFF_S: Final = 8.0
 MAX_TOLD_BACKOFF_S: Final = 60.0
@@ -55,7 +56,7 @@ def rest_s(refusals: int, retry_after_s: float | None) -> float:
 
 
 def is_retried(end: AttemptOutcome, status: int | None) -> bool:
-    """Whether an attempt may be retried that ended with this outcome, or this HTTP status, before its answer began."""
+    """Whether an attempt may be retried if it ended with this outcome, or this HTTP status, before its answer began."""
     return end in RETRYABLE or status == BAD_GATEWAY
 
 
@@ -68,8 +69,8 @@ class Retries:
         self._random = random
 
     def elsewhere(self, live: RequestState, failed: Attempt, in_pool: bool = False) -> Replica | None:
-        """The replica for a retry after the attempt `failed`, of the same pool or another on the request's route. None
-        if there is none.
+        """The replica for a retry after the attempt `failed`; None if there is none. It belongs to the same pool or to
+        another pool on the request's route.
 
         `in_pool`: only replicas of the same pool are tried. A retry is taken out of the budget.
         """
@@ -85,7 +86,7 @@ class Retries:
         )
 
     def may_be_made(self, live: RequestState, replica: Replica, others: int) -> bool:
-        """Whether the request at `replica` could be retried in its pool, if `others` more requests are retried as
+        """Whether the request at `replica` could be retried in its pool if `others` more requests were retried as
         well.
         """
         tier = live.request.tier
@@ -98,9 +99,7 @@ class Retries:
         )
 
     def _other_pool(self, live: RequestState, failed: Attempt) -> Replica | None:
-        """A free replica of another pool on the route that takes the prompt, in the policy's order; None if there is
-        none.
-        """
+        """A free replica of the first other pool on the route that takes the prompt; None if there is none."""
         request = live.request
         for spec in request.policy.route(request.model, request.tier):
             pool = self._fleet.pool(spec.name)

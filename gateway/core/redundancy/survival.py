@@ -2,7 +2,8 @@
 
 The time of a first attempt that lost to its duplicate is censored: it would have been longer, by an unknown amount. If
 it were left out, or counted as if it had ended, the tail would look too short, and the next hedge threshold would be
-too small. In the product-limit estimate (Kaplan and Meier, JASA 1958), it counts as at risk for as long as it ran:
+too small. In the product-limit estimate (Kaplan and Meier, JASA 1958), a censored attempt counts as at risk for as long
+as it ran:
 
     S(t) = product over buckets i up to t of (1 - events_i / at_risk_i)
 
@@ -32,7 +33,7 @@ class Survival:
         self.total = 0
 
     def add(self, elapsed_s: float, censored: bool) -> None:
-        """Count a time (seconds, >= 0). `censored`: whether it would have been longer."""
+        """Count a time (seconds, >= 0). `censored`: whether the true time would have been longer."""
         bucket = math.ceil(math.log(elapsed_s / MIN_S) / _STEP) if elapsed_s > MIN_S else 0
         cell = self.counts.get(bucket)
         if cell is None:
@@ -54,10 +55,10 @@ class Survival:
         return out
 
     def quantile(self, q: float) -> float | None:
-        """The time (seconds) after which a share `q` (0-1) has ended. None if it is unknown, because too many are
-        censored earlier.
+        """The time (seconds) by which a share `q` (0-1) has ended. None if too many times are censored earlier to know
+        it.
 
-        Within a bucket, the logarithms of times are taken as evenly spread.
+        Within a bucket, the logarithms of times are assumed to be spread evenly.
         """
         at_risk, survives = self.total, 1.0
         for bucket in sorted(self.counts):

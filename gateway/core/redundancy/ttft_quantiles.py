@@ -1,8 +1,8 @@
-"""TTFT quantiles of one pool, by the number of unread tokens: prompt tokens that the replica has to read.
+"""TTFT quantiles of one pool. Requests are grouped by unread tokens: prompt tokens that the replica has to read.
 
 TTFT counts from sent. Only first attempts count; cancelled attempts count as censored (`core.redundancy.survival`). If
-a bucket of unread tokens has few samples, its quantile is drawn towards that of the whole pool. A pool with few samples
-has no quantiles.
+a bucket of unread tokens has few samples, its quantile is shrunk towards that of the whole pool. A pool with few
+samples has no quantiles.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ REFRESH_S: Final = 3.0
 HALF_S: Final = 30.0
 HALF_SAMPLES: Final = 200
 MAX_HALF_S: Final = 300.0
-"""Longest half of the sliding window, which consists of two halves.
+"""Longest duration (seconds) of one half of the sliding window, which has two halves.
 
 A half ends as soon as it has lasted 30 s and has 200 samples, or after 5 min in any case.
 """
@@ -45,9 +45,7 @@ class TtftQuantiles:
         """Time from which the quantiles are outdated."""
 
     def add(self, bucket: int, elapsed_s: float, censored: bool, now: float) -> None:
-        """Add a first attempt, which had its first token, or was cancelled earlier (`censored`), `elapsed_s` after it
-        was sent.
-        """
+        """Add a first attempt. `elapsed_s`: time from sent to its first token, or to its cancellation if `censored`."""
         if self._began is None:
             self._began = now
         age_s = now - self._began
@@ -70,7 +68,9 @@ class TtftQuantiles:
         return self._quantiles[key]
 
     def views(self) -> tuple[HedgeThresholdView, ...]:
-        """All buckets with samples, with their p95. Changes nothing, since a read must not change a hedge threshold."""
+        """All buckets with samples, with their p95. The method changes nothing, because a read must not change a hedge
+        threshold.
+        """
         merged = self._merged()
         return tuple(
             HedgeThresholdView(
@@ -86,7 +86,7 @@ class TtftQuantiles:
         self._now = self._merged()
 
     def _merged(self) -> dict[int, Survival]:
-        """Samples of both halves together, by bucket. The key -1 has all buckets together."""
+        """Samples of both halves together, by bucket. The key -1 has the samples of all buckets."""
         merged: dict[int, Survival] = {}
         nothing = everything = Survival()
         for bucket in sorted({*self._old, *self._new}):
