@@ -29,11 +29,11 @@ from gateway.proxy.outgoing import WRITE_HIGH_WATER_BYTES
 MAX_CONNECTIONS: Final = 64
 """Limit on connections. It is enough for scrapers, probes, and a few operators with the console open.
 
-A new connection beyond the limit is accepted, but an idle one is closed for it.
+A new connection beyond the limit is still accepted if an idle connection can be closed for it.
 """
 BACKLOG: Final = 32
-"""In one turn of the event loop, at most this many new connections take a file descriptor before others can be
-closed.
+"""At most this many connections are accepted in one turn of the event loop. Others can be closed only in a later
+turn.
 """
 UDS_MODE: Final = 0o660
 _TOO_SLOW: Final = 408, b"Request Timeout", b"the request was not whole in time"
@@ -68,8 +68,8 @@ class AdminConnection(HttpToolsProtocol):
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Catch exceptions (bugs), which then affect only this connection. The event loop and httptools would drop
-        them, or end the process.
+        """Catch exceptions (bugs), so that they affect only this connection. The event loop and httptools would drop
+        the exception, or end the process.
         """
         try:
             yield
@@ -113,8 +113,8 @@ class AdminConnection(HttpToolsProtocol):
         if self._lingers or self.transport.is_closing():
             return
         if self._whole:
-            # Pipelined requests are not accepted: answers to abandoned ones would pile up, and a disconnect behind them
-            # would not be noticed.
+            # Pipelined requests are not accepted. Answers to abandoned requests would pile up, and a disconnect behind
+            # them would not be noticed.
             if data.strip(b"\r\n"):
                 self.abort()
             return
@@ -145,7 +145,7 @@ class AdminConnection(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._head_bytes += len(name) + len(value)
-        if not self._head_done:  # after the head, it is a trailer and not a header
+        if not self._head_done:  # a field after the head is a trailer, not a header
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -168,7 +168,7 @@ class AdminConnection(HttpToolsProtocol):
     # ---- answers
 
     def on_response_complete(self) -> None:
-        """The answer is complete. The request may not be, if its token was wrong or its body too large."""
+        """The answer is complete. The request may be incomplete, if its token was wrong or its body too large."""
         with self._guarded():
             self._answered()
 

@@ -70,7 +70,7 @@ class AdminPort:
         return Done(True, f"draining: at most {self.drain_deadline_s:.0f} s for requests under way")
 
     def _drain_replica(self, on: bool, name: str) -> Done:
-        """Stop new requests (`on`) to a replica, or to all ranks of a server, or let it serve again."""
+        """Stop new requests (if `on`) to a replica or to all ranks of a server; else let it serve again."""
         specs = [replica for pool in self.handler.policy.pools.values() for replica in pool.replicas]
         chosen = [spec.name for spec in specs if name in (spec.name, spec.server)]
         if not chosen:

@@ -47,7 +47,7 @@ log = logging.getLogger("tailgate")
 SPARE_DESCRIPTORS = 128
 WATCHES = 3
 """Number of connections that watch one replica: for health, metrics and models."""
-# At the drain deadline, error events are written. Clients that do not read them within this many seconds are
+# At the drain deadline, error events are written. A client that does not read its event within this many seconds is
 # disconnected.
 CLOSE_GRACE_S = 2.0
 
@@ -65,7 +65,7 @@ class Gateway:
         policy_path: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock`: gives the time in seconds to all parts. Timers are those of the event loop."""
+        """`clock`: returns the time in seconds, for all parts. Timers are those of the event loop."""
         self.settings = settings
         self.metrics = Metrics(policy)
         oddities = Oddities(self.metrics, clock)
@@ -292,7 +292,8 @@ def _connections_that_fit(policy: Policy) -> int:
     """How many client connections fit into the limit on file descriptors. Each client may need one connection to a
     replica.
 
-    The remaining descriptors are for the admin port, files (`SPARE_DESCRIPTORS`), and the watch of each replica.
+    Other descriptors are left for the admin port, for files (`SPARE_DESCRIPTORS`), and for the connections that watch
+    each replica.
     """
     spare = SPARE_DESCRIPTORS + WATCHES * len({spec.url for pool in policy.pools.values() for spec in pool.replicas})
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)

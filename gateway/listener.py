@@ -19,11 +19,11 @@ BACKLOG: Final = 4096
 KEEP_ALIVE_IDLE_S: Final = 60
 KEEP_ALIVE_INTERVAL_S: Final = 15
 KEEP_ALIVE_PROBES: Final = 4
-# Send buffer in the kernel; Linux doubles this value. Without it, the buffer of a client that does not read may grow to
-# 4 MiB (tcp_wmem).
+# Size in bytes of the send buffer in the kernel; Linux doubles this value. Without this limit, the buffer of a client
+# that does not read may grow to 4 MiB (tcp_wmem).
 SEND_BUFFER_BYTES: Final = 128 * 1024
 
-# Options by name; those that the platform lacks are skipped. Linux has KEEPIDLE, macOS KEEPALIVE.
+# Options by name. Options that the platform lacks are skipped. Linux has KEEPIDLE, macOS KEEPALIVE.
 _TCP: Final = {
     "TCP_KEEPIDLE": KEEP_ALIVE_IDLE_S,
     "TCP_KEEPALIVE": KEEP_ALIVE_IDLE_S,
@@ -68,7 +68,7 @@ class Listener(uvicorn.Server):
 
     @property
     def port(self) -> int:
-        """The port on which it listens, also if 0 was asked for."""
+        """The real port on which it listens, also if the given port was 0."""
         return int(self.servers[0].sockets[0].getsockname()[1])
 
 

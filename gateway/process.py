@@ -31,7 +31,7 @@ log = logging.getLogger("tailgate")
 
 GC_ALLOCATIONS = 50_000
 CANNOT_LISTEN = 3
-"""Exit status if a port cannot be used, the same as uvicorn's."""
+"""Exit status if a port cannot be used. uvicorn uses the same."""
 
 
 def _cannot_listen(settings: Settings) -> str | None:
@@ -70,7 +70,7 @@ def serve(settings: Settings, policy_path: Path | None, replicas: tuple[str, ...
     configure_logging(settings.log_level, as_json=settings.log_format == "json")
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     # Objects made so far are excluded from garbage collection. Requests leave no reference cycles
-    # (docs/internals/adr/0006), so the collector would mostly look at long-lived objects again.
+    # (docs/internals/adr/0006), so the collector would mostly inspect long-lived objects again.
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_ALLOCATIONS, 20, 50)

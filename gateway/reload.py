@@ -1,5 +1,5 @@
-"""Reloads the policy: a new one is prepared outside the event loop and swapped in between two requests. If it is
-invalid, the old one stays.
+"""Reloads the policy. A new policy is prepared outside the event loop, and takes effect between two requests. If it is
+invalid, the old policy stays.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger("tailgate")
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A policy, with the parts that take long to compute from it."""
+    """A policy, with the parts that take a long time to compute from it."""
 
     policy: Policy
     counters: dict[str, TokenCounter]
@@ -62,7 +62,7 @@ class PolicyReloads:
         self._path = path
         self._tokenizers = Tokenizers()
         self._prepared: Prepared | None = None
-        """The parts of the next policy, computed outside the event loop before it is in force."""
+        """The parts of the next policy. They are computed outside the event loop before the policy is in force."""
         self.latest = Reload(time.time())
         self.watcher = (
             None
@@ -80,14 +80,16 @@ class PolicyReloads:
         users.fleet.configure(policy)
 
     def configure(self, policy: Policy) -> None:
-        """Put a policy in force. Requests under way keep theirs. Raises `PolicyErrors` if it cannot be used."""
+        """Put a policy in force. Requests under way keep their old policy. Raises `PolicyErrors` if the new policy
+        cannot be used.
+        """
         prepared = self._prepared
         if prepared is None or prepared.policy is not policy:
             prepared = self._prepare(policy)
         self._prepared = None
         self._swap(prepared)
-        # Watches are changed in a later turn of the loop: ending and starting a thousand of them takes as long as the
-        # swap.
+        # The watches of replicas are changed in a later turn of the loop: ending and starting a thousand of them takes
+        # as long as the rest of the reload.
         asyncio.get_running_loop().call_soon(self._watch, policy)
         self.latest = Reload(time.time())
         log.info("policy generation %d is in force", policy.generation)
@@ -102,7 +104,7 @@ class PolicyReloads:
             self._users.driver.supervisor.caught(Callback.WATCH, error)
 
     def _prepare(self, policy: Policy) -> Prepared:
-        """Compute the parts of a policy that take long. May run in any thread. Raises `PolicyErrors`."""
+        """Compute the parts of a policy that take a long time. May run in any thread. Raises `PolicyErrors`."""
         problem = exposure_error(policy, self._settings.host)
         if problem is not None:
             raise PolicyErrors([PolicyError(str(self._path), 0, "keys", problem)])
@@ -125,7 +127,7 @@ class PolicyReloads:
         users.limits.max_body_bytes = policy.max_body_bytes or self._settings.max_body_bytes
 
     def _counters(self, policy: Policy) -> dict[str, TokenCounter]:
-        """Exact token counters, by model, of the models that have a tokenizer in the policy."""
+        """Exact token counters by model name, for the models that have a tokenizer in the policy."""
         paths = {model.name: model.tokenizer for model in policy.models.values() if model.tokenizer is not None}
         try:
             tokenizers = self._tokenizers.take(paths.values())

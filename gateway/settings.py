@@ -1,6 +1,7 @@
 """Settings of one process, from the environment (`TAILGATE_...`) and the command line, which takes precedence.
 
-Values that are the same for every process of a deployment belong in the policy file. Values here may differ by process.
+Values that are the same for every process of a deployment belong in the policy file. The values here may differ between
+processes.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ class Settings(BaseSettings):
         return self
 
     def body_limit_error(self, max_body_bytes: int | None) -> str | None:
-        """Why a policy with this `listen.max_body` cannot be used; None if it can."""
+        """Why a policy with this `listen.max_body` (bytes) cannot be used; None if it can be used."""
         if max_body_bytes is None or max_body_bytes <= self.max_receiving_bytes:
             return None
         return (

@@ -21,7 +21,7 @@ UP = ReplicaState.UP
 
 
 class Sweeper:
-    """A task that does its steps every `SWEEP_S`. A bug in a step affects only one run of this step."""
+    """A task that runs its steps every `SWEEP_S`. A bug in a step affects only that run of the step."""
 
     def __init__(
         self,

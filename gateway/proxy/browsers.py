@@ -1,9 +1,9 @@
-"""Checks the headers Host and Origin of web pages. Otherwise any page could use a keyless gateway on loopback.
+"""Checks the headers Host and Origin. Without these checks, any web page could use a keyless gateway on loopback.
 
 A page whose own host name points at 127.0.0.1 (DNS rebinding) sends that name in Host. A form or a `text/plain` request
-of any page sends the page's Origin. If the policy has keys, a page needs one like any client. Pages that the policy
-lists may read answers (CORS), but never with cookies or other credentials. So even if every page is listed, a key is
-not sent for them.
+of any page sends the page's Origin. If the policy has keys, a page needs a key like any client. Pages that the policy
+lists may read answers (CORS), but never with cookies or other credentials. So a browser never sends a stored key for a
+page, even if every page is listed.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class BrowserAccess:
         self._names = frozenset(policy.host_names)
         self._origins = frozenset(origin.encode() for origin in policy.origins)
         self._any_origin = EVERY_ORIGIN in self._origins
-        # On addresses other than loopback, the gateway's own name is unknown unless the policy gives it.
+        # On addresses other than loopback, the gateway knows its own name only from the policy.
         self._shuts_hosts = self._is_keyless and (self._loopback or bool(self._names))
         self._hosts: set[bytes] = set()
-        """Cache of accepted hosts, since most requests have the same one."""
+        """Cache of accepted hosts, because most requests have the same host."""
 
     def problem(self, head: RequestHead) -> Problem | None:
         """Why a request that needs no key is refused; None if it is accepted."""
@@ -68,8 +68,8 @@ class BrowserAccess:
         return True
 
     def _is_own(self, origin: bytes, host: bytes | None) -> bool:
-        """Whether the origin is listed, or equals the requested host and port and these are known as the gateway's
-        own.
+        """Whether the origin is the gateway's own: it equals the requested host and port, and these are known names of
+        the gateway. A listed origin counts too.
         """
         origin = origin.lower()
         if origin in self._origins:

@@ -47,7 +47,7 @@ class CountClient(Protocol):
         """Send the answer `body`, with the request id `rid`."""
 
     def broke(self, callback: Callback, error: Exception) -> None:
-        """A callback of the gateway raised an exception while it handled this count."""
+        """Report that a callback of the gateway raised an exception while it handled this count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +93,8 @@ class CountingEndpoint:
         count_exactly: Callable[[Model, Parsed], int | None],
         told: Callable[[CountSource], None],
     ) -> None:
-        """`find`: returns the model that serves a name, and the LoRA adapter of that name. `count_exactly`: returns
-        None if there is no tokenizer.
+        """`find`: returns the model that serves a name, and the LoRA adapter of that name. `count_exactly`: returns the
+        tokens; None if there is no tokenizer.
 
         `told`: called with the source of each count.
         """
@@ -107,7 +107,7 @@ class CountingEndpoint:
         self.ask_engine: EngineCounter = ask_nobody
 
     def start(self, asker: CountAsker, policy: Policy, tier: Tier, body: bytes) -> CountUnderWay | Problem:
-        """Start a count, which is answered later, or return why it is refused."""
+        """Start a count, whose answer is sent later, or return why it is refused."""
         try:
             parsed = parse_counted(body, tier.caps)
         except BadRequest as exc:
@@ -161,7 +161,7 @@ class CountingEndpoint:
         tokens = self._count_exactly(model, parsed)
         if tokens is not None:
             return CountSource.TOKENIZER, tokens
-        # The high estimate is used. With a low estimate, clients would send prompts that do not fit.
+        # This is the high estimate. With a low estimate, clients would send prompts that do not fit.
         size = parsed.prompt_bytes + Placeholders(parsed.fields, model.sent_as(parsed.model)).correction
         name = parsed.model if model.any_name else model.name
         return CountSource.ESTIMATE, self._driver.controller.prompts.estimate(name, size)[1]

@@ -1,4 +1,4 @@
-"""Deadlines of connections: each may stay in a state only for a fixed time."""
+"""Deadlines of connections: a connection may stay in a state only for a fixed time."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Final, Generic, TypeVar
 
 K = TypeVar("K")
 MAX_AT_ONCE: Final = 32
-"""At most this many keys are handled in one turn of the loop. Ending a request takes up to .1 ms, and thousands may be
+"""At most this many keys are handled in one turn of the loop. To end a request takes up to .1 ms, and thousands may be
 due at once.
 """
 
 
 class Deadline(Generic[K]):
-    """A set of keys that all have the same time limit. The first key added is the first due, so a sweep reads only
-    overdue keys.
+    """A set of keys that all have the same time limit. They become due in the order in which they were added, so a
+    sweep reads only overdue keys.
     """
 
     def __init__(self, limit_s: float, act: Callable[[K], None], broke: Callable[[K, Exception], None]) -> None:
-        """`act` is called with each overdue key. `broke` gets an exception that `act` raised; the other keys are still
-        handled.
+        """`limit_s`: time limit in seconds. `act` is called with each overdue key. If `act` raises, `broke` gets the
+        exception, and the other keys are still handled.
         """
         self.limit_s = limit_s
         self._act = act

@@ -16,7 +16,7 @@ class CompressedConnection(LimitedConnection, Protocol):
     """A client connection with a compressed body."""
 
     def decoded(self, body: bytes | Problem) -> None:
-        """Take the decoded body, or the problem because of which there is none."""
+        """Take the decoded body, or the problem that prevented it."""
 
 
 class BodyDecoder:
@@ -35,7 +35,7 @@ class BodyDecoder:
         self._stopped = True
 
     def run(self) -> None:
-        """Decode one part. The rest is queued behind the parts of all other bodies, so bodies complete one by one."""
+        """Decode one part. The next part is queued behind the parts of all other bodies."""
         if self._stopped:
             return
         try:

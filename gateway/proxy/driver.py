@@ -1,6 +1,6 @@
 """The driver between controller and event loop: makes the calls, carries out the commands, and keeps two timers.
 
-One is the alarm for the next deadline, the other is for reports of progress.
+One timer is the alarm for the next deadline. The other is for reports of progress.
 """
 
 from __future__ import annotations
@@ -36,9 +36,11 @@ from gateway.wire.errors.replies import CLIENT_FAULTS
 # All other outcomes are counted as upstream errors, since the replica caused them.
 QUIET_ENDS: Final = (AttemptOutcome.COMPLETE, AttemptOutcome.CANCELLED)
 MAX_WAKES: Final = 100
-"""The alarm pauses after this many deadlines in a row whose handling raised an exception. Each fails its request."""
+"""The alarm pauses after this many deadlines in a row whose handling raised an exception. Each such exception fails its
+request.
+"""
 PAUSE_S: Final = 0.05
-"""Seconds for which the alarm pauses then, so that a bug cannot keep the process busy."""
+"""Seconds of such a pause, so that a bug cannot keep the process busy."""
 
 
 def _is_failure(finish: AttemptResult) -> bool:
@@ -75,7 +77,7 @@ class CommandHandler(ABC):
 
     @abstractmethod
     def commit(self, attempt_id: int, hedged: HedgeResult | None) -> None:
-        """Forward this attempt's answer to the client, the bytes so far and all that follow."""
+        """Forward this attempt's answer to the client: the bytes so far and all bytes that follow."""
 
     @abstractmethod
     def cancel(self, attempt_id: int) -> int:
@@ -83,7 +85,7 @@ class CommandHandler(ABC):
 
     @abstractmethod
     def cut(self, why: Reason, prompt_tokens: int) -> None:
-        """End the answer as incomplete. `prompt_tokens`: for the usage, if the engine sent none."""
+        """End the answer as incomplete. `prompt_tokens`: estimate for the usage, if the engine sent none."""
 
     @abstractmethod
     def refuse(self, why: Reason, retry_after_s: float | None, detail: str) -> None:
@@ -153,8 +155,8 @@ class Driver:
         self._carry_out(commands)
 
     def sent(self, attempt: int) -> None:
-        """The request of an attempt was written to its connection. This call has no commands, so it never waits for its
-        turn.
+        """The request of an attempt was written to its connection. This call yields no commands, so it never waits for
+        its turn.
         """
         try:
             self.controller.sent(attempt, self.clock())
@@ -174,8 +176,8 @@ class Driver:
     def grew(self, attempt: int, reader: StreamReader) -> None:
         """An attempt has received more tokens. The report with the number `next_report` tells the controller how many.
 
-        It tells of all answers together. Told one by one, between the events of thousands of slow streams, each would
-        cost several times as much, because the code of the core would have left the caches.
+        One report covers all answers together. Separate reports would come between the events of thousands of slow
+        streams. Each would cost several times as much, because the code of the core would have left the CPU's caches.
         """
         self._grown[attempt] = reader
         if self._reporting is None:
@@ -186,17 +188,18 @@ class Driver:
         self._call(self.controller.repeats, (attempt,), self._request_ids.get(attempt, 0))
 
     def paused(self, attempt: int) -> None:
-        """An attempt is not being read, since its client is too slow."""
+        """The answer of an attempt is not being read, because its client is too slow."""
         self._call(self.controller.paused, (attempt,), self._request_ids.get(attempt, 0))
 
     def resumed(self, attempt: int) -> None:
-        """An attempt is read again."""
+        """The answer of an attempt is read again."""
         self._call(self.controller.resumed, (attempt,), self._request_ids.get(attempt, 0))
 
     def finish(self, attempt: int, finish: AttemptResult, pool: str, replica: str) -> None:
         """An attempt has ended. Ignored if the controller knows that already.
 
-        If carrying out a `Cancel` raised, the call at the replica goes on and ends later: then this is ignored.
+        The controller may know it already if carrying out a `Cancel` raised: then the call at the replica went on and
+        ends now.
         """
         request_id = self._forget(attempt)
         if not request_id:
@@ -265,7 +268,7 @@ class Driver:
             self._carry_out(self._answer(method, args, request_id))
 
     def _order(self, method: Callable[..., list[Command]], args: tuple[object, ...]) -> None:
-        """Make a call whose exceptions are passed on to its caller."""
+        """Make a call of the controller, and pass its exceptions on."""
         if self._busy:
             self._waiting.append((method, args, 0))
             return
@@ -285,7 +288,8 @@ class Driver:
         try:
             return self.controller.finish(attempt, finish, now)
         except Exception:
-            # Free the slot if it is still held. It is reported as cancelled, so that nothing is learned from it.
+            # Free the slot if it is still held. The attempt is reported as cancelled, so that nothing is learned from
+            # it.
             self._waiting.append((self._close, (attempt,), 0))
             raise
 
@@ -319,8 +323,8 @@ class Driver:
                 self._failed(command, error)
 
     def _act(self, command: Command) -> None:
-        # The most frequent commands come first. A dictionary by type would be slower, since compiled code does not know
-        # the types of its values.
+        # The most frequent commands come first. A dictionary by type would be slower, because compiled code does not
+        # know the types of its values.
         if isinstance(command, Dispatch):
             self._request_ids[command.attempt] = command.request_id
             exchange = self._exchanges[command.request_id]
@@ -363,8 +367,8 @@ class Driver:
     # ---- bugs
 
     def _failed(self, command: Command, error: Exception) -> None:
-        """A command's handler raised an exception. Do what the controller relies on: fail the request, report a
-        cancelled attempt, or close the client's connection.
+        """Handle an exception from a command's handler. The controller relies on one of these: the request fails, a
+        cancelled attempt is reported, or the client's connection is closed.
         """
         self.supervisor.caught(Callback.COMMAND, error)
         if isinstance(command, Dispatch | Commit):
@@ -377,7 +381,9 @@ class Driver:
             self._abort(self._exchanges.pop(command.record.request.id, None))
 
     def _raised(self, error: Exception, request_id: int) -> list[Command]:
-        """A call raised. Returns the commands that it had decided before, and the commands that end its request."""
+        """Handle an exception from a call. Returns the commands that the call had decided before, and the commands that
+        end its request.
+        """
         self.supervisor.caught(Callback.DECISION, error)
         commands = self._undelivered()
         exchange = self._exchanges.get(request_id)
@@ -413,7 +419,7 @@ class Driver:
     # ---- time
 
     def _arm(self) -> None:
-        """Set the alarm to the earliest deadline. An earlier alarm is kept; when it fires, it is set again."""
+        """Set the alarm to the earliest deadline. An earlier alarm is kept. When it fires, the alarm is set again."""
         try:
             at = max(self.controller.wake_at(), self._silent_until)
         except Exception as error:  # noqa: BLE001 - without a timer, no deadline would be acted on any more
@@ -431,12 +437,13 @@ class Driver:
         self.wake(self.clock())
 
     def _report(self) -> None:
-        """Tell the controller of all answers that have grown since the report before."""
+        """Tell the controller of all answers that have grown since the last report."""
         self._reporting = None
         self.next_report += 1
         while self._grown:
             attempt, reader = self._grown.popitem()
-            # Not `_call`: its generic call adds a fifth to each report. One alarm after all of them is enough.
+            # `_call` is not used, because its generic call makes each report a fifth slower. It is enough to set the
+            # alarm once, after all reports.
             try:
                 commands = self.controller.progress(attempt, reader.tokens_seen, self.clock())
             except Exception as error:  # noqa: BLE001 - a bug affects only this request

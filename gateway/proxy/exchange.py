@@ -47,7 +47,7 @@ class MirrorService(Protocol):
     """Sender of copies to shadow pools."""
 
     def shed(self) -> None:
-        """Note that a request was refused for lack of capacity: then fewer copies are sent."""
+        """Record that a request was refused for lack of capacity. After it, fewer copies are sent."""
 
     def admits(self, model: Model, size: int) -> bool:
         """Whether a copy of this request is to be sent. `size`: bytes of its body."""
@@ -80,7 +80,7 @@ class ExchangeServices:
 
 
 class Exchange(AttemptOwner):
-    """Connects a client to the attempts for its request. Carries out the controller's commands; decides nothing."""
+    """Connects a client to the attempts for its request. It carries out the controller's commands, without deciding."""
 
     __slots__ = (
         "_attempts",
@@ -134,9 +134,9 @@ class Exchange(AttemptOwner):
         self._dispatched_at = 0.0
         self._extra = b""
         self._first = first_if_stored(request, parsed)
-        """Hash of the tools and instructions, if the answer may be stored; else None."""
+        """Hash of the tools and instructions if the answer may be stored; else None."""
         self._said_at = request.body_at
-        """Time when anything but content was last sent to the client."""
+        """Time when something other than content was last sent to the client."""
         if request.stream and request.tier.keep_alive_s:
             services.keep_alives.start(self, request.tier.keep_alive_s, request.body_at)
 
@@ -238,7 +238,7 @@ class Exchange(AttemptOwner):
         return attempt.seen
 
     def cut(self, why: Reason, prompt_tokens: int) -> None:
-        """End the answer as incomplete, and mark it so. `prompt_tokens`: for the usage, if the engine sent none."""
+        """End the answer, marked as incomplete. `prompt_tokens`: for the usage, if the engine sent none."""
         attempt, client = self._committed, self._client
         assert attempt is not None
         end = attempt.cut_short(why, prompt_tokens)
@@ -264,7 +264,7 @@ class Exchange(AttemptOwner):
         if not self._shown:
             self._show_error(problem, self._limit_lines())
         elif self._committed is not None and self._committed.reader is None:
-            # An unstreamed answer that has begun has no place for an error: only its missing end shows the failure.
+            # An unstreamed answer that has begun has no place for an error. Only its missing end shows the failure.
             self._client = None
             client.cut()
         else:
@@ -279,7 +279,7 @@ class Exchange(AttemptOwner):
     def ended(self, record: Record) -> None:
         """The request is over. It is already counted in metrics."""
         if self._client is not None:
-            self.abort()  # a bug prevented its answer
+            self.abort()  # a bug prevented the answer to this request
         # Breaks a reference cycle between exchange and attempts, which only the garbage collector could free.
         attempt, self._committed = self._committed, None
         self._attempts.clear()
@@ -301,7 +301,7 @@ class Exchange(AttemptOwner):
             client.write(b"".join([chunk(p) for p in pieces] if client.chunked else pieces))
 
     def show_raw(self, raw: bytes, pieces: list[bytes]) -> None:
-        """Forward payload to the client. `raw`: the same bytes in the replica's chunks, which are used if possible."""
+        """Forward payload to the client. `raw`: the same bytes in the replica's own chunks, used if possible."""
         client = self._client
         if self._renamed:
             self.show(pieces)
@@ -313,7 +313,7 @@ class Exchange(AttemptOwner):
         return self._services.meter.gaps(self.request.tier.name, upstream.pool.name)
 
     def body_hash(self) -> int | None:
-        """Hash of the request body; None after a commit, when it is no longer needed."""
+        """Hash of the request body; None after a commit, because it is no longer needed then."""
         return None if self._parsed is None else fingerprint(self._parsed)
 
     def attempt_ended(self, attempt_id: int) -> None:
@@ -338,7 +338,7 @@ class Exchange(AttemptOwner):
         return self._shown
 
     def keep_alive(self, now: float) -> None:
-        """Send a comment if the stream was silent for long. If the answer has not begun, it begins with the comment.
+        """Send a comment if the stream was silent for long. An answer that has not begun begins with the comment.
 
         After the comment the answer must be a stream, but any attempt may still be committed. A later failure is sent
         as an error event.
@@ -379,7 +379,7 @@ class Exchange(AttemptOwner):
             self.driver.paused(attempt.id)
 
     def broke(self, callback: Callback, error: Exception) -> None:
-        """A callback of the gateway raised an exception while it handled this request."""
+        """Report that a callback of the gateway raised an exception while it handled this request."""
         self.driver.broke(self.request.id, callback, error)
 
     def resume(self) -> None:
@@ -393,7 +393,7 @@ class Exchange(AttemptOwner):
     # ---- inside
 
     def _sent_as(self, parsed: Parsed) -> str:
-        """The model name for a replica: that of the LoRA adapter, if one was asked for and no fallback serves."""
+        """The model name for a replica; the name of the LoRA adapter if one was asked for and no fallback serves."""
         if self.request.adapter and self._model is self.request.model:
             return self.request.adapter
         return self._model.sent_as(parsed.model)
@@ -413,8 +413,8 @@ class Exchange(AttemptOwner):
 
     def _message(self, attempt_id: int, upstream: ReplicaConnections, body: bytes) -> bytes:
         """The whole HTTP message of an attempt: head and body."""
-        # vLLM takes this id as its own, which must be unique among running requests. So a duplicate and other clients'
-        # requests get different ids.
+        # vLLM uses this id as its own id, which must be unique among running requests. So duplicates get an id of their
+        # own, and so do requests with the same id from other clients.
         rid = b"".join((self._rid, _OURS, written(attempt_id)))
         body = salted(body, self.request.endpoint, upstream.pool, self.request.tenant)
         return upstream_head(upstream.prefix(self.request.endpoint), self._head, rid, len(body)) + body
@@ -454,10 +454,10 @@ class Exchange(AttemptOwner):
         assert client is not None
         event = error_event(self._dialect, problem)
         if attempt is not None and attempt.is_inside_event:
-            event = b"\n\n" + event  # ends the unfinished event, of which the error would become a part
-        # The last chunk is sent, too: without it, some clients raise an exception and never read the error.
+            event = b"\n\n" + event  # ends the unfinished event; otherwise the error would become a part of it
+        # The last chunk is sent, too. Without it, some clients raise an exception and never read the error.
         client.write(chunk(event) + LAST_CHUNK if client.chunked else event)
-        # The connection is kept, since a client that has the last chunk may already have sent its next request.
+        # The connection is kept, because a client that has the last chunk may already have sent its next request.
         self._finish()
 
     def _show_whole(self, attempt: UpstreamAttempt, body: bytes) -> None:

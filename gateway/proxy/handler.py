@@ -73,7 +73,9 @@ Callers = dict[bytes, tuple[bytes, Caller | None]]
 
 
 def callers_of(policy: Policy) -> Callers:
-    """The callers of a policy. With thousands of keys this takes long, so a reload calls it outside the event loop."""
+    """The callers of a policy. With thousands of keys this takes a long time, so a reload calls it outside the event
+    loop.
+    """
     serves = {tier.name: served(tier) for tier in policy.tiers.values()}
     return {
         digest: (key.sha256, Caller(key.tenant, policy.tiers[key.tier], serves[key.tier]))
@@ -132,7 +134,9 @@ class RequestHandler(ExchangeServices):
     def check(
         self, method: bytes, path: bytes, head: RequestHead
     ) -> tuple[Endpoint | None, Caller | None, Problem | None]:
-        """Check a request by its head. Returns (endpoint, None for a GET; caller; problem, None if accepted)."""
+        """Check a request by its head. Returns (endpoint, caller, problem). The endpoint is None for a GET, the problem
+        is None if the request is accepted.
+        """
         if head.has_origin and method == OPTIONS:
             return None, None, self._browsers.preflight_problem(head)
         endpoint = POSTS.get(path)
@@ -156,13 +160,13 @@ class RequestHandler(ExchangeServices):
         return endpoint, caller, None
 
     def caller(self, head: RequestHead) -> Caller | None:
-        """The caller with this key; None if the key is unknown."""
+        """The caller whose key is in the head; None if the key is unknown."""
         given = head.key
         if not given:
             return None
         digest = _sha256(given).digest()
         known, caller = self._callers.get(digest, _NOBODY)
-        # Only whole digests are compared, so the time that it takes reveals nothing about a key.
+        # Only whole digests are compared, so the time of the comparison reveals nothing about a key.
         return caller if _same(known, digest) else None
 
     def dialect(self, path: bytes, head: RequestHead) -> Dialect:
@@ -199,7 +203,7 @@ class RequestHandler(ExchangeServices):
         try:
             slo = asked_slo(head, tier.slo)
             parsed = parse(endpoint, body, tier.caps)
-        except BadHeader as header:  # another name than above, since in compiled code a name has only one type
+        except BadHeader as header:  # another name than above, because a name has only one type in compiled code
             return Problem(Reason.BAD_REQUEST, str(header), param=header.name)
         except BadRequest as exc:
             return Problem(exc.why, exc.message, param=exc.field, code=exc.code)
@@ -273,7 +277,7 @@ class RequestHandler(ExchangeServices):
         return None if counter is None else counter(parsed)
 
     def find(self, name: str, tier: Tier) -> tuple[Model | None, str]:
-        """(model that serves requests for `name`, or None; LoRA adapter of that name, or empty)."""
+        """Returns (the model that serves requests for `name`, or None; the LoRA adapter of that name, or empty)."""
         policy, catalog = self.policy, self._catalog
         model = policy.models.get(name)
         if model is not None and not model.any_name:

@@ -9,13 +9,13 @@ from gateway.proxy.deadlines import Deadline
 
 COMMENT: Final = b": keep-alive\n\n"
 LOOKS: Final = 4.0
-"""A stream is looked at this many times per allowed time of silence."""
+"""A stream is checked this many times per allowed time of silence."""
 
 
 def is_due(said_at: float, silence_s: float, now: float) -> bool:
-    """Whether a stream would be silent for longer than `silence_s` by the next look.
+    """Whether a stream would be silent for longer than `silence_s` by the next check.
 
-    A comment is sent as late as possible, since the HTTP status cannot change after it.
+    A comment is sent as late as possible, because the HTTP status cannot change after it.
     """
     return now - said_at > silence_s - silence_s / LOOKS
 
@@ -24,7 +24,7 @@ class Stream(Protocol):
     """A stream that may be silent for a long time."""
 
     def keep_alive(self, now: float) -> None:
-        """Look at the stream, and send a comment if it is due."""
+        """Check the stream, and send a comment if it is due."""
 
     def broke(self, callback: Callback, error: Exception) -> None:
         """A callback of the gateway raised an exception while it handled this stream."""
@@ -35,14 +35,14 @@ def _broke(stream: Stream, error: Exception) -> None:
 
 
 class KeepAlives:
-    """The streams that get comments. Each call of `start` schedules one look at its stream."""
+    """The streams that get comments. Each call of `start` schedules one check of its stream."""
 
     def __init__(self) -> None:
         self._by_silence: dict[float, Deadline[Stream]] = {}
         self._now = 0.0
 
     def start(self, stream: Stream, silence_s: float, now: float) -> None:
-        """Schedule the next look after a `LOOKS`-th of `silence_s`."""
+        """Schedule the next check in `silence_s` / `LOOKS` seconds."""
         deadline = self._by_silence.get(silence_s)
         if deadline is None:
             deadline = self._by_silence[silence_s] = Deadline(silence_s / LOOKS, self._look, _broke)
@@ -55,11 +55,11 @@ class KeepAlives:
             deadline.stop(stream)
 
     def sweep(self, now: float) -> None:
-        """Look at all streams that are due."""
+        """Check all streams that are due."""
         self._now = now
         for deadline in self._by_silence.values():
             while deadline.sweep(now):
-                pass  # all are handled in this turn of the loop, since a look is quick
+                pass  # all are handled in this turn of the loop, because a check is quick
 
     def _look(self, stream: Stream) -> None:
         stream.keep_alive(self._now)

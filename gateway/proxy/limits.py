@@ -1,4 +1,4 @@
-"""State that the client connections of one server share: limits, deadlines, and the open connections."""
+"""State that all client connections of one server share: limits, deadlines, and the set of open connections."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SWEEP_S: Final = 0.25
 
 
 class LimitedConnection(Protocol):
-    """A client connection, as limits and deadlines see it."""
+    """The part of a client connection that limits and deadlines use."""
 
     def too_slow(self) -> None:
         """The request did not arrive completely in time."""
@@ -52,7 +52,7 @@ class ConnectionLimits:
         body_limit_name: str = "`listen.max_body` of the policy",
     ) -> None:
         self.max_body_bytes = max_body_bytes
-        """Limit on a body in bytes, after decoding. A reload changes it, also for bodies under way."""
+        """Limit on a body in bytes, after decoding. A reload changes it, even for bodies that are partly received."""
         self._body_limit_name = f" ({body_limit_name})" if body_limit_name else ""
         self.max_header_bytes = max_header_bytes
         self.max_connections = max_connections
@@ -96,13 +96,15 @@ class ConnectionLimits:
         return found
 
     def holds(self, connection: LimitedConnection, part_bytes: int) -> bool:
-        """Set how many bytes of a body a connection holds. Returns False if all bodies together exceed the limit."""
+        """Set how many bytes of a partial body a connection holds. Returns False if all partial bodies together exceed
+        the limit.
+        """
         self.part_bytes += part_bytes - self.parts.get(connection, 0)
         self.parts[connection] = part_bytes
         return self.part_bytes <= self._max_receiving_bytes
 
     def too_large(self) -> Problem:
-        """The refusal of a body that is larger than the limit."""
+        """The `Problem` for a body that is larger than the limit."""
         return Problem(
             Reason.BODY_TOO_LARGE,
             f"The request body is larger than {self.max_body_bytes} bytes{self._body_limit_name}.",
@@ -121,8 +123,8 @@ class ConnectionLimits:
                 _broke(connection, error)
 
     def sweep(self, now: float) -> bool:
-        """Act on deadlines that have passed. Returns whether more are left. Called every `SWEEP_S`, and again while
-        more are left.
+        """Act on deadlines that have passed. Returns whether more overdue ones are left. Called every `SWEEP_S`, and
+        again while more are left.
         """
         more = False
         for deadline in (self.receiving, self.idle, self.stalled, self.lingering):

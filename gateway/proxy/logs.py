@@ -1,6 +1,7 @@
-"""Log lines of the proxy. Each kind is limited to a few per second; the number left out is logged with the next line.
+"""Log lines of the proxy. Only a few lines of each kind are written per second. The next line says how many were left
+out.
 
-No line quotes a request, or an engine's text. The cause of a refusal is the controller's text, or the name of a field.
+No line quotes a request, or an engine's text. For a refusal, a line has the controller's text or the name of a field.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ log = logging.getLogger("tailgate.refusals")
 
 LOG_EVERY_S: Final = 60.0
 MAX_KINDS: Final = 4096
-"""Beyond this many kinds, the counts of all kinds are forgotten, so they may be logged again."""
+"""Beyond this many kinds, the counts of all kinds are forgotten, so more lines are written."""
 REFUSAL_LINES: Final = 3
 """Lines per second for each (reason, tier, pool)."""
 FAILED: Final = (Outcome.TIMEOUT, Outcome.CUT, Outcome.ERROR)
@@ -38,7 +39,9 @@ class LogSampler:
         self._kinds: dict[Hashable, _Window] = {}
 
     def take(self, kind: Hashable) -> int | None:
-        """Number of lines of this kind that were left out before this one; None if this line is left out, too."""
+        """Number of lines of this kind that were left out before this one; None if this line has to be left out,
+        too.
+        """
         now = self._clock()
         window = self._kinds.get(kind)
         if window is None:

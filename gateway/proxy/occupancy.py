@@ -1,7 +1,7 @@
 """Counts the requests of the server in a pool, and the integral of this number over time: the L of Little's law.
 
-Only client connections report here. A request counts from its first dispatch to the last byte of its answer, or until
-its client leaves. The controller takes no part, so its figures can be checked against these.
+Only client connections report here, not the controller. So its figures can be checked against these. A request counts
+from its first dispatch to the last byte of its answer, or until its client leaves.
 """
 
 from __future__ import annotations

@@ -14,7 +14,9 @@ from typing import Final
 from gateway.core.request import Callback
 
 WRITE_HIGH_WATER_BYTES: Final = 16 * 1024
-"""While more bytes than this wait for a client, its replica is not read. With the last read, up to 64 KiB may wait."""
+"""While more bytes than this wait for a client, the connection to its replica is not read. The last read may raise them
+to 64 KiB.
+"""
 # uvloop needs nearly 1 kB for each piece that it could not write. So beyond this many bytes, pieces wait here instead.
 TRANSPORT_HIGH_WATER_BYTES: Final = 4 * 1024
 
@@ -58,7 +60,7 @@ class Outgoing(ABC):
 
     @property
     def has_taken_some(self) -> bool:
-        """Whether the client has read 16 KiB since `watch_stall`. If so, it is slow but not stalled."""
+        """Whether the client has read 16 KiB since `watch_stall`. If it has, it is slow but not stalled."""
         return self._unsent_before - self.unsent_bytes >= WRITE_HIGH_WATER_BYTES
 
     # ---- asyncio.Protocol
@@ -115,7 +117,7 @@ class Outgoing(ABC):
         """The transport accepts more bytes."""
         if self.transport.is_closing():
             self.full = False
-            # Little is left to send. It needs a deadline, too: otherwise the connection could stay open for ever.
+            # Little is left to send. The rest needs a deadline, too: otherwise the connection could stay open for ever.
             self.watch_stall()
             return
         self.hand_on()

@@ -15,7 +15,7 @@ from gateway.wire.http.lines import number
 from gateway.wire.malformed import malformed
 from gateway.wire.target import POSTS, read_target
 
-# Limit on the bytes on the wire per byte of a body. Chunks of one byte need six.
+# Limit on the bytes on the wire for each byte of a body. A chunk of one byte takes six.
 MAX_FRAMING: Final = 8
 QUESTION_MARK: Final = 0x3F
 _NO_HEAD: Final = RequestHead()
@@ -57,7 +57,7 @@ class RequestReader:
         self._clock = handler.driver.clock
         self._limits = limits
         self._parser: Any = httptools.HttpRequestParser(self)
-        # Bytes after a request with `Connection: close` are refused by the gateway, not by the parser.
+        # The gateway, not the parser, refuses bytes after a request with `Connection: close`.
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self.is_pipelined = False
         """Whether another request arrived before this one was answered."""
@@ -93,7 +93,7 @@ class RequestReader:
         return method
 
     def take(self, data: bytes) -> Problem | None:
-        """Read more bytes. A returned problem must be answered now, before the request is complete."""
+        """Read more bytes. Returns a problem that must be answered now, before the request is complete; else None."""
         self._received_bytes += len(data)
         if not self._head_done and self._is_head_too_large(data):
             return Problem(Reason.HEADERS_TOO_LARGE)
@@ -106,7 +106,7 @@ class RequestReader:
         return body
 
     def give_up(self) -> None:
-        """Drop the body. The head received so far is parsed, since the error answer depends on it."""
+        """Drop the body. The head received so far is parsed, because the error answer depends on it."""
         self.body = b""
         if not self._head_done:
             self._raw_head = bytes(self._raw_head) + b"\r\n\r\n"
@@ -125,7 +125,8 @@ class RequestReader:
         except httptools.HttpParserUpgrade:
             return self._ignore_upgrade()
         except httptools.HttpParserCallbackError as callback:
-            # httptools turns an exception in a callback into this parser error. So it is a bug, not the client's fault.
+            # httptools turns an exception of a callback into this parser error. Such an error is a bug, not the
+            # client's fault.
             raised, supervisor = callback.__context__, self._handler.driver.supervisor
             supervisor.caught(Callback.CLIENT, raised if isinstance(raised, Exception) else callback)
             return Problem(Reason.INTERNAL)
@@ -145,7 +146,7 @@ class RequestReader:
     def _ignore_upgrade(self) -> Problem | None:
         """Parse a head again without its Upgrade header, which a server may ignore (RFC 9110, 7.8).
 
-        llhttp takes bytes after a head with Upgrade as another protocol, not as the body. Java's client asks for h2c
+        llhttp treats bytes after a head with Upgrade as another protocol, not as the body. Java's client asks for h2c
         this way. A client that opens a WebSocket (Codex, on /v1/responses) gets an error at once, and continues without
         one.
         """
@@ -160,10 +161,10 @@ class RequestReader:
         return self._feed(plain)
 
     def _is_head_too_large(self, data: bytes) -> bool:
-        """Whether a head is too large. Checked before its bytes are parsed, since httptools has no limit."""
+        """Whether a head is too large. This is checked before its bytes are parsed, because httptools has no limit."""
         raw: bytes | bytearray = data
         if self._raw_head:
-            # The buffer grows in place, since a client may send its head byte by byte.
+            # The buffer grows in place, because a client may send its head byte by byte.
             raw = self._raw_head if isinstance(self._raw_head, bytearray) else bytearray(self._raw_head)
             raw += data
         self._raw_head = raw
@@ -180,7 +181,7 @@ class RequestReader:
         self._url += url
 
     # There is no `on_header`. The headers that are needed are read from the raw head, after llhttp has found it well
-    # formed. That saves a third of the parsing time, and leaves out trailers, which llhttp reports as headers.
+    # formed. This saves a third of the parsing time, and leaves out trailers, which llhttp reports as headers.
 
     def on_headers_complete(self) -> None:
         if self.is_pipelined or self._parser.should_upgrade():

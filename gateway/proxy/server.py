@@ -1,9 +1,10 @@
 """The connection of one client: an asyncio protocol that uvicorn runs. It calls the request handler without a
 framework.
 
-It closes gaps that were measured in uvicorn's own protocol, version 0.54 (docs/internals/adr/0001-data-plane.md).
-uvicorn waits for ever for the rest of a request, and for a client that stopped reading. It accepts headers without
-limit, and takes trailers for headers. If a client leaves after it pipelined another request, uvicorn does not notice.
+It does not have the gaps of uvicorn's own protocol, which were measured in version 0.54
+(docs/internals/adr/0001-data-plane.md). uvicorn waits for ever for the rest of a request, and for a client that stopped
+reading. It accepts headers without limit, and takes trailers for headers. If a client leaves after it pipelined another
+request, uvicorn does not notice.
 
     IDLE ──bytes──> RECEIVING ──whole request──> ANSWERING ──answer complete──> IDLE
                         └── refused with the body unread ──> LINGERING ──> closed
@@ -42,7 +43,7 @@ class Phase(Enum):
     LINGERING = auto()
 
 
-# Module names are used, since reading an enum member through its class takes ten times as long (CPython 3.11).
+# Members get module-level names, because reading one through its enum class takes ten times as long (CPython 3.11).
 _IDLE: Final = Phase.IDLE
 _RECEIVING: Final = Phase.RECEIVING
 _ANSWERING: Final = Phase.ANSWERING
@@ -50,7 +51,7 @@ _LINGERING: Final = Phase.LINGERING
 
 
 class ClientConnection(Client):
-    """One client connection, with one request at a time. uvicorn uses it like its own protocols."""
+    """One client connection, with one request at a time. uvicorn uses this class like its own protocols."""
 
     def __init__(
         self,
@@ -97,10 +98,10 @@ class ClientConnection(Client):
         self.eof_received()
 
     def eof_received(self) -> None:
-        """The client closed its sending side. It counts as gone, since a half-closed connection looks the same as a
+        """The client closed its sending side. It counts as gone, because a half-closed connection looks the same as a
         closed one.
         """
-        # Report it here: asyncio calls `connection_lost` only after the client has read everything.
+        # The end is reported here, because asyncio calls `connection_lost` only after the client has read everything.
         exchange = self._exchange
         try:
             self._leave(Reason.CLIENT_GONE)
@@ -204,7 +205,7 @@ class ClientConnection(Client):
             self.done()
 
     def decoded(self, body: bytes | Problem) -> None:
-        """Take the decoded body, or the problem because of which there is none."""
+        """Take the decoded body, or the problem that prevented it."""
         self._decoder = None
         if isinstance(body, Problem):
             self._refuse(body)
@@ -234,8 +235,8 @@ class ClientConnection(Client):
         self.write(answer)
 
     def _reject(self, problem: Problem) -> None:
-        """Reject a request before it is complete. The connection is closed without a reset, which could destroy the
-        answer.
+        """Reject a request before it is complete. The connection is closed without a TCP reset, because a reset could
+        destroy the answer.
         """
         limits = self._limits
         limits.receiving.stop(self)
@@ -344,7 +345,7 @@ class ClientConnection(Client):
         self.transport.abort()
 
     def broke(self, callback: Callback, error: Exception) -> None:
-        """A callback of this connection raised an exception: send an error if possible, and close.
+        """Handle an exception that a callback of this connection raised: send an error if possible, and close.
 
         The driver ends a request under way, and frees its resources.
         """

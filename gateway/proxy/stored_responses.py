@@ -2,7 +2,7 @@
 
 An engine stores a response, with the conversation before it, in its own memory, under a random id. Only this engine can
 continue the response. So each id that is forwarded to a client is remembered here, with its replica, its size and its
-tenant. A request that continues an unknown id is not forwarded, since the length of its prompt would be unknown.
+tenant. A request that continues an unknown id is not forwarded, because the length of its prompt would be unknown.
 """
 
 from __future__ import annotations
@@ -46,11 +46,12 @@ class Continuable:
         """Prefix of the prompt; its size includes the answer."""
         self.size_bytes = ENTRY_BYTES + BLOCK_BYTES * len(prefix.blocks)
         self.at = 0.0
-        """Time when it was stored. `restarts`: number of restarts of its engine until then."""
+        """Time when the response was stored. `restarts`: how often its engine had restarted by then."""
         self.restarts = 0
 
     def serves(self, policy: Policy, asked: Model, tier: Tier) -> Model | None:
-        """The model that continues the response for a client that asks for `asked`; None if its model does not fit.
+        """The model that continues the response for a client that asks for `asked`; None if the response's model does
+        not fit.
 
         The response's model must be the requested one, an arm of its split, or the fallback of the tier.
         """
@@ -79,7 +80,7 @@ class StoredResponses:
         return len(self._known)
 
     def find(self, tenant: str, response_id: str, now: float) -> Continuable | None:
-        """The response with this id; None if this tenant has none, or if it is forgotten."""
+        """The response with this id; None if this tenant has no such response, or if it is forgotten."""
         name = _name(tenant, response_id)
         found = self._known.get(name)
         if found is None:
@@ -99,7 +100,7 @@ class StoredResponses:
         prefix = _with_answer(request.prefix, record.prompt_tokens, stored)
         new = Continuable(name, StoredResponse(record.replica, stored), request.model.name, first, prefix)
         new.at, new.restarts = now, self._restarts(record.replica)
-        self.forget(request.tenant, response_id)  # it is inserted again below, as the newest
+        self.forget(request.tenant, response_id)  # it is inserted again below as the newest
         self._known[name] = new
         self._bytes += new.size_bytes
         while self._bytes > MAX_BYTES:

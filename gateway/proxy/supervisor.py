@@ -1,4 +1,4 @@
-"""The supervisor of callbacks. A bug fails only one request. It is logged and counted, and all other requests go on.
+"""The supervisor of callbacks: a bug is logged and counted, and fails only one request. All other requests go on.
 
 The callers of our callbacks (event loop, httptools, timers) drop an exception, or end the process because of it. So
 every entry point catches exceptions, passes them to the supervisor, and fails the request that it handled.
@@ -16,7 +16,7 @@ log = logging.getLogger("tailgate.bugs")
 
 
 class Supervisor:
-    """Counts bugs by the kind of callback that raised them. One bug of each kind is logged per minute, with its
+    """Counts bugs by the kind of callback that raised them. At most one bug of each kind is logged per minute, with its
     traceback.
     """
 

@@ -1,4 +1,4 @@
-"""Runs long work in parts, one part in each turn of the event loop. So no turn is long, even with many pieces of
+"""Runs long work in parts, one part in each turn of the event loop. So no turn takes long, even with many pieces of
 work.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 Part: TypeAlias = Callable[[], None]
-"""A function that does a little work, and adds itself again if more is left. It never raises."""
+"""A function that does one part of a work, and calls `Turns.add` with itself if more is left. It never raises."""
 
 
 class Turns:

@@ -1,5 +1,5 @@
-"""Base of the answer of one attempt, streamed or not. It holds the beginning until commit, and reports the end to the
-driver once.
+"""Base of the answer of one attempt, streamed or not. It holds the beginning back until commit, and reports the end to
+the driver once.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class HeldAnswer(AnswerReceiver):
         self._committed = False
         self._has_model = False
         self._model: ModelName | None = None
-        """Replaces the model name by the requested one; None until the engine has sent another name."""
+        """Replaces the engine's model name by the requested name; None until the engine has sent a different name."""
         self.reader: StreamReader | None = None
         """Reads the events of a stream; None until the body is known to be a stream."""
 
@@ -78,17 +78,17 @@ class HeldAnswer(AnswerReceiver):
 
     @property
     def response_id(self) -> bytes:
-        """The id of the answer, as JSON, if the answer can be continued; else empty."""
+        """The id of the answer as JSON if the answer can be continued; else empty."""
         return self.whole_id if self.reader is None else self.reader.response_id
 
     def cancel(self) -> None:
-        """Close the connection to the replica. The end is not reported, since the driver asked for it."""
+        """Close the connection to the replica. The end is not reported, because the driver asked for it."""
         self.over = True
         if self.line is not None:
             self.line.cancel()
 
     def broke(self, callback: Callback, error: Exception) -> None:
-        """A callback of the gateway raised an exception while it handled this attempt."""
+        """Report that a callback of the gateway raised an exception while it handled this attempt."""
         self.owner.broke(callback, error)
 
     def _learn_model(self, reported: bytes, where: bytes) -> None:
@@ -102,7 +102,7 @@ class HeldAnswer(AnswerReceiver):
 
     @property
     def _generates(self) -> bool:
-        """Whether an answer without a token is useless. A transcription of silence has no token, but is good."""
+        """Whether an answer without a token is useless. A transcription of silence has no token, but it is useful."""
         return self.owner.api.answers.whole.generates
 
     def _engine_failed(self, error: EngineError | None) -> None:
@@ -126,7 +126,7 @@ class HeldAnswer(AnswerReceiver):
         )
 
     def _give_up(self, end: AttemptOutcome) -> None:
-        """Close the connection and report `end`, since the answer is useless."""
+        """Close the connection and report `end`, because the answer is useless."""
         if self.line is not None:
             self.line.cancel()
             self.line = None

@@ -20,13 +20,14 @@ from gateway.wire.http.answer import AnswerHead
 
 log = logging.getLogger("tailgate.upstream")
 
-# Bytes held before commit. A longer whole answer is committed early and streamed. Of an error, only this much is read.
+# Limit on the bytes held before commit. A longer whole answer is committed early and streamed. Of an error, only this
+# many bytes are read.
 HOLD_WHOLE_BYTES: Final = 1024 * 1024
 HOLD_ERROR_BYTES: Final = 64 * 1024
 
 
 class UpstreamAttempt(StreamedAnswer):
-    """Receives the answer to one call. Reports events to the driver, and gives the bytes to forward to its owner."""
+    """Receives the answer to one call. It reports events to the driver, and gives its owner the bytes to forward."""
 
     __slots__ = ("_bare", "_beginning", "max_tokens")
 
@@ -37,7 +38,9 @@ class UpstreamAttempt(StreamedAnswer):
         self._bare = False
         """Whether the request was sent again, without `stream_options`."""
         self._beginning: bytes | None = None
-        """The first bytes of a body, until there are enough to tell whether it is a stream of events; then None."""
+        """The first bytes of a body, until there are enough to tell whether the body is a stream of events; then
+        None.
+        """
 
     def __repr__(self) -> str:
         states = (
@@ -72,7 +75,7 @@ class UpstreamAttempt(StreamedAnswer):
             if self._bare:
                 self.upstream.takes_stream_options = False
                 log.info("replica %s takes no stream_options: its token counts are estimated", self.upstream.spec.name)
-            # The body decides whether this is a stream: some servers send JSON as text/event-stream, and streams
+            # The body decides whether the answer is a stream: some servers send JSON as text/event-stream, or streams
             # without a type.
             self._beginning = b"" if self.owner.streams else None
 
@@ -90,7 +93,7 @@ class UpstreamAttempt(StreamedAnswer):
             self._hold_whole(pieces)
 
     def _sniff(self, beginning: bytes, is_all: bool) -> list[bytes]:
-        """Decide whether a body is a stream of events. Returns the held bytes; none while there are too few to
+        """Decide whether a body is a stream of events. Returns the held bytes; an empty list while there are too few to
         decide.
         """
         if looks_like_events(beginning) or (
@@ -129,7 +132,7 @@ class UpstreamAttempt(StreamedAnswer):
         """Send the request once more, without `stream_options`, if the replica refused them. The gateway had added
         them.
 
-        The refusal is remembered only if the second try succeeds, since words in the error text may come from the
+        The refusal is remembered only if the second try succeeds, because words in the error text may come from the
         request.
         """
         if self._bare or self.status not in (400, 422) or body.find(b"stream_options") < 0:
@@ -144,7 +147,7 @@ class UpstreamAttempt(StreamedAnswer):
         return True
 
     def on_lost(self, end: AttemptOutcome) -> None:
-        """The attempt is lost: no connection was made, it broke off, or the answer was not HTTP."""
+        """The attempt is lost: no connection was made, the connection broke, or the answer was not HTTP."""
         self.line = None
         broke = end is AttemptOutcome.RESET or end is AttemptOutcome.TRUNCATED
         self._tell(AttemptResult(end, tokens_seen=self.seen, body_hash=self.owner.body_hash() if broke else None))
@@ -191,7 +194,7 @@ class UpstreamAttempt(StreamedAnswer):
                 self._tell(AttemptResult(AttemptOutcome.UNREADABLE))
                 return
             finish.tokens_seen = tokens_in(len(body))
-            finish.empty = self.coding is None  # an encoded body may be fine, since the client can read it
+            finish.empty = self.coding is None  # an encoded body may be fine, because the client can read it
             body = self.upstream.without_key(body)
         else:
             if error is not None:
@@ -203,7 +206,7 @@ class UpstreamAttempt(StreamedAnswer):
             if not told.is_answer:
                 self.upstream.odd(Oddity.UNREADABLE_ANSWER, "the answer has no choices, no content and no output")
             if told.output is not None or told.odd:
-                finish.tokens_seen = tokens_in(len(body))  # used if the engine's count is not believed
+                finish.tokens_seen = tokens_in(len(body))  # used if the engine's own count is impossible
             if told.odd or output != told.output:
                 self.upstream.odd(Oddity.USAGE, "an estimate was taken instead")
             self.coding = None

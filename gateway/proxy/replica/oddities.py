@@ -19,8 +19,8 @@ class OddityCounter(Protocol):
 
 
 class Oddities:
-    """Reports odd answers. There is one log line per replica, kind and minute, with the number of answers left out
-    before.
+    """Reports odd answers. Each replica and kind gets at most one log line per minute. It says how many answers had no
+    line.
     """
 
     def __init__(self, counter: OddityCounter, clock: Callable[[], float]) -> None:

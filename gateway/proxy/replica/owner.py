@@ -38,11 +38,11 @@ class AttemptOwner(CommandHandler):
 
     @abstractmethod
     def show(self, pieces: list[bytes]) -> None:
-        """Pass payload on, each piece as a chunk."""
+        """Pass payload on to the client, each piece as a chunk."""
 
     @abstractmethod
     def show_raw(self, raw: bytes, pieces: list[bytes]) -> None:
-        """Pass on payload whose framing may be kept."""
+        """Pass payload on to the client. `raw`: the same bytes in a framing that may be kept."""
 
     @abstractmethod
     def gaps(self, upstream: ReplicaConnections) -> LogHistogram:
@@ -50,7 +50,7 @@ class AttemptOwner(CommandHandler):
 
     @abstractmethod
     def body_hash(self) -> int | None:
-        """Fingerprint of this request; None once there was a commit."""
+        """Hash of this request's body; None after a commit."""
 
     @abstractmethod
     def without_options(self, attempt_id: int, upstream: ReplicaConnections, max_tokens: int) -> bytes | None:
@@ -58,8 +58,8 @@ class AttemptOwner(CommandHandler):
 
     @abstractmethod
     def attempt_ended(self, attempt_id: int) -> None:
-        """An attempt is over. If the client has been shown all of it, the client's answer is complete, too."""
+        """An attempt is over. If its whole answer went to the client, the client's answer is complete, too."""
 
     @abstractmethod
     def broke(self, callback: Callback, error: Exception) -> None:
-        """One of our callbacks raised while it handled this request."""
+        """Report that a callback of the gateway raised an exception while it handled this request."""

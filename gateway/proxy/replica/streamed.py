@@ -18,10 +18,10 @@ from gateway.wire.answers.repetition import RepetitionDetector
 from gateway.wire.answers.sse import EventSplitter
 from gateway.wire.http.framing import chunk, payload_of_one
 
-# Bytes held before commit. If more come before the first token, the stream is committed early.
+# Limit on the bytes held before commit. If more come before the first token, the stream is committed early.
 HOLD_STREAM_BYTES: Final = 1024 * 1024
 
-# Plain integers in module names are used, since enum flags take ten times as long to read and combine.
+# Flags are plain integers with module-level names, because enum flags take ten times as long to read and combine.
 CONTENT: Final = int(EventKind.CONTENT)
 USAGE_ONLY: Final = int(EventKind.USAGE_ONLY)
 DONE: Final = int(EventKind.DONE)
@@ -51,7 +51,7 @@ class StreamedAnswer(HeldAnswer):
 
     def __init__(self, owner: AttemptOwner, attempt: int, upstream: ReplicaConnections) -> None:
         super().__init__(owner, attempt, upstream)
-        # The fields that `pass_on` reads come first and together, so that they lie on few lines of the cache.
+        # The fields that `pass_on` reads come first and together, so that they lie on few cache lines.
         self._client: Outgoing | None = None
         """The client, if chunks can be forwarded to it unchanged; None before content, or if it needs another
         framing.
@@ -59,7 +59,9 @@ class StreamedAnswer(HeldAnswer):
         self._clean = True
         """Whether the next read begins with an event."""
         self._report = 0
-        """Number of the driver's report that will tell of the latest content; 0 before content, then `UNREPORTED`."""
+        """Number of the driver's report that will include the latest content; 0 before the first content, `UNREPORTED`
+        just after it.
+        """
         self._last_at = 0.0
         self._gaps = NO_GAPS
         self._driver = owner.driver
@@ -86,8 +88,8 @@ class StreamedAnswer(HeldAnswer):
         return held
 
     def pass_on(self, data: bytes) -> bool:
-        """The fast path for nearly every token: one read, with one chunk, with one event of plain output. Returns False
-        for other reads.
+        """The fast path for nearly every token: a read that has exactly one chunk with one event of plain output.
+        Returns False for other reads.
 
         `data` must begin at the beginning of a chunk.
         """
@@ -118,7 +120,7 @@ class StreamedAnswer(HeldAnswer):
 
     @property
     def is_inside_event(self) -> bool:
-        """Whether a part of an event was forwarded that is too long to be held to its end."""
+        """Whether the last forwarded bytes are a part of an event that is too long to be held back until its end."""
         return self._splitter.is_long
 
     def _begin_stream(self) -> None:
@@ -142,7 +144,7 @@ class StreamedAnswer(HeldAnswer):
         now = self._driver.clock()
         splitter = self._splitter
         if not self._clean:
-            raw = None  # it lacks the beginning of its first event, which came in an earlier read
+            raw = None  # `raw` lacks the beginning of its first event, which came in an earlier read
         out: list[bytes] = []
         shown = content = 0
         for piece in pieces:
@@ -188,10 +190,10 @@ class StreamedAnswer(HeldAnswer):
     def _is_for_client(self, event: bytes, kind: int) -> bool:
         """Whether an event is forwarded now.
 
-        The closing events are held until the HTTP message has ended, too. Events after them are dropped.
+        The closing events are held until the HTTP message has ended, too. Events after the closing events are dropped.
         """
         if kind & DONE:
-            self._client = None  # `pass_on` would forward an event after this one
+            self._client = None  # with a client, `pass_on` would forward an event after this one
             self._end.append(event)
             return False
         return not kind & USAGE_ONLY or self.owner.wants_usage
@@ -204,7 +206,7 @@ class StreamedAnswer(HeldAnswer):
         return self.upstream.without_key(event)
 
     def _show(self, reader: StreamReader, out: list[bytes], raw: bytes | None, now: float, content: int) -> None:
-        """Forward whole events, or hold them until commit."""
+        """Forward whole events, or hold them back until commit."""
         if self._model is not None:
             out, raw = [self._model.apply(piece) for piece in out], None
         if self.assembly is not None:
@@ -248,9 +250,9 @@ class StreamedAnswer(HeldAnswer):
     # ---- the end
 
     def cut_short(self, why: Reason, prompt_tokens: int) -> list[bytes]:
-        """Bytes that end the answer here as incomplete. For an assembled answer, it is the whole answer.
+        """Bytes that end the answer here as incomplete. For an assembled answer, the bytes are the whole answer.
 
-        Empty if the answer is not a stream, or has too little content.
+        The list is empty if the answer is not a stream, or has too little content.
         """
         owner, reader = self.owner, self.reader
         if reader is None:
@@ -274,7 +276,7 @@ class StreamedAnswer(HeldAnswer):
         self._take_rest(reader)
         if self.over:
             return
-        # Without a length or [DONE], a connection that is lost between the ends of two choices looks like a proper end.
+        # Without a length or [DONE], a connection that breaks between the ends of two choices looks like a proper end.
         ok = reader.complete and (self._framed or reader.done or reader.choices_over >= self.owner.request.choices)
         if ok and self.assembly is not None:
             self.held = self._put_together(self.assembly, self._end)

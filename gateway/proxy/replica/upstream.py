@@ -1,4 +1,4 @@
-"""Connections to replicas. They are kept alive, have one request at a time, and are closed if the request is
+"""Connections to replicas. A connection is kept alive, has one request at a time, and is closed if its request is
 cancelled.
 """
 
@@ -28,8 +28,8 @@ _SERVED_BY: Final = b"x-tailgate-pool: %b\r\nx-tailgate-replica: %b\r\nx-tailgat
 
 
 class ReplicaConnections(ConnectionOwner):
-    """The connections of one replica. Data-parallel ranks of a server have connections of their own, so that each
-    counts its own calls.
+    """The connections of one replica. Each data-parallel rank of a server has its own connections, so that its calls
+    are counted separately.
     """
 
     def __init__(self, spec: ReplicaSpec, pool: PoolSpec, oddities: Oddities, clock: Callable[[], float]) -> None:
@@ -61,14 +61,14 @@ class ReplicaConnections(ConnectionOwner):
         """Send the request again, because the replica closed the idle connection just as it was sent (keep-alive race).
 
         A new connection is used. No byte of an answer was received, but the replica may have seen the first message. So
-        if it cannot be reached now, the outcome is a reset.
+        if the replica cannot be reached now, the outcome is RESET, not UNREACHABLE.
         """
         self._connect(request, receiver, AttemptOutcome.RESET)
 
     def prefix(self, endpoint: Endpoint) -> bytes:
         """The constant beginning of the HTTP head of a request to `endpoint`.
 
-        It is made at first use, since a reload may add a thousand replicas.
+        It is made at first use, because a reload may add a thousand replicas.
         """
         prefix = self._prefixes.get(endpoint)
         if prefix is None:
@@ -126,7 +126,7 @@ class ReplicaConnections(ConnectionOwner):
 
     @property
     def idle_connections(self) -> tuple[UpstreamConnection, ...]:
-        """Number of idle connections."""
+        """The idle connections, in the order of their last use."""
         return tuple(self._idle)
 
     @property
@@ -153,7 +153,7 @@ class ReplicaConnections(ConnectionOwner):
         oldest_fresh = self._clock() - IDLE_LIMIT_S
         while self._idle:
             connection = self._idle.pop()
-            # `release` checked that it can be reused. Since then it can only have been closed.
+            # `release` checked that the connection can be reused. After that, it can only have been closed.
             if connection.idle_since >= oldest_fresh and not connection.transport.is_closing():
                 return connection
             connection.transport.close()
@@ -199,8 +199,8 @@ class ReplicaConnections(ConnectionOwner):
             if connection.transport.is_closing():
                 receiver.on_lost(otherwise)
             else:
-                # The connection is counted only now, because uvloop does not report the loss of one that was cancelled
-                # while it opened.
+                # The connection is counted only now, because uvloop does not report the loss of a connection that was
+                # cancelled while it opened.
                 self._all.add(connection)
                 connection.send(request, receiver)
 

@@ -23,9 +23,9 @@ from gateway.wire.http.framing import ChunkReader, FramingError
 
 log = logging.getLogger("tailgate.upstream")
 
-# Receive buffer of connections with a stream; Linux doubles it. uvloop reads up to 256 kB at once, which would all be
-# kept here while the client is slow. A stream needs less than this per round trip. Whole answers may be large, so their
-# connections keep the default.
+# Size in bytes of the receive buffer of connections with a stream; Linux doubles it. uvloop reads up to 256 kB at once,
+# and all of it would be kept here while the client is slow. A stream needs less than this per round trip. Whole answers
+# may be large, so their connections keep the default.
 STREAM_BUFFER_BYTES: Final = 32 * 1024
 
 
@@ -72,8 +72,8 @@ class AnswerReceiver(ABC):
 
     @abstractmethod
     def pass_on(self, data: bytes) -> bool:
-        """Take a read that begins with a chunk, if it is one plain event. If not, return False: the slow path is
-        used.
+        """Take a read that begins with a chunk, if it is one plain event. Returns False if it is not: then the slow
+        path is used.
         """
 
     @abstractmethod
@@ -86,15 +86,15 @@ class AnswerReceiver(ABC):
 
     @abstractmethod
     def on_lost(self, end: AttemptOutcome) -> None:
-        """The request is lost: no connection was made, it broke off, or the answer was not HTTP."""
+        """The request is lost: no connection was made, the connection broke, or the answer was not HTTP."""
 
     @abstractmethod
     def broke(self, callback: Callback, error: Exception) -> None:
-        """A callback of the gateway raised an exception while it handled this request."""
+        """Report that a callback of the gateway raised an exception while it handled this request."""
 
 
 class ConnectionOwner(ABC):
-    """Owner of a replica's connections, as a connection sees it."""
+    """The part of the owner of a replica's connections that a connection uses."""
 
     def __init__(self, spec: ReplicaSpec) -> None:
         self.spec = spec
@@ -157,7 +157,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._aligned = False
         """Whether the next read begins with a chunk of the body."""
         self._left = 0
-        """Remaining bytes of the body, or a code for another kind of end (`wire.http.answer`)."""
+        """Remaining bytes of the body, or a code that says how the body ends otherwise (`wire.http.answer`)."""
         self._in_body = False
         self._keep_alive = False
         self._started = False
@@ -180,7 +180,7 @@ class UpstreamConnection(asyncio.Protocol):
     # ---- sending
 
     def send(self, request: bytes, receiver: AnswerReceiver) -> None:
-        """Start a request on this connection, which is idle."""
+        """Start a request on this connection, which must be idle."""
         if receiver.streams and not self._narrow:
             self._narrow = True
             read_from: socket.socket = self.transport.get_extra_info("socket")
@@ -197,8 +197,8 @@ class UpstreamConnection(asyncio.Protocol):
         self.transport.abort()
 
     def pause(self) -> None:
-        """Stop reading, since the client is slow. Ignored without a receiver: an idle connection must be read to notice
-        its end.
+        """Stop reading, because the client is slow. Ignored without a receiver: an idle connection must be read to
+        notice its end.
         """
         if self.receiver is not None and not self._paused and not self.transport.is_closing():
             self._paused = True
@@ -232,7 +232,7 @@ class UpstreamConnection(asyncio.Protocol):
         receiver = self.receiver
         try:
             # Nearly every token takes this path, so it makes few function calls. It also reads few objects of its
-            # stream: with thousands of streams, none of them is in the near caches.
+            # stream: with thousands of streams, none of these objects is in the near CPU caches.
             if self._aligned and receiver is not None and receiver.pass_on(data):
                 return
             self._received(data, receiver)
@@ -252,7 +252,7 @@ class UpstreamConnection(asyncio.Protocol):
                 self._body(data)
             else:
                 self._head(data)
-        except LargeHeadError as large:  # another name than above, since in compiled code a name has only one type
+        except LargeHeadError as large:  # another name than above, because a name has only one type in compiled code
             self.upstream.odd(Oddity.LARGE_HEAD, str(large))
             self._lost(AttemptOutcome.UNREADABLE)
         except FramingError as exc:
@@ -280,7 +280,9 @@ class UpstreamConnection(asyncio.Protocol):
             self._broke(receiver, error)
 
     def _broke(self, receiver: AnswerReceiver | None, error: Exception) -> None:
-        """A callback raised an exception. The connection may serve another request by now, so `receiver` is failed."""
+        """A callback raised an exception. The request of `receiver` fails, because the connection may serve another
+        request by now.
+        """
         if self.receiver is receiver:
             self.receiver = None
             self.transport.abort()
@@ -289,7 +291,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _closed(self, exc: Exception | None) -> None:
         if self._in_body and self._left == TO_THE_END:
-            # A body without a length ends with the connection, if it is closed properly.
+            # A body without a length ends with the connection, if the connection is closed properly.
             if exc is None:
                 self._end()
             else:
@@ -375,7 +377,8 @@ class UpstreamConnection(asyncio.Protocol):
         assert receiver is not None
         keep = self._keep_alive and not self.transport.is_closing()
         self._reset()
-        # Reading must go on, or a client that is slow to read the end of this answer would delay the next request.
+        # Reading must go on. Otherwise a client that is slow to read the end of this answer would delay the next
+        # request.
         self.resume()
         # The connection is given back before the end is reported, because the report may start the next request on it.
         if keep:
