@@ -12,6 +12,9 @@ from gateway.policy.document import Document
 from gateway.policy.errors import PolicyError, PolicyErrors
 from gateway.policy.load import load_document
 
+MAX_BATCH = 2048
+"""OpenAI's limit on inputs of a request. LangChain sends 1,000 at once."""
+
 
 def builtin(replica_urls: Sequence[str]) -> Policy:
     """A policy with one pool with learned slots, any model name, and one tier in shadow mode. Raises PolicyErrors."""
@@ -31,7 +34,7 @@ def written(replica_urls: Sequence[str]) -> dict[str, object]:
         "tiers": {
             "default": {
                 "admission": {"mode": AdmissionMode.SHADOW.value},
-                "caps": {"n": 8, "best_of": 8},
+                "caps": {"n": 8, "best_of": 8, "batch": MAX_BATCH},
             }
         },
     }

@@ -254,6 +254,7 @@ def test_the_builtin_policy_takes_any_model_and_refuses_nothing_for_want_of_slot
     assert pool.slots is None
     assert pool.max_prompt_tokens is None
     assert tier.admission.mode is rules.AdmissionMode.SHADOW
+    assert tier.caps.batch == 2048  # OpenAI's own limit; LangChain sends 1,000 texts at once
     assert not policy.keys
     assert not policy.open_on_any_address
 

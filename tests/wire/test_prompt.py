@@ -199,6 +199,16 @@ def test_media_part_is_refused_unless_the_tier_allows_media(part: dict[str, Any]
     assert parsed.fields["messages"] == document["messages"]
 
 
+def test_null_and_unknown_fields_beside_media_are_passed_on_and_counted() -> None:
+    nulls = {"type": "image_url", "image_url": {"url": PIXEL}, "text": None, "input_audio": None}
+    hints = {"type": "image_url", "image_url": {"url": PIXEL}, "min_pixels": 3136}
+    texts = {"type": "refusal", "refusal": "no", "text": None}
+    document = {**CHAT, "messages": [{"role": "user", "content": [nulls, hints, texts]}]}
+    parsed = read(Endpoint.CHAT, document, MEDIA)
+    assert parsed.fields["messages"] == document["messages"]
+    assert parsed.prompt_bytes == 2 * MEDIA_BYTES + len("3136") + len("no")
+
+
 @pytest.mark.parametrize(
     "part",
     [

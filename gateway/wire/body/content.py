@@ -46,7 +46,8 @@ MEDIA_PARTS: Final = {
     "audio_url": "audio_url",
     "video_url": "video_url",
 }
-_BESIDES_MEDIA: Final = {"type", "detail", "cache_control"}
+_KNOWN: Final = {name: ("type", "detail", "cache_control", holder) for name, holder in MEDIA_PARTS.items()}
+"""Fields of a part with media that are no further prompt."""
 # Fields that make vLLM read a part without `type` as media, or as embeddings, which are raw tensors.
 _HIDDEN_MEDIA = {*MEDIA_PARTS, *MEDIA_PARTS.values(), "audio", "video", "file", "file_id", "file_data", "uuid"} | {
     "image_embeds",
@@ -104,7 +105,7 @@ def parts(given: list[Any], field: str, caps: Caps, depth: int = 0) -> int:
             total += _text_part(part, where, caps, depth)
         elif type(part_type) is str and part_type in MEDIA_PARTS:
             _check_media(part, where, caps)
-            total += MEDIA_BYTES
+            total += MEDIA_BYTES + others(part, where, _KNOWN[part_type])
         elif type(part_type) is str:
             raise BadRequest(where, "content of this type is not served")
         else:
@@ -114,8 +115,9 @@ def parts(given: list[Any], field: str, caps: Caps, depth: int = 0) -> int:
 
 def _text_part(part: dict[str, Any], where: str, caps: Caps, depth: int) -> int:
     for name in ("text", "thinking", "refusal"):
-        if type(part.get(name, "")) is not str:
-            raise wrong_type(f"{where}.{name}", "a string", part[name])
+        given = part.get(name)
+        if given is not None and type(given) is not str:
+            raise wrong_type(f"{where}.{name}", "a string", given)
     nested = part.get("content")
     total = 0 if nested is None else text_or_parts(nested, f"{where}.content", caps, depth + 1)
     return total + others(part, where, ("content", "type"))
@@ -141,8 +143,6 @@ def _check_media(part: dict[str, Any], where: str, caps: Caps) -> None:
     if not caps.media:
         raise BadRequest(where, "images, audio and video are not served for this tier")
     holder = MEDIA_PARTS[part["type"]]
-    if not part.keys() <= _BESIDES_MEDIA | {holder}:
-        raise BadRequest(where, f"may only have the fields {', '.join(sorted(_BESIDES_MEDIA | {holder}))}")
     media = part.get(holder)
     if holder.endswith("_url"):
         url = media.get("url") if type(media) is dict else media
