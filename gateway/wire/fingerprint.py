@@ -1,4 +1,4 @@
-"""Recognises repeated requests, by a hash of the work that they give to an engine."""
+"""Recognises repeated requests by a hash of everything that affects the engine's work."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def fingerprint(parsed: Parsed) -> int:
 
 
 def _told(value: object) -> str:
-    """Called by orjson for a file: returns a hash of its content."""
+    """Returns a hash of a file's content. orjson calls this for values that it cannot write."""
     if not isinstance(value, File):
         raise TypeError(f"there is no way to write a {type(value).__name__}")
     return value.digest()

@@ -1,5 +1,5 @@
-"""Separates the prefix caches of tenants. Otherwise the time to first token would reveal whether others sent the same
-prompt.
+"""Separates the prefix caches of tenants. In a shared cache, the time to first token would reveal whether another
+tenant sent the same prompt.
 
 vLLM hashes `cache_salt` into the first block of a prompt, so prompts with different salts share no block. The salt is a
 keyed hash of the tenant's name, so no tenant can guess another's salt. All gateways with the same key compute the same
@@ -21,7 +21,7 @@ def salt_of(key: str, tenant: str) -> str:
 
 
 def salted(body: bytes, endpoint: Endpoint, pool: PoolSpec, tenant: str) -> bytes:
-    """The body of a request for `pool`, with the tenant's salt if the pool separates caches."""
+    """The body of a request for `pool`, with the tenant's salt added if the pool separates the caches of tenants."""
     if pool.cache_key is None or endpoint not in GENERATING:
         return body
     return b'{"cache_salt":"%b",' % salt_of(pool.cache_key, tenant).encode() + body[1:]

@@ -1,4 +1,5 @@
-"""Hashes the beginning of a prompt. By these hashes, the core finds replicas that have read the same beginning before.
+"""Hashes the beginning of a prompt. With these hashes, the core finds replicas that have read the same beginning
+before.
 
 The parts of a prompt are hashed in the order of chat templates: tools, system prompt, messages. Each block is hashed
 together with the hash before it. So prompts with the same beginning have the same first hashes, whatever other fields
@@ -17,7 +18,7 @@ from gateway.core.request import NO_PREFIX, Prefix
 FIRST: Final = ("tools", "functions", "documents", "system", "instructions")
 """Fields that come before the conversation in a prompt."""
 CONVERSATION: Final = ("messages", "input", "prompt")
-"""Fields that may have the conversation."""
+"""Fields that may contain the conversation."""
 MIN_BYTES: Final = 2048
 """Shorter prompts are not hashed. An engine reads 512 tokens in 10 to 80 ms, and hashing takes a tenth of the gateway's
 time per request.
@@ -57,9 +58,9 @@ def prefix_of(fields: dict[str, Any], adapter: str = "", tenant: str = "", has_m
 def prefix_after(before: Prefix, fields: dict[str, Any], has_first: bool, name: str) -> Prefix:
     """The prefix of a request that continues a stored response. `name`: a unique name of the response.
 
-    `before`: prefix of the response's prompt, with the size of the answer included. Everything after that prompt is one
-    block. `has_first`: whether the new request has the same tools and system prompt. Engines do not store the system
-    prompt of a response, but use that of the new request.
+    `before`: prefix of the response's prompt, with the size of the answer included. Everything that the new request
+    adds to that prompt is one block. `has_first`: whether the new request has the same tools and system prompt. Engines
+    do not store the system prompt of a response, but use that of the new request.
     """
     text = _conversation(fields)
     size = before.size + len(text)

@@ -88,9 +88,7 @@ class Parsed:
         self.wants_usage = wants_usage
         """Whether the client asked for the usage chunk of a stream. If not, it is not forwarded."""
         self.fields = fields
-        """Fields for the engine, without the model, the output cap and the fields tied to the cap, which `render`
-        adds.
-        """
+        """Fields for the engine. `render` adds the model, the output cap, and the fields tied to the cap."""
         self.payload = payload
         """The fields for the engine as JSON, with the additions of the tier."""
         self.tied = tied
@@ -195,8 +193,8 @@ def _finish(
 
 
 def _taken(fields: dict[str, Any], name: str) -> Any:
-    """Remove a field and return it; None if it is missing. `pop` is not used, since compiled code looks it up by name,
-    which is slow.
+    """Remove a field and return it; None if it is missing. `pop` is not used: compiled code looks it up by name, which
+    is slow.
     """
     value = fields.get(name)
     if value is not None:
@@ -285,8 +283,8 @@ def _load(body: bytes, changed: list[str]) -> dict[str, Any]:
 
 
 def _can_be_assembled(shape: Shape, fields: dict[str, Any]) -> bool:
-    """Whether the answer can be requested as a stream and assembled. Several choices are refused, since each would be
-    held in memory.
+    """Whether the answer can be requested as a stream and assembled. It cannot with several choices, because each would
+    be held in memory.
     """
     for name in ("n", "best_of"):
         if fields.get(name, 1) > 1:
@@ -296,7 +294,9 @@ def _can_be_assembled(shape: Shape, fields: dict[str, Any]) -> bool:
 
 
 def _refuse_disguise(name: str, rules: Mapping[str, Check]) -> None:
-    """Refuse a field whose name equals a known name except for case: an engine or a library might accept it."""
+    """Refuse a field whose name equals a known name except for case or Unicode form: an engine or a library might
+    accept it.
+    """
     folded = unicodedata.normalize("NFKC", name[:64]).casefold().strip()
     if folded in rules:
         raise BadRequest(folded, "must be spelled in lower-case ASCII letters", "unknown_parameter")

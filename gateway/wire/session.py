@@ -1,4 +1,6 @@
-"""Finds the session of a request, by which requests of one conversation are kept together."""
+"""Finds the session of a request. Requests of one conversation have the same session, and are sent to the same replica
+if possible.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ _FIRST_MESSAGE: Final = SessionKey.FIRST_MESSAGE
 MAX_NAME: Final = 512
 """Longest name of a session, in characters. A longer name is ignored."""
 IN_USER_ID: Final = "_session_"
-"""Marks the session in a user id of older versions of Claude Code: `user_<hash>_account_<id>_session_<id>`. Since March
-2026 it writes JSON with a `session_id` (github.com/coder/aibridge/pull/241).
+"""Comes before the session in a user id of older versions of Claude Code: `user_<hash>_account_<id>_session_<id>`.
+Since March 2026, Claude Code writes JSON with a `session_id` (github.com/coder/aibridge/pull/241).
 """
 
 
@@ -29,7 +31,7 @@ def session_of(head: RequestHead, tenant: str, fields: Mapping[str, Any], pools:
     before: SessionKeys | None = None
     for pool in pools:
         keys = pool.sessions
-        # The fields are compared one by one, since `==` of dataclasses is not compiled.
+        # The fields are compared one by one, because `==` of dataclasses is not compiled.
         if before is not None and keys.header == before.header and keys.keys == before.keys:
             continue
         before = keys
@@ -60,7 +62,9 @@ def _first_message(fields: Mapping[str, Any]) -> str | None:
     """Digest of the prompt up to its first user message; None if there is none, as in completions."""
     messages = fields.get("messages") or fields.get("input")
     if isinstance(messages, str):
-        messages = [{"role": "user", "content": messages}]  # the form that it has in later turns of the Responses API
+        messages = [
+            {"role": "user", "content": messages}
+        ]  # the form that this text has in later turns of the Responses API
     if not isinstance(messages, list):
         return None
     for number, message in enumerate(messages):
@@ -72,7 +76,7 @@ def _first_message(fields: Mapping[str, Any]) -> str | None:
 
 
 def _said(message: Any) -> Any:
-    """Role and content of a message. Other fields are left out, since they may change from turn to turn."""
+    """Role and content of a message. Other fields are left out, because they may change from turn to turn."""
     return [message.get("role"), _parts(message.get("content"))] if isinstance(message, dict) else message
 
 
@@ -104,12 +108,12 @@ def _in_user_id(user_id: str) -> object:
         parts = orjson.loads(user_id)
     except orjson.JSONDecodeError:
         return None
-    return parts.get("session_id")  # `parts` is an object, since the JSON begins with a brace
+    return parts.get("session_id")  # `parts` is an object, because the JSON begins with a brace
 
 
 def sticky_key(session: Session | None, tenant: str, request_id: str) -> str:
-    """The key by which a split chooses an arm: the session, or else the tenant; if the policy has no keys, the request
-    id.
+    """The key by which a split chooses an arm. It is the session or else the tenant. Without keys in the policy, it is
+    the session or else the request id.
     """
     if session is not None:
         return f"session\0{session.name}"

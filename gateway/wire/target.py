@@ -2,7 +2,7 @@
 
 Only listed paths are served, and a replica gets the path as listed. Some other spellings clearly mean a listed path and
 are accepted: a whole URL with the host, and doubled or final slashes. Escapes, dots and semicolons are not resolved,
-since servers interpret them differently.
+because servers interpret them differently.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _plain(path: bytes) -> bytes:
 
 
 def nothing_at(path: bytes) -> str:
-    """The error text for a path that is not listed. It names the path that was probably meant, since wrong base URLs
+    """The error text for a path that is not listed. It names the path that was probably meant, because wrong base URLs
     are common.
     """
     for beginning, words in _UNSERVED:
@@ -72,8 +72,8 @@ def nothing_at(path: bytes) -> str:
 
 
 def dialect_of(path: bytes, has_anthropic_headers: bool) -> Dialect:
-    """The error format for a path: that of its API. For other paths, Anthropic's if the client sends Anthropic's
-    headers.
+    """The error format for a path. A known path has the format of its API. For other paths, it is Anthropic's if the
+    client sends Anthropic's headers, else OpenAI's.
     """
     known = _DIALECTS.get(path)
     if known is not None:

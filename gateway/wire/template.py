@@ -22,7 +22,8 @@ class Template(Protocol):
 def load(folder: Path) -> Template | None:
     """Load the chat template of a tokenizer, from chat_template.jinja or tokenizer_config.json in `folder`.
 
-    None if there is none, or if jinja2 is not installed. Raises ValueError if the template is malformed.
+    Returns None if `folder` has no template, or if jinja2 is not installed. Raises ValueError if the template is
+    malformed.
     """
     template, settings = FILES
     config = _config(folder / settings)
@@ -42,8 +43,8 @@ def load(folder: Path) -> Template | None:
 
 
 class _Jinja:
-    """The same Jinja environment as in transformers: trimmed blocks, loop controls, `raise_exception`, and a `tojson`
-    without HTML escapes.
+    """Renders with the same Jinja environment as transformers: trimmed blocks, loop controls, `raise_exception`, and a
+    `tojson` without HTML escapes.
     """
 
     def __init__(self, jinja2: Any, sandbox: Any, source: str, tokens: dict[str, str]) -> None:
@@ -52,7 +53,7 @@ class _Jinja:
         )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _raiser(jinja2.TemplateError)
-        # Some templates write today's date. Only its length matters here.
+        # Some templates write today's date. Only the length of the date matters here.
         environment.globals["strftime_now"] = lambda _format: "26 Jul 2026"
         self._failure: type[Exception] = jinja2.TemplateError
         self._template = environment.from_string(source)

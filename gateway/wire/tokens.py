@@ -13,11 +13,13 @@ from gateway.wire.request import Parsed
 from gateway.wire.template import Template
 
 MAX_EXACT_BYTES: Final = 256 * 1024
-"""Longer prompts are not counted, but estimated: counting takes about 1 ms per 4 kB, and would delay other requests."""
+"""The tokens of longer prompts are estimated: counting takes about 1 ms per 4 kB, and would delay other requests."""
 MESSAGE_TOKENS: Final = 5
-"""Overhead of each message without a chat template, as in ChatML: `<|im_start|>role newline ... <|im_end|> newline`."""
+"""Tokens that are added for each message if there is no chat template, as in ChatML: `<|im_start|>role newline ...
+<|im_end|> newline`.
+"""
 ANSWER_TOKENS: Final = 3
-"""Overhead of the beginning of the answer without a chat template."""
+"""Tokens that are added for the beginning of the answer if there is no chat template."""
 
 
 class TokenizerError(Exception):
@@ -82,7 +84,9 @@ class Tokenizer:
 
 
 class Tokenizers:
-    """Tokenizers by path. A tokenizer is loaded again only if its files have changed, since loading takes a second."""
+    """Tokenizers by path. A tokenizer is loaded again only if its files have changed, because loading takes a
+    second.
+    """
 
     def __init__(self) -> None:
         self._loaded: dict[str, tuple[_Stamp, Tokenizer]] = {}

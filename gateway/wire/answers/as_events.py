@@ -1,8 +1,9 @@
 """Converts a whole answer to the events of a stream, for a client whose stream began before the answer arrived.
 
 Some servers answer a streamed request with one JSON object. If a keep-alive comment was already sent, only events may
-follow. This conversion exists only for the completion APIs, where a whole choice differs from a choice in an event in
-one name. In the Messages and Responses APIs, a dozen events around each text would have to be invented.
+follow. This conversion exists only for the completion APIs. There, a choice of a whole answer and a choice of an event
+differ only in the name of one field. In the Messages and Responses APIs, a dozen events around each text would have to
+be invented.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ DONE: Final = _EVENT % b"[DONE]"
 
 
 def chat_events(body: bytes, wants_usage: bool) -> list[bytes]:
-    """Events with the content of a chat completion, and the end of the stream; no events if `body` is not one."""
+    """Events with the content of a chat completion, and the end of the stream; no events if `body` is not a chat
+    completion.
+    """
     answer = _answer(body)
     if answer is None:
         return []
@@ -26,7 +29,9 @@ def chat_events(body: bytes, wants_usage: bool) -> list[bytes]:
 
 
 def text_events(body: bytes, wants_usage: bool) -> list[bytes]:
-    """Events with the content of a plain completion, and the end of the stream; no events if `body` is not one."""
+    """Events with the content of a plain completion, and the end of the stream; no events if `body` is not a plain
+    completion.
+    """
     answer = _answer(body)
     return [] if answer is None else _events(answer, wants_usage)
 
@@ -55,7 +60,7 @@ def _events(answer: dict[str, Any], wants_usage: bool) -> list[bytes]:
 
 
 def _delta(choice: dict[str, Any]) -> dict[str, Any]:
-    """A choice of a chat, in the form that it has in an event. Tool calls get an index."""
+    """A choice of a chat, in the form of an event. Tool calls get an index."""
     delta = {key: value for key, value in choice.items() if key != "message"}
     message = choice.get("message")
     delta["delta"] = said = dict(message) if type(message) is dict else {}

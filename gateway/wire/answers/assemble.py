@@ -17,14 +17,14 @@ from gateway.wire.body.json_repair import without_halves
 from gateway.wire.numbers import finite
 
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""Limit on an assembled stream: larger than any answer, and harmless to memory."""
+"""Limit on an assembled stream. It is larger than any answer, and small enough for memory."""
 
 MAX_DIGITS: Final = 19
 """An integer with this many digits may not fit into 64 bits; orjson cannot read or write it."""
 
 _SAID_ONCE: Final = ("finish_reason", "stop_reason")
 _NO_ANSWER: Final = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
-"""Exceptions that a stream in an unexpected form may cause while it is assembled."""
+"""Exceptions that may be raised while a stream of unexpected form is assembled."""
 
 
 class AssemblyError(Exception):
@@ -32,8 +32,8 @@ class AssemblyError(Exception):
 
 
 class Assembly(ABC):
-    """An answer that grows by events. Each subclass is for one API. Methods raise `AssemblyError` if it cannot be
-    assembled.
+    """An answer that grows by events. Each subclass is for one API. Methods raise `AssemblyError` if the answer cannot
+    be assembled.
     """
 
     __slots__ = ("_size", "_splitter")
@@ -77,20 +77,20 @@ def _dumped(answer: dict[str, Any]) -> bytes:
     """The answer as JSON. Halves of a character that came in two events are joined; a lone half is replaced."""
     try:
         return orjson.dumps(answer, default=_written)
-    except TypeError:  # also raised for more than 254 levels, which orjson cannot write
+    except TypeError:  # orjson also raises this for more than 254 levels
         return without_halves(json.dumps(answer, default=_written).encode())
 
 
 def _written(text: object) -> str:
-    """Called by orjson for a text that is stored in pieces."""
+    """Joins a text that is stored in pieces. orjson calls this for values that it cannot write."""
     if not isinstance(text, StringIO):
         raise TypeError(f"there is no way to write a {type(text).__name__}")
     return text.getvalue()
 
 
 def grow(into: dict[str, Any], name: str, value: Any) -> None:
-    """Add `value` to a field: text and lists are appended, objects merged by field, other values replaced. null adds
-    nothing.
+    """Add `value` to a field. Text and lists are appended, objects are merged by field, other values are replaced. null
+    adds nothing.
     """
     old = into.get(name)
     if value is None:

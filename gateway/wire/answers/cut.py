@@ -1,5 +1,5 @@
-"""The end of a stream that was cut: as if it had reached its length limit, with an extension field that gives the
-reason.
+"""Writes the end of a stream that was cut. It looks as if the answer had reached its length limit, and an extension
+field gives the reason.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ FIELD: Final = "tailgate"
 
 
 class CutEnding:
-    """Reason of a cut, and estimated token counts, since the engine's own counts never arrive."""
+    """Reason of a cut, and estimated token counts, because the engine's own counts never arrive."""
 
     __slots__ = ("output_tokens", "prompt_tokens", "why")
 

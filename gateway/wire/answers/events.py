@@ -78,7 +78,7 @@ class StreamReader(ABC):
 
     @property
     def complete(self) -> bool:
-        """Whether the answer has announced its end: by a finish reason, its API's last event, or `[DONE]`."""
+        """Whether the answer has announced its end by a finish reason, by the last event of its API, or by `[DONE]`."""
         return (self.finished or self.done) and not self.aborted and self.error is None
 
     @property
@@ -87,7 +87,7 @@ class StreamReader(ABC):
         return 1 if self.finished else 0
 
     def read(self, event: bytes) -> EventKind:
-        """Read one whole event. An unreadable event counts as output, since it is forwarded."""
+        """Read one whole event. An unreadable event counts as output, because it is forwarded."""
         payload = data_of(event)
         if payload[:6] == _DONE:
             self.done = True
@@ -105,9 +105,9 @@ class StreamReader(ABC):
             return self._unreadable()
 
     def spoken(self, event: bytes) -> str:
-        """The text that an event adds, of any kind: answer, reasoning, refusal, arguments of a tool call.
+        """The text that an event adds to the answer, the reasoning, a refusal, or the arguments of a tool call.
 
-        Empty if it adds none, or cannot be read. `read` reports an unreadable event.
+        Empty if the event adds no text or cannot be read. `read` reports an unreadable event.
         """
         try:
             value = orjson.loads(data_of(event))
@@ -119,7 +119,7 @@ class StreamReader(ABC):
     def _spoken(self, value: dict[str, Any]) -> str: ...
 
     def is_whole(self, event: bytes) -> bool:
-        """Whether an event that lacks its final blank line has all of its data."""
+        """Whether an event without its final blank line has all of its data."""
         payload = data_of(event)
         if payload.startswith(_DONE):
             return True
@@ -130,7 +130,7 @@ class StreamReader(ABC):
         return True
 
     def read_long(self, head: bytes, tail: bytes) -> None:
-        """Read an event that is too long to be parsed, by its first and last bytes."""
+        """Read an event that is too long to be parsed, from its first and last bytes."""
         self.oddity = Oddity.LONG_EVENT
         self.tokens_seen += 1
 
@@ -145,8 +145,8 @@ class StreamReader(ABC):
 
     @abstractmethod
     def plain(self, data: bytes, start: int) -> bool:
-        """Whether `data` from `start` on is exactly one event with output alone, and the end of a chunk. Decided by
-        bytes.
+        """Whether the bytes of `data` from `start` on are exactly one event with nothing but output, followed by the
+        end of a chunk.
 
         False means that the event must be parsed. Quotes inside JSON strings are escaped, so no model output can
         contain the byte sequences that are searched for.
@@ -156,9 +156,9 @@ class StreamReader(ABC):
         """Keep the parts of events that `cut_short` needs."""
 
     def cut_short(self, why: Reason, prompt_tokens: int, choices: int, wants_usage: bool) -> list[bytes]:
-        """Events that end the stream here as incomplete; none if too little has come for a proper end.
+        """Events that end the stream here as incomplete; an empty list if too little has come for a proper end.
 
-        `prompt_tokens`: for the usage, if the engine sent none. `choices`: the requested number of choices.
+        `prompt_tokens`: estimate for the usage, if the engine sent none. `choices`: the requested number of choices.
         """
         prompt = prompt_tokens if self.prompt_tokens is None else self.prompt_tokens
         cut = CutEnding(why, prompt, max(self.tokens_seen, self.output_tokens or 0))
@@ -171,7 +171,7 @@ class StreamReader(ABC):
     def _cut_short(self, cut: CutEnding, choices: int, wants_usage: bool) -> list[bytes]: ...
 
     def _take_usage(self, told: Counted) -> None:
-        # In Anthropic's last event, the prompt's count is 0 or missing, so the earlier count is kept.
+        # Anthropic's last event has a prompt count of 0 or none, so the earlier count is kept.
         self.prompt_tokens = told.prompt or self.prompt_tokens
         if told.output is not None:
             self.output_tokens = told.output
@@ -211,7 +211,7 @@ class TypedReader(StreamReader):
         return self._take(typed)
 
     def _content(self, delta: Raw) -> EventKind:
-        """The kind of an event with a delta. An empty delta is no output."""
+        """The kind of an event with this delta. An empty delta is no output."""
         raw = bytes(delta)
         if raw == b'""' or raw.endswith(self.empty):
             return EventKind.OTHER

@@ -1,4 +1,4 @@
-"""Classifies an engine's error, which may be an HTTP status or be inside an answer of status 200."""
+"""Classifies an engine's error: an HTTP status, or an error inside an answer with status 200."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def end_of(status: int, body: bytes) -> AttemptOutcome:
     if 400 <= status < 500:
         return AttemptOutcome.REJECTED
     if status < 400:
-        return AttemptOutcome.UNREADABLE  # for example a redirect, which is complete but useless to a client
+        return AttemptOutcome.UNREADABLE  # for example a redirect: it is complete, but useless to a client
     return AttemptOutcome.CLOSING if _SHUT_DOWN in body else AttemptOutcome.FAILED
 
 
@@ -45,7 +45,7 @@ class EngineError:
     status: int
     message: str
     body: bytes
-    """The error object as the engine wrote it, in an envelope."""
+    """The error object as the engine wrote it, wrapped as the field `error` of an object."""
 
     @property
     def end(self) -> AttemptOutcome:

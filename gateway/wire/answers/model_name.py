@@ -11,13 +11,15 @@ OPEN: Final = 0x7B
 CLOSE: Final = 0x7D
 NEWLINE: Final = 0x0A
 _TOKEN: Final = re.compile(rb'"(?:[^"\\\n]++|\\.)*"?|[{}]|\n\r?\n')
-"""Matches strings, braces, and ends of events, after which braces are counted anew. A string may lack its end."""
+"""Matches strings, braces, and ends of events. The count of braces starts again after each event. A string may lack its
+end.
+"""
 _FIELD: Final = rb'"model"\s*:\s*'
 _AT_START: Final = re.compile(rb'\s*\{[^\[\]{}]{0,1024}?"model"\s*:\s*("(?:[^"\\]|\\.){0,512}")')
 
 
 def model_at_start(beginning: bytes) -> bytes:
-    """The engine's name for the model, as JSON, from the first fields of an answer; empty if it is not among them.
+    """The engine's name for the model, as JSON, from the first fields of an answer; empty if the name is not there.
 
     vLLM and SGLang write it before any long field. Fields of nested objects are ignored.
     """
@@ -29,7 +31,7 @@ class ModelName:
     """Replaces the engine's model name by the requested one. Works on bytes, and leaves deeper levels of JSON
     unchanged.
 
-    A tool's input, or metadata, may have a `model` field of its own.
+    Deeper levels, such as a tool's input or metadata, may have their own `model` field.
     """
 
     __slots__ = ("_asked", "_depth", "_head", "_new", "_new_head", "_old", "changes")
@@ -50,7 +52,7 @@ class ModelName:
         """Whether the engine uses another name, so that `apply` changes something."""
 
     def learn(self, reported: bytes, where: bytes) -> None:
-        """Learn the engine's name `reported`, a JSON string found in `where`. From now on it is replaced."""
+        """Learn the engine's name `reported`, a JSON string found in `where`. From now on, `apply` replaces it."""
         if reported == self._asked or reported[:1] != b'"':
             return
         field = re.compile(_FIELD + re.escape(reported))

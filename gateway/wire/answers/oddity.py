@@ -1,4 +1,4 @@
-"""Kinds of answers that are proper HTTP but have odd content. None of them counts as a failure of the replica."""
+"""Kinds of answers that are proper HTTP but have odd content. No kind counts as a failure of the replica."""
 
 from __future__ import annotations
 
@@ -29,4 +29,4 @@ class Oddity(StrEnum):
     USAGE = "usage"
     """The token counts were invalid, or more than the request allowed. An estimate was used instead."""
     NOT_IDLE = "not-idle"
-    """After its answer, a connection could not be reused and was closed."""
+    """A connection could not be reused after its answer, and was closed."""

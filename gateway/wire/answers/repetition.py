@@ -1,11 +1,11 @@
 """Detects that a growing text repeats itself without end.
 
-A text repeats itself if its end consists of the same piece over and over. The piece may be a token, a phrase or a
-paragraph. It must repeat exactly: a list that counts up, or a table whose cells differ, is no repetition.
+A text repeats itself if its end consists of the same piece many times in a row. The piece may be a token, a phrase or a
+paragraph. The piece must repeat exactly: a list that counts up, or a table whose cells differ, is no repetition.
 
-Every `STEP` characters the detector looks at a window of limited size. It searches for earlier occurrences of the last
-`ANCHOR` characters; their distance is the possible length of the piece. Search and check are single string operations,
-so a look takes at most some ten microseconds.
+After every `STEP` characters, the detector checks a window of limited size. It searches for earlier occurrences of the
+last `ANCHOR` characters. The distance to an occurrence is a possible length of the piece. Search and comparison are
+single string operations, so a check takes at most some ten microseconds.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Final
 STEP: Final = 64
 ANCHOR: Final = 16
 TRIES: Final = 4
-"""Number of distances that are checked at each look. Usually the nearest is right, unless the piece has repetitions
+"""Number of distances that are tried at each check. Usually the nearest is right, unless the piece has repetitions
 within itself.
 """
 PLAIN_FACTOR: Final = 4
-"""Plain pieces must repeat over this multiple of characters: rules, blanks, dot leaders, zeros and padding look like
+"""Plain pieces must fill this many times as many characters: rules, blanks, dot leaders, zeros and padding look like
 repetition.
 """
 PLAIN_BELOW: Final = 3
@@ -42,7 +42,7 @@ class RepetitionDetector:
         self._text = ""
         self._fresh: list[str] = []
         self._due = STEP
-        """Number of characters until the next look."""
+        """Number of characters until the next check."""
         self.found = False
         """Whether a repetition was found. Once True, it stays True."""
 

@@ -14,10 +14,12 @@ EMPTY = (b"", b'""', b"null", b"[]", b"{}")
 """Raw bytes of an empty field."""
 ABORT = "abort"
 RAW_ABORT: Final = b'"abort"'
-"""Finish reason with which vLLM ends running requests at its shutdown. The rest of the answer looks normal."""
+"""Finish reason that vLLM gives running requests at its shutdown. The rest of the answer looks normal."""
 DecodeError = msgspec.DecodeError
 UNREADABLE = (msgspec.DecodeError, ValueError, OverflowError, RecursionError)
-"""Exceptions of decoding. UnicodeDecodeError is a ValueError; an integer of 400 digits may cause an OverflowError."""
+"""Exceptions that decoding may raise. UnicodeDecodeError is a ValueError; an integer of 400 digits may cause an
+OverflowError.
+"""
 
 
 class Usage(msgspec.Struct):
@@ -45,7 +47,7 @@ class Delta(msgspec.Struct):
 
 
 class Choice(msgspec.Struct):
-    """A part of one of the `n` choices, in an event."""
+    """The part of one of the `n` choices that an event has."""
 
     delta: Delta | None = None
     text: msgspec.Raw = ABSENT
@@ -93,7 +95,7 @@ class Typed(msgspec.Struct):
 
 
 class Stop(msgspec.Struct):
-    """The stop reason in Anthropic's API: null if the engine aborted, missing before the end."""
+    """The stop reason in Anthropic's API. It is null if the engine aborted, and missing before the end."""
 
     stop_reason: object = msgspec.UNSET
 

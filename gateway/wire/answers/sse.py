@@ -11,7 +11,7 @@ MAX_EVENT_BYTES: Final = 1024 * 1024
 _EVENT_END: Final = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r(?!\n)(?=[\s\S]))")
 _MAX_END: Final = 4
 _SHOWN_OF_LONG: Final = 1024
-"""This many bytes at either end of a long event are parsed."""
+"""This many bytes at the beginning of a long event are parsed, and as many at its end."""
 _BOM: Final = b"\xef\xbb\xbf"
 _FIELDS: Final = (b"data:", b"event:", b"id:", b"retry:", b":")
 MAX_SNIFFED: Final = 16
@@ -46,7 +46,8 @@ class EventSplitter:
             return [piece]
         if self._size > self._max_bytes:
             piece = self._pass(piece)
-        # The tail's last bytes are searched together with `piece`, since an event's end may be split over pieces.
+        # The last bytes of the tail are searched together with `piece`, because the end of an event may be split over
+        # two pieces.
         seam = self._end_of_tail + piece
         if self.is_long or _EVENT_END.search(seam) is None:
             if not self.is_long and piece:

@@ -1,8 +1,9 @@
 """Replaces joined function names in an answer of the Responses API by the function's own name and its namespace.
 
-Codex needs both: it does not support a call of the joined name, e.g. `mcp__disk__list_files` (openai/codex#23186). This
-works on bytes: JSON escapes quotes inside texts, so a model's output never looks like a field. A name is replaced only
-in an object whose type is a function or a call, since metadata, which the answer repeats, may have the same words.
+Codex needs both names. It does not support a call of the joined name, e.g. `mcp__disk__list_files`
+(openai/codex#23186). The replacement works on bytes: JSON escapes quotes inside texts, so a model's output never looks
+like a field. A name is replaced only in an object whose type is a function or a call. Metadata may have the same words,
+and the answer repeats metadata.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ class _Object:
 
     def __init__(self) -> None:
         self.is_function = False
-        """Whether its type says that it is a function or a function call."""
+        """Whether the type of the object says that it is a function or a function call."""
         self.names: list[tuple[int, int, bytes]] = []
-        """(start, end, replacement) of each name in it that the client does not know."""
+        """(start, end, replacement) of each name in the object that the client does not know."""
 
     def add(self, token: re.Match[bytes], renamed: Renamed) -> None:
         """Record a name in the object, or its type."""
@@ -53,7 +54,7 @@ class _Object:
 
 
 def _put_back(piece: bytes, renamed: Renamed) -> bytes:
-    """Replace the names in one pass, since an answer may repeat a thousand tools, and other requests wait meanwhile."""
+    """Replace the names in one pass. An answer may repeat a thousand tools, and other requests wait for this call."""
     found: list[tuple[int, int, bytes]] = []
     objects: list[_Object | None] = [None]
     """The objects that have not ended. None stands for an object without a relevant field so far."""

@@ -1,4 +1,4 @@
-"""Reads facts from an unstreamed answer: its usage, and whether it is an answer at all."""
+"""Reads facts from an unstreamed answer: its usage, and whether it really is an answer."""
 
 from __future__ import annotations
 
@@ -123,14 +123,14 @@ def _decoded(body: bytes) -> tuple[Whole, Counted]:
 def read_whole(form: WholeForm, body: bytes) -> tuple[Counted, EngineError | None]:
     """Read usage and error of an answer that was not streamed.
 
-    Raises `AnswerError` if it is not a JSON object, `Aborted` if the engine aborted it.
+    Raises `AnswerError` if the answer is not a JSON object, `Aborted` if the engine aborted it.
     """
     if not form.generates and body[:1] == b"[":
         return Counted(None, None, False), None  # SGLang and TEI answer a ranking with a bare list, without usage
     if form.bare_text and body[:1] != b"{":
         return Counted(None, None, False), None
     whole, usage = _decoded(body)
-    # The choices are parsed only if the answer contains the word; most do not.
+    # The choices are parsed only if the answer contains the word; most answers do not.
     if whole.stop_reason is None or (body.find(RAW_ABORT) >= 0 and _is_aborted(bytes(whole.choices))):
         raise Aborted
     if usage.output is None and usage.prompt is not None and not form.generates:
@@ -171,7 +171,7 @@ def _is_aborted(choices: bytes) -> bool:
 
 
 def usage_at_end(tail: bytes) -> Counted:
-    """The usage from the last bytes of an answer that is too long to be held."""
+    """The usage in the last bytes of an answer that is too long to be held in memory."""
     start = tail.rfind(b'"usage":')
     end = start
     told = Counted(None, None, False)

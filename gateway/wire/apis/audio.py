@@ -1,8 +1,8 @@
 """Speech to text: POST /v1/audio/transcriptions and /v1/audio/translations of OpenAI and vLLM 0.32. Bodies are forms
 with a file.
 
-The file is kept in memory like any other body, within the same limit. A retry needs the whole file, and the model's
-name may come after it.
+The file is kept in memory like any other body, within the same limit. A retry needs the whole file. Also, the model's
+name may come after the file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gateway.wire.body.prompt import Prompt
 FILE_BYTES: Final = 80
 """This many bytes of a file count as one byte of prompt. Speech models read about 50 tokens per second of sound
 (Whisper has 1,500 positions for 30 s). A second is about 16 kB of MP3. So a token is 320 bytes of a file, or four bytes
-of text. Denser formats are undercounted. If streams report usage, the ratio is learned.
+of text. Formats with fewer bytes per second are undercounted. If streams report usage, the ratio is learned.
 """
 FLAGS: Final = ("stream", "stream_include_usage", "stream_continuous_usage_stats", "include_stop_str_in_output")
 NUMBERS: Final = (
@@ -68,7 +68,9 @@ def write(fields: dict[str, Any]) -> bytes:
 
 
 def measure(fields: dict[str, Any], caps: Caps) -> Prompt:
-    """The size of the prompt, estimated from the size of the file. Its duration is unknown without decoding."""
+    """The size of the prompt, estimated from the size of the file. The duration of the sound is unknown without
+    decoding.
+    """
     file: File = fields["file"]
     return Prompt(len(file.content) // FILE_BYTES + size(fields.get("prompt")) + size(fields.get("hotwords")))
 

@@ -36,11 +36,11 @@ _KEPT: Final = ("id", "object", "created", "model", "system_fingerprint", "servi
 
 
 _endings: Final[list[bytes]] = [b""]
-"""The bytes after the text of an event, as last seen; nearly all streams have the same."""
+"""The bytes that came last after the text of an event. They are the same in nearly all streams."""
 
 
 def _shared(ending: bytes) -> bytes:
-    """`ending`, as the one object that streams with the same ending share. So it stays in the caches."""
+    """An object equal to `ending`, which streams with the same ending share. So it stays in the CPU caches."""
     if ending != _endings[0]:
         _endings[0] = ending
     return _endings[0]
@@ -58,7 +58,7 @@ class CompletionReader(StreamReader):
         self._over: list[int] = []
         """Indexes of the choices that have ended."""
         self._before = self._after = b""
-        """The bytes before and after the text of an event. Engines write them the same in all events of a stream."""
+        """The bytes before and after the text of an event. Engines write the same bytes in all events of a stream."""
 
     @property
     def choices_over(self) -> int:
@@ -72,8 +72,8 @@ class CompletionReader(StreamReader):
             said = data[text:end]
             if QUOTE not in said and LF not in said:
                 return True
-        # `find` is used instead of `in`, which internally raises a TypeError first for bytes in bytes (CPython 3.11 to
-        # 3.13). With several choices in one event, some may have finished.
+        # `find` is used because `in` first raises a TypeError internally for bytes in bytes (CPython 3.11 to 3.13).
+        # With several choices in one event, some may have finished.
         return (
             is_one(data, start)
             and data.find(b'"finish_reason":null') >= 0
@@ -134,7 +134,7 @@ class CompletionReader(StreamReader):
         return "".join(map(_spoken_in, choices)) if type(choices) is list else ""
 
     def _read_loosely(self, payload: bytes) -> EventKind:
-        """Read an event whose choices have an unexpected form, for its error or usage."""
+        """Read only the error or the usage of an event whose choices have an unexpected form."""
         chunk: LooseChunk = decode_loose_chunk(payload)
         if bytes(chunk.error) not in EMPTY:
             return self._failed(chunk.error)
@@ -260,5 +260,5 @@ def _finish_message(message: dict[str, Any]) -> bool:
     if isinstance(calls, dict):
         message["tool_calls"] = [calls[index] for index in sorted(calls)]
     if message["content"] == "" and (calls or message["reasoning"] or message.get("reasoning_content")):
-        message["content"] = None  # only "" came, together with the role
+        message["content"] = None  # the only content that came was "", together with the role
     return bool(calls)

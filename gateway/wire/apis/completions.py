@@ -29,7 +29,7 @@ FIELDS: Final[dict[str, Check]] = {
 
 
 def fit(fields: dict[str, Any], caps: Caps, changed: list[str]) -> Renamed:
-    """Limit the log-probabilities of an echoed prompt, since vLLM computes this many for each prompt token."""
+    """Limit the log-probabilities of an echoed prompt, because vLLM computes as many for each prompt token."""
     if fields.get("echo") and fields.get("logprobs") is not None:
         allowed = caps.prompt_logprobs
         if not allowed or fields["logprobs"] > allowed:

@@ -2,8 +2,8 @@
 
 A field is forwarded unchanged (ALLOW), passed through a checker, or dropped and reported (STRIP). A field that is not
 in the table of its API is dropped, too: new versions of engines add fields that cost or control something. The names
-are those of the OpenAI and Anthropic references, vLLM 0.32 and SGLang 0.5. A client may send four stop sequences. Those
-of the tier are added, so a vLLM that serves such tiers needs a higher VLLM_MAX_STOP_STRINGS.
+are those of the OpenAI and Anthropic references, vLLM 0.32 and SGLang 0.5. A client may send four stop sequences. The
+stop sequences of the tier are added. So a vLLM that serves such a tier needs a higher VLLM_MAX_STOP_STRINGS.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def STRIP(value: Any, field: str, caps: Caps) -> None:
 
 
 def ruled(rule: Check, names: str) -> dict[str, Check]:
-    """The same rule for several fields. `names`: their names, separated by blanks."""
+    """A table with the same rule for several fields. `names`: their names, separated by blanks."""
     return dict.fromkeys(names.split(), rule)
 
 

@@ -62,8 +62,8 @@ _SERVER_BLOCKS: Final = frozenset(
 def fit(fields: dict[str, Any], caps: Caps, changed: list[str]) -> Renamed:
     """Drop the blocks and tools that only Anthropic's servers read.
 
-    A client sends its whole history with every request. So parts of it that came from another server must not make the
-    request fail.
+    A client sends its whole history with every request. So parts of the history that came from another server must not
+    make the request fail.
     """
     given = fields["messages"]
     if type(given) is list:
@@ -146,7 +146,7 @@ class MessagesReader(TypedReader):
         return EventKind.OTHER
 
     def _ends(self, delta: Raw) -> None:
-        """Note a stop reason, which is the end of the answer. vLLM sends null at its shutdown."""
+        """Record a stop reason, which ends the answer. vLLM sends null at its shutdown, which is no stop reason."""
         if bytes(delta) in EMPTY:
             return
         stop: Stop = decode_stop(delta)

@@ -1,6 +1,6 @@
 """Raw outputs of a pooling model: POST /pooling of vLLM 0.32.
 
-The field `data`, the input of plugins, is dropped, since its cost is unknown.
+The field `data` (input of plugins) is dropped, because its cost is unknown.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Collects the content of a stream of the Responses API. Its closing events repeat all content, also if the gateway
-writes them.
+"""Collects the content of a stream of the Responses API. If the gateway cuts the stream, it has to repeat all content
+in the closing events, as an engine does.
 """
 
 from __future__ import annotations

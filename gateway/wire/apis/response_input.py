@@ -1,9 +1,9 @@
 """Converts input and tools of the Responses API to the forms that engines read. Other items are dropped or rewritten,
 and reported.
 
-A client sends its whole history with every request. So parts of it that came from another server, or tools that are not
-served here, must not make the request fail. Calls that the client has run become function calls, since their results
-are in the history. An output without its call is dropped, because vLLM would refuse it.
+A client sends its whole history with every request. So parts of the history that came from another server, or tools
+that are not served here, must not make the request fail. Calls that the client has run become function calls, because
+their results are in the history. An output without its call is dropped, because vLLM would refuse it.
 
 A namespace is a group of functions; each MCP server has one. Its functions are sent under the name
 `namespace__function`, as vLLM itself does. The client needs the two names separately in a call (openai/codex#23186).
@@ -35,7 +35,7 @@ _OTHER_OUTPUTS: Final = frozenset(
 
 def fit(fields: dict[str, Any], caps: Caps, changed: list[str]) -> Renamed:
     """Rewrite input and tools for engines. Engines store answers by default, so `store: false` is sent if the tier does
-    not allow it.
+    not allow storing.
     """
     if not caps.stored_responses:
         fields["store"] = False
@@ -53,7 +53,7 @@ def _items(given: list[Any], fields: dict[str, Any], caps: Caps, changed: list[s
     gone: set[str] = set()
     for i, item in enumerate(given):
         if type(item) is not dict:
-            out.append(item)  # it is refused when the prompt is measured, with its place in the error
+            out.append(item)  # the measuring of the prompt refuses it, with its place in the error
             continue
         item_type = item.get("type", "message")
         if "id" in item and item["id"] is None:
@@ -70,7 +70,7 @@ def _items(given: list[Any], fields: dict[str, Any], caps: Caps, changed: list[s
         elif item_type == "reasoning":
             _reasoning(item, out, changed)
         elif type(item_type) is not str or item_type == "item_reference":
-            out.append(item)  # refused when the prompt is measured, too
+            out.append(item)  # the measuring of the prompt refuses this, too
         elif item_type in _OTHER_CALLS:
             changed.append(f"input.{item_type}")
             out.append(_call(item, _OTHER_CALLS[item_type]))
@@ -167,7 +167,7 @@ def _flatten(tool: dict[str, Any], field: str, kept: Kept) -> None:
         if type(name) is not str:
             raise BadRequest(f"{field}.tools[{i}].name", "must be a string")
         known_as = namespace + SEPARATOR + name
-        # two functions have this joined name, and the client could not tell which was called
+        # two functions have this joined name, so the client could not tell which was called
         if known_as in kept.names:
             kept.drop(inner, name)
             continue

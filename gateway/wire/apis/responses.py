@@ -163,7 +163,7 @@ def end_of_response(draft: Draft, cut: CutEnding) -> list[bytes]:
 
 
 class ResponseAssembly(Assembly):
-    """Takes the whole response from the last event of its stream, which repeats all of it."""
+    """Takes the whole response from the last event of its stream, which repeats the whole content."""
 
     __slots__ = ("_response",)
 

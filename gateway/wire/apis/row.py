@@ -1,6 +1,6 @@
 """The columns of the table of APIs: all properties in which APIs differ.
 
-A row has all that is specific to one API. Other code looks up the row of an endpoint once per request, and uses it.
+A row has everything that is specific to one API. Other code looks up the row of an endpoint once per request.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ class Shape:
     text: ReadText | None = None
     """Reads the text of the prompt for a tokenizer; None if only the engine knows the text."""
     caps: tuple[str, ...] = ("max_tokens",)
-    """Names of the output cap. The first that a client used is kept. If it used none, the last is written."""
+    """Possible names of the output cap. The first of them that a client used is kept. If it used none, the last is
+    written.
+    """
     stop: str | None = "stop"
     """Name of the field for stop sequences; None if there is none."""
     usage: bool = False
@@ -84,7 +86,7 @@ class Api:
     dialect: Dialect = OPENAI
     """Error format for its clients."""
     counting: bytes | None = None
-    """Path that counts the tokens of a request; None if there is none."""
+    """Path that counts the tokens of a request; None if the API has no such path."""
     unserved: Mapping[bytes, str] = field(default_factory=dict)
     """Error messages for paths of the same API that are not served, by prefix."""
     upstream_lines: tuple[str, ...] = ()

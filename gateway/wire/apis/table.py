@@ -1,7 +1,7 @@
 """The table of all APIs that reach a replica, and the paths that a tier may use.
 
-vLLM checks its key only below /v1, since its other paths are meant for operators. So a tier may use other paths only if
-the policy names their API.
+vLLM checks its key only below /v1, because its other paths are meant for operators. So a tier may use other paths only
+if the policy names their API.
 """
 
 from __future__ import annotations

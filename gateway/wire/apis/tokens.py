@@ -1,6 +1,6 @@
 """Conversion of texts to token ids and back: POST /tokenize and /detokenize of vLLM 0.32 and SGLang.
 
-The engine's API server does this without the GPU. So such a request costs no tokens, and no latency is learned from it.
+The engine's API server converts without the GPU. So such a request costs no tokens, and no latency is learned from it.
 It takes a slot, so that drains, breakers and retries apply to it.
 """
 
@@ -48,8 +48,8 @@ TEXTS: Final[dict[str, Check]] = {
     **STRIPPED,
     "model": checks.model_name,
     **ruled(ALLOW, "prompt messages"),
-    # In a chat request, the last two fields would change the answer and are dropped. Here they only affect the length
-    # of the prompt.
+    # In a chat request, the last two fields are dropped, because they would change the answer. Here they only affect
+    # the length of the prompt.
     **ruled(checks.boolean, "add_special_tokens return_token_strs add_generation_prompt continue_final_message"),
     "tools": checks.objects,
     "chat_template_kwargs": checks.template_options,

@@ -1,7 +1,7 @@
-"""Checkers of fields that cost something: they compare the field with the tier's caps.
+"""Checkers of fields that cost something. They compare the field with the tier's caps.
 
-If a lower value only shortens the answer, the field is clamped. If it would change the form of the answer, the request
-is refused.
+If a lower value only shortens the answer, the field is clamped. If a lower value would change the form of the answer,
+the request is refused.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LOG_PROBS: Final = "message.output_text.logprobs"
 
 
 def output_cap(value: Any, field: str, caps: Caps) -> Any:
-    """A number of output tokens. Above the tier's limit it is clamped."""
+    """A number of output tokens. It is clamped to the tier's limit."""
     return min(integer(value, field, 1, MAX_INT), caps.max_tokens_limit)
 
 
@@ -25,8 +25,8 @@ def min_tokens(value: Any, field: str, caps: Caps) -> Any:
 
 
 def choices(value: Any, field: str, caps: Caps) -> Any:
-    """`n`, the number of choices. Above the limit it is refused, since an answer with fewer choices would have another
-    form.
+    """`n`, the number of choices. A number above the limit is refused, because an answer with fewer choices would have
+    another form.
     """
     return integer(value, field, 1, caps.n, " for this tier")
 
@@ -65,7 +65,7 @@ def prompt_log_probs(value: Any, field: str, caps: Caps) -> Any:
 
 
 def log_prob_ids(value: Any, field: str, caps: Caps) -> Any:
-    """vLLM's list of token ids for log-probabilities. Its length has the same limit."""
+    """vLLM's list of token ids for log-probabilities. Its length has the limit of `top_logprobs`."""
     if len(array(value, field, caps)) > caps.top_logprobs:
         raise BadRequest(field, f"must have at most {caps.top_logprobs} entries for this tier")
     return value
@@ -97,8 +97,8 @@ def reasoning(value: Any, field: str, caps: Caps) -> Any:
 
 
 def includes(value: Any, field: str, caps: Caps) -> Any:
-    """`include` of the Responses API: extra parts of the answer. Parts of tools that are not served are dropped, since
-    vLLM would refuse them.
+    """`include` of the Responses API: extra parts of the answer. Parts of tools that are not served are dropped,
+    because vLLM would refuse them.
     """
     wanted = array(value, field, caps)
     if caps.top_logprobs == 0 and LOG_PROBS in wanted:

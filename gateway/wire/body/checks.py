@@ -1,7 +1,7 @@
 """Checkers of single fields, which the tables of fields use.
 
-A checker returns the value to forward: the same object if it is unchanged, another if it was clamped, None to drop the
-field. It raises `BadRequest` if the value cannot be forwarded in any form.
+A checker returns the value to forward: the same object if it is unchanged, another object if it was clamped, None to
+drop the field. It raises `BadRequest` if the value cannot be forwarded in any form.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ def never(value: Any, field: str, caps: Caps) -> None:
 
 
 def store(value: Any, field: str, caps: Caps) -> Any:
-    """Whether the engine stores the answer. It does only if the client asks for it and the tier allows it."""
+    """Whether the engine stores the answer. It stores it only if the client asks for it and the tier allows it."""
     return boolean(value, field, caps) and caps.stored_responses
 
 

@@ -11,7 +11,7 @@ from gateway.wire.body.checks import MISSING, BadRequest, wrong_type
 
 _dumps: Final = orjson.dumps
 MEDIA_BYTES: Final = 8192
-"""Estimated prompt bytes of one image, audio clip or video: about 2,000 tokens at 4 bytes each. For an image it is a
+"""Estimated prompt bytes of one image, audio clip or video: about 2,000 tokens at 4 bytes each. For an image this is a
 high estimate.
 """
 MAX_ITEMS: Final = 20_000
@@ -88,7 +88,7 @@ def text_or_parts(value: Any, field: str, caps: Caps, depth: int = 0) -> int:
 
 
 def parts(given: list[Any], field: str, caps: Caps, depth: int = 0) -> int:
-    """Prompt bytes of a list of parts. Parts of other kinds than those served are refused."""
+    """Prompt bytes of a list of parts. Parts of kinds that are not served are refused."""
     if depth == MAX_BLOCK_DEPTH:
         raise BadRequest(field, "is nested too deeply")
     if len(given) > MAX_ITEMS:
@@ -124,8 +124,8 @@ def _text_part(part: dict[str, Any], where: str, caps: Caps, depth: int) -> int:
 
 
 def others(holder: dict[str, Any], field: str, known: tuple[str, ...]) -> int:
-    """Prompt bytes of the fields of `holder` that are not `known`. They count, since templates may write them out.
-    Media in them is refused.
+    """Prompt bytes of the fields of `holder` that are not `known`. They count, because templates may write them into
+    the prompt. Media in them is refused.
     """
     if len(holder) > MAX_KEYS:
         raise BadRequest(field, f"must have at most {MAX_KEYS} fields")

@@ -1,8 +1,8 @@
 """Reads bodies of multipart/form-data (RFC 7578) part by part, and writes them anew with the gateway's own boundary.
 
-The first line of the body is taken as the client's delimiter, whatever the head says. The client's framing is not
-forwarded, so gateway and engine cannot read it differently. Of a part's head, only name, file name and type are read
-and written anew.
+The first line of the body is the client's delimiter, whatever the head says. The client's framing is not forwarded, so
+gateway and engine cannot read it differently. From a part's head, only name, file name and type are read and written
+again.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def _parameters(disposition: bytes) -> dict[bytes, bytes]:
 
 
 def _fit(name: bytes) -> str:
-    """A harmless file name: plain characters without a path. Its suffix is kept, since engines read it."""
+    """A harmless file name: plain characters without a path. The suffix is kept, because engines read it."""
     plain = _UNFIT.sub("_", re.split(r"[/\\]", name.decode("utf-8", "replace"))[-1]).lstrip(".")
     return plain[-64:] or "audio"
 

@@ -12,7 +12,7 @@ from gateway.wire.body.prompt_text import Conversation, PlainText
 
 
 def measure(fields: dict[str, Any], caps: Caps) -> Prompt:
-    """The size of the prompts: of `input` or, in vLLM's multimodal form, of `messages`."""
+    """The size of the prompts in `input` or, in vLLM's multimodal form, in `messages`."""
     if "messages" in fields:
         if "input" in fields:
             raise BadRequest("messages", "stands for the same as input: give one of them")

@@ -1,7 +1,7 @@
 """Repairs harmless faults in JSON: a byte order mark, or half of a surrogate pair.
 
-Clients that cut text by UTF-16 units (JavaScript, Java, C#) send halves of pairs. Some clients on Windows send the
-mark.
+Clients that cut text by UTF-16 units (JavaScript, Java, C#) send halves of pairs. Some clients on Windows send a byte
+order mark.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MAX_ESCAPES: Final = 500_000
 MARK: Final = b"\xef\xbb\xbf"
 MARK_NAME: Final = "byte_order_mark"
 HALVES_NAME: Final = "lone_surrogates"
-"""Name of the repair of halves in x-tailgate-changed."""
+"""Name of the repair of halves, for the header x-tailgate-changed."""
 
 _LOW: Final = rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _HIGH: Final = rb"\\u[dD][89abAB][0-9a-fA-F]{2}"
@@ -29,7 +29,7 @@ _REPLACEMENT: Final = rb"\\ufffd"
 
 def without_halves(document: bytes) -> bytes:
     """`document` with U+FFFD in place of each lone half of a surrogate pair; the same object if there is none."""
-    # Escaped backslashes are rewritten as \u005c first, so that every remaining backslash begins an escape.
+    # First, escaped backslashes are rewritten as \u005c. After that, every backslash begins an escape.
     plain = document.replace(rb"\\", rb"\u005c")
     plain, highs = _HIGH_ALONE.subn(_REPLACEMENT, plain)
     plain, lows = _LOW_ALONE.subn(_REPLACEMENT, plain)

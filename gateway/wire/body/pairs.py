@@ -1,4 +1,4 @@
-"""Measures texts that are read in pairs, as a cross-encoder reads a query with each document."""
+"""Measures texts that are read in pairs: a cross-encoder reads a query together with each document."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from gateway.wire.body.prompt import Prompt, token_ids
 
 
 def only_one(fields: dict[str, Any], names: tuple[str, ...]) -> str:
-    """The one of `names` that a request has. Several are refused, since engines choose differently."""
+    """The one of `names` that a request has. A request with several of them is refused, because engines choose
+    differently.
+    """
     found = [name for name in names if name in fields]
     if not found:
         raise BadRequest(names[0], "field required", MISSING)

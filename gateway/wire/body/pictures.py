@@ -1,8 +1,8 @@
-"""Reads the size of a picture from its first bytes, and estimates how many tokens a model makes of it.
+"""Reads the size of a picture from its first bytes, and estimates how many tokens the picture takes in a model.
 
-The number decides which pools a prompt fits, and how many tokens it is charged. The engine's `usage` corrects it
-afterwards, as for text. Known families of models have their own formula; for other models there is an estimate. Only
-the header of a picture is decoded.
+The number decides which pools a prompt fits, and how many tokens it is charged. The engine's `usage` corrects the
+number afterwards, as for text. Each known family of models has its own formula. For other models there is one common
+estimate. Only the header of a picture is decoded.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ def tokens_of(size: Size, model: str) -> int:
 
 
 def _unknown(size: Size) -> int:
-    """Estimate for unknown models: one token per 28 x 28 pixels, within limits. It is about Anthropic's width x height
-    / 750.
+    """Estimate for unknown models: one token per 28 x 28 pixels, within limits. This is about Anthropic's width x
+    height / 750.
     """
     return min(max(size.width * size.height // 784, 64), 4096)
 
@@ -131,7 +131,7 @@ def _qwen2(size: Size) -> int:
 
 
 def _qwen3(size: Size) -> int:
-    """Qwen3-VL and what came after it: patches of 16, merged by 2 (preprocessor_config.json of Qwen/Qwen3-VL)."""
+    """Qwen3-VL and its successors: patches of 16, merged by 2 (preprocessor_config.json of Qwen/Qwen3-VL)."""
     return _merged(size, 32, 65_536, 16_777_216)
 
 

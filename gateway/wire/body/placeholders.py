@@ -1,5 +1,5 @@
-"""Replaces pictures, audio clips and videos of a request by placeholder texts, which are as long as their share of the
-prompt.
+"""Replaces pictures, audio clips and videos of a request by placeholder texts. Each text is as long as the share of its
+medium in the prompt.
 
 The length decides which pools a prompt fits and how much of it is cached. The text is a digest of the media, so the
 same picture gives the same prompt.
@@ -16,8 +16,8 @@ BYTES_PER_TOKEN: Final = 4
 MAX_PICTURES: Final = 256
 """For pictures beyond this number, the flat estimate is used."""
 MAX_BYTES: Final = 4 * 2**20
-"""Limit on the bytes of all placeholders together: a million tokens. Without it, a body of 1 MB could name 20,000
-pictures. Later placeholders are short.
+"""Limit on the bytes of all placeholders together: a million tokens. Without this limit, a body of 1 MB could name
+20,000 pictures. Placeholders beyond the limit are short.
 """
 _PICTURES: Final = frozenset({"image_url", "input_image", "image"})
 _CONVERSATION: Final = ("messages", "input")

@@ -13,7 +13,9 @@ MAX_TOKEN_ID: Final = 2**31 - 1
 
 
 class Prompt:
-    """The size of a prompt in bytes. `exact`: its tokens, if it came as token ids. `batch`: number of prompts."""
+    """The size of a prompt in bytes. `exact`: number of its tokens if it came as token ids, else None. `batch`: number
+    of prompts.
+    """
 
     __slots__ = ("batch", "exact", "size")
 
@@ -93,7 +95,7 @@ def batch(value: Any, field: str, caps: Caps) -> Prompt:
 
 
 def token_ids(ids: list[Any], field: str) -> int:
-    """Check token ids, and estimate the bytes of their text. The loops run in C, since a prompt may have many ids."""
+    """Check token ids, and estimate the bytes of their text. The loops run in C, because a prompt may have many ids."""
     if not ids:
         raise BadRequest(field, "must not be empty", "empty_array")
     if set(map(type, ids)) != {int}:

@@ -14,7 +14,7 @@ _PICTURES: Final = frozenset({"image", "image_url", "input_image"})
 def without_files(holder: dict[str, Any], name: str, caps: Caps, changed: list[str]) -> None:
     """Replace each file in a tool's result by a text, and each picture in a tier without media.
 
-    Engines would refuse this and every later request of the session.
+    With the file, engines would refuse this and every later request of the session.
     """
     content = holder.get(name)
     if type(content) is not list:

@@ -1,9 +1,9 @@
 """Checks the tools that a client offers. Tools that no engine can use are dropped and reported.
 
 An engine accepts functions, which the client runs. Other tools would be run by the servers of OpenAI or Anthropic: web
-search, code execution, MCP servers. With these, vLLM 0.32 refuses the whole request, or loops without limit and calls
-other hosts. Coding agents offer such tools in every request: Codex `web_search` and `namespace`, Claude Code
-`web_search_20250305`.
+search, code execution, MCP servers. If a request has such tools, vLLM 0.32 refuses the whole request, or loops without
+limit and calls other hosts. Coding agents offer such tools in every request: Codex `web_search` and `namespace`, Claude
+Code `web_search_20250305`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FREE_CHOICES: Final = frozenset({"auto", "none", "any", "required"})
 
 
 class Kept:
-    """The tools that are kept, and the names of those that are dropped."""
+    """The tools that are kept, and the types of those that are dropped."""
 
     __slots__ = ("changed", "dropped", "names", "renamed", "tools")
 
@@ -94,7 +94,7 @@ def _check_allowed(allowed: dict[str, Any], kept: Kept) -> None:
 
 
 def _chosen_name(choice: dict[str, Any]) -> str:
-    """The name in a tool choice. It is in the object itself, or in a field named by the choice's type."""
+    """The name in a tool choice. It is in the object itself, or in the field whose name is the choice's type."""
     given = choice.get("type")
     inner = choice.get(given) if type(given) is str else None
     name = inner.get("name") if type(inner) is dict else choice.get("name")

@@ -15,8 +15,8 @@ INVALID: Final = "invalid_request_error"
 class RefusalRow:
     """One refusal: HTTP status, type and code for OpenAI's format, type for Anthropic's format, and message.
 
-    `retry`: whether the same request may succeed later. If not, the SDKs are told so, since they retry 408, 409, 429
-    and 5xx.
+    `retry`: whether the same request may succeed later. If not, the answer tells the SDKs so, because they retry 408,
+    409, 429 and 5xx.
     """
 
     status: int
@@ -98,7 +98,7 @@ ROWS: Final[Mapping[Reason, RefusalRow]] = {
     Reason.CONNECT_TIMEOUT: _late("A replica could not be reached in time."),
     Reason.TTFT_TIMEOUT: _late("The first token did not come in time."),
     Reason.IDLE_TIMEOUT: _late("The answer stalled."),
-    # A retry would probably take all the allowed time again.
+    # A retry would probably use up the whole allowed time again.
     Reason.TOTAL_TIMEOUT: _late("The answer was not complete in time.", retry=False),
     # Used only if a stream cannot be given a proper end.
     Reason.OUTPUT_LENGTH: RefusalRow(

@@ -1,9 +1,9 @@
 """Rewrites an engine's refusal for a client.
 
-vLLM answers {"error": {"message", "type", "param", "code": 400}} (the code an integer), or {"error": "Unauthorized"}.
-Its older versions and SGLang answer {"object": "error", "message", ...}, and FastAPI {"detail": text or [{"loc",
-"msg"}]}. TGI answers {"error": text, "error_type"}, and Anthropic's kind {"type": "error", "error": {"type",
-"message"}}. Proxies answer HTML.
+vLLM answers {"error": {"message", "type", "param", "code": 400}} (the code is an integer), or {"error":
+"Unauthorized"}. Its older versions and SGLang answer {"object": "error", "message", ...}, and FastAPI {"detail": text
+or [{"loc", "msg"}]}. TGI answers {"error": text, "error_type"}, and Anthropic's kind {"type": "error", "error":
+{"type", "message"}}. Proxies answer HTML.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _detail(detail: object) -> tuple[str, str | None]:
     first = detail[0]
     where, problem = first.get("loc"), first.get("msg")
     steps = where if type(where) is list else []
-    # Only names and indexes are used, since writing nested values as text may exceed the recursion limit.
+    # Only names and indexes are used, because writing nested values as text may exceed the recursion limit.
     path = [str(step) for step in steps if type(step) in (str, int) and step != "body"]
     param = _word(".".join(path))
     if type(problem) is not str:

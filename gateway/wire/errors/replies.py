@@ -25,16 +25,17 @@ MAX_RETRY_AFTER_S: Final = 86400.0
 MAX_MESSAGE_CHARS: Final = 2000
 
 _OUTSIDE: Final = re.compile(r"[^\x21-\x7e]")
-# Statuses of an engine's refusals that the client gets, and with which status. Other 4xx are about the gateway's key or
-# path, not about the client.
+# Engine statuses that are passed on to the client, with the status that the client gets. Other 4xx are about the
+# gateway's key or path, not about the client.
 CLIENT_FAULTS: Final = {400: 400, 404: 404, 413: 413, 422: 400}
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a request is not served. If `message` is empty or `code` is None, that of the reason is used.
+    """Why a request is not served. If `message` is empty or `code` is None, the one of the reason is used.
 
-    `retry_after_s`: seconds until a retry makes sense; inf if it never does. `allow`: the methods for a 405.
+    `retry_after_s`: seconds until a retry makes sense; inf if a retry never makes sense, None if the time is unknown.
+    `allow`: the methods for a 405.
     """
 
     why: Reason
@@ -91,7 +92,7 @@ def error_event(dialect: Dialect, problem: Problem) -> bytes:
 def upstream_problem(status: int, body: bytes) -> Problem:
     """An engine's error answer as a `Problem` for the client."""
     if status not in CLIENT_FAULTS:
-        # This includes 401 and 403: the key that was rejected is the gateway's.
+        # This includes 401 and 403, where the engine rejected the gateway's key, not the client's.
         return Problem(Reason.UPSTREAM_BUSY if status in (429, 503) else Reason.UPSTREAM_ERROR)
     said = rejected.read(body)
     return Problem(Reason.UPSTREAM_REJECTED, said.message, said.param, said.code)

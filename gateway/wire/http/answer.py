@@ -1,6 +1,6 @@
 """Reads the head of a replica's answer: status, how the body ends, and the few headers that are used.
 
-It is read in one pass, without a parser that calls back for each header, since engines send only a few short headers. A
+The head is read in one pass, without a parser that calls back for each header: engines send only a few short headers. A
 head that is not clearly well formed is refused, because lenient reading is unsafe.
 """
 
@@ -22,7 +22,7 @@ _CONTENT_LENGTH: Final = b"content-length"
 _TRANSFER_ENCODING: Final = b"transfer-encoding"
 _CONNECTION: Final = b"connection"
 _RETRY_AFTER: Final = b"retry-after"
-# These two headers are in nearly every head. They are skipped quickly.
+# These two headers are in nearly every head, so a fast comparison skips them.
 _DATE: Final = b"date"
 _SERVER: Final = b"server"
 _NAMES: Final = Names(
@@ -62,7 +62,7 @@ class AnswerHead:
 
     @property
     def framed(self) -> bool:
-        """Whether the end of the body is marked. If not, a broken connection looks like the end."""
+        """Whether the end of the body is marked. If it is not, a broken connection looks like the end."""
         return self.body != TO_THE_END
 
 

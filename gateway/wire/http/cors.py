@@ -13,7 +13,7 @@ lose access soon.
 
 _ASKED: Final = re.compile(rb"\r\naccess-control-request-headers:[ \t]*([^\r]*)", re.IGNORECASE)
 _LIST_OF_NAMES: Final = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, -]+")
-# Headers that pages may send. They are listed, since `*` does not include authorization.
+# Headers that pages may send. They are listed, because `*` does not include authorization.
 _USUAL: Final = b"authorization, content-type, x-api-key, anthropic-version"
 
 
@@ -26,7 +26,7 @@ def preflight_lines(raw: bytes) -> bytes:
     """Further header lines of the answer to a preflight request with the head `raw`. All headers that the preflight
     asks for are allowed.
 
-    That is safe: clients without a browser can send any header anyway.
+    Allowing them all is safe: clients without a browser can send any header anyway.
     """
     found = _ASKED.search(raw)
     asked = found[1].strip() if found is not None else b""

@@ -1,4 +1,4 @@
-"""Decodes compressed request bodies in limited steps, since a few bytes may expand to gigabytes."""
+"""Decodes compressed request bodies in limited steps, because a few bytes may expand to gigabytes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ STEP_BYTES: Final = 256 * 1024
 """About this many bytes are decoded in one step, which takes less than a millisecond."""
 
 _SLICE_BYTES: Final = 64 * 1024
-# Bytes that are given to the zstd decoder at once. It returns all their content at once, and four bytes may expand to
-# 128 KiB.
+# Bytes that the zstd decoder gets at once. It returns their whole content at once, and four bytes may expand to 128
+# KiB.
 _ZSTD_SLICE_BYTES: Final = 128
 # Largest zstd window. A receiver need not support more (RFC 9659).
 _ZSTD_WINDOW_BYTES: Final = 8 * 2**20
@@ -56,7 +56,7 @@ class _Unzstd(_Inflater):
     __slots__ = ("_error",)
 
     def __init__(self) -> None:
-        import zstandard  # imported here, since most processes never need it
+        import zstandard  # imported here, because most processes never need it
 
         self._error: Any = zstandard.ZstdError
         self._inflate = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES).decompressobj()
@@ -98,7 +98,7 @@ def read_coding(value: bytes) -> bytes | None:
 
 
 def coding_of(fields: dict[bytes, bytes]) -> bytes | None:
-    """The coding of a body, by the request's headers, which must be well formed; None for a plain body."""
+    """The coding of a body according to the request's headers, which must be well formed; None for a plain body."""
     coding = read_coding(fields.get(b"content-encoding", IDENTITY))
     return None if coding == IDENTITY else coding
 

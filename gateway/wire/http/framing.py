@@ -35,7 +35,9 @@ class ChunkReader:
         self.extra = False
         """Whether bytes came after the end of the body."""
         self.large = False
-        """Whether the trailers exceeded `MAX_TRAILER_BYTES`. The payload is complete then, and the rest is not read."""
+        """Whether the trailers exceeded `MAX_TRAILER_BYTES`. If so, the payload is complete, and the rest is not
+        read.
+        """
 
     def feed(self, data: bytes) -> list[bytes]:
         """The payload in `data`, as one piece for each chunk or part of a chunk. Raises `FramingError`."""
@@ -96,8 +98,8 @@ class ChunkReader:
             self._trailers = 1
 
     def _take_trailer(self, more: int) -> None:
-        """Count a trailer line, and `more` bytes of an unfinished one. If the trailers are too large, the body is
-        ended.
+        """Count a trailer line, and `more` bytes of an unfinished line. If the trailers are too large, the body ends
+        here.
         """
         self.large = self.done = self._trailers + more > MAX_TRAILER_BYTES
 

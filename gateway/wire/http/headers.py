@@ -36,7 +36,7 @@ class _Ids:
 
 _IDS: Final = _Ids()
 PROCESS: Final = b"%b." % os.urandom(3).hex().encode()
-"""Random part of upstream request ids, by which the requests of different gateways to the same replicas differ."""
+"""Random part of upstream request ids. It differs between gateways that send to the same replicas."""
 
 
 class RequestHead:
@@ -65,11 +65,11 @@ class RequestHead:
         self.http_11 = False
         """Whether the request line ends with HTTP/1.1."""
         self.unusual = False
-        """Whether it has a header of `UNUSUAL`, which changes how the request is read."""
+        """Whether the head has a header of `UNUSUAL`, which changes how the request is read."""
         self.asks_slo = False
         """Whether a header sets an objective for this request."""
         self.has_origin = False
-        """Whether it has an Origin header, as requests of web pages do."""
+        """Whether the head has an Origin header, as requests of web pages have."""
         self.cors = b""
         """CORS header lines for the answer; empty if no page may read it."""
         self.preflight = b""
@@ -89,7 +89,7 @@ class RequestHead:
         return token.strip() if scheme.lower() == b"bearer" else b""
 
     def is_for_us_alone(self, name: bytes) -> bool:
-        """Whether the Connection header names this header. If so, it must not be forwarded (RFC 9110, 7.6.1)."""
+        """Whether the Connection header names the header `name`, which then must not be forwarded (RFC 9110, 7.6.1)."""
         options = self.fields.get(b"connection", b"").lower().split(b",")
         return name in [option.strip() for option in options]
 
@@ -137,7 +137,7 @@ _NOTED: Final = UNUSUAL | SLO_HEADERS | {ORIGIN}
 
 # Headers whose value is a list, which a client may split over several lines.
 LISTS: Final = frozenset({b"connection", b"tracestate"})
-# Headers that are ignored if they occur twice, since only logs and metrics depend on them.
+# Headers that are ignored if they occur twice, because only logs and metrics depend on them.
 TRACING: Final = frozenset({b"traceparent", b"x-request-id", RETRY_COUNT})
 
 
@@ -149,8 +149,8 @@ def wanted(more: Iterable[str]) -> Names:
 def read_head(raw: bytes, names: Names = _NAMES) -> RequestHead:
     """Read the needed headers of a head that a parser has found well formed. `raw` ends at or after its blank line.
 
-    A parser's callback per header would cost more than all other parsing of a request, since clients send some twenty
-    unused headers.
+    Clients send some twenty unused headers. A parser's callback for each would cost more than all other parsing of a
+    request.
     """
     head = RequestHead()
     fields = head.fields
@@ -206,8 +206,8 @@ def _seconds(name: bytes, value: bytes) -> float:
 
 
 DP_RANK: Final = "x-data-parallel-rank"
-"""Header that sends a request to one data-parallel rank of vLLM. It is not in `WANTED`, so a client's own is
-dropped.
+"""Header that sends a request to one data-parallel rank of vLLM. It is not in `WANTED`, so the same header of a client
+is dropped.
 """
 
 _UPGRADE: Final = re.compile(rb"\r\nupgrade(?=:)", re.IGNORECASE)
@@ -230,7 +230,7 @@ def upstream_prefix(
 ) -> bytes:
     """The part of an upstream head that is the same for every request of one path to one replica.
 
-    It has nothing from the client. Path and Host come from constants and from the policy. `more`: further header lines,
+    It has no data of the client. Path and Host come from constants and from the policy. `more`: further header lines,
     from the row of the API.
     """
     authority = replica.url.partition("://")[2]

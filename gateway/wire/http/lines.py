@@ -49,7 +49,7 @@ class Names:
         self._names = {name: name for name in names}
         self._starts: list[list[_Lengths]] = [[] for _ in range(256)]
         """Names by first letter (in either case), the shortest first."""
-        for name in sorted(self._names, key=len):  # shortest first, since the first colon of a line ends its name
+        for name in sorted(self._names, key=len):  # shortest first, because the first colon of a line ends its name
             for form in (name, name.title()):
                 known = self._starts[form[0]]
                 if not known or known[-1].length != len(form):
