@@ -134,16 +134,16 @@ class RequestHandler(ExchangeServices):
     def check(
         self, method: bytes, path: bytes, head: RequestHead
     ) -> tuple[Endpoint | None, Caller | None, Problem | None]:
-        """Check a request by its head. Returns (endpoint, caller, problem). The endpoint is None for a GET, the problem
-        is None if the request is accepted.
+        """Check a request by its head. Returns (endpoint, caller, problem). The endpoint is None for a GET or HEAD, the
+        problem is None if the request is accepted.
         """
         if head.has_origin and method == OPTIONS:
             return None, None, self._browsers.preflight_problem(head)
         endpoint = POSTS.get(path)
         if endpoint is None and path not in GETS and not path.startswith(MODELS + b"/"):
             return None, None, Problem(Reason.NOT_FOUND, nothing_at(path))
-        if method != (b"GET" if endpoint is None else b"POST"):
-            return endpoint, None, Problem(Reason.METHOD_NOT_ALLOWED, allow="GET" if endpoint is None else "POST")
+        if method != (b"GET" if endpoint is None else b"POST") and (endpoint is not None or method != b"HEAD"):
+            return endpoint, None, Problem(Reason.METHOD_NOT_ALLOWED, allow="GET, HEAD" if endpoint is None else "POST")
         if path in (HEALTH, READY):
             return None, None, None
         caller = self._anyone

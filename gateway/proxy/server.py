@@ -219,6 +219,8 @@ class ClientConnection(Client):
 
     def _answer_read(self, status: int, body: bytes, lines: bytes = b"") -> None:
         head = b"%bcontent-type: application/json\r\ncontent-length: %d\r\n" % (status_line(status), len(body))
+        # The answer to a HEAD must have no body, which would be read as the beginning of the next answer.
+        body = b"" if self._reader.method == b"HEAD" else body
         self.write(b"".join((head, lines, self._reader.head.cors, b"\r\n", body)))
         self.done()
 
@@ -230,7 +232,6 @@ class ClientConnection(Client):
         reader = self._reader
         answer = self._handler.rejection(reader.dialect, problem, reader.head, reader.caller, close=close)
         if reader.method == b"HEAD":
-            # The answer to a HEAD must have no body, which would be read as the beginning of the next answer.
             answer = answer[: answer.index(b"\r\n\r\n") + 4]
         self.write(answer)
 
