@@ -16,7 +16,7 @@ from gateway.cli.serve import serve
 from gateway.cli.simulate import simulate_command
 from gateway.observe import build_info
 
-# Locals of a crash may hold keys, so tracebacks stay plain.
+# Local variables of a crash may contain keys, so tracebacks stay plain.
 app = typer.Typer(
     name="tailgate",
     no_args_is_help=True,

@@ -1,4 +1,4 @@
-"""Explains the decision of a policy on one request. The decision itself is made by the controller."""
+"""Explains the decision of a policy on one request. The controller makes the decision itself."""
 
 from __future__ import annotations
 

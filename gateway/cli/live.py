@@ -19,7 +19,7 @@ _HINT = ": is this the admin port of a running gateway?"
 
 
 class Unanswered(Exception):
-    """The gateway could not be reached, or refused the question. The message says which."""
+    """The gateway could not be reached, or refused the question. The message says what happened."""
 
 
 def ask_gateway(url: str, question: dict[str, Any]) -> dict[str, Any]:
@@ -28,12 +28,14 @@ def ask_gateway(url: str, question: dict[str, Any]) -> dict[str, Any]:
 
 
 def ask_admin(url: str, what: str, question: dict[str, Any] | None, token: str = "") -> dict[str, Any]:
-    """The answer of the admin port at `url`. Without a question, it is asked by a GET. Raises Unanswered."""
+    """The answer of the admin port at `url` to a POST with `question`, or to a GET without a question. Raises
+    Unanswered.
+    """
     address = f"{url.rstrip('/')}/admin/{what}"
     if not address.startswith(("http://", "https://")):
         raise Unanswered(f"{url} is not the URL of an admin port, such as http://127.0.0.1:9090")
     if not (token.isascii() and token.isprintable()) or " " in token:
-        # The text is not shown: the error of the HTTP client would show it.
+        # This error does not show the token, as the error of the HTTP client would.
         raise Unanswered("TAILGATE_ADMIN_TOKEN has a line end, a space or another character that no header can carry")
     headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})
     request = urllib.request.Request(address, None if question is None else json.dumps(question).encode(), headers)

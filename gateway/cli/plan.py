@@ -165,7 +165,7 @@ def plan_command(
 
 
 def _by_pool(fleet: str, policy: Policy) -> dict[str, Profile]:
-    """The profiles of --fleet. Raises ValueError if it names anything but pools."""
+    """The profiles of --fleet, by pool. Raises ValueError if --fleet names something that is not a pool."""
     profiles = fleet_of(fleet, policy)
     if strangers := [name for name in profiles if name not in policy.pools]:
         raise ValueError(f"--fleet names {', '.join(strangers)}: name pools, since a plan counts their replicas")

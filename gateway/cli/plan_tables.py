@@ -19,8 +19,8 @@ from gateway.policy.sections.units import write_share
 BAR = 24
 FOR_EVER = "for ever"
 SIX_NINES = 0.999999
-"""Availability is shown up to this: half a minute of outage per year. Shorter outages have other causes than single
-replicas.
+"""Availability above this is shown as this: half a minute of outage per year. Shorter outages have other causes than
+single replicas.
 """
 TITLE = "Waits by Erlang C in one queue for all (█), and apart: with a queue at each replica (░)"
 
@@ -52,7 +52,7 @@ def _tries_title(found: Knee) -> str:
 
 
 def _foot(found: Knee) -> float:
-    """Goodput at the left end of the bars. It is chosen so that the target is at nine tenths of their length."""
+    """Goodput (0-1) at the left end of the bars. It is chosen so that the target is at nine tenths of a full bar."""
     return max(0.0, 1.0 - 10.0 * (1.0 - found.target))
 
 
@@ -152,7 +152,7 @@ def _figures(found: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _needs(found: Plan) -> Iterator[tuple[str, str]]:
-    """The number of replicas by each way of counting."""
+    """Each way of counting, with the number of replicas that it gives."""
     load = found.load
     at = f" x {write_share(load.utilization)}" if load.utilization < 1.0 else ""
     if found.replicas_by_slots is not None and load.slots is not None:
@@ -191,8 +191,8 @@ def _p_wait(waits: Waits | None) -> float:
 
 
 def _bar(one: float, apart: float) -> str:
-    """A bar for the shares of requests that wait: dark with one queue, light with separate queues, where it is never
-    less.
+    """A bar for the shares of requests that wait: dark for one queue, light for separate queues, whose share is never
+    smaller.
     """
     dark = round(one * BAR)
     return "█" * dark + "░" * (round(apart * BAR) - dark)

@@ -14,14 +14,18 @@ from gateway.policy.sections import units
 
 
 def seconds(least: float | None = None) -> Callable[[str], float]:
-    """A parser for `90`, `1m30s` or `250ms`. It raises typer.BadParameter, also for less than `least` seconds."""
+    """A parser for `90`, `1m30s` or `250ms`. It raises typer.BadParameter for other texts, and for less than `least`
+    seconds.
+    """
     return partial(
         _read, _seconds, "duration", "seconds, such as 90, or a time with its unit, such as 250ms or 1m30s", least
     )
 
 
 def per_s(least: float | None = None) -> Callable[[str], float]:
-    """A parser for `40`, `40/s` or `2400/min`. It raises typer.BadParameter, also for less than `least` per second."""
+    """A parser for `40`, `40/s` or `2400/min`. It raises typer.BadParameter for other texts, and for less than `least`
+    per second.
+    """
     return partial(
         _read, _rate, "rate", "a number per second, such as 40, or a rate with its unit, such as 2400/min", least
     )

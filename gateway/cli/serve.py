@@ -99,13 +99,13 @@ def serve(
             param_hint=_HINT,
         )
     settings = _settings(given)
-    from gateway.process import serve as run  # imported here, since only this command needs the data plane
+    from gateway.process import serve as run  # imported here, because only this command needs the data plane
 
     raise typer.Exit(run(settings, policy, replicas))
 
 
 def _settings_in(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that were given and are settings."""
+    """Those of the given options that are settings."""
     return {name: value for name, value in options.items() if name in Settings.model_fields and value is not None}
 
 

@@ -122,7 +122,7 @@ def new_table(*columns: str) -> Table:
 
 
 def show(out: Console, table: Table, title: str) -> None:
-    """Print a table in full: lines longer than the terminal are better than truncated ones."""
+    """Print a table in full: lines that are longer than the terminal are better than truncated lines."""
     out.print(title, style="bold")
     out.width = Measurement.get(out, out.options.update(width=WIDEST), table).maximum
     out.print(table)

@@ -87,7 +87,9 @@ def workload_of(
 
 
 def _say_left_out(trace: Trace) -> None:
-    """Report the rows of a trace that are left out. This reads the trace once, instead of in each run or process."""
+    """Report the rows of a trace that are left out. The trace is read once for this report, not in each run or
+    process.
+    """
     left_out = EmptyRows()
     for _ in replace(trace, on_empty=left_out.add).arrivals(seed=0):
         pass

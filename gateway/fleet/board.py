@@ -12,7 +12,7 @@ CATCH_ALL = "*"
 
 
 class Listed(TypedDict):
-    """One model as the API lists it. `root`: the model's own name, even if it is listed under an alias."""
+    """One model as the API lists it. `root`: the model's own name, even if the entry is for an alias."""
 
     id: str
     object: str
@@ -24,7 +24,7 @@ class Listed(TypedDict):
 
 
 class ModelBoard:
-    """Models of each replica, by its last answer. The models of a replica that has not answered yet are unknown."""
+    """Models of each replica, from its last answer. The models of a replica that has not answered yet are unknown."""
 
     def __init__(self, created_unix_s: int) -> None:
         """`created_unix_s`: the field `created` of every model in the API."""
@@ -39,7 +39,7 @@ class ModelBoard:
         self._count()
 
     def forget(self, replica: str) -> None:
-        """Forget the models of `replica`, because it was removed or its name was given to another."""
+        """Forget the models of `replica`, because it was removed or another replica now has its name."""
         self._cards.pop(replica, None)
         self._count()
 
@@ -57,7 +57,7 @@ class ModelBoard:
     def known(self, pool: PoolSpec) -> frozenset[str] | None:
         """The models of a pool; None until the lists of all its replicas have been read.
 
-        While it is None, any model is accepted: a replica whose list is unread may serve models that the others do not.
+        Until then any model is accepted: a replica whose list is unread may serve models that the others do not.
         """
         if not pool.replicas or not all(replica.name in self._cards for replica in pool.replicas):
             return None
@@ -107,7 +107,9 @@ class ModelBoard:
         return self._listed(policy, name, model, tier)
 
     def base_of(self, policy: Policy, name: str, tier: Tier | None = None) -> Model | None:
-        """The model of which `name` is a listed LoRA adapter; None if there is none, or if `name` is in the policy."""
+        """The model whose replicas list `name` as a LoRA adapter; None if there is none, or if `name` is in the
+        policy.
+        """
         if name in policy.models or name not in self._adapters:
             return None
         for model in policy.models.values():
@@ -155,7 +157,7 @@ class ModelBoard:
         )
 
     def _length(self, policy: Policy, model: Model, upstream: str, tier: Tier | None) -> int | None:
-        """The longest context (tokens) over all pools of the model, since a prompt is routed to a pool that takes
+        """The longest context (tokens) over all pools of the model, because a prompt is routed to a pool that takes
         it.
         """
         lengths = [self.max_model_len(pool, upstream) for pool in _pools(policy, model, tier)]

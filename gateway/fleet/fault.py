@@ -1,4 +1,4 @@
-"""The reason why a replica could not be read: an enum, and the value that carries it."""
+"""Why a reading from a replica failed: the enum of causes, and the value that a failed reading returns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class ReadFault(StrEnum):
-    """The kind of failure of a reading, from connecting to parsing. A metric label."""
+    """Kind of failure of a reading, in the order from connecting to parsing. A metric label."""
 
     UNREACHABLE = "unreachable"
     """No connection could be made."""
@@ -20,7 +20,7 @@ class ReadFault(StrEnum):
     TOO_LARGE = "too-large"
     """The body is larger than the limit for this page."""
     ENCODED = "encoded"
-    """The body is compressed, though that was not requested. It is not decoded, since the size could be unlimited."""
+    """The body is compressed, which was not requested. It is not decoded, because its size could be unlimited."""
     GARBAGE = "garbage"
     """The body is malformed, or states something impossible."""
     EMPTY = "empty"
@@ -34,7 +34,7 @@ class Failed:
     fault: ReadFault
     detail: str
     status: int = field(default=0, compare=False)
-    """HTTP status of the answer; 0 if there was none."""
+    """HTTP status of the answer; 0 without an answer."""
 
     def __str__(self) -> str:
         return f"{self.fault}: {self.detail}"

@@ -10,10 +10,11 @@ import httpx
 from gateway.fleet.fault import Failed, ReadFault
 from gateway.wire.http.headers import DP_RANK
 
-# Below vLLM's own timeout (VLLM_HTTP_TIMEOUT_KEEP_ALIVE, 5 s), so that vLLM does not close a connection just as it is
-# reused.
+# Shorter than vLLM's own timeout (VLLM_HTTP_TIMEOUT_KEEP_ALIVE, 5 s). Otherwise vLLM might close a connection just as
+# it is reused.
 _KEEPALIVE_S = 4.0
-# Limit on the chunks of a body. Each takes some 20 us of the event loop, and 4 MiB could come in 4 million chunks.
+# Limit on the number of chunks of a body. Each takes some 20 us of the event loop, and 4 MiB could come in 4 million
+# chunks.
 _MAX_PIECES = 4096
 _PIECES_AT_ONCE = 256
 _LIMITS = httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=_KEEPALIVE_S)
@@ -23,7 +24,7 @@ _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 class Fetcher:
-    """Sends GETs to one URL, one at a time, over a connection of its own that is kept until an error.
+    """Sends GETs to one URL, one at a time. It keeps its own connection until an error.
 
     It uses httpx's transport without its client, so there are no redirects, cookies, proxies or netrc to switch off.
     After a failed exchange the transport is replaced: httpcore loses pool slots when a request is cancelled
@@ -59,14 +60,14 @@ class Fetcher:
         try:
             self._request = httpx.Request("GET" if body is None else "POST", url, headers=headers, content=body)
         except (httpx.InvalidURL, UnicodeError):
-            # The host name is invalid by the rules of IP addresses or of internationalised names.
+            # The host name breaks the rules of IP addresses or of internationalised names.
             self._request = None
         self._timeout_s = timeout_s
         self._limit_bytes = limit_bytes
         self._transport: httpx.AsyncHTTPTransport | None = None
 
     async def get(self) -> bytes | Failed:
-        """The body of a 2xx answer, or why there is none."""
+        """The body of a 2xx answer, or why it could not be read."""
         if self._request is None:
             return Failed(ReadFault.UNREACHABLE, "its URL is not valid")
         clean = False
@@ -79,7 +80,7 @@ class Fetcher:
         except httpx.ConnectError:
             answer = Failed(ReadFault.UNREACHABLE, "cannot connect")
         except (httpx.TransportError, OSError) as error:
-            # Only the exception's type is kept, since h11's messages quote the malformed header.
+            # Only the exception's type is kept, because h11's messages quote the malformed header.
             answer = Failed(ReadFault.BROKEN, type(error).__name__)
         finally:
             if not clean:
@@ -113,7 +114,7 @@ class Fetcher:
             async for chunk in response.aiter_raw():
                 pieces += 1
                 if pieces % _PIECES_AT_ONCE == 0:
-                    # lets other work run, since bytes that are already received are parsed without a pause
+                    # lets other work run, because bytes that are already received are parsed without a pause
                     await asyncio.sleep(0)
                 if self._limit_bytes is None:
                     continue
@@ -127,7 +128,7 @@ class Fetcher:
             await response.aclose()
 
     async def aclose(self) -> None:
-        """Close the connection; the next `get` opens another."""
+        """Close the connection. The next `get` opens another."""
         transport, self._transport = self._transport, None
         if transport is not None:
             await transport.aclose()

@@ -27,7 +27,7 @@ from gateway.wire.numbers import MAX_COUNT, count, finite
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """Metric names of one engine. `kv` has several: the first one on the page counts."""
+    """Metric names of one engine. `kv` has several names: the first that the page has counts."""
 
     waiting: str
     running: str
@@ -38,7 +38,7 @@ class _Names:
     cache_hits: str | None = None
     """Prompt tokens that were found in the prefix cache."""
     adapters: str | None = None
-    """LoRA adapters with requests, which are written in labels. The latest of several series counts."""
+    """LoRA adapters with requests. The engine writes them into labels. The latest of several series counts."""
 
     def __iter__(self) -> Iterator[str]:
         """All metric names."""
@@ -57,7 +57,7 @@ _NAMES: dict[EngineKind, _Names] = {
         "vllm:prefix_cache_hits_total",
         "vllm:lora_requests_info",
     ),
-    # SGLang's cache_hit_rate is not used, since it is only that of the last batch.
+    # SGLang's cache_hit_rate is not used, because it is only the rate of the last batch.
     EngineKind.SGLANG: _Names(
         "sglang:num_queue_reqs",
         "sglang:num_running_reqs",
@@ -104,7 +104,7 @@ def read_page(engine: EngineKind, body: bytes, *, by_rank: bool = False) -> tupl
 
 
 def read_samples(engine: EngineKind, text: str, *, by_rank: bool = False) -> tuple[Sample, ...] | Failed:
-    """The load that a page of `engine` states: one sample, or one for each rank in their order.
+    """The load that a page of `engine` reports: one sample, or one for each rank in the order of ranks.
 
     A value that is absent or NaN is None.
 
@@ -123,8 +123,8 @@ def read_samples(engine: EngineKind, text: str, *, by_rank: bool = False) -> tup
         if not by_rank:
             return (_sample(names, page, limit, active),)
         # With vLLM's hybrid load balancer, a node numbers its ranks in labels from --data-parallel-start-rank on, but
-        # in the request header from 0. Adapters have no rank label. Their limit holds for each rank, and which rank has
-        # them loaded is unknown.
+        # in the request header from 0. Adapters have no rank label. Their limit applies to each rank. It is unknown
+        # which rank has an adapter loaded.
         ranks = _by_rank(names, page)
         if not ranks:
             return Failed(ReadFault.EMPTY, f"no series of {names.running} has the label engine: the ranks are unknown")
@@ -134,7 +134,7 @@ def read_samples(engine: EngineKind, text: str, *, by_rank: bool = False) -> tup
 
 
 class _Garbage(Exception):
-    """A metric cannot be read. The message names it and says why. Raised and caught in this file only."""
+    """A metric cannot be read. The message names the metric and says why. Raised and caught in this file only."""
 
 
 Lines = list[tuple[str, float]]
@@ -161,7 +161,7 @@ def _sample(
 
 
 def _by_rank(names: _Names, page: Mapping[str, Lines]) -> list[dict[str, Lines]]:
-    """For each rank, in order, its series by metric. Ranks are found by the metric of running requests."""
+    """For each rank, in order, its series by metric. The ranks are those in the metric of running requests."""
     ranks: dict[int, dict[str, Lines]] = {}
     for name, lines in page.items():
         for line in lines:
@@ -191,7 +191,7 @@ def _adapters(lines: Lines) -> tuple[int | None, tuple[str, ...] | None]:
 
 
 def _lines(engine: EngineKind, text: str, name: str) -> Lines:
-    """Every series of `name` that counts; [] if the page does not have it."""
+    """Every series of `name` that counts; [] if the page does not have this metric."""
     values: Lines = []
     at = text.find(name)
     while at >= 0:
@@ -210,7 +210,7 @@ def _lines(engine: EngineKind, text: str, name: str) -> Lines:
 
 
 def _counts(labels: str) -> bool:
-    """Whether a series counts. SGLang reports some requests in several series, of which one counts.
+    """Whether a series counts. SGLang reports some requests in several series. Only one of these counts.
 
     With priority scheduling, the total has `priority=""`, and further series have its parts by priority. With pipeline
     parallelism, every stage reports the same requests (sglang, observability/metrics_collector.py).

@@ -37,7 +37,7 @@ class Mirrors:
         self._told = told
         self._on_bug = on_bug
         self._due: dict[str, float] = {}
-        """By model: the accumulated shares since the last copy, 0-1. At 1 the next copy is due."""
+        """By model: the sum of shares since the last copy, 0-1. At 1 the next copy is due."""
         self._under_way: Counter[str] = Counter()
         """Number of copies under way, by replica."""
         self._bytes = 0
@@ -59,7 +59,7 @@ class Mirrors:
         return dict(self._under_way)
 
     def shed(self) -> None:
-        """Stop copies for a while, because the gateway has refused a request for lack of capacity."""
+        """Send no copies for `SHEDDING_S`, because the gateway has refused a request for lack of capacity."""
         self._shed_at = self._clock()
 
     def admits(self, model: Model, size: int) -> bool:

@@ -25,7 +25,7 @@ _HEALTH_LIMIT_BYTES = 64 * 1024
 _METRICS_LIMIT_BYTES = 4 * 1024 * 1024
 _MODELS_LIMIT_BYTES = 1024 * 1024
 
-# Every pause is 90-110 % of its interval, so that replicas polled together drift apart.
+# Every pause takes a random 90-110 % of its interval, so that replicas are not all polled at the same time.
 _JITTER = 0.1
 
 
@@ -42,12 +42,12 @@ _MEANWHILE: Final[Mapping[Reading, str]] = {
     Reading.METRICS: "its load is estimated meanwhile: check its engine and health.metrics_path in the policy",
     Reading.MODELS: "its last list stands meanwhile: check GET /v1/models of its engine",
 }
-"""For log lines: the effect of a reading that fails, and where to look for the cause."""
+"""For log lines: what happens while a reading fails, and where to look for the cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """All settings for the watch of one server. A watch goes on over a reload if its target stays equal."""
+    """All settings for the watch of one server. If they stay equal in a reload, the watch goes on."""
 
     replicas: tuple[ReplicaSpec, ...]
     """One replica, or the data-parallel ranks in their order."""
@@ -63,7 +63,7 @@ class Target:
 
     @property
     def url(self) -> str:
-        """Its address."""
+        """URL of the server."""
         return self.replicas[0].url
 
     @property
@@ -94,16 +94,16 @@ class ReplicaReport:
     pool: str
     healthy: bool | None
     errors: Mapping[Reading, str]
-    """The last error, by reading, of the readings that are failing now."""
+    """By reading that is failing now: its last error."""
     failures: Mapping[tuple[Reading, ReadFault], int]
     """Number of failures since this watch began, by reading and kind of failure."""
 
 
 class ReplicaWatch:
-    """Watches one server in three loops with a connection each. So a slow page never delays a health check.
+    """Watches one server in three loops. Each loop has its own connection, so a slow page never delays a health check.
 
-    A vLLM that drains after SIGTERM still answers 200 on /health, but refuses new requests with a 500. So a drain is
-    noticed in the answers to requests, not here.
+    A vLLM that drains after SIGTERM still answers 200 on /health, but refuses new requests with a 500. So the answers
+    to requests show a drain, not the health check.
     """
 
     def __init__(self, target: Target, tools: Tools, *, is_cold: bool = False) -> None:
@@ -164,7 +164,7 @@ class ReplicaWatch:
         self._judge(healthy, asked_at, isinstance(answer, Failed) and answer.fault is ReadFault.TIMEOUT)
 
     def _judge(self, healthy: bool, asked_at: float, late: bool) -> None:
-        """Report the result of a health check. After the first one, and after every recovery, the models are read."""
+        """Report the result of a health check. After the first check, and after every recovery, the models are read."""
         before, self._healthy = self._healthy, healthy
         self._is_cold = self._is_cold and not healthy
         if before is None or (healthy and not before):
@@ -216,7 +216,7 @@ class ReplicaWatch:
         while True:
             await self._models_due.wait()
             self._models_due.clear()
-            # The connection is not kept: after half a minute the replica would mostly have closed it.
+            # The connection is not kept. After half a minute, the replica would mostly have closed it.
             fetcher = self._fetcher("/v1/models", _MODELS_LIMIT_BYTES)
             try:
                 await self._read(Reading.MODELS, self._list_models, fetcher)
@@ -267,7 +267,7 @@ class ReplicaWatch:
         await self._tools.pause(interval_s * (1 + _JITTER * (2 * self._tools.random.random() - 1)))
 
     def _note(self, reading: Reading, failed: Failed | None) -> None:
-        """Store the result of a reading. Logs a warning when it begins to fail, or fails in another way."""
+        """Store the result of a reading. Logs a warning when the reading begins to fail, or fails in another way."""
         name, before = self.target.name, self._errors.get(reading)
         if failed is None:
             if self._errors.pop(reading, None) is not None:

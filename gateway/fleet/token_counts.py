@@ -1,8 +1,8 @@
 """Asks engines that support it for the number of tokens of a prompt: `POST /v1/messages/count_tokens`.
 
-vLLM has had this path since February 2026 (vllm#35588); llama.cpp's server and SGLang have it, too. A count takes time
-of the engine's API server, but no slot. So only one replica is asked, once: the home of the session, or else any. A
-replica that cannot answer is skipped for a while.
+vLLM has had this path since February 2026 (vllm#35588). llama.cpp's server and SGLang have it, too. A count takes time
+of the engine's API server, but no slot. So only one replica is asked, once. It is the home of the session, or else any
+replica. A replica that cannot answer is skipped for a while.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class EngineCounts:
         session_key: Callable[[str, str], int],
         unfit: Callable[[], Collection[str]] = frozenset,
     ) -> None:
-        """`session_key`: takes pool and replica, and returns the key from which the replica draws sessions.
+        """`session_key`: takes pool and replica, and returns the replica's key, from which the home of a session is
+        computed.
 
         `unfit`: returns the names of replicas that get no requests, because they are down, drained or ejected.
         """

@@ -12,7 +12,7 @@ from gateway.core.request import Random, Sample
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.replica import ReplicaReport, ReplicaWatch, Target, Tools
 
-# The watches of replicas start this far apart, so that a start or a reload causes no burst.
+# Seconds between the starts of two watches, so that a start or a reload causes no burst.
 _STAGGER_S = 0.01
 
 
@@ -26,9 +26,9 @@ class FleetWatcher:
     """Watches the replicas of the policy in force. A watch starts when a replica appears, and ends when it is removed
     or its settings change.
 
-    `on_sample(replica, sample)` gets one `Sample(healthy=…)` per health check, True or False, one
-    `Sample(waiting=…, running=…, kv_fraction=…)` per page of metrics that could be read, and one
-    `Sample(context_tokens=…)` per list of models that states lengths.
+    `on_sample(replica, sample)` gets a `Sample(healthy=…)` for each health check. It gets a `Sample(waiting=…,
+    running=…, kv_fraction=…)` for each page of metrics that could be read, and a `Sample(context_tokens=…)` for each
+    list of models with lengths.
     """
 
     def __init__(

@@ -3,7 +3,7 @@
 Reading needs no token, so this port belongs on loopback or on a network of its own. Every change is a POST below
 /admin/. It needs `Authorization: Bearer <token>`, except through the unix socket (`trusted`). POST /admin/explain only
 reads, so it needs no token. This path, the console page and the state require a Host that is an address, localhost or a
-configured name. So a web page whose own host name points at this port (DNS rebinding) gets nothing.
+configured name. So a web page whose own host name points at this port (DNS rebinding) gets no data.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ReplicaAction = Callable[[str], Done]
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Access rights at an admin port, and the host names under which browsers may use it."""
+    """Access rights at an admin port, and the host names under which browsers may reach the port."""
 
     token: str | None
     """Bearer token for changes. None: no change is allowed, unless `trusted`."""
@@ -66,8 +66,8 @@ def admin_app(
 ) -> FastAPI:
     """The FastAPI application. Each of `actions`, e.g. "reload", is a POST to /admin/<name>.
 
-    Each of `replica_actions` is a POST to /admin/<name> with the body {"replica": NAME}. Its name may be that of one of
-    `actions`, which are sent without a body.
+    Each of `replica_actions` is a POST to /admin/<name> with the body {"replica": NAME}. The same name may also be one
+    of `actions`. A request without a body means that action.
 
     FastAPI's own documentation pages are off: they load scripts from other hosts, and say less than docs/reference.
     """

@@ -10,12 +10,12 @@ COMPILED, INTERPRETED = "compiled", "interpreted"
 
 
 def is_compiled() -> bool:
-    """Whether the core is compiled; the rest of the request path is compiled with it."""
+    """Whether the core is compiled. The rest of the request path is compiled together with it."""
     return not controller.__file__.endswith(".py")
 
 
 def kind() -> str:
-    """ "compiled" or "interpreted", for bug reports. Interpreted code takes twice the CPU."""
+    """ "compiled" or "interpreted", for bug reports. Interpreted code takes twice the CPU time."""
     return COMPILED if is_compiled() else INTERPRETED
 
 

@@ -1,7 +1,7 @@
 """Log lines of the process: one per event, as JSON or as text.
 
 The values of a line are in `extra={"fields": {...}}`. All text from clients is escaped, so that no request can forge a
-line. Keys never reach the log, since a `Record` has the tenant and the tier but not the key.
+line. Keys never reach the log, because a `Record` has the tenant and the tier but not the key.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class AccessLog:
 
 
 def log_quarantine(news: Sequence[News]) -> None:
-    """Log reports on requests in quarantine, at most `MAX_NEWS` at a time. A request is named by a hash, never by its
-    content.
+    """Log reports on requests in quarantine, at most `MAX_NEWS` at a time. The log names a request by a hash, never by
+    its content.
     """
     for told in news[:MAX_NEWS]:
         about: dict[str, object] = {"fingerprint": f"{told.request:016x}", "replicas": ",".join(told.replicas)}

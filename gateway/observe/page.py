@@ -1,4 +1,4 @@
-"""The console page, and the headers that restrict it to showing the state."""
+"""The console page, and the HTTP headers with which browsers let the page only show the state."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Page:
 
     @classmethod
     def load(cls) -> Page:
-        """Load the page from the file beside this one. Only its own script and style may run, which are allowed by
-        hash.
+        """Load the page from the file beside this one. Only the page's own script and style may run. Their hashes allow
+        them.
         """
         html = files("gateway.observe").joinpath("console.html").read_text("utf-8")
         policy = (

@@ -43,7 +43,7 @@ class Sources:
     connections: Callable[[], int]
     """Client connections that are open."""
     not_ready: Callable[[], str]
-    """Why this gateway should get no requests now; empty if it should."""
+    """Why this gateway should get no requests now; empty if it should get requests."""
     loop_lag_s: Callable[[], float]
     loop_waits: LogHistogram
     watched: Callable[[], Sequence[Watched]]
@@ -52,8 +52,8 @@ class Sources:
     little: Callable[[Snapshot], Sequence[LittleView]]
     """Little's law for each pool, up to the time of a snapshot."""
     find: Callable[[str, Tier], tuple[Model | None, str]]
-    """(model that serves a name to a tier, or None; LoRA adapter of that name, or empty)."""
+    """Returns (the model that serves a name to a tier, or None; the LoRA adapter of that name, or empty)."""
     explain: Callable[[Request], PlacementExplanation | Unplaceable]
-    """The decision that a request would get now."""
+    """Returns the decision that a request would get now."""
     now: Callable[[], float]
     """The monotonic clock of the request path."""

@@ -22,7 +22,7 @@ TOLD = (RefusalFamily.AT_ONCE, RefusalFamily.WAITED)
 
 
 def document(value: object) -> bytes:
-    """JSON of a value that contains dataclasses. They are converted first, since orjson crashes on compiled
+    """JSON of a value that contains dataclasses. They are converted first, because orjson crashes on compiled
     dataclasses.
     """
     return orjson.dumps(value, default=asdict, option=orjson.OPT_PASSTHROUGH_DATACLASS)
@@ -170,7 +170,7 @@ def _quantiles(parts: Sequence[Quantiles], now: float) -> dict[str, object]:
 
 
 def _objectives(facts: TierFacts, tier: Tier, now: float) -> list[dict[str, object]]:
-    """For each objective: its counts over all requests, with refusals, and whether the answers keep it."""
+    """For each objective: its counts over all requests (refused ones too), and whether the answers keep it."""
     rows: list[dict[str, object]] = []
     for metric, objective in tier.slo.objectives():
         attainment = facts.slo.get((metric, objective.percentile)) or Attainment(objective.quantile)

@@ -15,13 +15,13 @@ class Availability:
     all_up: float
     """Share of the time in which all replicas are up."""
     enough_up: float
-    """Share of the time in which at least the needed number is up."""
+    """Share of the time in which at least the needed number of replicas is up."""
     any_up: float
-    """Share of the time in which at least one is up."""
+    """Share of the time in which at least one replica is up."""
 
 
 def availability(replica: float, replicas: int, needed: int) -> Availability:
-    """Availability of `replicas` replicas, if `needed` of them can carry the load. Each is up with probability
+    """Availability of `replicas` replicas if `needed` of them are enough for the load. Each is up with probability
     `replica` (above 0, at most 1).
     """
     return Availability(

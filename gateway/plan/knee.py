@@ -2,12 +2,12 @@
 decisions.
 
 The goodput knee is the fewest replicas that reach the target at the wanted rate. Every number of replicas gets the same
-arrivals, seed by seed, so none is luckier. Goodput is assumed to grow with the number of replicas, which is found by
-doubling and halving. Several pools are first scaled together; then each is made as small as possible.
+arrivals, seed by seed, so none is luckier. Goodput is assumed to grow with the number of replicas. The number is found
+by doubling and halving. Several pools are first scaled together. Then each is made as small as possible.
 
-In runs with a lost replica, it is lost during the warm-up. So the figures show the remaining replicas, not the requests
-that broke off. Replicas of a pool are copies of each other. The queue of a pool grows with their number; all other
-limits are those of the policy.
+In runs with a lost replica, the replica is lost during the warm-up. So the figures show the remaining replicas, not the
+requests that broke off. Replicas of a pool are copies of each other. The queue of a pool grows with their number; all
+other limits are those of the policy.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from gateway.sim.workload.arrivals import Traffic
 MAX_REPLICAS = 4096
 """Limit on the replicas of one pool."""
 NO_GAIN = 0.002
-"""If doubling the replicas twice gains less goodput than this, more replicas do not help. This is judged only when
-there are more replicas than concurrent requests: before, goodput may be 0 even after several doublings.
+"""If doubling the replicas twice gains less goodput than this, more replicas do not help. The rule applies only if
+there are more replicas than concurrent requests. With fewer, goodput may be 0 even after several doublings.
 """
 MIN_TIMES = 1e-3
 MAX_TIMES = 16.0
-"""Largest multiple of the wanted rate that is tried. If tenants' limits refuse requests, these do not count, so any
-rate would reach the target.
+"""Largest multiple of the wanted rate that is tried. Requests that tenants' limits refuse do not count in goodput. So
+with such limits, any rate might reach the target.
 """
 PRECISION = 0.01
 """Precision of the rate at the knee, as a share of it."""
@@ -47,12 +47,12 @@ Counts = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """Results of one fleet over all seeds."""
+    """Results of one fleet at one rate, over all seeds."""
 
     replicas: dict[str, int]
     """By pool."""
     lost: str | None
-    """Pool that has lost a replica; None if none has."""
+    """Pool that has lost a replica; None if no pool has."""
     rate_per_s: float
     """Rate at which requests arrived."""
     goodput: Interval
@@ -63,7 +63,7 @@ class Tried:
     cached: float
     """Share (0-1) of the prompt tokens that were found in prefix caches."""
     in_system: float
-    """L: mean number of requests in replicas and queue."""
+    """L in Little's law: mean number of requests in replicas and queue."""
     output_tokens: float
     """Mean tokens of an answer."""
     target: float
@@ -81,23 +81,23 @@ class Tried:
 
     @property
     def certain(self) -> bool:
-        """Whether the interval of its goodput, if there is one, is entirely on one side of the target."""
+        """Whether the confidence interval of its goodput, if there is one, is entirely on one side of the target."""
         low, high = self.goodput.low, self.goodput.high
         return low is None or high is None or low >= self.target or high < self.target
 
 
 @dataclass(frozen=True, slots=True)
 class Knee:
-    """Result of a search."""
+    """Result of a search for the knee."""
 
     target: float
     needed: Tried
-    """The result of the fewest replicas that reach the target."""
+    """The result at the wanted rate of the fewest replicas that reach the target."""
     limit: Tried
     """The result of these replicas at the highest rate at which they still reach the target: the goodput knee."""
     limit_is_known: bool
-    """Whether the highest rate is known. False if it is at least MAX_TIMES the wanted rate, since no higher rate was
-    tried.
+    """Whether the highest rate is known. It is unknown if it is at least MAX_TIMES the wanted rate, because no higher
+    rate is tried.
     """
     per_replica_per_s: float
     """Rate at the knee, divided by the number of replicas."""
@@ -106,9 +106,9 @@ class Knee:
     replicas_one_lost: dict[str, int]
     """By pool: the fewest replicas that reach the target even if any one of them is lost."""
     by_slots: Plan | None
-    """A plan by arithmetic for the same load, from the time for which requests held a slot. Its spare replicas are
-    those of the knee beyond the arithmetic. None with several pools, which cannot take each other's requests, or if
-    nothing ran.
+    """A plan by arithmetic for the same load, computed from the time for which requests held a slot. Its spare replicas
+    are those that the knee needs in addition. None with several pools, because these cannot take each other's requests.
+    None also if no request ran.
     """
     tried: list[Tried]
     """Results of all fleets that were tried, by number of replicas and rate."""
@@ -173,12 +173,14 @@ class Search:
         return counts
 
     def _fewest_of(self, pool: str, counts: Counts) -> Counts:
-        """The smallest number of replicas of a pool, with the other pools unchanged."""
+        """The counts with the smallest number of replicas of one pool that reaches the target. Other pools are
+        unchanged.
+        """
         return _with(counts, pool, fewest(lambda n: self._try(_with(counts, pool, n)), dict(counts)[pool]))
 
     def _fewest_with_one_lost(self, counts: Counts, pool: str) -> int:
-        """How many replicas to add so that one may be lost. Mostly it is one; 0 if the pool has spare room, or no
-        work.
+        """The number of replicas of `pool` with which one of them may be lost. Mostly it is one more; it is the same if
+        the pool has spare room or no work.
         """
         if self._try(counts, lost=pool).reached:
             return dict(counts)[pool]
@@ -212,7 +214,7 @@ class Search:
         return self._try(counts, times=low)
 
     def _try(self, counts: Counts, lost: str | None = None, times: float = 1.0) -> Tried:
-        """The results of a fleet. They are kept, so that each fleet is simulated only once."""
+        """The results of a fleet. All results are kept, so that each fleet is simulated only once at a rate."""
         key = counts, lost, times
         if key not in self._tried:
             policy = scaled(self.policy, dict(counts))
@@ -248,7 +250,7 @@ def fewest(attempt: Callable[[int], Tried], start: int, least: int = 1) -> int:
             )
         low, high = high, high * 2
     while high - low > 1:
-        # First the number is halved from `start` on; then the search goes on between the last two numbers.
+        # First the number is halved, beginning at `start`. Then the search goes on between the last two numbers.
         middle = max(least, high // 2) if low < least else (low + high) // 2
         low, high = (low, middle) if attempt(middle).reached else (middle, high)
     return high

@@ -1,13 +1,13 @@
-"""Waits in an M/M/c queue: Poisson arrivals, exponential service times, c servers, one line for all of them.
+"""Waits in an M/M/c queue: Poisson arrivals, exponential service times, c servers, and one queue for all servers.
 
     a = arrival rate x mean service time     offered load: mean number of busy servers (Little's law)
     B(0) = 1, B(n) = a B(n-1) / (n + a B(n-1))                                Erlang B
     C = B(c) / (1 - (a/c)(1 - B(c)))                                          Erlang C: P(a request has to wait)
     P(wait > t) = C exp(-(c - a) t / service time)
 
-All values of the recursion are between 0 and 1. So it works for thousands of servers, while factorials would overflow
-at 171. The recursion may start far below `a` with B(n) = 1 - n/a: each step multiplies the error of the start by about
-n/a. Sources: A. K. Erlang, 1917; I. Adan and J. Resing, Queueing Systems, 2015, chapter 5.
+All values of the recursion are between 0 and 1. So the recursion works for thousands of servers, while factorials would
+overflow at 171. The recursion may start far below `a` with B(n) = 1 - n/a: each step multiplies the error of the start
+by about n/a. Sources: A. K. Erlang, 1917; I. Adan and J. Resing, Queueing Systems, 2015, chapter 5.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ import math
 from dataclasses import dataclass
 
 SATURATED = 1.0 - 1e-9
-"""A utilisation from this on counts as 1, to allow for rounding."""
+"""A utilisation of this or more counts as 1, to allow for rounding."""
 FAR_BELOW = 40.0
-"""The recursion starts at load - this x sqrt(load). By the time it reaches the load, the error has shrunk by e^-800."""
+"""The recursion starts at load - this x sqrt(load). When it reaches the load, the error has shrunk by a factor of
+e^-800.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Waiting times of requests for a server. Times in seconds."""
+    """Waiting times (seconds) of requests for a server."""
 
     p_wait: float
     """Share (0-1) of the requests that wait."""
@@ -36,8 +38,8 @@ class Waits:
 
 
 def erlang_b(load: float, servers: int) -> float:
-    """P(all servers are busy) if requests do not wait but leave. `load` (> 0): offered load in servers. `servers` >=
-    1.
+    """Erlang B: P(all servers are busy) if a request that finds no free server leaves. `load` (> 0): offered load, the
+    mean number of busy servers. `servers` >= 1.
     """
     known = min(servers, max(0, int(load - FAR_BELOW * math.sqrt(load))))
     blocked = 1.0 - known / load
@@ -49,7 +51,7 @@ def erlang_b(load: float, servers: int) -> float:
 
 
 def erlang_c(load: float, servers: int) -> float:
-    """P(a request has to wait), if no request gives up. It is 1 if `load` >= `servers`."""
+    """Erlang C: P(a request has to wait) if all requests wait. It is 1 if `load` >= `servers`."""
     if load >= servers:
         return 1.0
     blocked = erlang_b(load, servers)
@@ -57,7 +59,9 @@ def erlang_c(load: float, servers: int) -> float:
 
 
 def waits(load: float, servers: int, service_s: float) -> Waits | None:
-    """Waits at this load. None if all servers are always busy, so that the queue grows without end."""
+    """Waits at this load. `service_s`: mean service time. None if all servers are always busy, so that the queue grows
+    without end.
+    """
     if load >= servers * SATURATED:
         return None
     p_wait = erlang_c(load, servers)

@@ -4,9 +4,9 @@
     replicas  = ceil(in flight / (slots x utilization))     by slots
     replicas  = ceil(rate / (per replica x utilization))    by a measured rate per replica
 
-Waits are computed for one queue for all slots (`queueing`), which a gateway keeps. For comparison, they are also
-computed for one queue per replica, which spreading the load blindly leads to. If a replica is measured to carry less
-than slots / latency, requests hold its slots longer by the same factor.
+Waits are computed for one queue for all slots (`queueing`), as a gateway has. For comparison, they are also computed
+for one queue per replica, as with blind load balancing. If a replica is measured to serve a lower rate than slots /
+latency, requests hold its slots longer by the same factor.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ CURVE_AT = (0.99, 0.97, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5)
 """The curve of waits has a row for each of these utilisations."""
 MAX_REPLICAS = 100_000
 MIN_REPLICAS = 1e-12
-"""A load of fewer replicas than this is refused. It is a mistyped option, and computing with it would lose
-precision.
+"""A load of fewer replicas than this is refused. Such a load comes from a mistyped option, and computing with it would
+lose precision.
 """
 
 
@@ -41,7 +41,7 @@ class Load:
     slots: int | None = None
     """Number of requests that one replica works on at a time."""
     per_replica_per_s: float | None = None
-    """Requests per second that one replica carries, as measured."""
+    """Measured requests per second that one replica can serve."""
     utilization: float = 1.0
     """Target utilisation of the replicas at this rate (above 0, at most 1)."""
     p99_wait_s: float | None = None
@@ -72,7 +72,7 @@ class Load:
 
     @property
     def in_flight(self) -> float | None:
-        """L: mean number of requests in replicas."""
+        """L in Little's law: mean number of requests in replicas."""
         return None if self.latency_s is None else self.rate_per_s * self.latency_s
 
     @property
@@ -90,11 +90,11 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A number of replicas under the load."""
+    """Utilisation and waits of one number of replicas under the load."""
 
     replicas: int
     utilization: float
-    """The load divided by the replicas' capacity. At 1 or more they cannot carry the load."""
+    """The load divided by the replicas' capacity. At 1 or more the replicas cannot serve the load."""
     waits: Waits | None
     """Waits with one queue for all replicas; None if the queue grows without end, or if slots are unknown."""
     apart: Waits | None
@@ -112,14 +112,14 @@ class Plan:
     replicas_by_rate: int | None
     replicas_by_wait: int | None
     replicas_needed: int | None
-    """Number of replicas needed: the largest of the three above."""
+    """Number of replicas needed: the largest of the three numbers above."""
     replicas: int | None
     """Number of replicas needed, plus the spare ones."""
     planned: Point | None
     one_lost: Point | None
     """The load with one replica lost."""
     replicas_one_lost: int | None
-    """Number of replicas that keep the target utilisation even with one lost."""
+    """Number of replicas that keep the target utilisation even if one of them is lost."""
     cost: Cost | None
     availability: Availability | None
     curve: tuple[Point, ...]
@@ -180,9 +180,9 @@ def _by_rate(load: Load) -> int | None:
 
 
 def _by_wait(load: Load) -> int | None:
-    """The fewest replicas with a short enough p99 of waits.
+    """The fewest replicas whose p99 wait is short enough; None if no p99 wait is required.
 
-    It is found by bisection, since more replicas never make waits longer.
+    The number is found by bisection, because more replicas never make waits longer.
     """
     if load.p99_wait_s is None or load.full is None:
         return None
@@ -221,7 +221,7 @@ def _availability(load: Load, replicas: int | None) -> Availability | None:
 
 
 def _curve(load: Load, needed: int, replicas: int) -> tuple[Point, ...]:
-    """Points from the fewest replicas that carry the load to twice as many, and the point of the plan itself."""
+    """Points from the fewest replicas that can serve the load to twice as many, and the point of the plan itself."""
     assert load.full is not None
     counts = {_whole(min(load.full / at, MAX_REPLICAS)) for at in (1.0, *CURVE_AT)} | {needed, replicas}
     return tuple(point(load, count) for count in sorted(counts))

@@ -12,7 +12,7 @@ MAX_PRICE = 1e12
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Costs in the currency of the price. Costs per million assume the planned rate at all times."""
+    """Costs in the currency of the price. Costs per million assume that the planned rate never changes."""
 
     per_hour: float
     per_million_requests: float

@@ -13,11 +13,13 @@ from gateway.policy.errors import PolicyError, PolicyErrors
 from gateway.policy.load import load_document
 
 MAX_BATCH = 2048
-"""OpenAI's limit on inputs of a request. LangChain sends 1,000 at once."""
+"""OpenAI's limit on the inputs of a request. LangChain sends 1,000 inputs at once."""
 
 
 def builtin(replica_urls: Sequence[str]) -> Policy:
-    """A policy with one pool with learned slots, any model name, and one tier in shadow mode. Raises PolicyErrors."""
+    """The built-in policy: one pool with learned slots, any model name, and one tier in shadow mode. Raises
+    PolicyErrors.
+    """
     data = written(replica_urls)
     try:
         return load_document(Document("--replica", data), hashlib.sha256(json.dumps(data).encode()).hexdigest())
@@ -41,6 +43,6 @@ def written(replica_urls: Sequence[str]) -> dict[str, object]:
 
 
 def _of_argument(error: PolicyError) -> PolicyError:
-    """A copy of the error that names its option; e.g. the second `--replica` is number 2."""
+    """A copy of the error that names the option, for example number 2 for the second `--replica`."""
     index = re.search(r"replicas\[(\d+)\]", error.path)
     return PolicyError(f"--replica (number {int(index[1]) + 1})" if index else "--replica", 0, "", error.message)

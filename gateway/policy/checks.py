@@ -73,7 +73,7 @@ def check(document: Document) -> None:
 
 
 def _read(reader: Callable[[object], float | str], place: At) -> float | str | None:
-    """A value with its unit, as a number; None if it cannot be read. The check of shapes reports this error."""
+    """A value with its unit, as a number; None if it cannot be read. shape.py reports that error."""
     try:
         return reader(place.data)
     except ValueError:
@@ -99,7 +99,7 @@ def _known_list(places: At, what: str, known: At) -> None:
 
 
 def references(root: At) -> None:
-    """Named pools, tiers and models must exist."""
+    """All pools, tiers and models that the policy refers to must exist."""
     for _, model in root["models"].items():
         _known_list(model["pools"], "pool", root["pools"])
     for name, pool in root["pools"].items():
@@ -184,7 +184,7 @@ def default_tier(root: At) -> None:
 
 
 def aliases(root: At) -> None:
-    """Each name for clients must mean one model."""
+    """Each name that clients may use must mean only one model."""
     models = root["models"]
     taken: dict[str, At] = {}
     for name, model in models.items():
@@ -303,7 +303,7 @@ def bindings(root: At) -> None:
 
 
 def objectives(root: At) -> None:
-    """Thresholds must not decrease with the percentile, and each objective must have one."""
+    """Each objective must have a threshold. A higher percentile must not have a smaller threshold."""
     for _, tier in root["tiers"].items():
         for metric in Metric:
             place = tier["slo"][metric.value]
@@ -334,7 +334,7 @@ def answer_lengths(root: At) -> None:
 
 
 def key_hashes(root: At) -> None:
-    """No key may be listed twice."""
+    """No hash of a key may be listed twice."""
     first: dict[object, At] = {}
     for key in root["keys"].entries():
         place = key["sha256"]
@@ -351,7 +351,7 @@ def origins(root: At) -> None:
 
 
 def max_body(root: At) -> None:
-    """A limit below 1 KiB refuses every request."""
+    """The limit on bodies must be at least 1 KiB: a smaller one would refuse every request."""
     place = root["listen"]["max_body"]
     size = _read(units.byte_count, place)
     if isinstance(size, int) and size < MIN_BODY_BYTES:

@@ -26,7 +26,9 @@ _CAPS = rules.Caps()
 
 
 def compiled(file: PolicyFile, folder: Path, digest: str) -> rules.Policy:
-    """The policy. `folder`: base of relative paths. It never fails, since `file` has passed every check."""
+    """The compiled policy. `folder`: base of relative paths. This never fails, because `file` has passed every
+    check.
+    """
     default_tier = file.defaults.tier or next(iter(file.tiers))
     models = [_model(name, section, folder, file.models) for name, section in file.models.items()]
     keys = [_key(section, default_tier) for section in file.keys]
@@ -172,7 +174,7 @@ def _objectives(section: ObjectiveSection | None) -> tuple[rules.Objective, ...]
 def _caps(section: TierSection) -> rules.Caps:
     asked, caps = section.max_tokens, section.caps
     limit = asked.limit or max(_CAPS.max_tokens_limit, asked.default or 0)
-    # A limit also caps requests that set no length. Without a limit, the engine decides.
+    # A limit also caps requests that set no length. Without a limit, the engine decides their length.
     unnamed = asked.limit or 0 if asked.default is None else asked.default
     return rules.Caps(
         max_tokens_default=unnamed,

@@ -13,7 +13,8 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from gateway.policy.errors import Path, PolicyError, write_path
 
-# Limit on values: aliases can make a small text expand without end ("billion laughs"). No policy is near this size.
+# Limit on the number of values: aliases can make a small text expand without end ("billion laughs"). No policy is near
+# this size.
 MAX_VALUES = 200_000
 _TAG = "tag:yaml.org,2002:"
 _VARIABLE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|\$\{")
@@ -41,7 +42,7 @@ class Document:
     unusable: set[Path] = field(default_factory=set)
 
     def mark(self, path: Path) -> Mark | None:
-        """The mark of `path`, or of the nearest value around it that the file has."""
+        """The mark of `path`, or else of the nearest value around it that the file has."""
         while path and path not in self.marks:
             path = path[:-1]
         return self.marks.get(path)
@@ -58,7 +59,7 @@ class Document:
         return PolicyError(self.file, line, write_path(path), message)
 
     def usable(self, path: Path) -> bool:
-        """Whether the value at `path`, or one around it, could be read."""
+        """Whether the value at `path` and all values around it could be read."""
         return not any(path[:length] in self.unusable for length in range(len(path) + 1))
 
 
@@ -95,7 +96,7 @@ class _Reader:
 
     def value(self, node: Node, path: Path, key: Node) -> object:
         written = node.value if isinstance(node, ScalarNode) else ""
-        # A missing value has its mark at the next token, so the key's mark is used.
+        # The mark of a missing value is at the next token, so the key's mark is used instead.
         start = key if node.start_mark.index == node.end_mark.index else node
         self._document.marks[path] = Mark(key.start_mark.line + 1, start.start_mark.line + 1, written)
         if self._too_many():
@@ -207,7 +208,7 @@ class _Reader:
 
 
 def _kind(node: Node) -> str | None:
-    """The kind of a node by its tag: str, int, map...; None for an application's own tag."""
+    """The kind of a node according to its tag: str, int, map...; None for an application's own tag."""
     tag = node.tag or ""
     return tag.removeprefix(_TAG) if tag.startswith(_TAG) else None
 

@@ -1,4 +1,4 @@
-"""All errors of a policy file, reported together. They are worded where they are found (shape.py, checks.py).
+"""All errors of a policy file, reported together. Their texts are in shape.py and checks.py, which find them.
 
 PolicyErrors            raised by `load`; holds every error that was found
   └ PolicyError         one of them: `file:line: field.path: what is wrong, what would be right`

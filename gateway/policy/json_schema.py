@@ -1,4 +1,4 @@
-"""Writes the JSON Schema by which editors complete policy files.
+"""Writes the JSON Schema with which editors complete policy files.
 
 python -m gateway.policy.json_schema > policies/tailgate.schema.json
 """

@@ -17,7 +17,7 @@ from gateway.policy.shape import checked
 
 
 def load(path: Path | str, environment: Mapping[str, str] = os.environ) -> Policy:
-    """The policy in a file. Raises PolicyErrors with all errors, also if the file cannot be read."""
+    """The policy in a file. Raises PolicyErrors with all errors, or because the file cannot be read."""
     return load_text(text_of(path), str(path), environment)
 
 

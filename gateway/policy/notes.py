@@ -11,7 +11,7 @@ MIN_TENANTS = 20
 
 
 def notes(policy: Policy) -> tuple[str, ...]:
-    """One sentence for each part of the policy that has no effect, or an unexpected one."""
+    """One sentence for each part of the policy that has no effect, or an unexpected effect."""
     found = [*_unused(policy)]
     for tier in policy.tiers.values():
         found += _of_tier(tier)
@@ -40,7 +40,7 @@ def _unused(policy: Policy) -> Iterator[str]:
 
 
 def _equals(policy: Policy) -> Iterator[str]:
-    """A note on tiers of one priority whose weights differ, about the effect of weights."""
+    """A note about the effect of weights, for tiers of the same priority with different weights."""
     levels: dict[int, list[Tier]] = {}
     for tier in policy.tiers.values():
         levels.setdefault(tier.priority, []).append(tier)

@@ -81,7 +81,7 @@ def _shaped(document: Document, file: type[File]) -> File | None:
 def _add(document: Document, file: type[Section], detail: ErrorDetails) -> None:
     path = tuple(part for part in detail["loc"] if part != _KEY)
     if path[-1:] == ("url",) and isinstance(detail["input"], str) and path not in document.marks:
-        path = path[:-1]  # the replica is written as its URL alone
+        path = path[:-1]  # the replica is written as just its URL
     match detail["type"]:
         case "missing" if path == ("apiVersion",):
             document.add(path, "is missing: write apiVersion: tailgate/v1")
@@ -159,7 +159,7 @@ def _shown(document: Document, path: Path, found: object) -> str:
         return "the value"
     mark = document.marks.get(path)
     written = mark.written if mark else str(found)
-    # A text such as "64" is shown with its quotes, which are its fault.
+    # A text such as "64" is shown with its quotes, because the quotes are the mistake.
     return repr(written) if isinstance(found, str) and _NO_TEXT.fullmatch(written) else plain(written)
 
 
@@ -176,7 +176,7 @@ def _kind(value: object) -> str:
 
 
 def _description(file: type[Section], path: Path) -> str:
-    """The schema's description of the field at `path`, with its first letter in lower case."""
+    """The schema's description of the field at `path`; the first letter is in lower case."""
     section = _section(file, path[:-1])
     field = section.model_fields.get(str(path[-1])) if section else None
     text = field.description if field else None

@@ -15,8 +15,8 @@ from gateway.core.policy import Policy
 from gateway.policy.errors import PolicyError, PolicyErrors
 from gateway.policy.load import load
 
-# The file is also checked at this interval, since network file systems give no notice of changes, and queues of notices
-# may overflow.
+# The file is also checked at this interval. Network file systems give no notice of changes, and queues of notices may
+# overflow.
 LOOK_EVERY_S = 5.0
 
 
@@ -31,13 +31,14 @@ class ReloadStatus:
 
 
 class PolicyWatcher:
-    """Reads `path` again on changes or on demand. Calls `on_policy` with a valid policy, `on_errors` with the errors of
-    an invalid one.
+    """Reads `path` again on changes or on demand. Calls `on_policy` with a valid policy, or `on_errors` with the errors
+    of an invalid policy.
 
-    `on_bug`: called with any other exception (a bug) of `on_policy` or `prepare`. The last valid policy stays then.
+    `on_bug`: called with any other exception (a bug) of `on_policy` or `prepare`. In this case, the last valid policy
+    stays.
 
-    `on_policy` runs on the event loop, with a higher generation. Reading, checking and `prepare` run in a thread, since
-    with a large policy they take longer than requests should wait. `prepare` and `on_policy` may refuse the policy by
+    `on_policy` runs on the event loop, with a higher generation. Reading, checking and `prepare` run in a thread: with
+    a large policy, they take longer than requests should wait. `prepare` and `on_policy` may refuse the policy by
     raising `PolicyErrors`.
     """
 
@@ -71,8 +72,8 @@ class PolicyWatcher:
                 await self.reload()
 
     async def reload(self) -> bool:
-        """Read the file now, even if it is unchanged. Returns True if it is put in force, False if the last valid
-        policy stays.
+        """Read the file now, even if it is unchanged. Returns True if its policy is put in force, False if the last
+        valid policy stays.
         """
         async with self._turn:
             self._seen = await asyncio.to_thread(_digest_of, self._path)
@@ -118,7 +119,8 @@ class PolicyWatcher:
 def _folders(path: Path) -> Sequence[Path]:
     """The folder of the path as written, and the folder of its target if it is a link into another folder."""
     here, there = path.absolute().parent, path.resolve().parent
-    # A target inside `here` (such as `..data`) is covered by watching `here`, and may be removed by the next change.
+    # If the target is inside `here` (such as `..data`), it is enough to watch `here`. The next change may also remove
+    # such a target.
     return [here] if there.is_relative_to(here.resolve()) else [here, there]
 
 

@@ -62,9 +62,7 @@ def _first_message(fields: Mapping[str, Any]) -> str | None:
     """Digest of the prompt up to its first user message; None if there is none, as in completions."""
     messages = fields.get("messages") or fields.get("input")
     if isinstance(messages, str):
-        messages = [
-            {"role": "user", "content": messages}
-        ]  # the form that this text has in later turns of the Responses API
+        messages = [{"role": "user", "content": messages}]  # its form in later turns of the Responses API
     if not isinstance(messages, list):
         return None
     for number, message in enumerate(messages):

@@ -20,10 +20,11 @@ class JournalError(Exception):
 
 
 class Parts:
-    """Writes lines to `path`. At about `max_bytes`, this file is renamed to `path`.1, the old .1 to .2, and so on.
+    """Writes lines to `path`. When the file has about `max_bytes`, it is renamed to `path`.1, the old .1 to .2, and so
+    on.
 
     `files`: total number of files. Each begins with `header` and its number in the run, from 1. A new process renames
-    the files of an earlier process in the same way. Only one thread at a time may use it.
+    the files of an earlier process in the same way. Only one thread at a time may use a `Parts`.
     """
 
     def __init__(self, path: Path, header: Mapping[str, object], max_bytes: int, files: int) -> None:
@@ -60,7 +61,7 @@ class Parts:
         os.close(self._fd)
 
     def _turn(self) -> None:
-        """Start the next file. It is first created under a temporary name, so that a failure changes nothing."""
+        """Start the next file. The file is first created under a temporary name, so that a failure changes nothing."""
         header = orjson.dumps(
             {"journal": FORMAT, "part": self._part + 1, **self._header}, option=orjson.OPT_APPEND_NEWLINE
         )

@@ -1,4 +1,4 @@
-"""Reads a journal and repeats its calls on a new controller, which must give the same answers, bit for bit."""
+"""Reads a journal and repeats its calls on a new controller. The answers must be the same, bit for bit."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Replayed:
     """`now` of the first call and of the last call."""
     divergence: Divergence | None = None
     stopped: str = ""
-    """Why the replay stopped before the end; empty if it did not."""
+    """Why the replay stopped before the end; empty if it reached the end."""
     cut: bool = False
     """Whether the last line is cut off, because the process was killed."""
 
@@ -156,7 +156,7 @@ def _take(line: Line, fresh: Replay, done: Replayed) -> bool:
             done.stopped = f"{missing} calls are missing at {line.file}:{line.number}: the rest cannot be replayed"
         case [int() | float() as now, str(call), list(arguments), recorded]:
             replayed = orjson.loads(orjson.dumps(fresh.answer([now, call, arguments, recorded])))
-            # 1 and 1.0 are equal here. That matters, because a compiled core turns some integers into floats.
+            # In this comparison, 1 equals 1.0. That matters, because a compiled core turns some integers into floats.
             if replayed == recorded:
                 done.alike(call, now)
             else:

@@ -25,8 +25,8 @@ from gateway.observe.journal.parts import Parts
 log = logging.getLogger("tailgate")
 
 BATCH = 64
-"""Number of calls that are encoded at a time. It is small enough that they are still in the processor's cache, which
-makes encoding a quarter cheaper.
+"""Number of calls that are encoded at a time. So few calls are still in the processor's cache, which makes encoding a
+quarter cheaper.
 """
 FLUSH_S = 0.05
 BUFFER_BYTES = 16 * 2**20
@@ -35,8 +35,8 @@ CLOSE_S = 5.0
 
 
 class Journal:
-    """Records calls (`tell`) until it is closed. `run` must be running meanwhile. Raises `JournalError` if it cannot
-    start.
+    """Records calls (`tell`) until it is closed. `run` must be running all the time. The constructor raises
+    `JournalError` if the journal cannot be started.
     """
 
     def __init__(
@@ -60,11 +60,15 @@ class Journal:
         self._calls = 0
         """Number of calls in `_chunks`."""
         self._gap = 0
-        """Number of calls that were dropped after the last handover and before `_chunks`."""
+        """Number of calls that were dropped after the last handover to the thread, and before the calls in
+        `_chunks`.
+        """
         self._dropped = self._lost = 0
-        """Number of calls that were never handed over, and number that could not be written."""
+        """Number of calls that were never handed over to the thread, and number of calls that the thread could not
+        write.
+        """
         self._offered = self._taken = 0
-        """Bytes handed over, counted on the event loop, and bytes written, counted by the thread."""
+        """Bytes handed over to the thread, counted by the event loop, and bytes written, counted by the thread."""
         self._buffer_bytes = buffer_bytes
         self._quiet = False
         self._work: SimpleQueue[tuple[int, int, bytes] | None] = SimpleQueue()

@@ -79,7 +79,7 @@ class ArmFacts:
             sliding.roll(now)
 
     def judged(self) -> list[list[float]]:
-        """(counts, TTFT buckets, e2e buckets) since the split was last changed."""
+        """Returns [counts, TTFT buckets, e2e buckets] since the split was last changed."""
         now = (self.counts, self.ttft.histogram.counts, self.e2e.histogram.counts)
         return [
             [count - old for count, old in zip(counts, before, strict=True)]
@@ -96,12 +96,12 @@ class ArmDifferences:
     ttft_p50_s: Estimate | None = None
     ttft_p99_s: Estimate | None = None
     tolerance_p50_s: float = 0.0
-    """Difference of the quantile that is tolerated: `TOLERANCE` times the largest arm's quantile."""
+    """Tolerated difference of the quantile: `TOLERANCE` times the largest arm's quantile."""
     tolerance_p99_s: float = 0.0
 
     def verdict(self) -> ArmVerdict:
-        """Worse if any interval is beyond its tolerance on the bad side. Otherwise better if any is on the good
-        side.
+        """The verdict is worse if any interval is beyond its tolerance on the bad side. Otherwise it is better if any
+        interval is on the good side.
         """
         if self.goodput is None or self.errors is None:
             return ArmVerdict.TOO_FEW
@@ -162,7 +162,7 @@ class Arms:
 
 
 def largest_arm(model: Model) -> str:
-    """The arm with the largest weight; of several the first."""
+    """The arm with the largest weight; the first of several with that weight."""
     return max(model.split, key=lambda arm: arm[1])[0]
 
 

@@ -1,7 +1,7 @@
-"""Confidence intervals for differences between two groups of requests, which stay valid however often they are looked
-at.
+"""Confidence intervals for differences between two groups of requests. They stay valid even if they are read many
+times.
 
-A plain 95% interval is valid for one look, but an operator looks at a canary every minute. So these intervals are
+A plain 95% interval is valid for one reading, but an operator checks a canary every minute. So these intervals are
 wider: they are confidence sequences (Robbins 1970), in the asymptotic form of Waudby-Smith et al. (2021).
 """
 
@@ -19,7 +19,9 @@ from gateway.core.stats import quantile
 MIN_REQUESTS: Final = 30
 """With fewer requests than this in either group, there is no interval."""
 _ALPHA: Final = 0.05 / 4
-"""Probability that any look at one figure is ever misleading. Over the four figures that are compared, it is 5%."""
+"""Probability that one figure is ever misleading, however often it is read. For the four compared figures together, it
+is 5%.
+"""
 _RHO2: Final = 11.0 / 400
 """Parameter of the confidence sequence. With it, the intervals are tightest at about 400 requests in the smaller
 group.
@@ -35,8 +37,8 @@ class Estimate:
     high: float
 
     def minus(self, other: Estimate) -> Estimate:
-        """The difference of two independent figures. Its margins are the root of the summed squares (Newcombe 1998,
-        method 10).
+        """The difference of two independent figures. Its margins are the root of the sum of both squared margins
+        (Newcombe 1998, method 10).
         """
         value = self.value - other.value
         low = value - math.hypot(self.value - self.low, other.high - other.value)
@@ -45,7 +47,7 @@ class Estimate:
 
 
 def deviations(one: float, other: float) -> float:
-    """Half the width of an interval, in standard deviations, for groups of this many requests."""
+    """Half the width of an interval, in standard deviations, for groups of `one` and `other` requests."""
     spread = _RHO2 * one * other / (one + other)
     return math.sqrt(2.0 * (1.0 + 1.0 / spread) * math.log(math.sqrt(1.0 + spread) / _ALPHA))
 
@@ -62,7 +64,7 @@ def quantile_of(edges: Sequence[float], counts: Sequence[float], q: float, z: fl
     """The quantile `q` (0-1) of a histogram. Its interval is bounded by the buckets with the lowest and highest
     plausible rank.
 
-    None if such a rank does not exist, because there are too few requests for this quantile.
+    None if there are too few requests for this quantile, so that such a rank does not exist.
     """
     total = sum(counts)
     value = quantile(edges, counts, q)

@@ -17,7 +17,7 @@ from gateway.observe.metrics.metrics import Metrics
 from gateway.observe.sources import Sources
 
 SAMPLES_AT_ONCE = 200
-"""Samples that are written without a pause. The page is written on the event loop, which also forwards tokens: 200
+"""Number of samples that are written without a pause. The event loop writes the page, and it also forwards tokens. 200
 samples block it for about 2 ms.
 """
 
@@ -52,8 +52,8 @@ def chosen(accept: str) -> Format:
 
 
 async def render(collector: Collector, form: Format) -> AsyncIterator[bytes]:
-    """Write the page in pieces, between which the event loop runs. All values of a family are read at the same
-    moment.
+    """Yield the page in pieces. The event loop runs other work between them. All values of a family are read at the
+    same moment.
     """
     for family in collector.collect():
         for piece in _pieces(family, form):

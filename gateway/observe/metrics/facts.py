@@ -53,11 +53,11 @@ class Edges:
 
 
 class Attainment:
-    """Counts for one objective: requests that met it, requests to which it applied, and those of them that were
-    answered.
+    """Counts for one objective: requests that met it, requests to which it applied, and answered requests to which it
+    applied.
 
-    Counted since the start and over the last minute. An objective is a promise about answers. It counts as kept unless
-    more answers of the last minute missed it than chance explains (one-sided, 5%).
+    The counts are since the start and over the last minute. An objective is a promise about answers. It counts as kept
+    unless more answers of the last minute missed it than chance explains (one-sided, 5%).
     """
 
     GOOD: Final = 0
@@ -72,7 +72,7 @@ class Attainment:
         self.quantile = quantile
         """Share (0-1) of the answers that must meet the objective."""
         self.broken_since: float | None = None
-        """Time since which every look found the objective broken; None if the last look did not."""
+        """Time since which every check has found the objective broken; None if the last check found it kept."""
 
     def kept(self, now: float) -> bool | None:
         """Whether the answers of the minute up to `now` keep the objective; None if there were none."""
@@ -95,7 +95,7 @@ class Attainment:
 
 
 class Decided(StrEnum):
-    """Why a request was admitted, for comparing forecasts with outcomes."""
+    """Why a request was admitted. With it, forecasts are compared with outcomes."""
 
     __hash__ = str.__hash__  # Enum's own hash is a Python function, and slow
 
@@ -106,7 +106,7 @@ class Decided(StrEnum):
 
 
 def decided(record: Record) -> Decided:
-    """The reason for which an admitted request was admitted."""
+    """Why this admitted request was admitted."""
     if record.would_shed:
         return Decided.WOULD_SHED
     if record.explored:
@@ -119,7 +119,7 @@ ADMISSIONS: Final = (("no", "refused"), ("no", "admitted"), ("yes", "refused"), 
 
 
 class RefusalFamily(StrEnum):
-    """Class of a refusal: by its time, or caused by a failure."""
+    """Class of a refusal: when it happened, or that a failure caused it."""
 
     __hash__ = str.__hash__  # Enum's own hash is a Python function, and slow
 
@@ -171,12 +171,14 @@ class TierFacts:
         """Numbers of offered requests, in the order of `ADMISSIONS`."""
         self.recent_admissions = Sliding(self.admissions)
         self.waits: dict[Reason | None, int] = {}
-        """Number of requests that waited, by the reason why they were not sent. None: they were sent."""
+        """Number of requests that waited, by the reason why they were not sent. The key None counts requests that were
+        sent.
+        """
         self.ttft, self.tpot, self.e2e, self.queue = Quantiles(), Quantiles(), Quantiles(), Quantiles()
         self.refusals = {family: Quantiles(_FINE_REFUSAL_EDGES) for family in RefusalFamily}
         """Seconds from body complete to the refusal, by class."""
         self.forecasts: dict[tuple[Decided, bool], int] = {}
-        """Number of admitted requests, by why they were admitted and whether they turned out good."""
+        """Number of admitted requests, by the reason of admission and by whether they were good."""
         self.slo: dict[tuple[Metric, str], Attainment] = {}
         """Counts of the objectives, by metric and percentile ("p99")."""
         self.follow(tier)
@@ -221,7 +223,7 @@ class TierFacts:
                 attainment.counts[Attainment.GOOD] += value_s <= threshold_s
 
     def roll(self, now: float) -> None:
-        """Let time pass for the window."""
+        """Advance the sliding window to `now`."""
         for sliding in (self.recent, self.recent_admissions, self.ttft, self.tpot, self.e2e, self.queue):
             sliding.roll(now)
         for told in self.refusals.values():
@@ -232,7 +234,7 @@ class TierFacts:
 
 @dataclass(slots=True)
 class Lane:
-    """Counters of one tier in one pool. The pool is "" for requests that never reached one."""
+    """Counters of one tier in one pool. The pool is "" for requests that never reached a pool."""
 
     requests: dict[tuple[str, Outcome, Reason | None], int] = field(default_factory=dict)
     """Number of requests, by (model, outcome, reason)."""

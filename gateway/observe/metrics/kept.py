@@ -1,4 +1,4 @@
-"""Broken objectives of a tier, and the capacity bound that its replicas have reached."""
+"""Broken objectives of a tier, and the capacity bound that most of its replicas have reached."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENGINE = "engine"
 
 def binds(metrics: Metrics, snapshot: Snapshot, tier: str) -> str:
     """The bound that most replicas of a tier's pools have reached: slots, unread prompts, KV cache or TPOT. Empty if
-    none.
+    they have reached no bound.
 
     The bound on unread prompts follows from TTFT objectives.
     """

@@ -16,7 +16,8 @@ EDGES = (0.0005, 0.001, 0.002, 0.003, 0.004, 0.005, 0.0075, 0.01, 0.02, 0.05, 0.
 class LoopLag:
     """Sleeps in short steps, measures how late it wakes up, and keeps the maximum of the last 15 to 30 seconds.
 
-    A maximum since the last scrape would differ between two scrapers. A maximum over a fixed time is the same for all.
+    A maximum since the last scrape would differ between two scrapers. A maximum over a fixed time is the same for all
+    scrapers.
     """
 
     def __init__(
@@ -26,8 +27,8 @@ class LoopLag:
         self.waits = LogHistogram(EDGES)
         """Histogram of the seconds that the loop was late: one sample per interval since the start.
 
-        A long stall gives one sample for every interval within it, each shorter by one interval. If only the wake-up
-        gave a sample, most of the stall would be hidden (coordinated omission).
+        A long stall gives one sample for every interval within it, each shorter by one interval. With only one sample
+        per wake-up, most of the stall would be hidden (coordinated omission).
         """
         self._clock = clock
         self._each = each

@@ -3,11 +3,11 @@
 The three figures come from two places. L is the mean number of requests that the server's connections have in a pool
 (`proxy.occupancy`) over a window. The arrival rate and the mean time come from the controller: from its `Record`s and
 its requests under way. A request counts from its first dispatch to the end of its answer, clipped to the window. Then
-the law holds for any window, not only in the long run. A gap means that the two places disagree: one of them has lost a
-request or never released it, or its times are wrong.
+the law holds for any window, not only in the long run. A gap means that the two places disagree. One of them has lost a
+request, has never released one, or has wrong times.
 
-The gap is reported for windows of at least `SOJOURNS` mean times. Then requests that cross the window's edges hardly
-change it.
+The gap is reported for windows of at least `SOJOURNS` mean times. In such a window, requests that cross its edges
+hardly change the gap.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from gateway.observe.metrics.metrics import Metrics
 
 WINDOW_S = 60.0
-"""Length of a window, in seconds. It is shorter while the process has not run for so long."""
+"""Length of a window in seconds. It is shorter if the process has not run that long."""
 SOJOURNS = 100.0
 EVERY_S = 5.0
-"""Marks are at least this many seconds apart, however often the law is read."""
+"""Marks are at least this many seconds apart, however often the figures are read."""
 UNREAD_S = 15.0
 """A new mark is due after this many seconds. So windows are at most this much too long."""
 MAX_MARKS = 512
@@ -62,7 +62,8 @@ class _Mark:
 
 
 class Little:
-    """Reads both places at the same moment. Some readings are kept as marks, at which windows can begin.
+    """Reads the figures of both places at the same moment. Some readings are kept as marks. A window can begin at each
+    mark.
 
     `read` must be called whenever `is_due` is True; otherwise windows would become too long.
     """
@@ -83,8 +84,8 @@ class Little:
         if mark.at - self._marks[-1].at >= EVERY_S:
             self._marks.append(mark)
             if len(self._marks) > MAX_MARKS:
-                # Every second mark of the older half is dropped. Windows that begin there are long, so few marks are
-                # enough.
+                # Every second mark of the older half is dropped. Windows that begin at old marks are long, so few marks
+                # are enough.
                 self._marks[: MAX_MARKS // 2] = self._marks[: MAX_MARKS // 2 : 2]
         return views
 
@@ -105,13 +106,13 @@ class Little:
         view = self._over(pool, WINDOW_S, end)
         all_s = end.at - self._marks[0].at
         while view.window_s < min(all_s, SOJOURNS * (view.time_s or 0.0)):
-            # the mean time may change with the window, so this is repeated
+            # a longer window may have another mean time, so this is repeated
             view = self._over(pool, SOJOURNS * (view.time_s or 0.0), end)
         return view
 
     def _over(self, pool: str, window_s: float, end: _Mark) -> LittleView:
-        """Little's law for one pool, over the shortest window of at least `window_s` that begins at a mark; or else
-        over all time.
+        """Little's law for one pool, over the shortest window of at least `window_s` that begins at a mark. Without
+        such a mark, it is over all time.
         """
         place = bisect_right(self._marks, end.at - window_s, key=lambda mark: mark.at)
         begin = self._marks[max(0, place - 1)]

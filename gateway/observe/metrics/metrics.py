@@ -19,7 +19,9 @@ from gateway.observe.metrics.window import EDGES, NEVER, Quantiles, Sliding
 from gateway.wire.answers.oddity import Oddity
 
 REPLICA_LABEL_LIMIT: Final = 64
-"""With more replicas than this, histograms have no replica label, since they are the largest part of the page."""
+"""With more replicas than this, histograms have no replica label, because histograms are the largest part of the
+page.
+"""
 
 ADAPTER_LABEL_LIMIT: Final = 64
 OTHER: Final = "other"
@@ -56,9 +58,9 @@ class Metrics:
         self.edges = Edges.of(policy)
         self.tiers: dict[str, TierFacts] = {}
         self.lanes: dict[tuple[str, str], Lane] = {}
-        """By tier and pool."""
+        """Counters by (tier, pool)."""
         self.cells: dict[tuple[str, str, str], LatencyCell] = {}
-        """By tier, pool and replica label."""
+        """Histograms by (tier, pool, replica label)."""
         self.arms = Arms(self.edges)
         self.adapters: dict[tuple[str, str, Outcome], int] = {}
         """Number of requests for LoRA adapters, by (base model, adapter, outcome)."""
@@ -66,7 +68,9 @@ class Metrics:
         self.fallbacks: dict[tuple[str, str, str, Outcome], int] = {}
         """Number of requests that a fallback served, by (tier, requested model, fallback, outcome)."""
         self.itl: dict[tuple[str, str], Quantiles] = {}
-        """ITL histograms, by (tier, pool). Their buckets are fine; the edges include those that are exported."""
+        """ITL histograms, by (tier, pool). They have more buckets than the page. Their edges include all edges of the
+        page.
+        """
         self.early: dict[Reason, int] = {}
         self.upstream_errors: dict[tuple[str, str, AttemptOutcome], int] = {}
         """Number of failed attempts, by (pool, replica label, outcome)."""
@@ -87,7 +91,7 @@ class Metrics:
         self.configure(policy)
 
     def configure(self, policy: Policy) -> None:
-        """Apply a policy. Counts are kept, also those of removed tiers and pools."""
+        """Apply a policy. All counts are kept, even those of removed tiers and pools."""
         self.policy = policy
         self.arms.configure(policy)
         for tier in policy.tiers.values():
@@ -168,7 +172,7 @@ class Metrics:
         return found.histogram
 
     def refused_early(self, why: Reason) -> None:
-        """Count one request that was refused before it was parsed, so that its tier and model are unknown."""
+        """Count one request that was refused before it was parsed. Its tier and model are unknown."""
         self.early[why] = self.early.get(why, 0) + 1
         self.whys[_WHY_INDEX[why]] += 1
 
@@ -196,7 +200,7 @@ class Metrics:
         self.bugs[callback] += 1
 
     def roll(self, now: float) -> None:
-        """Advance the sliding windows to `now`. Must be called once a second, since `gaps` and `refused_early` get no
+        """Advance the sliding windows to `now`. Must be called once a second, because `gaps` and `refused_early` get no
         time.
         """
         if now < self._due:

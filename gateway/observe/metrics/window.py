@@ -19,8 +19,8 @@ NEVER: Final = -math.inf
 class Sliding:
     """The increase of `counts` over the last `span_s` seconds, in steps of `slice_s`.
 
-    The counts are copied at each step, so adding to them costs nothing extra. `roll` must be called before anything is
-    added at or after `due`. Then the window is at least `span_s` and less than `span_s + slice_s` long.
+    The counts are copied at each step, so adding to them costs nothing extra. If `due` has passed, `roll` must be
+    called before anything is added. Then the window is at least `span_s` and less than `span_s + slice_s` long.
     """
 
     __slots__ = ("_copies", "_slice_s", "_span_s", "counts", "due")

@@ -1,4 +1,4 @@
-"""Decides which Host headers a port accepts. A web page must not reach it under a host name of its own (DNS
+"""Decides which Host headers a port accepts. A web page must not reach the port under the page's own host name (DNS
 rebinding).
 """
 
@@ -14,7 +14,7 @@ _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+)(?::[0-9]{1,5})?")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach `host`: a loopback address or localhost, no other name."""
+    """Whether only this machine can reach `host`: it is a loopback address or the name localhost."""
     if host.lower() == LOCALHOST:
         return True
     address = _address(host)
@@ -25,8 +25,8 @@ def is_loopback(host: str) -> bool:
 def is_known(host: str, names: Collection[str], *, any_address: bool) -> bool:
     """Whether a Host header without its port is accepted: localhost, one of `names` (in lower case), or an address.
 
-    With `any_address` False, only loopback addresses are accepted. Addresses are safe, since a page cannot redirect
-    them.
+    With `any_address` False, only loopback addresses are accepted. Addresses are safe, because no page can change where
+    they lead.
     """
     found = _HOST.fullmatch(host)
     if found is None:

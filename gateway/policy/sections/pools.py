@@ -33,8 +33,8 @@ _POOL = rules.PoolSpec("", ())
 _EJECTION = rules.Ejection()
 
 MAX_RANKS = 64
-"""Limit on data-parallel ranks of a server. Each adds 32 kB to vLLM's page of metrics (0.32). Pages are read up to 4
-MiB; with 64 ranks, that takes 8 ms.
+"""Limit on the data-parallel ranks of a server. Each rank adds 32 kB to vLLM's page of metrics (0.32). Only pages up to
+4 MiB are read, and a page of 64 ranks takes 8 ms.
 """
 AFFINITIES = ("prefix", "none")
 ISOLATIONS = ("none", "tenant")
@@ -117,7 +117,7 @@ class QueueSection(Section):
 
 
 class PoolTimeouts(Section):
-    """Timeouts that hold in this pool for every tier; the tighter of tier and pool counts."""
+    """Timeouts that hold in this pool for every tier. The tighter timeout of tier and pool counts."""
 
     queue: Deadline = duration(rules.NO_TIMEOUTS.queue_s, "Longest wait for a slot, from the complete request on.")
     ttft: Deadline = duration(rules.NO_TIMEOUTS.ttft_s, "Longest time from sending to the first content token.")

@@ -14,7 +14,7 @@ def _title(section: type[Any]) -> str:
 
 
 class Section(BaseModel):
-    """Part of a policy file: nothing is guessed, converted or ignored."""
+    """Part of a policy file. No value is guessed, converted or ignored."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, model_title_generator=_title)
 
@@ -40,12 +40,12 @@ def plain(value: object, description: str) -> Any:
 
 
 def nested(empty: Section, description: str) -> Any:
-    """A field for a section. A missing section means the same as an empty one."""
+    """A field for a section. A missing section means the same as an empty section."""
     return Field(default=empty, description=description, json_schema_extra=_no_default)
 
 
 def optional(description: str) -> Any:
-    """A field that may be missing. The description says what that means."""
+    """A field that may be missing. The description says what a missing value means."""
     return Field(default=None, description=description, json_schema_extra=_no_default)
 
 

@@ -1,7 +1,7 @@
 """Reads and writes durations, rates, shares and sizes with their units.
 
-Each reader takes a YAML value, and raises ValueError with a sentence that contains `{value}`. The caller replaces this
-by the spelling in the file, so that values from the environment are never shown.
+Each reader takes a YAML value, and raises ValueError with a sentence that contains `{value}`. The caller replaces
+`{value}` by the spelling in the file, so that values from the environment are never shown.
 """
 
 from __future__ import annotations
