@@ -17,18 +17,18 @@ constraint of its own:
 
     in_time_i = (o_i - 1) (A2 + (A2 + A3 p_i) A0 / (T_i - A0)) + A3 (tokens of context its steps read)
 
-No policy can beat this program. Each of its costs is a part of the engine model's cost, and none is counted twice: a
+No policy can beat this program. Each of its costs is a part of the engine model's cost, and no part is counted twice: a
 step with n decodes takes A0 once, and n <= max_num_seqs. If the steps of an answer take at most T_i on average, few
 sequences share their A0 (`FleetCosts.decode_in_time`). Half-computed prompts, steps that are not full, preemptions,
 waits within a step, and missed answers cost nothing. Work may be split, moved and interrupted freely, and requests may
-be accepted in part. Requests that cannot be good even alone are left out. The program leaves out one thing: decoding
-after the last arrival of requests that began earlier. Each replica has at most max_num_seqs of these, and none begins
-after the last deadline. `ceiling` adds the largest possible value of this decoding, at the program's own shadow price
-of work. So the bound is at most `ceiling`, and no policy exceeds `ceiling`.
+be accepted in part. Requests that cannot be good even alone are left out. The program leaves out one thing: a request
+that began before the last arrival may still decode after it. Each replica has at most max_num_seqs such requests, and
+none begins after the last deadline. `ceiling` adds the largest possible value of this decoding, at the program's own
+shadow price of work. So the bound is at most `ceiling`, and no policy exceeds `ceiling`.
 
-The constrained program also keeps demands of the policy. No tier has a larger accepted share than a more urgent tier,
-and the lowest tier gets its floor of the tokens. The accepted share of each prompt length is within 5 points of its
-tier's share; otherwise the optimum would drop long prompts.
+The constrained program also keeps what the policy demands. No tier has a larger accepted share than a more urgent tier,
+and the least urgent tier gets its floor of the tokens. The accepted share of each prompt length is within 5 points of
+its tier's share; otherwise the optimum would drop long prompts.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from gateway.sim.workload.arrivals import Arrival, Workload
 
 BIN_S = 0.5
 SPREAD = 0.05
-"""Largest difference between the accepted share of a prompt length and that of its tier."""
+"""Largest difference (0-1) between the accepted share of a prompt length and the accepted share of its tier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Bound:
     weighted: float
     """Weighted goodput of the program's optimum."""
     ceiling: float
-    """Weighted goodput that no policy can exceed, since possible decoding after the last arrival is included."""
+    """Weighted goodput that no policy can exceed, because possible decoding after the last arrival is included."""
     goodput: float
     token_weighted: float
     tiers: dict[str, float]
@@ -78,7 +78,8 @@ def bound(
     horizon_s: float | None = None,
     bin_s: float = BIN_S,
 ) -> Bound:
-    """The optimum over `arrivals` (at least one). Work is counted up to `horizon_s`, by default the last arrival.
+    """The optimum over `arrivals` (at least one). Work counts up to `horizon_s`, by default the time of the last
+    arrival.
 
     Needs scipy (`pip install tailgate[sim]`); raises ImportError without it. Raises ValueError without arrivals.
     """
@@ -94,7 +95,7 @@ def bound(
 def replay_set(arrivals: Sequence[Arrival], found: Bound) -> list[Arrival]:
     """The arrivals that the optimum accepts. It accepts fractions, which are rounded to whole requests.
 
-    Fractions are carried over to the next request of the same tier and prompt length. So each tier and length keeps its
+    A fraction is carried over to the next request of the same tier and prompt length. So each tier and length keeps its
     share at any time. The choice is the same in every run.
     """
     carried: dict[tuple[str, int], float] = {}
@@ -169,7 +170,7 @@ class _Fluid:
         worth = _worth(jobs)
         self.offered = sum(worth)
         self.shares: dict[int, int] = {}
-        """Variable x by request, for requests that can be good."""
+        """Number of the variable x_i by index i of the request, for requests that can be good."""
         self.last_s = horizon_s
         """The latest time at which the prompt of a request in `shares` can be computed."""
         bins: defaultdict[int, list[tuple[int, float]]] = defaultdict(list)
@@ -234,7 +235,8 @@ class _Fluid:
     def solve(self) -> Bound:
         """Solve the program.
 
-        Raises RuntimeError if HiGHS finds no optimum. There is always one, since accepting nothing is feasible.
+        Raises RuntimeError if HiGHS finds no optimum. An optimum always exists, because accepting no request is
+        feasible.
         """
         solution = self.program.solve()
         x = [solution.variables[self.shares[i]] if i in self.shares else 0.0 for i in range(len(self.jobs))]
@@ -277,5 +279,5 @@ def _share_of(jobs: Sequence[Job], accepted: Sequence[float], size: Callable[[Jo
 
 
 def _less(of: Sequence[tuple[int, float]], other: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """The terms of the difference of two sums."""
+    """The terms of the sum `of` minus the sum `other`."""
     return [*of, *((variable, -factor) for variable, factor in other)]

@@ -1,4 +1,4 @@
-"""Compares policies over identical arrivals. The runs are made one after the other, or in several processes."""
+"""Compares policies over identical arrivals. The runs are simulated one after the other, or in several processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class OfModel:
             yield replace(arrival, model=self.model)
 
     def faster(self, times: float) -> OfModel:
-        """A copy with a multiple of its rate."""
+        """A copy whose rate is `times` as high."""
         return OfModel(self.workload.faster(times), self.model)
 
 

@@ -1,4 +1,4 @@
-"""Computes the lowest possible cost of requests in a fleet, and the deadlines of their prompts."""
+"""Computes the lowest possible cost (engine seconds) of requests in a fleet, and the deadlines of their prompts."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gateway.sim.workload.arrivals import Arrival
 
 @dataclass(frozen=True, slots=True)
 class FleetCosts:
-    """Costs of a fleet per unit of work, and its size in replicas of this speed. Each cost is the lowest of any
-    replica.
+    """Costs of a fleet in engine seconds per unit of work, each the lowest of any replica. Also the size of the fleet,
+    in replicas with these costs.
     """
 
     base_s: float
     slot_s: float
-    """A sequence's part of the base cost of a step: base cost / max_num_seqs."""
+    """Smallest part of a step's base cost that a sequence bears: base cost / max_num_seqs."""
     prefill_s: float
     decode_s: float
     kv_s: float
@@ -40,10 +40,12 @@ class FleetCosts:
         return self._without_base(job) + job.steps * self.slot_s
 
     def decode_in_time(self, job: Job) -> float:
-        """Lower bound on the engines' time for the answer if it keeps its TPOT: such steps are small.
+        """Lower bound on the engines' time for the answer if it keeps its TPOT bound. Its steps are then short, so few
+        sequences share their base cost.
 
-        Each step's base cost is shared in proportion to what its sequences cost. A sequence that costs s in a step of
-        length t bears s t / (t - base). That is convex in t, and the mean of t is at most the bound.
+        The base cost of a step is divided among its sequences in proportion to their own costs. So a sequence with cost
+        s in a step of length t bears s t / (t - base). This is convex in t, and the mean of t is at most the TPOT
+        bound.
         """
         bound_s = job.tpot_bound_s
         if bound_s <= self.base_s:
@@ -52,20 +54,20 @@ class FleetCosts:
         return self._without_base(job) + self.base_s * job.steps * first_s / (bound_s - self.base_s)
 
     def _without_base(self, job: Job) -> float:
-        """Cost of the answer's sequence in its steps, without any part of their base cost."""
+        """Cost of the answer's sequence in its steps, without any part of the steps' base cost."""
         read = job.steps * job.prompt + job.steps * (job.steps - 1) / 2
         return job.steps * self.decode_s + self.kv_s * read
 
     def ttft(self, job: Job) -> float:
-        """Least TTFT on an idle replica."""
+        """Lowest possible TTFT (seconds) on an idle replica."""
         return self.prefill(job) + self.base_s * math.ceil(job.prompt / self.chunk_tokens)
 
     def tpot(self, job: Job) -> float:
-        """Least TPOT on an idle replica."""
+        """Lowest possible TPOT (seconds) on an idle replica."""
         return self.base_s + self.decode_s + self.kv_s * job.prompt
 
     def e2e(self, job: Job) -> float:
-        """Least e2e on an idle replica."""
+        """Lowest possible e2e (seconds) on an idle replica."""
         return self.ttft(job) + job.steps * self.tpot(job)
 
 
@@ -86,7 +88,7 @@ class Job:
 
     @property
     def tpot_bound_s(self) -> float:
-        """Bound on its TPOT, inf without one."""
+        """Bound on its TPOT in seconds; inf without a bound."""
         return self.tier.slo.tpot_bound_s if self.stream else math.inf
 
     def deadline(self, costs: FleetCosts) -> float | None:
@@ -122,7 +124,9 @@ def costs(policy: Policy, fleet: FleetSpec) -> FleetCosts:
 
 
 def _costs_of(profile: Profile) -> tuple[float, ...]:
-    """The costs of a replica: the base of a step, a sequence's part of it, and those per sequence and token."""
+    """The costs of a replica: the base cost of a step, a sequence's smallest part of it, and the costs per sequence and
+    per token.
+    """
     slot_s = profile.step_base_s / profile.max_num_seqs
     prompt_s, prefill_s = profile.prefill_s_per_sequence, profile.prefill_s_per_token
     return profile.step_base_s, slot_s, prompt_s, prefill_s, profile.decode_s_per_sequence, profile.kv_s_per_token

@@ -1,4 +1,4 @@
-"""A sparse linear program, solved by HiGHS. It needs scipy, which is an extra: `pip install tailgate[sim]`."""
+"""A sparse linear program, solved by HiGHS. It needs scipy, an optional dependency: `pip install tailgate[sim]`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Summarises several runs: means over seeds with intervals, and paired differences between policies.
 
-Intervals are percentile bootstraps over seeds. The seeds are resampled with replacement `RESAMPLES` times; the interval
-is the middle 95% of the means. Runs of two policies with the same seed have the same arrivals, so they are drawn
-together. This removes the noise of the arrivals from a difference. The bootstrap itself has a fixed seed. With one seed
+Intervals are percentile bootstraps over seeds. The seeds are resampled with replacement `RESAMPLES` times. The interval
+is the middle 95% of the means. Runs of two policies with the same seed have the same arrivals, so both runs are drawn
+together. So the noise of the arrivals does not enter a difference. The bootstrap itself has a fixed seed. With one seed
 there is no interval, and with fewer than ten it is too narrow.
 """
 
@@ -87,8 +87,8 @@ _LATENCIES: dict[str, Callable[[TierResult], Latency]] = {
 
 
 def bootstrap(statistic: Callable[[Sequence[int]], float], n: int, *, seed: int = 1) -> Interval:
-    """The bootstrap interval of a statistic over `n` seeds. `statistic`: computed from the drawn seeds. Raises
-    ValueError without seeds.
+    """The bootstrap interval of a statistic over `n` seeds. `statistic`: computes it from the indexes of the drawn
+    seeds. Raises ValueError without seeds.
     """
     if n < 1:
         raise ValueError("an interval needs at least one value")
@@ -113,7 +113,7 @@ def difference(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Interval | None:
-    """mean(`ours`) / mean(`theirs`), with seeds drawn together; None if the latter may be 0."""
+    """mean(`ours`) / mean(`theirs`), with seeds drawn together; None if mean(`theirs`) may be 0."""
     if len(ours) != len(theirs) or min(theirs) <= 0.0:
         return None
     return bootstrap(lambda drawn: sum(ours[i] for i in drawn) / sum(theirs[i] for i in drawn), len(theirs))

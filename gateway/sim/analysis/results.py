@@ -52,7 +52,7 @@ class QueueResult:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """Number of counted tries, and the share that was sent to a replica."""
+    """Number of counted tries, and the share (0-1) of them that was sent to a replica."""
 
     tries: int
     share: float | None
@@ -60,9 +60,10 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """A tier's share of the dispatched tokens, and its smallest share in 10 s windows in which it wanted more.
+    """A tier's share (0-1) of the dispatched tokens. Also its smallest share in 10 s windows in which its requests
+    waited all the time.
 
-    A share is 0 if only other tiers got tokens, and None if no tier got any.
+    A share is 0 if only other tiers got tokens, and None if no tier got tokens.
     """
 
     windows: int
@@ -74,16 +75,16 @@ class Floor:
     share: float | None
     """The tier's share of all tokens dispatched in whole windows."""
     least: float | None
-    """The smallest share in a backlogged window; None if there is none."""
+    """The smallest share in a backlogged window; None without such a window."""
     least_short: float | None
-    """The smallest share in the windows of `short`; None if there is none."""
+    """The smallest share in the windows of `short`; None without such a window."""
     shares: tuple[float | None, ...]
     """The tier's share of tokens in each window."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Numbers of requests by the second of their arrival, from the start of the run, with the warm-up."""
+    """Numbers of requests by the second of their arrival, from the start of the run. The warm-up is included."""
 
     offered: tuple[int, ...]
     dispatched: tuple[int, ...]
@@ -134,7 +135,7 @@ class Result:
     seconds: float
     """Virtual time in which counted requests arrived."""
     arrived: int
-    """Number of all requests of the run, with the warm-up."""
+    """Number of all requests of the run, including the warm-up."""
     offered: int
     counted: int
     finished: int
@@ -143,15 +144,15 @@ class Result:
     goodput: float
     """good / counted."""
     weighted: float
-    """Weighted goodput: each request counts with its tier's weight. If the tier values tokens, also times tokens / mean
-    tokens of the tier.
+    """Weighted goodput: each request counts with its tier's weight. If the tier values tokens, the weight is multiplied
+    by tokens / mean tokens of the tier.
     """
     token_weighted: float
     """Tokens (prompt and answer) of good requests / tokens of all counted requests."""
     good_per_s: float
     output_tokens: float
-    """Mean tokens of an answer, over all counted requests. A refused request counts with the answer that it would have
-    got.
+    """Mean tokens of an answer, over all counted requests. A refused request counts with the tokens of the answer that
+    it would have got.
     """
     tiers: dict[str, TierResult]
     busy: float
@@ -185,7 +186,7 @@ def latency(values: Sequence[float]) -> Latency:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The counted part of a run: readings of the meter at its start (end of the warm-up) and its end (last arrival)."""
+    """The counted part of a run: the meter's readings at the end of the warm-up and at the last arrival."""
 
     opened: MeterReading
     closed: MeterReading

@@ -11,7 +11,7 @@ from gateway.core.policy import Tier
 from gateway.core.request import Outcome, Record
 from gateway.sim.workload.arrivals import Arrival
 
-# Prompts are classed by these lengths in tokens. So a policy that gains goodput by dropping long prompts is noticed.
+# Prompts are classed by these lengths in tokens. The classes show if a policy gains goodput by dropping long prompts.
 LENGTH_EDGES = (256, 1024, 4096, 16384)
 LENGTHS = ("<256", "256-1023", "1024-4095", "4096-16383", ">=16384")
 
@@ -68,7 +68,7 @@ class TierTally:
         self.cells = [TallyCell() for _ in LENGTHS]
         self.outcomes: Counter[Outcome] = Counter()
         self.admissions = [0, 0, 0, 0]
-        """Numbers of counted tries: (refused, admitted) first tries, then (refused, admitted) retries."""
+        """Numbers of counted tries: first tries refused, first tries admitted, retries refused, retries admitted."""
         self.vain: list[tuple[float, bool]] = []
         """(P(refused after waiting), whether it was refused) of each request that waited."""
         self.whys: Counter[str] = Counter()
@@ -80,7 +80,7 @@ class TierTally:
         """Tokens of the answers in `tokens`."""
         self.finished_tokens = 0
         self.good_tokens = 0
-        # The next lists have the latencies of finished requests.
+        # The next lists have the latencies (seconds) of finished requests.
         self.queue_s: list[float] = []
         self.ttft_s: list[float] = []
         self.tpot_s: list[float] = []
@@ -116,7 +116,7 @@ class Tally:
         self.sojourn_s = 0.0
         """Sum of the seconds in the system of all counted requests, refused ones included."""
         self.seconds: list[list[int]] = []
-        """Numbers of offered, dispatched and good requests, by second of arrival, with the warm-up."""
+        """Numbers of offered, dispatched and good requests, by second of arrival. The warm-up is included."""
         self.slots: list[float] = []
         """Samples of the share (0-1) of a replica's slots in use."""
         self.kv: list[float] = []

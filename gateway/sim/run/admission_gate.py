@@ -1,4 +1,4 @@
-"""A queue for baselines, in front of a decider that sends every request at once.
+"""A queue for baselines. It stands in front of a decider that sends every request at once.
 
 Each pool has a rule that says when it is full. While it is full, requests of one priority are shed, and all others are
 held. Held requests are released by priority, then in order of arrival, or refused after their tier's queue timeout.
@@ -47,8 +47,8 @@ class Cap:
 
 
 class Saturation:
-    """A pool is full while the mean of `max(waiting / queue, KV / kv)` over its replicas is at least 1, by their last
-    scrapes.
+    """By the last scrapes of its replicas, a pool is full while their mean of `max(waiting / queue, KV / kv)` is at
+    least 1.
 
     A replica whose scrape is older than 200 ms counts as 1.
     """
@@ -110,7 +110,7 @@ class AdmissionGate:
         return self._released(self._inner.finish(attempt_id, finish, now), now)
 
     def leave(self, request_id: int, now: float) -> list[Command]:
-        """The client of a request, which may be held, has left."""
+        """The client of a request has left. The request may be held here."""
         for lane in self._lanes.values():
             for held in lane.held.values():
                 for request in held:
@@ -135,7 +135,7 @@ class AdmissionGate:
         return out
 
     def wake_at(self) -> float:
-        """Time of the next wake: of the inner decider, or when a held request expires."""
+        """Time of the next wake: that of the inner decider, or the time when a held request expires."""
         return min(self._inner.wake_at(), *(lane.expires_at() for lane in self._lanes.values()))
 
     def _lane(self, request: Request) -> _Lane:

@@ -1,8 +1,8 @@
-"""A plain load balancer, the base of the baselines: it sends every request at once, and decides nothing else.
+"""A plain load balancer, the base of the baselines. It sends every request at once, and decides nothing else.
 
 It uses the gateway's routers, and applies tenants' limits and caps of `max_tokens`. It skips replicas that are known to
 be down, and tries another replica if a connection is refused. It ends requests that exceed their tier's total timeout.
-It does not hold, order or predict; an `AdmissionGate` in front of it may.
+It does not hold requests, order them, or predict. An `AdmissionGate` in front of it may hold them.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ class Balancer:
         return out
 
     def sent(self, attempt_id: int, now: float) -> list[Command]:
-        """Note that the attempt was sent."""
+        """Record that the attempt was sent."""
         self._attempts[attempt_id].live.reached = True
         return []
 
     def first_token(self, attempt_id: int, now: float) -> list[Command]:
-        """Commit to the attempt, since it has its first token."""
+        """Commit to the attempt, because it has its first token."""
         job = self._attempts[attempt_id]
         self._read(job)
         if job.live.outcome is None:
@@ -127,7 +127,7 @@ class Balancer:
         return [] if job is None else self._abandon(job, Outcome.ABANDONED, Reason.CLIENT_GONE, now)
 
     def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]:
-        """Note the health of a replica. Other facts of a sample are ignored."""
+        """Record the health of a replica. Other facts of a sample are ignored."""
         for servers in self._servers.values():
             for server in servers:
                 if server.name == replica_name:
@@ -155,7 +155,9 @@ class Balancer:
         return [pool for pool in route if pool.takes(prompt_tokens)]
 
     def _send(self, job: _Job, why: Reason, out: list[Command], now: float) -> None:
-        """Send the request to an untried replica that is up, in the first pool that has one. If none has, refuse it."""
+        """Send the request to an untried replica that is up, in the first pool that has one. If no pool has such a
+        replica, refuse the request.
+        """
         live, request = job.live, job.live.request
         for pool in self._pools(request, live.prompt_tokens):
             up = [s for s in self._servers[pool.name] if s not in job.tried and s.up(now)]

@@ -1,9 +1,9 @@
 """Baselines: the policies of other gateways, for comparison. On the command line they are named NAME or
 NAME:KEY=VALUE,KEY=VALUE.
 
-Each is a plain balancer, with a gate in front if it holds or sheds requests. The production controller with a part
-switched off would be no baseline, because it always limits the load of engines. All baselines keep the operator's
-pools, models, limits, objectives, weights and caps.
+Each baseline is a plain balancer. If it holds or sheds requests, an `AdmissionGate` is in front. The production
+controller with a part switched off would be no baseline, because it always limits the load of engines. All baselines
+keep the operator's pools, models, limits, objectives, weights and caps.
 """
 
 from __future__ import annotations

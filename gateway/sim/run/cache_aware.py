@@ -1,8 +1,8 @@
 """The router that vllm-router and SGLang's gateway use by default, for comparison.
 
-Their documented rule (vllm-router 0.1.15, `cache_aware`): each replica has a tree of past prompts, and if the longest
-match is above a threshold, its replica is chosen. Here, the tree is a set of blocks that never forgets; theirs is
-trimmed.
+Their documented rule (vllm-router 0.1.15, `cache_aware`): each replica has a tree of past prompts. If the longest match
+is above a threshold, the replica with this match is chosen. Here, a set of blocks that never forgets replaces the tree;
+their trees are trimmed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The interface of deciders, which a simulation calls. It has the calls of the production controller."""
+"""The interface of deciders, which a simulation calls. It has the same calls as the production controller."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.core.request import AttemptResult, Request, Sample
 class Decider(Protocol):
     """Decides where requests go. `core.controller.Controller` is a decider, and so are the baselines.
 
-    Every call returns commands, which are carried out after it has returned. Times are seconds of virtual time.
+    Every call returns commands. They are carried out after the call has returned. Times are seconds of virtual time.
     """
 
     def arrive(self, request: Request, now: float) -> list[Command]: ...
@@ -27,7 +27,7 @@ class Decider(Protocol):
 
 
 class Overheard:
-    """Wraps a decider. `hear` gets each answer and its time."""
+    """Wraps a decider. `hear` gets each answer of the decider, with its time."""
 
     def __init__(self, decider: Decider, hear: Callable[[list[Command], float], None]) -> None:
         self._decider = decider

@@ -1,4 +1,4 @@
-"""The replicas of a run, with their engines, and the faults that they get."""
+"""The replicas of a run, with their engines and their faults."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Harm(StrEnum):
     DEAD = "dead"
     """The process has ended: running requests break off, and new connections are refused."""
     HUNG = "hung"
-    """It accepts requests but answers none, and running requests stop. Its health checks pass."""
+    """It accepts requests but answers none, and running requests make no progress. Its health checks pass."""
     BUSY = "busy"
     """Every request is refused at once with 503, and running requests go on. Its health checks pass."""
     BALLOON = "balloon"
@@ -54,7 +54,7 @@ class Fault:
 @dataclass(frozen=True, slots=True)
 class FleetSpec:
     """Engine profiles by name of a replica or a pool, and faults. The profile of a replica takes precedence over that
-    of its pool. A replica without either has the profile `default`.
+    of its pool. Without both, a replica has the profile `default`.
     """
 
     profiles: Mapping[str, Profile] = field(default_factory=dict)
@@ -153,7 +153,7 @@ class Host:
         self.reached_at = 0.0
         """Time at which the last request that was sent arrives at the replica."""
         self.refuses = False
-        """Whether it answers every request with 503."""
+        """Whether the replica answers every request with 503."""
         self.balloons = False
         """Whether answers that begin now go on to their allowed length."""
         self.due = math.inf
@@ -194,17 +194,19 @@ class Host:
         return events
 
     def add(self, request: EngineRequest, now: float) -> None:
-        """Add a request. All events up to `now` must have been taken."""
+        """Add a request. All events up to `now` must have been taken (`advance`)."""
         self.model.add(request, now)
         self._look(now)
 
     def abort(self, id: int, now: float) -> None:
-        """Abort a request at once. All events up to `now` must have been taken."""
+        """Abort a request at once. All events up to `now` must have been taken (`advance`)."""
         self.model.abort(id, now)
         self._look(now)
 
     def suffer(self, fault: Fault, now: float) -> bool:
-        """Apply a fault. All events up to `now` must have been taken. Returns True if running requests break off."""
+        """Apply a fault. All events up to `now` must have been taken (`advance`). Returns True if running requests
+        break off.
+        """
         breaks_off = fault.harm is Harm.DEAD or (fault.harm is Harm.RECOVER and self.hung)
         if breaks_off:
             self._preempted += self.model.preemptions_total
@@ -232,7 +234,7 @@ class Host:
         return breaks_off
 
     def _look(self, now: float) -> None:
-        """Update `due`, and the busy time."""
+        """Update `due` and the busy time."""
         due = self.model.next_at()
         if due == math.inf:
             if self.due != math.inf:

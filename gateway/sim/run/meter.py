@@ -1,4 +1,4 @@
-"""Looks at replicas regularly: for health checks, scrapes, progress of answers, and the run's own samples."""
+"""Does the periodic work of a run: health checks, scrapes, progress reports, and the run's own samples of replicas."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gateway.sim.run.fleet import Host
 from gateway.sim.run.observed import ObservedRun
 
 JITTER = 0.1
-"""Pauses between looks are 90 to 110% of their interval at random, as in the gateway."""
+"""Pauses are a random 90 to 110% of their interval, as in the gateway."""
 SAMPLE_S = 1.0
 """Slots and KV cache in use are sampled at this interval (seconds), for the result."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeterReading:
-    """Sums up to the time `at`."""
+    """Sums from the start of the run up to the time `at`."""
 
     at: float
     arrived: int
@@ -31,11 +31,11 @@ class MeterReading:
     queried_tokens: int
     """Prompt tokens of all sequences that have started."""
     hit_tokens: int
-    """Prompt tokens of these that were found in a prefix cache."""
+    """Those of `queried_tokens` that were found in a prefix cache."""
 
 
 class RunMeter:
-    """Makes all looks of one run."""
+    """Does all periodic work of one run."""
 
     def __init__(self, engine: ObservedRun, seed: int, warmup_s: float, progress_s: float, watched: bool) -> None:
         """`warmup_s`: time of the first reading. `progress_s`: interval of progress reports. `watched`: whether there
@@ -50,7 +50,7 @@ class RunMeter:
         self._random = Random(f"{seed} watch")
 
     def begin(self) -> None:
-        """Schedule the first looks."""
+        """Schedule the periodic work."""
         engine, progress_s = self._engine, self._progress_s
         engine.at(self._warmup_s, self._open)
         self._again(lambda: SAMPLE_S, self._sample)
@@ -65,7 +65,7 @@ class RunMeter:
                     self._from_time_to_time(pool.health.scrape_interval_s, self._scrape, host)
 
     def close(self) -> None:
-        """Take the last reading, since no more requests will arrive."""
+        """Take the last reading, because no more requests will arrive."""
         self.closed = self._read()
 
     def _open(self) -> None:
@@ -86,7 +86,7 @@ class RunMeter:
         )
 
     def _again(self, pause_s: Callable[[], float], look: Callable[[], None]) -> None:
-        """Schedule a look again and again. `pause_s`: gives the pause before the next."""
+        """Call `look` again and again. `pause_s`: returns the seconds until the next call."""
         engine = self._engine
 
         def again() -> None:
@@ -96,7 +96,7 @@ class RunMeter:
         engine.at(engine.now + pause_s(), again)
 
     def _from_time_to_time(self, interval_s: float, look: Callable[[Host], None], host: Host) -> None:
-        """Schedule looks at one replica, at other times than those of other replicas."""
+        """Call `look` for one replica again and again, at other times than for other replicas."""
         draw = self._random.random
         self._engine.at(
             interval_s * draw(),

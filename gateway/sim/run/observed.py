@@ -14,7 +14,7 @@ from gateway.sim.run.requests import SimulatedAttempt
 
 
 class ObservedRun(ABC):
-    """State that a meter reads, and calls by which it schedules its looks. `Simulation` implements them."""
+    """State that a meter reads, and methods with which it schedules its work. `Simulation` implements them."""
 
     def __init__(self, decider: Decider, policy: Policy, hosts: dict[str, Host], tally: Tally) -> None:
         self.decider = decider
@@ -37,12 +37,12 @@ class ObservedRun(ABC):
 
     @abstractmethod
     def settle(self, host: Host) -> None:
-        """Simulate a replica up to now. Called before it is changed, and when it is due."""
+        """Simulate a replica up to now. Called before the replica is changed, and when it is due."""
 
     @abstractmethod
     def tell(self, call: Callable[..., list[Command]], *args: object) -> None:
-        """Tell the decider of an event, after earlier events."""
+        """Report an event to the decider, after all earlier events."""
 
     @abstractmethod
     def carry_out(self, commands: list[Command]) -> None:
-        """Carry out commands and tell the decider of their events, until no more commands follow."""
+        """Carry out commands and report their events to the decider, until no more commands follow."""

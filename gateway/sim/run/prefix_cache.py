@@ -2,16 +2,17 @@
 
 The rules, after vLLM's automatic prefix caching (v1: `kv_cache_manager`, `block_pool`):
 
-1. A prompt uses its leading blocks that are in the cache. At least its last token is computed anew.
-2. Blocks of running sequences are shared and counted. At zero users they stay, free, until room is needed.
+1. A prompt uses its leading blocks that are in the cache. At least the last token of the prompt is computed again.
+2. Blocks of running sequences are shared and counted. A block without users is free, but stays in the cache until room
+   is needed.
 3. Free blocks are evicted in the order in which they were released. A sequence releases its last block first, so tails
    are evicted before prefixes that others may share.
 
 4. A block counts as cached from the moment at which the step that fills it begins. So of two prompts that begin alike,
    the second finds the blocks of the first, even in the same step.
 
-vLLM's blocks have 16 tokens. Blocks here have as many tokens as a hash of the workload. Generated tokens are cached if
-the workload has hashes of them.
+vLLM's blocks have 16 tokens. A block here has as many tokens as a hash of the workload stands for. Generated tokens are
+cached if the workload has hashes of them.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class PrefixCache:
         self.queried_tokens = 0
         """Prompt tokens of all sequences that have started."""
         self.hit_tokens = 0
-        """Prompt tokens of these that were in the cache."""
+        """Those of `queried_tokens` that were in the cache."""
         self.shared_tokens = 0
         """Tokens of blocks with several users, counted once for each user after the first."""
         self._used: dict[int, int] = {}
@@ -48,7 +49,7 @@ class PrefixCache:
         return count
 
     def in_use(self, blocks: Sequence[int]) -> int:
-        """Tokens of those of these blocks that other sequences already hold."""
+        """Tokens of these blocks, as far as other sequences already hold them."""
         return self.block_tokens * sum(block in self._used for block in blocks)
 
     def use(self, blocks: Sequence[int]) -> None:
@@ -62,9 +63,7 @@ class PrefixCache:
             self._used[block] = users + 1
 
     def computed(self, blocks: Sequence[int]) -> list[int]:
-        """Add blocks that a sequence has filled. Returns those that are new; copies of cached blocks are not
-        counted.
-        """
+        """Add blocks that a sequence has filled. Returns the new ones. Copies of cached blocks are not counted."""
         own = [block for block in dict.fromkeys(blocks) if block not in self._used and block not in self._free]
         self._used.update(dict.fromkeys(own, 1))
         return own

@@ -1,4 +1,4 @@
-"""Runs work in several processes, also with compiled classes."""
+"""Runs work in several processes. It works with compiled classes, too."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def processes(jobs: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _make_sendable() -> None:
-    """Make compiled frozen dataclasses be pickled by their constructor. Normal unpickling sets fields, which they
-    refuse.
+    """Let pickle restore compiled frozen dataclasses by their constructor. Normally it sets the fields, which these
+    classes refuse.
     """
     for module in (rules, engine, fleet):
         if str(module.__file__).endswith(".py"):

@@ -1,16 +1,16 @@
 """Engine profiles by name: step times, limits on sequences, and sizes of KV caches.
 
-A row is the cost model of one continuous-batching engine,
+A row is the cost model of one engine with continuous batching,
 
     step = step_base_s + prefill_s_per_token * prefill tokens + prefill_s_per_sequence * prompts that begin
            + decode_s_per_sequence * decodes + kv_s_per_token * tokens of context that the step reads,
 
 with vLLM's own limits. The constants of `default` come from the simulation in which this project's algorithms were
-first tried. It had four replicas of 64 slots, chunks of 2048 tokens, and steps of 10 ms + .05 ms per prefill token +
-.04 ms per decode + 5e-5 ms per KV token. They were chosen, not measured: so the shapes of its results can be trusted,
-but not the values.
+first tried. It had four replicas of 64 slots and chunks of 2048 tokens. A step took 10 ms + .05 ms per prefill token +
+.04 ms per decode + 5e-5 ms per KV token. These constants were chosen, not measured. So the shapes of results with
+`default` can be trusted, but not the values.
 
-`ENGINES` has real engines, and `small-4`, an invented desktop engine with four seats. docs/reference/simulation.md
+`ENGINES` has real engines, and an invented desktop engine with four seats (`small-4`). docs/reference/simulation.md
 gives the sources of their numbers.
 """
 
@@ -55,8 +55,8 @@ class Profile:
     prefix_caching: bool = True
     """Whether computed blocks are reused (vLLM: --enable-prefix-caching, on by default)."""
     path_s: float = 0.0
-    """Seconds that every request spends outside of steps: HTTP, tokenising, the way to the scheduler and back. It holds
-    no slot then.
+    """Seconds that every request spends outside of steps: HTTP, tokenising, the way to the scheduler and back. In this
+    time the request holds no slot.
     """
 
     def __post_init__(self) -> None:
@@ -91,7 +91,8 @@ DEFAULT = Profile(
 ENGINES: dict[str, Profile] = {
     profile.name: profile
     for profile in (
-        # Name, context, seats, tokens of a step, tokens of the cache; base, per prompt token, sequence, context token.
+        # Name, longest context, seats, tokens of a step, tokens of the KV cache; costs: base, per prompt token, per
+        # sequence, per context token.
         Profile("llama3-8b-a100", 8192, 256, 2048, 427_000, 9.3e-3, 66e-6, 44e-6, 80e-9),
         Profile("llama2-7b-h100", 4096, 1024, 8192, 110_000, 5.4e-3, 20.7e-6, 14.8e-6, 195e-9),
         Profile("llama3-70b-a100-tp4", 8192, 256, 2048, 449_000, 22.7e-3, 158.4e-6, 113.7e-6, 50e-9),
@@ -105,7 +106,7 @@ PROFILES: dict[str, Profile] = {
     profile.name: profile
     for profile in (
         DEFAULT,
-        # Two engines for a fleet with short and long pools. The short one has less context and more sequences.
+        # Two engines for a fleet with short and long pools. `short` has less context and more sequences than `default`.
         replace(DEFAULT, name="short", max_model_len=16384),
         replace(DEFAULT, name="long", max_model_len=131072, max_num_seqs=32, kv_capacity_tokens=262144),
         # A straggler: `default`, but four times slower in everything.

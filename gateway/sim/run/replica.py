@@ -10,10 +10,11 @@ The rules, after vLLM's v1 scheduler:
    cache, waits at the head of the queue, and computes its prompt and output so far again.
 5. The duration of a step comes from `Profile`.
 
-Steps that only decode differ only by the growth of the context. So a run of such steps is stored as one arithmetic
-series: `advance` skips through it, `step` goes step by step. Counts are updated, never recounted, so a step takes O(1)
-time plus its prompts and ends, whatever the number of sequences. KV is counted in tokens; the unused rest of a
-sequence's last block is ignored. Prompt tokens found in the prefix cache (prefix_cache.py) are not computed again.
+Steps that only decode differ only by the growth of the context. So a series of such steps is stored as one arithmetic
+series. `advance` jumps over many of its steps, and `step` takes one. Counts are updated, never recounted. So a step
+takes O(1) time, plus time for its prompts and ends, whatever the number of sequences. KV is counted in tokens. The
+unused rest of a sequence's last block is ignored. Prompt tokens found in the prefix cache (prefix_cache.py) are not
+computed again.
 """
 
 from __future__ import annotations
@@ -81,8 +82,8 @@ class _Sequence:
     """Tokens in the KV cache, while the sequence does not decode."""
     decoding: bool = False
     offset: int = 0
-    """While it decodes: tokens generated minus the engine's tick. It stays constant, since both grow by one per
-    step.
+    """While the sequence decodes: tokens generated minus the engine's tick. The value stays constant, because both grow
+    by one per step.
     """
     finish_tick: int = 0
     blocks: list[int] = field(default_factory=list)
@@ -90,7 +91,7 @@ class _Sequence:
     filled: int = 0
     """Number of blocks of its prompt that are in the cache, computed by this or another sequence."""
     hit_tokens: int | None = None
-    """Prompt tokens that it found in the cache when it first started; None before."""
+    """Prompt tokens that the sequence found in the cache when it first started; None before the start."""
 
     @property
     def target(self) -> int:
@@ -119,7 +120,7 @@ class SimulatedReplica:
         self._context = 0  # filled tokens of KV cache
         self._context_cost = 0.0  # `_context`, with each token multiplied by the cost factor of its sequence
         self._decoding_cost = 0.0  # sum of the cost factors of decoding sequences
-        # The run of steps under way: `_steps` steps, the first of which began at `_began`. 0 steps: the engine is idle.
+        # The series of steps under way: `_steps` steps. The first began at `_began`. With 0 steps, the engine is idle.
         self._began = 0.0
         self._steps = 0
         self._step_s = 0.0
@@ -150,7 +151,7 @@ class SimulatedReplica:
         return id in self._running or id in self._waiting
 
     def next_at(self) -> float:
-        """Time at which `advance` must be called next, if nothing is added or aborted before; inf while idle."""
+        """Time at which `advance` must be called next, if no request is added or aborted before; inf while idle."""
         return self.end_of(self._steps) if self._steps else math.inf
 
     def step_at(self) -> float:
@@ -181,7 +182,7 @@ class SimulatedReplica:
         if request.prompt_tokens + request.output_tokens > self.profile.max_model_len:
             raise ValueError(f"{request.prompt_tokens} + {request.output_tokens} tokens exceed max_model_len")
         if not self._waiting and len(self._running) < self.profile.max_num_seqs:
-            self._interrupt(now)  # otherwise the request cannot join now, so the run under way is not affected
+            self._interrupt(now)  # otherwise the request cannot join now, so the series under way is not affected
         self._waiting[request.id] = _Sequence(request)
         if not self._steps or self._began == now:
             self._schedule(now, [])
@@ -225,16 +226,16 @@ class SimulatedReplica:
             self._schedule(at, step.events)
         return step
 
-    # The run under way:
+    # The series of steps under way:
 
     def end_of(self, steps: int) -> float:
-        """Time at which the first `steps` steps of the run end. Each step takes `_growth_s` longer than the one
+        """Time at which the first `steps` steps of the series end. Each step takes `_growth_s` longer than the one
         before.
         """
         return self._began + steps * self._step_s + self._growth_s * (steps * (steps - 1) / 2)
 
     def _done(self, now: float) -> int:
-        """Number of steps of the run that are over by `now`. It inverts `end_of`, and corrects for rounding."""
+        """Number of steps of the series that are over by `now`. It inverts `end_of`, and corrects for rounding."""
         if now < self.end_of(1):
             return 0
         elapsed = now - self._began
@@ -248,7 +249,7 @@ class SimulatedReplica:
         return steps
 
     def _pass(self, steps: int) -> None:
-        """Update the counts for the next `steps` steps of the run."""
+        """Update the counts for the next `steps` steps of the series."""
         tokens = steps * (len(self._running) - len(self._prefilling))
         self._held += tokens
         self._context += tokens
@@ -259,7 +260,7 @@ class SimulatedReplica:
         self._steps -= steps
 
     def _interrupt(self, now: float) -> None:
-        """Make the step that is under way at `now` the last step of its run."""
+        """Make the step that is under way at `now` the last step of its series."""
         if not self._steps:
             return
         done = self._done(now)
@@ -268,10 +269,10 @@ class SimulatedReplica:
         self._pass(done)
         self._steps = 1
 
-    # Begin and end of a run:
+    # Begin and end of a series:
 
     def _schedule(self, now: float, events: list[ReplicaEvent]) -> None:
-        """Begin the next run at `now`, or become idle."""
+        """Begin the next series of steps at `now`, or become idle."""
         profile = self.profile
         decoders = self._make_room(now, events)
         budget = profile.max_batched_tokens - decoders
@@ -316,10 +317,10 @@ class SimulatedReplica:
         cache.use(found)
         sequence.blocks = list(found)
         sequence.filled = len(found)
-        # At least the last token of a prompt is computed anew, together with its whole block.
+        # At least the last token of a prompt is computed again, together with its whole block.
         most = (request.prompt_tokens - 1) // profile.kv_block_tokens * profile.kv_block_tokens
         sequence.computed = min(len(found) * cache.block_tokens, most)
-        if sequence.hit_tokens is None:  # counted only at the first start, as vLLM counts preempted requests separately
+        if sequence.hit_tokens is None:  # counted at the first start only: vLLM counts preempted requests separately
             sequence.hit_tokens = sequence.computed
             cache.queried_tokens += request.prompt_tokens
             cache.hit_tokens += sequence.computed
@@ -338,7 +339,7 @@ class SimulatedReplica:
 
     @staticmethod
     def _is_current(entry: tuple[int, int, _Sequence]) -> bool:
-        """Whether the sequence of this entry still runs, neither aborted nor preempted."""
+        """Whether the sequence of this entry still runs: it was neither aborted nor preempted."""
         tick, _, sequence = entry
         return sequence.decoding and sequence.finish_tick == tick
 
@@ -359,8 +360,8 @@ class SimulatedReplica:
         return self.profile.kv_capacity_tokens - self._held + self.cache.shared_tokens
 
     def _make_room(self, now: float, events: list[ReplicaEvent]) -> int:
-        """Preempt sequences until every decoding one can grow by a token. Returns the number of decoding ones. The
-        oldest is never preempted, since it fits alone.
+        """Preempt sequences until every decoding sequence can grow by a token. Returns the number of decoding
+        sequences. The oldest sequence is never preempted, because it fits alone.
         """
         decoders = len(self._running) - len(self._prefilling)
         while decoders > self._free_tokens:
@@ -394,8 +395,8 @@ class SimulatedReplica:
         sequence.blocks = []
 
     def _finish(self, at: float, tokens: list[int], events: list[ReplicaEvent]) -> None:
-        """End a run: finished sequences leave, and prompts advance. `tokens`: gets the ids of requests whose prompt
-        gave a first token.
+        """End a series of steps: finished sequences leave, and prompts advance. `tokens`: list to which the ids of
+        requests with a first token are added.
         """
         finishes = self._finishes
         while finishes and finishes[0][0] <= self._tick:

@@ -33,7 +33,7 @@ class SimulatedRequest:
         self.arrival = arrival
         self.request = request
         self.cost = cost
-        """Factor by which its part of a step takes longer."""
+        """Factor on the time that this request adds to a step."""
         self.tier = tier
         self.output_tokens = min(arrival.output_tokens, request.tier.caps.granted(request.max_tokens))
         """Tokens that the model generates under the caps of client and tier."""
@@ -41,10 +41,10 @@ class SimulatedRequest:
         self.seen = False
         """Whether the client has seen the beginning of the stream."""
         self.cut = False
-        """Whether the answer was cut short by our cap; then it is never good."""
+        """Whether our cap cut the answer short. If so, the request is never good."""
         self.tries = 1
         self.retry_after_s: float | None = None
-        """Seconds after which the gateway told the client to retry; None if it did not."""
+        """Seconds after which the gateway told the client to retry; None if it told no time."""
 
     def again(self, request: Request) -> None:
         """Begin another try of the client."""
@@ -111,7 +111,9 @@ def asked(arrival: Arrival, request_id: int, policy: Policy, prompts_known: bool
 
 
 def _prefix(arrival: Arrival) -> Prefix:
-    """The prefix of its prompt. It works with traces whose hashes are of single blocks, or of all blocks up to one."""
+    """The prefix of an arrival's prompt. The hashes of a trace may be those of single blocks, or of all blocks up to
+    one.
+    """
     if not arrival.prefix:
         return NO_PREFIX
     size, whole = BLOCK_TOKENS * BYTES_PER_TOKEN, arrival.prompt_tokens * BYTES_PER_TOKEN

@@ -16,7 +16,7 @@ from gateway.wire.errors.replies import RETRY_AFTER_S
 FIRST_S: Final = 0.5
 MAX_S: Final = 8.0
 JITTER: Final = 0.25
-"""A pause that no answer prescribed is shortened at random, by up to this share."""
+"""A pause without a `Retry-After` is shortened at random, by up to this share (0-1)."""
 MAX_OBEYED_S: Final = 120.0
 """A client that is told to wait longer than this does not retry."""
 TOLD: Final = (429, 503, 504)
@@ -25,7 +25,7 @@ FAILED: Final = (Outcome.REFUSED, Outcome.TIMEOUT, Outcome.ERROR, Outcome.QUOTA)
 
 
 def rests_s(record: Record, retry_after_s: float | None, tries: int, random: Random) -> float | None:
-    """Seconds until a client retries, after this many tries (>= 1) without a token; None if it does not.
+    """Seconds until a client retries, after this many tries (>= 1) without a token; None if the client does not retry.
 
     `retry_after_s` comes from the controller's refusal.
     """
@@ -43,7 +43,7 @@ def rests_s(record: Record, retry_after_s: float | None, tries: int, random: Ran
 
 def pause_s(told_s: float | None, tries: int, random: Random) -> float | None:
     """Seconds that the OpenAI SDK waits after this many tries (>= 1); None if it does not retry. `told_s`: the
-    `Retry-After` of the answer, if any.
+    `Retry-After` of the answer; None without one.
     """
     if told_s is not None and told_s > 0.0:
         return told_s if told_s <= MAX_OBEYED_S else None
@@ -52,8 +52,8 @@ def pause_s(told_s: float | None, tries: int, random: Random) -> float | None:
 
 
 def from_the_first(record: Record, waited_s: float) -> None:
-    """Change the record of the last try to that of the whole request: its times count from the client's first try,
-    `waited_s` earlier.
+    """Change the record of the last try to the record of the whole request. Its times then count from the client's
+    first try, `waited_s` seconds earlier.
     """
     record.queue_s += waited_s
     record.e2e_s += waited_s

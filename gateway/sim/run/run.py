@@ -66,8 +66,8 @@ def _all_warmup(options: Options, arrivals: str) -> str:
 
 
 def _missing(policy: Policy, arrivals: Iterable[Arrival]) -> str:
-    """An error text that names the tiers and models of these requests that are not in the policy, and those that
-    are.
+    """An error text. It names the tiers and models of these requests that are not in the policy, and those that the
+    policy has.
     """
     tiers: dict[str, None] = {}
     models: dict[str, None] = {}

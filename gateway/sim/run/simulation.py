@@ -1,7 +1,7 @@
 """The event loop of a simulation, in virtual time. It gives events to a decider, and carries out its commands at
 replicas.
 
-The rules, those of the gateway's own driver:
+The rules are those of the gateway's own driver:
 
 1. Events happen one after the other. Among events due at the same time, those of replicas and planned ones come first,
    in the order in which they were added. The decider's alarm comes next, arrivals last.
@@ -64,17 +64,19 @@ class Options:
     ways_s: tuple[float, ...] = ()
     """Measured times of requests on the way to their replica.
 
-    Each request takes one of these times at random, in addition to `path_s`. Requests do not overtake each other.
+    Each request spends one of these times (seconds) at random, in addition to `path_s`. Requests do not overtake each
+    other.
     """
     noise: float = 0.0
     """Standard deviation of the logarithm of two random factors for each request, which are log-normal with mean 1.
 
-    One factor multiplies the time of its part of a step, the other the prompt tokens that the gateway assumes.
+    One factor multiplies the time that the request adds to a step. The other multiplies the prompt tokens that the
+    gateway assumes.
     """
 
 
 class Simulation(ObservedRun):
-    """One run. Its results are in `tally`, `watch`, `trips` (unfinished requests) and `hosts`."""
+    """One run. Its results are in `tally`, `watch`, `trips` (requests that are not over) and `hosts`."""
 
     def __init__(
         self, decider: Decider, policy: Policy, hosts: dict[str, Host], options: Options, tally: Tally, seed: int
@@ -82,7 +84,7 @@ class Simulation(ObservedRun):
         super().__init__(decider, policy, hosts, tally)
         self.options = options
         self.events = 0
-        """Number of events: arrivals, ends of engine runs, alarms, looks at replicas."""
+        """Number of events: arrivals, ends of series of engine steps, alarms, and periodic work of the meter."""
         self.trips: dict[int, SimulatedRequest] = {}
         self.watch = RunMeter(self, seed, options.warmup_s, options.progress_s, options.watched)
         self._clients = Random(f"{seed} clients")
@@ -158,7 +160,7 @@ class Simulation(ObservedRun):
                 upcoming = next(arrivals, None)
 
     def count(self, change: int) -> None:
-        """The number of requests in the system changes now."""
+        """Change the number of requests in the system by `change`, now."""
         self.in_system_s += self._in_system * (self.now - self._counted_at)
         self._in_system += change
         self._counted_at = self.now
@@ -166,7 +168,9 @@ class Simulation(ObservedRun):
     # ---- what happens
 
     def settle(self, host: Host) -> None:
-        """Take a replica's work up to now: before it is changed, or when it is due."""
+        """Simulate a replica up to now, and handle its events. Called before the replica is changed, and when it is
+        due.
+        """
         if host.due > self.now:
             return
         for event in host.advance(self.now):
@@ -204,7 +208,7 @@ class Simulation(ObservedRun):
         self.carry_out([])
 
     def _believed(self, arrival: Arrival) -> Arrival:
-        """The arrival as the gateway sees it, with a disturbed prompt length."""
+        """The arrival as the gateway sees it: with `noise`, the prompt length is multiplied by a random factor."""
         if not self.options.noise:
             return arrival
         tokens = max(1, round(arrival.prompt_tokens * self._disturbance()), len(arrival.prefix) * BLOCK_TOKENS)
@@ -255,11 +259,11 @@ class Simulation(ObservedRun):
     # ---- commands
 
     def tell(self, call: Callable[..., list[Command]], *args: object) -> None:
-        """Tell the decider of an event, in turn."""
+        """Report an event to the decider, after all earlier events."""
         self._told.append((call, args))
 
     def carry_out(self, commands: list[Command]) -> None:
-        """Carry out commands and tell their events, until nothing follows."""
+        """Carry out commands and report their events to the decider, until no more commands follow."""
         acts, told = self._acts, self._told
         while True:
             for command in commands:
@@ -290,7 +294,7 @@ class Simulation(ObservedRun):
             self.tell(self.decider.finish, attempt, AttemptResult(AttemptOutcome.REJECTED, status=400))
             return
         output_tokens = allowed if host.balloons else min(trip.arrival.output_tokens, allowed)
-        # The answer counts as cut by us only if our cap, and not the engine's context, makes it shorter.
+        # The answer counts as cut by us only if our cap makes it shorter, not if the engine's context does.
         cut = output_tokens < trip.output_tokens and allowed < room
         self.flights[attempt] = SimulatedAttempt(trip, host, output_tokens, cut)
         self.tally.dispatched(trip.tier, prompt_tokens + output_tokens, now)
@@ -314,7 +318,7 @@ class Simulation(ObservedRun):
         attempt = command.attempt
         flight = self.flights.get(attempt)
         if flight is None:
-            return  # the attempt has ended, and the decider is told next
+            return  # the attempt has ended, and the decider gets the report next
         self.settle(flight.host)
         if attempt not in self.flights:
             return  # the attempt has just ended

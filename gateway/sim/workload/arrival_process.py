@@ -50,7 +50,7 @@ class OnOff:
 
     @property
     def most(self) -> float:
-        """The largest possible `burst`, which leaves no requests for the rest of the time."""
+        """The largest possible `burst`. With it, no request arrives between bursts."""
         return (self.on_s + self.off_s) / self.on_s
 
     def pieces(self, draw: Random) -> Iterator[Piece]:
@@ -98,7 +98,7 @@ def times(rate_per_s: float, cv: float, shape: ArrivalProcess, draw: Random) -> 
     """Arrival times in seconds, without end. `rate_per_s`: nominal rate. `cv` (>= 0): coefficient of variation of the
     gaps.
     """
-    # Gaps and shape have separate random streams, so that bursts come at the same times at any rate.
+    # Gaps and shape have separate random streams, so that a burst comes at the same time at any rate.
     gaps, turns = Random(draw.getrandbits(64)), Random(draw.getrandbits(64))
     now = 0.0
     left_s, times_rate = 0.0, 0.0

@@ -31,7 +31,7 @@ class Arrival:
 
 
 class Workload(Protocol):
-    """A source of arrivals in order of time, which are the same for the same seed."""
+    """A source of arrivals in order of time. The same seed gives the same arrivals."""
 
     def arrivals(self, seed: int) -> Iterator[Arrival]:
         """The requests of one run."""
@@ -41,7 +41,7 @@ class Traffic(Workload, Protocol):
     """A workload whose rate can be changed."""
 
     def faster(self, times: float) -> Traffic:
-        """A copy with a multiple of its rate."""
+        """A copy whose rate is `times` as high."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ LLM inference using phase splitting", ISCA 2024. Trace -> fit:
     code   prompt   2048 -> 2057   1469 -> 1470   7436 -> 7437
            answer     28 ->   28     13 ->   13    251 ->  250
 
-Lengths of prompts and answers are independent here. In these traces they nearly are (rank correlation .07 and -.02).
+Here, the lengths of prompts and answers are independent. In these traces they are nearly independent (rank correlation
+.07 and -.02).
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Uniform:
             raise ValueError(f"{self.least} to {self.most} is not a range of lengths from 1 on")
 
     def draw(self, draw: Random) -> int:
-        """Draw a length. It takes the same number of random bits, whatever the range."""
+        """Draw a length. Every draw takes the same number of random bits, whatever the range."""
         return self.least + int(draw.random() * (self.most - self.least + 1))
 
 
@@ -69,7 +70,7 @@ class Mixture:
     least: int = 1
 
     def draw(self, draw: Random) -> int:
-        """Draw a length. It takes two random numbers: one picks the part, and one the quantile in it."""
+        """Draw a length. A draw takes two random numbers: one picks the part, the other the quantile in it."""
         pick = draw.random()
         bounds = list(accumulate(part.weight for part in self.parts))
         part = self.parts[min(bisect(bounds, pick * bounds[-1]), len(self.parts) - 1)]
@@ -101,7 +102,9 @@ _STANDARD = NormalDist()
 
 
 def _normal(u: float) -> float:
-    """A standard normal variable by inversion. It takes exactly one random number, so random streams stay in step."""
+    """A standard normal variable by inversion of `u` (0-1). So a draw takes exactly one random number, and random
+    streams stay in step.
+    """
     return _STANDARD.inv_cdf(u) if u > 0.0 else -9.0
 
 

@@ -36,8 +36,8 @@ def load_workload(
 ) -> Synthetic | Trace:
     """The workload named by `source`, with another mean rate or duration if given.
 
-    `mix`: assigns the requests of a trace to tiers, since public traces have none. Raises PolicyErrors for a workload
-    file, and TraceError (a ValueError) for a trace. Both say what is wrong and where.
+    `mix`: assigns the requests of a trace to tiers, because public traces name no tiers. Raises PolicyErrors for a
+    workload file, and TraceError (a ValueError) for a trace. Both say what is wrong and where.
     """
     name, known = str(source), shipped()
     if name in known:

@@ -47,7 +47,7 @@ class Sessions:
     turns: float
     """Mean number of turns (>= 1). The numbers are geometrically distributed."""
     think_s: float
-    """Mean seconds from one turn to the next, with the answer. These times are exponentially distributed."""
+    """Mean seconds from one turn to the next, including the answer. These times are exponentially distributed."""
     system_prompts: int = 1
     system_tokens: int = 0
     most_tokens: int = 16384
@@ -55,7 +55,7 @@ class Sessions:
 
     @property
     def requests(self) -> float:
-        """Mean number of requests per first request, including it."""
+        """Mean number of requests for each first request, which is included."""
         return 1.0 + self.part * (self.turns - 1.0)
 
 
@@ -89,7 +89,7 @@ class Synthetic:
         return replace(self, rate_per_s=rate_per_s)
 
     def faster(self, times: float) -> Synthetic:
-        """A copy with a multiple of its rate."""
+        """A copy whose rate is `times` as high."""
         return self.at_rate(self.rate_per_s * times)
 
 
@@ -139,7 +139,9 @@ class _Source:
         return Arrival(at, share.tier, tenant, share.model, prompt, answer, stream, share.max_tokens)
 
     def _turn(self, talk: _Talk, at: float, first: bool = False) -> Arrival | None:
-        """The next request of a conversation; None if it has grown too long. The request after it is scheduled."""
+        """The next request of a conversation; None if the conversation has grown too long. Also schedules the request
+        after it.
+        """
         sessions = self._of.sessions
         assert sessions is not None
         prompt = talk.said + talk.tier.prompt.draw(self._lengths)

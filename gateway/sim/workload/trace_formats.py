@@ -28,12 +28,12 @@ Tokens = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
 
 
 Named = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f\x7f]+\Z", max_length=200)]
-"""A name. It must not have control characters, since it is shown in reports and on terminals."""
+"""A name. It must not have control characters, because reports and terminals show it."""
 
 
 class TraceRow(msgspec.Struct, forbid_unknown_fields=True):
-    """One request of a trace. Times are seconds of the trace's own clock; missing values are None. Also a line of
-    tailgate's own format.
+    """One request of a trace. Times are seconds of the trace's own clock; missing values are None. This is also a line
+    of tailgate's own format.
     """
 
     at: Annotated[float, msgspec.Meta(ge=0)]
@@ -69,7 +69,9 @@ class TraceFormat:
     read: Reader
     tick_s: float = 0.0
     alone_too: bool = False
-    """Whether a request that is alone at its time is moved, too, because the trace rounds all times to ticks."""
+    """Whether a request that is alone in its tick is moved within it, too, because the trace rounds all times to
+    ticks.
+    """
     from_zero: bool = False
     """Whether times count from the start of the run, instead of from the first request."""
     names_tiers: bool = False
@@ -95,7 +97,7 @@ def cells(line: int, text: str) -> list[str]:
 
 
 def _columns(file: IO[str], names: tuple[str, str, str]) -> Iterator[tuple[int, list[str]]]:
-    """Three columns of a CSV file. Other columns are ignored."""
+    """Yield (line number, cells) of three columns of a CSV file. Other columns are ignored."""
     head = [name.strip() for name in cells(1, file.readline())]
     if twice := [name for name in names if head.count(name) > 1]:
         raise Wrong(1, f"has the column {twice[0]} twice: keep one")
@@ -144,7 +146,7 @@ Item = TypeVar("Item", bound=msgspec.Struct)
 
 
 def _objects(file: IO[str], kind: type[Item]) -> Iterator[tuple[int, Item]]:
-    """Read lines of JSON, each an object of type `kind`. Empty lines are skipped."""
+    """Yield (line number, object) for lines of JSON that are objects of type `kind`. Empty lines are skipped."""
     decode = msgspec.json.Decoder(kind).decode
     for line, text in enumerate(file, 1):
         if text.strip():
@@ -177,8 +179,8 @@ FORMATS: dict[TraceFormat, frozenset[str]] = {
     TraceFormat("burstgpt", _burstgpt, tick_s=1.0, alone_too=True): frozenset(
         {"Timestamp", "Request tokens", "Response tokens"}
     ),
-    # The published times come in ticks of about three seconds, each with many requests. Other traces in this format
-    # need not.
+    # The times of the published traces come in ticks of about three seconds, each with many requests. Other traces in
+    # this format may have no ticks.
     TraceFormat("mooncake", _mooncake, tick_s=3.0, also=frozenset({"hash_ids"})): frozenset(
         {"timestamp", "input_length", "output_length"}
     ),

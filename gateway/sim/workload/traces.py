@@ -5,8 +5,8 @@
     mooncake   JSONL  {"timestamp", "input_length", "output_length", "hash_ids"}        ms, in ticks of about 3 s
     tailgate   JSONL  {"at", "prompt_tokens", "output_tokens", ...}: the fields of `Arrival`; the rest may be left out
 
-The format is recognised by the first line. Requests that share a tick are spread over it at random, by the seed of the
-run. In a Mooncake trace, a request that is alone at its millisecond is not moved. In BurstGPT, a request that is alone
+The first line shows the format. Requests that share a tick are spread over it at random; the seed of the run decides
+how. In a Mooncake trace, a request that is alone at its millisecond is not moved. In BurstGPT, a request that is alone
 in its second is moved within it. Rows without prompt or answer (0 tokens) are left out: these requests failed when they
 were recorded. Fields that are missing in a row (tier, tenant, model) come from `Mix`.
 """
@@ -31,9 +31,11 @@ GZIP = b"\x1f\x8b"
 ENCODING = "utf-8-sig"
 """Accepts text with or without a byte order mark."""
 MAX_S = 1e9
-"""Limit on a trace's length in seconds: 31 years. Longer times must be in another unit, or count from 1970."""
+"""Limit on a trace's length in seconds: 31 years. A longer time shows that the unit is wrong, or that times count from
+1970.
+"""
 ROUNDED = 0.005
-"""Tolerance for shares that should add up to 100%. So three shares of 33.3% are accepted."""
+"""Tolerance (0-1) for shares that should add up to 100%. With it, three shares of 33.3% are accepted."""
 
 
 class TraceError(ValueError):
@@ -42,7 +44,9 @@ class TraceError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """Assigns owners to the requests of a trace: (tier, weight) pairs, number of tenants per tier, and a model."""
+    """Assigns tiers, tenants and a model to the requests of a trace. It has (tier, weight) pairs and the number of
+    tenants per tier.
+    """
 
     tiers: tuple[tuple[str, float], ...] = (("default", 1.0),)
     tenants: int = 1
@@ -55,7 +59,9 @@ class Mix:
 
 
 def mix_for(mix: str | None, policy: Policy | None, model: str | None) -> Mix:
-    """The mix for a trace: by the text `mix`, or else all requests in the policy's default tier. Raises ValueError."""
+    """The mix for a trace: the one in the text `mix`, or else all requests in the policy's default tier. Raises
+    ValueError.
+    """
     asked = model or (next(iter(policy.models)) if policy is not None else "default")
     if mix is not None:
         return mix_of(mix, asked)
@@ -176,7 +182,7 @@ class Trace:
         """A copy of the same duration with a multiple of its rate: it is played faster, and repeated. Raises
         TraceError.
 
-        If it were only played faster, a search over rates would compare ever shorter overloads.
+        Without the repetition, a search over rates would compare ever shorter overloads.
         """
         lasts_s = self._length_s() if math.isinf(self.lasts_s) else self.lasts_s
         return replace(self, speed=self.speed * times, lasts_s=lasts_s)
@@ -257,9 +263,9 @@ def open_trace(path: Path, mix: Mix, speed: float = 1.0) -> Trace:
 def spread(
     rows: Iterable[TraceRow], of: TraceFormat, jitter: Random, moved: Callable[[int], None] = lambda rows: None
 ) -> Iterator[TraceRow]:
-    """Rows; those of one tick are spread over it, or up to the next tick if that is sooner.
+    """Yield the rows. Those of one tick are spread over the tick, or up to the next tick if that comes sooner.
 
-    `moved` is called with their number.
+    `moved` is called with the number of rows that were spread.
     """
     if not of.tick_s:
         yield from rows
