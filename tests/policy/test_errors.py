@@ -416,6 +416,18 @@ CASES = {
         "p.yaml:12: pools.short.replicas[1]: is not an IPv4 address (four numbers up to 255 without leading "
         "zeros): write http://host:port",
     ),
+    "replica with an empty part in its name": (
+        "http://b:1]",
+        "http://b..svc:8000]",
+        "p.yaml:12: pools.short.replicas[1]: has a host name with a part that is empty or longer than 63 characters: "
+        "write http://host:port",
+    ),
+    "replica with a long part in its name": (
+        "http://b:1]",
+        f"http://{'b' * 64}.svc:8000]",
+        "p.yaml:12: pools.short.replicas[1]: has a host name with a part that is empty or longer than 63 characters: "
+        "write http://host:port",
+    ),
     "replica with a bad port": (
         "http://b:1]",
         "http://b:99999]",

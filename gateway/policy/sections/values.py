@@ -124,6 +124,8 @@ def read_url(value: object) -> str:
         raise ValueError(f"is not a URL of a replica: {example}")
     if re.fullmatch(r"[0-9.]+", url.hostname) and not _is_ipv4(url.hostname):
         raise ValueError(f"is not an IPv4 address (four numbers up to 255 without leading zeros): {example}")
+    if ":" not in url.hostname and not all(0 < len(part) < 64 for part in url.hostname.removesuffix(".").split(".")):
+        raise ValueError(f"has a host name with a part that is empty or longer than 63 characters: {example}")
     if url.username is not None:
         raise ValueError(f"has a user name or password in it: {example}, and put a key into the pool's api_key")
     if url.path not in ("", "/") or url.query or url.fragment:
