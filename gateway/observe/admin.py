@@ -83,12 +83,16 @@ def _probes(sources: Sources) -> APIRouter:
     router = APIRouter()
 
     @router.get("/livez", response_class=PlainTextResponse)
+    @router.head("/livez", include_in_schema=False)
     @router.get("/health", response_class=PlainTextResponse)
+    @router.head("/health", include_in_schema=False)
     async def live() -> str:
         return "ok\n"
 
     @router.get("/readyz")
+    @router.head("/readyz", include_in_schema=False)
     @router.get("/ready")
+    @router.head("/ready", include_in_schema=False)
     async def ready() -> PlainTextResponse:
         reason = sources.not_ready()
         return PlainTextResponse(f"{reason or 'ready'}\n", 503 if reason else 200)

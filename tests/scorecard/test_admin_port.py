@@ -164,3 +164,14 @@ def test_admin_unix_socket_does_not_replace_an_ordinary_file(tmp_path: Path) -> 
     with pytest.raises(OSError, match="in use"):
         bound_socket(path)
     assert path.read_text() == "mine"
+
+
+async def test_probes_of_the_admin_port_answer_head(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    gw = await gateway(rules(capture.url), **KNOWN)
+    client = await connect(gw.admin_url)
+    for path in ("/livez", "/health", "/readyz", "/ready"):
+        client.send(head(path, method="HEAD"))
+        assert (await client.head())[0] == 200
+    assert (await client.ask(request("/metrics"))).whole  # no body of these answers came in between

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +24,7 @@ _STATUS_OF_TYPE: Final = {
     "NotFoundError": 404,
     "not_found_error": 404,
 }
+_ERROR_OBJECT: Final = re.compile(rb'\s*\{\s*"object"\s*:\s*"error"')
 # Text in vLLM's answer (status 500) to every new request after SIGTERM.
 _SHUT_DOWN: Final = b"cannot schedule new futures after shutdown"
 
@@ -51,6 +53,13 @@ class EngineError:
     def end(self) -> AttemptOutcome:
         """The outcome of the attempt that got this error."""
         return end_of(self.status, self.body)
+
+
+def is_error_object(payload: bytes) -> bool:
+    """Whether JSON is an error with its fields on the top level: `{"object": "error", "message", ...}`, as older vLLM,
+    SGLang and TensorRT-LLM write it.
+    """
+    return _ERROR_OBJECT.match(payload) is not None
 
 
 def engine_error(raw: Raw) -> EngineError:

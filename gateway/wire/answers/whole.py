@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Raw
 
-from gateway.wire.answers.failure import EngineError, engine_error
+from gateway.wire.answers.failure import EngineError, engine_error, is_error_object
 from gateway.wire.answers.shapes import (
     ABORT,
     ABSENT,
@@ -138,6 +138,8 @@ def read_whole(form: WholeForm, body: bytes) -> tuple[Counted, EngineError | Non
     usage.is_answer = not form.generates or bool(usage.output) or _has_output(whole)
     usage.model, usage.id = bytes(whole.model), bytes(whole.id)
     said = whole.error
+    if said is _ABSENT and not (form.generates and usage.is_answer) and is_error_object(body):
+        return usage, engine_error(Raw(body))
     if said is _ABSENT or form.own_error or bytes(said) in EMPTY:
         return usage, None
     return usage, engine_error(said)

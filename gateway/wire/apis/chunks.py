@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 import orjson
+from msgspec import Raw
 
 from gateway.wire.answers.assemble import Assembly, grow
 from gateway.wire.answers.cut import CutEnding, event_of
 from gateway.wire.answers.events import EventKind, StreamReader, index_in, is_one, text_in
+from gateway.wire.answers.failure import is_error_object
 from gateway.wire.answers.shapes import (
     EMPTY,
     RAW_ABORT,
@@ -109,6 +111,8 @@ class CompletionReader(StreamReader):
         if has_usage:
             self._take_usage(read_usage(chunk.usage))
         if not chunk.choices:
+            if is_error_object(payload):
+                return self._failed(Raw(payload))
             return EventKind.USAGE_ONLY if has_usage else EventKind.OTHER
         kind = EventKind.OTHER
         self._first = self._first or payload

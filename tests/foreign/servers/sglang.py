@@ -100,6 +100,37 @@ SCRIPTS: Final = (
         status=400,
     ),
     Script(
+        "such an error with status 200",
+        "sgl-project/sglang#12081: the status is 200 and the code 400; #2956: the fields on the top level",
+        s.sized(
+            s.dumped({"object": "error", "message": "too long", "type": "BadRequestError", "param": None, "code": 400})
+        ),
+        stream=False,
+        ends=Ends.REFUSED,
+        status=400,
+    ),
+    Script(
+        "such an error with status 200 for embeddings",
+        "sgl-project/sglang#2956: object error, with message, type and code on the top level",
+        s.sized(s.dumped({"object": "error", "message": "too long", "type": "BadRequestError", "code": 400})),
+        path=s.EMBEDDINGS,
+        stream=False,
+        ends=Ends.REFUSED,
+        status=400,
+    ),
+    Script(
+        "such an error in the middle of a stream",
+        "sgl-project/sglang#2956: object error, with message, type and code on the top level",
+        s.chunked(
+            _chunk("Hello"),
+            s.data({"object": "error", "message": "out of memory", "type": "InternalServerError", "code": 500}),
+            s.DONE,
+        ),
+        "Hello",
+        ends=Ends.BROKEN,
+        fault=True,
+    ),
+    Script(
         "a whole answer with what it stopped at",
         "sgl-project/sglang#3912: matched_stop",
         s.sized(s.completion(metadata={"weight_version": "default"})),
