@@ -55,6 +55,22 @@ def test_output_of_a_dropped_tool_call_is_dropped_too() -> None:
     assert sent(Endpoint.RESPONSES, document)["input"] == [items[2], said("user", "hi")]
 
 
+def test_reference_to_reasoning_is_dropped_and_one_to_a_message_is_refused_with_advice() -> None:
+    """The AI SDK refers to the reasoning and messages of earlier answers, unless it is told that nothing is stored."""
+    items = [
+        said("user", "hi"),
+        {"type": "item_reference", "id": "rs_1"},
+        {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "x"},
+    ]
+    parsed = read(Endpoint.RESPONSES, {**RESPONSES, "input": items})
+    assert parsed.fields["input"] == [items[0], *items[2:]]
+    assert parsed.changed == ("input.item_reference",)
+    for item_id in ("msg_1", None, 5):
+        with pytest.raises(BadRequest, match=r"input\[4\]: item_reference is not served here.*store: false"):
+            read(Endpoint.RESPONSES, {**RESPONSES, "input": [*items, {"type": "item_reference", "id": item_id}]})
+
+
 def test_responses_input_with_no_servable_item_is_refused() -> None:
     with pytest.raises(BadRequest, match="input: must hold a message"):
         read(Endpoint.RESPONSES, {**RESPONSES, "input": [{"type": "compaction", "encrypted_content": "x"}]})

@@ -69,8 +69,11 @@ def _items(given: list[Any], fields: dict[str, Any], caps: Caps, changed: list[s
                 out.append(item)
         elif item_type == "reasoning":
             _reasoning(item, out, changed)
-        elif type(item_type) is not str or item_type == "item_reference":
+        elif type(item_type) is not str:
             out.append(item)  # the measuring of the prompt refuses this, too
+        elif item_type == "item_reference":
+            _refer(item, f"input[{i}]")
+            changed.append("input.item_reference")
         elif item_type in _OTHER_CALLS:
             changed.append(f"input.{item_type}")
             out.append(_call(item, _OTHER_CALLS[item_type]))
@@ -85,6 +88,16 @@ def _items(given: list[Any], fields: dict[str, Any], caps: Caps, changed: list[s
             elif type(item.get("call_id")) is str:
                 gone.add(item["call_id"])
     return out
+
+
+def _refer(item: dict[str, Any], field: str) -> None:
+    """Refuse a reference to an earlier item, unless it is reasoning, which no later answer needs.
+
+    The AI SDK refers to the items of earlier answers unless its user sets `store: false`.
+    """
+    if not str(item.get("id")).startswith("rs_"):
+        advice = "send the item itself, as the AI SDK does with 'store: false' in its provider options"
+        raise BadRequest(field, f"item_reference is not served here: no answer is kept, {advice}")
 
 
 def _reasoning(item: dict[str, Any], out: list[Any], changed: list[str]) -> None:

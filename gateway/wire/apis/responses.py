@@ -68,8 +68,6 @@ def _item(item: Any, field: str, caps: Caps) -> int:
     if type(item) is not dict:
         raise wrong_type(field, "an object", item)
     item_type = item.get("type", "message")
-    if item_type == "item_reference":
-        raise BadRequest(field, "item_reference is not served here: no answer is kept, send the item itself")
     if type(item_type) is not str or item_type not in ITEMS:
         raise BadRequest(f"{field}.type", f"must be one of {', '.join(sorted(ITEMS))}")
     if item_type == "message" and not role_fits(item):
