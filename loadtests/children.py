@@ -27,7 +27,7 @@ def end_by_sigterm() -> None:
 
 
 class Child:
-    """One process; `ready` once enough of its lines have matched the expected one; `found` holds those."""
+    """One process. `ready` is set once enough of its lines match the expected pattern. `found` has these matches."""
 
     def __init__(self, name: str, process: Process, says: str, times: int) -> None:
         self.name = name
@@ -53,7 +53,7 @@ class Child:
 
     @property
     def how_it_ended(self) -> str:
-        """How it ended, with its last lines of output."""
+        """A text about how the process ended, with its last lines of output."""
         status = self.process.returncode or 0
         how = f"was ended by signal {-status}" if status < 0 else f"exited with status {status}"
         return "\n".join([f"{self.name} {how}", *(f"  {line}" for line in self.lines)])
@@ -67,7 +67,7 @@ class Child:
 
 
 class Children:
-    """An async context manager: on its way out it ends every child, the last one started first.
+    """An async context manager. When the block is left, it ends every child, in the reverse order of their starts.
 
     Each child gets a process group of its own, so that Ctrl-C reaches this process alone, which then ends them in
     order.
@@ -83,9 +83,7 @@ class Children:
         self._ending = False
 
     async def start(self, name: str, command: Sequence[str], says: str, times: int = 1) -> Child:
-        """Start a child; `says` is a regular expression: the child is ready once it has printed `times` lines that
-        match.
-        """
+        """Start a child. It is ready once it has printed `times` lines that match the regular expression `says`."""
         process = await asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.DEVNULL,

@@ -12,7 +12,8 @@ from gateway.observe.build_info import is_compiled
 
 
 def as_users_have_it(module: str, arguments: Sequence[str], tell: Callable[[str], None], *, pure: bool = False) -> None:
-    """Run this program over the compiled gateway, or over the interpreted one. If it does not, start it again.
+    """Make sure that this program runs over the wanted gateway, compiled or interpreted. If it does not, start it
+    again.
 
     Returns if this process already is the wanted one. Also returns, with a note, if nothing can be compiled here.
     """

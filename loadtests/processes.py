@@ -85,7 +85,7 @@ def tree_usage(root: int, table: list[Entry] | None = None) -> Usage:
 
 
 def machine_busy_s() -> float | None:
-    """CPU seconds that all processes of the machine have used since it started; None without /proc."""
+    """CPU seconds that all processes have used since the start of the machine; None without /proc."""
     if sys.platform != "linux":
         return None
     with open("/proc/stat") as lines:
@@ -118,7 +118,7 @@ class Neighbours:
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """Which cores the proxy under test and the load (generator and upstream) may use; None is any."""
+    """Cores for the proxy under test, and cores for the load (generator and upstream). None means all cores."""
 
     proxy: frozenset[int] | None
     load: frozenset[int] | None

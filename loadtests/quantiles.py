@@ -19,12 +19,13 @@ def rank(ordered: Sequence[float], q: float) -> float:
 
 
 def place(n: int, q: float) -> int:
-    """The index of that quantile among `n` sorted values."""
+    """The index of the quantile `q` among `n` sorted values."""
     return max(0, math.ceil(q * n) - 1)
 
 
 def interval(ordered: Sequence[float], q: float) -> tuple[float, float]:
-    """95% of a quantile, from the ranks that a binomial count of `n` draws lies between.
+    """The 95% interval of a quantile. Its ends are the values at the ranks between which a binomial count of `n` draws
+    lies.
 
     The upper end is inf if there are too few values: for a p99, fewer than some 480.
     """
@@ -35,7 +36,7 @@ def interval(ordered: Sequence[float], q: float) -> tuple[float, float]:
 
 
 def overlap(one: Sequence[float], other: Sequence[float], q: float) -> bool | None:
-    """Whether the 95% intervals of a quantile meet, of two ordered samples; None if either sample is too small."""
+    """Whether the 95% intervals of the quantile in two ordered samples overlap; None if a sample is too small."""
     (low, high), (bottom, top) = interval(one, q), interval(other, q)
     if math.isinf(high) or math.isinf(top):
         return None

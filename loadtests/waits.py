@@ -15,5 +15,5 @@ def edge_of(counts: Sequence[float], share: float) -> float:
 
 
 def above(counts: Sequence[float], share: float) -> float:
-    """The lower edge of that bucket, so the wait is longer; 0 if there is none."""
+    """The lower edge of the bucket with the quantile `share`: a lower bound on the wait. 0 for the first bucket."""
     return (0.0, *EDGES)[bucket_of(counts, share) or 0]

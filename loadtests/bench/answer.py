@@ -60,7 +60,8 @@ class Answer:
             self.pieces.append(data)
         seen = self._carry + data if self._carry else data
         self.events += seen.count(b"\n\n")
-        # A blank line may be split between two pieces: carry over its first half, but never a counted one.
+        # A blank line may be split between two pieces. Its first half is carried over, but never a blank line that is
+        # already counted.
         self._carry = b"\n" if seen.endswith(b"\n") and not seen.endswith(b"\n\n") else b""
         size = len(canned.STREAM_DONE)
         self.tail = data[-size:] if len(data) >= size else (self.tail + data)[-size:]

@@ -1,7 +1,7 @@
 """Keeps the cores of a virtual machine from sleeping while latencies are measured.
 
-An idle virtual core is given back to the host. The host often takes a millisecond to return it: as long as the measured
-latencies. A process of the idle class takes only unused CPU time, and gives way at once.
+An idle virtual core is given back to the host. The host often takes a millisecond to return the core, which is as long
+as the measured latencies. A process of the idle class takes only unused CPU time, and gives way at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ while os.getppid() == parent:
 
 @contextmanager
 def cores_awake() -> Iterator[None]:
-    """One spinning process per core, in the idle class. Only Linux has that class; elsewhere nothing is started."""
+    """One spinning process per core, in the idle class. Only Linux has the idle class. On other systems no process is
+    started.
+    """
     cores = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else []
     spinning = [subprocess.Popen([sys.executable, "-c", _SPIN, str(core)]) for core in cores]
     try:

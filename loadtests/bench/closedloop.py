@@ -15,7 +15,7 @@ from loadtests.bench.patience import until
 from loadtests.processes import tree_usage
 
 MAX_ERRORS = 10
-"""Number of errors that are quoted; the first one already makes the run void."""
+"""Number of errors that are quoted. One error is enough to make the run void."""
 
 
 @dataclass(frozen=True, slots=True)

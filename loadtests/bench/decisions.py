@@ -40,8 +40,8 @@ ENDS = (*range(512, 4097, 512), *range(6144, PROMPT_BYTES, 2048))
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """The order to decide `requests` requests over `replicas` replicas. As many other requests come before, to warm
-    up.
+    """The order to decide `requests` requests over `replicas` replicas. The same number of requests comes before, to
+    warm up.
     """
 
     replicas: int

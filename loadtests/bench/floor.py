@@ -1,7 +1,7 @@
 """The lowest possible cost of a Python proxy: bytes parsed by httptools on both sides, and passed on unread.
 
-It has no decision, check or metric: the cost of a Python target beyond this one is its own work. It trusts both sides,
-and is useful only for comparison.
+It makes no decision, check or metric. So the cost of another Python target, beyond the cost of this one, is that
+target's own work. It trusts both sides, and is useful only for comparison.
 """
 
 from __future__ import annotations

@@ -159,8 +159,8 @@ def memory(bench: Bench, targets: Sequence[str]) -> Section:
 def scale(bench: Bench, targets: Sequence[str]) -> Section:
     """CPU of tailgate per event, with few and with many open streams at the same number of events per second.
 
-    Rounds of few and of many alternate: one round says little, since the process wakes once for many events when the
-    machine is busy.
+    Rounds with few and with many streams alternate. One round tells little: on a busy machine, the process wakes once
+    for many events.
     """
     effort = bench.effort
     counts = {name: round(OPEN[name] * effort.held_streams) for name in targets}

@@ -1,7 +1,7 @@
 """The most obvious proxy: a FastAPI endpoint that forwards with httpx.
 
 `python -m loadtests.bench.naive PORT REPLICA...` serves on PORT in front of the replicas on the other ports. It parses
-and counts nothing, and only takes replicas in turn: its cost is that of the framework and the client.
+and counts nothing, and takes replicas in turn. So its cost is that of the framework and the HTTP client.
 docs/internals/adr/0001-data-plane.md rests on it.
 """
 

@@ -35,7 +35,8 @@ def section_table(section: Section) -> Table:
 
 
 def _ratio(section: Section, name: str, peer: str) -> str:
-    # A latency is what a target adds to that without it, often nearly nothing: a ratio of two would say nothing.
+    # A latency is the time that a target adds, which is often nearly 0. So a ratio of two such times would mean
+    # nothing.
     if peer not in section.values or peer == name or section.name == "latency":
         return ""
     return f"{median_ratio(section.values[name], section.values[peer]):.2f}"
@@ -54,7 +55,7 @@ def verdict_table(verdicts: list[Verdict]) -> Table:
 
 
 QUIET = 0.1
-"""Share of the machine used by others beyond which figures are called noisy."""
+"""If other processes use more than this share (0-1) of the machine, figures are called noisy."""
 
 
 def show(

@@ -58,7 +58,7 @@ def load(spec: Spec, cores: frozenset[int] | None) -> Raw:
 
 @dataclass(slots=True)
 class Rig:
-    """One upstream and the running targets in front of it; and the targets that could not start, with the reason."""
+    """One upstream, the running targets in front of it, and the reasons why other targets could not start."""
 
     upstream: Upstream
     targets: dict[str, Running] = field(default_factory=dict)

@@ -55,7 +55,9 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class HoldResult:
-    """Resident bytes with no stream open and with all; the fewest events that any stream got; CPU for all `events`."""
+    """Resident bytes without streams and with all of them, the fewest events that any stream got, and the CPU for all
+    `events`.
+    """
 
     alive: int
     fewest_events: int
@@ -188,6 +190,6 @@ async def run_hold(spec: Hold) -> HoldResult:
 
 
 def _fewest(readers: list[Reader], at_start: list[int], none: int) -> int:
-    """The fewest events that any open stream got since then; `none` if no stream is open."""
+    """The fewest events that any open stream got since `at_start`; `none` if no stream is open."""
     since = (r.answer.events - start for r, start in zip(readers, at_start, strict=True) if not r.ended.done())
     return min(since, default=none)

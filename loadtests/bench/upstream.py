@@ -65,7 +65,8 @@ class Wheel:
 
     def __init__(self, interval_s: float) -> None:
         self._slots: list[set[Stream]] = [set() for _ in range(max(1, round(interval_s / SLOT_S)))]
-        # The golden ratio puts successive streams far apart; a coprime step reaches every slot.
+        # A step near the golden ratio puts successive streams far apart. The step is coprime to the number of slots, so
+        # it reaches every slot.
         slots = len(self._slots)
         self._stride = next(step for step in count(max(1, round(slots * 0.618))) if gcd(step, slots) == 1)
         self._entry = 0

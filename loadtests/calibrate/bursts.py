@@ -52,7 +52,7 @@ class Failed(Exception):
 
 
 def bursts(context_tokens: int, most_at_once: int) -> list[Burst]:
-    """A probe of requests alone and together, short and long: each cost dominates in some of them."""
+    """A probe with short and long requests, alone and together. Each cost dominates in some of the bursts."""
     long = max(64, min(2048, context_tokens // 2))
     alone = [Burst(1, 32, 64), Burst(1, long // 4, 16), Burst(1, long // 2, 16), Burst(1, long, 16)]
     few = [Burst(2, 32, 64), Burst(4, 32, 64), Burst(8, 32, 64), Burst(4, long // 2, 32)]
@@ -61,8 +61,9 @@ def bursts(context_tokens: int, most_at_once: int) -> list[Burst]:
 
 
 async def warm(plan: Sequence[Burst], target: Target, sizes: Sizes, seeds: Random) -> None:
-    """Small bursts are sent once without measuring: for the first requests of a size, an engine compiles and allocates
-    memory."""
+    """Send small bursts once without measuring: for the first requests of a size, an engine compiles and allocates
+    memory.
+    """
     for burst in dict.fromkeys(plan):
         if burst.requests <= WARMED:
             await sent(burst.arrivals(), target, sizes, seeds, burst.requests)
@@ -71,7 +72,9 @@ async def warm(plan: Sequence[Burst], target: Target, sizes: Sizes, seeds: Rando
 async def send(
     plan: Sequence[Burst], target: Target, sizes: Sizes, seeds: Random, tell: Callable[[], None] = lambda: None
 ) -> list[list[Seen]]:
-    """Each burst begins after the one before; `tell` is called after each. Raises Failed and OSError."""
+    """Send the bursts one after the other. Returns the observations of each. `tell` is called after each burst. Raises
+    Failed and OSError.
+    """
     found = []
     for burst in plan:
         found.append(await sent(burst.arrivals(), target, sizes, seeds, burst.requests))

@@ -1,8 +1,8 @@
 """The error of the simulator with a fitted profile, on traffic that it was not fitted to.
 
-Requests of mixed lengths come at random times, in an open loop. They come at two shares of the profile's capacity of
-the engine. Then the simulator gets the same requests at the same times. All of it is repeated in rounds: differences
-between rounds come from the engine, and no profile can predict them.
+Requests of mixed lengths come at random times, in an open loop. They come at two rates, which are shares of the
+capacity that the profile gives the engine. Then the simulator gets the same requests at the same times. The whole check
+is repeated in rounds. Differences between rounds come from the engine, and no profile can predict them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SHARES = (0.5, 0.7)
 Near saturation a step that is 10% longer doubles the wait, so that two runs of one engine differ by more than 25%.
 """
 MANY = 6000
-"""Enough requests to fill an engine."""
+"""Number of requests that is enough to fill an engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The same requests at the engine and in the simulator, round by round, at a share of its capacity."""
+    """The same requests at the engine and in the simulator, round by round, at one share of the engine's capacity."""
 
     share: float
     rate: float

@@ -1,10 +1,10 @@
-"""The profile that makes the simulator match the engine: the smallest error over the costs of a step.
+"""Finds the profile with which the simulator matches the engine best: the costs of a step with the smallest error.
 
 Each burst is replayed on `gateway.sim.run.replica.Replica`, request by request at the times they were sent. The mean
-and the 95th percentile of its times to first token are compared, and its mean time per token; a large burst `GROUP`
-requests at a time. Logarithms are compared, so that errors count relative to their figures. Mixed traffic is compared
-in the same way; its rate needs a first fit. It weighs more, since plans are about mixed traffic and no engine matches
-this model exactly. The time that each request spends outside of steps is a cost of its own, `path_s`.
+and the 95th percentile of its times to first token are compared, and its mean time per token. A large burst is compared
+in groups of `GROUP` requests. Logarithms are compared, so that errors count relative to their figures. Mixed traffic is
+compared in the same way; its rate needs a first fit. It weighs more, since plans are about mixed traffic and no engine
+matches this model exactly. The time that each request spends outside of steps is a cost of its own, `path_s`.
 
 The smallest error is searched for without gradients. Steps are discrete, so the error jumps wherever a request just
 catches a step. A search stops too early on such a plateau. So it starts in several places, and restarts from its end
@@ -38,7 +38,7 @@ STARTS = (
 )
 """Starting values for `TIMES`: typical GPUs, typical CPUs, and faster ones."""
 TRIED, REFINED = 120, 250
-"""Evaluations of the error from each start, and from the best of them before each restart."""
+"""Number of evaluations of the error from each start, and from the best result before each restart."""
 ANEW, GAIN = 8, 0.005
 """Most restarts of the search, and the gain after which another restart follows."""
 APART = 3.0
@@ -96,7 +96,9 @@ def fit(
         return [math.log(a / b) for a, (_, b) in zip(expected, measured, strict=True)]
 
     def cost(x: Sequence[float], budget: int) -> float:
-        """Squared for errors of the size of noise, linear for larger ones, since some bursts are disturbed."""
+        """Errors of the size of noise count squared, larger errors count linearly, because some bursts are
+        disturbed.
+        """
         pairs = zip(errors(profile(x, budget)), measured, strict=True)
         return sum(math.sqrt(1.0 + (weight * error / NOISE) ** 2) - 1.0 for error, (weight, _) in pairs)
 
@@ -118,8 +120,9 @@ def fit(
 
 
 def _around(near: Profile) -> list[list[float]]:
-    """`TIMES` of a profile, and variants with a dearer and a cheaper context: in bursts, other costs can replace that
-    one."""
+    """`TIMES` of a profile, and variants with a higher and a lower cost of context: in bursts, other costs can take its
+    place.
+    """
     times = {which: max(MIN, getattr(near, which)) for which in TIMES}
     context = "kv_s_per_token"
     return [list({**times, context: times[context] * by}.values()) for by in (1.0, APART, 1.0 / APART)]

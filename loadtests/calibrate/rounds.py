@@ -2,8 +2,8 @@
 
 These take turns because an engine's speed changes from minute to minute. So fit and check both cover all of those
 minutes. Thus the engine's variation can be separated from the profile's error. Mixed traffic for the fit and for the
-check alternate every few seconds. Else an engine that is 10% slower for half a minute would show waits that are 50%
-longer in only one of the two.
+check alternate every few seconds. Otherwise, if an engine is 10% slower for half a minute, only one of the two would
+have its 50% longer waits.
 """
 
 from __future__ import annotations

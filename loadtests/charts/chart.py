@@ -24,7 +24,7 @@ class Line:
     dashed: bool = False
     bold: bool = False
     apart: bool = False
-    """Draw points without a line."""
+    """Whether points are drawn without a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,9 @@ class Chart:
     levels: Mapping[str, float] = field(default_factory=dict)
     most_y: float | None = None
     nines: bool = False
-    """x is a share (0-1), drawn by its distance to 1: 90%, 99% and 99.9% are equally far apart."""
+    """Whether x is a share (0-1) that is drawn by its distance to 1. If so, 90%, 99% and 99.9% are equally far
+    apart.
+    """
 
 
 @dataclass(frozen=True, slots=True)

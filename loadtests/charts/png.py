@@ -12,7 +12,7 @@ from loadtests.charts.scales import logarithmic, nine, nine_ticks
 
 MARKERS = "osD^vPX*<>hd"
 MAX_MARKED = 40
-"""Number of points from which on a line has no markers."""
+"""A line with this many points or more has no markers."""
 MARGIN = 1.05
 """Room beside values on the edge of a logarithmic axis."""
 DPI = 110

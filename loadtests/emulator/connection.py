@@ -31,7 +31,7 @@ class Host(Protocol):
         ...
 
     def accepted(self, transport: asyncio.Transport) -> bool:
-        """Whether a new connection is let in."""
+        """Whether a new connection is accepted."""
         ...
 
 

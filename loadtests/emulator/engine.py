@@ -32,7 +32,8 @@ class Sequence:
 
 
 class Engine:
-    """Virtual time runs `time_scale` times as fast as real time; inf: as fast as the event loop turns.
+    """Generates answers in virtual time, which runs `time_scale` times as fast as real time; inf: as fast as the event
+    loop turns.
 
     While anybody listens to tokens, time advances step by step; otherwise the model leaps ahead. A late call counts as
     made just before the model's next event, so no event is skipped.

@@ -1,4 +1,4 @@
-"""One request and its answer on a connection, also with a fault on purpose."""
+"""One request and its answer on a connection. The answer may have a fault on purpose."""
 
 from __future__ import annotations
 

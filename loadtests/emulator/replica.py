@@ -117,7 +117,9 @@ class EmulatedReplica:
         self._changed.set()
 
     def fault(self, fault: Fault | FaultKind | str | None, **details: object) -> None:
-        """Switch to a fault, `fault("slow", factor=8)`; None ends it. Raises ValueError naming a bad detail."""
+        """Switch a fault on, for example `fault("slow", factor=8)`. None ends the fault. Raises ValueError that names a
+        bad detail.
+        """
         if fault is not None and not isinstance(fault, Fault):
             fault = Fault(FaultKind(fault), **details)  # type: ignore[arg-type]
         before, self.active = self.active, fault
@@ -182,7 +184,7 @@ class EmulatedReplica:
     # Called by connections.
 
     def accepted(self, transport: asyncio.Transport) -> bool:
-        """Whether a new connection is let in."""
+        """Whether a new connection is accepted."""
         self.connections_total += 1
         if self.active is not None and self.active.kind is FaultKind.REFUSE:
             reset(transport)
@@ -233,7 +235,7 @@ class EmulatedReplica:
     # Called by generations.
 
     def strike(self) -> Fault | None:
-        """The fault that this request gets; the last of `count` switches it off."""
+        """The fault that this request gets. The last of the fault's `count` requests switches it off."""
         fault = self.active
         if self._strikes_left is not None:
             self._strikes_left -= 1

@@ -1,4 +1,5 @@
-"""Responses that a replica keeps, as vLLM does with VLLM_ENABLE_RESPONSES_API_STORE=1: all of them, until it ends.
+"""Responses that a replica keeps, as vLLM does with VLLM_ENABLE_RESPONSES_API_STORE=1. It keeps all of them until it
+ends.
 
 A request that continues one is read as if it had sent the conversation itself. Instructions are those of the new
 request: earlier system messages are left out.

@@ -2,11 +2,11 @@
 
 Coding agents share long instructions, and each turn repeats all earlier ones. An engine that served the turn before has
 part of them in its prefix cache. `cache-aware` is the default rule of vllm-router and SGLang's gateway, without a limit
-on its memory. It admits everything, as round robin does. The gateway runs with its default router, with and without
+on its memory. This rule and round robin admit everything. The gateway runs with its default router, with and without
 `affinity`. Rates are in requests/s: without affinity the first promises break at about 18.
 
-The oracle decides by the same rules, but sees the caches of all engines and the prompts on their way to them. It serves
-the same traffic, and a trace in Mooncake's format whose conversations an engine's KV cache does not hold.
+The oracle decides by the gateway's rules, but sees the caches of all engines and the prompts on their way to them. It
+serves the same traffic, and a trace in Mooncake's format whose conversations an engine's KV cache does not hold.
 
 Several gateways do not know of each other. Each request goes to a random gateway; or each conversation does, if the
 client keeps its connection. With keys, each request names its conversation in `x-session-id`.

@@ -6,8 +6,9 @@ Surplus replicas are drained, the youngest first. A replica costs from its start
 
 The optimum knows the rate of every second of the day. It has the fewest replicas with which 99% of the requests are
 good, found by searches in the simulator (`tailgate plan`). Its replicas start in time and stop at once. "Short" is the
-part of the day in which fewer replicas serve than in the optimum. A turn is a change of direction in the wanted number:
-a day has one, at noon. The constants of the signal (`gateway/core/fleet/autoscale.py`) were tuned on this workload.
+share of the day in which fewer replicas serve than in the optimum. A turn is a change of direction in the wanted
+number: a day has one, at noon. The constants of the signal (`gateway/core/fleet/autoscale.py`) were tuned on this
+workload.
 """
 
 from __future__ import annotations

@@ -56,7 +56,9 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Forecasts and outcomes of every request of one run, by kind of probability. `trusted`: share of arrivals."""
+    """Forecasts and outcomes of every request of one run, by kind of probability. `trusted`: share (0-1) of the
+    arrivals at which forecasts were trusted.
+    """
 
     said: tuple[list[float], ...]
     missed: list[bool]
@@ -112,7 +114,9 @@ def witnessed(case: Case) -> Labels:
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """One bin of one kind of probability, by seed: requests, sum of the forecasts, number of misses."""
+    """The requests whose forecast probability lies in one bin, counted by seed: their number, the sum of their
+    forecasts, and the number of misses.
+    """
 
     requests: tuple[int, ...]
     said: tuple[float, ...]

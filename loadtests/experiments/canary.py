@@ -1,11 +1,11 @@
 """A canary behind a split: how soon a bad arm is detected, and how often an equal one is called worse.
 
-Nine replicas serve one model, a tenth one serves its successor, and a split gives that one a tenth of the sessions. The
-successor is equal, slower in every step, or fails some answers. In all cases 0.2% fail on both sides. The verdict is
-read from `/admin/state` after every fifty requests until it is "worse", as by an operator. Errors are drawn. Queues,
-refusals and latencies come from the simulator, at a quarter of what the fleet can serve. There a single replica has a
-median TTFT 4% longer than nine replicas that share their load; 5% are tolerated. One case is at 70%, where a single
-equal engine really is slower. So judge a canary while the fleet is not busy, or give it spare replicas.
+Nine replicas serve one model, and a tenth replica serves its successor. A split gives the successor a tenth of the
+sessions. The successor is equal, slower in every step, or fails some answers. In all cases 0.2% fail on both sides. The
+verdict is read from `/admin/state` after every fifty requests until it is "worse", as by an operator. Errors are drawn.
+Queues, refusals and latencies come from the simulator, at a quarter of what the fleet can serve. There a single replica
+has a median TTFT 4% longer than nine replicas that share their load; 5% are tolerated. One case is at 70%, where a
+single equal engine really is slower. So judge a canary while the fleet is not busy, or give it spare replicas.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ TIMEOUTS = Timeouts(queue_s=2.0, ttft_s=3.0, idle_s=2.0, total_s=12.0)
 
 @dataclass(frozen=True, slots=True)
 class Churned:
-    """Results of one run."""
+    """Counts of one run."""
 
     happened: Counter[str]
     wrong: Counter[str]

@@ -1,6 +1,6 @@
 """A caller of the controller in virtual time under constant faults: clients that leave, replicas that fail.
 
-It keeps only to the controller's contract. A cancelled attempt goes on for up to 50 ms, and may have its first token,
+It relies only on the controller's contract. A cancelled attempt goes on for up to 50 ms, and may have its first token,
 or its end, in that time. The caller keeps its own count, from the commands alone.
 """
 

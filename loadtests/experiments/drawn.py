@@ -1,8 +1,8 @@
 """The textbook's fleet: servers with random times per request, under the gateway's own controller, in virtual time.
 
-There is no engine: an answer is one token, after the drawn time. So TTFT is the time of service and, with `fifo`, the
-wait for the server before it. Each attempt draws anew. Papers compute such results by hand; here the code of the live
-gateway produces them: every call is one of `gateway.core.controller`.
+There is no engine: an answer is one token, after the drawn time. So TTFT is the time of service. With `fifo`, the wait
+for the server is added. Each attempt draws anew. Papers compute such results by hand; here the code of the live gateway
+produces them: every call is one of `gateway.core.controller`.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Run:
     in_order_s: list[float]
     """TTFT by the order of arrival."""
     threshold_s: float | None
-    """p95 of first attempts that the controller had learned, as a mean over looks."""
+    """The p95 of first attempts (s) that the controller had learned, as a mean over the times when it was read."""
 
     def quantile(self, q: float) -> float:
         """A quantile of TTFT (s)."""
@@ -114,7 +114,7 @@ class Run:
 
 
 class Servers:
-    """One run. `fifo`: a server serves one request at a time, in order of arrival; else all at once."""
+    """One run. `fifo`: a server serves one request at a time, in order of arrival; otherwise it serves all at once."""
 
     def __init__(self, policy: Policy, times: Times, seed: int, fifo: bool) -> None:
         self._controller = Controller(policy, Random(f"{seed} controller"))

@@ -4,16 +4,16 @@ Two replicas, of one engine unless two are named. Loads are multiples of the kne
 good with round robin. For unlike replicas it is half the sum of two rates: that of two replicas of the one engine, and
 of two of the other. *auto* enforces with learned slots, *seats* is told the engine's own seats as `slots`,
 *zero-config* is `tailgate serve --replica`: shadow mode. The cap, and the share of its objective that a request may
-wait for it, are searched anew for every cell, on the same arrivals. It has strict tiers if there are several. Nobody
-could know the best cap beforehand. Every run begins cold. Arrivals of its first 40 s and later ones are reported apart.
-*Warm* is *auto* on the arrivals of the first 40 s, after a minute at .8x or less. Goodput is weighted by tier; refusals
-are misses.
+wait for it, are searched anew for every cell, on the same arrivals. If there are several tiers, the cap serves them
+strictly by priority. Nobody could know the best cap beforehand. Every run begins cold. Arrivals of its first 40 s and
+later ones are reported apart. *Warm* is *auto* on the arrivals of the first 40 s, after a minute at .8x or less.
+Goodput is weighted by tier; refusals are misses.
 
 The best cap need not keep what the policy promises. The best *keeping* cap keeps each percentile in 95% of the windows
-of 10 s with 50 answers, and 97% of what it serves is good. "None": no cap that was tried does.
+of 10 s with 50 answers, and 97% of what it serves is good. "None" means that no cap that was tried keeps them.
 
 The optimum is the clairvoyant program under the same demands ([how](README.md#the-optimum)). *Nobody above* is its
-ceiling without these demands, which no policy exceeds, over the best static cap.
+ceiling without these demands, which no policy exceeds, divided by the result of the best static cap.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PAIR = ("llama3-8b-a100", "llama3-70b-a100-tp4")
 """Engines on which the other workloads and three tiers are run."""
 WHO = ("auto", "slots", "zero", "round-robin")
 UNLIKE = (("llama3-8b-a100", 2.0), ("llama3-8b-a100", 4.0), ("llama2-7b-h100", "llama2-7b-a40"))
-"""The engine of one replica; and the engine of the other, or the factor by which it is slower."""
+"""The engine of one replica, and either the engine of the other replica or the factor by which that is slower."""
 UNLIKE_LOADS = (0.9, 1.5)
 UNLIKE_WHO = ("auto", "zero", "round-robin", "least-requests")
 ANSWERS = 1000

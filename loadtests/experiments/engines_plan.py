@@ -155,7 +155,7 @@ class _Search(CapSearch):
         self._kept = {key: records for key, records in self._kept.items() if key in few}
 
     def best(self, found: dict[Key, float]) -> tuple[Key, Ran]:
-        """The best few of these on all seeds."""
+        """Run the best few of these caps on all seeds. Returns the best of them, with its results."""
         final: dict[Key, float] = {}
         for key in sorted(found, key=found.__getitem__)[-FEW:]:
             records = self._kept[key]

@@ -3,7 +3,8 @@
 Twelve replicas under the main workload at .75x. After a minute, three fail at the same moment. One takes three times as
 long for everything; one answers every request with a fast 503; one accepts requests and never answers. Their health
 checks still pass. A replica is out of rotation from the second after which it never gets more than two requests in five
-seconds (a healthy one gets thirty or more). Probes, and occasional requests to a replica that refuses, stay below that.
+seconds (a healthy one gets thirty or more). Probes stay below this number, and so do occasional requests to a replica
+that refuses.
 
 An hour without faults, bursts included, shows how often a healthy replica is ejected by mistake.
 

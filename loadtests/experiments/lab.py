@@ -68,7 +68,7 @@ class Lab:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Options of all candidates of a comparison."""
+        """The seeds of all candidates of a comparison."""
         return tuple(range(1, self.effort.seeds + 1))
 
     @property
@@ -87,13 +87,13 @@ class Lab:
         return made
 
     def one_x(self, name: str) -> float:
-        """1x of a committed workload on the committed fleet, in requests/s."""
+        """The rate 1x of a committed workload on the committed fleet, in requests/s."""
         if name not in self.one_x_rates:
             self.one_x_rates[name] = self.one_x_of(self.workload(name), self.policy())
         return self.one_x_rates[name]
 
     def one_x_of(self, workload: Synthetic, policy: Policy) -> float:
-        """1x of any workload under any policy, in requests/s."""
+        """The rate 1x of any workload under any policy, in requests/s."""
         self.tell("1x")
         longer = replace(workload, duration_s=100.0 if self.effort.quick else 300.0)
         return capacity(longer, policy, seeds=(1, 2, 3), precision=0.02 if self.effort.quick else 0.005)

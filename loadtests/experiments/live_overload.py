@@ -37,7 +37,9 @@ SCALE = 0.5
 SEED = 1
 MAX_LAG_S = 0.005
 TOGETHER = 3
-"""Most candidates that run at the same time: each uses a quarter of a core, and all shall find a free one."""
+"""Largest number of candidates that run at the same time. Each uses a quarter of a core, and all should find a free
+core.
+"""
 GRACE_S = 240.0
 BIN_S = 5.0
 CAPS = tuple(
@@ -126,7 +128,7 @@ class _Optimum:
     """The optimum, as shares of the weight (0-1)."""
 
     weighted: float
-    """Counted requests that the optimum accepts, over all counted requests."""
+    """Weight of the counted requests that the optimum accepts, divided by the weight of all counted requests."""
     ceiling: float
     """The optimum if answers may be decoded after the last request: an upper bound for every candidate."""
     tiers: dict[str, float]

@@ -82,7 +82,7 @@ def _judge(findings: Findings, rows: list[list[str]], tool: str, pairs: list[tup
 
 
 def _against(tool: Any, seconds: float, run: int, folder: Path) -> Row:
-    """Every run has its own target, so that all see the same order of latencies."""
+    """Run our tool and another in turn. Every run has its own target, so that all see the same order of latencies."""
     with _target() as url:
         found: Row = tool(url, seconds, run, folder)
         return found

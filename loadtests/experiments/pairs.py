@@ -14,7 +14,7 @@ from gateway.sim.analysis.report import Interval
 from loadtests.quantiles import PERCENTILES, interval, off, rank
 
 MIN = 30
-"""Finished requests of a tier, live or simulated, from which on its percentiles are compared."""
+"""The percentiles of a tier are compared if it has at least this many finished requests, live and simulated."""
 OFF_AT_MOST = 0.15
 """The allowed error of p50, p95 and goodput, as a share."""
 KNOWN = 0.4 * OFF_AT_MOST

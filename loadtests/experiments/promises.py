@@ -1,4 +1,4 @@
-"""Every promise as written: percentiles in windows of 10 s, refusals at once, forecasts that mean what they say.
+"""Tests every promise as written: percentiles in windows of 10 s, refusals at once, true forecast probabilities.
 
 Three engines, two replicas each, learned slots, chat. Policies: the one tier of policies/default.yaml, the three of
 policies/chat-with-tiers.yaml without limits, and one tier with a TTFT objective alone, of 2 s (beside TPOT) or of 6 s.

@@ -10,8 +10,8 @@ HTTP and the gateway take time between a client and an engine. That time is meas
 other and beside other streams (of other traffic than that of any test). The simulator puts all of it between the
 gateway and the engine. Each request takes one of the measured times, or longer if it would overtake another on the way
 to the same engine. It is some milliseconds, and with a queue it costs a step. When an answer ends, the engine has begun
-its next step before the request that takes the slot reaches it. And it decides the order of two events at about the
-same time.
+its next step before the request that takes the slot reaches it. The time on the way also decides the order of two
+events at about the same time.
 
 This rule of drawn times that keep their order was fitted to two tests: the cold start, and long prompts among short
 ones. It was not fitted to the others.
@@ -285,7 +285,8 @@ def _live(lab: Lab, asked: Sequence[tuple[str, ScenarioFile]], runs: Sequence[in
 
         return live_runs(wanted, once)
 
-    # The pool is left before the threads: an error, or Ctrl-C, ends its runs, for which the threads wait.
+    # The pool of processes is left before the threads end. So an error, or Ctrl-C, ends the runs for which the threads
+    # wait.
     with ThreadPoolExecutor(at_once) as threads, processes(at_once) as pool:
         # The longest come first, so that none is left alone at the end.
         order = sorted(range(len(asked)), key=lambda n: -runs[n] * asked[n][1].lasts)

@@ -198,7 +198,7 @@ TARGETS: dict[str, dict[str, Target]] = {
         "tier_0_attainment": at_least(0.98),
         # Without control, goodput collapses.
         "round_robin_to_ours": at_most(0.5),
-        # Beyond these limits a run measures the machine more than the policy.
+        # If these limits are exceeded, a run measures the machine more than the policy.
         "worst_loop_lag_p99_s": at_most(0.005),
         "most_chunks_per_s": at_most(4_000),
     },

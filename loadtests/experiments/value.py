@@ -1,4 +1,4 @@
-"""The worth of a request: weights of one priority, tokens, and the acceptance of each length under overload.
+"""Values of requests in overload: weights of one priority, value by tokens, acceptance of each prompt length.
 
 Two engines, two replicas each, learned slots, chat. Loads are multiples of the knee of one tier with round robin. The
 first 40 s from cold are left out.
@@ -182,7 +182,7 @@ def _tasks(lab: Lab) -> list[Task]:
 
 
 def behind(ran: Ran) -> float:
-    """The acceptance of a tier less that of its least accepted length."""
+    """The share of requests that a tier accepts, minus the share at the prompt length with the lowest acceptance."""
     total = sum(count for count, _ in ran.lengths.values())
     accepted = sum(count * share for count, share in ran.lengths.values()) / total
     return accepted - min(share for count, share in ran.lengths.values() if count >= ENOUGH)

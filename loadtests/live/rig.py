@@ -76,7 +76,7 @@ class Run:
 
     @property
     def lag_p99_s(self) -> float:
-        """The lag (p99) of the process with the largest."""
+        """The largest lag (p99, in seconds) of any process."""
         return max(process.lag_p99_s for process in self.processes.values())
 
 

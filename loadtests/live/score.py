@@ -13,7 +13,7 @@ from loadtests.live.shots import Shot
 Weights = Mapping[str, float]
 """The worth of a good request, by tier."""
 UNFINISHED = "unfinished"
-"""Open when the run ended, or so late that it could not be good any more."""
+"""Reason of requests that were open when the run ended, or so late that they could not be good any more."""
 
 
 @dataclass(frozen=True, slots=True)

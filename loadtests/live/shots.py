@@ -1,4 +1,4 @@
-"""One request of a live experiment: its contents and time, then its outcome."""
+"""One request of a live experiment: its contents and its time, and later its outcome."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Shot:
         return self.finished and ttft_s is not None and ttft_s <= self.bound_s
 
     def hopes(self, request: Request, now_s: float) -> bool:
-        """Whether it is under way and may still be good."""
+        """Whether the request is under way and may still be good."""
         return (now_s if request.first_s is None else request.first_s) - self.at <= self.bound_s
 
     def arrival(self, model: str) -> Arrival:

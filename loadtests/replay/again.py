@@ -1,4 +1,4 @@
-"""Counts what `Retry-After` achieves: the outcomes of clients that were told when to retry, over all their tries."""
+"""Counts the effect of `Retry-After`: what became of the clients that were told when to retry."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Again:
         """First tries, by tier."""
         self._from_s = from_s
         self._waiting: dict[int, tuple[float, Told]] = {}
-        """By request number: the time at which a client was told to retry, if it will."""
+        """By request number: the time at which a client was told to retry. Only clients that will retry are here."""
 
     def tried(self, request: Request, comes_again: bool) -> None:
         """Count a try that was sent at `tried_s` and ended at `ended_s`."""

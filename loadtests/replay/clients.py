@@ -328,6 +328,6 @@ class Clients:
             self.over(request, True)
             return
         finally:
-            # Removed at once, since others may ask for the requests under way before this task ends.
+            # The request is removed at once, because others may ask for the requests under way before this task ends.
             self._connecting.pop(cast(asyncio.Task[None], asyncio.current_task()), None)
         client.send(request, data)

@@ -93,7 +93,9 @@ class Columns:
         self._warmup_s = warmup_s
         self.tiers, self.reasons, self.replicas = Names(), Names(), Names()
         self.gaps: dict[str, Gaps] = {}
-        """ITL by tier, of requests due after the warm-up: a histogram cannot separate requests later."""
+        """ITL by tier, only of requests due after the warm-up: they cannot be separated from others in a histogram
+        later.
+        """
         self._file = (folder / FILE).open("wb+")
         self._buffer = bytearray()
         self._head()

@@ -92,7 +92,7 @@ class Now:
     connections: int
     chunks: int
     all_sent: bool = False
-    """Whether all requests were sent: others are only awaited or retried."""
+    """Whether all requests were sent. After that, the player only waits for answers and retries."""
 
 
 @dataclass(slots=True)
@@ -250,7 +250,7 @@ class Player:
         self.played.most_under_way = max(self.played.most_under_way, self._clients.under_way)
 
     def _send_next(self) -> None:
-        """The next request of a closed loop's client, after an answer. Its latency counts from now."""
+        """Send the next request of a closed loop's client, after an answer. Its latency counts from now."""
         item = None if self._exhausted.is_set() else next(self._items, None)
         if item is None:
             self._exhausted.set()

@@ -16,7 +16,7 @@ class Outcome(IntEnum):
     CUT = 1
     """The gateway cut an answer off, with a reason in the answer."""
     SHED = 2
-    """Refused for want of capacity or time: 429, 503 or 504 before the first token."""
+    """Refused for lack of capacity or time: 429, 503 or 504 before the first token."""
     QUOTA = 3
     """The tenant's own limit (429): counted apart."""
     INVALID = 4
@@ -63,8 +63,8 @@ class Request:
     tried_s: float = 0.0
     """Time of the last try."""
     first_s: float | None = None
-    """Time of the first content, reasoning or tool call; None without a stream. For a stream that arrives in one piece
-    or has only an end, the time of its end.
+    """Time of the first content, reasoning or tool call; None without a stream. If a stream arrives in one piece, or
+    has no content but an end, this is the time of its end.
     """
     last_s: float = 0.0
     """Time of the last content."""

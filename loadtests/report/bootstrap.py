@@ -1,10 +1,10 @@
 """Confidence intervals for the figures of a load test.
 
-Requests of one moment share their fate, so stretches of time are drawn instead of single requests. This is a block
-bootstrap (Künsch, "The jackknife and the bootstrap for general stationary observations", 1989). It needs stretches that
-are much longer than the effects of an event. Here an effect lasts as long as an answer, since an answer shares the
-queue and the batch with others. Two tests of the same traffic have the same bursts at the same time, so their stretches
-are drawn together.
+Requests of one moment are good or bad together, so stretches of time are drawn instead of single requests. This is a
+block bootstrap (Künsch, "The jackknife and the bootstrap for general stationary observations", 1989). It needs
+stretches that are much longer than the effects of an event. Here an effect lasts as long as an answer, since an answer
+shares the queue and the batch with others. Two tests of the same traffic have the same bursts at the same time, so
+their stretches are drawn together.
 """
 
 from __future__ import annotations

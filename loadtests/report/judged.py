@@ -65,8 +65,8 @@ def judge(rows: Rows, tiers: list[str], policy: Held | None) -> Judged:
 
     A good request finished and was not cut short, and each observed latency is within the threshold of its metric's
     highest percentile. A stream without a first token misses every TTFT objective. Latencies count from when the
-    request was due. A request that was open when the test was stopped is a miss if it was beyond a bound already. Else
-    a target that hangs would look better after a stop.
+    request was due. A request that was open when the test was stopped is a miss if it was beyond a bound already.
+    Otherwise a target that hangs would look better if the test was stopped.
     """
     outcome = rows["outcome"]
     finished, stopped = outcome == Outcome.FINISHED, outcome == Outcome.INTERRUPTED

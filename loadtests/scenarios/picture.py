@@ -66,7 +66,7 @@ def _lines(reports: Reports, series: str, over_time: Callable[[Report], Any]) ->
 
 
 def _marks(scenario: ScenarioFile, part: float) -> dict[str, float]:
-    """A mark for the events of one moment, and for their end; equal names are numbered.
+    """Marks for the events of each moment, and for their ends. Equal names are numbered.
 
     All events of a replica between its drain and its undrain are one mark.
     """

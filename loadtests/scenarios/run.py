@@ -86,7 +86,7 @@ def play_scenario(scenario: ScenarioFile, out: Path, quick: bool, tell: Callable
 
 
 def _hopeless(policy: Policy, now_s: float, under_way: Iterable[Request]) -> bool:
-    """Whether no open request can still be good: then they are not awaited."""
+    """Whether no open request can still be good. If so, the test does not wait for them."""
     for of in under_way:
         slo, due_s = policy.tiers[of.arrival.tier].slo, of.arrival.at
         if (of.first_s or now_s) - due_s <= slo.ttft_bound_s and now_s - due_s <= slo.e2e_bound_s:

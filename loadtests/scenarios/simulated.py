@@ -64,8 +64,8 @@ def simulated(
     of retries.
 
     `ways_s` are the measured times of HTTP (on_the_way.py); all of it is put between the gateway and an engine. So a
-    slot that becomes free is filled that much later, and its new request misses the step that began in between. A time
-    is drawn for each request, which decides the order of two events at about the same time. But no request overtakes
+    free slot is filled later by this time, and its new request misses the step that begins in this time. A time is
+    drawn for each request. The draws decide the order of two events at about the same time. But no request overtakes
     another on the way to the same engine.
 
     Raises NotSimulated for events and contenders that the simulator lacks.

@@ -110,7 +110,9 @@ class JournalRows:
                 raise Unreadable("a line is neither a call nor a known object of a journal")
 
     def _doubt(self) -> None:
-        """A gap may contain the end of every open request. `_now` is the first known moment after it."""
+        """Note a gap, which may contain the end of every open request. `_now` is the first known moment after the
+        gap.
+        """
         self._after_gap = False
         for request in self._open.values():
             if request.over_by == math.inf:
@@ -199,6 +201,6 @@ class _Request:
         self.ask = ask
         self.over = False
         self.over_by = math.inf
-        """Time after which it cannot be open any more, even without a known end; finite after a gap."""
+        """Time after which the request cannot be open any more, even if its end is unknown; finite after a gap."""
         self.prompt_tokens: int | None = None
         self.output_tokens: int | None = None

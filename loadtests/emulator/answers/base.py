@@ -1,4 +1,6 @@
-"""The parts common to answers of all dialects: an id, a voice per choice, a whole body or a stream of events."""
+"""The parts common to answers of all dialects: an id, a writer of tokens for each choice, a whole body or a stream of
+events.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,7 @@ class TokenAnswer(Answer):
     """A chunk per token, usage on request, `[DONE]`: the common form of chat and completions."""
 
     kind = ""
-    """`object` of a chunk."""
+    """Value of the field `object` of a chunk."""
     start = b""
     """Template of a plain chunk up to its token, to be filled with id, created, model and choice."""
     end = b""
