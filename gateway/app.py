@@ -28,7 +28,7 @@ from gateway.fleet.watch import FleetWatcher
 from gateway.listener import Listener, listener, no_app
 from gateway.observe.admin import MAX_BODY_BYTES, Access
 from gateway.observe.journal.writer import Journal
-from gateway.observe.logs import AccessLog
+from gateway.observe.logs import ACCESS, AccessLog
 from gateway.observe.metrics.lag import LoopLag
 from gateway.observe.metrics.little import Little
 from gateway.observe.metrics.metrics import Metrics
@@ -80,7 +80,13 @@ class Gateway:
         self.driver = Driver(self.controller, self.metrics, asyncio.get_running_loop(), clock)
         supervisor = self.driver.supervisor
         self.handler = RequestHandler(
-            policy, self.driver, self.upstreams, self.metrics, self.board, AccessLog().write, settings.host
+            policy,
+            self.driver,
+            self.upstreams,
+            self.metrics,
+            self.board,
+            AccessLog().write if ACCESS.isEnabledFor(logging.DEBUG) else None,
+            settings.host,
         )
         self.limits = ConnectionLimits(
             max_body_bytes=settings.max_body_bytes,

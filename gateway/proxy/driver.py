@@ -354,9 +354,13 @@ class Driver:
 
     def _forget(self, attempt: int) -> int:
         """Forget an attempt that is over. Returns the id of its request; 0 if it was forgotten before."""
+        # Not `pop`, which compiled code looks up by name.
         if attempt in self._grown:
             del self._grown[attempt]
-        return self._request_ids.pop(attempt, 0)
+        request_id = self._request_ids.get(attempt, 0)
+        if request_id:
+            del self._request_ids[attempt]
+        return request_id
 
     def _count_failure(self, pool: str, replica: str, end: AttemptOutcome) -> None:
         try:

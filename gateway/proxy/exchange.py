@@ -22,7 +22,7 @@ from gateway.wire.errors.replies import Dialect, Problem, error_event, error_res
 from gateway.wire.fingerprint import fingerprint
 from gateway.wire.http.framing import LAST_CHUNK, chunk
 from gateway.wire.http.headers import PROCESS, STREAM_HEAD, RequestHead, rate_limit_lines, upstream_head, whole_head
-from gateway.wire.http.lines import milliseconds, written
+from gateway.wire.http.lines import milliseconds
 from gateway.wire.isolation import salted
 from gateway.wire.request import Parsed, change_lines, render, without_store
 
@@ -61,13 +61,14 @@ SHEDS: Final = frozenset(
 )
 """Reasons of refusals for lack of capacity."""
 MAX_COPY_S: Final = 600.0
-_OURS: Final = b"-" + PROCESS
+Log = Callable[[Record, str], None]
+_OURS: Final = f"-{PROCESS.decode()}"
 
 
 class ExchangeServices:
     """Objects that all exchanges of a gateway share."""
 
-    def __init__(self, driver: Driver, upstreams: Upstreams, meter: Meter, log: Callable[[Record, str], None]) -> None:
+    def __init__(self, driver: Driver, upstreams: Upstreams, meter: Meter, log: Log | None) -> None:
         self.driver = driver
         self.upstreams = upstreams
         self.meter = meter
@@ -84,7 +85,8 @@ class Exchange(AttemptOwner):
 
     __slots__ = (
         "_attempts",
-        "_bodies",
+        "_body",
+        "_body_cap",
         "_client",
         "_committed",
         "_dialect",
@@ -123,7 +125,9 @@ class Exchange(AttemptOwner):
         self._parsed: Parsed | None = parsed
         self._model: Model = request.model
         """The model that serves the request."""
-        self._bodies: dict[int, bytes] = {}
+        self._body = b""
+        """The body that was sent last, for another attempt with the same cap on its output; empty if there is none."""
+        self._body_cap = 0
         self._attempts: dict[int, UpstreamAttempt] = {}
         self._committed: UpstreamAttempt | None = None
         self._paused = False
@@ -174,10 +178,11 @@ class Exchange(AttemptOwner):
             self._client.placed(upstream.pool.name, self._dispatched_at)
         if model:
             self._model = self.request.policy.models[model]
-        body = self._bodies.get(max_tokens)
-        if body is None:
+        body = self._body
+        if not body or self._body_cap != max_tokens:
             name = self._sent_as(self._parsed)
-            body = self._bodies[max_tokens] = render(self._parsed, name, max_tokens)
+            body = self._body = render(self._parsed, name, max_tokens)
+            self._body_cap = max_tokens
             self._extra = change_lines(self._parsed, max_tokens)
             if degraded:
                 self._extra += b"x-tailgate-degraded: %b\r\n" % b"max_tokens"
@@ -207,7 +212,7 @@ class Exchange(AttemptOwner):
         parsed = self._parsed if attempt.status == 404 else None
         is_lost = parsed is not None and self._services.responses.is_lost(self.request, parsed, attempt.held)
         self._parsed = None
-        self._bodies.clear()
+        self._body = b""
         client = self._client
         held = attempt.commit(client if client is not None and client.chunked else None)
         if client is None:
@@ -287,7 +292,8 @@ class Exchange(AttemptOwner):
             self._services.responses.keep(record, self._first, attempt.response_id, self.driver.clock())
         if self.request.stream and self.request.tier.keep_alive_s:
             self._services.keep_alives.stop(self, self.request.tier.keep_alive_s)
-        self._services.log(record, self.request_id)
+        if self._services.log is not None:
+            self._services.log(record, self.request_id)
         self._services.refusals.ended(self.request_id, record, self._refusal)
 
     # ---- from the attempts
@@ -415,7 +421,7 @@ class Exchange(AttemptOwner):
         """The whole HTTP message of an attempt: head and body."""
         # vLLM uses this id as its own id, which must be unique among running requests. So duplicates get an id of their
         # own, and so do requests with the same id from other clients.
-        rid = b"".join((self._rid, _OURS, written(attempt_id)))
+        rid = f"{self.request_id}{_OURS}{attempt_id}"
         body = salted(body, self.request.endpoint, upstream.pool, self.request.tenant)
         return upstream_head(upstream.prefix(self.request.endpoint), self._head, rid, len(body)) + body
 
@@ -476,23 +482,19 @@ class Exchange(AttemptOwner):
 
     def _lines(self, attempt: UpstreamAttempt) -> bytes:
         """The gateway's own header lines of an answer: replica, times, and changed fields."""
+        now = self.driver.clock()
         queue = milliseconds(self._dispatched_at - self.request.body_at)
-        replica = milliseconds(self.driver.clock() - self._dispatched_at)
-        return b"".join(
-            (
-                attempt.upstream.served_by(self.request.tier.name),
-                f"x-request-id: {self.request_id}\r\n"
-                f"server-timing: queue;dur={queue}, replica;dur={replica}\r\n".encode(),
-                self._extra,
-                self._limit_lines(),
-            )
-        )
+        replica = milliseconds(now - self._dispatched_at)
+        times = f"x-request-id: {self.request_id}\r\nserver-timing: queue;dur={queue}, replica;dur={replica}\r\n"
+        served_by = attempt.upstream.served_by(self.request.tier.name)
+        return b"".join((served_by, (times + self._rates(now)).encode(), self._extra, self._head.cors))
 
     def _limit_lines(self) -> bytes:
         """Header lines of answers and errors alike: CORS and rate limits."""
+        return self._head.cors + self._rates(self.driver.clock()).encode()
+
+    def _rates(self, now: float) -> str:
         limits = self.request.tier.limits
         if limits.requests_per_min is None and limits.tokens_per_min is None:
-            return self._head.cors
-        return self._head.cors + rate_limit_lines(
-            self.driver.controller.left(self.request.tenant, self.request.tier.name, self.driver.clock())
-        )
+            return ""
+        return rate_limit_lines(self.driver.controller.left(self.request.tenant, self.request.tier.name, now))

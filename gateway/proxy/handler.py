@@ -12,12 +12,12 @@ from urllib.parse import unquote
 import orjson
 
 from gateway.core.policy import ANONYMOUS, Model, Policy, PoolSpec, Tier
-from gateway.core.request import NO_PREFIX, Endpoint, Reason, Record, Request
+from gateway.core.request import NO_PREFIX, Endpoint, Reason, Request
 from gateway.core.serving import arm_of
 from gateway.proxy.browsers import BrowserAccess
 from gateway.proxy.count_tokens import CountingEndpoint
 from gateway.proxy.driver import Driver, Meter
-from gateway.proxy.exchange import Client, Exchange, ExchangeServices
+from gateway.proxy.exchange import Client, Exchange, ExchangeServices, Log
 from gateway.proxy.replica.upstream import Upstreams
 from gateway.proxy.stored_responses import PREVIOUS
 from gateway.wire.apis.table import served
@@ -99,7 +99,7 @@ class RequestHandler(ExchangeServices):
         upstreams: Upstreams,
         meter: Meter,
         catalog: Catalog,
-        log: Callable[[Record, str], None],
+        log: Log | None,
         bound_host: str,
     ) -> None:
         super().__init__(driver, upstreams, meter, log)

@@ -10,7 +10,7 @@ from gateway.core.request import Callback, Endpoint, Reason
 from gateway.proxy.handler import Caller, RequestHandler
 from gateway.proxy.limits import ConnectionLimits
 from gateway.wire.errors.replies import OPENAI, Problem
-from gateway.wire.http.headers import RequestHead, asks_websocket, read_head, without_upgrade
+from gateway.wire.http.headers import Beginning, RequestHead, asks_websocket, read_head, without_upgrade
 from gateway.wire.http.lines import number
 from gateway.wire.malformed import malformed
 from gateway.wire.target import POSTS, read_target
@@ -28,6 +28,7 @@ class RequestReader:
     """
 
     __slots__ = (
+        "_beginning",
         "_body_bytes",
         "_clock",
         "_handler",
@@ -56,6 +57,7 @@ class RequestReader:
         self._handler = handler
         self._clock = handler.driver.clock
         self._limits = limits
+        self._beginning = Beginning()
         self._parser: Any = httptools.HttpRequestParser(self)
         # The gateway, not the parser, refuses bytes after a request with `Connection: close`.
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
@@ -215,7 +217,7 @@ class RequestReader:
     def _read_head(self) -> RequestHead:
         """Parse the head, even if it is incomplete: an error answer depends on its path, key and error format."""
         raw = self._raw_head if isinstance(self._raw_head, bytes) else bytes(self._raw_head)
-        head = self.head = read_head(raw, self._handler.names)
+        head = self.head = read_head(raw, self._handler.names, self._beginning)
         path = self._url.partition(b"?")[0] if QUESTION_MARK in self._url else self._url
         if path not in POSTS:
             path, authority = read_target(path)

@@ -184,12 +184,17 @@ def _finish(
         _payload(shape, fields, stream or assembled, caps),
         tied,
         prompt,
-        max(fields.get("n", 1), fields.get("best_of", 1)) * prompt.batch,
+        prompt.batch if "n" not in fields and "best_of" not in fields else _choices(fields) * prompt.batch,
         asked,
         cap_field,
         _reported(changed) if changed else (),
         renamed,
     )
+
+
+def _choices(fields: dict[str, Any]) -> int:
+    most: int = max(fields.get("n", 1), fields.get("best_of", 1))
+    return most
 
 
 def _taken(fields: dict[str, Any], name: str) -> Any:
@@ -224,8 +229,11 @@ def render(parsed: Parsed, upstream_model: str, max_tokens: int, with_options: b
 
     `with_options` False leaves out `stream_options`, which some servers refuse.
     """
-    if parsed.api.shape.is_form:
+    if parsed.api.shape.write is not None:
         return field("model", upstream_model) + parsed.payload
+    if with_options and max_tokens and parsed.cap_field is not None and not parsed.tied:
+        start = f'"{parsed.cap_field}":{max_tokens},'.encode()
+        return b"".join((b'{"model":', _dumps(upstream_model), b",", start, parsed.payload[1:]))
     first: dict[str, Any] = {"model": upstream_model}
     if not max_tokens:
         first |= parsed.tied

@@ -4,7 +4,7 @@ if possible.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ Since March 2026, Claude Code writes JSON with a `session_id` (github.com/coder/
 """
 
 
-def session_of(head: RequestHead, tenant: str, fields: Mapping[str, Any], pools: Sequence[PoolSpec]) -> Session | None:
+def session_of(head: RequestHead, tenant: str, fields: dict[str, Any], pools: Sequence[PoolSpec]) -> Session | None:
     """The session of a request; None if it names none. Pools and their keys are tried in order."""
     before: SessionKeys | None = None
     for pool in pools:
@@ -43,7 +43,7 @@ def session_of(head: RequestHead, tenant: str, fields: Mapping[str, Any], pools:
     return None
 
 
-def _named(key: SessionKey, header: str, head: RequestHead, fields: Mapping[str, Any]) -> object:
+def _named(key: SessionKey, header: str, head: RequestHead, fields: dict[str, Any]) -> object:
     """The value of one part of a request, of any type."""
     if key is _HEADER:
         given = head.fields.get(header.encode())
@@ -58,7 +58,7 @@ def _named(key: SessionKey, header: str, head: RequestHead, fields: Mapping[str,
     return fields.get("user") or _user_id(fields)
 
 
-def _first_message(fields: Mapping[str, Any]) -> str | None:
+def _first_message(fields: dict[str, Any]) -> str | None:
     """Digest of the prompt up to its first user message; None if there is none, as in completions."""
     messages = fields.get("messages") or fields.get("input")
     if isinstance(messages, str):
@@ -93,7 +93,7 @@ def _parts(content: Any) -> Any:
     return parts
 
 
-def _user_id(fields: Mapping[str, Any]) -> str:
+def _user_id(fields: dict[str, Any]) -> str:
     metadata = fields.get("metadata")
     found = metadata.get("user_id") if type(metadata) is dict else None
     return found if isinstance(found, str) and len(found) <= MAX_NAME else ""

@@ -8,9 +8,10 @@ import httptools
 import pytest
 
 from gateway.policy.sections.values import UNFIT_HEADERS
-from gateway.wire.http.headers import LISTS, TRACING, WANTED, read_head
+from gateway.wire.http.headers import LISTS, TRACING, WANTED, Beginning, read_head, wanted
 
 HEADS = 20_000
+NAMES_READ = wanted(())
 # These headers may occur twice.
 FREE = LISTS | TRACING
 NAMES = [*sorted(WANTED), b"x", b"cookie"]
@@ -88,6 +89,41 @@ def test_head_reader_finds_the_same_headers_as_the_parser() -> None:
         assert head.fields == expected, raw
         assert (head.repeated in repeated - FREE) if repeated - FREE else head.repeated is None, raw
     assert accepted > HEADS / 10
+
+
+USUAL = (
+    b"Host: a",
+    b"host: b",
+    b"Connection: close",
+    b"connection: x",
+    b"User-Agent: curl",
+    b"X-Chat: 7",
+    b"Accept: *",
+)
+OWN = (
+    b"Authorization: Bearer secret",
+    b"x-api-key: secret",
+    b"Content-Length: 5",
+    b"Expect: 100-continue",
+    b"Origin: c",
+)
+
+
+def test_head_that_begins_like_the_one_before_is_read_like_any_other() -> None:
+    dice = random.Random(2)
+    readers = NAMES_READ, wanted(["x-chat"])
+    known, begun_alike = Beginning(), 0
+    for _ in range(HEADS):
+        lines = [*dice.choices(USUAL, k=dice.randint(0, 2)), *dice.choices(USUAL + OWN, k=dice.randint(0, 2))]
+        first = dice.choice([b"GET / HTTP/1.1", b"GET / HTTP/1.0"])
+        raw = b"\r\n".join([first, *lines, b"", dice.choice([b"", b"Host: d\r\n\r\n"])])
+        names = readers[dice.random() < 0.1]
+        begun_alike += bool(known.raw) and known.names is names and raw.startswith(known.raw)
+        head, alone = read_head(raw, names, known), read_head(raw, names)
+        for name in ("fields", "http_11", "unusual", "has_origin", "repeated"):
+            assert getattr(head, name) == getattr(alone, name), raw
+        assert b"secret" not in known.raw
+    assert begun_alike > HEADS / 20
 
 
 @pytest.mark.parametrize("name", sorted(WANTED - FREE))

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import logging
 
+from msgspec import Raw
+
 from gateway.core.request import AttemptOutcome, AttemptResult, Callback
 from gateway.proxy.replica.owner import AttemptOwner
 from gateway.proxy.replica.upstream import ReplicaConnections
@@ -54,7 +56,7 @@ class HeldAnswer(AnswerReceiver):
         self.retry_after_s: float | None = None
         self.assembly: Assembly | None = None
         """Assembles the stream into a whole answer, for a client that asked for no stream; else None."""
-        self.whole_id = b""
+        self.whole_id: Raw | bytes = b""
         """The id of a whole answer, as JSON."""
         self.held: list[bytes] = []
         """Payload that has not been forwarded yet."""
@@ -79,7 +81,7 @@ class HeldAnswer(AnswerReceiver):
     @property
     def response_id(self) -> bytes:
         """The id of the answer as JSON if the answer can be continued; else empty."""
-        return self.whole_id if self.reader is None else self.reader.response_id
+        return bytes(self.whole_id) if self.reader is None else self.reader.response_id
 
     def cancel(self) -> None:
         """Close the connection to the replica. The end is not reported, because the driver asked for it."""

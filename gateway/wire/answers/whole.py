@@ -21,11 +21,13 @@ from gateway.wire.answers.shapes import (
     decode_loose_whole,
     decode_usage,
     decode_whole,
+    values,
 )
 from gateway.wire.numbers import count
 
 MAX_OBJECTS_IN_USAGE: Final = 8
 _decode_whole: Final = decode_whole
+_values: Final = values
 _ABSENT: Final = ABSENT
 _NO_TEXT: Final = re.compile(rb'"(?:content|text)"\s*:\s*""')
 _TEXT: Final = re.compile(rb'"(?:content|text)"\s*:\s*(?:"[^"]|\[)')
@@ -74,7 +76,7 @@ class Counted:
         self.cached: int | None = None
         self.is_answer = True
         self.model = b""
-        self.id = b""
+        self.id: Raw | bytes = b""
 
 
 def read_usage(raw: Raw | bytes) -> Counted:
@@ -88,18 +90,18 @@ def read_usage(raw: Raw | bytes) -> Counted:
 
 
 def _counted(usage: Usage) -> Counted:
-    prompt = usage.prompt_tokens if usage.input_tokens is None else usage.input_tokens
-    output = usage.completion_tokens if usage.output_tokens is None else usage.output_tokens
+    asked, answered, prompt, output, details, input_details, read, created = _values(usage)
+    prompt = asked if prompt is None else prompt
+    output = answered if output is None else output
     told = Counted(count(prompt), count(output), False)
     told.odd = (told.prompt is None) is not (prompt is None) or (told.output is None) is not (output is None)
-    read, created = usage.cache_read_input_tokens, usage.cache_creation_input_tokens
     if read is not None or created is not None:
         # In Anthropic's dialect, these tokens are not included in the prompt's count.
         told.cached = count(read)
         if told.prompt is not None:
             told.prompt = count(told.prompt + (told.cached or 0) + (count(created) or 0))
         return told
-    details = usage.prompt_tokens_details if usage.input_tokens_details is None else usage.input_tokens_details
+    details = details if input_details is None else input_details
     if type(details) is dict:
         told.cached = count(details.get("cached_tokens"))
     return told
@@ -112,7 +114,8 @@ def _decoded(body: bytes) -> tuple[Whole, Counted]:
     except UNREADABLE:
         pass  # the usage alone may be malformed, so the answer is decoded again without it
     else:
-        return whole, Counted(None, None, False) if whole.usage is None else _counted(whole.usage)
+        usage = whole.usage
+        return whole, Counted(None, None, False) if usage is None else _counted(usage)
     try:
         loose = decode_loose_whole(body)
     except UNREADABLE as exc:
@@ -136,7 +139,7 @@ def read_whole(form: WholeForm, body: bytes) -> tuple[Counted, EngineError | Non
     if usage.output is None and usage.prompt is not None and not form.generates:
         usage.output = 0  # the numbers of an embedding are not tokens, so 0 is exact
     usage.is_answer = not form.generates or bool(usage.output) or _has_output(whole)
-    usage.model, usage.id = bytes(whole.model), bytes(whole.id)
+    usage.model, usage.id = bytes(whole.model), whole.id
     said = whole.error
     if said is _ABSENT and not (form.generates and usage.is_answer) and is_error_object(body):
         return usage, engine_error(Raw(body))

@@ -146,18 +146,54 @@ def wanted(more: Iterable[str]) -> Names:
     return Names(WANTED.union(name.encode() for name in more))
 
 
-def read_head(raw: bytes, names: Names = _NAMES) -> RequestHead:
+class Beginning:
+    """The first lines of a head, up to the first one that is read and is not Host or Connection.
+
+    Clients send these lines again with each request of a connection, so they are read once. Keys are never among them.
+    """
+
+    __slots__ = ("fields", "http_11", "names", "raw")
+
+    def __init__(self) -> None:
+        self.raw = b""
+        """The lines, with the last line end; empty if nothing is known."""
+        self.names = _NAMES
+        """The names by which they were read."""
+        self.http_11 = False
+        self.fields: dict[bytes, bytes] = {}
+
+
+_REPEATED: Final = frozenset({b"host", b"connection"})
+
+
+def read_head(raw: bytes, names: Names = _NAMES, known: Beginning | None = None) -> RequestHead:
     """Read the needed headers of a head that a parser has found well formed. `raw` ends at or after its blank line.
 
     Clients send some twenty unused headers. A parser's callback for each would cost more than all other parsing of a
-    request.
+    request. `known`: the beginning of an earlier head. It is replaced if this one begins otherwise.
     """
     head = RequestHead()
     fields = head.fields
-    lines = raw[: raw.find(b"\r\n\r\n")].split(b"\r\n")
-    head.http_11 = lines[0][-9:] == b" HTTP/1.1"
-    for line in lines[1:]:
+    start = 0 if known is None or known.names is not names else len(known.raw)
+    if start and known is not None and raw[:start] == known.raw:
+        head.http_11 = known.http_11
+        fields = head.fields = known.fields.copy()
+        known = None
+        end = raw.find(b"\r\n\r\n", start - 2)
+        lines = raw[start:end].split(b"\r\n") if end > start else []
+    else:
+        lines = raw[: raw.find(b"\r\n\r\n")].split(b"\r\n")
+        head.http_11 = lines[0][-9:] == b" HTTP/1.1"
+        start = len(lines[0]) + 2
+        del lines[0]
+    for line in lines:
         name = names.find(line)
+        if known is not None:
+            if name is None or (name in _REPEATED and name not in fields):
+                start += len(line) + 2
+            else:
+                known.raw, known.names, known.http_11, known.fields = raw[:start], names, head.http_11, fields.copy()
+                known = None
         if name is None:
             continue
         value = trimmed(line, len(name) + 1)
@@ -249,15 +285,15 @@ def upstream_prefix(
     return "\r\n".join(lines).encode("latin-1") + b"\r\nx-request-id: "
 
 
-def upstream_head(prefix: bytes, head: RequestHead, rid: bytes, body_bytes: int) -> bytes:
+def upstream_head(prefix: bytes, head: RequestHead, rid: str, body_bytes: int) -> bytes:
     """The whole upstream head. The client's trace context is forwarded if it is well formed."""
     parent = head.fields.get(b"traceparent")
     if parent is None or not _TRACEPARENT.fullmatch(parent) or head.is_for_us_alone(b"traceparent"):
-        return b"".join((prefix, rid, b"\r\ncontent-length: ", written(body_bytes), b"\r\n\r\n"))
+        return prefix + f"{rid}\r\ncontent-length: {body_bytes}\r\n\r\n".encode()
     state = head.fields.get(b"tracestate", b"")
     passed = _TRACESTATE.fullmatch(state) and not head.is_for_us_alone(b"tracestate")
     trace = b"%b\r\ntracestate: %b" % (parent, state) if passed else parent
-    return b"%b%b\r\ntraceparent: %b\r\ncontent-length: %d\r\n\r\n" % (prefix, rid, trace, body_bytes)
+    return b"%b%b\r\ntraceparent: %b\r\ncontent-length: %d\r\n\r\n" % (prefix, rid.encode(), trace, body_bytes)
 
 
 def status_line(status: int) -> bytes:
@@ -302,23 +338,33 @@ _TOKENS: Final[_Texts] = (
 )
 
 
-def rate_limit_lines(left: Left) -> bytes:
+_LIMITS: Final[dict[float, str]] = {}
+"""Limits as text. There are few, since they come from policies."""
+
+
+def rate_limit_lines(left: Left) -> str:
     """The `x-ratelimit-*` lines: the limit, the amount left, and the time until it is full again."""
     requests, tokens = left
     lines = "" if requests is None else _rate_lines(_REQUESTS, requests)
-    return (lines if tokens is None else lines + _rate_lines(_TOKENS, tokens)).encode()
+    return lines if tokens is None else lines + _rate_lines(_TOKENS, tokens)
 
 
 def _rate_lines(texts: _Texts, rate: Rate) -> str:
     limit, left, reset_s = rate
-    return f"{texts[0]}{int(limit)}{texts[1]}{int(left)}{texts[2]}{_span(reset_s)}\r\n"
+    written_limit = _LIMITS.get(limit)
+    if written_limit is None:
+        written_limit = _LIMITS[limit] = str(int(limit))
+    return f"{texts[0]}{written_limit}{texts[1]}{int(left)}{texts[2]}{_span(reset_s)}\r\n"
+
+
+_THOUSANDTHS: Final = [f"{number}ms" for number in range(1000)]
 
 
 def _span(seconds: float) -> str:
     """A duration as OpenAI writes it: `1m12.5s`, or below a second `120ms`."""
     thousandths = int(seconds * 1000.0 + 0.5)
     if thousandths < 1000:
-        return f"{thousandths}ms"
+        return _THOUSANDTHS[thousandths]
     tenths = thousandths // 100
     if tenths < 600:
         return f"{tenths // 10}.{tenths % 10}s"
