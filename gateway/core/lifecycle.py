@@ -24,6 +24,7 @@ from gateway.core.snapshot import ReplicaState
 from gateway.core.state import BREAKERS, State
 
 MAX_RETRY_AFTER_S: Final = 60.0
+COUNTED: Final = frozenset(outcome for outcome in Outcome if outcome.counts)
 SPARE: Final = 0.2
 """An overlong answer is cut if less than this share (0-1) of its pool's slots is free."""
 ANSWERS: Final = (
@@ -339,7 +340,7 @@ class Lifecycle:
                 if pool.queue.holds(live.request.tier):
                     pool.queue.of_tier(live.request.tier).returned(live.request.tenant)
         if live.pool is not None:
-            live.pool.demand.ended(record.outcome.counts, record.good, record.output_tokens)
+            live.pool.demand.ended(record.outcome in COUNTED, record.good, record.output_tokens)
             if is_lost(record):
                 live.pool.queue.lost(live.request.tier, self._turn.now)
         self._turn.commands.append(Ended(record))

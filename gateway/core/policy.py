@@ -455,10 +455,10 @@ ANONYMOUS: Final = "anonymous"
 class Policy:
     """A whole policy. `generation`: number of the load in this process. `digest`: hash of the source text."""
 
-    models: Mapping[str, Model]
+    models: dict[str, Model]  # not Mapping: compiled code would look up its methods by name
     """Models by name and by alias. The key "*" is the catch-all, if there is one."""
-    pools: Mapping[str, PoolSpec]
-    tiers: Mapping[str, Tier]
+    pools: dict[str, PoolSpec]
+    tiers: dict[str, Tier]
     keys: Mapping[bytes, Key]
     """Keys by SHA-256. If there are none, no key is needed, and every request belongs to `default_tier`."""
     default_tier: str

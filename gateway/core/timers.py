@@ -40,8 +40,11 @@ class Timers:
 
     def clear(self, key: int) -> None:
         """Clear the timer of `key`. Ignored if there is none."""
-        if key in self._at and self._at.pop(key) == self._next_at:
-            self._next_at = None
+        at = self._at.get(key)
+        if at is not None:
+            del self._at[key]  # not `pop`, which compiled code looks up by name
+            if at == self._next_at:
+                self._next_at = None
         if len(self._heap) > 4 * len(self._at) + 64:
             self._heap = [(at, k) for k, at in self._at.items()]
             heapify(self._heap)

@@ -50,17 +50,18 @@ class Accounting:
     def exceeded(self, live: RequestState, pool: Pool, now: float) -> LimitExceeded | None:
         """The tenant's limit that the new request would exceed, or None. Changes only `live`."""
         request = live.request
-        if request.tier.limits.count is CountedTokens.UNCACHED and request.batch == 1:
-            live.cached_tokens = live.prompt_tokens - pool.least_unread(live.prompt_tokens, request)
+        self._expect_cached(live, pool)
         return self._tenants.check(request.tenant, request.tier, live.most_tokens, now)
 
     def reserve(self, live: RequestState, pool: Pool, now: float) -> LimitExceeded | None:
         """Charge the request, its prompt tokens and its granted output tokens to its tenant's limits."""
         use = self._tenants.of(live.request.tenant, live.request.tier, now)
-        exceeded = self.exceeded(live, pool, now)
+        self._expect_cached(live, pool)
+        most = live.most_tokens
+        exceeded = use.check(most, now)
         if exceeded is None:
-            live.use, live.reserved_tokens = use, live.most_tokens
-            use.take(live.reserved_tokens, now)
+            live.use, live.reserved_tokens = use, most
+            use.take(most, now)
         return exceeded
 
     def dispatched(self, live: RequestState, now: float) -> float:
@@ -113,6 +114,13 @@ class Accounting:
         return record
 
     # ---- within
+
+    @staticmethod
+    def _expect_cached(live: RequestState, pool: Pool) -> None:
+        """Predict the cached prompt tokens, if the tier does not charge them."""
+        request = live.request
+        if request.tier.limits.count is CountedTokens.UNCACHED and request.batch == 1:
+            live.cached_tokens = live.prompt_tokens - pool.least_unread(live.prompt_tokens, request)
 
     @staticmethod
     def _charge(live: RequestState, output_tokens: float, now: float) -> None:

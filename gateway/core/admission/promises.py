@@ -236,19 +236,28 @@ class Promises:
 
     def _drop(self, request: int) -> None:
         """Remove a request, without a judgement, from the guards that count it."""
-        for guard, late in self._promised.pop(request, ()):
-            guard.dropped(late)
-        unsent = self._unsent.pop(request, None)
+        # Not `pop`, which compiled code looks up by name: most requests are in neither.
+        promised = self._promised.get(request)
+        if promised is not None:
+            del self._promised[request]
+            for guard, late in promised:
+                guard.dropped(late)
+        unsent = self._unsent.get(request)
         if unsent is not None:
+            del self._unsent[request]
             unsent[0].dropped(unsent[1].in_vain)
 
     def sent(self, live: RequestState, now: float) -> None:
         """Record the first dispatch of a request: it has not waited in vain."""
-        if live.request.id in self._unsent:
-            self._judge(live, False, now)
+        self._judge(live, False, now)
 
     def _judge(self, live: RequestState, in_vain: bool, now: float) -> None:
-        guard, forecast = self._unsent.pop(live.request.id)
+        """Tell the guard of waits in vain how the wait of a request ended, unless the guard does not count it."""
+        unsent = self._unsent.get(live.request.id)
+        if unsent is None:
+            return
+        del self._unsent[live.request.id]
+        guard, forecast = unsent
         guard.judged(forecast.in_vain, in_vain, now)
         self._forecaster.waited(live, forecast, in_vain)
 
@@ -272,8 +281,7 @@ class Promises:
                     guard.judged(late, True, now)
                 else:
                     guard.dropped(late)
-            if live.request.id in self._unsent:
-                self._judge(live, True, now)
+            self._judge(live, True, now)
         self._drop(live.request.id)
         tier = live.request.tier
         budget = self._budgets.get(tier.name)

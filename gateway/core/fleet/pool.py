@@ -16,7 +16,7 @@ from gateway.core.fleet.outlier_score import SWEEP_S
 from gateway.core.fleet.outliers import OutlierDetector
 from gateway.core.fleet.prefix_index import Holders, holding
 from gateway.core.fleet.replica import BaseReplica
-from gateway.core.fleet.routing import ROUTERS, LeastPrefill, Router
+from gateway.core.fleet.routing import ROUTERS, LeastPrefill, OwnRouter
 from gateway.core.fleet.slot import Slots
 from gateway.core.policy import AdmissionMode, PoolSpec, ReplicaSpec, Tier
 from gateway.core.queueing.headroom import AskedTiers
@@ -64,7 +64,7 @@ class Pool(Slots[Replica]):
         self.pressed_at = -math.inf
         """Time when a request was last queued, or exceeded the learned slots."""
         self.asked = AskedTiers()
-        self.router: Router = ROUTERS[spec.router]()
+        self.router: OwnRouter = ROUTERS[spec.router]()
         self.holders: Holders = {}
         self.knows_caches = False
         """Whether the router takes prefix caches into account."""

@@ -261,6 +261,10 @@ class OutputLengths:
         """
         self._of_tier: dict[str, list[Bucket]] = {}
         """The buckets for prompts of any length, by tier."""
+        self._latest = self._root
+        """The latest result of `bucket`, and its key: a request asks several times."""
+        self._latest_model = self._latest_tier = ""
+        self._latest_bits = -1
 
     def __len__(self) -> int:
         return sum(len(group) for group in self._buckets.values())
@@ -268,9 +272,12 @@ class OutputLengths:
     def bucket(self, model: str, tier: str, prompt_tokens: int) -> Bucket:
         """The narrowest bucket of a request with these properties, for learning. It is created if it does not exist."""
         bits = prompt_tokens.bit_length()
-        group = self._buckets.get((model, tier))
-        found = None if group is None else group.get(bits)
-        return found if found is not None else self._new(model, tier, bits)
+        if model is not self._latest_model or tier is not self._latest_tier or bits != self._latest_bits:
+            group = self._buckets.get((model, tier))
+            found = None if group is None else group.get(bits)
+            self._latest = found if found is not None else self._new(model, tier, bits)
+            self._latest_model, self._latest_tier, self._latest_bits = model, tier, bits
+        return self._latest
 
     def known(self, model: str, tier: str, prompt_tokens: int) -> Bucket:
         """The narrowest existing bucket of a request with these properties, for forecasts. A new bucket would predict

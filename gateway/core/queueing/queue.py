@@ -357,7 +357,7 @@ class PoolQueue:
 
     def holds(self, tier: Tier) -> bool:
         """Whether any request of `tier` waits."""
-        tier_queue = self._tiers.get((tier.priority, tier.name))
+        tier_queue = self._tiers.get((tier.priority, tier.name)) if self._count else None
         return tier_queue is not None and tier_queue.count > 0
 
     def is_owed(self, tier: Tier) -> bool:

@@ -177,8 +177,10 @@ class TierFacts:
         self.ttft, self.tpot, self.e2e, self.queue = Quantiles(), Quantiles(), Quantiles(), Quantiles()
         self.refusals = {family: Quantiles(_FINE_REFUSAL_EDGES) for family in RefusalFamily}
         """Seconds from body complete to the refusal, by class."""
-        self.forecasts: dict[tuple[Decided, bool], int] = {}
-        """Number of admitted requests, by the reason of admission and by whether they were good."""
+        self.forecasts: dict[tuple[Decided, bool], list[int]] = {}
+        """Number of admitted requests, as the only item of a list, by the reason of admission and by whether they were
+        good.
+        """
         self.slo: dict[tuple[Metric, str], Attainment] = {}
         """Counts of the objectives, by metric and percentile ("p99")."""
         self.follow(tier)
@@ -236,8 +238,8 @@ class TierFacts:
 class Lane:
     """Counters of one tier in one pool. The pool is "" for requests that never reached a pool."""
 
-    requests: dict[tuple[str, Outcome, Reason | None], int] = field(default_factory=dict)
-    """Number of requests, by (model, outcome, reason)."""
+    requests: dict[tuple[str, Outcome, Reason | None], list[int]] = field(default_factory=dict)
+    """Number of requests, as the only item of a list, by (model, outcome, reason). So a key is looked up once."""
     attempts: int = 0
     dispatched: int = 0
     """Number of requests that were sent to a replica."""

@@ -88,7 +88,7 @@ class RequestFamilies:
             (
                 ((tier, decision.value, "good" if good else "missed"), n)
                 for tier, facts in metrics.tiers.items()
-                for (decision, good), n in facts.forecasts.items()
+                for (decision, good), (n,) in facts.forecasts.items()
             ),
         )
         yield counter(
@@ -159,7 +159,7 @@ def _latencies(metrics: Metrics) -> Iterator[Metric]:
 
 def _requests(metrics: Metrics) -> Iterator[Row]:
     for (tier, pool), lane in metrics.lanes.items():
-        for (model, outcome, why), n in lane.requests.items():
+        for (model, outcome, why), (n,) in lane.requests.items():
             yield (tier, pool, model, outcome.value, why.value if why else ""), n
     for why, n in metrics.early.items():
         yield ("", "", "", early_outcome(why).value, why.value), n

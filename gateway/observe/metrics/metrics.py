@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from gateway.core.lifecycle import COUNTED
 from gateway.core.policy import Policy
 from gateway.core.request import AttemptOutcome, Callback, CountSource, MirrorResult, Outcome, Reason, Record
 from gateway.core.stats import LogHistogram
@@ -26,8 +27,6 @@ page.
 ADAPTER_LABEL_LIMIT: Final = 64
 OTHER: Final = "other"
 """Label that all LoRA adapters beyond the first few share."""
-
-COUNTED: Final = frozenset(outcome for outcome in Outcome if outcome.counts)
 
 WHYS: Final = tuple(Reason)
 _WHY_INDEX: Final = {why: index for index, why in enumerate(WHYS)}
@@ -115,7 +114,11 @@ class Metrics:
         facts, lane = cell.facts, cell.lane
 
         key = (request.model.name, outcome, why)
-        lane.requests[key] = lane.requests.get(key, 0) + 1
+        number = lane.requests.get(key)
+        if number is None:
+            lane.requests[key] = [1]
+        else:
+            number[0] += 1
         lane.attempts += record.attempts
         lane.dispatched += record.attempts > 0
         lane.held_s += record.e2e_s - record.queue_s  # 0 for a request that was never dispatched
@@ -159,7 +162,11 @@ class Metrics:
                 facts.refusals[family].histogram.add(record.e2e_s)
             if record.breach is not None and (record.attempts or record.waited):
                 said = decided(record), record.good
-                facts.forecasts[said] = facts.forecasts.get(said, 0) + 1
+                forecasts = facts.forecasts.get(said)
+                if forecasts is None:
+                    facts.forecasts[said] = [1]
+                else:
+                    forecasts[0] += 1
 
     def gaps(self, tier: str, pool: str) -> LogHistogram:
         """The histogram to which an exchange adds the seconds between content events of a stream: `add(gap_s)`."""
