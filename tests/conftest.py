@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, settings
 from gateway.observe.build_info import is_compiled
 from tests.effort import LONG, examples
 
-# No limits on the time of examples or on that of making them: both depend on the machine.
+# Examples have no time limits, neither for running nor for making them: both times depend on the machine.
 settings.register_profile(
     "tests", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=examples(100)
 )
@@ -16,7 +16,7 @@ settings.load_profile("tests")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips tests; `make test-interpreted` and `make test-long` run those."""
+    """Skip the tests that only `make test-interpreted` or `make test-long` runs."""
     skipped = {}
     if is_compiled():
         skipped["interpreted"] = "replaces parts of classes that are compiled"

@@ -1,4 +1,4 @@
-"""Memory that an object holds, measured from outside, for tests of growth."""
+"""Measures the memory that an object and everything it refers to take, for tests of growth."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def prose(source: str) -> list[str]:
 
 
 def repeated(source: str) -> list[str]:
-    """Docstrings that hold no word beyond their name."""
+    """Docstrings that have no word beyond those of the documented name."""
     found = []
     for line, name, text in docstrings(source):
         said = {_stem(word) for word in re.findall(r"[a-z0-9]+", text.lower())} - STOP_WORDS

@@ -26,7 +26,7 @@ _END = re.compile(r"(?<=[.!?])[)\]\"']*\s+")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A sentence that breaks a rule: where it begins (lines count from 1), the rule, and its text."""
+    """A sentence that breaks a rule: the line where its paragraph begins (from 1), the rule, and its text."""
 
     line: int
     rule: str
@@ -37,7 +37,7 @@ class Fault:
 
 
 def _blank(match: re.Match[str]) -> str:
-    """Empty lines in the same number, so that later lines keep their numbers."""
+    """The same number of empty lines, so that later lines keep their numbers."""
     return "\n" * match[0].count("\n")
 
 

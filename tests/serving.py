@@ -39,6 +39,6 @@ async def gateways() -> AsyncIterator[GatewayFactory]:
 
 
 def _hurry(gw: Gateway) -> None:
-    """End the listeners together: one after the other, each would take a few of uvicorn's ticks."""
+    """End all listeners at the same time. One after the other, each would take a few of uvicorn's ticks."""
     for listener in gw.listeners:
         listener.should_exit = True

@@ -59,7 +59,9 @@ def test_install_without_a_compiler_prints_one_message_and_fails_only_with_pure_
 
 
 def test_no_name_of_an_exception_has_two_types_where_it_is_compiled() -> None:
-    """It keeps the type of the first handler: an exception of the second becomes a TypeError."""
+    """In compiled code a name keeps the type of the first handler, so an exception in the second handler becomes a
+    TypeError.
+    """
     twice = []
     for module in sources.modules(ROOT):
         for function in ast.walk(ast.parse((ROOT / module).read_text())):

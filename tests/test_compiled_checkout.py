@@ -1,4 +1,4 @@
-"""A compiled module is used only while the checkout has the source that it was made from."""
+"""A compiled module is used only while the checkout still has the source from which it was compiled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A mistyped setting is pointed out, and what Kubernetes sets by itself is not."""
+"""A mistyped setting is reported. Variables that Kubernetes sets by itself are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gateway does with a request exactly what `explain` tells."""
+"""The gateway treats a request exactly as `explain` says."""
 
 from __future__ import annotations
 

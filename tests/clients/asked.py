@@ -22,13 +22,13 @@ class Asked:
     prompt: str = ""
     """Text of the last user message."""
     results: list[str] = field(default_factory=list)
-    """Of tools, behind that message."""
+    """Results of tools that come after that message."""
     tools: dict[str, Any] = field(default_factory=dict)
     """Schema of the arguments, by name."""
     forced: str | None = None
-    """Tool that must be called, "" for any."""
+    """Name of the tool that must be called; "" if any tool may be; None without such a demand."""
     schema: Any = None
-    """That the answer must keep to."""
+    """JSON Schema of the answer; None without one."""
 
 
 @dataclass(frozen=True, slots=True)

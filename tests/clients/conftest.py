@@ -35,7 +35,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str
                     break
             else:
                 raise AssertionError("".join(log))
-            reading = threading.Thread(target=process.stdout.read)  # read, since a full pipe would stop it
+            reading = threading.Thread(target=process.stdout.read)  # a full pipe would stop the process
             reading.start()
             yield found[1], found[2]
             process.terminate()

@@ -28,25 +28,27 @@ class Program:
     file: str
     checks: tuple[str, ...] = CHECKS
     node: bool = False
-    """It wants node, whatever its file is written in."""
+    """Whether it needs node, even if its file is written in Python."""
     light: bool = False
-    """Quick, and small to install: it runs in the normal suite. One of node does so after `make node-clients`."""
+    """Whether it is quick and small to install, so that it runs in the normal suite. A client for node runs there after
+    `make node-clients`.
+    """
 
     @property
     def name(self) -> str:
-        """Of the test."""
+        """Name of the test."""
         return f"{'node' if self.node else 'python'}:{self.package}"
 
     @property
     def row(self) -> str:
-        """Its row of the table in docs/guides/clients.md."""
+        """The client's row of the table in docs/guides/clients.md."""
         client = f"`{self.package}`" + (self.package == "openai") * f" ({'node' if self.node else 'Python'})"
         cells = [client, self.pin, *("yes" if check in self.checks else "" for check in CHECKS)]
         return f"| {' | '.join(cells)} |".replace("|  |", "| |")
 
     @property
     def command(self) -> list[str]:
-        """Runs it."""
+        """The command line that runs the client."""
         if self.file.endswith(".mjs"):
             return ["node", str(NODE / self.file)]
         everyone = self.node or not os.environ.get(ALL)

@@ -200,7 +200,7 @@ class Seen:
     dispatches: int = 0
     committed: bool = False
     refused: Reason | None = None
-    """Why there is no answer, or no more of it."""
+    """The reason why there is no answer, or why it was not completed."""
     cut: bool = False
     left: bool = False
     record: Record | None = None
@@ -210,13 +210,13 @@ class Driver:
     """Makes calls, keeps its own count from the answers, and compares counts after each call."""
 
     def __init__(self, policy: Policy, seed: int, in_order: bool = True) -> None:
-        """Not `in_order`: requests may overtake others that wait for replicas of their own."""
+        """If `in_order` is False, requests may overtake others that wait for their own replicas."""
         self.controller = controller_of(policy, seed)
         self.in_order = in_order
         self.now = 0.0
         self.seen: dict[int, Seen] = {}
         self.open: dict[int, int] = {}
-        """Open attempts and their asks."""
+        """Ids of open attempts, with the ids of their requests."""
         self.cancelled: set[int] = set()
         self.calls: list[tuple[str, tuple[object, ...], list[Command]]] = []
         self.policy, self.seed = policy, seed
@@ -424,7 +424,7 @@ class Driver:
                 assert self.now > attempt.last_at + min(mine.idle_s, self._pool_timeouts(seen).idle_s)
 
     def _pool_timeouts(self, seen: Seen) -> Timeouts:
-        """The tightest bound of all pools that could serve it, so that it holds for any of them."""
+        """The tightest timeouts of all pools that could serve the request, so that they hold in any of these pools."""
         rules, tier = seen.request.policy, seen.request.tier
         route = rules.route(seen.request.model, tier)
         if tier.fallback:

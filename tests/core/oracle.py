@@ -27,7 +27,7 @@ class Oracle:
         self.e2e = False
         self.ttft_s = 0.5
         self.in_vain = 0.0
-        """P(refused after waiting) of each that would wait."""
+        """P(refused after waiting) of each request that would wait."""
         self.asked: list[tuple[str, str | None]] = []
         forecaster: Any = story.controller.forecaster
         forecaster.forecast = self.forecast
@@ -39,7 +39,7 @@ class Oracle:
         self.waits: list[tuple[int, bool]] = []
         """Requests that were admitted and sent, or that waited in vain."""
         self.labels: list[tuple[object, ...]] = []
-        """Which request was said to have missed its objectives or not, or that nobody will know."""
+        """The labels that were given: whether a request missed its objectives, or that this will never be known."""
 
     def forecast(self, live: RequestState, at: Pool, replica: Replica | None, ahead: Ahead, now: float) -> Forecast:
         self.asked.append((at.spec.name, None if replica is None else replica.spec.name))

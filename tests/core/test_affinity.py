@@ -144,7 +144,7 @@ def test_cached_bytes_are_converted_by_the_learned_bytes_per_token() -> None:
 
 
 def with_picture(text: str) -> Prefix:
-    """A prompt of 8 kB that begins with a picture of 900 kB of unknown size."""
+    """A prompt of 8 kB of text after a picture. The picture takes 900 kB, and its size in pixels is unknown."""
     data = base64.b64encode(bytes(675_000)).decode()
     image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
     messages = [{"role": "user", "content": [image, {"type": "text", "text": text * 8000}]}]

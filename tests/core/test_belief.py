@@ -1,5 +1,4 @@
-"""Token counts of engines are believed up to what the request allowed and what arrived; beyond that an estimate
-counts."""
+"""Token counts of engines are used if the request and the received bytes allow them. Otherwise an estimate is used."""
 
 from __future__ import annotations
 

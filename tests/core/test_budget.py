@@ -49,7 +49,7 @@ def test_tier_that_overdrew_its_error_budget_takes_half_the_risk() -> None:
     [
         (answer(0.5), -1.0),  # the median is all of a p50 missed
         (answer(e2e_s=11.0), -1.0),
-        (answer(e2e_s=11.0, tokens=101), 1.0),  # longer answers are not held against e2e
+        (answer(e2e_s=11.0, tokens=101), 1.0),  # the e2e objective does not apply to longer answers
         (answer(None, 1.0), 1.0),
     ],
 )

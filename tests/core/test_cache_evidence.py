@@ -1,4 +1,6 @@
-"""The engine corrects the index of a prefix cache: by cached tokens of answers, and by its counters."""
+"""Reports of an engine correct the index of its prefix cache: the cached tokens of answers, and the engine's
+counters.
+"""
 
 import pytest
 from hypothesis import given

@@ -16,7 +16,7 @@ def streaming(**how: object) -> Story:
     return play(RULES).arrives("a", **how).sent("a").at(1.0).first_token("a").whatever()
 
 
-# ---- that go round in circles
+# ---- answers that repeat themselves
 
 
 def test_answer_that_repeats_itself_is_cut() -> None:
@@ -49,7 +49,7 @@ def test_repetition_in_a_losing_attempt_does_not_cut_the_committed_one() -> None
     story.repeats("a", attempt=1).expect()
 
 
-# ---- of unusual length
+# ---- answers of unusual length
 
 
 WATCHED = policy(pool("p", "r1", slots=2), tier("std", caps=Caps(watch=True)))

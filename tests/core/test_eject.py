@@ -72,7 +72,8 @@ def test_late_attempt_cancelled_below_the_mean_counts_as_a_sample() -> None:
 
 @pytest.mark.parametrize(("times", "most"), [(12.0, 9), (3.0, 15)])
 def test_much_slower_replica_is_ejected_after_fewer_answers(times: float, most: int) -> None:
-    """Five answers to know it at all, then two windows; of those, the larger the excess, the fewer answers they need.
+    """Five answers are needed before the replica is judged, and after that two windows. The larger the excess, the
+    fewer answers a window needs.
 
     Routing counts the learned speed, so a much slower replica gets few requests.
     """

@@ -1,4 +1,4 @@
-"""A replica whose health checks fail loses the requests that it has not begun to answer."""
+"""If a replica fails its health checks, requests that it has not begun to answer are taken from it."""
 
 from gateway.core.policy import Retry
 from gateway.core.request import AttemptOutcome, Outcome, Reason, Sample

@@ -127,7 +127,9 @@ class TestLateFirstToken:
         story.after(0.2).expect(dispatch("r2"))
 
     def test_learned_speed_of_a_slow_replica_does_not_put_off_the_duplicate(self) -> None:
-        """Otherwise the requests of a replica eight times as slow would be sent again when it has nearly answered."""
+        """Otherwise the requests of a replica that is eight times as slow would be sent again only when they are nearly
+        answered.
+        """
         story = expected(warmed(play(rules())).arrives("a").expect(dispatch("r1")), 0.5)
         facts = story.controller.state.attempts[max(story.controller.state.attempts)].facts
         assert facts is not None

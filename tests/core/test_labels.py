@@ -21,7 +21,7 @@ def test_served_request_is_labelled_by_its_ttft(first_token_s: float, missed: bo
 
 
 def test_admitted_request_that_is_never_sent_is_labelled_a_miss() -> None:
-    """Else only served requests would teach, and ever more requests would wait in vain."""
+    """Otherwise the forecast would learn only from served requests, and ever more requests would wait in vain."""
     story, oracle = story_of(pool("p", "r1"), STRICT)
     late(story)
     oracle.breach["p"] = 0.6

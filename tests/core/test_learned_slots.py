@@ -1,4 +1,4 @@
-"""Slots and context of an engine, learned from its behaviour."""
+"""The slots and the KV cache size of an engine are learned from its behaviour."""
 
 import math
 

@@ -50,7 +50,7 @@ class Fleet:
         self.random = Random(seed)
         self.controller = Recorded(rules(1, *REPLICAS), Random(seed), told.append)
         self.looks = Random(seed)
-        """Apart, so that looking or not makes no difference to what happens."""
+        """A separate source of random numbers, so that reads do not change the other draws."""
         self.now = 0.0
         self.due: list[tuple[float, int, str, tuple[Any, ...]]] = []
         self.open: dict[int, str] = {}
@@ -257,7 +257,7 @@ def test_controller_gives_the_same_answers_to_the_same_calls(seed: int) -> None:
 
 
 def test_random_minutes_contain_every_kind_of_end() -> None:
-    """Else the test above would hold of nothing."""
+    """Otherwise the test above would prove nothing."""
     missing = {"ok", "fallback", "hedged", "beside one that is ejected", "cut", "timeout", "refused", "error"}
     for seed in range(100):
         missing -= {what for what, times in minute(seed)[0].seen.items() if times}

@@ -81,7 +81,7 @@ class Traffic:
             story.after(0.001).finishes(name, found.end, **_facts(found))
 
     def share(self, replica: str, since: float = 0.0) -> float:
-        """Of all attempts."""
+        """Share of all attempts since `since` that this replica got."""
         counts = Counter(name for at, name in self.sent if at >= since)
         return counts[replica] / max(1, sum(counts.values()))
 

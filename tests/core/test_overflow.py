@@ -105,7 +105,7 @@ def test_replica_not_given_up_takes_requests_with_ttft_below_a_quarter_of_the_bo
 
 
 def test_replica_not_given_up_takes_only_likely_requests_of_a_tier_without_ttft() -> None:
-    """That an answer would begin soon does not show that it keeps its TPOT."""
+    """An answer that begins soon need not keep its TPOT objective."""
     shadow = tier("std", slo=TPOT, admission=AdmissionSpec(AdmissionMode.SHADOW, exploration=0.01))
     story, oracle = told(pool("p", "r1", "r2", slots=None), shadow, r1=0.95, r2=0.95)
     for number in range(100):
@@ -165,7 +165,9 @@ def test_hopeless_requests_are_balanced_while_most_requests_are_in_time() -> Non
 
 
 def test_much_slower_replica_is_given_up_already_at_fewer_late_requests() -> None:
-    """At 2 of 3 late, like replicas are balanced (above). Without a replica four times slower, little is lost."""
+    """With two of three requests late, equally fast replicas are balanced (test above). If a replica is four times
+    slower, giving it up costs little.
+    """
     story, oracle = two()
     for replica in replicas(story):
         replica.slowness = 4.0 if replica.spec.name == "r2" else 1.0
@@ -180,7 +182,7 @@ def test_much_slower_replica_is_given_up_already_at_fewer_late_requests() -> Non
 def test_late_answers_narrow_the_step_limit_only_if_their_replica_was_not_overfilled(
     limit_s: float, share: float
 ) -> None:
-    """More was sent there than the limit allows, so that they are late says nothing about the limit."""
+    """The replica was sent more than the limit allows. So late answers show nothing about the limit."""
     story, _ = told(pool("p", "r1", slots=None), tier("std", slo=TPOT, admission=AdmissionSpec(AdmissionMode.SHADOW)))
     replica = replicas(story)[0]
     replica.budget.prices, replica.budget.limit_s = PRICES, limit_s

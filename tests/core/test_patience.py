@@ -1,4 +1,6 @@
-"""Queued requests wait for the replica that has their prompt cached, and free replicas take the prompts they know."""
+"""Queued requests wait for the replica that has their prompt cached. Free replicas take the requests whose prompts they
+have cached.
+"""
 
 from gateway.core.admission.explanation import PlacementExplanation
 from gateway.core.policy import AdmissionMode, AdmissionSpec

@@ -122,7 +122,7 @@ def test_cached_prompt_finds_its_replica_among_1000_unless_that_is_too_busy() ->
 
 
 def test_prefix_index_counts_a_block_sent_again_by_its_new_size() -> None:
-    """Else the index would seem full for ever, and eviction would find nothing left to evict."""
+    """Otherwise the index would seem full for ever, and no block would be left to evict."""
     index = PrefixIndex()
     index.capacity_bytes = 100 * BLOCK
     for number in range(10):

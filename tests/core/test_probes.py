@@ -101,7 +101,9 @@ def test_one_quick_probe_of_a_slow_replica_does_not_bring_it_back() -> None:
 
 
 def test_ejection_is_not_extended_if_the_latest_probe_was_fast() -> None:
-    """Thin traffic; its time is over, and one of two probes was slow: the next probe follows at once, and decides."""
+    """Under light traffic, the time of the ejection is over and one of two probes was slow. The next probe follows at
+    once, and decides.
+    """
     traffic = Traffic(play(fleet(6)), per_s=6.0)
     traffic.times["r3"] = 8.0
     out_at = traffic.until_out("r3")

@@ -1,4 +1,4 @@
-"""Prompt estimates: for any text, few prompts are above the high one, and few below the low one."""
+"""For any text, few prompts are longer than the high estimate, and few are shorter than the low one."""
 
 import math
 from collections.abc import Callable

@@ -95,7 +95,7 @@ def rate_of(gaps: list[float], *, backlogged: bool = True) -> float | None:
 
 
 @pytest.mark.parametrize("per_s", [0.2, 3.0, 250.0])
-def test_even_drain_rate_is_measured(per_s: float) -> None:
+def test_drain_rate_of_evenly_spaced_ends_is_exact(per_s: float) -> None:
     assert rate_of([1 / per_s] * int(60 * per_s)) == pytest.approx(per_s, rel=1e-6)
 
 
@@ -121,7 +121,9 @@ def test_drain_rate_of_a_rarely_saturated_pool_counts_all_openings() -> None:
 
 
 def test_drain_rate_after_a_short_backlog_is_near_the_typical_rate() -> None:
-    """Else a pool with few slots, full for a few milliseconds, would seem to serve five requests a second."""
+    """Otherwise a pool with few slots that was full for a few milliseconds would seem to serve five requests a
+    second.
+    """
     rate = DrainRate()
     for at in (0.0, 0.01, 0.02):
         rate.opened(True, at)
@@ -215,9 +217,7 @@ def test_tenants_take_no_turns_before_any_has_waited_for_long() -> None:
 
 
 @pytest.mark.parametrize(("deadline", "patience_s"), [(1.4, 0.7), (100.0, MAX_TURN_S)])
-def test_turn_of_a_tenant_is_due_after_half_of_its_requests_time_or_a_second(
-    deadline: float, patience_s: float
-) -> None:
+def test_turn_of_a_tenant_is_due_after_half_of_the_allowed_wait_or_a_second(deadline: float, patience_s: float) -> None:
     room, (first, *_, light) = waiting(("heavy", 1.0), ("heavy", 1.1), ("light", deadline))
     assert first.use is not None
     first.use.serve(9000.0, 0.0)

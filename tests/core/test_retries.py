@@ -181,7 +181,7 @@ def test_replica_is_passed_over_until_its_retry_after() -> None:
 
 
 def test_busy_replica_is_asked_before_its_retry_after_only_if_no_other_serves() -> None:
-    """Else a replica that refuses at once would get all requests as soon as the others are full."""
+    """Otherwise a replica that refuses at once would get all requests as soon as the others are full."""
     story = play(policy(pool("p", "r1", "r2"))).arrives("a").arrives("b").whatever()
     story.finishes("b", AttemptOutcome.BUSY, retry_after_s=5.0).whatever().arrives("c").expect()
     story.finishes("a").whatever().arrives("d").expect()

@@ -292,7 +292,7 @@ def test_request_served_by_the_fallback_is_demand_of_both_pools_and_a_miss_of_th
 
 
 @interpreted
-def test_request_that_the_fallback_refuses_too_is_no_demand_there() -> None:
+def test_request_refused_by_the_fallback_too_does_not_count_as_its_demand() -> None:
     story, _ = told(rules(), large=0.9, small=0.9)
     story.arrives("a").whatever()
     assert (counted(story, "large"), counted(story, "small")) == ((1, 1, 1), (0, 0, 0))
@@ -305,7 +305,7 @@ def test_queued_request_of_a_dead_pool_is_demand_of_the_pool_that_serves_it() ->
     assert (counted(story, "first"), counted(story, "second")) == ((2, 0, 0), (1, 1, 0))
 
 
-def test_retry_at_another_pool_is_demand_there() -> None:
+def test_retry_at_another_pool_counts_as_demand_of_that_pool() -> None:
     story = play(policy(pool("first", "r1"), pool("second", "s1"))).arrives("a").fails("r1").cancelled("a")
     story.served("a").whatever()
     assert story.records["a"].pool == "second"

@@ -60,7 +60,7 @@ def test_continued_response_prompt_has_the_tokens_that_are_stored(prompt: int | 
     assert attempt.replica.unprefilled_tokens == attempt.prompt_tokens
 
 
-def test_stored_tokens_do_not_bypass_the_longest_prompt_of_a_pool() -> None:
+def test_stored_tokens_count_against_the_longest_prompt_of_a_pool() -> None:
     story = play(three(max_prompt_tokens=4000))
     goes_on(story, "short", tokens=3000).expect(dispatch("r2"))
     goes_on(story, "long", tokens=5000)
@@ -68,7 +68,7 @@ def test_stored_tokens_do_not_bypass_the_longest_prompt_of_a_pool() -> None:
     story.expect(refuse(Reason.CONTEXT_LENGTH, detail=f"{detail}4000 tokens"), ended(Outcome.INVALID))
 
 
-def test_stored_tokens_do_not_bypass_the_tokens_per_minute() -> None:
+def test_stored_tokens_count_against_the_limit_of_tokens_per_minute() -> None:
     story = play(three(tier("std", limits=Limits(tokens_per_min=6000))))
     goes_on(story, "first", tokens=5000).expect(dispatch("r2"))
     goes_on(story, "second", tokens=5000).expect(refuse(Reason.LIMIT_TOKENS), ended(Outcome.QUOTA))
@@ -170,7 +170,7 @@ def test_a_restart_is_counted_when_the_counters_of_an_engine_begin_anew() -> Non
 @pytest.mark.parametrize("router", ["least-prefill", "least-requests", "round-robin"])
 @pytest.mark.parametrize("mode", [AdmissionMode.ENFORCE, AdmissionMode.SHADOW])
 @pytest.mark.parametrize("turns", [1, 12])
-def test_continued_response_waiting_for_its_replica_does_not_block_idle_ones(
+def test_continued_response_waiting_for_its_replica_leaves_other_replicas_to_others(
     router: str, mode: AdmissionMode, turns: int
 ) -> None:
     story = play(three(tier("std", admission=AdmissionSpec(mode)), slots=2, router=router))
@@ -187,7 +187,7 @@ def test_continued_response_waiting_for_its_replica_does_not_block_idle_ones(
 
 
 def _at(story: Story, replica: str) -> set[int]:
-    """Requests that have an attempt at a replica."""
+    """Ids of the requests that have an attempt at `replica`."""
     attempts = story.controller.state.attempts.values()
     return {attempt.live.request.id for attempt in attempts if attempt.replica.spec.name == replica}
 
@@ -230,7 +230,9 @@ def test_continued_response_is_sent_to_an_ejected_replica_though_all_others_are_
 
 @interpreted
 def test_queue_is_served_once_after_many_requests_timed_out_together() -> None:
-    """Each time looks at all requests with busy homes. For 2000 requests, once each took 2.7 s, once for all .06 s."""
+    """Serving the queue reads all requests with busy homes. For 2000 timeouts, serving it each time took 2.7 s; serving
+    it once took .06 s.
+    """
     rules = policy(pool("p", "r1", "r2"), tier("std", timeouts=Timeouts(5.0, 1e6, 1e6, 1e6)))
     story = play(rules).arrives("running", stored=StoredResponse("r1", 10))
     for number in range(20):

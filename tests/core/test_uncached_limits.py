@@ -1,4 +1,4 @@
-"""`limits.count: uncached`: a tenant pays for the prompt tokens that no prefix cache had."""
+"""With `limits.count: uncached`, only prompt tokens that are not in a prefix cache count against a tenant's limit."""
 
 import pytest
 

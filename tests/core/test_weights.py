@@ -1,4 +1,6 @@
-"""Tiers of one priority are served by latest start, and by weight while requests of that priority are shed."""
+"""Tiers of one priority are served by latest start. While requests of that priority are shed, they are served by
+weight.
+"""
 
 from __future__ import annotations
 

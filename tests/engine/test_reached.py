@@ -1,4 +1,4 @@
-"""Without an engine, its tests end with a message."""
+"""If the engine cannot be reached, all its tests end with one message."""
 
 from __future__ import annotations
 

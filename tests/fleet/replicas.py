@@ -88,7 +88,7 @@ class FakeReplica:
 
 @asynccontextmanager
 async def replica() -> AsyncIterator[FakeReplica]:
-    """A running one."""
+    """A running `FakeReplica`."""
     fake = FakeReplica()
     await fake.start()
     try:

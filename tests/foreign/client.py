@@ -10,7 +10,7 @@ from typing import Any, Final
 from tests.foreign.script import CHAT, COMPLETIONS, EMBEDDINGS, MESSAGES, MODEL, RESPONSES
 
 KERNEL_BYTES: Final = 128 * 1024
-"""Taken by the sockets in between, before the gateway has to hold anything."""
+"""Bytes that the sockets in between take before the gateway has to keep any."""
 
 
 class Door(asyncio.Transport):

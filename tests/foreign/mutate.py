@@ -29,10 +29,10 @@ from tests.foreign.stage import Kind, Stage
 from tests.foreign.world import SOUND_STREAM, TTFT_S, World, sound, watched
 
 MAX_BYTES: Final = 60_000
-"""Of a script that is taken often; one in thirty is any."""
+"""Scripts up to this size are chosen mostly. One choice in thirty may be any script."""
 MAX_TOKENS: Final = 16
 MAX_PROMPT_TOKENS: Final = 1000
-"""Far beyond any prompt here."""
+"""A larger count of prompt tokens is impossible for any prompt here."""
 PACES: Final[tuple[dict[str, float], ...]] = ({}, {}, {"pace": 2048, "beat_s": 0.01}, {"pace": 300, "beat_s": 0.01})
 AFTERWARDS: Final = (Then.KEEP, Then.KEEP, Then.CLOSE, Then.RESET)
 KINDS: Final[tuple[Kind, ...]] = ((False, False), (False, False), (True, False), (False, True), (True, True))
@@ -42,7 +42,7 @@ ODD: Final = (
     *(b"1e999", b"-1", b"9" * 400, b"18446744073709551616", b"[" * 3000, b'"\\ud83d"'),
     *(b'"error":{"message":"x","code":503}', b'"usage":{"prompt_tokens":1e300}', b'"finish_reason":"stop"'),
 )
-"""Put in anywhere."""
+"""Odd bytes that are inserted anywhere."""
 VALUES: Final = (
     *(b"null", b"true", b"0", b"-1", b"2.0", b"0.5", b"1e300", b"1e999", b"9" * 400, b"9223372036854775808"),
     *(
@@ -60,7 +60,7 @@ VALUES: Final = (
     ),
     *(b'{"a":1}', b"[null]", b'[{"index":7}]', b"NaN", b"[" * 600 + b"]" * 600, b'"' + b"y" * 5000 + b'"'),
 )
-"""Put in the place of a value."""
+"""JSON that replaces a value."""
 _VALUE: Final = re.compile(rb'":\s*("(?:[^"\\]|\\.)*"|-?[0-9.eE+]+|null|true|false|\{[^{}]*\}|\[[^][]*\])')
 _LENGTH: Final = re.compile(rb"content-length: \d+")
 
@@ -77,9 +77,9 @@ class Case:
     pieces: list[bytes]
     pace: dict[str, float]
     leaves_after_s: float
-    """When the client goes away, in the middle or not; 0: it stays."""
+    """Seconds after which the client leaves; 0 if it stays."""
     silent: bool
-    """Whether a request at a replica that says nothing follows: the deadlines must have survived."""
+    """Whether a request to a silent replica follows. It shows whether the deadlines still work."""
 
 
 # ---- making one

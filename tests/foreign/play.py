@@ -13,7 +13,7 @@ from tests.foreign.world import SOUND_STREAM, SOUND_WHOLE, World, sound
 
 SOUND_BODIES: Final = (chunks(SOUND_STREAM.partition(b"\r\n\r\n")[2])[0], SOUND_WHOLE.partition(b"\r\n\r\n")[2])
 LATE_S: Final = 30.0
-"""After which the first replica of a hedged request begins."""
+"""Seconds after which the first replica of a hedged request begins its answer."""
 
 
 def in_lines(data: bytes) -> list[bytes]:

@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 from tests.foreign.script import Then
 
 PIECES_AT_ONCE = 16
-"""Reads in one turn of the loop."""
+"""Number of pieces that are sent in one turn of the loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Play:
     then: Then = Then.KEEP
     after_s: float = 0.0
     between_s: float = 0.0
-    """From each piece to the next; 0: as fast as they are read."""
+    """Seconds from each piece to the next; 0: as fast as the pieces are read."""
 
 
 _NO_SOCKET: Final = SimpleNamespace(setsockopt=lambda *_: None)

@@ -23,7 +23,7 @@ class Then(Enum):
 
     KEEP = auto()
     CLOSE = auto()
-    """A FIN in peace."""
+    """The replica closes the connection properly (FIN)."""
     RESET = auto()
     SILENCE = auto()
     """Nothing more ever comes, although the answer is not over."""
@@ -39,7 +39,7 @@ class Ends(Enum):
     REFUSED = auto()
     """An error with the status of the script."""
     EITHER = auto()
-    """One answer or one error, whichever: what came is not what its API says, and nothing better can be said."""
+    """Either one answer or one error. The bytes break the rules of their API, so both outcomes are right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Script:
     source: str
     data: bytes
     text: str | None = ""
-    """None: whatever can be read of it, as long as the body is passed on as it is."""
+    """With None, any text is right, as long as the body is passed on unchanged."""
     path: str = CHAT
     stream: bool = True
     """Whether the client asks for a stream."""

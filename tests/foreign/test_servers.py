@@ -21,7 +21,7 @@ def stage() -> Iterator[Stage]:
 
 
 @pytest.mark.parametrize("name", list(FLEET))
-def test_a_foreign_answer_comes_to_its_right_end_and_harms_nobody(stage: Stage, name: str) -> None:
+def test_answer_of_another_server_has_the_expected_outcome_and_harms_nobody(stage: Stage, name: str) -> None:
     script = FLEET[name]
 
     async def all_of_it() -> dict[str, list[str]]:

@@ -33,9 +33,9 @@ OPEN_S: Final = 5.0
 SEED: Final = 7
 SWEEP_S: Final = 5.0
 MAX_TRIES: Final = 100
-"""Requests until each replica has had one, drawn by chance."""
+"""Most requests to send until every replica has had one: each gets a random replica."""
 MAX_S: Final = 400.0
-"""Beyond every timeout of the policy."""
+"""Longest wait for an answer (seconds). It is longer than every timeout of the policy."""
 
 SOUND_STREAM: Final = chunked(ROLE, HI, THERE, STOP, usage(), DONE)
 SOUND_WHOLE: Final = sized(completion())

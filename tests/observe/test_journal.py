@@ -154,7 +154,7 @@ async def test_full_disk_leaves_a_journal_gap_that_is_counted_and_logged_once(
 async def test_journal_object_lost_to_a_full_disk_is_written_after_the_gap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else calls under a policy that was loaded in between could not be read."""
+    """Otherwise calls under a policy that was loaded in between could not be read."""
     written = journal(tmp_path / "j")
     fail(monkeypatch, 0, 1, 2)
     loaded = [policy(generation=number) for number in (2, 3)]
@@ -210,7 +210,7 @@ async def test_call_that_cannot_be_encoded_leaves_a_gap_in_the_journal(
 
 
 def test_journal_keeps_calls_in_memory_only_until_their_batch_is_full(tmp_path: Path) -> None:
-    """Else a fast loop would hold all requests of the last flush."""
+    """Otherwise a fast loop would keep all requests since the last flush in memory."""
     written = journal(tmp_path / "j")
     longest = 0
     for _ in range(3 * BATCH):

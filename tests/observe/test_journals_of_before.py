@@ -16,8 +16,9 @@ from gateway.observe.journal.replay import in_order, lines, replay
 
 JOURNALS = {path.name.partition(".")[0]: path for path in (Path(__file__).parent / "journals").glob("*.jsonl.gz")}
 ALIKE = 90
-"""Calls, at least, that are answered alike. After them a cold pool has learned costs, widths and speeds of replicas
-that it did not learn then (ADR 0014), and the forecasts in its records are others."""
+"""At least this many calls get equal answers. After them, a cold pool has learned costs and speeds that it did not
+learn in that version (ADR 0014). So the forecasts in its records differ.
+"""
 
 
 def unpacked(name: str, folder: Path) -> Path:

@@ -16,7 +16,7 @@ from gateway.policy import load_text
 from gateway.settings import Settings
 
 SMALL, LARGE = (100, 500), (1000, 5000)
-"""Replicas and keys."""
+"""(number of replicas, number of keys) of the two policies."""
 GROWTH = LARGE[0] / SMALL[0]
 SLACK = 4.0
 """A linear slice takes 10 times as long for the large policy, and 15 was measured: only the small one fits into the

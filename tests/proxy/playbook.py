@@ -187,7 +187,7 @@ class On:
 
     call: str
     commands: tuple[Command | int, ...]
-    """A number stands for the end of the request of that id."""
+    """Commands of the answer. A number stands for the end of the request with that id."""
 
     def __init__(self, call: str, *commands: Command | int) -> None:
         object.__setattr__(self, "call", call)

@@ -126,7 +126,7 @@ class FakeExchange:
     trap: Trap
     answers: list[str] = field(default_factory=list)
     is_over: bool = False
-    """Whether the client has all of its answer, and is not there any more."""
+    """Whether the client has its whole answer, and has left."""
     open: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

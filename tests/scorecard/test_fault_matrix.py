@@ -23,8 +23,8 @@ from .waiting import until
 POOL = "router: round-robin, health: {failures: 1000000}"
 PATIENT = "timeouts: {ttft: 30s, idle: 30s, total: 30s}"
 HASTY = {True: "timeouts: {ttft: 700ms, idle: 700ms, total: 30s}", False: "timeouts: {total: 3s}"}
-"""Of streams and of whole answers: a stream whose total is over would be cut short, and told so. Within the total, even
-a busy machine sends the request to its replica.
+"""Timeouts for streams and for whole answers. Streams have a long total timeout, because a stream that exceeds it is
+cut short, not failed. Within the total, even a busy machine sends the request to its replica.
 """
 SILENT = (FaultKind.PAUSE, FaultKind.STALL)
 MIDWAY = (
@@ -43,7 +43,7 @@ SLOWLY, HARDLY, APART = 0.4, 0.001, 0.002
 """Time scales: an answer is open when the fault strikes; is open for minutes; arrives token by token, since the gateway
 would read several tokens before the answer begins."""
 Case = tuple[FaultKind, str]
-"""A fault, and how."""
+"""A fault, and its variant."""
 
 CASES: list[Case] = [
     *[(kind, "") for kind in FaultKind if kind not in (FaultKind.REFUSE, FaultKind.GARBAGE)],

@@ -12,7 +12,7 @@ from .policies import MODEL, rules
 from .raw import chat, request
 
 NUMBERS = [[0.25] * 1000] * 400
-"""Two million bytes of JSON."""
+"""Vectors that take two million bytes of JSON."""
 EMBEDDED = {
     "object": "list",
     "model": MODEL,

@@ -21,7 +21,9 @@ from .waiting import until
 CLIENTS = 24
 EACH = 8
 APART_S = 0.002
-"""Server and controller read the clock one after the other, for each request. A busy machine may pause between them."""
+"""Tolerated difference in seconds. For each request, server and controller read the clock one after the other, and a
+busy machine may pause in between.
+"""
 
 
 def law(gw: Gateway) -> LittleView:

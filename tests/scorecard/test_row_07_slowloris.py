@@ -18,7 +18,7 @@ from .sockets import room_for
 from .waiting import SOAK, until
 
 ATTACKERS = 1_000 if SOAK else 300
-"""Of each kind."""
+"""Number of attackers of each kind."""
 RECEIVE_TIMEOUT_S = 1.0
 SHORT_S = 0.3
 GRACE_S = 5.0

@@ -24,7 +24,7 @@ from .waiting import DEADLINE_S, until
 
 STREAMS = 100
 SLACK_S = 5.0
-"""For a busy machine, on top of what the process is allowed."""
+"""Seconds that a busy machine may take in addition to the time that the process is allowed."""
 
 
 def _first_token_only(call: Call) -> None:

@@ -32,7 +32,9 @@ MANY_READERS = 1000
 READ_BYTES = 4 * STREAM_BUFFER_BYTES
 """More than the kernel gives at once, and so the most that goes on top of a buffer that is nearly full."""
 TAKEN_BYTES = 16 * 1024 * 1024
-"""Of one stream, with what kernels on the way keep. Unread for `STALL_S`, a firehose that is not paused gives more."""
+"""Most bytes that the gateway may take of one unread stream, including kernel buffers. In `STALL_S`, a replica that is
+not paused would send more.
+"""
 RSS_BYTES_PER_READER = 256 * 1024
 # On a busy machine the loop that the gateway, the replica and the readers share may stand still for seconds. Connecting
 # to the replica, its checks and its first tokens then take as long, and none of these tests is about that.

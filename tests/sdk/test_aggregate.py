@@ -221,7 +221,7 @@ async def test_message_with_thinking_and_a_tool_call_is_assembled(
     assert (message.usage.input_tokens, message.usage.output_tokens) == (9, 7)
 
 
-# ---- when it goes wrong, or on for too long
+# ---- answers that fail, or take too long
 
 
 async def _an_hour_later(gateway: Gateway, tokens: int) -> None:

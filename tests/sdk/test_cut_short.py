@@ -195,7 +195,7 @@ async def test_connection_of_a_cut_stream_serves_the_next_request(
     assert answer.usage.completion_tokens == 3
 
 
-# ---- answers that go round in circles
+# ---- answers that repeat themselves
 
 
 def _chunk(delta: dict[str, object]) -> tuple[str, object]:

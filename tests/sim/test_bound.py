@@ -70,7 +70,7 @@ def test_bound_values_a_request_by_its_tokens_if_the_tier_does() -> None:
     assert found.weighted == pytest.approx((1.5 + 0.01 / 0.99) / 3, abs=1e-4)
 
 
-def test_bound_charges_answers_the_part_of_a_step_that_a_slot_has() -> None:
+def test_bound_charges_an_answer_one_slots_part_of_each_step() -> None:
     # 101 tokens: 100 decodes of 0.1 s. Two of them need 20 s of engine, but there are 15.
     found = solved([arrival(0.0, 10, 101), arrival(0.0, 10, 101)], policy(tier(ttft_s=50.0)), DECODE, horizon_s=15.0)
     assert found.goodput == pytest.approx(0.75)

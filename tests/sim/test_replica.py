@@ -28,7 +28,7 @@ TINY = Profile(
     kv_s_per_token=0.001,
 )
 PAID = replace(TINY, prefill_s_per_sequence=0.2)
-"""A prompt costs something for its beginning."""
+"""A profile in which the beginning of each prompt costs time."""
 
 
 FOREVER = 1e9

@@ -25,7 +25,7 @@ def ended(outcome: Outcome, why: Reason | None) -> Record:
 
 
 class Half(Random):
-    """Every draw is .5, which shortens each pause by an eighth."""
+    """A random source whose every draw is .5. So each pause is shortened by an eighth."""
 
     def random(self) -> float:
         return 0.5

@@ -22,7 +22,7 @@ from gateway.sim.workload.synthetic import Synthetic, TierTraffic
 
 LLAMA_8B_A100 = ENGINES["llama3-8b-a100"]
 KNEE_PER_S = 16.5
-"""Highest rate at which two of them, by round robin, are in time with 97% of Azure's conversations of 2023."""
+"""Highest rate at which two of these engines, with round robin, serve 97% of Azure's conversations of 2023 in time."""
 SECONDS = 20.0
 
 

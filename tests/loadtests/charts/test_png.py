@@ -20,7 +20,7 @@ from loadtests.charts.png import AXES_INCHES, DPI, MAX_MARKED, PAD_INCHES, draw
 from loadtests.charts.svg import svg
 
 MATHS = r"limit $\frac$ x"
-"""Mathematics that is wrong: where it is read as such, nothing is drawn."""
+"""Invalid mathematics. If a text is read as mathematics, drawing it fails."""
 LINE = Line(MATHS, [1.0, 2.0], [0.01, 10.0])
 CHART = Chart("p", MATHS, MATHS, MATHS, [LINE], log_y=True, marks={MATHS: 1.5}, levels={MATHS: 1.0})
 BARS = Bars("p", MATHS, MATHS, {MATHS: [1.0]}, [MATHS])

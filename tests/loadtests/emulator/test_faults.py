@@ -274,7 +274,7 @@ async def test_emulated_fault_can_strike_a_number_of_times(emulator: Emulator, c
     assert emulator.replicas[0].active is None
 
 
-async def test_a_cut_of_an_emulated_answer_may_strike_once(emulator: Emulator, connect) -> None:
+async def test_truncated_fault_with_count_one_cuts_one_emulated_answer(emulator: Emulator, connect) -> None:
     await switch(emulator, connect, fault="truncated", after_events=2, count=1)
     wire = await connect(emulator.url, STREAM)
     assert len((await wire.answer()).chunks) == 2

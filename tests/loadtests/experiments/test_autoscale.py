@@ -1,4 +1,4 @@
-"""The fleet that follows the wanted replicas, and the optimum for comparison."""
+"""The simulated fleet follows the wanted replicas, and the optimum is found."""
 
 from __future__ import annotations
 

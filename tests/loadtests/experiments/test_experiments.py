@@ -43,7 +43,9 @@ def lab() -> Lab:
 @pytest.mark.parametrize(
     ("value", "low", "met"), [(0.3, 0.2, True), (0.3, 0.05, False), (0.3, None, False), (0.1, 0.09, False)]
 )
-def test_experiment_target_may_bound_the_interval(value: float, low: float | None, met: bool) -> None:
+def test_experiment_target_may_also_limit_the_low_end_of_the_interval(
+    value: float, low: float | None, met: bool
+) -> None:
     assert at_least(0.2, low_above=0.1).met(Interval(value, low, 1.0, 10)) is met
 
 

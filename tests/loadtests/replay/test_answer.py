@@ -57,7 +57,7 @@ def test_event_split_over_two_chunks_counts_once() -> None:
     assert answer.chunks == 2
 
 
-def test_stream_without_done_is_complete_but_not_done() -> None:
+def test_stream_without_the_done_event_is_complete_but_announced_no_end() -> None:
     answer = read(HEAD + chunk(ONE) + b"0\r\n\r\n", 16)
     assert answer.complete
     assert not answer.done

@@ -91,7 +91,7 @@ def test_retrying_clients_of_the_tester_obey_retry_after(told_s: float, rests: f
     assert rests_s(over(Outcome.SHED, retry_after_s=told_s), Random(1)) == rests
 
 
-def test_retrying_clients_without_retry_after_back_off() -> None:
+def test_client_of_the_tester_backs_off_before_a_retry_without_retry_after() -> None:
     pauses = [rests_s(over(Outcome.FAILED, tries=tries), Random(1)) for tries in (1, 2, 3, 9)]
     for pause, whole in zip(pauses, (0.5, 1.0, 2.0, 8.0), strict=True):
         assert pause is not None

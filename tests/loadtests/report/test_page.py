@@ -140,7 +140,7 @@ def test_requests_served_as_another_tier_are_warned_of(tmp_path: Path) -> None:
     assert any("counts 200.0% of the prompt tokens" in text for text in told)
 
 
-def test_unnamed_tier_is_not_reported_as_another(tmp_path: Path) -> None:
+def test_only_a_named_tier_is_reported_as_served_in_another_tier(tmp_path: Path) -> None:
     def told(folder: str, tier: str, with_policy: bool, unnamed: str | None) -> bool:
         one = answered(1.0, tier)
         one.served_tier = "standard"

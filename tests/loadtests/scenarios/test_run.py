@@ -81,7 +81,7 @@ def test_scenario_runs_from_end_to_end(tmp_path: Path) -> None:
 
 
 RELOADED = TEXT.replace("[tailgate, round-robin]", "[tailgate]").replace("700ms, reload", "1900ms, reload")
-"""Its last event is a reload just before the end."""
+"""A scenario whose last event is a reload just before the end."""
 
 
 def test_scenario_fails_if_the_gateway_refuses_its_reload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ def arrivals(path: Path) -> list[Arrival]:
     return list(open_trace(path, Mix()).arrivals(1))
 
 
-def test_the_committed_trace_has_every_tier_prefixes_and_limits() -> None:
+def test_committed_trace_has_requests_of_every_tier_with_prefixes_and_with_caps() -> None:
     found = arrivals(SMALL)
     assert 200 < len(found) < 300
     assert {arrival.tier for arrival in found} == {"premium", "standard", "free"}
