@@ -245,9 +245,10 @@ class AdminConnection(HttpToolsProtocol):
 def bound_socket(path: Path) -> socket.socket:
     """A unix socket that only the owner and the group of the process can open.
 
-    A socket left by an earlier process is removed. Any other file there raises OSError.
+    A socket left by an earlier process is removed. Any other file there, or the socket of a running process, raises
+    OSError.
     """
-    if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
+    if path.exists() and stat.S_ISSOCK(path.stat().st_mode) and not _is_served(path):
         path.unlink()
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -258,3 +259,16 @@ def bound_socket(path: Path) -> socket.socket:
         bound.close()
         raise
     return bound
+
+
+def _is_served(path: Path) -> bool:
+    """Whether a process listens on a unix socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except BlockingIOError:
+            return True  # its queue of connections is full
+        except OSError:
+            return False
+    return True

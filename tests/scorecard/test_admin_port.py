@@ -166,6 +166,18 @@ def test_admin_unix_socket_does_not_replace_an_ordinary_file(tmp_path: Path) -> 
     assert path.read_text() == "mine"
 
 
+async def test_admin_unix_socket_of_a_running_gateway_is_not_taken_over(
+    gateway: GatewayFactory, capture: Capture, tmp_path: Path
+) -> None:
+    path = tmp_path / "admin.sock"
+    await gateway(rules(capture.url), **KNOWN, admin_uds=path)
+    with pytest.raises(OSError, match="in use"):
+        bound_socket(path)
+    transport = httpx.AsyncHTTPTransport(uds=str(path))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        assert (await client.get("/admin/state")).status_code == 200
+
+
 async def test_probes_of_the_admin_port_answer_head(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
