@@ -74,7 +74,7 @@ def test_p99_wait_is_0_if_fewer_than_1_in_100_requests_wait() -> None:
 
 
 @given(st.floats(0.1, 500.0), st.integers(1, 600))
-def test_one_more_server_never_lengthens_queueing_waits(load: float, servers: int) -> None:
+def test_another_server_never_lengthens_the_wait(load: float, servers: int) -> None:
     fewer, more = waits(load, servers, 1.0), waits(load, servers + 1, 1.0)
     if fewer is not None:
         assert more is not None

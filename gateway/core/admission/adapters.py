@@ -17,10 +17,7 @@ def is_blocked(request: Request, pool: Pool) -> bool:
     """Whether a replica that may serve the request has room for its tier, but none of them has room for its adapter."""
     if not request.adapter:
         return False
-    free = pool.candidates(request.tier)
-    if pool.is_bound(request):
-        home = pool.home(request)
-        free = [replica for replica in free if replica is home]
+    free = _able(request, pool.candidates(request.tier), pool)
     return bool(free) and not any(replica.adapters.takes(request.adapter) for replica in free)
 
 
@@ -39,13 +36,9 @@ def make_way(request: Request, pool: Pool) -> None:
 
     Does nothing if a replica that may serve the request has room for the adapter, or is already making room.
     """
-    adapter, is_bound = request.adapter, pool.is_bound(request)
-    home = pool.home(request) if is_bound else None
-    serving = [
-        replica
-        for replica in pool.replicas.values()
-        if replica.slots and adapter in replica.adapters.listed and (replica is home or not is_bound)
-    ]
+    adapter = request.adapter
+    listing = [replica for replica in pool.replicas.values() if replica.slots and adapter in replica.adapters.listed]
+    serving = _able(request, listing, pool)
     if any(replica.adapters.leaving or replica.adapters.takes(adapter) for replica in serving):
         return
     fewest: tuple[int, Replica, str] | None = None
@@ -64,10 +57,20 @@ def end_way(adapter: str, pool: Pool) -> None:
     making = [replica for replica in pool.replicas.values() if replica.adapters.awaited == adapter]
     if not making:
         return
-    awaiting = [queued.request for queued in pool.queue if queued.request.adapter == adapter]
+    for queued in pool.queue:
+        if queued.request.adapter == adapter:
+            wanted = _able(queued.request, making, pool)
+            making = [replica for replica in making if replica not in wanted]
     for replica in making:
-        if not any(not pool.is_bound(request) or pool.home(request) is replica for request in awaiting):
-            replica.adapters.make_way("", "")
+        replica.adapters.make_way("", "")
+
+
+def _able(request: Request, replicas: list[Replica], pool: Pool) -> list[Replica]:
+    """Those of `replicas` that may serve the request: all, or its home alone if it is bound to that."""
+    if not pool.is_bound(request):
+        return replicas
+    home = pool.home(request)
+    return [replica for replica in replicas if replica is home]
 
 
 def _kind(request: Request, pool: Pool) -> tuple[bool, str, str]:
