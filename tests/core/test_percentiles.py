@@ -8,9 +8,10 @@ import pytest
 
 from gateway.core.admission.percentiles import IN_VAIN, TtftGuard, ttft_guards, vain_guard
 from gateway.core.admission.promises import Promises
-from gateway.core.forecast.ahead import Ahead
+from gateway.core.forecast.ahead import Ahead, Forecast
 from gateway.core.policy import Objective, Slo
 from gateway.core.request import Outcome, Record
+from gateway.core.request_state import RequestState
 from gateway.policy import load
 from gateway.policy import load_text as read
 from gateway.sim.analysis.tally import Tally
@@ -98,6 +99,45 @@ def test_percentile_guard_corrects_a_pessimistic_forecast() -> None:
     guard = guarding(TOP)
     answered(guard, [1.0] * 200, late=0.3)
     assert guard.admits(0.3, 0.0)
+
+
+def test_guard_learns_no_bias_from_requests_admitted_before_costs_were_known() -> None:
+    guard = guarding(TOP)
+    for _ in range(20):
+        guard.admitted(0.0)
+        guard.judged(0.0, True, 0.0, had_costs=False)
+    assert not guard.admits(0.05, 0.0)
+    assert guard.admits(0.008, 0.0)
+
+
+def test_late_answers_of_busy_replicas_refuse_nothing_at_an_idle_one() -> None:
+    bound_s = 1.0
+    world = World(slo(ttft_s=bound_s), replicas=2).warm()
+    promises = Promises(world.policy, world.forecaster)
+    (guard,) = ttft_guards((), world.policy.tiers["std"].slo.ttft)
+    for _ in range(20):
+        live = world.live(prompt=100)
+        promises.admitted(live, world.pool, world.forecast(live))
+        world.now += 2 * bound_s
+        promises.first_token(live, world.now)
+
+    def unlikely_late(replica: str) -> tuple[RequestState, Forecast]:
+        """The shortest request that is late there with a probability just within the allowed share."""
+        for prompt in range(100, 40_000, 10):
+            live = world.live(prompt=prompt)
+            live.least_unread = prompt
+            forecast = world.forecast(live, replica=replica)
+            if world.forecaster.is_late(live, forecast, bound_s) > 0.5 * guard.allowed:
+                return live, forecast
+        raise AssertionError("no prompt is long enough")
+
+    live, forecast = unlikely_late("r0")
+    assert promises.broken(live, world.pool, forecast) is None
+    assert forecast.late[0] <= guard.allowed
+    world.send(world.live(prompt=4000), "r1")
+    live, forecast = unlikely_late("r1")
+    assert promises.broken(live, world.pool, forecast) is not None
+    assert forecast.late[0] <= guard.allowed
 
 
 def test_waits_in_vain_stay_within_their_share() -> None:

@@ -13,7 +13,7 @@ from gateway.core.admission.breach_probability import head_waited_s
 from gateway.core.admission.error_budget import ErrorBudget
 from gateway.core.admission.fairness import LengthFairness
 from gateway.core.admission.forecaster import Forecaster
-from gateway.core.admission.percentiles import ShareGuard, TtftGuard, ttft_guards, vain_guard
+from gateway.core.admission.percentiles import NEARLY_IDLE, ShareGuard, TtftGuard, ttft_guards, vain_guard
 from gateway.core.admission.step_margin import LONG_START, StepMargin
 from gateway.core.fleet.pool import Pool
 from gateway.core.fleet.step_budget import StepPrices
@@ -50,8 +50,10 @@ class Promises:
         self._budgets: dict[str, ErrorBudget] = {}
         self._guards: dict[str, tuple[TtftGuard, ...]] = {}
         """Guards of the TTFT objectives, by tier."""
-        self._promised: dict[int, list[tuple[TtftGuard, float]]] = {}
-        """By id of an admitted request without a first token: the guards that count it, with its P(late) for each."""
+        self._promised: dict[int, list[tuple[TtftGuard, float, bool]]] = {}
+        """By id of an admitted request without a first token: the guards that count it, its P(late) for each, and
+        whether costs were known.
+        """
         self._vain: dict[str, ShareGuard] = {}
         """By tier."""
         self._unsent: dict[int, tuple[ShareGuard, Forecast]] = {}
@@ -140,11 +142,21 @@ class Promises:
             for guard in guards:
                 late = self._late(live, pool, forecast, guard.objective)
                 forecast.late.append(late)
-                if not guard.admits(late, forecast.at, guard.shares(forecast.wait_s > 0.0)):
+                admits = guard.admits(late, forecast.at, guard.shares(forecast.wait_s > 0.0))
+                if not admits and not self._is_nearly_idle(live, pool, forecast, guard, late):
                     return guard
             return None
         vain = self._vain.get(live.request.tier.name)
         return None if vain is None or vain.admits(forecast.in_vain, forecast.at) else vain
+
+    def _is_nearly_idle(
+        self, live: RequestState, pool: Pool, forecast: Forecast, guard: TtftGuard, late: float
+    ) -> bool:
+        """Whether P(late) is within the allowed share, and nearly that of an idle replica."""
+        if late > guard.allowed or forecast.wait_s > 0.0 or not self._forecaster.has_costs(pool.spec.name):
+            return False
+        alone_s = self._forecaster.alone_s(live, pool)
+        return late <= NEARLY_IDLE * self._forecaster.is_late_alone(pool, alone_s, guard.objective.threshold_s)
 
     def is_owed(self, live: RequestState, now: float) -> bool:
         """Whether a doubtful request is admitted because too few of similar prompt length were admitted lately."""
@@ -228,11 +240,12 @@ class Promises:
         guards = self._guards.get(live.request.tier.name)
         if guards is not None and live.request.stream:
             promised = self._promised[live.request.id] = []
-            known = len(forecast.late) if self._forecaster.has_costs(pool.spec.name) else 0
+            has_costs = self._forecaster.has_costs(pool.spec.name)
+            known = len(forecast.late) if has_costs else 0
             for i, guard in enumerate(guards):
                 late = forecast.late[i] if i < known else self._late(live, pool, forecast, guard.objective)
                 guard.admitted(late)
-                promised.append((guard, late))
+                promised.append((guard, late, has_costs))
 
     def _drop(self, request: int) -> None:
         """Remove a request, without a judgement, from the guards that count it."""
@@ -240,7 +253,7 @@ class Promises:
         promised = self._promised.get(request)
         if promised is not None:
             del self._promised[request]
-            for guard, late in promised:
+            for guard, late, _ in promised:
                 guard.dropped(late)
         unsent = self._unsent.get(request)
         if unsent is not None:
@@ -263,8 +276,8 @@ class Promises:
 
     def first_token(self, live: RequestState, now: float) -> None:
         """Judge the TTFT objectives of a stream whose first token reached the client."""
-        for guard, late in self._promised.pop(live.request.id, ()):
-            guard.judged(late, now - live.request.body_at > guard.objective.threshold_s, now)
+        for guard, late, had_costs in self._promised.pop(live.request.id, ()):
+            guard.judged(late, now - live.request.body_at > guard.objective.threshold_s, now, had_costs)
 
     def ended(self, live: RequestState, record: Record, now: float) -> None:
         """Learn from the end of a request."""
@@ -276,9 +289,9 @@ class Promises:
             else:
                 fairness.decided(live.prompt_likely, False, now)
         if lost:
-            for guard, late in self._promised.pop(live.request.id, ()):
+            for guard, late, had_costs in self._promised.pop(live.request.id, ()):
                 if guard.counts_wait(record.e2e_s):
-                    guard.judged(late, True, now)
+                    guard.judged(late, True, now, had_costs)
                 else:
                     guard.dropped(late)
             self._judge(live, True, now)
