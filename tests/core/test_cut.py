@@ -93,7 +93,7 @@ def test_answer_is_not_cut_before_enough_lengths_are_known() -> None:
     begun(after_many(n=400), "a", "b").progress("a", 3000).expect()
 
 
-def test_cutting_answers_does_not_lower_the_unusual_length() -> None:
+def test_cut_answers_do_not_lower_the_length_that_counts_as_unusual() -> None:
     story = begun(after_many(), "stays")
     cut_at = []
     for number in range(100):

@@ -241,7 +241,7 @@ def test_the_tenant_that_was_served_least_lately_is_next() -> None:
     assert order(room) == [2, 1]
 
 
-def test_tenant_whose_tokens_were_returned_is_next_wherever_it_stood() -> None:
+def test_tenant_that_gets_tokens_back_moves_forward_in_the_order_of_turns() -> None:
     uses = {tenant: TenantUse(tenant, "free") for tenant in "abc"}
     for tokens, use in zip((100, 200, 900), uses.values(), strict=True):
         use.serve(tokens, 0.0)

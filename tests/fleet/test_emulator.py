@@ -14,7 +14,7 @@ from loadtests.emulator import Emulator
 from .replicas import policy, pool, until, watched
 
 
-async def test_health_load_and_models_of_emulated_replicas() -> None:
+async def test_health_load_and_models_of_emulated_replicas_are_read() -> None:
     async with Emulator(profile="test", replicas=2) as emulator:
         rules = policy(pool(*emulator.urls))
         samples: list[tuple[str, Sample]] = []

@@ -18,7 +18,7 @@ MEDIA = Caps(media=True)
 NO_IMAGE = LEFT_OUT % "picture"
 
 
-def test_codex_later_request_reaches_the_engine_as_calls_and_messages() -> None:
+def test_later_request_of_codex_reaches_the_engine_as_calls_and_messages() -> None:
     items = sent(Endpoint.RESPONSES, CODEX_LATER)["input"]
     assert items == [
         *CODEX_FIRST["input"],
@@ -36,7 +36,7 @@ def test_codex_later_request_reaches_the_engine_as_calls_and_messages() -> None:
     ]
 
 
-def test_codex_later_request_names_what_was_dropped_from_its_history() -> None:
+def test_answer_to_a_later_request_of_codex_names_what_was_dropped_from_its_history() -> None:
     changed = read(Endpoint.RESPONSES, {**CODEX_LATER, "tools": []}).changed
     assert {name for name in changed if name.startswith("input.")} == {
         *("input.web_search_call", "input.custom_tool_call", "input.custom_tool_call_output"),
