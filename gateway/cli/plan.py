@@ -121,7 +121,7 @@ def plan_command(
     `tailgate plan --rate 9000 --per-replica 450`
 
     Or simulated: the fewest replicas with which this policy reaches the wanted goodput on this traffic, with all up and
-    with one lost. It also finds the highest rate at which they still do.
+    with one lost. It also finds the highest rate at which these replicas still reach it.
 
     `tailgate plan --policy policies/chat-with-tiers.yaml --workload chat --rate 40 --target 0.99`
     """

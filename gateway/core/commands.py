@@ -20,7 +20,7 @@ class Dispatch:
     replica: str
     max_tokens: int
     degraded: bool = False
-    """Whether the cap is lower than the client asked for, to make the answer come in time."""
+    """Whether the cap is lower than the client asked for, so that the answer comes in time."""
     model: str = ""
     """Name of the fallback model that serves the request; empty if its own model serves it."""
 

@@ -240,7 +240,7 @@ class Request:
     assembled: bool = False
     """Whether the replica streams the answer to us, while the client gets it as a whole."""
     prefix: Prefix = NO_PREFIX
-    """Hashes of the prompt's beginning, by which replicas that have it cached are found."""
+    """Hashes of the prompt's beginning. With them, replicas that have it cached are found."""
     split: str = ""
     """Name of the split model that the client asked for, if `model` is an arm of it."""
     is_token_ids: bool = False

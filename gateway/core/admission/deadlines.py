@@ -97,8 +97,8 @@ class AwaitedLabels:
 
 
 def _late(live: RequestState, now: float) -> bool:
-    """Whether a request missed its earliest bound, which has passed. It missed it if the first token or the end has not
-    come yet.
+    """Whether a request missed its earliest bound, whose time has passed. It did if its first token, or its end, has
+    not come yet.
     """
     if live.first_at is None:
         return live.ended_at is None

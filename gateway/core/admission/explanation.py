@@ -150,7 +150,7 @@ def explain(
 
 
 def _rehearsed(admission: Admission, pools: Iterable[Pool], live: RequestState, pool: Pool, now: float) -> Decision:
-    """The decision that the controller would take. Round-robin routers are set back afterwards."""
+    """The decision that the controller would take. Afterwards, round-robin routers get back their old positions."""
     live.deadline = slo_deadline(live)
     routers = [router for other in pools if isinstance(router := other.router, RoundRobin)]
     turns = [router.last for router in routers]

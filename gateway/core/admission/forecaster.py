@@ -48,7 +48,7 @@ EXPECT_EVERY: Final = 1.25
 """The expected number of tokens still to come is updated each time an answer has grown by this factor."""
 SLOWNESS: Final = attrgetter("slowness")
 IDLE: Final = ReplicaModel(LatencyModel(), 0.0)
-"""Model of a replica that has never been sent a request."""
+"""Model of a replica that never got a request."""
 
 
 class PoolLearned:
@@ -174,7 +174,7 @@ class Forecaster(Learner):
         costs.
         """
         costs = self._pools[pool.spec.name].costs
-        # `least_unread` is already set then; asking a thousand indexes again would cost as much as the decision
+        # `least_unread` is set already; to ask a thousand indexes again would cost as much as the decision
         known = pool.knows_caches
         unread = live.least_unread if known else pool.least_unread(live.prompt_tokens, live.request)
         return costs.ttft_s(0.0, unread, costs.step.coefficients[0])

@@ -152,14 +152,14 @@ class Promises:
     def _is_nearly_idle(
         self, live: RequestState, pool: Pool, forecast: Forecast, guard: TtftGuard, late: float
     ) -> bool:
-        """Whether P(late) is within the allowed share, and nearly that of an idle replica."""
+        """Whether P(late) is within the allowed share, and not much above that at an idle replica."""
         if late > guard.allowed or forecast.wait_s > 0.0 or not self._forecaster.has_costs(pool.spec.name):
             return False
         alone_s = self._forecaster.alone_s(live, pool)
         return late <= NEARLY_IDLE * self._forecaster.is_late_alone(pool, alone_s, guard.objective.threshold_s)
 
     def is_owed(self, live: RequestState, now: float) -> bool:
-        """Whether a doubtful request is admitted because too few of similar prompt length were admitted lately."""
+        """Whether a doubtful request is admitted because too few with a similar prompt length were admitted lately."""
         tier = live.request.tier
         fairness = self._fairness.get(tier.name)
         if fairness is None or tier.admission.mode is not AdmissionMode.ENFORCE:

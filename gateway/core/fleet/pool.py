@@ -184,7 +184,7 @@ class Pool(Slots[Replica]):
         return 1 if min(up, default=2) < 2 else 2
 
     def look(self, now: float) -> float:
-        """Eject outliers, end ejections, and advance slow starts. Returns seconds until the next look.
+        """Eject outliers, end ejections, and advance slow starts. Returns seconds until the next call.
 
         The caller must call `refresh` afterwards.
         """

@@ -146,7 +146,7 @@ class BaseReplica(RoutingTarget):
         super().__init__()
         self.spec = spec
         self.session_key = key_of(spec.name)
-        """Hash key, by which sessions choose their home replica."""
+        """Hash key of the replica. From it, the home replica of each session is computed."""
         self.breaker = Breaker()
         self.outlier_score = OutlierScore()
         self.drained = False

@@ -26,7 +26,7 @@ class Reliability:
     """Expected calibration error: mean |probability - share of true labels| over bins of equal size."""
     brier: float
     skill: float
-    """1 - Brier score / Brier score of always forecasting the base rate; 0 if the latter is 0."""
+    """1 - Brier score / Brier score of always forecasting the base rate; 0 if the second score is 0."""
     bins: tuple[tuple[int, float, float], ...]
 
 

@@ -38,7 +38,7 @@ def fit(fields: dict[str, Any], caps: Caps, changed: list[str]) -> Renamed:
 
 
 def measure(fields: dict[str, Any], caps: Caps) -> Prompt:
-    """The prompt of a completion: a text, a batch of texts, token ids, or a batch of those."""
+    """The size of a completion's prompt: a text, a list of texts, a list of token ids, or several such lists."""
     measured = prompt.batch(fields["prompt"], "prompt", caps)
     for name in ("suffix", "response_format"):
         if name in fields:

@@ -71,7 +71,7 @@ class Draft:
         item = opened["item"]
         item["status"] = "incomplete"
         items.append(item)
-        # orjson cannot be used here, since only half of a surrogate pair may have come.
+        # orjson cannot be used here, because perhaps only half of a surrogate pair has come.
         text = json.loads(b'"' + b"".join(self._texts) + b'"').encode("utf-8", "replace").decode()
         closing: list[dict[str, Any]] = []
         if item.get("type") == "function_call":

@@ -2,8 +2,8 @@
 
 vLLM answers {"error": {"message", "type", "param", "code": 400}} (the code is an integer), or {"error":
 "Unauthorized"}. Its older versions and SGLang answer {"object": "error", "message", ...}, and FastAPI {"detail": text
-or [{"loc", "msg"}]}. TGI answers {"error": text, "error_type"}, and Anthropic's kind {"type": "error", "error":
-{"type", "message"}}. Proxies answer HTML.
+or [{"loc", "msg"}]}. TGI answers {"error": text, "error_type"}, and servers of Anthropic's API {"type": "error",
+"error": {"type", "message"}}. Proxies answer HTML.
 """
 
 from __future__ import annotations

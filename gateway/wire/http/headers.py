@@ -158,7 +158,7 @@ class Beginning:
         self.raw = b""
         """The lines, with the last line end; empty if nothing is known."""
         self.names = _NAMES
-        """The names by which they were read."""
+        """The names that were read."""
         self.http_11 = False
         self.fields: dict[bytes, bytes] = {}
 
