@@ -138,7 +138,7 @@ class Scheduler:
             if until > now:
                 self._timers.advance(live.request.id, until)
         if decision.victims or has_room(pool, live.request.tier):
-            self.pump(pool)  # it may be sent while others wait for certain replicas; a displaced one may leave room
+            self.pump(pool)  # it may be sent if others wait for certain replicas; a displaced one may leave room
 
     def _fall_back(self, live: RequestState, may_wait: bool = False) -> bool:
         """Let the tier's fallback model serve a request that would be refused, if it can be in time. Returns
@@ -452,8 +452,8 @@ class Scheduler:
                 self._life.look_by(now + SWEEP_S)  # set first, so that a check that raises an exception is repeated
                 self.look()
             elif (live := self._requests.get(key)) is not None:
-                self._rang(live)  # otherwise it was refused just now, when an earlier timer served the queue
-        while self._left:  # only now, since a whole queue may time out at once
+                self._rang(live)  # None: serving the queue at an earlier timer has ended this request
+        while self._left:  # after all timers, since a whole queue may time out at once
             self.pump(self._left.popitem()[0])
         if self._hedges.on:
             self._hedge()

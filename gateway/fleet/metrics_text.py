@@ -210,7 +210,7 @@ def _lines(engine: EngineKind, text: str, name: str) -> Lines:
 
 
 def _counts(labels: str) -> bool:
-    """Whether a series counts. SGLang reports some requests in several series. Only one of these counts.
+    """Whether a series counts. SGLang reports some requests in several series, of which only one counts.
 
     With priority scheduling, the total has `priority=""`, and further series have its parts by priority. With pipeline
     parallelism, every stage reports the same requests (sglang, observability/metrics_collector.py).

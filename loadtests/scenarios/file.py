@@ -78,7 +78,7 @@ class EventSection(Section):
 
     @property
     def told(self) -> str:
-        """A short name for a picture; a fault without its replica."""
+        """A short name for a picture: for a fault, its kind without the replica."""
         if self.fault is not None:
             return self.fault
         if self.reload is not None:

@@ -81,7 +81,7 @@ class ShareGptRows:
             yield heappop(later)[-1]
 
     def _turns(self, number: int, talk: _Talk) -> Iterator[TraceRow]:
-        """The requests of a conversation, all at 0."""
+        """The requests of a conversation, all at time 0."""
         before, chain, known = bytearray(), b"", 0
         prefix: list[int] = []
         asked = False

@@ -85,7 +85,7 @@ def test_a_replica_that_is_still_slow_stays_ejected_for_longer_each_time() -> No
 
 
 def test_one_quick_probe_of_a_slow_replica_does_not_bring_it_back() -> None:
-    """Overall three times as slow, but the last probe before the end was less than twice as slow."""
+    """The replica is three times as slow, but its last probe before the end was less than twice as slow."""
     traffic = Traffic(play(fleet(6)), per_s=45.0, spread=0.01)
     story = traffic.story
     traffic.times["r3"] = 3.0
@@ -228,7 +228,9 @@ def test_ejection_time_grows_is_capped_and_shrinks_with_health() -> None:
 
 
 def test_replica_ejected_when_its_breaker_opens_is_judged_anew() -> None:
-    """Else no request would close the breaker: an ejected replica gets only probes, each with a slot of its own."""
+    """Otherwise no request would close the breaker: an ejected replica gets only probes, each with a slot of its
+    own.
+    """
     traffic = Traffic(play(fleet(6, slow_start_s=20.0)), per_s=30.0)
     story = traffic.story
     traffic.times["r3"] = 3.0

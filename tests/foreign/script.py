@@ -60,7 +60,7 @@ class Script:
     assembled: Ends = Ends.WHOLE
     """The outcome for a client of a tier that aggregates, if `ends` is WHOLE and the answer is a stream."""
     fault: bool | None = False
-    """Whether it counts against the replica; None: it may, or not."""
+    """Whether it counts against the replica; None: both are right."""
     usage: tuple[int, int] | None = None
     """Prompt and output tokens that must be accounted; None: the gateway's own estimate will do."""
     choices: int = 1

@@ -27,7 +27,7 @@ LINE = b'[1.0,"wake",[],[]]\n'
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A journal is complete, however slow the disk is."""
+    """Make every journal complete, however slow the disk is."""
     monkeypatch.setattr(writer, "CLOSE_S", 300.0)
 
 

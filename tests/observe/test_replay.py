@@ -21,7 +21,7 @@ REQUESTS = 30
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A journal is complete, however slow the disk is."""
+    """Make every journal complete, however slow the disk is."""
     monkeypatch.setattr(writer, "CLOSE_S", 300.0)
 
 

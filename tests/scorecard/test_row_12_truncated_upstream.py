@@ -36,7 +36,7 @@ CLIENTS = 8
 
 
 async def _answers(url: str, path: str, places: list[int], *, stream: bool) -> dict[int, Response]:
-    """The client's bytes, for each place of the cut."""
+    """The bytes that a client gets, for each place where the answer is cut."""
     left = list(reversed(places))
     answers: dict[int, Response] = {}
 

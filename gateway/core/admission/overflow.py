@@ -34,8 +34,7 @@ TOO_LONG: Final = 1.2
 """A replica is also hopeless for a request if its step, as the step budget counts it, is longer than this many TPOT
 bounds.
 
-With 1, a share of .68 was good instead of .71 (70B model, 1.28 times the knee): bursts end, and most answers are in
-time.
+With 1, goodput was .68 instead of .71 (70B model, 1.28 times the knee): a burst ends, and most answers are in time.
 """
 MOST: Final = 0.8
 """A replica is given up if at least this share of the latest requests is hopeless. For a replica slower than the

@@ -102,8 +102,8 @@ class Bucket:
         return (EDGES[i] - tokens) + self._rest[i] / self._above[i]
 
     def add(self, tokens: int, told: int = 0) -> None:
-        """Learn that an answer ended by itself after `tokens` (>= 1). `told`: edges that `passes` already counted for
-        it.
+        """Learn that an answer ended by itself after `tokens` (>= 1). `told`: number of edges that `passes` has already
+        counted for this answer.
         """
         self._see(told, _bin(tokens), True)
 

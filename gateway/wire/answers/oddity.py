@@ -8,7 +8,7 @@ from enum import StrEnum
 class Oddity(StrEnum):
     """A kind of odd answer: a label of `tailgate_upstream_oddities_total`."""
 
-    __hash__ = str.__hash__  # Enum's own is a function in Python
+    __hash__ = str.__hash__  # the one of Enum is slow: a function in Python
 
     UNREADABLE_EVENT = "unreadable-event"
     """An event of a stream is not valid JSON of its API. It was forwarded."""

@@ -1,4 +1,4 @@
-"""Lengths of prompts, texts of answers, and their lengths."""
+"""Lengths of prompts and of answers, and the texts of answers."""
 
 from __future__ import annotations
 
