@@ -358,7 +358,7 @@ class SessionKey(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SessionKeys:
-    """Where to find the name of a session in a request. The first of `keys` that a request has is used."""
+    """Where to find the name of a session in a request. Of `keys`, the first that a request has is used."""
 
     header: str = "x-session-id"
     """Name of the header, in lower case."""

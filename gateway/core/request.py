@@ -8,8 +8,8 @@ Time anchors, all from `time.monotonic` (seconds), all of one request:
     first_at      first content token           TTFT ends, TPOT starts; commit of a streamed answer
     ended_at      answer complete or refused    TPOT and e2e end
 
-Values made for every request (requests, commands, records) never change, but are not frozen: frozen ones take four
-times as long to make. Their `__init__` is written out: that of `dataclass` is not compiled, and takes ten times.
+Values made for every request (requests, commands, records) never change, but are not frozen: that would take four times
+as long. Their `__init__` is written out, because that of `dataclass` is not compiled and takes ten times as long.
 """
 
 from __future__ import annotations

@@ -110,8 +110,8 @@ def _in_user_id(user_id: str) -> object:
 
 
 def sticky_key(session: Session | None, tenant: str, request_id: str) -> str:
-    """The key by which a split chooses an arm. It is the session or else the tenant. Without keys in the policy, it is
-    the session or else the request id.
+    """The key by which a split chooses an arm. It is the session if the request names one. Otherwise it is the tenant,
+    or the request id if the policy has no keys.
     """
     if session is not None:
         return f"session\0{session.name}"

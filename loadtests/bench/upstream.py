@@ -90,7 +90,7 @@ class Wheel:
             self._turn += 1
 
     async def run(self) -> None:
-        """Turn for ever."""
+        """Serve all slots in turn, until the task is cancelled."""
         loop = asyncio.get_running_loop()
         started_at = loop.time()
         while True:

@@ -69,9 +69,9 @@ def calibrate_command(
 
     `tailgate plan --policy policy.yaml --workload chat --rate 40 --fleet h100.json`
 
-    Exit status: 0 if there is a profile; 1 if there is no contact, or if no profile fits the answers; 2 for wrong
-    options; 3 if the profile is not to be trusted. Such a profile is more than 25% off (without a check, in the fit
-    more than 15%), or could not be checked.
+    Exit status: 0 for a trusted profile; 1 without contact, or if no profile fits the answers; 2 for wrong options; 3
+    for a profile that is not to be trusted. Such a profile is more than 25% off (without a check, in the fit more than
+    15%), or could not be checked.
     """
     errors = console(stderr=True)
     try:

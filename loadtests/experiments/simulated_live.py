@@ -130,7 +130,7 @@ class Test:
     spread: float
     """Relative standard deviation of the seeds."""
     needed: int
-    """Live runs that this spread asks for."""
+    """Number of live runs that this spread requires."""
     live: Live
     told: list[Simulated]
 

@@ -35,7 +35,7 @@ class Recorder(Protocol):
     """Called with the outcomes of requests."""
 
     def gap(self, request: Request, gap_s: float, count: int) -> None:
-        """Pieces of content arrived, `gap_s` after the ones before."""
+        """`count` pieces of content arrived together, `gap_s` after the previous ones."""
 
     def ended(self, request: Request) -> None:
         """A request is over, its last try included. Called once per request."""

@@ -27,7 +27,7 @@ class Traffic:
     workload: Workload
     name: str
     pace: str
-    """The rate, added to the name, except for a closed loop, which has no fixed rate."""
+    """The rate, as a part of the name. A closed loop has no fixed rate."""
     planned_s: float | None
     """Planned seconds; None: until the end of a trace."""
     left_out: EmptyRows = field(default_factory=EmptyRows)

@@ -31,7 +31,7 @@ PROMPT_TOKENS, OUTPUT_TOKENS = 64, 2
 LOAD = 0.9
 """Multiple of the scenario's rate: enough streams to measure HTTP beside them, with hardly a queue."""
 OTHER_SEED = SEED + 1
-"""Seed of the measured traffic. It is not that of the tests, since the simulator must predict those."""
+"""Seed of the measured traffic. It differs from the seed of the tests, because the simulator must predict the tests."""
 TTFT = "vllm:time_to_first_token_seconds"
 
 

@@ -47,7 +47,7 @@ class World:
         self.now = 100.0
         self.asks = 0
         self.good = True
-        """Whether the last one that was served met its objectives."""
+        """Whether the last request that was served met its objectives."""
 
     def live(self, prompt: int = 1000, stream: bool = True, max_tokens: int = 4096) -> RequestState:
         self.asks += 1

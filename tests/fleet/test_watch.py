@@ -54,7 +54,7 @@ class Fleet:
         await asyncio.sleep(seconds)
 
     async def says(self, name: str, sample: Sample) -> None:
-        """Wait until it reports this state of the replica once more."""
+        """Wait until the watcher reports `sample` for the replica `name` once more."""
         seen = self.samples.count((name, sample))
         await until(lambda: self.samples.count((name, sample)) > seen)
 

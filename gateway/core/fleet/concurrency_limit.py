@@ -3,7 +3,7 @@
 An engine runs no more requests at once than it has seats (vLLM: --max-num-seqs). Further requests wait unread inside
 the engine, which ignores tiers and deadlines. So the limit should equal the number of seats. Once a second it is
 updated by three facts. The first is the highest number of running requests, whose prompts are read. The second is
-whether more ran than in the second before. The third is whether the engine caught up with its prompts at any time.
+whether more ran than one second earlier. The third is whether the engine caught up with its prompts at any time.
 
     in the last second                         the limit becomes                    because
     it was reached; caught up or ran more      most that ran x (1 + growth) + 1     there may be more seats

@@ -32,7 +32,7 @@ request itself.
 MAX_BUSY: Final = 0.8
 """Upper bound on u, the share of time that an engine spends on prompts."""
 SAMPLES_PER_S: Final = 50.0
-"""At most this many samples are learned per second. More would cost time and teach nothing."""
+"""At most this many samples are learned per second. Further samples would cost time and teach nothing."""
 LOWER: Final = 0.1
 HIGHER: Final = 0.0125
 """Step sizes with which `_low` moves towards a lower load (`LOWER`) or a higher load (`HIGHER`). Their ratio makes

@@ -24,7 +24,7 @@ SOJOURNS = 100.0
 EVERY_S = 5.0
 """Marks are at least this many seconds apart, however often the figures are read."""
 UNREAD_S = 15.0
-"""A new mark is due after this many seconds. So windows are at most this much too long."""
+"""A new mark is due after this many seconds. So a window is at most this much too long."""
 MAX_MARKS = 512
 
 
