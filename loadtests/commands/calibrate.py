@@ -70,8 +70,8 @@ def calibrate_command(
     `tailgate plan --policy policy.yaml --workload chat --rate 40 --fleet h100.json`
 
     Exit status: 0 for a trusted profile; 1 without contact, or if no profile fits the answers; 2 for wrong options; 3
-    for a profile that is not to be trusted. Such a profile is more than 25% off (without a check, in the fit more than
-    15%), or could not be checked.
+    for an untrusted profile. An untrusted profile is more than 25% off (without a check, in the fit more than 15%), or
+    could not be checked.
     """
     errors = console(stderr=True)
     try:
