@@ -336,9 +336,7 @@ class Lifecycle:
         served = -math.inf if use is None else use.served
         record = self._accounting.close(live, self._turn.now)
         if use is not None and use.served < served:
-            for pool in self._fleet:
-                if pool.queue.holds(live.request.tier):
-                    pool.queue.of_tier(live.request.tier).returned(live.request.tenant)
+            self._fleet.returned(live.request.tier, live.request.tenant)
         if live.pool is not None:
             live.pool.demand.ended(record.outcome in COUNTED, record.good, record.output_tokens)
             if is_lost(record):

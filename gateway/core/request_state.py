@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.slot import Slot
@@ -106,6 +106,7 @@ class RequestState(QueuedRequest):
         "output_tokens",
         "owed",
         "pool",
+        "promised",
         "prompt_likely",
         "prompt_tokens",
         "reached",
@@ -114,6 +115,7 @@ class RequestState(QueuedRequest):
         "slo",
         "timeouts",
         "tokens_exact",
+        "unsent",
         "visible",
         "waited",
         "waiting",
@@ -125,6 +127,12 @@ class RequestState(QueuedRequest):
         super().__init__(request)
         self.visible = request.visible
         """Whether the tokens of the answer can be seen one by one as they come."""
+        self.promised: list[tuple[Any, float, bool]] | None = None
+        """Of an admitted request without a first token: the TTFT guards that count it, its P(late) for each, and
+        whether costs were known.
+        """
+        self.unsent: tuple[Any, Forecast] | None = None
+        """Of an admitted request that is not sent yet: the guard of waits in vain that counts it, and the forecast."""
         self.body_hash = request.body_hash
         """64-bit hash of the body; None until quarantine needs it (fleet/quarantine.py)."""
         self.pool: Pool | None = None

@@ -31,6 +31,7 @@ from gateway.proxy.request_reader import RequestReader
 from gateway.wire.errors.replies import Problem
 from gateway.wire.http.encoding import coding_of
 from gateway.wire.http.headers import status_line
+from gateway.wire.http.lines import CR, LF
 from gateway.wire.target import COUNTING
 
 
@@ -128,9 +129,10 @@ class ClientConnection(Client):
         is_new = phase is _IDLE
         if is_new:
             # Line ends between requests (RFC 9112, 2.2) are ignored.
-            data = data.lstrip(b"\r\n")
-            if not data:
-                return
+            if data[0] == CR or data[0] == LF:
+                data = data.lstrip(b"\r\n")
+                if not data:
+                    return
             self._phase = _RECEIVING
             self._reader.begin()
             self._limits.idle.stop(self)

@@ -50,14 +50,8 @@ class Promises:
         self._budgets: dict[str, ErrorBudget] = {}
         self._guards: dict[str, tuple[TtftGuard, ...]] = {}
         """Guards of the TTFT objectives, by tier."""
-        self._promised: dict[int, list[tuple[TtftGuard, float, bool]]] = {}
-        """By id of an admitted request without a first token: the guards that count it, its P(late) for each, and
-        whether costs were known.
-        """
         self._vain: dict[str, ShareGuard] = {}
         """By tier."""
-        self._unsent: dict[int, tuple[ShareGuard, Forecast]] = {}
-        """By id of an admitted request that is not sent yet: the guard of waits in vain, and the request's forecast."""
         self._fairness: dict[str, LengthFairness] = {}
         """By tier."""
         self._tpot: dict[tuple[str, Objective], StepMargin] = {}
@@ -232,14 +226,15 @@ class Promises:
         if fairness is not None and not live.counted:
             live.counted = True
             fairness.decided(live.prompt_likely, True, forecast.at)
-        self._drop(live.request.id)  # it was admitted before if it moved here from the queue of a pool without replicas
+        self._drop(live)  # it was admitted before if it moved here from the queue of a pool without replicas
         vain = self._vain.get(live.request.tier.name)
         if vain is not None:
             vain.admitted(forecast.in_vain)
-            self._unsent[live.request.id] = vain, forecast
+            live.unsent = vain, forecast
         guards = self._guards.get(live.request.tier.name)
         if guards is not None and live.request.stream:
-            promised = self._promised[live.request.id] = []
+            promised: list[tuple[TtftGuard, float, bool]] = []
+            live.promised = promised
             has_costs = self._forecaster.has_costs(pool.spec.name)
             known = len(forecast.late) if has_costs else 0
             for i, guard in enumerate(guards):
@@ -247,18 +242,24 @@ class Promises:
                 guard.admitted(late)
                 promised.append((guard, late, has_costs))
 
-    def _drop(self, request: int) -> None:
+    @staticmethod
+    def _promised(live: RequestState) -> list[tuple[TtftGuard, float, bool]]:
+        """The TTFT guards that count a request, with its P(late) for each and whether costs were known. From now on
+        they do not count it.
+        """
+        promised, live.promised = live.promised, None
+        return promised if promised is not None else []
+
+    def _drop(self, live: RequestState) -> None:
         """Remove a request, without a judgement, from the guards that count it."""
-        # Not `pop`, which compiled code looks up by name: most requests are in neither.
-        promised = self._promised.get(request)
-        if promised is not None:
-            del self._promised[request]
-            for guard, late, _ in promised:
+        if live.promised is not None:
+            for guard, late, _ in self._promised(live):
                 guard.dropped(late)
-        unsent = self._unsent.get(request)
+        unsent = live.unsent
         if unsent is not None:
-            del self._unsent[request]
-            unsent[0].dropped(unsent[1].in_vain)
+            live.unsent = None
+            vain: ShareGuard = unsent[0]
+            vain.dropped(unsent[1].in_vain)
 
     def sent(self, live: RequestState, now: float) -> None:
         """Record the first dispatch of a request: it has not waited in vain."""
@@ -266,17 +267,18 @@ class Promises:
 
     def _judge(self, live: RequestState, in_vain: bool, now: float) -> None:
         """Tell the guard of waits in vain how the wait of a request ended, unless the guard does not count it."""
-        unsent = self._unsent.get(live.request.id)
+        unsent = live.unsent
         if unsent is None:
             return
-        del self._unsent[live.request.id]
-        guard, forecast = unsent
-        guard.judged(forecast.in_vain, in_vain, now)
+        live.unsent = None
+        vain: ShareGuard = unsent[0]
+        forecast = unsent[1]
+        vain.judged(forecast.in_vain, in_vain, now)
         self._forecaster.waited(live, forecast, in_vain)
 
     def first_token(self, live: RequestState, now: float) -> None:
         """Judge the TTFT objectives of a stream whose first token reached the client."""
-        for guard, late, had_costs in self._promised.pop(live.request.id, ()):
+        for guard, late, had_costs in self._promised(live):
             guard.judged(late, now - live.request.body_at > guard.objective.threshold_s, now, had_costs)
 
     def ended(self, live: RequestState, record: Record, now: float) -> None:
@@ -289,13 +291,13 @@ class Promises:
             else:
                 fairness.decided(live.prompt_likely, False, now)
         if lost:
-            for guard, late, had_costs in self._promised.pop(live.request.id, ()):
+            for guard, late, had_costs in self._promised(live):
                 if guard.counts_wait(record.e2e_s):
                     guard.judged(late, True, now, had_costs)
                 else:
                     guard.dropped(late)
             self._judge(live, True, now)
-        self._drop(live.request.id)
+        self._drop(live)
         tier = live.request.tier
         budget = self._budgets.get(tier.name)
         if budget is not None:

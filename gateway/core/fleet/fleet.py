@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from gateway.core.fleet.pool import Pool, Replica
-from gateway.core.policy import Policy
+from gateway.core.policy import Policy, Tier
 from gateway.core.request import AttemptOutcome, Sample
 from gateway.core.snapshot import ReplicaState
 
@@ -45,6 +45,12 @@ class Fleet:
 
     def __iter__(self) -> Iterator[Pool]:
         return iter(self._pools.values())
+
+    def returned(self, tier: Tier, tenant: str) -> None:
+        """Tell the queues that a tenant was charged less than expected, so that its turn may come earlier."""
+        for pool in self._pools.values():
+            if pool.queue.holds(tier):
+                pool.queue.of_tier(tier).returned(tenant)
 
     def pool(self, name: str) -> Pool | None:
         """The pool of this name; None if the policy has none."""

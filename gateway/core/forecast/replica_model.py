@@ -188,11 +188,12 @@ class LoadMark:
 
     __slots__ = ("at", "context_s", "decodes_s", "prefilled")
 
-    def __init__(self, engine: ReplicaModel, now: float) -> None:
+    def __init__(self, engine: ReplicaModel, backlog: float, now: float) -> None:
+        """`backlog`: that of the engine at `now`."""
         self.at = now
         self.decodes_s = engine.decodes_s
         self.context_s = engine.context_s
-        self.prefilled = engine.prefilled + engine.unread - engine.backlog(now)
+        self.prefilled = engine.prefilled + engine.unread - backlog
 
 
 class AttemptPrediction:
@@ -270,11 +271,11 @@ class AttemptPrediction:
         """Number of steps at which the pool next learns from the answer."""
         self.lesson_steps = 0
         """Number of steps that the pool has already learned from."""
-        self.begin(now)  # a visible first token calls this again
+        self.began = self.lesson = LoadMark(engine, self.backlog, now)  # a visible first token marks another start
 
     def begin(self, now: float) -> None:
         """Mark now as the start of the answer."""
-        self.began = self.lesson = LoadMark(self.engine, now)
+        self.began = self.lesson = LoadMark(self.engine, self.engine.backlog(now), now)
 
     def learn_ttft(self, costs: LatencyModel, prompt_tokens: int, seen_s: float) -> float:
         """Learn that the first token came `seen_s` (> 0) seconds after sent. Returns log(seen / predicted)."""
@@ -328,7 +329,8 @@ class AttemptPrediction:
         if fresh > 0 and span_s > 0.0:
             decodes, context, prefill = self._met(self.lesson, fresh, now)
             costs.learn_step(decodes, context, prefill, span_s / fresh / self.engine.factor, _weight(fresh))
-        self.lesson, self.lesson_steps, self.lesson_at = LoadMark(self.engine, now), steps, 2 * steps
+        mark = LoadMark(self.engine, self.engine.backlog(now), now)
+        self.lesson, self.lesson_steps, self.lesson_at = mark, steps, 2 * steps
 
     def show(self, costs: LatencyModel, steps: int, now: float) -> None:
         """Score the replica by the first `steps` of an answer under way, because a long answer ends much later."""

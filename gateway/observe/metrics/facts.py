@@ -74,6 +74,15 @@ class Attainment:
         self.broken_since: float | None = None
         """Time since which every check has found the objective broken; None if the last check found it kept."""
 
+    def add(self, finished: bool, value_s: float | None, threshold_s: float) -> None:
+        """Count a request to which the objective applies. `value_s`: None if an answer is too short to have it."""
+        if not finished:
+            self.counts[Attainment.TOTAL] += 1
+        elif value_s is not None:
+            self.counts[Attainment.TOTAL] += 1
+            self.counts[Attainment.ANSWERED] += 1
+            self.counts[Attainment.GOOD] += value_s <= threshold_s
+
     def kept(self, now: float) -> bool | None:
         """Whether the answers of the minute up to `now` keep the objective; None if there were none."""
         good, _, answered = self.recent.read(now)
@@ -152,6 +161,7 @@ class TierFacts:
         "e2e",
         "forecasts",
         "objectives",
+        "objectives_of_streams",
         "queue",
         "recent",
         "recent_admissions",
@@ -188,10 +198,13 @@ class TierFacts:
     def follow(self, tier: Tier) -> None:
         """Use the objectives of `tier` from now on."""
         self.tier = tier
-        self.objectives = tuple(
+        every = [
             (metric, objective.threshold_s, self.attainment(metric, objective))
             for metric, objective in tier.slo.objectives()
-        )
+        ]
+        self.objectives = [each for each in every if each[0] is Metric.E2E]
+        """The objectives of all requests: (metric, threshold in seconds, counts)."""
+        self.objectives_of_streams = [each for each in every if each[0] is not Metric.E2E]
 
     def attainment(self, metric: Metric, objective: Objective) -> Attainment:
         """The counts of an objective; created if missing."""
@@ -208,21 +221,12 @@ class TierFacts:
         An unfinished request misses all its objectives. An answer that is too short to have the latency is left out.
         """
         finished = record.outcome is Outcome.OK
-        for metric, threshold_s, attainment in self.objectives:
-            if metric is Metric.E2E:
-                if not self.tier.slo.covers(record.output_tokens):
-                    continue
-                value_s: float | None = record.e2e_s
-            elif not record.request.stream:
-                continue
-            else:
-                value_s = record.ttft_s if metric is Metric.TTFT else record.tpot_s
-            if not finished:
-                attainment.counts[Attainment.TOTAL] += 1
-            elif value_s is not None:
-                attainment.counts[Attainment.TOTAL] += 1
-                attainment.counts[Attainment.ANSWERED] += 1
-                attainment.counts[Attainment.GOOD] += value_s <= threshold_s
+        if self.objectives and self.tier.slo.covers(record.output_tokens):
+            for _, threshold_s, attainment in self.objectives:
+                attainment.add(finished, record.e2e_s, threshold_s)
+        if record.request.stream:
+            for metric, threshold_s, attainment in self.objectives_of_streams:
+                attainment.add(finished, record.ttft_s if metric is Metric.TTFT else record.tpot_s, threshold_s)
 
     def roll(self, now: float) -> None:
         """Advance the sliding window to `now`."""

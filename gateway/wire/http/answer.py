@@ -48,17 +48,17 @@ class AnswerHead:
 
     __slots__ = ("body", "coding", "content_type", "keep_alive", "retry_after_s", "status")
 
-    def __init__(self, status: int, body: int, keep_alive: bool, found: dict[bytes, bytes]) -> None:
+    def __init__(self, status: int) -> None:
         self.status = status
-        self.body = body
+        self.body = TO_THE_END
         """Length of the body in bytes, or `CHUNKED`, or `TO_THE_END` (of the connection)."""
-        self.keep_alive = keep_alive
-        self.content_type = found.get(_CONTENT_TYPE)
-        self.coding = found.get(_CONTENT_ENCODING)
+        self.keep_alive = False
+        self.content_type: bytes | None = None
+        self.coding: bytes | None = None
         """The content encoding; None if there is none. The gateway requests none, but proxies before the engine may add
         one.
         """
-        self.retry_after_s = _seconds(found.get(_RETRY_AFTER))
+        self.retry_after_s: float | None = None
 
     @property
     def framed(self) -> bool:
@@ -90,7 +90,12 @@ def read_answer_head(raw: bytes) -> AnswerHead:
         or (len(first) > 12 and first[12] != SPACE)
     ):
         raise FramingError("the answer does not begin with the status line of HTTP/1.1")
-    found: dict[bytes, bytes] = {}
+    # Variables instead of a dictionary: every answer has these few headers.
+    head = AnswerHead(status)
+    length: bytes | None = None
+    transfer: bytes | None = None
+    connection: bytes | None = None
+    retry_after: bytes | None = None
     size = len(first)
     for index in range(1, len(lines)):
         line = lines[index]
@@ -99,20 +104,33 @@ def read_answer_head(raw: bytes) -> AnswerHead:
         if name is None:
             _check(line)
             continue
-        if name in (_DATE, _SERVER):
+        if name is _DATE or name is _SERVER:
             continue
         value = trimmed(line, len(name) + 1)
-        before = found.get(name)
-        found[name] = value if before is None else before + b"," + value
+        if name is _CONTENT_LENGTH:
+            length = _joined(length, value)
+        elif name is _CONTENT_TYPE:
+            head.content_type = _joined(head.content_type, value)
+        elif name is _TRANSFER_ENCODING:
+            transfer = _joined(transfer, value)
+        elif name is _CONNECTION:
+            connection = _joined(connection, value)
+        elif name is _CONTENT_ENCODING:
+            head.coding = _joined(head.coding, value)
+        else:
+            retry_after = _joined(retry_after, value)
     # `splitlines` accepts every kind of line end. The sizes agree only if each has two bytes, as CRLF does.
     if size != len(raw):
         raise FramingError("the head of the answer has an invalid line end")
-    return AnswerHead(
-        status,
-        _body(status, found),
-        _keeps_alive(version == b"HTTP/1.1 ", found.get(_CONNECTION)),
-        found,
-    )
+    head.body = _body(status, transfer, length)
+    head.keep_alive = _keeps_alive(version == b"HTTP/1.1 ", connection)
+    head.retry_after_s = _seconds(retry_after)
+    return head
+
+
+def _joined(before: bytes | None, value: bytes) -> bytes:
+    """The value of a header that may stand on several lines."""
+    return value if before is None else before + b"," + value
 
 
 def _check(line: bytes) -> None:
@@ -122,10 +140,8 @@ def _check(line: bytes) -> None:
         raise FramingError("the answer has a malformed header")
 
 
-def _body(status: int, found: dict[bytes, bytes]) -> int:
+def _body(status: int, coding: bytes | None, length: bytes | None) -> int:
     """How the body ends. Raises `FramingError` if its length is ambiguous."""
-    coding = found.get(_TRANSFER_ENCODING)
-    length = found.get(_CONTENT_LENGTH)
     if status in (204, 304):
         return 0
     if coding is not None:

@@ -325,21 +325,21 @@ def whole_head(content_type: bytes | None, body_bytes: int | None, coding: bytes
     return b"".join((_OK, b"content-type: ", kind, b"\r\ncontent-length: ", written(body_bytes), b"\r\n"))
 
 
-_Texts = tuple[str, str, str]
-_REQUESTS: Final[_Texts] = (
-    "x-ratelimit-limit-requests: ",
-    "\r\nx-ratelimit-remaining-requests: ",
-    "\r\nx-ratelimit-reset-requests: ",
-)
-_TOKENS: Final[_Texts] = (
-    "x-ratelimit-limit-tokens: ",
-    "\r\nx-ratelimit-remaining-tokens: ",
-    "\r\nx-ratelimit-reset-tokens: ",
-)
+class _RateTexts:
+    """The texts before the numbers of one limit, and the limit that was written last: it is often the same again."""
+
+    __slots__ = ("last", "last_written", "left", "limit", "reset")
+
+    def __init__(self, what: str) -> None:
+        self.limit = f"x-ratelimit-limit-{what}: "
+        self.left = f"\r\nx-ratelimit-remaining-{what}: "
+        self.reset = f"\r\nx-ratelimit-reset-{what}: "
+        self.last = 0.0
+        self.last_written = "0"
 
 
-_LIMITS: Final[dict[float, str]] = {}
-"""Limits as text. There are few, since they come from policies."""
+_REQUESTS: Final = _RateTexts("requests")
+_TOKENS: Final = _RateTexts("tokens")
 
 
 def rate_limit_lines(left: Left) -> str:
@@ -349,12 +349,11 @@ def rate_limit_lines(left: Left) -> str:
     return lines if tokens is None else lines + _rate_lines(_TOKENS, tokens)
 
 
-def _rate_lines(texts: _Texts, rate: Rate) -> str:
+def _rate_lines(texts: _RateTexts, rate: Rate) -> str:
     limit, left, reset_s = rate
-    written_limit = _LIMITS.get(limit)
-    if written_limit is None:
-        written_limit = _LIMITS[limit] = str(int(limit))
-    return f"{texts[0]}{written_limit}{texts[1]}{int(left)}{texts[2]}{_span(reset_s)}\r\n"
+    if limit != texts.last:
+        texts.last, texts.last_written = limit, str(int(limit))
+    return f"{texts.limit}{texts.last_written}{texts.left}{int(left)}{texts.reset}{_span(reset_s)}\r\n"
 
 
 _THOUSANDTHS: Final = [f"{number}ms" for number in range(1000)]
