@@ -78,7 +78,7 @@ def plan_command(
             parser=seconds(),
             metavar="S",
             show_default=False,
-            help="Longest wait for a slot of 99% of the requests, in seconds.",
+            help="Seconds within which 99% of the requests must get a slot.",
         ),
     ] = None,
     availability: Annotated[

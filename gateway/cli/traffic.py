@@ -25,7 +25,9 @@ WorkloadOption = Annotated[
     str | None,
     typer.Option(metavar="SPEC|TRACE", show_default=False, help="The traffic: a workload by name or file, or a trace."),
 ]
-TraceOption = Annotated[str | None, typer.Option(metavar="FILE", show_default=False, help="The same, for a trace.")]
+TraceOption = Annotated[
+    str | None, typer.Option(metavar="FILE", show_default=False, help="A trace; the same as --workload.")
+]
 FleetOption = Annotated[
     str,
     typer.Option(

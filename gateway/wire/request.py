@@ -291,8 +291,8 @@ def _load(body: bytes, changed: list[str]) -> dict[str, Any]:
 
 
 def _can_be_assembled(shape: Shape, fields: dict[str, Any]) -> bool:
-    """Whether the answer can be requested as a stream and assembled. It cannot with several choices, because each would
-    be held in memory.
+    """Whether the answer can be requested as a stream and assembled. An answer with several choices cannot, because
+    each choice would be held in memory.
     """
     for name in ("n", "best_of"):
         if fields.get(name, 1) > 1:

@@ -61,9 +61,9 @@ def calibrate_command(
 ) -> None:
     """Fit a fleet profile to a live engine by a short probe, for `tailgate simulate` and `tailgate plan`.
 
-    It sends bursts, alone and together, short and long, then mixed requests at various parts of the engine's capacity.
-    Five rounds are some 11,500 requests, on an engine that has nothing else to do. They take six minutes at an engine's
-    60 requests/s, a quarter of an hour at 20; fewer --rounds take less. Then:
+    It sends bursts of short and of long requests, alone and together. Mixed requests at various parts of the engine's
+    capacity follow. Five rounds send some 11,500 requests to an engine that has nothing else to do. If the engine
+    serves 60 requests/s, they take six minutes; at 20, a quarter of an hour. Fewer --rounds take less:
 
     `python -m loadtests calibrate --target http://127.0.0.1:8000 --out h100.json`
 

@@ -50,8 +50,8 @@ def scenario_command(
     It starts and ends all processes. It writes a page with a table and a picture, and a report of each test. Contenders
     that this machine lacks (nginx, vllm-router, litellm) are left out, with a note.
 
-    Exit status: 0 it was played; 1 something broke; 2 wrong options; 3 the generator fell behind in a test, so its
-    figures are not valid; 130 stopped by Ctrl-C.
+    Exit status: 0 if it was played; 1 if something broke; 2 for wrong options; 3 if the generator fell behind, so that
+    the figures of a test are not valid; 130 after Ctrl-C.
     """
     errors = console(stderr=True)
     if name is None:

@@ -30,7 +30,7 @@ class OfModel:
             yield replace(arrival, model=self.model)
 
     def faster(self, times: float) -> OfModel:
-        """A copy whose rate is `times` as high."""
+        """A copy whose rate is `times` times as high."""
         return OfModel(self.workload.faster(times), self.model)
 
 
