@@ -49,8 +49,8 @@ def compare_command(
     A change counts if its interval does not hold "no change". Latencies are compared as B / A. Each test is judged by
     the objectives of its own report. If these differ, there is no verdict without --policy.
 
-    Exit status: 0 if they were compared; 2 for wrong options, or nothing to compare; 3 if the generator fell behind in
-    a test, so that its figures are not valid.
+    Exit status: 0 if they were compared; 2 for wrong options, or nothing to compare; 3 if the figures of a test are
+    invalid because the generator fell behind.
     """
     errors = console(stderr=True)
     if out is not None:

@@ -50,8 +50,8 @@ def scenario_command(
     It starts and ends all processes. It writes a page with a table and a picture, and a report of each test. Contenders
     that this machine lacks (nginx, vllm-router, litellm) are left out, with a note.
 
-    Exit status: 0 if it was played; 1 if something broke; 2 for wrong options; 3 if the generator fell behind, so that
-    the figures of a test are not valid; 130 after Ctrl-C.
+    Exit status: 0 if it was played; 1 if something broke; 2 for wrong options; 130 after Ctrl-C. It is 3 if the figures
+    of a test are invalid because the generator fell behind.
     """
     errors = console(stderr=True)
     if name is None:
