@@ -291,6 +291,25 @@ def test_messages_count_the_prompt_at_the_start_and_the_output_at_the_end() -> N
     assert (reader.prompt_tokens, reader.output_tokens) == (9, 4)
 
 
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        ({"type": "request_too_large"}, 413),
+        ({"type": "authentication_error"}, 401),
+        ({"type": "invalid_request_error", "code": "model_not_found"}, 404),
+        ({"type": "server_error", "code": "context_length_exceeded"}, 400),
+        ({"type": "api_error"}, 500),
+        ({"type": "invalid_request_error", "code": 500}, 500),
+        ({"type": ["request_too_large"], "code": {"a": 1}}, 500),
+    ],
+)
+def test_error_without_a_status_has_that_of_its_code_or_type(error: dict[str, object], status: int) -> None:
+    reader = MessagesReader()
+    assert reader.read(typed("error", error={**error, "message": "x"})) == EventKind.ERROR
+    assert reader.error is not None
+    assert reader.error.status == status
+
+
 def test_an_overloaded_error_of_messages_is_busy() -> None:
     reader = MessagesReader()
     assert reader.read(typed("error", error={"type": "overloaded_error", "message": "later"})) == EventKind.ERROR

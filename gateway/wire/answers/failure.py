@@ -12,17 +12,27 @@ from gateway.core.request import AttemptOutcome
 from gateway.wire.answers.shapes import EMPTY, UNREADABLE, Error, decode_error
 from gateway.wire.numbers import count
 
-# HTTP status by the error's type, for errors without a code: vLLM's types on /v1/messages, and Anthropic's.
-_STATUS_OF_TYPE: Final = {
+# HTTP status by the error's code or type in words, for errors without a status: vLLM's types on /v1/messages, OpenAI's
+# codes, and Anthropic's types. Others are failures of the engine.
+_STATUS_OF_WORD: Final = {
     "Service Unavailable": 503,
     "ServiceUnavailableError": 503,
     "overloaded_error": 503,
     "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "RateLimitError": 429,
     "Bad Request": 400,
     "BadRequestError": 400,
     "invalid_request_error": 400,
+    "invalid_prompt": 400,
+    "context_length_exceeded": 400,
+    "authentication_error": 401,
+    "permission_error": 403,
     "NotFoundError": 404,
     "not_found_error": 404,
+    "model_not_found": 404,
+    "request_too_large": 413,
+    "UnprocessableEntityError": 422,
 }
 _ERROR_OBJECT: Final = re.compile(rb'\s*\{\s*"object"\s*:\s*"error"')
 # Text in vLLM's answer (status 500) to every new request after SIGTERM.
@@ -62,6 +72,10 @@ def is_error_object(payload: bytes) -> bool:
     return _ERROR_OBJECT.match(payload) is not None
 
 
+def _status_of(word: object, otherwise: int) -> int:
+    return _STATUS_OF_WORD.get(word, otherwise) if isinstance(word, str) else otherwise
+
+
 def engine_error(raw: Raw) -> EngineError:
     """Read an engine's error object. Engines agree only on the field `message`. Never raises."""
     try:
@@ -72,7 +86,7 @@ def engine_error(raw: Raw) -> EngineError:
     code = (
         int(said) if isinstance(said, str) and len(said) == 3 and said.isascii() and said.isdecimal() else count(said)
     )
-    status = _STATUS_OF_TYPE.get(kind if isinstance(kind, str) else "", 500) if code is None else code
+    status = _status_of(said, _status_of(kind, 500)) if code is None else code
     status = status if 400 <= status < 600 else 500
     reason = message if isinstance(message, str) and message else "the engine gave no reason"
     return EngineError(status, reason[:500], b'{"error":%b}' % (bytes(raw) or b"{}"))

@@ -46,7 +46,9 @@ MEDIA_PARTS: Final = {
     "audio_url": "audio_url",
     "video_url": "video_url",
 }
-_KNOWN: Final = {name: ("type", "detail", "cache_control", holder) for name, holder in MEDIA_PARTS.items()}
+_KNOWN: Final[dict[str, tuple[str, ...]]] = {
+    name: ("type", "detail", "cache_control", holder) for name, holder in MEDIA_PARTS.items()
+}
 """Fields of a part with media that are no further prompt."""
 # Fields that make vLLM read a part without `type` as media, or as embeddings, which are raw tensors.
 _HIDDEN_MEDIA = {*MEDIA_PARTS, *MEDIA_PARTS.values(), "audio", "video", "file", "file_id", "file_data", "uuid"} | {

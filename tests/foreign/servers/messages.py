@@ -144,6 +144,13 @@ SCRIPTS: Final = (
         elsewhere=True,
     ),
     _script(
+        "a request too large, told in an event",
+        "docs.anthropic.com, errors: request_too_large, 413",
+        s.chunked(s.typed("error", error={"type": "request_too_large", "message": "too large"})),
+        ends=Ends.REFUSED,
+        status=413,
+    ),
+    _script(
         "an error without a type",
         "vllm-project/vllm: the error object alone, also where every event has a type",
         s.chunked(

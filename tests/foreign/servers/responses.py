@@ -108,6 +108,29 @@ SCRIPTS: Final = (
         fault=None,
     ),
     _script(
+        "response.failed for a rate limit, before any token",
+        "platform.openai.com, the response object: error codes rate_limit_exceeded, server_error, invalid_prompt",
+        s.chunked(
+            _BEGUN,
+            s.typed(
+                "response.failed", response=_response("failed", error={"code": "rate_limit_exceeded", "message": "x"})
+            ),
+        ),
+        ends=Ends.REFUSED,
+        status=503,
+        elsewhere=True,
+    ),
+    _script(
+        "response.failed for the prompt, before any token",
+        "platform.openai.com, the response object: error codes rate_limit_exceeded, server_error, invalid_prompt",
+        s.chunked(
+            _BEGUN,
+            s.typed("response.failed", response=_response("failed", error={"code": "invalid_prompt", "message": "x"})),
+        ),
+        ends=Ends.REFUSED,
+        status=400,
+    ),
+    _script(
         "an error event of the API",
         "platform.openai.com, error event: code, message and param on the top level",
         s.chunked(_BEGUN, s.typed("error", code="server_error", message="x", param=None, sequence_number=1)),
