@@ -38,7 +38,7 @@ class Outcome(IntEnum):
     UNFINISHED = 12
     """Still open when the grace after the test was over."""
     INTERRUPTED = 13
-    """Still open when the user stopped the test: counted apart, unless it was late already."""
+    """The request was open when the user stopped the test. It is counted apart, unless it was late already."""
 
     @property
     def counts(self) -> bool:

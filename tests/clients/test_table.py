@@ -9,7 +9,7 @@ from .programs import FOLDER, PROGRAMS
 DOCS = (FOLDER.parents[1] / "docs" / "guides" / "clients.md").read_text("utf-8")
 
 
-def test_the_page_of_clients_has_a_row_for_each_with_its_pin_and_its_checks() -> None:
+def test_page_of_clients_has_a_row_with_pin_and_checks_for_each_client() -> None:
     table = DOCS.partition("## Capabilities")[2].partition("\n## ")[0]
     rows = [line for line in table.splitlines() if line.startswith("| `")]
     assert rows == [program.row for program in PROGRAMS]

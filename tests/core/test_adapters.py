@@ -220,7 +220,7 @@ AT_R1, AT_R2 = StoredResponse("r1", 10), StoredResponse("r2", 10)
 
 
 @pytest.mark.parametrize("other", ["", "z"])
-def test_due_adapter_of_a_request_with_a_home_displaces_another_there(other: str) -> None:
+def test_adapter_due_at_a_home_displaces_another_adapter_at_that_home(other: str) -> None:
     """Room for the adapter elsewhere is of no use, whether there is some (`other` empty) or it could be made."""
     story = two().arrives("x1", adapter="x", stored=AT_R2).arrives("other", adapter=other, stored=AT_R1)
     story.arrives("y", adapter="y", stored=AT_R2).arrives("x2", adapter="x", stored=AT_R2).whatever()

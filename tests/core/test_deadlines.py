@@ -133,7 +133,7 @@ def test_a_long_answer_in_one_piece_that_was_committed_early_has_no_idle_deadlin
     story.at(100.0).expect(refuse(Reason.TOTAL_TIMEOUT), cancel())
 
 
-def test_ttft_timeout_of_a_second_attempt_counts_from_its_own_sent() -> None:
+def test_ttft_timeout_of_a_second_attempt_counts_from_its_own_dispatch() -> None:
     rules = policy(pool("p", "r1", "r2"), tier("std", timeouts=TIMEOUTS))
     story = play(rules).arrives("a").at(2.0).finishes("a", AttemptOutcome.UNREACHABLE).at(3.0).sent("a").whatever()
     story.at(22.999).expect()

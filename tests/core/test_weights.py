@@ -86,7 +86,7 @@ def test_priority_decides_before_weight_in_a_full_queue() -> None:
     )
 
 
-def test_heavier_tiers_of_the_same_priority_count_as_above_while_value_is_at_stake() -> None:
+def test_heavier_tiers_count_as_more_urgent_while_requests_of_their_priority_are_lost() -> None:
     queue = PoolQueue()
     for number, of in enumerate((HEAVY, HEAVY, LIGHT, LOW)):
         live = RequestState(a_request(number + 1, RULES, 0.0, tier=of.name))
@@ -111,7 +111,7 @@ def test_lighter_requests_in_shadow_take_no_room_from_heavier_ones() -> None:
     story.arrives("a", tier="shadow").arrives("b", tier="shadow").arrives("heavy", tier="heavy").expect()
 
 
-def test_clients_refused_while_others_were_lost_come_back_after_some_seconds() -> None:
+def test_retry_after_is_longer_while_requests_of_the_priority_are_lost() -> None:
     story = busy()
     for name in ("a", "b", "c"):
         story.arrives(name, tier="light")

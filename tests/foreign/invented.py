@@ -158,7 +158,7 @@ class Inventor:
         return events + self._random.choice((ends.get(self._path, DONE),) * 3 + (b"", b"data: [DONE]"))
 
     def whole(self) -> bytes:
-        """One object."""
+        """The body of an answer that is not streamed: one JSON object."""
         message = '"message":{"content":%s}' % self._or_any('"Hi"') if self._path == CHAT else '"text":' + self.value()
         choices = '[{"index":0,%s,"finish_reason":%s}]' % (message, self._or_any('"stop"'))
         said = '"choices":%s,"content":%s,"output":%s' % (self._or_any(choices), self.value(), self.value())

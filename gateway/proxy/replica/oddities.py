@@ -19,8 +19,8 @@ class OddityCounter(Protocol):
 
 
 class Oddities:
-    """Reports odd answers. Each replica and kind gets at most one log line per minute. It says how many answers had no
-    line.
+    """Reports odd answers. Each replica and kind gets at most one log line per minute, which says how many answers had
+    no line.
     """
 
     def __init__(self, counter: OddityCounter, clock: Callable[[], float]) -> None:

@@ -32,8 +32,8 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One policy over all seeds. Figures are stored by name, latencies as e.g. `ttft_p99_s`; None if no seed has a
-    value.
+    """Figures of one policy over all seeds. They are stored by name, latencies as e.g. `ttft_p99_s`; None if no seed
+    has a value.
     """
 
     policy: str

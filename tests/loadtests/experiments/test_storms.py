@@ -39,7 +39,7 @@ def test_churn_experiment_leaks_no_slot_and_answers_every_client_once() -> None:
     assert min(found.happened[what] for what in ("faults", "retries", "replica dead", "reloads")) > 0
 
 
-def test_churn_experiment_sees_the_slots_held_while_it_runs() -> None:
+def test_churn_experiment_counts_what_is_held_before_its_end() -> None:
     churn = Churn(policies(), 1)
     for number in range(1, 60):
         churn.arrive(number)

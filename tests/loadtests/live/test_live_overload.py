@@ -90,7 +90,7 @@ def test_live_run_with_a_late_process_is_repeated_once_alone_and_then_reported(
     assert findings.figures["worst_loop_lag_p99_s"].value == worst_s
 
 
-def test_five_candidates_run_at_most_three_at_a_time_for_the_seconds_of_the_effort(
+def test_five_candidates_run_at_most_three_at_a_time_for_the_given_seconds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     called: list[list[str]] = []

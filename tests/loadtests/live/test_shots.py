@@ -28,7 +28,7 @@ def test_latency_of_a_live_shot_counts_from_its_due_time() -> None:
     assert not late.good  # though 0.3 s after it was sent
 
 
-def test_live_shot_is_good_if_it_finished_with_its_first_token_in_time() -> None:
+def test_live_request_is_good_if_it_finished_with_its_first_token_in_time() -> None:
     fine = shot(0.0)
     fine.note(request(fine, first_s=1.0, ended_s=9.0, output_tokens=10, outcome=Outcome.FINISHED))
     assert fine.good

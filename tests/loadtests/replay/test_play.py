@@ -56,7 +56,7 @@ async def played(
     return sorted(kept.requests, key=lambda request: request.number)
 
 
-async def test_the_program_of_the_docs_runs_as_it_is_written() -> None:
+async def test_python_program_in_the_loadtesting_guide_runs() -> None:
     section = (ROOT / "docs" / "guides" / "loadtesting.md").read_text().partition("## In a program")[2]
     text = section.partition("```python\n")[2].partition("```")[0]
     async with Emulator(time_scale=50.0, model="default") as emulator:
@@ -238,7 +238,7 @@ async def test_a_stall_that_outlasts_the_warm_up_counts(replica: EmulatedReplica
     assert sum(found.lag[EDGES.index(0.1) + 1 :]) >= 15
 
 
-async def test_late_generator_says_so(replica: EmulatedReplica, tmp_path: Path) -> None:
+async def test_generator_reports_its_own_lateness(replica: EmulatedReplica, tmp_path: Path) -> None:
     def slow() -> Iterator[Arrival]:
         for arrival in arrivals(3):
             yield arrival
