@@ -265,7 +265,7 @@ async def test_assembled_answer_at_its_total_timeout_has_the_text_so_far(
     assert len(text.split()) == 5
     assert why in ("length", "incomplete", "max_tokens")
     (lane,) = gateway.metrics.lanes.values()
-    assert lane.requests == {(MODEL, Outcome.CUT, Reason.TOTAL_TIMEOUT): 1}
+    assert lane.requests == {(MODEL, Outcome.CUT, Reason.TOTAL_TIMEOUT): [1]}
 
 
 async def test_assembled_answer_at_its_total_timeout_is_a_504_where_the_tier_says_error(

@@ -63,7 +63,7 @@ def _counted(gateway: Gateway, outcome: Outcome = Outcome.CUT) -> bool:
     """Whether exactly one request ended, and how."""
     (lane,) = gateway.metrics.lanes.values()
     facts = gateway.metrics.tiers["standard"]
-    return lane.requests == {(MODEL, outcome, Reason.TOTAL_TIMEOUT): 1} and facts.counts == [0, 0, 1]
+    return lane.requests == {(MODEL, outcome, Reason.TOTAL_TIMEOUT): [1]} and facts.counts == [0, 0, 1]
 
 
 async def test_chat_stream_cut_at_its_deadline_ends_with_length(
@@ -220,7 +220,7 @@ async def test_repeating_answer_is_cut(start: Start, openai_of: Openai, field: s
         said = "".join(getattr(chunk.choices[0].delta, field, "") or "" for chunk in chunks)
         assert len(said) >= 500
         (lane,) = gateway.metrics.lanes.values()
-        assert lane.requests == {(MODEL, Outcome.CUT, Reason.REPETITION): 1}
+        assert lane.requests == {(MODEL, Outcome.CUT, Reason.REPETITION): [1]}
 
 
 async def test_repeating_answer_that_has_already_ended_is_not_cut(start: Start, openai_of: Openai) -> None:
@@ -237,7 +237,7 @@ async def test_repeating_answer_that_has_already_ended_is_not_cut(start: Start, 
         )
         assert [chunk.choices[0].finish_reason async for chunk in stream][-2:] == [None, "stop"]
         (lane,) = gateway.metrics.lanes.values()
-        assert lane.requests == {(MODEL, Outcome.OK, None): 1}
+        assert lane.requests == {(MODEL, Outcome.OK, None): [1]}
 
 
 async def test_answer_without_repetition_is_not_cut(start: Start, openai_of: Openai) -> None:

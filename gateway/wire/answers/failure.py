@@ -41,7 +41,7 @@ _SHUT_DOWN: Final = b"cannot schedule new futures after shutdown"
 
 def end_of(status: int, body: bytes) -> AttemptOutcome:
     """The outcome of an attempt that got this error answer."""
-    if status in (429, 503):
+    if status in (429, 503, 529):  # 529 is Anthropic's for an overloaded service
         return AttemptOutcome.BUSY
     if 400 <= status < 500:
         return AttemptOutcome.REJECTED

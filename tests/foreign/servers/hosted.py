@@ -197,8 +197,8 @@ SCRIPTS: Final = (
         ),
         path=s.MESSAGES,
         ends=Ends.REFUSED,
-        status=502,
-        fault=None,
+        status=503,
+        elsewhere=True,
     ),
     Script(
         "429 with a time to try again",
