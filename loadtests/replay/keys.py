@@ -30,7 +30,7 @@ def read_keys(lines: Iterable[tuple[str, str]], tiers: Collection[str] | None) -
 
 
 def check_key(where: str, key: str) -> None:
-    """Raises ValueError if the key cannot be in a header. The text has its place, not the key."""
+    """Raises ValueError if the key cannot be in a header. The error text names the place of the key, not the key."""
     if not re.fullmatch(r"[\x21-\x7e]+", key):
         raise ValueError(f"{where}: a key is printable ASCII without spaces")
 

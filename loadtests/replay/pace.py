@@ -10,7 +10,7 @@ from gateway.sim.run.retries import pause_s
 from loadtests.replay.request import Outcome, Request
 
 AT_ONCE = 32
-"""Requests sent in a row before answers are read."""
+"""Most requests that are sent in a row before answers are read."""
 TRIED_AGAIN = (Outcome.SHED, Outcome.QUOTA, Outcome.FAILED, Outcome.RESET, Outcome.CONNECT, Outcome.TIMEOUT)
 
 

@@ -1,4 +1,4 @@
-"""When forecasts are trusted, and when the alarm is raised."""
+"""The conditions under which forecasts are trusted, and under which the alarm is raised."""
 
 from __future__ import annotations
 
