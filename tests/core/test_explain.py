@@ -246,7 +246,7 @@ def test_explain_does_not_release_a_percentile_that_no_replica_can_keep() -> Non
     forecaster.has_costs = lambda pool: True
     forecaster.is_late = lambda live, forecast, bound_s: 1.0
     forecaster.alone_s = lambda live, pool: live.prompt_tokens / 1000
-    forecaster.is_late_alone = lambda pool, alone_s, bound_s: 1.0 if alone_s > bound_s else 0.0
+    forecaster.is_late_alone = lambda pool, alone_s, bound_s: 0.6 if alone_s > bound_s else 0.0
     story.arrives("a").expect(refuse(Reason.PREDICTED), ended(Outcome.REFUSED))
     for _ in range(50):
         found = explained(story, prompt=400)

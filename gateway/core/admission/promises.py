@@ -146,8 +146,8 @@ class Promises:
     def _is_nearly_idle(
         self, live: RequestState, pool: Pool, forecast: Forecast, guard: TtftGuard, late: float
     ) -> bool:
-        """Whether P(late) is within the allowed share, and not much above that at an idle replica."""
-        if late > guard.allowed or forecast.wait_s > 0.0 or not self._forecaster.has_costs(pool.spec.name):
+        """Whether the request would be sent at once, and P(late) is not much above that at an idle replica."""
+        if forecast.wait_s > 0.0 or not self._forecaster.has_costs(pool.spec.name):
             return False
         alone_s = self._forecaster.alone_s(live, pool)
         return late <= NEARLY_IDLE * self._forecaster.is_late_alone(pool, alone_s, guard.objective.threshold_s)
