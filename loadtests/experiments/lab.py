@@ -19,7 +19,7 @@ from gateway.sim.run.fleet import FleetSpec
 from gateway.sim.run.processes import processes
 from gateway.sim.run.run import simulate
 from gateway.sim.run.simulation import Options
-from gateway.sim.workload.arrivals import Workload
+from gateway.sim.workload.arrivals import Arrival, Workload
 from gateway.sim.workload.load import load_workload
 from gateway.sim.workload.synthetic import Synthetic
 
@@ -108,6 +108,11 @@ class Lab:
         """Find the optimum of every seed."""
         return self.map(optimum, [(policy, workload, seed, self.options) for seed in self.seeds])
 
+    def replays_without_lengths(self, policy: Policy, workload: Synthetic) -> list[float]:
+        """The replay of each seed by the best server, if the program takes every answer to have the mean length."""
+        found = self.map(without_lengths, [(policy, workload, seed, self.options) for seed in self.seeds])
+        return _of_best_server(found)
+
     def map(self, function: Callable[[A], T], arguments: Sequence[A]) -> list[T]:
         """Map a function over arguments in `jobs` processes. Progress messages have the function's name."""
         name, done = getattr(function, "__name__", "").strip("_").replace("_", " "), count(1)
@@ -130,8 +135,12 @@ class Lab:
 
 def best_replay(optima: Sequence[Optimum]) -> list[float]:
     """The replay of each seed, by the server that is best over all seeds."""
-    server = max(optima[0].replays, key=lambda name: fmean(one.replays[name] for one in optima))
-    return [one.replays[server] for one in optima]
+    return _of_best_server([one.replays for one in optima])
+
+
+def _of_best_server(replays: Sequence[dict[str, float]]) -> list[float]:
+    server = max(replays[0], key=lambda name: fmean(one[name] for one in replays))
+    return [one[server] for one in replays]
 
 
 def ours(policy: Policy, name: str = "ours") -> Contender:
@@ -168,7 +177,32 @@ def optimum(of: tuple[Policy, Synthetic, int, Options]) -> Optimum:
     constrained, free = bound(arrivals, policy), bound(arrivals, policy, constrained=False)
     weights = [policy.tiers[a.tier].weight * (a.at >= options.warmup_s) for a in arrivals]
     offered = sum(weights)
-    accepted = replay_set(arrivals, constrained)
+    return Optimum(
+        constrained=sum(w * x for w, x in zip(weights, constrained.accepted, strict=True)) / offered,
+        free=sum(w * x for w, x in zip(weights, free.accepted, strict=True)) / offered,
+        replays=_replays(policy, replay_set(arrivals, constrained), offered, seed, options),
+    )
+
+
+def without_lengths(of: tuple[Policy, Synthetic, int, Options]) -> dict[str, float]:
+    """Replays of what the constrained program accepts if it takes every answer to have the mean length, by server.
+
+    Lengths of answers are the one thing that no gateway can know. Arrivals and prompts are still known in advance.
+    """
+    policy, workload, seed, options = of
+    arrivals = list(workload.arrivals(seed))
+    mean_tokens = round(fmean(arrival.output_tokens for arrival in arrivals))
+    expected = [replace(arrival, output_tokens=mean_tokens) for arrival in arrivals]
+    real = {id(guess): arrival for guess, arrival in zip(expected, arrivals, strict=True)}
+    accepted = [real[id(guess)] for guess in replay_set(expected, bound(expected, policy))]
+    offered = sum(policy.tiers[a.tier].weight * (a.at >= options.warmup_s) for a in arrivals)
+    return _replays(policy, accepted, offered, seed, options)
+
+
+def _replays(
+    policy: Policy, accepted: Sequence[Arrival], offered: float, seed: int, options: Options
+) -> dict[str, float]:
+    """Weight of the good requests over `offered`, by server, if only `accepted` arrive."""
 
     def replayed(candidate: Contender) -> float:
         setup = candidate.setup()
@@ -176,8 +210,4 @@ def optimum(of: tuple[Policy, Synthetic, int, Options]) -> Optimum:
         served = simulate(setup.policy, accepted, seed=seed, options=options, decider=decider)
         return sum(tier.weight * tier.good for tier in served.tiers.values()) / offered
 
-    return Optimum(
-        constrained=sum(w * x for w, x in zip(weights, constrained.accepted, strict=True)) / offered,
-        free=sum(w * x for w, x in zip(weights, free.accepted, strict=True)) / offered,
-        replays={candidate.name: replayed(candidate) for candidate in servers(policy)},
-    )
+    return {candidate.name: replayed(candidate) for candidate in servers(policy)}

@@ -5,7 +5,8 @@ tier of the main workload, with its twenty tenants. Nothing is warmed up: the ga
 With several tiers, the lower ones wait until it is too late, and the forecast is right about them. With one tier, an
 admission without trusted forecasts sends every request just too late: hence this experiment. Static caps are chosen as
 in `overload`: the best of a sweep at each load, with hindsight. The replay may not favour short prompts, so goodput is
-shown by length. The engine is `default`, which was chosen, not measured.
+shown by length. It knows the length of every answer, which no gateway can. So it is also made with answers that all are
+expected to have the mean length, from 1.5x on. The engine is `default`, which was chosen, not measured.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from loadtests.experiments.tiers import by_length
 DEFAULT = Path(__file__).resolve().parents[2] / "policies" / "default.yaml"
 LOADS = (0.9, 1.2, 1.5, 2.0, 3.0)
 QUICK_LOADS = (0.9, 2.0, 3.0)
+BLIND_LOADS = (1.5, 2.0, 3.0)
 OBJECTIVES = {"its objectives": "", "TTFT alone": "ttft_"}
 
 
@@ -44,7 +46,7 @@ def _sweep(lab: Lab, policy: Policy, objectives: str, prefix: str, findings: Fin
     workload = traffic_of(lab.workload("main"), policy)
     one_x = lab.one_x_of(workload, policy)
     loads, caps = (QUICK_LOADS, QUICK_CAPS) if lab.effort.quick else (LOADS, CAPS)
-    rows: list[dict[str, Interval]] = []
+    rows: list[dict[str, Interval | None]] = []
     ours_at: dict[float, list[Result]] = {}
     cap_at: dict[float, list[Result]] = {}
     for load_ in loads:
@@ -59,9 +61,13 @@ def _sweep(lab: Lab, policy: Policy, objectives: str, prefix: str, findings: Fin
             f"{prefix}worst_seed_to_replay_{load_:g}x": bare(worst, len(replay)),
             f"{prefix}ours_to_best_cap_{load_:g}x": known(ratio(good["ours"], good[best])),
         }
+        blind = lab.replays_without_lengths(policy, scaled) if load_ in BLIND_LOADS and not prefix else None
+        if blind is not None:
+            findings.figures[f"ours_to_replay_without_lengths_{load_:g}x"] = known(ratio(good["ours"], blind))
         rows.append(
             {
                 "replay of what the optimum accepts": mean(replay),
+                **({} if prefix else {"the same, with mean answers": None if blind is None else mean(blind)}),
                 "ours": mean(good["ours"]),
                 "best static cap": mean(good[best]),
                 "least requests, no control": mean(good["least-requests"]),
@@ -78,7 +84,10 @@ def _sweep(lab: Lab, policy: Policy, objectives: str, prefix: str, findings: Fin
     findings.grids.append(by_length(f"one tier, {objectives}: ours, by tokens of the prompt", ours_at))
     findings.grids.append(by_length(f"one tier, {objectives}: the best static cap, by tokens of the prompt", cap_at))
     lines = [
-        line(name, loads, [row[name] for row in rows], bold=name == "ours") for name in names if "tokens" not in name
+        line(name, list(of), list(of.values()), bold=name == "ours")
+        for name in names
+        if "tokens" not in name
+        and (of := {x: value for x, row in zip(loads, rows, strict=True) if (value := row[name]) is not None})
     ]
     picture = f"one-tier-{prefix.rstrip('_') or 'all'}"
     findings.charts.append(Chart(picture, title, "load, as a multiple of 1x", "goodput", lines, most_y=1.02))

@@ -21,7 +21,7 @@ from loadtests.experiments import one_tier, paced
 from loadtests.experiments.__main__ import EVERY_S, app
 from loadtests.experiments.coordinated_omission import _exact_p99
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare, line, written
-from loadtests.experiments.lab import FULL, QUICK, Effort, Lab, against, optimum, ours
+from loadtests.experiments.lab import FULL, QUICK, Effort, Lab, against, optimum, ours, without_lengths
 from loadtests.experiments.pages import write_page
 from loadtests.experiments.registry import EXPERIMENTS, about
 from loadtests.experiments.routing_staleness import _Frozen
@@ -329,6 +329,13 @@ def test_experiments_use_the_agreed_setup(name: str, lab: Lab) -> None:
 def test_unconstrained_optimum_exceeds_the_constrained_one_and_its_replays(lab: Lab) -> None:
     found = optimum((lab.policy(), lab.workload("main").at_rate(80.0), 1, lab.options))
     assert 0 < max(found.replays.values()) <= found.constrained <= found.free <= 1
+
+
+def test_optimum_that_does_not_know_lengths_of_answers_serves_less(lab: Lab) -> None:
+    asked = lab.policy(), lab.workload("main").at_rate(80.0), 1, lab.options
+    known, guessed = optimum(asked).replays, without_lengths(asked)
+    assert known.keys() == guessed.keys()
+    assert 0 < max(guessed.values()) < max(known.values())
 
 
 def test_candidates_of_a_comparison_get_the_same_arrivals(lab: Lab) -> None:
