@@ -85,7 +85,8 @@ class LengthFairness:
 
     def lost(self, prompt_tokens: int, now: float) -> None:
         """Take back the admission of a request that was refused after all."""
-        for count in (self._all, self._tokens, self._lengths[length_of(prompt_tokens)]):
+        self._tokens.settle(now)
+        for count in (self._all, self._lengths[length_of(prompt_tokens)]):
             count.settle(now)
             count.admitted = max(0.0, count.admitted - 1.0)
 

@@ -21,7 +21,7 @@ from gateway.wire.http.headers import status_line
 
 RETRY_AFTER_S: Final = 1.0
 """Value of `Retry-After` if no better one is known."""
-MAX_RETRY_AFTER_S: Final = 86400.0
+MAX_WRITTEN_RETRY_AFTER_S: Final = 86400.0
 MAX_MESSAGE_CHARS: Final = 2000
 
 _OUTSIDE: Final = re.compile(r"[^\x21-\x7e]")
@@ -147,8 +147,8 @@ def _response(
 def _retry_lines(retry_after_s: float | None) -> bytes:
     """`Retry-After` in whole seconds, and a line in milliseconds for the SDKs. Both are rounded up and never zero."""
     seconds = RETRY_AFTER_S if retry_after_s is None else retry_after_s
-    if not 0.0 <= seconds <= MAX_RETRY_AFTER_S:
-        seconds = 0.0 if seconds < 0.0 else MAX_RETRY_AFTER_S
+    if not 0.0 <= seconds <= MAX_WRITTEN_RETRY_AFTER_S:
+        seconds = 0.0 if seconds < 0.0 else MAX_WRITTEN_RETRY_AFTER_S
     return b"retry-after: %d\r\nretry-after-ms: %d\r\n" % (
         max(1, math.ceil(seconds)),
         max(1, math.ceil(seconds * 1000)),
