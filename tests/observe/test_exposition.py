@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import platform
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -18,6 +19,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_classic
 
 from gateway.core.request import AttemptOutcome, MirrorResult, Reason
+from gateway.observe.build_info import kind
 from gateway.observe.metrics.exposition import CLASSIC, OPENMETRICS, SAMPLES_AT_ONCE, Format, chosen, registry, render
 from gateway.observe.metrics.families import RequestFamilies
 from gateway.observe.metrics.metrics import Metrics
@@ -230,6 +232,7 @@ async def test_process_metrics_show_the_present_values() -> None:
     assert value("tailgate_config_last_reload_successful") == 0
     assert value("tailgate_policy_generation") == 1
     assert value("tailgate_policy_info", digest="digest-1") == 1
+    assert value("tailgate_build_info", version="1.2.3", python=platform.python_version(), build=kind()) == 1
     assert value("tailgate_client_connections") == 7
     assert value("tailgate_loop_lag_seconds") == 0.004
     assert value("tailgate_loop_wait_seconds_bucket", le="0.0005") == 1

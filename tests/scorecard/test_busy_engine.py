@@ -63,7 +63,7 @@ async def test_stream_of_pings_alone_ends_at_the_idle_timeout(
     pinging.cancel()
     assert response.events[-1]["error"]["message"] == ROWS[Reason.IDLE_TIMEOUT].message
     await capture.until(lambda: call.aborted)
-    assert gw.metrics.lanes["free", "main"].requests["emulated", Outcome.TIMEOUT, Reason.IDLE_TIMEOUT] == 1
+    assert gw.metrics.lanes["free", "main"].requests["emulated", Outcome.TIMEOUT, Reason.IDLE_TIMEOUT] == [1]
 
 
 async def _ping(call: Call) -> None:

@@ -12,6 +12,7 @@ from prometheus_client.core import InfoMetricFamily
 from gateway.core.fleet.outlier_score import EjectionReason
 from gateway.core.request import Sample
 from gateway.core.snapshot import PoolView, ReplicaState, ReplicaView, Snapshot
+from gateway.observe.build_info import kind
 from gateway.observe.metrics.families import counter, gauge, histogram
 from gateway.observe.metrics.forecasts import admission_families
 from gateway.observe.metrics.hedging import hedging_families
@@ -163,7 +164,7 @@ class ProcessFamilies:
             (),
             _one(self._sources.journal_dropped()),
         )
-        build = {"version": self._sources.version, "python": platform.python_version()}
+        build = {"version": self._sources.version, "python": platform.python_version(), "build": kind()}
         yield InfoMetricFamily("tailgate_build", "What is running.", value=build)
 
     def _policy(self) -> Iterator[Metric]:
