@@ -6,10 +6,10 @@ import math
 from typing import Final
 
 from gateway.core.admission.adapters import end_way
-from gateway.core.admission.breach_probability import drain_per_s
 from gateway.core.admission.deadlines import next_deadline
 from gateway.core.admission.promises import is_lost
 from gateway.core.admission.usage import believed
+from gateway.core.admission.wait_and_breach import drain_per_s
 from gateway.core.commands import Cancel, Commit, Cut, Dispatch, Ended, Refuse
 from gateway.core.fleet.fleet import DEFAULT_RETRY_AFTER_S
 from gateway.core.fleet.outlier_score import SWEEP_S
@@ -290,7 +290,7 @@ class Lifecycle:
         self.unqueue(live)
         live.decide(outcome, why, now)
         if outcome is not Outcome.ABANDONED:
-            wait_s = None if live.pool is None else self.drains_in_s(live.pool, live)
+            wait_s = None if live.pool is None else self.retry_after_s(live.pool, live)
             self._turn.commands.append(Refuse(live.request.id, why, wait_s, detail))
         self.cancel(live)
         self.settle(live)
@@ -369,7 +369,7 @@ class Lifecycle:
 
     # ---- when to come back
 
-    def drains_in_s(self, pool: Pool, live: RequestState) -> float:
+    def retry_after_s(self, pool: Pool, live: RequestState) -> float:
         """Seconds for `Retry-After`: the predicted time until a request like this one would get a slot, with jitter."""
         rate = drain_per_s(self._forecaster.costs(pool), pool)
         wait_s = (pool.queue.ahead_of(live.request.tier, self._turn.now) + 1) / rate if rate else DEFAULT_RETRY_AFTER_S

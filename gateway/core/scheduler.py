@@ -102,7 +102,7 @@ class Scheduler:
 
     def _shed(self, live: RequestState, pool: Pool, why: Reason, detail: str) -> None:
         """Refuse a request for which `pool` has no room in time."""
-        self._life.refuse(live, Outcome.REFUSED, why, self._life.drains_in_s(pool, live), detail)
+        self._life.refuse(live, Outcome.REFUSED, why, self._life.retry_after_s(pool, live), detail)
 
     def _admit(self, live: RequestState, pool: Pool, decision: Decision) -> None:
         """Send the request, or queue it."""

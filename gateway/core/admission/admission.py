@@ -18,12 +18,12 @@ from enum import Enum, auto
 from typing import Final
 
 from gateway.core.admission.adapters import goes_first
-from gateway.core.admission.breach_probability import drain_per_s
 from gateway.core.admission.forecaster import Forecaster
 from gateway.core.admission.overflow import Overflow
 from gateway.core.admission.patience import Patience
 from gateway.core.admission.percentiles import TtftGuard
 from gateway.core.admission.promises import Promises
+from gateway.core.admission.wait_and_breach import drain_per_s
 from gateway.core.fleet.fleet import Fleet
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.forecast.ahead import NOTHING_AHEAD, Ahead, Forecast

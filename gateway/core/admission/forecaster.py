@@ -15,14 +15,14 @@ from collections.abc import Iterable
 from operator import attrgetter
 from typing import Final
 
-from gateway.core.admission.breach_probability import (
+from gateway.core.admission.deadlines import AwaitedLabels
+from gateway.core.admission.wait_and_breach import (
     HigherTierShare,
     is_step_kept,
     raw_breach,
     raw_in_vain,
     wait_in_gateway_s,
 )
-from gateway.core.admission.deadlines import AwaitedLabels
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.step_budget import StepPrices
 from gateway.core.forecast.ahead import NOTHING_AHEAD, Ahead, Forecast

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from gateway.core.admission.breach_probability import head_waited_s
 from gateway.core.admission.error_budget import ErrorBudget
 from gateway.core.admission.fairness import LengthFairness
 from gateway.core.admission.forecaster import Forecaster
 from gateway.core.admission.percentiles import NEARLY_IDLE, ShareGuard, TtftGuard, ttft_guards, vain_guard
 from gateway.core.admission.step_margin import LONG_START, StepMargin
+from gateway.core.admission.wait_and_breach import head_waited_s
 from gateway.core.fleet.pool import Pool
 from gateway.core.fleet.step_budget import StepPrices
 from gateway.core.forecast.ahead import Forecast

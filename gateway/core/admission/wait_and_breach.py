@@ -25,7 +25,7 @@ SLOW_TAU_S: Final = 60.0
 
 
 class HigherTierShare:
-    """Share (0-1) of the drain rate that tiers above one tier took in the last minute."""
+    """Share (0-1) of the drain rate that tiers above a tier take while its requests wait: a mean over a minute."""
 
     __slots__ = ("at", "share")
 
