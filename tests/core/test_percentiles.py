@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.admission.percentiles import IN_VAIN, TtftGuard, ttft_guards, vain_guard
+from gateway.core.admission.percentiles import IN_VAIN, UNLIKELY, TtftGuard, ttft_guards, vain_guard
 from gateway.core.admission.promises import Promises
 from gateway.core.forecast.ahead import Ahead, Forecast
 from gateway.core.policy import Objective, Slo
@@ -121,23 +121,25 @@ def test_late_answers_of_busy_replicas_refuse_nothing_at_an_idle_one() -> None:
         world.now += 2 * bound_s
         promises.first_token(live, world.now)
 
-    def unlikely_late(replica: str) -> tuple[RequestState, Forecast]:
-        """The shortest request that is late there with a probability just within the allowed share."""
+    def late_with(probability: float, replica: str) -> tuple[RequestState, Forecast]:
+        """The shortest request that is late there with more than this probability."""
         for prompt in range(100, 40_000, 10):
             live = world.live(prompt=prompt)
             live.least_unread = prompt
             forecast = world.forecast(live, replica=replica)
-            if world.forecaster.is_late(live, forecast, bound_s) > 0.5 * guard.allowed:
+            if world.forecaster.is_late(live, forecast, bound_s) > probability:
                 return live, forecast
         raise AssertionError("no prompt is long enough")
 
-    live, forecast = unlikely_late("r0")
+    live, forecast = late_with(0.5 * guard.allowed, "r0")
     assert promises.broken(live, world.pool, forecast) is None
     assert forecast.late[0] <= guard.allowed
     world.send(world.live(prompt=4000), "r1")
-    live, forecast = unlikely_late("r1")
+    live, forecast = late_with(0.5 * guard.allowed, "r1")
     assert promises.broken(live, world.pool, forecast) is not None
     assert forecast.late[0] <= guard.allowed, "without late answers of others it would be admitted"
+    live, forecast = late_with(2 * UNLIKELY, "r0")
+    assert promises.broken(live, world.pool, forecast) is not None, "too long a prompt even for an idle replica"
 
 
 def test_waits_in_vain_stay_within_their_share() -> None:

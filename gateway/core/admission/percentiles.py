@@ -28,7 +28,7 @@ everything, and the highest percentile decides.
 Forecasts over- or underestimate the tails. So p is multiplied by (events seen / events forecast) of the last minute.
 Busy replicas teach this factor, and the spread of latencies. Because of both, requests would be refused while replicas
 are nearly idle, where refusing makes no other request faster. So a request is also admitted if p is at most
-`NEARLY_IDLE` times that of an idle replica.
+`NEARLY_IDLE` times that of an idle replica, and at most `UNLIKELY`.
 """
 
 from __future__ import annotations
@@ -59,8 +59,12 @@ answers. Measured in overload: with .1, at least .83 of the refusals come at onc
 """
 MAX_BIAS: Final = 4.0
 NEARLY_IDLE: Final = 1.5
-"""See above. Measured with a 70B model and costs disturbed by 60%: .73 good with it at 1.5x, .72 without. In the 20 s
-after an overload with code it is .93, and .71 without. Without disturbance it changes little.
+"""See above. In the 20 s after an overload with code, on a 70B model with costs disturbed by 60%, .91 are good with it,
+and .76 without. Without disturbance it changes little.
+"""
+UNLIKELY: Final = 0.05
+"""See above. Without this bound, long prompts are admitted in any overload. Then three tiers on that model at 2x have
+.438 good instead of .461.
 """
 WAITING: Final = 0.5
 """The overload lasts while more than this share of the requests of the last `MEMORY_S` would wait."""

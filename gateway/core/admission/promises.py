@@ -12,7 +12,7 @@ from typing import Final
 from gateway.core.admission.error_budget import ErrorBudget
 from gateway.core.admission.fairness import LengthFairness
 from gateway.core.admission.forecaster import Forecaster
-from gateway.core.admission.percentiles import NEARLY_IDLE, ShareGuard, TtftGuard, ttft_guards, vain_guard
+from gateway.core.admission.percentiles import NEARLY_IDLE, UNLIKELY, ShareGuard, TtftGuard, ttft_guards, vain_guard
 from gateway.core.admission.step_margin import LONG_START, StepMargin
 from gateway.core.admission.wait_and_breach import head_waited_s
 from gateway.core.fleet.pool import Pool
@@ -146,8 +146,14 @@ class Promises:
     def _is_nearly_idle(
         self, live: RequestState, pool: Pool, forecast: Forecast, guard: TtftGuard, late: float
     ) -> bool:
-        """Whether the request would be sent at once, and P(late) is not much above that at an idle replica."""
-        if forecast.wait_s > 0.0 or not self._forecaster.has_costs(pool.spec.name):
+        """Whether the request would be sent at once, and P(late) is small, and not much above that at an idle
+        replica.
+        """
+        if (
+            late > max(guard.allowed, UNLIKELY)
+            or forecast.wait_s > 0.0
+            or not self._forecaster.has_costs(pool.spec.name)
+        ):
             return False
         alone_s = self._forecaster.alone_s(live, pool)
         return late <= NEARLY_IDLE * self._forecaster.is_late_alone(pool, alone_s, guard.objective.threshold_s)
