@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 
 import httpx
@@ -77,8 +78,8 @@ class Fetcher:
             clean = True
         except TimeoutError:
             answer = Failed(ReadFault.TIMEOUT, f"no complete answer within {self._timeout_s:g} s")
-        except httpx.ConnectError:
-            answer = Failed(ReadFault.UNREACHABLE, "cannot connect")
+        except httpx.ConnectError as error:
+            answer = Failed(ReadFault.UNREACHABLE, f"cannot connect: {_cause(error)}")
         except (httpx.TransportError, OSError) as error:
             # Only the exception's type is kept, because h11's messages quote the malformed header.
             answer = Failed(ReadFault.BROKEN, type(error).__name__)
@@ -132,3 +133,14 @@ class Fetcher:
         transport, self._transport = self._transport, None
         if transport is not None:
             await transport.aclose()
+
+
+def _cause(error: BaseException) -> str:
+    """The system's own words for a failed connection, such as `Connection refused`."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno:
+            # asyncio and uvloop word errors of the system differently; those of name resolution are below 0
+            return os.strerror(cause.errno) if cause.errno > 0 else str(cause.strerror)
+        cause = cause.__cause__ or cause.__context__
+    return str(error)

@@ -25,6 +25,8 @@ _HEALTH_LIMIT_BYTES = 64 * 1024
 _METRICS_LIMIT_BYTES = 4 * 1024 * 1024
 _MODELS_LIMIT_BYTES = 1024 * 1024
 
+SHOWN: Final = 5
+"""At most this many models are named in a log line."""
 # Every pause takes a random 90-110 % of its interval, so that replicas are not all polled at the same time.
 _JITTER = 0.1
 
@@ -55,6 +57,8 @@ class Target:
     engine: EngineKind
     health: Health
     upstream_key: str | None = field(repr=False)
+    models: frozenset[str] = frozenset()
+    """Names by which the policy asks these replicas for models. A catch-all without `upstream` has none."""
 
     @property
     def name(self) -> str:
@@ -117,6 +121,8 @@ class ReplicaWatch:
         """Number of data-parallel ranks on the last metrics page; None if unknown."""
         self._had_adapters = False
         """Whether the last list of models had LoRA adapters."""
+        self._unlisted: frozenset[str] = frozenset()
+        """Models of the policy that the last list did not have."""
         self._errors: dict[Reading, Failed] = {}
         self._failures: Counter[tuple[Reading, ReadFault]] = Counter()
 
@@ -230,6 +236,7 @@ class ReplicaWatch:
             self._note(Reading.MODELS, cards)
         else:
             self._note(Reading.MODELS, None)
+            self._compare(frozenset(card.id for card in cards))
             for spec in self.target.replicas:
                 self._tools.board.put(spec.name, cards)
             lengths = [card.max_model_len for card in cards if card.max_model_len is not None]
@@ -240,6 +247,21 @@ class ReplicaWatch:
                 self._had_adapters = bool(adapters)
                 for spec in self.target.replicas:
                     self._tools.on_sample(spec.name, Sample(context_tokens=context_tokens, adapters=told))
+
+    def _compare(self, listed: frozenset[str]) -> None:
+        """Log once which models of the policy a replica does not list: most engines answer 404 to requests for them."""
+        target, unlisted = self.target, self.target.models - listed
+        if unlisted and unlisted != self._unlisted:
+            log.warning(
+                "replica %s: it does not list %s, which the policy asks it for; it lists %s: check models.*.upstream "
+                "and the engine's --served-model-name",
+                target.name,
+                _some(unlisted),
+                _some(listed),
+            )
+        elif self._unlisted and not unlisted:
+            log.info("replica %s: it lists all models that the policy asks it for", target.name)
+        self._unlisted = unlisted
 
     async def _read(self, reading: Reading, look: Callable[[Fetcher], Awaitable[None]], fetcher: Fetcher) -> None:
         """Do one reading. If `look` raises an exception (a bug), the reading fails without a report on the replica."""
@@ -277,3 +299,9 @@ class ReplicaWatch:
         self._errors[reading] = failed
         if failed != before:
             log.warning("replica %s: its %s cannot be read: %s; %s", name, reading, failed, _MEANWHILE[reading])
+
+
+def _some(names: frozenset[str]) -> str:
+    """The first names in order, and how many more there are."""
+    shown = ", ".join(sorted(names)[:SHOWN])
+    return shown if len(names) <= SHOWN else f"{shown} and {len(names) - SHOWN} more"

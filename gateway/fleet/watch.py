@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from itertools import groupby
 
-from gateway.core.policy import Policy, ReplicaSpec
+from gateway.core.policy import Policy, PoolSpec, ReplicaSpec
 from gateway.core.request import Random, Sample
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.replica import ReplicaReport, ReplicaWatch, Target, Tools
@@ -108,10 +108,19 @@ class FleetWatcher:
 
 def _targets(policy: Policy) -> list[Target]:
     return [
-        Target(tuple(ranks), pool.name, pool.engine, pool.health, pool.upstream_key)
+        Target(tuple(ranks), pool.name, pool.engine, pool.health, pool.upstream_key, _asked(policy, pool))
         for pool in policy.pools.values()
         for _, ranks in groupby(pool.replicas, key=_server)
     ]
+
+
+def _asked(policy: Policy, pool: PoolSpec) -> frozenset[str]:
+    """Names of the models that the policy asks the replicas of a pool for."""
+    return frozenset(
+        model.sent_as(model.name)
+        for model in policy.models.values()
+        if pool.name in model.pools and not model.split and (model.upstream or not model.any_name)
+    )
 
 
 def _server(spec: ReplicaSpec) -> str:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.core.policy import EngineKind, Health, Policy
+from gateway.core.policy import EngineKind, Health, Model, Policy
 from gateway.core.request import Sample
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.fault import ReadFault
@@ -104,7 +104,7 @@ async def test_a_replica_that_refuses_connections_is_unhealthy_until_it_is_back(
         await fleet.says("main-0", Sample(healthy=True))
         await fake.stop()
         await fleet.says("main-0", Sample(healthy=False))
-        assert fleet.report("main-0").errors[Reading.HEALTH] == "unreachable: cannot connect"
+        assert fleet.report("main-0").errors[Reading.HEALTH] == "unreachable: cannot connect: Connection refused"
         await fake.start(port)
         await fleet.says("main-0", Sample(healthy=True))
         assert Reading.HEALTH not in fleet.report("main-0").errors
@@ -188,6 +188,32 @@ async def test_models_are_read_again_at_every_interval(fake: FakeReplica) -> Non
         await until(lambda: fleet.board.known(rules.pools["main"]) == {"m"})
         fake.answers["/v1/models"] = answer('{"data": [{"id": "n"}]}')
         await until(lambda: fleet.board.known(rules.pools["main"]) == {"n"})
+
+
+async def test_a_model_of_the_policy_that_the_engine_does_not_list_is_named_once(
+    fake: FakeReplica, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "tailgate.fleet")
+    models = (
+        Model("chat", ("main",), upstream="org/chat"),
+        Model("m", ("main",)),
+        Model("*", ("main",), any_name=True),
+        Model("elsewhere", ("other",)),
+    )
+    rules = policy(pool(fake), replace(pool(fake, name="other"), replicas=()), models=models)
+    async with watching(rules, models_interval_s=0.01) as fleet:
+        await until(lambda: fake.paths().count("/v1/models") > 3)
+        fake.answers["/v1/models"] = answer('{"data": [{"id": "m"}, {"id": "org/chat"}]}')
+        await until(lambda: fleet.board.known(rules.pools["main"]) == {"m", "org/chat"})
+        await until(lambda: len(caplog.records) > 1)
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        (
+            "WARNING",
+            "replica main-0: it does not list org/chat, which the policy asks it for; it lists m: check "
+            "models.*.upstream and the engine's --served-model-name",
+        ),
+        ("INFO", "replica main-0: it lists all models that the policy asks it for"),
+    ]
 
 
 async def test_models_are_read_at_once_when_a_replica_recovers(fake: FakeReplica) -> None:
