@@ -57,8 +57,10 @@ class Target:
     engine: EngineKind
     health: Health
     upstream_key: str | None = field(repr=False)
-    models: frozenset[str] = frozenset()
-    """Names by which the policy asks these replicas for models. A catch-all without `upstream` has none."""
+    models: frozenset[str] = field(default=frozenset(), compare=False)
+    """Names by which the policy asks these replicas for models. A catch-all without `upstream` has none. A change of
+    them does not interrupt the watch.
+    """
 
     @property
     def name(self) -> str:

@@ -61,6 +61,8 @@ class FleetWatcher:
                 del self._running[name]
                 if running.task is not None:
                     running.task.cancel()
+            elif target is not None:
+                running.watch.target = target
             for spec in before.replicas:
                 if target is None or spec not in target.replicas:
                     self._tools.board.forget(spec.name)

@@ -216,6 +216,18 @@ async def test_a_model_of_the_policy_that_the_engine_does_not_list_is_named_once
     ]
 
 
+async def test_a_model_added_by_a_reload_is_compared_without_a_new_watch(
+    fake: FakeReplica, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.answers["/v1/models"] = answer("nonsense")
+    async with watching(policy(pool(fake)), models_interval_s=0.01) as fleet:
+        await until(lambda: Reading.MODELS in fleet.report("main-0").errors)
+        fleet.watcher.configure(policy(pool(fake), models=(Model("new", ("main",)),)))
+        assert Reading.MODELS in fleet.report("main-0").errors, "a new watch would have no errors yet"
+        fake.answers["/v1/models"] = answer(MODELS)
+        await until(lambda: any("does not list new" in record.getMessage() for record in caplog.records))
+
+
 async def test_models_are_read_at_once_when_a_replica_recovers(fake: FakeReplica) -> None:
     fake.answers["/health"] = answer(status=503)
     fake.answers["/v1/models"] = answer(status=503)

@@ -397,7 +397,7 @@ def test_an_experiment_runs_from_end_to_end(name: str, lab: Lab, monkeypatch: py
     assert found.raw
 
 
-def test_one_tier_experiment_sends_all_traffic_in_the_default_tier(lab: Lab) -> None:
+def test_one_tier_experiment_has_only_requests_of_the_default_tier(lab: Lab) -> None:
     policies = [one_tier.policy_of(lab, ttft_alone=alone) for alone in (False, True)]
     (both,), (alone,) = (list(policy.tiers.values()) for policy in policies)
     assert both.slo.ttft == alone.slo.ttft != ()
