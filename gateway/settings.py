@@ -15,6 +15,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, FilePath, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from gateway.wire.http.lines import can_be_token
+
 PREFIX = "TAILGATE_"
 _EVERY_ADDRESS = frozenset({"0.0.0.0", "::"})
 _TOKEN_CHARACTERS = 16
@@ -31,7 +33,7 @@ def _usable(token: SecretStr) -> SecretStr:
     text = token.get_secret_value()
     if len(text) < _TOKEN_CHARACTERS:
         raise ValueError(f"is too short for a token: give at least {_TOKEN_CHARACTERS} characters")
-    if not (text.isascii() and text.isprintable()) or " " in text:
+    if not can_be_token(text):
         # A file or a Kubernetes secret often ends with a line end.
         raise ValueError("has a line end, a space or another character that no header can carry: give printable ASCII")
     return token

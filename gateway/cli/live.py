@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from gateway.wire.http.lines import can_be_token
+
 TIMEOUT_S = 5.0
 MAX_ANSWER_BYTES = 1 << 20
 _HINT = ": is this the admin port of a running gateway?"
@@ -34,7 +36,7 @@ def ask_admin(url: str, what: str, question: dict[str, Any] | None, token: str =
     address = f"{url.rstrip('/')}/admin/{what}"
     if not address.startswith(("http://", "https://")):
         raise Unanswered(f"{url} is not the URL of an admin port, such as http://127.0.0.1:9090")
-    if not (token.isascii() and token.isprintable()) or " " in token:
+    if not can_be_token(token):
         # This error does not show the token, as the error of the HTTP client would.
         raise Unanswered("TAILGATE_ADMIN_TOKEN has a line end, a space or another character that no header can carry")
     headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})

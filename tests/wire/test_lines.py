@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.wire.http.headers import rate_limit_lines
-from gateway.wire.http.lines import Names, milliseconds, number, trimmed
+from gateway.wire.http.lines import Names, can_be_token, milliseconds, number, trimmed
 
 NAMES = Names((b"host", b"content-length", b"content-type"))
 
@@ -79,3 +79,13 @@ def test_rate_limit_headers_say_how_long_until_a_limit_is_full_again(seconds: fl
 
 def test_rate_limit_headers_are_absent_without_a_limit() -> None:
     assert rate_limit_lines((None, None)) == ""
+
+
+@pytest.mark.parametrize("token", ["", "a", "a-~_9+/=", "!" * 4096])
+def test_printable_ascii_without_spaces_can_be_a_token(token: str) -> None:
+    assert can_be_token(token)
+
+
+@pytest.mark.parametrize("token", ["a\n", "a\r\nx: y", "a b", "\ta", "\x00", "\x7f", "ü", "\u00a0"])
+def test_text_that_no_header_can_carry_cannot_be_a_token(token: str) -> None:
+    assert not can_be_token(token)

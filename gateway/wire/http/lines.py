@@ -83,6 +83,11 @@ def trimmed(line: bytes, start: int) -> bytes:
     return line[start:end]
 
 
+def can_be_token(text: str) -> bool:
+    """Whether a header can carry `text` as a bearer token: printable ASCII without spaces."""
+    return text.isascii() and text.isprintable() and " " not in text
+
+
 def number(digits: bytes) -> int:
     """The number that `digits` give; -1 if there are none, too many, or other characters."""
     if not 0 < len(digits) <= MAX_DIGITS:
