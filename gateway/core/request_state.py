@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.slot import Slot
 from gateway.core.forecast.ahead import Forecast
 from gateway.core.forecast.replica_model import AttemptPrediction
 from gateway.core.policy import Timeouts
+from gateway.core.queueing.percentiles import ShareGuard, TtftGuard
 from gateway.core.queueing.request import QueuedRequest
 from gateway.core.request import GENERATING, HedgeResult, Outcome, Reason, Record, Request
 
@@ -127,11 +128,11 @@ class RequestState(QueuedRequest):
         super().__init__(request)
         self.visible = request.visible
         """Whether the tokens of the answer can be seen one by one as they come."""
-        self.promised: list[tuple[Any, float, bool]] | None = None
+        self.promised: list[tuple[TtftGuard, float, bool]] | None = None
         """Of an admitted request without a first token: the TTFT guards that count it, its P(late) for each, and
         whether costs were known.
         """
-        self.unsent: tuple[Any, Forecast] | None = None
+        self.unsent: tuple[ShareGuard, Forecast] | None = None
         """Of an admitted request that is not sent yet: the guard of waits in vain that counts it, and the forecast."""
         self.body_hash = request.body_hash
         """64-bit hash of the body; None until quarantine needs it (fleet/quarantine.py)."""

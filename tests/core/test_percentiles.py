@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.admission.percentiles import IN_VAIN, UNLIKELY, TtftGuard, ttft_guards, vain_guard
 from gateway.core.admission.promises import Promises
 from gateway.core.forecast.ahead import Ahead, Forecast
 from gateway.core.policy import Objective, Slo
+from gateway.core.queueing.percentiles import IN_VAIN, UNLIKELY, TtftGuard, ttft_guards, vain_guard
 from gateway.core.request import Outcome, Record
 from gateway.core.request_state import RequestState
 from gateway.policy import load

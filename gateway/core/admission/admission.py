@@ -3,11 +3,11 @@
     fits now -> waits, with a deadline -> spills into a longer pool -> gets a shorter answer -> is shed
 
 A request is doubtful if its forecast probability of missing an objective is above its tier's threshold, or if it would
-break a percentile of its tier (percentiles.py). A request that is not doubtful takes a slot, or waits for one. A small
-share of the doubtful requests is admitted as exploration: only admitted requests show whether the forecast was right.
-Other doubtful requests are admitted because too few prompts of similar length were admitted (fairness.py). While the
-forecast is untrusted, breach probabilities make no request doubtful. Then the limits of slots and queue decide, and a
-queued request is refused at its turn if too little time is left for a first token.
+break a percentile of its tier (queueing/percentiles.py). A request that is not doubtful takes a slot, or waits for one.
+A small share of the doubtful requests is admitted as exploration: only admitted requests show whether the forecast was
+right. Other doubtful requests are admitted because too few prompts of similar length were admitted (fairness.py). While
+the forecast is untrusted, breach probabilities make no request doubtful. Then the limits of slots and queue decide, and
+a queued request is refused at its turn if too little time is left for a first token.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from gateway.core.admission.adapters import goes_first
 from gateway.core.admission.forecaster import Forecaster
 from gateway.core.admission.overflow import Overflow
 from gateway.core.admission.patience import Patience
-from gateway.core.admission.percentiles import TtftGuard
 from gateway.core.admission.promises import Promises
 from gateway.core.admission.wait_and_breach import drain_per_s
 from gateway.core.fleet.fleet import Fleet
@@ -29,6 +28,7 @@ from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.forecast.ahead import NOTHING_AHEAD, Ahead, Forecast
 from gateway.core.forecast.trust import Trust
 from gateway.core.policy import AdmissionMode, Policy, Tier
+from gateway.core.queueing.percentiles import TtftGuard
 from gateway.core.queueing.request import QueuedRequest
 from gateway.core.request import Random, Reason
 from gateway.core.request_state import RequestState

@@ -1,7 +1,7 @@
 """The objectives of all tiers: whether a request would break one, and the longest engine step that they allow.
 
-TTFT percentiles limit admissions (percentiles.py). TPOT and e2e objectives limit the step of replicas (step_margin.py).
-The error budget scales the threshold for P(breach) of a tier (error_budget.py).
+TTFT percentiles limit admissions (queueing/percentiles.py). TPOT and e2e objectives limit the step of replicas
+(step_margin.py). The error budget scales the threshold for P(breach) of a tier (error_budget.py).
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Final
 from gateway.core.admission.error_budget import ErrorBudget
 from gateway.core.admission.fairness import LengthFairness
 from gateway.core.admission.forecaster import Forecaster
-from gateway.core.admission.percentiles import NEARLY_IDLE, UNLIKELY, ShareGuard, TtftGuard, ttft_guards, vain_guard
 from gateway.core.admission.step_margin import LONG_START, StepMargin
 from gateway.core.admission.wait_and_breach import head_waited_s
 from gateway.core.fleet.pool import Pool
 from gateway.core.fleet.step_budget import StepPrices
 from gateway.core.forecast.ahead import Forecast
 from gateway.core.policy import AdmissionMode, Objective, Policy, Slo, Tier, Value
+from gateway.core.queueing.percentiles import NEARLY_IDLE, UNLIKELY, ShareGuard, TtftGuard, ttft_guards, vain_guard
 from gateway.core.request import Outcome, Reason, Record
 from gateway.core.request_state import RequestState
 from gateway.core.snapshot import TierView
@@ -264,8 +264,8 @@ class Promises:
         unsent = live.unsent
         if unsent is not None:
             live.unsent = None
-            vain: ShareGuard = unsent[0]
-            vain.dropped(unsent[1].in_vain)
+            vain, forecast = unsent
+            vain.dropped(forecast.in_vain)
 
     def sent(self, live: RequestState, now: float) -> None:
         """Record the first dispatch of a request: it has not waited in vain."""
@@ -277,8 +277,7 @@ class Promises:
         if unsent is None:
             return
         live.unsent = None
-        vain: ShareGuard = unsent[0]
-        forecast = unsent[1]
+        vain, forecast = unsent
         vain.judged(forecast.in_vain, in_vain, now)
         self._forecaster.waited(live, forecast, in_vain)
 

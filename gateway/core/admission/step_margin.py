@@ -19,8 +19,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from gateway.core.admission.percentiles import SAFETY
 from gateway.core.policy import Objective
+from gateway.core.queueing.percentiles import SAFETY
 
 START: Final = 0.85
 """First margin of a TPOT objective. On six engines, the p99 TPOT of a full replica is 1.05 to 1.2 times its mean."""

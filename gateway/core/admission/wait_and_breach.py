@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from gateway.core.admission.percentiles import SAFETY
 from gateway.core.admission.step_margin import MAX_MARGIN
 from gateway.core.fleet.pool import Pool
 from gateway.core.forecast.ahead import Ahead, Forecast
@@ -15,6 +14,7 @@ from gateway.core.forecast.calibrator import Calibrator
 from gateway.core.forecast.latency_model import LatencyModel
 from gateway.core.forecast.output_length import Bucket
 from gateway.core.policy import AdmissionMode, Tier
+from gateway.core.queueing.percentiles import SAFETY
 from gateway.core.request_state import RequestState
 
 BURST_S: Final = 10.0
