@@ -12,7 +12,7 @@ LIGHT_STAMP := $(NODE)/node_modules/.light
 # For two cores: tests of processes wait for each other.
 WORKERS := 3
 
-.PHONY: help setup dev run scenario test test-long lint bench wheel test-interpreted compiled experiments test-vllm test-clients node-clients lock schema clean
+.PHONY: help setup dev run free-ports scenario test test-long lint bench wheel test-interpreted compiled experiments test-vllm test-clients node-clients lock schema clean
 
 help:  ## What there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -41,8 +41,11 @@ $(DEV_STAMP): $(STAMP) requirements-dev.lock
 compiled: $(STAMP)  # A fifth of a second where nothing changed. Without a C compiler: a message, and interpreted code.
 	@$(BIN)/python -m deploy.compiling
 
-run: compiled  ## Four emulated replicas and the gateway in front of them, until Ctrl-C
-	@$(BIN)/python -m loadtests.demo
+run: free-ports compiled  ## Four emulated replicas and the gateway in front of them, until Ctrl-C; ARGS=--free-ports
+	@$(BIN)/python -m loadtests.demo $(ARGS)
+
+free-ports:  # First, because a taken port is no news that one should wait for until everything is installed.
+	@$(PYTHON) -m loadtests.ports $(ARGS)
 
 scenario: compiled  ## Something goes wrong in front of a fleet: make scenario NAME=overload; without a name, all are listed
 	@$(BIN)/python -m loadtests scenario $(NAME) $(ARGS)

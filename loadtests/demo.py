@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import re
 import signal
-import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,14 +25,11 @@ from gateway.policy.sections.hosts import is_loopback
 from gateway.sim.run.profiles import PROFILES
 from loadtests.children import Children
 from loadtests.demo_text import QUESTION, Served, show
-from loadtests.emulator.port import port_number
 from loadtests.first_request import NoAnswer, ask
 from loadtests.live.start import GATEWAY_LISTENS, REPLICA_LISTENS
+from loadtests.ports import HOST, POLICY, gateway_ports, parser, taken
 from loadtests.terminal.screen import short
 
-POLICY = Path(__file__).resolve().parent.parent / "policies" / "default.yaml"
-HOST = "127.0.0.1"
-PORT, ADMIN_PORT = 8080, 9090
 START_S = 60.0
 DRAIN_S = 5.0
 ENGINES = ("short", "default", "long")  # from the shortest context to the longest
@@ -52,20 +48,6 @@ class Plan:
     admin_port: int
     free: bool
     policy_path: Path
-
-
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtests.demo",
-        description="Start the replicas of policies/default.yaml, emulated, and the gateway in front of them; "
-        "send one request through it, and serve until Ctrl-C.",
-    )
-    add = parser.add_argument
-    add("--port", type=port_number, help=f"port of the API ({PORT})")
-    add("--admin-port", type=port_number, help=f"port of metrics, state and console ({ADMIN_PORT})")
-    add("--free-ports", action="store_true", help="take free ports, for the replicas too: the policy is then a copy")
-    return parser
 
 
 # ---- what is started
@@ -149,27 +131,10 @@ async def _until_ready(admin: str) -> None:
 
 def check_ports(plan: Plan) -> None:
     """Raises Trouble if ports are taken; the text names each and says what to do."""
-    wanted = {"the API": plan.port, "the admin pages": plan.admin_port}
-    if not plan.free:
-        wanted |= {f"the replica {spec.name}": _port_of(spec) for _, spec in _replicas(read_policy())}
-    problems = [
-        (port, f"port {port}, for {what}: {problem}") for what, port in wanted.items() if (problem := _problem(port))
-    ]
+    replicas = [] if plan.free else [_port_of(spec) for _, spec in _replicas(read_policy())]
+    problems = taken(plan.port, plan.admin_port, replicas)
     if problems:
-        see = f"See which process has it: lsof -nP -iTCP:{problems[0][0]} -sTCP:LISTEN"
-        avoid = f"Take other ports: {short(Path(sys.executable))} -m loadtests.demo --free-ports"
-        raise Trouble("\n".join([*(text for _, text in problems), see, avoid]))
-
-
-def _problem(port: int) -> str:
-    """Why nothing can listen on `port`; empty if it is free."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError as error:
-            return error.strerror or str(error)
-    return ""
+        raise Trouble(problems)
 
 
 # ---- from start to end
@@ -225,9 +190,7 @@ async def _show_all(children: Children, plan: Plan, out: Console) -> None:
 def planned(options: argparse.Namespace) -> Iterator[Plan]:
     """The options of the command line, as a plan. The plan owns the copy of the policy, if there is one."""
     free: bool = options.free_ports
-    port, admin_port = (0, 0) if free else (PORT, ADMIN_PORT)
-    port = port if options.port is None else options.port
-    admin_port = admin_port if options.admin_port is None else options.admin_port
+    port, admin_port = gateway_ports(options)
     with TemporaryDirectory(prefix="tailgate-") as folder:
         yield Plan(port, admin_port, free, Path(folder) / POLICY.name if free else POLICY)
 

@@ -30,9 +30,9 @@ from gateway.settings import PREFIX, Settings
 from gateway.sim.workload.load import load_text as load_workload_text
 from gateway.wire.errors.reasons import ROWS
 from gateway.wire.target import GETS, POSTS
-from loadtests import demo
+from loadtests import ports
 from loadtests.__main__ import app as loadtests_app
-from loadtests.demo_text import OVERLOAD
+from loadtests.demo_text import OVERLOAD, QUESTION
 from loadtests.emulator.__main__ import parser as emulator_parser
 from loadtests.scenarios.load import load_scenario
 
@@ -46,7 +46,7 @@ LOADTESTING = ROOT / "docs" / "guides" / "loadtesting.md"
 LOADTEST_OPTIONS = ROOT / "docs" / "reference" / "loadtests.md"
 RESULTS = ROOT / "docs" / "results"
 PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "deploy" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-PARSERS = {"loadtests.demo": demo.parser, "loadtests.emulator": emulator_parser}
+PARSERS = {"loadtests.demo": ports.parser, "loadtests.emulator": emulator_parser}
 # Variables for commands or tests, not for the process: these are not settings.
 OTHER_VARIABLES = {"TAILGATE_KEY", "TAILGATE_PURE", "TAILGATE_TEST_LONG"}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -340,15 +340,15 @@ def test_modules_in_documents_and_their_options_exist(page: Path) -> None:
 def test_request_in_the_readme_is_the_one_of_the_demo() -> None:
     (line,) = (line for block in shell_blocks(README) for line in block.splitlines() if line.startswith("curl"))
     words = shlex.split(line)
-    assert f"http://{demo.HOST}:{demo.PORT}/v1/chat/completions" in words
-    assert json.loads(words[words.index("-d") + 1]) == vars(demo)["QUESTION"]
-    assert f"http://127.0.0.1:{demo.ADMIN_PORT}/" in README.read_text("utf-8")
+    assert f"http://{ports.HOST}:{ports.PORT}/v1/chat/completions" in words
+    assert json.loads(words[words.index("-d") + 1]) == QUESTION
+    assert f"http://127.0.0.1:{ports.ADMIN_PORT}/" in README.read_text("utf-8")
 
 
 @pytest.mark.parametrize("page", [README, LOADTESTING], ids=lambda page: page.name)
 def test_overload_command_in_the_documents_is_the_one_that_the_demo_prints(page: Path) -> None:
     (line,) = (line for block in shell_blocks(page) for line in block.splitlines() if "--workload climb" in line)
-    typed = f"-m loadtests run --target http://{demo.HOST}:{demo.PORT} --policy policies/default.yaml {OVERLOAD}"
+    typed = f"-m loadtests run --target http://{ports.HOST}:{ports.PORT} --policy policies/default.yaml {OVERLOAD}"
     assert line == f".venv/bin/python {typed}"
 
 

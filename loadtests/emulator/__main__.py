@@ -17,7 +17,7 @@ import uvloop
 from gateway.observe.metrics.lag import LoopLag
 from gateway.sim.run.profiles import PROFILES, profile_of
 from loadtests.emulator.emulator import MODEL, Emulator
-from loadtests.emulator.port import MAX, port_number
+from loadtests.ports import MAX, port_number
 
 EPILOG = """\
 profiles: {profiles}

@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import errno
 import socket
 from collections.abc import Callable
-
-MAX = 65535
-
-
-def port_number(text: str) -> int:
-    """Parse the port of an option; 0 is any free one."""
-    if not text.isdecimal() or int(text) > MAX:
-        raise argparse.ArgumentTypeError(f"{text} is not a port: give a number up to {MAX}, 0 for any free one")
-    return int(text)
 
 
 class Port:

@@ -20,8 +20,9 @@ from typer.testing import CliRunner
 
 from gateway.policy import load
 from loadtests.__main__ import app as loadtests_app
-from loadtests.demo import POLICY, Plan, Trouble, check_ports, parser, read_policy
+from loadtests.demo import Plan, Trouble, check_ports, read_policy
 from loadtests.demo_text import overload
+from loadtests.ports import POLICY, parser, replica_ports
 from loadtests.processes import process_table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -171,9 +172,9 @@ async def test_demo_names_a_taken_port_and_the_remedy(start: Start) -> None:
         port = taken.getsockname()[1]
         demo = await start("--free-ports", "--port", str(port))
         assert await demo.ends() == 1
-    assert f"port {port}, for the API: " in demo.text
+    assert f"port {port}, for the API (--port): " in demo.text
     assert f"lsof -nP -iTCP:{port}" in demo.text
-    assert "--free-ports" in demo.text
+    assert "make run ARGS=--free-ports" in demo.text
 
 
 def test_demo_names_every_taken_port() -> None:
@@ -205,6 +206,25 @@ def test_demo_refuses_a_policy_that_is_broken_or_names_other_machines(tmp_path: 
 def test_demo_uses_the_ports_of_the_policy() -> None:
     urls = [replica.url for pool in load(POLICY).pools.values() for replica in pool.replicas]
     assert urls == [f"http://127.0.0.1:{port}" for port in (8101, 8102, 8103, 8104)]
+    assert urls == [f"http://127.0.0.1:{port}" for port in replica_ports(POLICY.read_text())]
+
+
+def test_make_run_names_a_taken_port_before_it_installs_or_compiles(tmp_path: Path) -> None:
+    for name in ("Makefile", "loadtests/__init__.py", "loadtests/ports.py", "policies/default.yaml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        # -S: a python without packages, as on a machine where nothing is installed yet
+        command = ["make", "run", f"PYTHON={sys.executable} -S", f"ARGS=--free-ports --admin-port {port}"]
+        outer = {"PYTHONPATH", "MAKEFLAGS", "MAKELEVEL", "MFLAGS"}  # the last three are those of `make test`
+        environment = {name: value for name, value in os.environ.items() if name not in outer}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"port {port}, for the admin pages (--admin-port): Address already in use" in done.stderr
+    assert "make run ARGS=--free-ports" in done.stderr
+    assert not (tmp_path / ".venv").exists()
+    assert done.stdout == ""
 
 
 def test_overload_command_of_the_demo_can_be_typed(tmp_path: Path) -> None:
