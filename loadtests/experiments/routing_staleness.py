@@ -167,7 +167,7 @@ def _saturated(of: tuple[Policy, Synthetic, int]) -> float:
     engine = Simulation(decider, policy, FleetSpec().hosts(policy), options, tally, seed)
     finished: list[int] = []
     for at in (30.0, 90.0):
-        engine.at(at, lambda: finished.append(engine.arrived - len(engine.trips)))
+        engine.at(at, lambda: finished.append(engine.arrived - len(engine.requests)))
     engine.run(workload.at_rate(150.0).arrivals(seed))
     return (finished[1] - finished[0]) / 60.0
 

@@ -87,16 +87,16 @@ def test_every_simulated_request_ends_once_and_leaves_no_state(
     spy, engine = play(policy, arrivals, harms, patience_s, ways_s=data.draw(ways_s()))
     ended = Counter(record.request.id for record in spy.records())
     assert set(ended.values()) <= {1}
-    assert len(ended) + len(engine.trips) == len(arrivals)
+    assert len(ended) + len(engine.requests) == len(arrivals)
     opened = [dispatch.attempt for dispatch in spy.dispatches()]
     closed = [heard.args[0] for heard in spy.calls("finish")]
     assert len(set(closed)) == len(closed)
-    assert set(opened) - set(closed) == set(engine.flights)
-    assert all(flight.trip.request.id in engine.trips for flight in engine.flights.values())
+    assert set(opened) - set(closed) == set(engine.attempts)
+    assert all(attempt.request.latest.id in engine.requests for attempt in engine.attempts.values())
     inside = sum(host.model.waiting + host.model.running for host in engine.hosts.values())
-    assert inside == len(engine.flights)
+    assert inside == len(engine.attempts)
     assert all(
-        tier.waiting == sum(not t.dispatched for t in engine.trips.values() if t.tier is tier)
+        tier.waiting == sum(not t.dispatched for t in engine.requests.values() if t.tier is tier)
         for tier in engine.tally.tiers.values()
     )
     times = [heard.at for heard in spy.heard]
@@ -114,7 +114,7 @@ def test_simulated_clients_that_retry_are_counted_once(
     assert set(ended.values()) <= {1}
     assert len(arrivals) <= len(spy.calls("arrive")) <= len(arrivals) * (1 + retries)
     offered = sum(tier.offered for tier in engine.tally.tiers.values())
-    assert offered + len(engine.trips) == len(arrivals)
+    assert offered + len(engine.requests) == len(arrivals)
 
 
 @STEADY
@@ -134,5 +134,5 @@ def test_baselines_end_every_request_once(policy: Policy, arrivals: list[Arrival
     tally = Tally(setup.policy.tiers.values(), 0.0)
     engine = Simulation(spy, setup.policy, hosts, Options(patience_s=1.0), tally, 1)
     engine.run(iter(arrivals))
-    assert not engine.trips
+    assert not engine.requests
     assert sorted(record.request.id for record in spy.records()) == list(range(1, len(arrivals) + 1))

@@ -190,18 +190,18 @@ class Host:
     def advance(self, now: float) -> list[ReplicaEvent]:
         """Simulate the engine up to `now`. Returns the events."""
         events = self.model.advance(now)
-        self._look(now)
+        self._update(now)
         return events
 
     def add(self, request: EngineRequest, now: float) -> None:
         """Add a request. All events up to `now` must have been taken (`advance`)."""
         self.model.add(request, now)
-        self._look(now)
+        self._update(now)
 
     def abort(self, id: int, now: float) -> None:
         """Abort a request at once. All events up to `now` must have been taken (`advance`)."""
         self.model.abort(id, now)
-        self._look(now)
+        self._update(now)
 
     def suffer(self, fault: Fault, now: float) -> bool:
         """Apply a fault. All events up to `now` must have been taken (`advance`). Returns True if running requests
@@ -230,10 +230,10 @@ class Host:
             case Harm.RECOVER:
                 self.up, self.hung, self.refuses, self.balloons = True, False, False, False
                 self.model.slow(1.0, now)
-        self._look(now)
+        self._update(now)
         return breaks_off
 
-    def _look(self, now: float) -> None:
+    def _update(self, now: float) -> None:
         """Update `due` and the busy time."""
         due = self.model.next_at()
         if due == math.inf:

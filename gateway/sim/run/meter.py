@@ -85,22 +85,22 @@ class RunMeter:
             sum(host.hit_tokens for host in hosts),
         )
 
-    def _again(self, pause_s: Callable[[], float], look: Callable[[], None]) -> None:
-        """Call `look` again and again. `pause_s`: returns the seconds until the next call."""
+    def _again(self, pause_s: Callable[[], float], work: Callable[[], None]) -> None:
+        """Do `work` again and again. `pause_s`: returns the seconds until the next call."""
         engine = self._engine
 
         def again() -> None:
-            look()
+            work()
             engine.at(engine.now + pause_s(), again)
 
         engine.at(engine.now + pause_s(), again)
 
-    def _from_time_to_time(self, interval_s: float, look: Callable[[Host], None], host: Host) -> None:
-        """Call `look` for one replica again and again, at other times than for other replicas."""
+    def _from_time_to_time(self, interval_s: float, work: Callable[[Host], None], host: Host) -> None:
+        """Do `work` for one replica again and again, at other times than for other replicas."""
         draw = self._random.random
         self._engine.at(
             interval_s * draw(),
-            lambda: self._again(lambda: interval_s * (1.0 + JITTER * (2.0 * draw() - 1.0)), lambda: look(host)),
+            lambda: self._again(lambda: interval_s * (1.0 + JITTER * (2.0 * draw() - 1.0)), lambda: work(host)),
         )
 
     def _check(self, host: Host) -> None:
@@ -121,17 +121,17 @@ class RunMeter:
     def _progress(self) -> None:
         """Report the progress of every visible answer that has grown."""
         engine = self._engine
-        now, flights, progress = engine.now, engine.flights, engine.decider.progress
+        now, attempts, progress = engine.now, engine.attempts, engine.decider.progress
         for host in engine.hosts.values():
             if host.due == math.inf:
                 continue
             engine.settle(host)
             engine.carry_out([])
-            for attempt, tokens in host.model.decoding(now):
-                flight = flights.get(attempt)
-                if flight is not None and flight.trip.request.visible and tokens > flight.told:
-                    flight.told = tokens
-                    if commands := progress(attempt, tokens, now):
+            for attempt_id, tokens in host.model.decoding(now):
+                attempt = attempts.get(attempt_id)
+                if attempt is not None and attempt.request.latest.visible and tokens > attempt.told:
+                    attempt.told = tokens
+                    if commands := progress(attempt_id, tokens, now):
                         engine.carry_out(commands)
 
     def _sample(self) -> None:

@@ -25,7 +25,7 @@ class ObservedRun(ABC):
         self.arrived = 0
         self.in_system_s = 0.0
         """Integral over time of the number of requests in the system, up to the last `count`."""
-        self.flights: dict[int, SimulatedAttempt] = {}
+        self.attempts: dict[int, SimulatedAttempt] = {}
 
     @abstractmethod
     def at(self, at: float, what: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""State of one request of a run: the client's request, the request for the gateway, and its answer."""
+"""State of one request of a run: its arrival, its latest try at the gateway, and its attempts in replicas."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class SimulatedRequest:
         "cost",
         "cut",
         "dispatched",
+        "latest",
         "output_tokens",
-        "request",
         "retry_after_s",
         "seen",
         "tier",
@@ -31,7 +31,8 @@ class SimulatedRequest:
 
     def __init__(self, arrival: Arrival, request: Request, tier: TierTally, cost: float = 1.0) -> None:
         self.arrival = arrival
-        self.request = request
+        self.latest = request
+        """The latest try of the client, as the gateway gets it."""
         self.cost = cost
         """Factor on the time that this request adds to a step."""
         self.tier = tier
@@ -49,7 +50,7 @@ class SimulatedRequest:
     def again(self, request: Request) -> None:
         """Begin another try of the client."""
         request.comeback = True
-        self.request = request
+        self.latest = request
         self.tries += 1
         self.dispatched = self.seen = self.cut = False
         self.retry_after_s = None
@@ -60,13 +61,13 @@ class SimulatedAttempt:
     allow.
     """
 
-    __slots__ = ("cut", "host", "output_tokens", "told", "trip")
+    __slots__ = ("cut", "host", "output_tokens", "request", "told")
 
-    def __init__(self, trip: SimulatedRequest, host: Host, output_tokens: int, cut: bool) -> None:
+    def __init__(self, request: SimulatedRequest, host: Host, output_tokens: int, cut: bool) -> None:
         self.cut = cut
         self.told = 0
         """Number of tokens that were reported to the gateway."""
-        self.trip = trip
+        self.request = request
         self.host = host
         self.output_tokens = output_tokens
 

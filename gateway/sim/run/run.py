@@ -52,8 +52,8 @@ def simulate(
     finally:
         if isinstance(stream, Generator):
             stream.close()  # the generator may not be finished, and may have a file open
-    for trip in engine.trips.values():
-        tally.given_up(trip.tier, trip.arrival)
+    for request in engine.requests.values():
+        tally.given_up(request.tier, request.arrival)
     cpu_s = process_time() - began
     opened, closed = engine.watch.opened, engine.watch.closed
     if opened is None or closed is None or not any(tier.offered for tier in tally.tiers.values()):

@@ -76,7 +76,7 @@ class Options:
 
 
 class Simulation(ObservedRun):
-    """One run. Its results are in `tally`, `watch`, `trips` (requests that are not over) and `hosts`."""
+    """One run. Its results are in `tally`, `watch`, `requests` (those that are not over) and `hosts`."""
 
     def __init__(
         self, decider: Decider, policy: Policy, hosts: dict[str, Host], options: Options, tally: Tally, seed: int
@@ -85,7 +85,7 @@ class Simulation(ObservedRun):
         self.options = options
         self.events = 0
         """Number of events: arrivals, ends of series of engine steps, alarms, and periodic work of the meter."""
-        self.trips: dict[int, SimulatedRequest] = {}
+        self.requests: dict[int, SimulatedRequest] = {}
         self.watch = RunMeter(self, seed, options.warmup_s, options.progress_s, options.watched)
         self._clients = Random(f"{seed} clients")
         self._ways = Random(f"{seed} ways")
@@ -118,7 +118,7 @@ class Simulation(ObservedRun):
 
     def run(self, arrivals: Iterator[Arrival]) -> None:
         """Run until every request is over or given up."""
-        heap, trips, wake_at = self._heap, self.trips, self.decider.wake_at
+        heap, requests, wake_at = self._heap, self.requests, self.decider.wake_at
         duration_s = self.options.duration_s
         give_up_at = math.inf
         self.watch.begin()
@@ -131,7 +131,7 @@ class Simulation(ObservedRun):
                     ends_at = duration_s if duration_s < math.inf else self.now
                     self.at(ends_at, self.watch.close)
                     give_up_at = ends_at + self.options.give_up_s
-                if not trips and self.watch.closed is not None:
+                if not requests and self.watch.closed is not None:
                     return
             else:
                 arrival_at = upcoming.at
@@ -180,14 +180,14 @@ class Simulation(ObservedRun):
     def _happened(self, event: ReplicaEvent) -> None:
         kind = event.kind
         if kind is FIRST_TOKEN:
-            trip = self.flights[event.id].trip
-            trip.seen = trip.arrival.stream
-            if trip.request.visible:
+            request = self.attempts[event.id].request
+            request.seen = request.arrival.stream
+            if request.latest.visible:
                 self.tell(self.decider.first_token, event.id)
         elif kind is FINISHED:
-            flight = self.flights.pop(event.id)
-            tokens, flight.trip.cut = flight.output_tokens, flight.cut
-            finish = AttemptResult(AttemptOutcome.COMPLETE, flight.trip.arrival.prompt_tokens, tokens, tokens, 200)
+            attempt = self.attempts.pop(event.id)
+            tokens, attempt.request.cut = attempt.output_tokens, attempt.cut
+            finish = AttemptResult(AttemptOutcome.COMPLETE, attempt.request.arrival.prompt_tokens, tokens, tokens, 200)
             finish.cached_tokens = event.hit_tokens
             self.tell(self.decider.finish, event.id, finish)
 
@@ -223,23 +223,23 @@ class Simulation(ObservedRun):
         self._asked += 1
         return asked(arrival, self._asked, self.policy, self.options.prompts_known, self.now)
 
-    def _ask(self, trip: SimulatedRequest) -> None:
+    def _ask(self, request: SimulatedRequest) -> None:
         """Let the client send its request, for the first time or again."""
-        request_id = trip.request.id
-        self.trips[request_id] = trip
-        trip.tier.waits(self.now)
+        request_id = request.latest.id
+        self.requests[request_id] = request
+        request.tier.waits(self.now)
         if self.options.patience_s < math.inf:
             self.at(self.now + self.options.patience_s, lambda: self._lose_patience(request_id))
-        self.tell(self.decider.arrive, trip.request)
+        self.tell(self.decider.arrive, request.latest)
 
-    def _ask_again(self, trip: SimulatedRequest) -> None:
-        del self.trips[trip.request.id]
-        trip.again(self._request_ids(self._believed(trip.arrival)))
-        self._ask(trip)
+    def _ask_again(self, request: SimulatedRequest) -> None:
+        del self.requests[request.latest.id]
+        request.again(self._request_ids(self._believed(request.arrival)))
+        self._ask(request)
 
     def _lose_patience(self, request_id: int) -> None:
-        trip = self.trips.get(request_id)
-        if trip is not None and not trip.seen:
+        request = self.requests.get(request_id)
+        if request is not None and not request.seen:
             self.tell(self.decider.leave, request_id)
 
     def _befall(self, fault: Fault) -> None:
@@ -248,13 +248,10 @@ class Simulation(ObservedRun):
         breaks_off = host.suffer(fault, self.now)
         self._note(host)
         if breaks_off:
-            for attempt, flight in [(a, f) for a, f in self.flights.items() if f.host is host]:
-                del self.flights[attempt]
-                self.tell(
-                    self.decider.finish,
-                    attempt,
-                    AttemptResult(AttemptOutcome.TRUNCATED if flight.trip.seen else AttemptOutcome.RESET),
-                )
+            for attempt_id, attempt in [(i, a) for i, a in self.attempts.items() if a.host is host]:
+                del self.attempts[attempt_id]
+                outcome = AttemptOutcome.TRUNCATED if attempt.request.seen else AttemptOutcome.RESET
+                self.tell(self.decider.finish, attempt_id, AttemptResult(outcome))
 
     # ---- commands
 
@@ -274,78 +271,78 @@ class Simulation(ObservedRun):
             commands = call(*args, self.now)
 
     def _dispatch(self, command: Dispatch) -> None:
-        trip, host = self.trips[command.request_id], self.hosts[command.replica]
-        attempt, now, prompt_tokens = command.attempt, self.now, trip.arrival.prompt_tokens
-        if not trip.dispatched:
-            trip.dispatched = True
-            trip.tier.waits_no_more(now)
+        request, host = self.requests[command.request_id], self.hosts[command.replica]
+        attempt_id, now, prompt_tokens = command.attempt, self.now, request.arrival.prompt_tokens
+        if not request.dispatched:
+            request.dispatched = True
+            request.tier.waits_no_more(now)
         if not host.up:
-            self.tell(self.decider.finish, attempt, AttemptResult(AttemptOutcome.UNREACHABLE))
+            self.tell(self.decider.finish, attempt_id, AttemptResult(AttemptOutcome.UNREACHABLE))
             return
-        self.tell(self.decider.sent, attempt)
+        self.tell(self.decider.sent, attempt_id)
         if host.refuses:
-            self.tell(self.decider.finish, attempt, AttemptResult(AttemptOutcome.BUSY, status=503))
+            self.tell(self.decider.finish, attempt_id, AttemptResult(AttemptOutcome.BUSY, status=503))
             return
         room = host.profile.max_model_len - prompt_tokens
         allowed = command.max_tokens or room
-        if self.options.noise and trip.arrival.max_tokens is None:
+        if self.options.noise and request.arrival.max_tokens is None:
             allowed = min(allowed, room)  # the cap does not fit the context, because the prompt was underestimated
         if allowed > room or room < 1:
-            self.tell(self.decider.finish, attempt, AttemptResult(AttemptOutcome.REJECTED, status=400))
+            self.tell(self.decider.finish, attempt_id, AttemptResult(AttemptOutcome.REJECTED, status=400))
             return
-        output_tokens = allowed if host.balloons else min(trip.arrival.output_tokens, allowed)
+        output_tokens = allowed if host.balloons else min(request.arrival.output_tokens, allowed)
         # The answer counts as cut by us only if our cap makes it shorter, not if the engine's context does.
-        cut = output_tokens < trip.output_tokens and allowed < room
-        self.flights[attempt] = SimulatedAttempt(trip, host, output_tokens, cut)
-        self.tally.dispatched(trip.tier, prompt_tokens + output_tokens, now)
-        request = EngineRequest(attempt, prompt_tokens, output_tokens, trip.arrival.prefix, cost=trip.cost)
+        cut = output_tokens < request.output_tokens and allowed < room
+        self.attempts[attempt_id] = SimulatedAttempt(request, host, output_tokens, cut)
+        self.tally.dispatched(request.tier, prompt_tokens + output_tokens, now)
+        sent = EngineRequest(attempt_id, prompt_tokens, output_tokens, request.arrival.prefix, cost=request.cost)
         ways_s = self.options.ways_s
         way_s = host.profile.path_s + (self._ways.choice(ways_s) if ways_s else 0.0)
         host.reached_at = max(now + way_s, host.reached_at)
         if host.reached_at > now:
-            self.at(host.reached_at, lambda: self._enter(host, request))
+            self.at(host.reached_at, lambda: self._enter(host, sent))
         else:
-            self._enter(host, request)
+            self._enter(host, sent)
 
-    def _enter(self, host: Host, request: EngineRequest) -> None:
+    def _enter(self, host: Host, sent: EngineRequest) -> None:
         """Let a request arrive at its engine, unless its client left or its replica died on the way."""
-        if request.id in self.flights:
+        if sent.id in self.attempts:
             self.settle(host)
-            host.add(request, self.now)
+            host.add(sent, self.now)
             self._note(host)
 
     def _cancel(self, command: Cancel) -> None:
-        attempt = command.attempt
-        flight = self.flights.get(attempt)
-        if flight is None:
+        attempt_id = command.attempt
+        attempt = self.attempts.get(attempt_id)
+        if attempt is None:
             return  # the attempt has ended, and the decider gets the report next
-        self.settle(flight.host)
-        if attempt not in self.flights:
+        self.settle(attempt.host)
+        if attempt_id not in self.attempts:
             return  # the attempt has just ended
-        del self.flights[attempt]
-        flight.host.abort(attempt, self.now)
-        self._note(flight.host)
-        self.tell(self.decider.finish, attempt, AttemptResult(AttemptOutcome.CANCELLED))
+        del self.attempts[attempt_id]
+        attempt.host.abort(attempt_id, self.now)
+        self._note(attempt.host)
+        self.tell(self.decider.finish, attempt_id, AttemptResult(AttemptOutcome.CANCELLED))
 
     def _refuse(self, command: Refuse) -> None:
-        self.trips[command.request_id].retry_after_s = command.retry_after_s
+        self.requests[command.request_id].retry_after_s = command.retry_after_s
 
     def _end(self, command: Ended) -> None:
         record = command.record
-        trip = self.trips[record.request.id]
-        if not trip.dispatched:
-            trip.tier.waits_no_more(self.now)
-        self.tally.tried(trip.tier, record)
-        if trip.tries <= self.options.retries and not trip.seen:
-            pause_s = rests_s(record, trip.retry_after_s, trip.tries, self._clients)
+        request = self.requests[record.request.id]
+        if not request.dispatched:
+            request.tier.waits_no_more(self.now)
+        self.tally.tried(request.tier, record)
+        if request.tries <= self.options.retries and not request.seen:
+            pause_s = rests_s(record, request.retry_after_s, request.tries, self._clients)
             if pause_s is not None:
-                self.at(self.now + pause_s, lambda: self._ask_again(trip))
+                self.at(self.now + pause_s, lambda: self._ask_again(request))
                 return
-        del self.trips[record.request.id]
+        del self.requests[record.request.id]
         self.count(-1)
-        if trip.tries > 1:
-            from_the_first(record, record.request.body_at - trip.arrival.at)
-        self.tally.ended(trip.tier, trip.arrival, trip.output_tokens, record, trip.cut)
+        if request.tries > 1:
+            from_the_first(record, record.request.body_at - request.arrival.at)
+        self.tally.ended(request.tier, request.arrival, request.output_tokens, record, request.cut)
 
 
 def _nothing(command: Command) -> None:
