@@ -23,9 +23,9 @@ from loadtests import ROOT
 from loadtests.children import end_by_sigterm
 from loadtests.compiled import as_users_have_it
 from loadtests.experiments.findings import Findings
-from loadtests.experiments.lab import FULL, QUICK, Effort, Lab
 from loadtests.experiments.pages import took_before_s, write_page
 from loadtests.experiments.registry import EXPERIMENTS, about
+from loadtests.experiments.runner import FULL, QUICK, Effort, Runner
 from loadtests.experiments.runs import Ended, ended, left, place, summary
 from loadtests.experiments.verdicts import as_json, judged, measured
 from loadtests.terminal.screen import screen
@@ -79,7 +79,7 @@ def run_command(
     if not quick or pure:
         as_users_have_it("loadtests.experiments", sys.argv[1:], console.print, pure=pure)
     before_s = {name: took_before_s(name, docs or PAGES) for name in chosen} if effort == Effort() else {}
-    lab, runs = Lab(effort, jobs), dict[str, Ended]()
+    runner, runs = Runner(effort, jobs), dict[str, Ended]()
 
     def report(name: str, findings: Findings, took_s: float) -> None:
         if as_documents:
@@ -98,21 +98,21 @@ def run_command(
             if len(chosen) > 1:
                 begins = ", ".join(filter(None, (where, left(name, chosen, before_s))))
                 console.print(begins, highlight=False, soft_wrap=True)
-            lab.tell = _teller(where, console, lambda text: progress.update(task, description=text))
-            runs[name] = _run(name, lab, report)
+            runner.tell = _teller(where, console, lambda text: progress.update(task, description=text))
+            runs[name] = _run(name, runner, report)
     if len(runs) > 1:
         (console if as_documents else out).print(summary(runs), highlight=False)
     if any(run.error or (run.missed and fail) for run in runs.values()):
         raise typer.Exit(1)
 
 
-def _run(name: str, lab: Lab, report: Callable[[str, Findings, float], None]) -> Ended:
+def _run(name: str, runner: Runner, report: Callable[[str, Findings, float], None]) -> Ended:
     began_s = perf_counter()
     try:
-        findings = EXPERIMENTS[name](lab)
+        findings = EXPERIMENTS[name](runner)
         took_s = perf_counter() - began_s
         report(name, findings, took_s)
-        return ended(took_s, judged(name, findings, quick=lab.effort.quick))
+        return ended(took_s, judged(name, findings, quick=runner.effort.quick))
     except Exception as error:  # noqa: BLE001 - the other experiments still run
         print_exception(error)
         return Ended(perf_counter() - began_s, error=f"{type(error).__name__}: {error}")

@@ -42,7 +42,7 @@ from gateway.sim.workload.synthetic import Synthetic
 from gateway.sim.workload.traces import Mix, open_trace
 from loadtests.experiments.findings import Chart, Findings, Grid, line, written
 from loadtests.experiments.gateways import Gateways, SeesCaches, played
-from loadtests.experiments.lab import Effort, Lab
+from loadtests.experiments.runner import Effort, Runner
 from loadtests.experiments.shared_prompt import shared
 
 REPLICAS = 8
@@ -88,39 +88,43 @@ CASES = (ONE, Case(oracle=True), Case(keys=True), *SEVERAL)
 TRACED = (Case(trace=True), Case(oracle=True, trace=True))
 
 
-def affinity(lab: Lab) -> Findings:
+def affinity(runner: Runner) -> Findings:
     """Every server at every rate."""
-    if not lab.effort.quick:
-        lab = replace(lab, effort=replace(lab.effort, seeds=SEEDS, warmup_s=WARMUP_S))
-    findings = Findings(lab.seeds)
-    findings.how = f"{len(lab.seeds)} seeds, {lab.effort.seconds:g} s of arrivals after {lab.effort.warmup_s:g} s."
-    rates = (LOADED,) if lab.effort.quick else RATES
-    found = _compared(findings, lab, lab.workload("agents"), rates)
+    if not runner.effort.quick:
+        runner = replace(runner, effort=replace(runner.effort, seeds=SEEDS, warmup_s=WARMUP_S))
+    findings = Findings(runner.seeds)
+    findings.how = (
+        f"{len(runner.seeds)} seeds, {runner.effort.seconds:g} s of arrivals after {runner.effort.warmup_s:g} s."
+    )
+    rates = (LOADED,) if runner.effort.quick else RATES
+    found = _compared(findings, runner, runner.workload("agents"), rates)
     columns = ["requests/s", "server", "cached", "goodput", "by tokens", "p50 TTFT, s", "p99 TTFT, s"]
     title = "Prompt tokens found in prefix caches"
     lines = [line(name, rates, [_cached(found[rate][name]) for rate in rates]) for name in SERVERS]
     findings.charts.append(Chart("affinity", title, "requests/s", "share", lines, most_y=1.0))
     findings.grids.append(Grid(f"{title}, and what comes of it", columns, _rows(found)))
-    _add_gateways(findings, lab, lab.workload("agents").at_rate(LOADED))
-    of_talks = lab if lab.effort.quick else replace(lab, effort=TALKS)
+    _add_gateways(findings, runner, runner.workload("agents").at_rate(LOADED))
+    of_talks = runner if runner.effort.quick else replace(runner, effort=TALKS)
     talks = load_workload("conversations", duration_s=of_talks.options.duration_s)
     assert isinstance(talks, Synthetic)
-    found = _compared(findings, of_talks, talks, TALK_RATES[:1] if lab.effort.quick else TALK_RATES, "conversations_")
+    found = _compared(
+        findings, of_talks, talks, TALK_RATES[:1] if runner.effort.quick else TALK_RATES, "conversations_"
+    )
     title = f"The workload `conversations`, {len(of_talks.seeds)} seeds, {of_talks.effort.seconds:g} s"
     findings.grids.append(Grid(title, columns, _rows(found)))
-    _add_shared(findings, lab if lab.effort.quick else replace(lab, effort=SHARED))
+    _add_shared(findings, runner if runner.effort.quick else replace(runner, effort=SHARED))
     return findings
 
 
 def _compared(
-    findings: Findings, lab: Lab, workload: Synthetic, rates: Sequence[float], prefix: str = ""
+    findings: Findings, runner: Runner, workload: Synthetic, rates: Sequence[float], prefix: str = ""
 ) -> dict[float, dict[str, list[Result]]]:
     """All servers at all rates; names of the figures begin with `prefix`."""
     policy, fleet = _policy(), FleetSpec({"default": ENGINE})
     apart = _apart(policy)
     contenders = [Contender("affinity", policy, fleet), Contender("no affinity", apart, fleet)]
     contenders += [Contender(name, apart, fleet, name) for name in SERVERS[2:]]
-    found = {rate: lab.compare(contenders, OfModel(workload.at_rate(rate), "any")) for rate in rates}
+    found = {rate: runner.compare(contenders, OfModel(workload.at_rate(rate), "any")) for rate in rates}
     for rate, runs in found.items():
         ours, theirs = runs["affinity"], runs["no affinity"]
         findings.figures |= {
@@ -149,14 +153,16 @@ def _apart(policy: Policy) -> Policy:
     return replace(policy, pools={name: replace(pool, affinity=False) for name, pool in policy.pools.items()})
 
 
-def _add_shared(findings: Findings, lab: Lab) -> None:
+def _add_shared(findings: Findings, runner: Runner) -> None:
     """One system prompt in most of the traffic, with and without affinity."""
-    policy, fleet, workload = _policy(), FleetSpec({"default": ENGINE}), lab.workload("shared-prompt")
+    policy, fleet, workload = _policy(), FleetSpec({"default": ENGINE}), runner.workload("shared-prompt")
     rows = []
-    for rate in SHARED_RATES[:1] if lab.effort.quick else SHARED_RATES:
+    for rate in SHARED_RATES[:1] if runner.effort.quick else SHARED_RATES:
         goodput = {}
         for name, rules in (("affinity", policy), ("no affinity", _apart(policy))):
-            runs = lab.map(shared, [(rules, fleet, workload.at_rate(rate), seed, lab.options) for seed in lab.seeds])
+            runs = runner.map(
+                shared, [(rules, fleet, workload.at_rate(rate), seed, runner.options) for seed in runner.seeds]
+            )
             busiest = mean([load for _, load in runs])
             goodput[name] = [run.goodput for run, _ in runs]
             rows.append([f"{rate:g}", name, written(busiest), *_row([run for run, _ in runs])])
@@ -170,11 +176,11 @@ def _add_shared(findings: Findings, lab: Lab) -> None:
     findings.grids.append(Grid(title, columns, rows))
 
 
-def _add_gateways(findings: Findings, lab: Lab, traffic: Synthetic) -> None:
+def _add_gateways(findings: Findings, runner: Runner, traffic: Synthetic) -> None:
     """One gateway, one that sees the caches, and several, at one rate."""
-    runs = [(case, traffic, seed, lab.options) for case in (*CASES, *TRACED) for seed in lab.seeds]
+    runs = [(case, traffic, seed, runner.options) for case in (*CASES, *TRACED) for seed in runner.seeds]
     found: dict[Case, list[Result]] = {}
-    for (case, *_), run in zip(runs, lab.map(served, runs), strict=True):
+    for (case, *_), run in zip(runs, runner.map(served, runs), strict=True):
         found.setdefault(case, []).append(run)
 
     def to(case: Case, other: Case) -> Interval | None:

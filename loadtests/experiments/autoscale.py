@@ -33,7 +33,7 @@ from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrival_process import Constant, Diurnal
 from gateway.sim.workload.synthetic import Synthetic
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare
-from loadtests.experiments.lab import Lab
+from loadtests.experiments.runner import Runner
 
 DAY_S, QUICK_DAY_S = 2 * 3600.0, 900.0
 SEEDS, QUICK_SEEDS = 3, 2
@@ -128,21 +128,23 @@ class Scaled:
         return out
 
 
-def autoscale(lab: Lab) -> Findings:
+def autoscale(runner: Runner) -> Findings:
     """Run the day with each seed, and find the optimum."""
-    quick = lab.effort.quick
+    quick = runner.effort.quick
     day_s, seeds = (QUICK_DAY_S, QUICK_SEEDS) if quick else (DAY_S, SEEDS)
     workload = replace(
-        lab.workload(POOL),
+        runner.workload(POOL),
         rate_per_s=QUICK_RATE_PER_S if quick else RATE_PER_S,
         duration_s=day_s,
         shape=Diurnal(day_s, DEPTH),
     )
-    policy = scaled(lab.policy(), {POOL: MAX})
+    policy = scaled(runner.policy(), {POOL: MAX})
     findings = Findings(tuple(range(1, seeds + 1)))
     findings.how = f"{seeds} seeds of {day_s / 3600:g} h at {workload.rate_per_s:g}/s in the mean."
-    knees = dict(lab.map(_knee_of, [(lab.policy(), workload, n, quick) for n in KNEES_OF[: 2 if quick else None]]))
-    days = lab.map(_day, [(policy, workload, seed) for seed in findings.seeds])
+    knees = dict(
+        runner.map(_knee_of, [(runner.policy(), workload, n, quick) for n in KNEES_OF[: 2 if quick else None]])
+    )
+    days = runner.map(_day, [(policy, workload, seed) for seed in findings.seeds])
     needed = [_needed(knees, _rate(workload, look.at)) for look in days[0].looks]
     _figures(findings, days, needed)
     _draw(findings, days[0], needed, workload)

@@ -34,7 +34,7 @@ from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrival_process import OnOff
 from gateway.sim.workload.synthetic import Synthetic
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare, written
-from loadtests.experiments.lab import Lab
+from loadtests.experiments.runner import Runner
 
 BURSTS = OnOff(on_s=10.0, off_s=20.0, burst=2.2)
 LOAD = 1.25
@@ -187,27 +187,27 @@ class Reliability:
         return Line(name, said, [c.value for c in came], lows if whole else (), highs if whole else ())
 
 
-def calibration(lab: Lab) -> Findings:
+def calibration(runner: Runner) -> Findings:
     """Bursts on the main workload, then other loads, the other workload, and enforcement."""
-    findings = Findings(lab.seeds)
+    findings = Findings(runner.seeds)
     run = f"{SECONDS:g} s of arrivals each after a warm-up of {WARMUP_S:g} s"
-    findings.how = f"{len(lab.seeds)} seeds, {run}; intervals are 95% bootstraps over seeds."
-    shadow, enforce = _mode(lab.policy(), AdmissionMode.SHADOW), lab.policy()
-    bursts = replace(lab.workload("main"), shape=BURSTS)
-    main, one_x = lab.workload("main"), lab.one_x("main")
+    findings.how = f"{len(runner.seeds)} seeds, {run}; intervals are 95% bootstraps over seeds."
+    shadow, enforce = _mode(runner.policy(), AdmissionMode.SHADOW), runner.policy()
+    bursts = replace(runner.workload("main"), shape=BURSTS)
+    main, one_x = runner.workload("main"), runner.one_x("main")
     cases = {f"bursts, {LOAD:g}x": (shadow, bursts.at_rate(one_x * LOAD))}
-    if not lab.effort.quick:
+    if not runner.effort.quick:
         cases |= {
             "main, 1x": (shadow, main.at_rate(one_x)),
             "main, 1.5x": (shadow, main.at_rate(one_x * 1.5)),
-            "code, 1.25x": (shadow, lab.workload("code").at_rate(lab.one_x("code") * 1.25)),
+            "code, 1.25x": (shadow, runner.workload("code").at_rate(runner.one_x("code") * 1.25)),
             "enforcing, bursts, 2x": (enforce, bursts.at_rate(one_x * 2.0)),
         }
     options = Options(duration_s=WARMUP_S + SECONDS, warmup_s=WARMUP_S)
     rows = []
     for name, (policy, workload) in cases.items():
         timed = replace(workload, duration_s=options.duration_s)
-        runs = lab.map(witnessed, [Case(policy, timed, seed, options) for seed in lab.seeds])
+        runs = runner.map(witnessed, [Case(policy, timed, seed, options) for seed in runner.seeds])
         kinds = [Reliability(runs, kind) for kind in range(len(KINDS))]
         labels = sum(len(run.missed) for run in runs)
         base = sum(map(sum, (run.missed for run in runs))) / labels
@@ -220,8 +220,8 @@ def calibration(lab: Lab) -> Findings:
             findings.figures |= {
                 "ece": kinds[0].ece(),
                 "brier_skill": kinds[0].skill(),
-                "labels": bare(labels, lab.effort.seeds),
-                "base_rate": bare(base, lab.effort.seeds),
+                "labels": bare(labels, runner.effort.seeds),
+                "base_rate": bare(base, runner.effort.seeds),
                 "trusted_share": trusted,
                 "ece_before_regression": kinds[1].ece(),
                 "ece_not_calibrated": kinds[2].ece(),

@@ -30,7 +30,7 @@ from gateway.sim.run.simulation import Options, Simulation
 from gateway.sim.workload.arrivals import Arrival
 from gateway.sim.workload.synthetic import Synthetic
 from loadtests.experiments.findings import Chart, Findings, Grid, bare, line
-from loadtests.experiments.lab import Lab
+from loadtests.experiments.runner import Runner
 from loadtests.quantiles import rank
 
 OLD, NEW = "v1", "v2"
@@ -77,17 +77,17 @@ CASES = (
 )
 
 
-def canary(lab: Lab) -> Findings:
+def canary(runner: Runner) -> Findings:
     """Every case, with many seeds."""
-    runs = (4, 4) if lab.effort.quick else (EQUAL_RUNS, RUNS)
+    runs = (4, 4) if runner.effort.quick else (EQUAL_RUNS, RUNS)
     findings = Findings(range(1, max(runs) + 1))
     findings.how = f"{runs[0]} runs of the equal arm and {runs[1]} of each other, of {REQUESTS} requests each."
-    traffic = replace(lab.workload("main"), duration_s=2 * REQUESTS / RATE)
+    traffic = replace(runner.workload("main"), duration_s=2 * REQUESTS / RATE)
     looks = [LOOK_EVERY * look for look in range(1, REQUESTS // LOOK_EVERY + 1)]
     rows, lines = [], []
     for case in CASES:
         count = runs[case is not EQUAL]
-        seen = lab.map(first_accused, [(case, traffic, seed) for seed in range(1, count + 1)])
+        seen = runner.map(first_accused, [(case, traffic, seed) for seed in range(1, count + 1)])
         accused = [at for at in seen if at is not None]
         estimate = share(len(accused), count, Z)
         part = Interval(estimate.value, estimate.low, estimate.high, count)

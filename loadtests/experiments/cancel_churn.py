@@ -33,7 +33,7 @@ from gateway.core.policy import (
 )
 from loadtests.experiments.churn import Churn
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare
-from loadtests.experiments.lab import Lab
+from loadtests.experiments.runner import Runner
 
 REQUESTS = 190_000
 """Totals over all seeds, so that the number of events is the same for any number of seeds."""
@@ -51,12 +51,12 @@ class Churned:
     open_by_second: list[int]
 
 
-def cancel_churn(lab: Lab) -> Findings:
+def cancel_churn(runner: Runner) -> Findings:
     """Every seed, added up."""
-    findings = Findings(lab.seeds)
-    requests = REQUESTS // len(lab.seeds)
-    findings.how = f"{len(lab.seeds)} seeds of {requests:,} requests each, added up."
-    runs = lab.map(churned, [(seed, requests) for seed in lab.seeds])
+    findings = Findings(runner.seeds)
+    requests = REQUESTS // len(runner.seeds)
+    findings.how = f"{len(runner.seeds)} seeds of {requests:,} requests each, added up."
+    runs = runner.map(churned, [(seed, requests) for seed in runner.seeds])
     happened, wrong, leaked = Counter[str](), Counter[str](), Counter[str]()
     for run in runs:
         happened.update(run.happened)
@@ -84,7 +84,7 @@ def cancel_churn(lab: Lab) -> Findings:
             [Line("open attempts", [float(second) for second, _ in last], [float(held) for _, held in last])],
         )
     )
-    findings.raw = {f"seed {seed}": run.happened for seed, run in zip(lab.seeds, runs, strict=True)}
+    findings.raw = {f"seed {seed}": run.happened for seed, run in zip(runner.seeds, runs, strict=True)}
     return findings
 
 

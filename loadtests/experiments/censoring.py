@@ -22,7 +22,7 @@ from gateway.core.redundancy.ttft_quantiles import TtftQuantiles, bucket_of
 from gateway.sim.analysis.report import mean
 from loadtests.experiments.drawn import PROMPT_TOKENS, Servers, Times, policy_of
 from loadtests.experiments.findings import Findings, Grid, bare, written
-from loadtests.experiments.lab import Lab
+from loadtests.experiments.runner import Runner
 
 SEEDS = 20
 RATE, REQUESTS, WARMUP = 200.0, 60_000, 20_000
@@ -31,21 +31,21 @@ RECORDERS = ("censored", "winners only", "cancel as end", "what the client saw")
 QUANTILE = 0.95
 
 
-def censoring(lab: Lab) -> Findings:
+def censoring(runner: Runner) -> Findings:
     """Every recorder, and the controller."""
-    seeds = tuple(range(1, (2 if lab.effort.quick else max(SEEDS, lab.effort.seeds)) + 1))
+    seeds = tuple(range(1, (2 if runner.effort.quick else max(SEEDS, runner.effort.seeds)) + 1))
     findings = Findings(seeds)
     findings.how = f"{len(seeds)} seeds of {REQUESTS:,} requests at {RATE:g}/s each."
     truth = TIMES.quantile(QUANTILE)
     rows = []
     for recorder in RECORDERS:
-        found = lab.map(_recorded, [(recorder, seed) for seed in seeds])
+        found = runner.map(_recorded, [(recorder, seed) for seed in seeds])
         rows.append([recorder, *_row([threshold for threshold, _ in found], [share for _, share in found], truth)])
         name = recorder.replace(" ", "_")
         findings.figures[f"{name}_to_truth"] = mean([threshold / truth for threshold, _ in found])
         if recorder == "winners only":
             findings.figures["winners_only_short_by"] = mean([1.0 - threshold / truth for threshold, _ in found])
-    runs = lab.map(_controlled, list(seeds))
+    runs = runner.map(_controlled, list(seeds))
     rows.append(["controller", *_row([threshold for threshold, _ in runs], [share for _, share in runs], truth)])
     findings.figures["controller_to_truth"] = mean([threshold / truth for threshold, _ in runs])
     for name in ("censored", "controller"):

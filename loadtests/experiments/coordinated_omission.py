@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare, span
-from loadtests.experiments.lab import Lab
+from loadtests.experiments.runner import Runner
 from loadtests.experiments.staller import answered_at
 from loadtests.experiments.tester import server, tested
 from loadtests.processes import split_cores
@@ -33,9 +33,9 @@ class _Pair:
     closed: dict[str, Any]
 
 
-def coordinated_omission(lab: Lab) -> Findings:
+def coordinated_omission(runner: Runner) -> Findings:
     """Run both loops in turn, against one server."""
-    seconds, runs = (FULL_SECONDS, FULL_RUNS) if lab.effort.full else (SECONDS, 1 if lab.effort.quick else RUNS)
+    seconds, runs = (FULL_SECONDS, FULL_RUNS) if runner.effort.full else (SECONDS, 1 if runner.effort.quick else RUNS)
     cores = split_cores()
     options = ["--service", f"{SERVICE_S}", "--stall", f"{STALL_S}", "--every", f"{EVERY_S}"]
     pairs = []
@@ -43,9 +43,9 @@ def coordinated_omission(lab: Lab) -> Findings:
         target = ["--target", f"http://127.0.0.1:{port}", "--workload", "prompt_tokens=10,output_tokens=1,streamed=0%"]
         target += ["--duration", f"{seconds:g}", "--no-probe", "--max-late", "50", "--allow-late"]
         for seed in range(1, runs + 1):
-            lab.tell(f"run {seed} of {runs}, open loop")
+            runner.tell(f"run {seed} of {runs}, open loop")
             opened = tested([*target, "--seed", f"{seed}", "--rate", f"{RATE:g}"], cores.load)
-            lab.tell(f"run {seed} of {runs}, closed loop")
+            runner.tell(f"run {seed} of {runs}, closed loop")
             closed = tested([*target, "--seed", f"{seed}", "--closed-loop", f"{CLIENTS}"], cores.load)
             pairs.append(_Pair(opened, closed))
     return _findings(pairs, seconds)

@@ -30,7 +30,7 @@ from gateway.sim.run.profiles import COSTS, ENGINES, Profile
 from loadtests.experiments.engines_cell import Cell
 from loadtests.experiments.engines_plan import CAP, KEEPING_CAP, Found, Task, find, knee_of
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare, line, written
-from loadtests.experiments.lab import Lab
+from loadtests.experiments.runner import Runner
 
 SEEDS = 5
 LOADS = (0.8, 1.0, 1.5, 2.0)
@@ -56,10 +56,10 @@ Key = tuple[str, str, str]
 """(engine, workload, tiers)."""
 
 
-def engines(lab: Lab) -> Findings:
+def engines(runner: Runner) -> Findings:
     """Run every cell, then make the tables of each workload."""
-    tasks = QUICK if lab.effort.quick else _tasks(lab)
-    found = lab.map(find, sorted(tasks, key=lambda task: -task.requests))
+    tasks = QUICK if runner.effort.quick else _tasks(runner)
+    found = runner.map(find, sorted(tasks, key=lambda task: -task.requests))
     order = {task: place for place, task in enumerate(tasks)}
     found.sort(key=lambda one: order[one.task])
     findings = Findings(tasks[0].seeds)
@@ -82,13 +82,13 @@ def engines(lab: Lab) -> Findings:
     return findings
 
 
-def _tasks(lab: Lab) -> list[Task]:
+def _tasks(runner: Runner) -> list[Task]:
     """All cells; knees first."""
     seeds = tuple(range(1, SEEDS + 1))
     kinds: list[Key] = [(engine, "chat", "one") for engine in ENGINES]
     kinds += [(engine, workload, "one") for engine, workload in product(PAIR, WORKLOADS)]
     cells = [Cell(ENGINES[engine], workload) for engine, workload, _ in kinds]
-    knees = dict(zip(kinds, lab.map(knee_of, cells), strict=True))
+    knees = dict(zip(kinds, runner.map(knee_of, cells), strict=True))
     kinds += [(engine, "chat", "three") for engine in PAIR]
     tasks = []
     for engine, workload, tiers in kinds:

@@ -17,7 +17,7 @@ from gateway.core.policy import Hedge
 from gateway.sim.analysis.report import Interval, mean
 from loadtests.experiments.drawn import Servers, Times, policy_of
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare, line, written
-from loadtests.experiments.lab import Lab
+from loadtests.experiments.runner import Runner
 
 SERVERS, SLOTS, RATE = 8, 10**6, 1000.0
 REQUESTS, WARMUP = 120_000, 20_000
@@ -27,13 +27,13 @@ ARMS: dict[str, Hedge | None] = {"not hedged": None, "hedged": Hedge()}
 BOUNDS_S = {"the p99 of a call": TIMES.quantile(0.99), "100 ms": 0.1}
 
 
-def fan_out(lab: Lab) -> Findings:
+def fan_out(runner: Runner) -> Findings:
     """Run both arms, and judge every width by both bounds."""
-    findings = Findings(lab.seeds)
-    requests = REQUESTS // 2 if lab.effort.quick else REQUESTS
-    findings.how = f"{len(lab.seeds)} seeds of {requests - WARMUP:,} calls at {RATE:g}/s each."
-    found = iter(lab.map(_calls, [(hedge, seed, requests) for hedge in ARMS.values() for seed in lab.seeds]))
-    judge(findings, {arm: [next(found) for _ in lab.seeds] for arm in ARMS})
+    findings = Findings(runner.seeds)
+    requests = REQUESTS // 2 if runner.effort.quick else REQUESTS
+    findings.how = f"{len(runner.seeds)} seeds of {requests - WARMUP:,} calls at {RATE:g}/s each."
+    found = iter(runner.map(_calls, [(hedge, seed, requests) for hedge in ARMS.values() for seed in runner.seeds]))
+    judge(findings, {arm: [next(found) for _ in runner.seeds] for arm in ARMS})
     return findings
 
 

@@ -34,7 +34,7 @@ from gateway.sim.run.run import simulate
 from gateway.sim.run.simulation import Options
 from gateway.sim.workload.synthetic import Synthetic
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare, line, written
-from loadtests.experiments.lab import Lab
+from loadtests.experiments.runner import Runner
 
 REPLICAS = 12
 LOAD = 0.75
@@ -87,30 +87,30 @@ Run = tuple[Policy, Synthetic, int, tuple[Fault, ...], float, float]
 """Policy, workload, seed, faults, seconds, and the first seconds, which latencies and completions leave out."""
 
 
-def fault_drill(lab: Lab) -> Findings:
+def fault_drill(runner: Runner) -> Findings:
     """Run the drill, the hour without faults, and the fleet that dies."""
-    findings = Findings(lab.seeds)
-    policy = _fleet(lab.policy())
-    one_x = lab.one_x("main") * REPLICAS / 4
-    hour_s = QUICK_HOUR_S if lab.effort.quick else HOUR_S
+    findings = Findings(runner.seeds)
+    policy = _fleet(runner.policy())
+    one_x = runner.one_x("main") * REPLICAS / 4
+    hour_s = QUICK_HOUR_S if runner.effort.quick else HOUR_S
     findings.how = (
-        f"{len(lab.seeds)} seeds: {BEFORE_S + AFTER_S} s with faults, {hour_s / 60:g} minutes without, and "
+        f"{len(runner.seeds)} seeds: {BEFORE_S + AFTER_S} s with faults, {hour_s / 60:g} minutes without, and "
         f"{STAGE_S} s for each replica that dies."
     )
-    _drill(lab, policy, one_x * LOAD, findings)
-    _quiet(lab, policy, one_x * LOAD, hour_s, findings)
-    _dying(lab, policy, one_x, findings)
+    _drill(runner, policy, one_x * LOAD, findings)
+    _quiet(runner, policy, one_x * LOAD, hour_s, findings)
+    _dying(runner, policy, one_x, findings)
     return findings
 
 
 # ---- one slow, one that refuses, one that hangs
 
 
-def _drill(lab: Lab, policy: Policy, rate: float, findings: Findings) -> None:
+def _drill(runner: Runner, policy: Policy, rate: float, findings: Findings) -> None:
     seconds_in_all, late = float(BEFORE_S + AFTER_S), BEFORE_S + SETTLED_S
-    runs = _runs(lab, policy, rate, HARMS, seconds_in_all, late)
-    quiet = _runs(lab, policy, rate, (), seconds_in_all, late)
-    off = _runs(lab, _without_ejection(policy), rate, HARMS, seconds_in_all, late)
+    runs = _runs(runner, policy, rate, HARMS, seconds_in_all, late)
+    quiet = _runs(runner, policy, rate, (), seconds_in_all, late)
+    off = _runs(runner, _without_ejection(policy), rate, HARMS, seconds_in_all, late)
     findings.figures["completions_per_replica_and_s"] = mean(
         [run.finished / (AFTER_S - SETTLED_S) / REPLICAS for run in quiet]
     )
@@ -159,8 +159,8 @@ def _per_second(name: str, seconds: list[float], of: Sequence[Sequence[int]], *,
 # ---- an hour without faults
 
 
-def _quiet(lab: Lab, policy: Policy, rate: float, seconds: float, findings: Findings) -> None:
-    runs = _runs(lab, policy, rate, (), seconds)
+def _quiet(runner: Runner, policy: Policy, rate: float, seconds: float, findings: Findings) -> None:
+    runs = _runs(runner, policy, rate, (), seconds)
     findings.figures["healthy_ejected_in_an_hour"] = bare(sum(_mistaken(run.ejections, ()) for run in runs), len(runs))
     findings.figures["hours"] = bare(seconds * len(runs) / 3600.0, len(runs))
     findings.raw["quiet"] = [run.ejections for run in runs]
@@ -173,10 +173,10 @@ def _mistaken(ejections: dict[str, dict[str, int]], stricken: tuple[str, ...]) -
 # ---- one after the other dies
 
 
-def _dying(lab: Lab, policy: Policy, rate: float, findings: Findings) -> None:
+def _dying(runner: Runner, policy: Policy, rate: float, findings: Findings) -> None:
     stages = range(REPLICAS, MIN_ALIVE - 1, -1)
     faults = tuple(Fault(float(STAGE_S * (2 + n)), f"r{REPLICAS - n}", Harm.DEAD) for n in range(REPLICAS - MIN_ALIVE))
-    runs = _runs(lab, policy, rate, faults, float(STAGE_S * (2 + REPLICAS - MIN_ALIVE)))
+    runs = _runs(runner, policy, rate, faults, float(STAGE_S * (2 + REPLICAS - MIN_ALIVE)))
     ends = [STAGE_S * (2 + n) for n in range(len(stages))]
     good = [[fmean(run.good[end - SETTLED_S : end]) for run in runs] for end in ends]
     shares: list[Interval] = []
@@ -219,10 +219,10 @@ def _without_ejection(policy: Policy) -> Policy:
 
 
 def _runs(
-    lab: Lab, policy: Policy, rate: float, faults: tuple[Fault, ...], seconds: float, warmup_s: float = 0.0
+    runner: Runner, policy: Policy, rate: float, faults: tuple[Fault, ...], seconds: float, warmup_s: float = 0.0
 ) -> list[Drilled]:
-    workload = replace(lab.workload("main"), duration_s=seconds).at_rate(rate)
-    return lab.map(drilled, [(policy, workload, seed, faults, seconds, warmup_s) for seed in lab.seeds])
+    workload = replace(runner.workload("main"), duration_s=seconds).at_rate(rate)
+    return runner.map(drilled, [(policy, workload, seed, faults, seconds, warmup_s) for seed in runner.seeds])
 
 
 def drilled(of: Run) -> Drilled:

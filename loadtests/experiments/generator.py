@@ -18,7 +18,7 @@ from typing import Any
 
 from loadtests import ROOT
 from loadtests.experiments.findings import Findings, Grid, bare, span
-from loadtests.experiments.lab import Lab
+from loadtests.experiments.runner import Runner
 from loadtests.experiments.tester import server, tested
 from loadtests.processes import Neighbours, on_cores, split_cores
 
@@ -35,10 +35,10 @@ LONGER = 4
 RUNS, FULL_RUNS = 2, 3
 
 
-def generator(lab: Lab) -> Findings:
+def generator(runner: Runner) -> Findings:
     """Run six loads in turn, several times."""
-    seconds, runs = (FULL_SECONDS, FULL_RUNS) if lab.effort.full else (SECONDS, RUNS)
-    seconds, runs = (QUICK_SECONDS, 1) if lab.effort.quick else (seconds, runs)
+    seconds, runs = (FULL_SECONDS, FULL_RUNS) if runner.effort.full else (SECONDS, RUNS)
+    seconds, runs = (QUICK_SECONDS, 1) if runner.effort.quick else (seconds, runs)
     cores, neighbours = split_cores(), Neighbours()
     found: dict[str, list[dict[str, Any]]] = {}
     empty: list[float] = []
@@ -50,7 +50,7 @@ def generator(lab: Lab) -> Findings:
     ):
         for run in range(1, runs + 1):
             for load in _loads(seconds):
-                lab.tell(f"run {run} of {runs}, {load.name}")
+                runner.tell(f"run {run} of {runs}, {load.name}")
                 target = f"http://127.0.0.1:{json.loads(slow if load.slow else fast)[0]}"
                 common = ["--target", target, "--duration", f"{load.seconds:g}", "--warmup", "1", "--seed", f"{run}"]
                 options = ["--workload", load.workload, "--rate", f"{load.rate:g}", "--no-probe", "--allow-late"]

@@ -13,7 +13,7 @@ from gateway.core.policy import Hedge
 from gateway.sim.analysis.report import Interval, mean, ratio
 from loadtests.experiments.drawn import Run, Servers, Times, policy_of
 from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, written
-from loadtests.experiments.lab import Lab
+from loadtests.experiments.runner import Runner
 
 SERVERS, FEW, MANY = 8, 2, 10**6
 REQUESTS, FULL_REQUESTS, WARMUP = 50_000, 100_000, 10_000
@@ -30,19 +30,19 @@ LITERATURE = {0.5: (258.0, 125.0), 0.7: (289.0, 151.0)}
 """p99 in ms, without and with duplicates, in the model behind the targets."""
 
 
-def hedge_utilisation(lab: Lab) -> Findings:
+def hedge_utilisation(runner: Runner) -> Findings:
     """Every load, every arm, over seeds."""
-    findings = Findings(lab.seeds)
-    loads = QUICK if lab.effort.quick else LOADS
-    requests = REQUESTS // 2 if lab.effort.quick else FULL_REQUESTS if lab.effort.full else REQUESTS
-    findings.how = f"{len(lab.seeds)} seeds of {requests:,} requests each."
-    asks = [(arm, load, seed, requests) for arm in ARMS for load in loads for seed in lab.seeds]
-    found = iter(lab.map(_run, asks))
-    runs = {arm: {load: [next(found) for _ in lab.seeds] for load in loads} for arm in ARMS}
+    findings = Findings(runner.seeds)
+    loads = QUICK if runner.effort.quick else LOADS
+    requests = REQUESTS // 2 if runner.effort.quick else FULL_REQUESTS if runner.effort.full else REQUESTS
+    findings.how = f"{len(runner.seeds)} seeds of {requests:,} requests each."
+    asks = [(arm, load, seed, requests) for arm in ARMS for load in loads for seed in runner.seeds]
+    found = iter(runner.map(_run, asks))
+    runs = {arm: {load: [next(found) for _ in runner.seeds] for load in loads} for arm in ARMS}
     for load, (without_ms, with_ms) in LITERATURE.items():
         for name, arm, wanted in (("without", "no hedge", without_ms), ("with", "rules off", with_ms)):
             off = abs(_p99(runs[arm][load]).value / wanted - 1.0)
-            findings.figures[f"p99_{name}_{load:g}_off_literature"] = bare(off, len(lab.seeds))
+            findings.figures[f"p99_{name}_{load:g}_off_literature"] = bare(off, len(runner.seeds))
     kept = [_ratio(runs["rules on"][load], runs["no hedge, 2 slots"][load]) for load in loads]
     findings.figures["worst_p99_to_no_hedge"] = max(kept, key=lambda one: one.value)
     findings.figures["p99_to_no_hedge_0.5"] = kept[loads.index(0.5)]

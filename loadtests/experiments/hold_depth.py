@@ -21,7 +21,7 @@ from gateway.sim.run.profiles import DEFAULT
 from gateway.sim.run.simulation import Options, Simulation
 from gateway.sim.workload.synthetic import Synthetic
 from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, written
-from loadtests.experiments.lab import Lab, ours, with_slots, without_admission
+from loadtests.experiments.runner import Runner, ours, with_slots, without_admission
 from loadtests.quantiles import off
 
 SLOTS = (16, 32, 40, 48, 56, 64, 72, 80, 96, 128, 256)
@@ -30,24 +30,24 @@ LOAD = 1.5
 LEARNED_AT_S = 60.0
 
 
-def hold_depth(lab: Lab) -> Findings:
+def hold_depth(runner: Runner) -> Findings:
     """The sweep, and the learned limit."""
-    findings = Findings(lab.seeds)
-    sweep = QUICK_SLOTS if lab.effort.quick else SLOTS
-    policy, workload = lab.policy(), lab.workload("main").at_rate(lab.one_x("main") * LOAD)
+    findings = Findings(runner.seeds)
+    sweep = QUICK_SLOTS if runner.effort.quick else SLOTS
+    policy, workload = runner.policy(), runner.workload("main").at_rate(runner.one_x("main") * LOAD)
     plain = without_admission(policy)
     candidates = [ours(with_slots(plain, slots), f"{slots} slots") for slots in sweep]
-    found = list(lab.compare([*candidates, ours(with_slots(policy, None), "learned")], workload).values())
+    found = list(runner.compare([*candidates, ours(with_slots(policy, None), "learned")], workload).values())
     runs, learned_runs = found[:-1], found[-1]
     weighted = [mean([run.weighted for run in of]) for of in runs]
     tier_0 = [mean([run.tiers["tier-0"].attainment or 0.0 for run in of]) for of in runs]
     knee = sweep[max(range(len(sweep)), key=lambda i: weighted[i].value)]
-    learned = mean(lab.map(learned_slots, [(with_slots(policy, None), workload, seed) for seed in lab.seeds]))
+    learned = mean(runner.map(learned_slots, [(with_slots(policy, None), workload, seed) for seed in runner.seeds]))
     findings.figures |= {
-        "knee": bare(knee, len(lab.seeds)),
-        "knee_off_max_num_seqs": bare(off(DEFAULT.max_num_seqs, knee), len(lab.seeds)),
+        "knee": bare(knee, len(runner.seeds)),
+        "knee_off_max_num_seqs": bare(off(DEFAULT.max_num_seqs, knee), len(runner.seeds)),
         "learned_slots": learned,
-        "learned_off_knee": bare(off(knee, learned.value), len(lab.seeds)),
+        "learned_off_knee": bare(off(knee, learned.value), len(runner.seeds)),
         "learned_weighted_goodput": mean([run.weighted for run in learned_runs]),
     }
     rows = [[str(s), written(w), written(t)] for s, w, t in zip(sweep, weighted, tier_0, strict=True)]

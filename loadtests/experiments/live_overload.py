@@ -25,11 +25,11 @@ from gateway.sim.run.run import simulate
 from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrivals import Arrival
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare, written
-from loadtests.experiments.lab import SETUP, Effort, Lab, against
+from loadtests.experiments.runner import SETUP, Effort, Runner, against
+from loadtests.live.planned import PlannedRequest
 from loadtests.live.rig import Load, Run, run_together
 from loadtests.live.scaled import key_of
 from loadtests.live.score import TierScore, attainment, ratio, score, weighted, weighted_interval
-from loadtests.live.shots import Shot
 
 OVERLOAD = 2.0
 SCALE = 0.5
@@ -76,29 +76,29 @@ class _Plan:
     weights: dict[str, float]
 
 
-def live_overload(lab: Lab) -> Findings:
+def live_overload(runner: Runner) -> Findings:
     """One run of each candidate."""
-    quick = lab.effort.quick
-    plan = planned(lab, QUICK if quick else _Times(WARMUP_S, lab.effort.seconds))
-    caps = _best_caps(lab)[: 1 if quick else 3]
+    quick = runner.effort.quick
+    plan = planned(runner, QUICK if quick else _Times(WARMUP_S, runner.effort.seconds))
+    caps = _best_caps(runner)[: 1 if quick else 3]
     others = caps if quick else [*caps, ROUND_ROBIN]
-    lab.tell("the optimum of these requests")
+    runner.tell("the optimum of these requests")
     optimum = _optimum(plan)
-    runs = _runs((OURS, *others), plan, lab)
+    runs = _runs((OURS, *others), plan, runner)
     findings = Findings((SEED,))
     _judge(findings, runs, caps, optimum, plan)
     _show(findings, runs, optimum, plan)
     return findings
 
 
-def planned(lab: Lab, times: _Times) -> _Plan:
-    policy = lab.policy()
+def planned(runner: Runner, times: _Times) -> _Plan:
+    policy = runner.policy()
     until = SCALE * (times.warmup_s + times.seconds)
-    workload = replace(lab.workload("main"), duration_s=until).at_rate(OVERLOAD * lab.one_x("main"))
+    workload = replace(runner.workload("main"), duration_s=until).at_rate(OVERLOAD * runner.one_x("main"))
     arrivals = list(workload.arrivals(SEED))
     keys = {(a.tier, a.tenant): key_of(a.tier, a.tenant) for a in arrivals}
-    shots = [
-        Shot(
+    requests = [
+        PlannedRequest(
             at=arrival.at / SCALE,
             tier=arrival.tier,
             key=keys[arrival.tier, arrival.tenant].text,
@@ -109,17 +109,17 @@ def planned(lab: Lab, times: _Times) -> _Plan:
         for arrival in arrivals
     ]
     text = (SETUP / "policy.yaml").read_text()
-    load = Load(text, shots, list(keys.values()), SCALE, times.warmup_s, times.seconds, GRACE_S)
+    load = Load(text, requests, list(keys.values()), SCALE, times.warmup_s, times.seconds, GRACE_S)
     return _Plan(policy, arrivals, times, load, {name: tier.weight for name, tier in policy.tiers.items()})
 
 
-def _best_caps(lab: Lab) -> list[str]:
+def _best_caps(runner: Runner) -> list[str]:
     """Static caps, the best first, by weighted goodput in the simulator."""
-    quick = lab.effort.quick
+    quick = runner.effort.quick
     caps = QUICK_CAPS if quick else CAPS
-    sweep = Lab(QUICK_SWEEP if quick else SWEEP, lab.jobs, lambda what: lab.tell(f"sweep: {what}"))
-    workload = sweep.workload("main").at_rate(OVERLOAD * lab.one_x("main"))
-    found = sweep.compare([against(text, lab.policy()) for text in caps], workload)
+    sweep = Runner(QUICK_SWEEP if quick else SWEEP, runner.jobs, lambda what: runner.tell(f"sweep: {what}"))
+    workload = sweep.workload("main").at_rate(OVERLOAD * runner.one_x("main"))
+    found = sweep.compare([against(text, runner.policy()) for text in caps], workload)
     return sorted(caps, key=lambda cap: -fmean(result.weighted for result in found[cap]))
 
 
@@ -148,22 +148,22 @@ def _optimum(plan: _Plan) -> _Optimum:
     return _Optimum(weighted, found.ceiling, tiers)
 
 
-def _runs(names: Sequence[str], plan: _Plan, lab: Lab) -> dict[str, Run]:
+def _runs(names: Sequence[str], plan: _Plan, runner: Runner) -> dict[str, Run]:
     """Runs by candidate. A run is void if a process was late; it is then repeated once, alone."""
     runs: dict[str, Run] = {}
     for at in range(0, len(names), TOGETHER):
-        runs |= _played(names[at : at + TOGETHER], plan, lab)
+        runs |= _played(names[at : at + TOGETHER], plan, runner)
     for name, found in runs.items():
         if found.lag_p99_s > MAX_LAG_S:
-            lab.tell(f"{name} is void: a process was late; once more, alone")
-            (again,) = _played([name], plan, lab).values()
+            runner.tell(f"{name} is void: a process was late; once more, alone")
+            (again,) = _played([name], plan, runner).values()
             runs[name] = min(found, again, key=lambda one: one.lag_p99_s)
     return {name: runs[name] for name in names}
 
 
-def _played(names: Sequence[str], plan: _Plan, lab: Lab) -> dict[str, Run]:
+def _played(names: Sequence[str], plan: _Plan, runner: Runner) -> dict[str, Run]:
     """Runs of candidates at the same time."""
-    found = run_together({name: (None if name == OURS else name, plan.load) for name in names}, lab.tell)
+    found = run_together({name: (None if name == OURS else name, plan.load) for name in names}, runner.tell)
     return dict(zip(names, found, strict=True))
 
 
@@ -227,9 +227,9 @@ def _show(findings: Findings, runs: dict[str, Run], optimum: _Optimum, plan: _Pl
 def _goodput(runs: dict[str, Run], optimum: _Optimum, plan: _Plan) -> Grid:
     rows = [["optimum", written(bare(optimum.weighted, 1)), "1", "", *(f"{x:.3f}" for x in optimum.tiers.values())]]
     for name, found in runs.items():
-        shots = found.counted
-        own = weighted_interval(shots, plan.weights)
-        tiers = [written(attainment(shots, tier)) for tier in optimum.tiers]
+        requests = found.counted
+        own = weighted_interval(requests, plan.weights)
+        tiers = [written(attainment(requests, tier)) for tier in optimum.tiers]
         rows.append(
             [name, written(own), f"{own.value / optimum.weighted:.3f}", f"{_simulated(name, plan):.3f}", *tiers]
         )
@@ -288,7 +288,7 @@ def _processes(runs: dict[str, Run]) -> Grid:
 
 
 def _lateness(found: Run) -> Latency:
-    return latency([shot.late_s for shot in found.counted])
+    return latency([request.late_s for request in found.counted])
 
 
 def _over_time(runs: dict[str, Run], plan: _Plan) -> Chart:
@@ -297,7 +297,7 @@ def _over_time(runs: dict[str, Run], plan: _Plan) -> Chart:
     bins = range(round((times.warmup_s + times.seconds) / BIN_S))
     lines = []
     for name, found in runs.items():
-        parts = [[s for s in found.shots if n * BIN_S <= s.at < (n + 1) * BIN_S] for n in bins]
+        parts = [[s for s in found.requests if n * BIN_S <= s.at < (n + 1) * BIN_S] for n in bins]
         points = [((n + 0.5) * BIN_S, weighted(part, plan.weights)) for n, part in enumerate(parts) if part]
         lines.append(Line(name, [x for x, _ in points], [y for _, y in points]))
     title = f"Weighted goodput at {OVERLOAD:g}x, live, by when a request was due"

@@ -16,7 +16,7 @@ from gateway.sim.run.profiles import ENGINES
 from loadtests.experiments.engines_cell import COLD_S, Cell, run, weighted
 from loadtests.experiments.engines_plan import knee_of
 from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, written
-from loadtests.experiments.lab import Lab
+from loadtests.experiments.runner import Runner
 
 NOISE = 0.6
 SEEDS = 5
@@ -47,11 +47,11 @@ def goodput(task: Task) -> dict[str, list[float]]:
     }
 
 
-def noise(lab: Lab) -> Findings:
+def noise(runner: Runner) -> Findings:
     """Every cell with and without noise."""
-    cells, seeds = _cells(lab)
+    cells, seeds = _cells(runner)
     tasks = [Task(cell, rate, seeds, sigma) for (cell, rate), sigma in product(cells.items(), (0.0, NOISE))]
-    found = dict(zip(tasks, lab.map(goodput, tasks), strict=True))
+    found = dict(zip(tasks, runner.map(goodput, tasks), strict=True))
     pairs = {
         cell: (found[Task(cell, rate, seeds, 0.0)], found[Task(cell, rate, seeds, NOISE)])
         for cell, rate in cells.items()
@@ -86,12 +86,12 @@ def noise(lab: Lab) -> Findings:
     return findings
 
 
-def _cells(lab: Lab) -> tuple[dict[Cell, float], tuple[int, ...]]:
+def _cells(runner: Runner) -> tuple[dict[Cell, float], tuple[int, ...]]:
     """Cells and their rates, and the seeds."""
-    if lab.effort.quick:
+    if runner.effort.quick:
         cell = Cell(ENGINES[PROFILES[1]], load=1.5, seconds=20.0)
         return {cell: QUICK_RATE_PER_S}, (1, 2)
-    knees = dict(zip(PROFILES, lab.map(knee_of, [Cell(ENGINES[name]) for name in PROFILES]), strict=True))
+    knees = dict(zip(PROFILES, runner.map(knee_of, [Cell(ENGINES[name]) for name in PROFILES]), strict=True))
     cells = {
         Cell(ENGINES[name], tiers=tiers, load=load, seconds=SECONDS): load * knees[name]
         for tiers, name, load in product(TIERS, PROFILES, LOADS)

@@ -20,8 +20,8 @@ from gateway.sim.analysis.report import Interval, mean, ratio, summary
 from gateway.sim.analysis.results import Result
 from gateway.sim.workload.synthetic import Synthetic
 from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, written
-from loadtests.experiments.lab import Lab, against, best_replay, ours
 from loadtests.experiments.overload import CAPS, QUICK_CAPS, known
+from loadtests.experiments.runner import Runner, against, best_replay, ours
 from loadtests.experiments.tiers import by_length
 
 DEFAULT = Path(__file__).resolve().parents[2] / "policies" / "default.yaml"
@@ -31,28 +31,28 @@ BLIND_LOADS = (1.5, 2.0, 3.0)
 OBJECTIVES = {"its objectives": "", "TTFT alone": "ttft_"}
 
 
-def one_tier(lab: Lab) -> Findings:
+def one_tier(runner: Runner) -> Findings:
     """The tier with all its objectives, and with its TTFT objective alone."""
-    seconds = lab.effort.seconds + lab.effort.warmup_s
-    lab = Lab(replace(lab.effort, seconds=seconds, warmup_s=0.0), lab.jobs, lab.tell)
-    findings = Findings(lab.seeds)
-    findings.how = f"{len(lab.seeds)} seeds of {seconds:g} s, all counted; intervals are 95% bootstraps over seeds."
+    seconds = runner.effort.seconds + runner.effort.warmup_s
+    runner = Runner(replace(runner.effort, seconds=seconds, warmup_s=0.0), runner.jobs, runner.tell)
+    findings = Findings(runner.seeds)
+    findings.how = f"{len(runner.seeds)} seeds of {seconds:g} s, all counted; intervals are 95% bootstraps over seeds."
     for objectives, prefix in OBJECTIVES.items():
-        _sweep(lab, policy_of(lab, ttft_alone=bool(prefix)), objectives, prefix, findings)
+        _sweep(runner, policy_of(runner, ttft_alone=bool(prefix)), objectives, prefix, findings)
     return findings
 
 
-def _sweep(lab: Lab, policy: Policy, objectives: str, prefix: str, findings: Findings) -> None:
-    workload = traffic_of(lab.workload("main"), policy)
-    one_x = lab.one_x_of(workload, policy)
-    loads, caps = (QUICK_LOADS, QUICK_CAPS) if lab.effort.quick else (LOADS, CAPS)
+def _sweep(runner: Runner, policy: Policy, objectives: str, prefix: str, findings: Findings) -> None:
+    workload = traffic_of(runner.workload("main"), policy)
+    one_x = runner.one_x_of(workload, policy)
+    loads, caps = (QUICK_LOADS, QUICK_CAPS) if runner.effort.quick else (LOADS, CAPS)
     rows: list[dict[str, Interval | None]] = []
     ours_at: dict[float, list[Result]] = {}
     cap_at: dict[float, list[Result]] = {}
     for load_ in loads:
         scaled = workload.at_rate(one_x * load_)
-        replay = best_replay(lab.optima(policy, scaled))
-        runs = lab.compare([ours(policy), *(against(text, policy) for text in (*caps, "least-requests"))], scaled)
+        replay = best_replay(runner.optima(policy, scaled))
+        runs = runner.compare([ours(policy), *(against(text, policy) for text in (*caps, "least-requests"))], scaled)
         good = {name: [result.goodput for result in results] for name, results in runs.items()}
         best = max(caps, key=lambda cap: sum(good[cap]))
         worst = min(mine / theirs for mine, theirs in zip(good["ours"], replay, strict=True))
@@ -61,7 +61,7 @@ def _sweep(lab: Lab, policy: Policy, objectives: str, prefix: str, findings: Fin
             f"{prefix}worst_seed_to_replay_{load_:g}x": bare(worst, len(replay)),
             f"{prefix}ours_to_best_cap_{load_:g}x": known(ratio(good["ours"], good[best])),
         }
-        blind = lab.replays_without_lengths(policy, scaled) if load_ in BLIND_LOADS and not prefix else None
+        blind = runner.replays_without_lengths(policy, scaled) if load_ in BLIND_LOADS and not prefix else None
         if blind is not None:
             findings.figures[f"ours_to_replay_without_lengths_{load_:g}x"] = known(ratio(good["ours"], blind))
         rows.append(
@@ -93,13 +93,13 @@ def _sweep(lab: Lab, policy: Policy, objectives: str, prefix: str, findings: Fin
     findings.charts.append(Chart(picture, title, "load, as a multiple of 1x", "goodput", lines, most_y=1.02))
 
 
-def policy_of(lab: Lab, *, ttft_alone: bool) -> Policy:
+def policy_of(runner: Runner, *, ttft_alone: bool) -> Policy:
     """The fleet of the experiments under the one tier of the default policy."""
     default = load(DEFAULT)
     tiers = dict(default.tiers)
     if ttft_alone:
         tiers = {name: replace(tier, slo=replace(tier.slo, tpot=())) for name, tier in tiers.items()}
-    return replace(lab.policy(), tiers=tiers, default_tier=default.default_tier)
+    return replace(runner.policy(), tiers=tiers, default_tier=default.default_tier)
 
 
 def traffic_of(workload: Synthetic, policy: Policy) -> Synthetic:

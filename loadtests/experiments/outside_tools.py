@@ -20,7 +20,7 @@ from typing import Any
 
 from gateway.sim.workload.arrivals import Poisson
 from loadtests.experiments.findings import Findings, Grid, span
-from loadtests.experiments.lab import Lab
+from loadtests.experiments.runner import Runner
 from loadtests.experiments.tester import Failed, server, tested
 from loadtests.peers import install
 from loadtests.peers.install import Skipped
@@ -41,10 +41,10 @@ UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 PERCENT = re.compile(r"^\s+(50|99)%\s+([\d.]+)(us|ms|s)$", re.MULTILINE)
 
 
-def outside_tools(lab: Lab) -> Findings:
+def outside_tools(runner: Runner) -> Findings:
     """wrk and ours, aiperf and ours, in turn."""
-    runs, seconds = (FULL_RUNS, FULL_SECONDS) if lab.effort.full else (RUNS, SECONDS)
-    runs, seconds = (QUICK_RUNS, QUICK_SECONDS) if lab.effort.quick else (runs, seconds)
+    runs, seconds = (FULL_RUNS, FULL_SECONDS) if runner.effort.full else (RUNS, SECONDS)
+    runs, seconds = (QUICK_RUNS, QUICK_SECONDS) if runner.effort.quick else (runs, seconds)
     findings = Findings(tuple(range(1, runs + 1)))
     rows: list[list[str]] = []
     with TemporaryDirectory(prefix="tailgate-outside-") as name:
@@ -53,9 +53,9 @@ def outside_tools(lab: Lab) -> Findings:
             try:
                 pairs = []
                 for run in range(1, runs + 1):
-                    lab.tell(f"run {run} of {runs}: {tool}")
+                    runner.tell(f"run {run} of {runs}: {tool}")
                     other = _against(theirs, seconds, run, folder)
-                    lab.tell(f"run {run} of {runs}: ours, as {tool}")
+                    runner.tell(f"run {run} of {runs}: ours, as {tool}")
                     pairs.append((_against(ours, seconds, run, folder), other))
             except (Skipped, Failed) as why:  # missing figures count as missed
                 findings.notes.append(f"{tool} was left out: {why}")

@@ -16,7 +16,7 @@ from statistics import fmean
 from gateway.sim.analysis.report import Interval, mean, ratio, summary
 from gateway.sim.analysis.results import Result
 from loadtests.experiments.findings import Chart, Findings, Grid, line, written
-from loadtests.experiments.lab import Lab, Optimum, against, best_replay, ours
+from loadtests.experiments.runner import Optimum, Runner, against, best_replay, ours
 
 LOADS = (0.6, 0.9, 1.5, 2.0, 3.0)
 QUICK_LOADS = (0.9, 2.0)
@@ -32,25 +32,25 @@ NAMED = {"main": "", "code": "code_"}
 Row = dict[str, Interval | None]
 
 
-def overload(lab: Lab) -> Findings:
+def overload(runner: Runner) -> Findings:
     """Both workloads at every load."""
-    findings = Findings(lab.seeds)
+    findings = Findings(runner.seeds)
     for workload, prefix in NAMED.items():
-        _sweep(lab, workload, prefix, findings)
+        _sweep(runner, workload, prefix, findings)
     return findings
 
 
-def _sweep(lab: Lab, name: str, prefix: str, findings: Findings) -> None:
-    policy, workload, one_x = lab.policy(), lab.workload(name), lab.one_x(name)
-    quick = lab.effort.quick
+def _sweep(runner: Runner, name: str, prefix: str, findings: Findings) -> None:
+    policy, workload, one_x = runner.policy(), runner.workload(name), runner.one_x(name)
+    quick = runner.effort.quick
     loads = QUICK_LOADS if quick else LOADS
     caps, tiered = (QUICK_CAPS, QUICK_TIERED) if quick else (CAPS, TIERED)
     candidates = [ours(policy), *(against(text, policy) for text in (*caps, *tiered, *OTHERS))]
     rows = []
     for load in loads:
         scaled = workload.at_rate(one_x * load)
-        optima = lab.optima(policy, scaled)
-        runs = lab.compare(candidates, scaled)
+        optima = runner.optima(policy, scaled)
+        runs = runner.compare(candidates, scaled)
         rows.append(_row(optima, runs, caps, tiered))
         findings.figures[f"{prefix}ours_to_replay_{load:g}x"] = known(rows[-1]["ours / replay"])
         findings.raw |= {f"{name} {load:g}x {label}": summary(results) for label, results in runs.items()}

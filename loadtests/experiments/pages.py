@@ -8,7 +8,7 @@ from pathlib import Path
 from loadtests.charts.grid import Grid, grid_as_markdown
 from loadtests.charts.png import draw
 from loadtests.experiments.findings import Findings
-from loadtests.experiments.lab import Effort
+from loadtests.experiments.runner import Effort
 from loadtests.experiments.verdicts import Judged, judged, measured
 
 TOOK = re.compile(r"Again, in ([\d.]+) minutes: ")

@@ -26,7 +26,7 @@ from gateway.sim.run.profiles import ENGINES
 from loadtests.experiments.engines_cell import COLD_S, Cell, Figures, figures, run, waits
 from loadtests.experiments.engines_plan import knee_of
 from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, written
-from loadtests.experiments.lab import Lab
+from loadtests.experiments.runner import Runner
 
 SEEDS = 5
 SECONDS = 80.0
@@ -94,10 +94,10 @@ def _is_late(record: Record) -> bool:
     return record.e2e_s > record.request.tier.slo.ttft_bound_s / 2.0
 
 
-def promises(lab: Lab) -> Findings:
+def promises(runner: Runner) -> Findings:
     """Run all cells."""
-    tasks = _tasks(lab)
-    found = lab.map(look, tasks)
+    tasks = _tasks(runner)
+    found = runner.map(look, tasks)
     findings = Findings(tasks[0].seeds)
     findings.how = (
         f"{len(tasks[0].seeds)} seeds of {COLD_S + tasks[0].cell.seconds:g} s, all counted; "
@@ -128,11 +128,11 @@ def _waits_of(engine: str, found: Sequence[Kept]) -> list[tuple[float, bool]]:
     return [pair for one in found if one.task.cell.profile.name == engine for pair in one.waits]
 
 
-def _tasks(lab: Lab) -> list[Task]:
-    if lab.effort.quick:
+def _tasks(runner: Runner) -> list[Task]:
+    if runner.effort.quick:
         return [Task(Cell(ENGINES[PROFILES[0]], tiers="default", load=1.5, seconds=20.0), QUICK_RATE_PER_S, (1, 2))]
     seeds = tuple(range(1, SEEDS + 1))
-    knees = dict(zip(PROFILES, lab.map(knee_of, [Cell(ENGINES[name]) for name in PROFILES]), strict=True))
+    knees = dict(zip(PROFILES, runner.map(knee_of, [Cell(ENGINES[name]) for name in PROFILES]), strict=True))
     return [
         Task(Cell(ENGINES[name], tiers=tiers, load=load, seconds=SECONDS), load * knees[name], seeds)
         for tiers, name, load in product(TIERS, PROFILES, LOADS)

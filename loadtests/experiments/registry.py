@@ -18,7 +18,6 @@ from loadtests.experiments.findings import Findings
 from loadtests.experiments.generator import generator
 from loadtests.experiments.hedge_utilisation import hedge_utilisation
 from loadtests.experiments.hold_depth import hold_depth
-from loadtests.experiments.lab import Lab
 from loadtests.experiments.live_overload import live_overload
 from loadtests.experiments.noise import noise
 from loadtests.experiments.one_tier import one_tier
@@ -28,6 +27,7 @@ from loadtests.experiments.promises import promises
 from loadtests.experiments.report_speed import report_speed
 from loadtests.experiments.retry_storm import retry_storm
 from loadtests.experiments.routing_staleness import routing_staleness
+from loadtests.experiments.runner import Runner
 from loadtests.experiments.simulated_live import simulated_live
 from loadtests.experiments.simulator_speed import simulator_speed
 from loadtests.experiments.slo_knees import slo_knees
@@ -38,7 +38,7 @@ from loadtests.experiments.tiers import tiers
 from loadtests.experiments.ttft_collapse import ttft_collapse
 from loadtests.experiments.value import value
 
-EXPERIMENTS: dict[str, Callable[[Lab], Findings]] = {
+EXPERIMENTS: dict[str, Callable[[Runner], Findings]] = {
     "overload": overload,
     "engines": engines,
     "promises": promises,

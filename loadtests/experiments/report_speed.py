@@ -19,7 +19,7 @@ from time import perf_counter
 from gateway.sim.workload.arrivals import Arrival
 from loadtests import ROOT
 from loadtests.experiments.findings import Findings, Grid, span
-from loadtests.experiments.lab import SETUP, Lab
+from loadtests.experiments.runner import SETUP, Runner
 from loadtests.experiments.tester import Failed
 from loadtests.processes import Neighbours
 from loadtests.replay.columns import FLUSH_ROWS, Columns
@@ -34,18 +34,18 @@ SHED = 0.1
 RUNS, QUICK_RUNS, FULL_RUNS = 3, 1, 5
 
 
-def report_speed(lab: Lab) -> Findings:
+def report_speed(runner: Runner) -> Findings:
     """Several runs on the same rows, in turn with and without pictures."""
-    rows, runs = REQUESTS, FULL_RUNS if lab.effort.full else RUNS
-    rows, runs = (QUICK_REQUESTS, QUICK_RUNS) if lab.effort.quick else (rows, runs)
+    rows, runs = REQUESTS, FULL_RUNS if runner.effort.full else RUNS
+    rows, runs = (QUICK_REQUESTS, QUICK_RUNS) if runner.effort.quick else (rows, runs)
     neighbours = Neighbours()
     plain: list[float] = []
     pictures: list[float] = []
     with TemporaryDirectory(prefix="tailgate-report-") as name:
         folder = Path(name)
-        _write(folder, rows, lab)
+        _write(folder, rows, runner)
         for run in range(1, runs + 1):
-            lab.tell(f"run {run} of {runs}")
+            runner.tell(f"run {run} of {runs}")
             plain.append(_seconds(folder, "--no-png"))
             pictures.append(_seconds(folder, "--png"))
         page = (folder / "report.html").stat().st_size
@@ -75,10 +75,10 @@ def _seconds(folder: Path, png: str) -> float:
     return took
 
 
-def _write(folder: Path, rows: int, lab: Lab) -> None:
+def _write(folder: Path, rows: int, runner: Runner) -> None:
     """Write the files of a load test of this many requests."""
     seconds = rows / RATE
-    workload = replace(lab.workload("main").at_rate(RATE), duration_s=2 * seconds)
+    workload = replace(runner.workload("main").at_rate(RATE), duration_s=2 * seconds)
     columns, random = Columns(folder), Random(1)
     for number, arrival in enumerate(islice(workload.arrivals(1), rows)):
         made = _drawn(number, arrival, random)
@@ -86,7 +86,7 @@ def _write(folder: Path, rows: int, lab: Lab) -> None:
             columns.gap(made, made.longest_gap_s, made.chunks - 1)
         columns.ended(made)
         if number % (16 * FLUSH_ROWS) == 0:
-            lab.tell(f"{number:,} of {rows:,} rows")
+            runner.tell(f"{number:,} of {rows:,} rows")
     columns.close()
     about = About("http://127.0.0.1:8080", "main.yaml", 1, "2026-01-01T00:00:00+00:00", seconds, 0.0, 0.01, "cap")
     played = Played(sent=rows, ended=rows, sending_s=seconds, seconds=seconds)

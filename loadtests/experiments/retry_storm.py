@@ -25,7 +25,7 @@ from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrival_process import Steps
 from gateway.sim.workload.synthetic import Synthetic
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, written
-from loadtests.experiments.lab import Lab, without_admission
+from loadtests.experiments.runner import Runner, without_admission
 
 LOAD, FACTOR, RETRIES, PATIENCE_S = 0.9, 8.0, 3, 10.0
 SLOW_AT, WELL_AT, SECONDS = 40, 60, 180
@@ -36,19 +36,19 @@ UNSEEN_S = 10
 WHOLE, ABLATED = "ours", "no admission, no budgets"
 
 
-def retry_storm(lab: Lab) -> Findings:
+def retry_storm(runner: Runner) -> Findings:
     """Run every arm with every seed."""
-    findings = Findings(lab.seeds)
-    findings.how = f"{len(lab.seeds)} seeds of {SECONDS} s, the replica slow from {SLOW_AT} s to {WELL_AT} s."
+    findings = Findings(runner.seeds)
+    findings.how = f"{len(runner.seeds)} seeds of {SECONDS} s, the replica slow from {SLOW_AT} s to {WELL_AT} s."
     workload = replace(
-        lab.workload("main"),
+        runner.workload("main"),
         duration_s=float(SECONDS),
-        rate_per_s=lab.one_x("main") * LOAD,
+        rate_per_s=runner.one_x("main") * LOAD,
         shape=Steps(((float(SECONDS), 1.0),)),
     )
-    arms = _arms(lab.policy())
-    found = iter(lab.map(_run, [(policy, workload, seed) for policy in arms.values() for seed in lab.seeds]))
-    runs = {arm: [next(found) for _ in lab.seeds] for arm in arms}
+    arms = _arms(runner.policy())
+    found = iter(runner.map(_run, [(policy, workload, seed) for policy in arms.values() for seed in runner.seeds]))
+    runs = {arm: [next(found) for _ in runner.seeds] for arm in arms}
     rows = []
     for arm, of in runs.items():
         after = [mean([to_before(run, WELL_AT + at, WELL_AT + at + 10) for run in of]) for at in (0, 10, 30, 60, 90)]

@@ -37,7 +37,7 @@ from gateway.sim.run.simulation import Options, Simulation
 from gateway.sim.workload.arrival_process import Constant
 from gateway.sim.workload.synthetic import Synthetic
 from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, written
-from loadtests.experiments.lab import Lab
+from loadtests.experiments.runner import Runner
 
 REPLICAS = 8
 ONE_QUEUE = "one queue, 64 slots"
@@ -103,25 +103,25 @@ ROUTERS: dict[str, Made] = {
 NAMES = (*ROUTERS, ONE_QUEUE)
 
 
-def routing_staleness(lab: Lab) -> Findings:
+def routing_staleness(runner: Runner) -> Findings:
     """Run both workloads with every router at every load."""
-    findings = Findings(lab.seeds)
+    findings = Findings(runner.seeds)
     for name, prefix in (("code", ""), ("main", "main_")):
-        _sweep(lab, name, prefix, findings)
+        _sweep(runner, name, prefix, findings)
     return findings
 
 
-def _sweep(lab: Lab, workload_name: str, prefix: str, findings: Findings) -> None:
-    policy, workload = _fleet(lab.policy()), replace(lab.workload(workload_name), cv=1.0, shape=Constant())
-    full = mean(lab.map(_saturated, [(policy, workload, seed) for seed in lab.seeds])).value
-    findings.figures[f"{prefix}requests_per_s_at_saturation"] = bare(full, len(lab.seeds))
-    loads = (JUDGED,) if lab.effort.quick else LOADS
+def _sweep(runner: Runner, workload_name: str, prefix: str, findings: Findings) -> None:
+    policy, workload = _fleet(runner.policy()), replace(runner.workload(workload_name), cv=1.0, shape=Constant())
+    full = mean(runner.map(_saturated, [(policy, workload, seed) for seed in runner.seeds])).value
+    findings.figures[f"{prefix}requests_per_s_at_saturation"] = bare(full, len(runner.seeds))
+    loads = (JUDGED,) if runner.effort.quick else LOADS
     p99s: dict[str, list[list[float]]] = {}
     for name in NAMES:
         at = [workload.at_rate(full * load) for load in loads]
-        asks = [(name, policy, scaled, seed, lab.options) for scaled in at for seed in lab.seeds]
-        runs = lab.map(_run, asks)
-        by_load = [runs[i * len(lab.seeds) : (i + 1) * len(lab.seeds)] for i in range(len(loads))]
+        asks = [(name, policy, scaled, seed, runner.options) for scaled in at for seed in runner.seeds]
+        runs = runner.map(_run, asks)
+        by_load = [runs[i * len(runner.seeds) : (i + 1) * len(runner.seeds)] for i in range(len(loads))]
         p99s[name] = [[_p99(run) for run in of] for of in by_load]
         for load, of in zip(loads, by_load, strict=True):
             findings.raw[f"{workload_name} {name} {load:g}"] = [run.tiers for run in of]

@@ -58,8 +58,8 @@ from gateway.cli.output import counted
 from gateway.sim.run.processes import processes
 from loadtests.children import end_by_sigterm
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare
-from loadtests.experiments.lab import Lab
 from loadtests.experiments.pairs import KNOWN, OFF_AT_MOST, Pair, TtftS, by_tier, runs_needed, varies, whole
+from loadtests.experiments.runner import Runner
 from loadtests.live.start import Broken
 from loadtests.quantiles import PERCENTILES, off, rank
 from loadtests.replay.columns import read_rows
@@ -174,19 +174,19 @@ class Test:
         return [ttft_s for _, ttft_s in self.live.kept], [run.ttft_s for run in self.told]
 
 
-def simulated_live(lab: Lab) -> Findings:
+def simulated_live(runner: Runner) -> Findings:
     """Run every scenario that can be played live and simulated."""
-    quick = lab.effort.quick
-    seeds = range(1, SEEDS * len(lab.seeds) + 1)
+    quick = runner.effort.quick
+    seeds = range(1, SEEDS * len(runner.seeds) + 1)
     findings = Findings(tuple(seeds))
     scenarios = {name: _scenario(name) for name in (QUICK_NAMES if quick else NAMES)}
     first = next(iter(scenarios.values()))
-    lab.tell("what HTTP takes")
+    runner.tell("what HTTP takes")
     measured = (QUICK_ALONE, QUICK_BESIDE) if quick else (ALONE, BESIDE)
     on_the_way_s = asyncio.run(ways_s(first, first.contenders[0], *measured))
     mean_s, most_s = fmean(on_the_way_s), rank(on_the_way_s, 0.95)
     asked = [test for name, of in scenarios.items() for test in _tests(name, of)]
-    every = _played(lab, asked, seeds, on_the_way_s)
+    every = _played(runner, asked, seeds, on_the_way_s)
     tests = [test for test in every if test.live.kept]
     if not tests:
         raise Broken("\n".join(text for test in every for text in (*test.notes, *test.live.broken)))
@@ -214,7 +214,7 @@ def simulated_live(lab: Lab) -> Findings:
             f"In {counted(len(pairs) - len(known), 'test')} too few requests finished to know the interval of a p99 "
             "(some 480 are needed): they stand as `too few`, and count neither way."
         )
-    by_chance = lab.map(_missed_by_chance, pairs)
+    by_chance = runner.map(_missed_by_chance, pairs)
     findings.figures["missed_by_chance"] = bare(fmean(map(any, zip(*by_chance, strict=True))), CHANCES)
     findings.raw["missed_by_chance"] = {pair.name: fmean(of) for pair, of in zip(pairs, by_chance, strict=True)}
     kept, late = sum(often), sum(test.live.late for test in every)
@@ -255,25 +255,25 @@ def _tests(name: str, scenario: ScenarioFile) -> Iterator[tuple[str, ScenarioFil
 
 
 def _played(
-    lab: Lab, asked: Sequence[tuple[str, ScenarioFile]], seeds: Sequence[int], on_the_way_s: Sequence[float]
+    runner: Runner, asked: Sequence[tuple[str, ScenarioFile]], seeds: Sequence[int], on_the_way_s: Sequence[float]
 ) -> list[Test]:
     """Every test, simulated and then live."""
-    part = QUICK if lab.effort.quick else 1.0
+    part = QUICK if runner.effort.quick else 1.0
     told = []
     for title, scenario in asked:
-        lab.tell(f"{title}: simulated")
-        told.append(lab.map(_simulated, [(scenario, part, seed, on_the_way_s) for seed in seeds]))
+        runner.tell(f"{title}: simulated")
+        told.append(runner.map(_simulated, [(scenario, part, seed, on_the_way_s) for seed in seeds]))
     spreads = [varies([run.ttft_s for run in of]) for of in told]
-    needed = [1 if lab.effort.quick else runs_needed(spread) for spread in spreads]
-    most = FULL_MAX_RUNS if lab.effort.full else MAX_RUNS
-    lives = _live(lab, asked, [min(runs, most) for runs in needed], part)
+    needed = [1 if runner.effort.quick else runs_needed(spread) for spread in spreads]
+    most = FULL_MAX_RUNS if runner.effort.full else MAX_RUNS
+    lives = _live(runner, asked, [min(runs, most) for runs in needed], part)
     titles = [title for title, _ in asked]
     return [Test(*of) for of in zip(titles, spreads, needed, lives, told, strict=True)]
 
 
-def _live(lab: Lab, asked: Sequence[tuple[str, ScenarioFile]], runs: Sequence[int], part: float) -> list[Live]:
+def _live(runner: Runner, asked: Sequence[tuple[str, ScenarioFile]], runs: Sequence[int], part: float) -> list[Live]:
     """Play each test so many times. Each run has a process for its clients, so that none delays those of another."""
-    at_once = 1 if lab.effort.quick else AT_ONCE
+    at_once = 1 if runner.effort.quick else AT_ONCE
     over = count(1)
 
     def play(title: str, scenario: ScenarioFile, wanted: int) -> Live:
@@ -281,7 +281,7 @@ def _live(lab: Lab, asked: Sequence[tuple[str, ScenarioFile]], runs: Sequence[in
             try:
                 return pool.submit(play_once, scenario, part).result()
             finally:
-                lab.tell(f"{title}: run {run} of {wanted} is over, {next(over)} of {sum(runs)} live runs")
+                runner.tell(f"{title}: run {run} of {wanted} is over, {next(over)} of {sum(runs)} live runs")
 
         return live_runs(wanted, once)
 

@@ -10,22 +10,22 @@ from dataclasses import replace
 from gateway.core.policy import ReplicaSpec
 from gateway.sim.analysis.report import mean, summary
 from loadtests.experiments.findings import Findings, Grid, written
-from loadtests.experiments.lab import Lab, against, ours
+from loadtests.experiments.runner import Runner, against, ours
 
 REPLICAS = 16
 LOAD = 0.95
 
 
-def simulator_speed(lab: Lab) -> Findings:
+def simulator_speed(runner: Runner) -> Findings:
     """Run in one process only, so that no other run disturbs the measurement."""
-    lab = replace(lab, jobs=1)
-    findings = Findings(lab.seeds)
-    policy = lab.policy()
+    runner = replace(runner, jobs=1)
+    findings = Findings(runner.seeds)
+    policy = runner.policy()
     specs = tuple(ReplicaSpec(f"r{n}", f"http://127.0.0.1:{8000 + n}") for n in range(1, REPLICAS + 1))
     wide = replace(policy, pools={"main": replace(policy.pools["main"], replicas=specs)})
     scale = REPLICAS / len(policy.pools["main"].replicas)
-    workload = lab.workload("main").at_rate(lab.one_x("main") * scale * LOAD)
-    found = lab.compare([ours(wide), against("static-cap", wide)], workload)
+    workload = runner.workload("main").at_rate(runner.one_x("main") * scale * LOAD)
+    found = runner.compare([ours(wide), against("static-cap", wide)], workload)
     for name, label in (("ours", ""), ("static-cap", "static_cap_")):
         runs = found[name]
         findings.figures[f"{label}requests_per_cpu_s"] = mean([run.requests_per_cpu_s for run in runs])

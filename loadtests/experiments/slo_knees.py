@@ -16,7 +16,7 @@ from dataclasses import replace
 from gateway.core.policy import Objective, Policy, Slo
 from gateway.sim.analysis.report import Interval, bootstrap, mean
 from loadtests.experiments.findings import Chart, Findings, Grid, line, written
-from loadtests.experiments.lab import Lab, ours, without_admission
+from loadtests.experiments.runner import Runner, ours, without_admission
 
 LOADS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1)
 QUICK_LOADS = (0.3, 0.6, 0.9, 1.1)
@@ -27,14 +27,14 @@ OBJECTIVES = {
 }
 
 
-def slo_knees(lab: Lab) -> Findings:
+def slo_knees(runner: Runner) -> Findings:
     """Run both workloads, and judge them by both objectives."""
-    findings = Findings(lab.seeds)
-    loads = QUICK_LOADS if lab.effort.quick else LOADS
+    findings = Findings(runner.seeds)
+    loads = QUICK_LOADS if runner.effort.quick else LOADS
     for name in ("main", "code"):
-        workload, one_x = lab.workload(name), lab.one_x(name)
-        candidates = [ours(_judged_by(lab.policy(), slo), metric) for metric, slo in OBJECTIVES.items()]
-        found = [lab.compare(candidates, workload.at_rate(one_x * load)) for load in loads]
+        workload, one_x = runner.workload(name), runner.one_x(name)
+        candidates = [ours(_judged_by(runner.policy(), slo), metric) for metric, slo in OBJECTIVES.items()]
+        found = [runner.compare(candidates, workload.at_rate(one_x * load)) for load in loads]
         goodput = {metric: [[run.goodput for run in at[metric]] for at in found] for metric in OBJECTIVES}
         for metric, by_load in goodput.items():
             findings.figures[f"{name}_{metric}_knee"] = _knee(loads, by_load)

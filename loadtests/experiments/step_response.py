@@ -17,7 +17,7 @@ from gateway.sim.analysis.results import Result
 from gateway.sim.workload.arrival_process import Steps
 from gateway.sim.workload.synthetic import Synthetic
 from loadtests.experiments.findings import Chart, Findings, Line, bare
-from loadtests.experiments.lab import Lab, against, ours
+from loadtests.experiments.runner import Runner, against, ours
 
 BEFORE, AFTER = 0.8, 2.0
 LED_S, STEPPED_S, UNSEEN_S = 60, 100, 10
@@ -26,13 +26,15 @@ BAND = 0.1
 SEEDS, QUICK_SEEDS = 40, 6
 
 
-def step_response(lab: Lab) -> Findings:
+def step_response(runner: Runner) -> Findings:
     """The step with the gateway and with the tuned cap."""
-    seeds = QUICK_SEEDS if lab.effort.quick else SEEDS
-    steps = Lab(replace(lab.effort, seeds=seeds, warmup_s=0.0, seconds=float(LED_S + STEPPED_S)), lab.jobs, lab.tell)
-    policy = lab.policy()
+    seeds = QUICK_SEEDS if runner.effort.quick else SEEDS
+    steps = Runner(
+        replace(runner.effort, seeds=seeds, warmup_s=0.0, seconds=float(LED_S + STEPPED_S)), runner.jobs, runner.tell
+    )
+    policy = runner.policy()
     runs = steps.compare(
-        [ours(policy), against("static-cap-tiers:slots=64,wait=0.8", policy)], _stepped(steps, lab.one_x("main"))
+        [ours(policy), against("static-cap-tiers:slots=64,wait=0.8", policy)], _stepped(steps, runner.one_x("main"))
     )
     findings = Findings(steps.seeds)
     findings.how = f"{seeds} seeds, {LED_S} s before the step and {STEPPED_S} s after it."
@@ -60,10 +62,10 @@ def step_response(lab: Lab) -> Findings:
     return findings
 
 
-def _stepped(lab: Lab, one_x: float) -> Synthetic:
+def _stepped(runner: Runner, one_x: float) -> Synthetic:
     """The main workload without its bursts, stepping up once."""
     shape = Steps(((float(LED_S), BEFORE), (float(STEPPED_S), AFTER)))
-    return replace(lab.workload("main"), rate_per_s=one_x, shape=shape)
+    return replace(runner.workload("main"), rate_per_s=one_x, shape=shape)
 
 
 def _admitted(runs: list[Result]) -> list[float]:

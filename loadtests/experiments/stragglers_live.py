@@ -18,10 +18,10 @@ from gateway.sim.analysis.report import Interval, bootstrap
 from gateway.sim.analysis.results import latency
 from loadtests.experiments.fan_out import slow_share
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare
-from loadtests.experiments.lab import SETUP, Lab
+from loadtests.experiments.runner import SETUP, Runner
+from loadtests.live.planned import PlannedRequest
 from loadtests.live.rig import Load, Run, run_together
 from loadtests.live.scaled import key_of
-from loadtests.live.shots import Shot
 from loadtests.quantiles import off, rank
 
 REPLICAS, SLOW = 8, {2: 12.0, 5: 12.0}
@@ -38,10 +38,10 @@ WIDTHS, SLOW_TIMES = (1, 2, 5, 10, 20, 50, 100), 3.0
 POLICIES = {"before": "stragglers-before.yaml", "after": "stragglers.yaml"}
 
 
-def stragglers_live(lab: Lab) -> Findings:
+def stragglers_live(runner: Runner) -> Findings:
     """One run without the countermeasures and one with them, at the same time: each uses a tenth of a core."""
-    seconds = QUICK_SECONDS if lab.effort.quick else FULL_SECONDS if lab.effort.full else SECONDS
-    both = run_together({name: (None, _load(file, seconds)) for name, file in POLICIES.items()}, lab.tell)
+    seconds = QUICK_SECONDS if runner.effort.quick else FULL_SECONDS if runner.effort.full else SECONDS
+    both = run_together({name: (None, _load(file, seconds)) for name, file in POLICIES.items()}, runner.tell)
     runs = dict(zip(POLICIES, both, strict=True))
     findings = Findings((SEED,))
     before, after = (_ttft_s(runs[name]) for name in POLICIES)
@@ -51,7 +51,9 @@ def stragglers_live(lab: Lab) -> Findings:
         "p99_ttft_before_s": bare(_quantile(before, 0.99), len(before)),
         "p99_ttft_after_s": bare(_quantile(after, 0.99), len(after)),
         "p50_ttft_off": bare(off(_quantile(before, 0.5), _quantile(after, 0.5)), len(after)),
-        "finished_after": bare(sum(shot.finished for shot in runs["after"].counted) / len(runs["after"].counted), 1),
+        "finished_after": bare(
+            sum(request.finished for request in runs["after"].counted) / len(runs["after"].counted), 1
+        ),
     }
     rows = [[name, *_row(found)] for name, found in runs.items()]
     columns = ["", "requests", "finished", "TTFT p50, ms", "p95", "p99", "p99.9", "loop lag p99 <= ms"]
@@ -93,16 +95,16 @@ def _fan_out(findings: Findings, ttft_s: dict[str, list[float]]) -> None:
 
 
 def _load(file: str, seconds: float) -> Load:
-    random, shots, at = Random(SEED), [], 0.0
+    random, requests, at = Random(SEED), [], 0.0
     key = key_of("all", "everybody")
     while (at := at + random.expovariate(RATE)) < WARMUP_S + seconds:
-        shots.append(Shot(at, "all", key.text, PROMPT_TOKENS, OUTPUT_TOKENS, BOUND_S))
+        requests.append(PlannedRequest(at, "all", key.text, PROMPT_TOKENS, OUTPUT_TOKENS, BOUND_S))
     text = (SETUP / file).read_text()
-    return Load(text, shots, [key], SCALE, WARMUP_S, seconds, GRACE_S, REPLICAS, SLOW)
+    return Load(text, requests, [key], SCALE, WARMUP_S, seconds, GRACE_S, REPLICAS, SLOW)
 
 
 def _ttft_s(found: Run) -> list[float]:
-    return [shot.ttft_s for shot in found.counted if shot.ttft_s is not None]
+    return [request.ttft_s for request in found.counted if request.ttft_s is not None]
 
 
 def _quantile(values: list[float], q: float) -> float:
@@ -123,7 +125,7 @@ def _ratio(over: list[float], under: list[float], q: float) -> Interval:
 def _row(found: Run) -> list[str]:
     counted, ttft_s = found.counted, _ttft_s(found)
     quantiles = [f"{_quantile(ttft_s, q) * 1000:.0f}" for q in (0.5, 0.95, 0.99, 0.999)]
-    finished = sum(shot.finished for shot in counted)
+    finished = sum(request.finished for request in counted)
     return [f"{len(counted)}", f"{finished}", *quantiles, f"{found.lag_p99_s * 1000:g}"]
 
 

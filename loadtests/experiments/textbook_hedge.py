@@ -14,7 +14,7 @@ from gateway.core.policy import Hedge
 from gateway.sim.analysis.report import Interval, mean
 from loadtests.experiments.drawn import Run, Servers, Times, inverse, policy_of
 from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, written
-from loadtests.experiments.lab import Lab
+from loadtests.experiments.runner import Runner
 
 SERVERS, SLOTS, RATE = 8, 10**6, 1000.0
 REQUESTS, FULL_REQUESTS, WARMUP = 40_000, 60_000, 10_000
@@ -26,14 +26,14 @@ FREE = Hedge(budget=0.2, holdout=0.0)
 """The textbook's hedge: no holdout, and a budget that never binds."""
 
 
-def textbook_hedge(lab: Lab) -> Findings:
+def textbook_hedge(runner: Runner) -> Findings:
     """Run all sweeps with all seeds."""
-    findings = Findings(lab.seeds)
-    requests = REQUESTS // 3 if lab.effort.quick else FULL_REQUESTS if lab.effort.full else REQUESTS
-    findings.how = f"{len(lab.seeds)} seeds of {requests:,} requests at {RATE:g}/s each."
-    plain = _all(lab, TIMES, None, requests)
-    hedged = {trigger: _all(lab, TIMES, replace(FREE, quantile=trigger), requests) for trigger in TRIGGERS}
-    usual = _all(lab, TIMES, Hedge(), requests)
+    findings = Findings(runner.seeds)
+    requests = REQUESTS // 3 if runner.effort.quick else FULL_REQUESTS if runner.effort.full else REQUESTS
+    findings.how = f"{len(runner.seeds)} seeds of {requests:,} requests at {RATE:g}/s each."
+    plain = _all(runner, TIMES, None, requests)
+    hedged = {trigger: _all(runner, TIMES, replace(FREE, quantile=trigger), requests) for trigger in TRIGGERS}
+    usual = _all(runner, TIMES, Hedge(), requests)
     _figures(findings, plain, hedged[0.95])
     rows = [["none", *_row(plain), *_exact(None)]]
     rows += [[f"p{trigger * 100:g}", *_row(runs), *_exact(trigger)] for trigger, runs in hedged.items()]
@@ -49,8 +49,8 @@ def textbook_hedge(lab: Lab) -> Findings:
         "exact p99.9",
     ]
     findings.grids.append(Grid("Which quantile to hedge at", columns, rows))
-    _slow(lab, findings, requests)
-    _shared(lab, findings, requests)
+    _slow(runner, findings, requests)
+    _shared(runner, findings, requests)
     return findings
 
 
@@ -68,10 +68,10 @@ def _figures(findings: Findings, plain: list[Run], hedged: list[Run]) -> None:
     }
 
 
-def _slow(lab: Lab, findings: Findings, requests: int) -> None:
-    shares = SLOW[:: len(SLOW) - 1] if lab.effort.quick else SLOW
-    runs = [_all(lab, replace(TIMES, slow=share), None, requests) for share in shares]
-    hedged = [_all(lab, replace(TIMES, slow=share), FREE, requests) for share in shares]
+def _slow(runner: Runner, findings: Findings, requests: int) -> None:
+    shares = SLOW[:: len(SLOW) - 1] if runner.effort.quick else SLOW
+    runs = [_all(runner, replace(TIMES, slow=share), None, requests) for share in shares]
+    hedged = [_all(runner, replace(TIMES, slow=share), FREE, requests) for share in shares]
     p50s, p99s, after = ([_ms(of, q) for of in arm] for arm, q in ((runs, 0.5), (runs, 0.99), (hedged, 0.99)))
     findings.figures["p50_at_10_percent_slow_to_none"] = bare(p50s[-1].value / p50s[0].value, p50s[0].n)
     findings.figures["p99_at_10_percent_slow_to_none"] = bare(p99s[-1].value / p99s[0].value, p99s[0].n)
@@ -92,17 +92,17 @@ def _slow(lab: Lab, findings: Findings, requests: int) -> None:
     )
 
 
-def _shared(lab: Lab, findings: Findings, requests: int) -> None:
+def _shared(runner: Runner, findings: Findings, requests: int) -> None:
     rows = []
     for share in SHARED:
-        runs = _all(lab, replace(TIMES, shared=share), FREE, requests)
+        runs = _all(runner, replace(TIMES, shared=share), FREE, requests)
         rows.append([f"{share:.0%}", written(_ms(runs, 0.99), 1), written(mean([run.won for run in runs]), 2)])
     columns = ["duplicates of slow requests that are slow", "p99, ms", "won"]
     findings.grids.append(Grid("Where the request is slow, and not the server", columns, rows))
 
 
-def _all(lab: Lab, times: Times, hedge: Hedge | None, requests: int) -> list[Run]:
-    return lab.map(_run, [(times, hedge, seed, requests) for seed in lab.seeds])
+def _all(runner: Runner, times: Times, hedge: Hedge | None, requests: int) -> list[Run]:
+    return runner.map(_run, [(times, hedge, seed, requests) for seed in runner.seeds])
 
 
 def _run(asked: tuple[Times, Hedge | None, int, int]) -> Run:

@@ -13,17 +13,17 @@ from gateway.sim.analysis.report import mean, summary
 from gateway.sim.analysis.results import Result
 from gateway.sim.analysis.tally import LENGTHS
 from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, written
-from loadtests.experiments.lab import Lab, ours
+from loadtests.experiments.runner import Runner, ours
 
 LOADS = (0.9, 1.5, 2.0, 3.0)
 
 
-def tiers(lab: Lab) -> Findings:
+def tiers(runner: Runner) -> Findings:
     """The main workload under our policy."""
-    findings = Findings(lab.seeds)
-    policy, workload, one_x = lab.policy(), lab.workload("main"), lab.one_x("main")
-    loads = (0.9, 3.0) if lab.effort.quick else LOADS
-    found = {load: lab.compare([ours(policy)], workload.at_rate(one_x * load))["ours"] for load in loads}
+    findings = Findings(runner.seeds)
+    policy, workload, one_x = runner.policy(), runner.workload("main"), runner.one_x("main")
+    loads = (0.9, 3.0) if runner.effort.quick else LOADS
+    found = {load: runner.compare([ours(policy)], workload.at_rate(one_x * load))["ours"] for load in loads}
     lowest = max(policy.tiers.values(), key=lambda tier: tier.priority).name
     attained = {
         name: {load: mean([run.tiers[name].attainment or 0.0 for run in runs]) for load, runs in found.items()}

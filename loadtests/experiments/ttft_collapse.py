@@ -14,7 +14,7 @@ from gateway.core.policy import Objective, Policy, Slo
 from gateway.sim.analysis.report import Interval, mean, ratio, summary
 from gateway.sim.analysis.results import Result
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, line, written
-from loadtests.experiments.lab import Lab, against, ours, with_slots
+from loadtests.experiments.runner import Runner, against, ours, with_slots
 
 LIMITS = (32, 48, 56, 64, 68, 72, 76, 80, 96, 128)
 RIGHT, TOO_HIGH = 64, 72
@@ -22,15 +22,15 @@ LOAD = 1.3
 TTFT_S = 1.0
 
 
-def ttft_collapse(lab: Lab) -> Findings:
+def ttft_collapse(runner: Runner) -> Findings:
     """The sweep over limits, with and without prediction."""
-    findings = Findings(lab.seeds)
-    limits = (RIGHT, TOO_HIGH) if lab.effort.quick else LIMITS
-    policy = _one_objective(lab.policy())
-    workload = lab.workload("main").at_rate(lab.one_x("main") * LOAD)
+    findings = Findings(runner.seeds)
+    limits = (RIGHT, TOO_HIGH) if runner.effort.quick else LIMITS
+    policy = _one_objective(runner.policy())
+    workload = runner.workload("main").at_rate(runner.one_x("main") * LOAD)
     caps = [against(f"static-cap:slots={limit},wait=0.5", policy) for limit in limits]
     predicted = [ours(with_slots(policy, limit), f"ours, {limit} slots") for limit in limits]
-    runs = list(lab.compare([*caps, *predicted], workload).values())
+    runs = list(runner.compare([*caps, *predicted], workload).values())
     capped, ruled = dict(zip(limits, runs, strict=False)), dict(zip(limits, runs[len(limits) :], strict=True))
     high, right = capped[TOO_HIGH], capped[RIGHT]
     flat = ratio([_tokens_per_s(run) for run in high], [_tokens_per_s(run) for run in right])

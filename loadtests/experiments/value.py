@@ -26,7 +26,7 @@ from gateway.sim.run.profiles import ENGINES
 from loadtests.experiments.engines_cell import COLD_S, MIXES, Cell, is_good, parts, run
 from loadtests.experiments.engines_plan import knee_of
 from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, written
-from loadtests.experiments.lab import Lab
+from loadtests.experiments.runner import Runner
 
 SEEDS = 3
 SECONDS = 120.0
@@ -129,10 +129,10 @@ def _share(records: Sequence[Record], worth: Callable[[Record], float] = _one) -
     return sum(of for of, record in zip(worths, records, strict=True) if is_good(record)) / sum(worths)
 
 
-def value(lab: Lab) -> Findings:
+def value(runner: Runner) -> Findings:
     """Run all cells."""
-    tasks = _tasks(lab)
-    found = dict(zip(tasks, lab.map(look, tasks), strict=True))
+    tasks = _tasks(runner)
+    found = dict(zip(tasks, runner.map(look, tasks), strict=True))
     findings = Findings(tasks[0].seeds)
     findings.how = (
         f"{len(tasks[0].seeds)} seeds of {tasks[0].cell.seconds:g} s after the first {COLD_S:g}; "
@@ -164,12 +164,12 @@ def _key(task: Task) -> Key:
     return task.cell.profile.name, task.cell.load, task.cell.variant
 
 
-def _tasks(lab: Lab) -> list[Task]:
-    if lab.effort.quick:
+def _tasks(runner: Runner) -> list[Task]:
+    if runner.effort.quick:
         cell = ValueCell(ENGINES[PROFILES[0]], load=2.0, seconds=30.0)
         return [Task(replace(cell, variant=variant), QUICK_RATE_PER_S, (1,)) for variant in (*TWO_TIERS, *ONE_TIER)]
     seeds = tuple(range(1, SEEDS + 1))
-    knees = dict(zip(PROFILES, lab.map(knee_of, [Cell(ENGINES[name]) for name in PROFILES]), strict=True))
+    knees = dict(zip(PROFILES, runner.map(knee_of, [Cell(ENGINES[name]) for name in PROFILES]), strict=True))
     return [
         Task(
             ValueCell(ENGINES[name], load=load, seconds=SECONDS, variant=variant),

@@ -7,7 +7,7 @@ from dataclasses import asdict, is_dataclass
 from typing import TypedDict
 
 from loadtests.experiments.findings import Findings
-from loadtests.experiments.lab import Effort
+from loadtests.experiments.runner import Effort
 from loadtests.experiments.targets import TARGETS
 
 Judged = TypedDict(

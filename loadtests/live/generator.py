@@ -1,7 +1,7 @@
 """`python -m loadtests.live.generator ORDER REPORT`: sends the requests of an order at their times, and reports the
 outcomes.
 
-The order is a JSON file: the address, the shots, the begin and end of counting, the longest wait for answers. The
+The order is a JSON file: the address, the requests, the begin and end of counting, the longest wait for answers. The
 generator is that of `python -m loadtests run`; here each request is kept, with its objective.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 import orjson
 import uvloop
 
-from loadtests.live.shots import Shot
+from loadtests.live.planned import PlannedRequest
 from loadtests.replay.play import Now, Plan, Player
 from loadtests.replay.request import Request
 from loadtests.replay.target import Length, Target
@@ -43,14 +43,14 @@ class Order:
     counted_s: float
     until_s: float
     grace_s: float
-    shots: list[Shot]
+    requests: list[PlannedRequest]
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The shots with their outcomes; the other fields cover only the counted time."""
+    """The requests with their outcomes; the other fields cover only the counted time."""
 
-    shots: list[Shot]
+    requests: list[PlannedRequest]
     waits: list[float]
     """Waits on the event loop, by bucket."""
     tokens: int
@@ -60,17 +60,17 @@ class Report:
 
 
 class _Kept:
-    """A recorder that writes outcomes into the shots."""
+    """A recorder that writes outcomes into the requests."""
 
-    def __init__(self, shots: list[Shot]) -> None:
-        self._shots = shots
+    def __init__(self, requests: list[PlannedRequest]) -> None:
+        self._requests = requests
 
     def gap(self, request: Request, gap_s: float, count: int) -> None:
         """Ignore gaps."""
 
     def ended(self, request: Request) -> None:
-        """Write the outcome into the shot with the request's number."""
-        self._shots[request.number].note(request)
+        """Write the outcome into the request with the request's number."""
+        self._requests[request.number].note(request)
 
 
 @dataclass(slots=True)
@@ -93,7 +93,7 @@ class _Counted:
 async def run(order: Order) -> Report:
     """Send the requests, and wait until no open one can still be good. Raises OSError if nobody listens."""
     loop = asyncio.get_running_loop()
-    shots = order.shots
+    requests = order.requests
     looks = 0
 
     def look(now: Now) -> None:
@@ -104,14 +104,16 @@ async def run(order: Order) -> Report:
 
     def settled(now_s: float, under_way: Iterable[Request]) -> bool:
         """No open request can still be good, and other processes have had time to read this one's state."""
-        return now_s >= order.until_s + TAIL_S and not any(shots[of.number].hopes(of, now_s) for of in under_way)
+        return now_s >= order.until_s + TAIL_S and not any(requests[of.number].hopes(of, now_s) for of in under_way)
 
-    target = Target(order.url, MODEL, keys={shot.key: (shot.key,) for shot in shots}, length=Length.HIDDEN)
-    plan = Plan(grace_s=order.until_s - shots[-1].at + order.grace_s, lead_s=LEAD_S, warm_connections=WARM_CONNECTIONS)
+    target = Target(order.url, MODEL, keys={request.key: (request.key,) for request in requests}, length=Length.HIDDEN)
+    plan = Plan(
+        grace_s=order.until_s - requests[-1].at + order.grace_s, lead_s=LEAD_S, warm_connections=WARM_CONNECTIONS
+    )
     player = Player(
-        (shot.arrival(MODEL) for shot in shots),
+        (request.arrival(MODEL) for request in requests),
         target,
-        _Kept(shots),
+        _Kept(requests),
         plan,
         look=look,
         begins=lambda at: print(f"begins at {at:.6f}", flush=True),
@@ -122,14 +124,14 @@ async def run(order: Order) -> Report:
     loop.call_later(LEAD_S + order.until_s, counted.end)
     played = await player.play()
     await asyncio.sleep(order.until_s + TAIL_S - player.clock())
-    return Report(shots, counted.waits, counted.tokens, played.most_connections)
+    return Report(requests, counted.waits, counted.tokens, played.most_connections)
 
 
 def main() -> None:
     """Carry out one order."""
     order_path, report_path = map(Path, sys.argv[1:3])
     raw = orjson.loads(order_path.read_bytes())
-    order = Order(**{**raw, "shots": [Shot(**shot) for shot in raw["shots"]]})
+    order = Order(**{**raw, "requests": [PlannedRequest(**request) for request in raw["requests"]]})
     report_path.write_bytes(orjson.dumps(asdict(uvloop.run(run(order)))))
 
 

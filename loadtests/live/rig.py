@@ -16,8 +16,8 @@ import orjson
 
 from loadtests.children import Children
 from loadtests.live.generator import BEGINS, MODEL, Order, Report
+from loadtests.live.planned import PlannedRequest
 from loadtests.live.scaled import Key, scaled
-from loadtests.live.shots import Shot
 from loadtests.live.start import GATEWAY_LISTENS, Broken, from_checkout, gateway, ready, replicas
 from loadtests.processes import raise_file_limit, tree_usage
 from loadtests.waits import edge_of
@@ -32,7 +32,7 @@ class Load:
 
     policy: str
     """The text of the policy. Its durations are in virtual time."""
-    shots: Sequence[Shot]
+    requests: Sequence[PlannedRequest]
     keys: Sequence[Key]
     scale: float
     """Virtual seconds per real one."""
@@ -59,10 +59,10 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The result of one run: all shots, warm-up included, and the processes by name."""
+    """The result of one run: all requests, warm-up included, and the processes by name."""
 
     name: str
-    shots: list[Shot]
+    requests: list[PlannedRequest]
     warmup_s: float
     processes: dict[str, Process]
     chunks_per_s: float
@@ -70,9 +70,9 @@ class Run:
     most_open: int
 
     @property
-    def counted(self) -> list[Shot]:
-        """The shots after the warm-up."""
-        return [shot for shot in self.shots if shot.at >= self.warmup_s]
+    def counted(self) -> list[PlannedRequest]:
+        """The requests after the warm-up."""
+        return [request for request in self.requests if request.at >= self.warmup_s]
 
     @property
     def lag_p99_s(self) -> float:
@@ -140,7 +140,9 @@ class _Run:
         if ended.name != "clients" or ended.process.returncode:
             raise Broken(ended.how_it_ended)
         report = orjson.loads((self._folder / "report.json").read_bytes())
-        return self._made(Report(**{**report, "shots": [Shot(**shot) for shot in report["shots"]]}), first, last)
+        return self._made(
+            Report(**{**report, "requests": [PlannedRequest(**request) for request in report["requests"]]}), first, last
+        )
 
     async def _start_replicas(self) -> tuple[list[str], str]:
         """The URLs of the replicas, and of the state of their process."""
@@ -159,7 +161,7 @@ class _Run:
         """The time at which the clients begin, by the monotonic clock."""
         load = self._load
         until_s = load.warmup_s + load.seconds
-        order = Order(api, load.warmup_s, until_s, load.grace_s, list(load.shots))
+        order = Order(api, load.warmup_s, until_s, load.grace_s, list(load.requests))
         order_path, report_path = self._folder / "order.json", self._folder / "report.json"
         order_path.write_bytes(orjson.dumps(asdict(order)))
         command = from_checkout("loadtests.live.generator", str(order_path), str(report_path))
@@ -195,7 +197,9 @@ class _Run:
             waits = [b - a for a, b in zip(before.waits, after.waits, strict=True)]
             cpu = (after.cpu_s - before.cpu_s) / (after.at - before.at)
             processes[name] = Process(tuple(waits or report.waits), cpu)
-        return Run(self._name, report.shots, load.warmup_s, processes, report.tokens / load.seconds, report.most_open)
+        return Run(
+            self._name, report.requests, load.warmup_s, processes, report.tokens / load.seconds, report.most_open
+        )
 
 
 @dataclass(frozen=True, slots=True)

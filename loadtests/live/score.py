@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gateway.sim.analysis.report import Interval, bootstrap
 from gateway.sim.analysis.results import Latency, latency
-from loadtests.live.shots import Shot
+from loadtests.live.planned import PlannedRequest
 
 Weights = Mapping[str, float]
 """The worth of a good request, by tier."""
@@ -31,24 +31,26 @@ class TierScore:
     """Requests that were not good, by reason; answered ones that were late are under `late`."""
 
 
-def weighted(shots: Sequence[Shot], weights: Weights) -> float:
+def weighted(requests: Sequence[PlannedRequest], weights: Weights) -> float:
     """Weighted goodput: the weight of good requests over that of all."""
-    return sum(weights[shot.tier] for shot in shots if shot.good) / sum(weights[shot.tier] for shot in shots)
+    return sum(weights[request.tier] for request in requests if request.good) / sum(
+        weights[request.tier] for request in requests
+    )
 
 
-def weighted_interval(shots: Sequence[Shot], weights: Weights, per: float = 1.0) -> Interval:
+def weighted_interval(requests: Sequence[PlannedRequest], weights: Weights, per: float = 1.0) -> Interval:
     """Weighted goodput divided by `per`, with an interval over the requests of the run."""
-    return bootstrap(lambda drawn: weighted([shots[i] for i in drawn], weights) / per, len(shots))
+    return bootstrap(lambda drawn: weighted([requests[i] for i in drawn], weights) / per, len(requests))
 
 
-def ratio(ours: Sequence[Shot], theirs: Sequence[Shot], weights: Weights) -> Interval | None:
+def ratio(ours: Sequence[PlannedRequest], theirs: Sequence[PlannedRequest], weights: Weights) -> Interval | None:
     """Our weighted goodput over theirs, request by request; None if theirs is 0.
 
     Raises ValueError unless both were sent the same.
     """
-    if [(shot.at, shot.tier) for shot in ours] != [(shot.at, shot.tier) for shot in theirs]:
+    if [(request.at, request.tier) for request in ours] != [(request.at, request.tier) for request in theirs]:
         raise ValueError("the runs were not sent the same requests")
-    if not any(shot.good for shot in theirs):
+    if not any(request.good for request in theirs):
         return None
     gain = [(weights[a.tier] * a.good, weights[b.tier] * b.good) for a, b in zip(ours, theirs, strict=True)]
 
@@ -59,34 +61,34 @@ def ratio(ours: Sequence[Shot], theirs: Sequence[Shot], weights: Weights) -> Int
     return bootstrap(statistic, len(gain))
 
 
-def attainment(shots: Sequence[Shot], tier: str) -> Interval:
+def attainment(requests: Sequence[PlannedRequest], tier: str) -> Interval:
     """Good requests of a tier over all its requests. Raises ValueError if there are none."""
-    own = [shot.good for shot in shots if shot.tier == tier]
+    own = [request.good for request in requests if request.tier == tier]
     return bootstrap(lambda drawn: sum(own[i] for i in drawn) / len(drawn), len(own))
 
 
-def score(shots: Iterable[Shot]) -> dict[str, TierScore]:
+def score(requests: Iterable[PlannedRequest]) -> dict[str, TierScore]:
     """The score of each tier, by name."""
-    tiers: dict[str, list[Shot]] = {}
-    for shot in shots:
-        tiers.setdefault(shot.tier, []).append(shot)
+    tiers: dict[str, list[PlannedRequest]] = {}
+    for request in requests:
+        tiers.setdefault(request.tier, []).append(request)
     return {name: _tier(tiers[name]) for name in sorted(tiers)}
 
 
-def _tier(shots: Sequence[Shot]) -> TierScore:
-    good = sum(shot.good for shot in shots)
+def _tier(requests: Sequence[PlannedRequest]) -> TierScore:
+    good = sum(request.good for request in requests)
     return TierScore(
-        offered=len(shots),
+        offered=len(requests),
         good=good,
-        attainment=good / len(shots),
-        ttft=latency([shot.ttft_s for shot in shots if shot.ttft_s is not None]),
-        e2e=latency([shot.e2e_s for shot in shots if shot.e2e_s is not None]),
-        misses=dict(Counter(missed(shot) for shot in shots if not shot.good).most_common()),
+        attainment=good / len(requests),
+        ttft=latency([request.ttft_s for request in requests if request.ttft_s is not None]),
+        e2e=latency([request.e2e_s for request in requests if request.e2e_s is not None]),
+        misses=dict(Counter(missed(request) for request in requests if not request.good).most_common()),
     )
 
 
-def missed(shot: Shot) -> str:
+def missed(request: PlannedRequest) -> str:
     """The reason why a request was not good."""
-    if shot.ended_s is None:
+    if request.ended_s is None:
         return UNFINISHED
-    return shot.reason or "late"
+    return request.reason or "late"

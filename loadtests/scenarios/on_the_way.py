@@ -22,10 +22,10 @@ from loadtests.quantiles import PERCENTILES, rank
 from loadtests.replay.play import Kept, Plan, play
 from loadtests.replay.request import Request
 from loadtests.replay.target import Length, Target
+from loadtests.scenarios.contender import key_of, start
 from loadtests.scenarios.file import MODEL, ContenderSection, ScenarioFile
 from loadtests.scenarios.run import MAX_LATE_S, SEED
 from loadtests.scenarios.simulated import engine_of
-from loadtests.scenarios.stage import key_of, start
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 64, 2
 LOAD = 0.9
@@ -56,14 +56,14 @@ async def ways_s(scenario: ScenarioFile, contender: ContenderSection, requests: 
     tier = scenario.traffic[-1].tier
     with tempfile.TemporaryDirectory(prefix="tailgate-on-the-way-") as folder:
         async with Children(lambda name, line: None) as children:
-            stage = await start(scenario, contender, children, Path(folder))
-            target = Target(stage.url, keys={tier: (key_of(tier),)}, length=Length.HIDDEN)
+            running = await start(scenario, contender, children, Path(folder))
+            target = Target(running.url, keys={tier: (key_of(tier),)}, length=Length.HIDDEN)
             one = Arrival(0.0, tier, tier, MODEL, PROMPT_TOKENS, OUTPUT_TOKENS)
             alone_s = await _to_first_s(repeat(one, requests), target, Plan(clients=1))
-            before = await _told(stage.replicas)
+            before = await _told(running.replicas)
             traffic = (replace(arrival, tier=tier) for arrival in scenario.arrivals(OTHER_SEED, LOAD, part))
             beside_s = await _to_first_s(traffic, target, Plan())
-            after = await _told(stage.replicas)
+            after = await _told(running.replicas)
         if children.died.done():
             raise Broken(children.died.result().how_it_ended)
     if len(alone_s) < requests:

@@ -26,8 +26,8 @@ from loadtests.replay.target import Length, Target
 from loadtests.report.figures import report
 from loadtests.report.page import page
 from loadtests.report.run_file import About, read_run, write_run
+from loadtests.scenarios.contender import RunningContender, happen, key_of, start
 from loadtests.scenarios.file import ContenderSection, EventSection, ScenarioFile, environment, policy_path
-from loadtests.scenarios.stage import Stage, happen, key_of, start
 
 SEED = 1
 MAX_LATE_S = 0.02
@@ -117,9 +117,9 @@ class ScenarioTest:
         self._tell(STARTING)
         with tempfile.TemporaryDirectory(prefix="tailgate-scenario-") as files:
             async with Children(lambda name, line: None) as children:
-                stage = await start(self._scenario, self.contender, children, Path(files))
-                policy = load(self._policy_file, environment(stage.replicas))
-                await self._play(stage, policy, children)
+                running = await start(self._scenario, self.contender, children, Path(files))
+                policy = load(self._policy_file, environment(running.replicas))
+                await self._play(running, policy, children)
         run = read_run(self._folder)
         try:
             found = report(run, read_rows(self._folder), policy, allow_late=True)
@@ -133,9 +133,9 @@ class ScenarioTest:
     def _policy_file(self) -> Path:
         return policy_path(self.contender.policy or self._scenario.policy)
 
-    async def _play(self, stage: Stage, policy: Policy, children: Children) -> None:
+    async def _play(self, running: RunningContender, policy: Policy, children: Children) -> None:
         of = self._scenario
-        target = Target(stage.url, keys={tier: (key_of(tier),) for tier in policy.tiers}, length=Length.HIDDEN)
+        target = Target(running.url, keys={tier: (key_of(tier),) for tier in policy.tiers}, length=Length.HIDDEN)
         plan = Plan(
             seed=SEED,
             timeout_s=of.patience,
@@ -148,7 +148,7 @@ class ScenarioTest:
         happening: list[asyncio.Task[None]] = []
 
         def begin(event: EventSection) -> None:
-            happening.append(asyncio.create_task(happen(event, stage, self._part)))
+            happening.append(asyncio.create_task(happen(event, running, self._part)))
 
         def begins(_: float) -> None:
             later = asyncio.get_running_loop().call_later
@@ -181,15 +181,15 @@ class ScenarioTest:
                 task.cancel()
         if children.died.done():
             raise Broken(children.died.result().how_it_ended)
-        write_run(self._folder, self._about(stage), played, columns)
+        write_run(self._folder, self._about(running), played, columns)
 
     def _look(self, now: Now) -> None:
         self._tell(f"{max(0.0, now.at_s):.0f} of {self._scenario.lasts * self._part:.0f} s, {now.under_way} under way")
 
-    def _about(self, stage: Stage) -> About:
+    def _about(self, running: RunningContender) -> About:
         of = self._scenario
         return About(
-            target=f"{self.contender.called} at {stage.url}",
+            target=f"{self.contender.called} at {running.url}",
             traffic=f"{of.title} ({self._times:g}x)",
             seed=SEED,
             started_at=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -21,11 +21,11 @@ from typing import Final
 from gateway.core.request import Outcome, Record
 from gateway.observe.build_info import kind
 from tests.foreign.client import Answer, chunks, error_in, request, said_in_stream
+from tests.foreign.gateways import Gateways, Kind
 from tests.foreign.play import dialect_faults
 from tests.foreign.replica import Play
 from tests.foreign.script import CHAT, DONE, TEXT, Script, Then, chunk
 from tests.foreign.servers import FLEET
-from tests.foreign.stage import Kind, Stage
 from tests.foreign.world import SOUND_STREAM, TTFT_S, World, sound, watched
 
 MAX_BYTES: Final = 60_000
@@ -249,22 +249,22 @@ async def _outlived(world: World) -> list[str]:
 
 def run(seeds: range, report: Callable[[int, Case, list[str]], None], make: Callable[[int], Case] = case_of) -> None:
     """Play the case that `make` returns for each seed, and call `report` for each that fails."""
-    stage = Stage()
+    gateways = Gateways()
     for seed in seeds:
         case = make(seed)
-        found = stage.loop.run_until_complete(_one(stage, case))
+        found = gateways.loop.run_until_complete(_one(gateways, case))
         if found:
             report(seed, case, found)
-    stage.close()
+    gateways.close()
 
 
-async def _one(stage: Stage, case: Case) -> list[str]:
-    world = await stage.world(case.kind)
-    with watched(stage.loop) as seen:
+async def _one(gateways: Gateways, case: Case) -> list[str]:
+    world = await gateways.world(case.kind)
+    with watched(gateways.loop) as seen:
         found = await faults(world, case)
     found += [f"logged: {line}" for line in seen]
     if found:
-        stage.drop(case.kind)
+        gateways.drop(case.kind)
     return found
 
 

@@ -7,21 +7,21 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.foreign.gateways import Gateways
 from tests.foreign.play import sizes_of
 from tests.foreign.script import Ends
 from tests.foreign.servers import FLEET
-from tests.foreign.stage import Stage
 
 
 @pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
-    stage = Stage()
-    yield stage
-    stage.close()
+def gateways() -> Iterator[Gateways]:
+    gateways = Gateways()
+    yield gateways
+    gateways.close()
 
 
 @pytest.mark.parametrize("name", list(FLEET))
-def test_answer_of_another_server_has_the_expected_outcome_and_harms_nobody(stage: Stage, name: str) -> None:
+def test_answer_of_another_server_has_the_expected_outcome_and_harms_nobody(gateways: Gateways, name: str) -> None:
     script = FLEET[name]
 
     async def all_of_it() -> dict[str, list[str]]:
@@ -29,22 +29,22 @@ def test_answer_of_another_server_has_the_expected_outcome_and_harms_nobody(stag
         for aggregate in (False, True):
             for hedged in (False, True):
                 for cut in sizes_of(script, hedged):
-                    wrong = await stage.play(script, cut, (aggregate, hedged))
+                    wrong = await gateways.play(script, cut, (aggregate, hedged))
                     if wrong:
                         found[f"{'aggregated' if aggregate else 'streamed'}{', hedged' * hedged}, {cut}"] = wrong
         return found
 
-    assert stage.loop.run_until_complete(all_of_it()) == {}
+    assert gateways.loop.run_until_complete(all_of_it()) == {}
 
 
-def test_a_foreign_failure_beside_a_sound_replica_is_answered_there_or_no_worse_than_alone(stage: Stage) -> None:
+def test_a_foreign_failure_beside_a_sound_replica_is_answered_there_or_no_worse_than_alone(gateways: Gateways) -> None:
     async def all_of_them() -> dict[str, list[str]]:
         failing = {name: script for name, script in FLEET.items() if script.ends is not Ends.WHOLE}
         assert sum(script.elsewhere for script in failing.values()) >= 12
-        wrong = {name: await stage.play_elsewhere(script) for name, script in failing.items()}
+        wrong = {name: await gateways.play_elsewhere(script) for name, script in failing.items()}
         return {name: found for name, found in wrong.items() if found}
 
-    assert stage.loop.run_until_complete(all_of_them()) == {}
+    assert gateways.loop.run_until_complete(all_of_them()) == {}
 
 
 def test_there_are_enough_scripts_of_each_sort() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.foreign.client import Answer, request
+from tests.foreign.gateways import Gateways
 from tests.foreign.replica import Play
 from tests.foreign.servers import FLEET
-from tests.foreign.stage import Stage
 
 WRITE_STALL_S = 30.0
 BEAT_S = 0.1
@@ -18,19 +18,19 @@ NEXT_TO_NOTHING_BYTES = 20
 
 def asked(name: str, pace: int) -> tuple[Answer | None, float]:
     """The answer to a client of this pace, and its duration, in seconds of the loop."""
-    stage, script = Stage(), FLEET[name]
+    gateways, script = Gateways(), FLEET[name]
 
     async def ask() -> tuple[Answer | None, float]:
-        world = await stage.world((False, False))
+        world = await gateways.world((False, False))
         world.set_parts(lambda _: Play([script.data]))
-        began = stage.loop.time()
+        began = gateways.loop.time()
         answer = await world.ask(
             world.door(pace=pace, beat_s=BEAT_S), request(script.path, script.stream, world.unlike())
         )
-        return answer, stage.loop.time() - began
+        return answer, gateways.loop.time() - began
 
-    found = stage.loop.run_until_complete(ask())
-    stage.close()
+    found = gateways.loop.run_until_complete(ask())
+    gateways.close()
     return found
 
 

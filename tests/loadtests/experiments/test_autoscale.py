@@ -24,16 +24,16 @@ from loadtests.experiments.autoscale import (
     _short,
     _turns,
 )
-from loadtests.experiments.lab import Effort, Lab
+from loadtests.experiments.runner import Effort, Runner
 
 DAY_S = 480.0
 
 
 @pytest.fixture(scope="module")
 def day() -> Day:
-    lab = Lab(Effort(seconds=DAY_S, warmup_s=0.0))
-    workload = replace(lab.workload("main"), rate_per_s=10.0, shape=Diurnal(DAY_S, DEPTH))
-    return _day((scaled(lab.policy(), {"main": MAX}), workload, 1))
+    runner = Runner(Effort(seconds=DAY_S, warmup_s=0.0))
+    workload = replace(runner.workload("main"), rate_per_s=10.0, shape=Diurnal(DAY_S, DEPTH))
+    return _day((scaled(runner.policy(), {"main": MAX}), workload, 1))
 
 
 def test_autoscale_experiment_decides_every_quarter_minute(day: Day) -> None:
@@ -67,7 +67,7 @@ def test_autoscale_optimum_is_the_fewest_replicas_whose_knee_is_above_the_rate()
 
 
 def test_autoscale_load_is_a_sine_from_its_lowest_point() -> None:
-    workload = replace(Lab(Effort()).workload("main"), rate_per_s=10.0, shape=Diurnal(DAY_S, DEPTH))
+    workload = replace(Runner(Effort()).workload("main"), rate_per_s=10.0, shape=Diurnal(DAY_S, DEPTH))
     assert _rate(workload, 0.0) == pytest.approx(3.0)
     assert _rate(workload, DAY_S / 2) == pytest.approx(17.0)
 

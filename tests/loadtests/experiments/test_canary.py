@@ -8,7 +8,7 @@ import pytest
 
 from loadtests.experiments import canary
 from loadtests.experiments.canary import CASES, EQUAL, RATE, Case, first_accused
-from loadtests.experiments.lab import Effort, Lab
+from loadtests.experiments.runner import Effort, Runner
 from tests.interpreted import interpreted
 
 pytestmark = interpreted
@@ -16,7 +16,7 @@ pytestmark = interpreted
 
 def accused(case: Case) -> int | None:
     """Number of requests, of 500, after which the canary is called worse."""
-    traffic = replace(Lab(Effort()).workload("main"), duration_s=40.0).at_rate(RATE)
+    traffic = replace(Runner(Effort()).workload("main"), duration_s=40.0).at_rate(RATE)
     return first_accused((case, traffic, 1))
 
 

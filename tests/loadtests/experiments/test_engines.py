@@ -11,13 +11,13 @@ from gateway.sim.run.profiles import ENGINES
 from loadtests.experiments.engines import WHO, engines, missed
 from loadtests.experiments.engines_cell import Cell, Figures
 from loadtests.experiments.engines_plan import CAP, KEEPING_CAP, Found, Ran, Task, find
-from loadtests.experiments.lab import QUICK, Lab
 from loadtests.experiments.noise import noise
 from loadtests.experiments.promises import promises
+from loadtests.experiments.runner import QUICK, Runner
 
 
 def test_quick_form_of_the_engines_experiment_meets_its_floor() -> None:
-    findings = engines(Lab(QUICK))
+    findings = engines(Runner(QUICK))
     figures = {name: found.value for name, found in findings.figures.items()}
     assert figures["least_good_of_served"] >= 0.95
     assert figures["least_zero_less_round_robin"] >= 0.0
@@ -29,7 +29,7 @@ def test_quick_form_of_the_engines_experiment_meets_its_floor() -> None:
 
 
 def test_quick_form_of_the_promises_experiment_keeps_its_promises() -> None:
-    findings = promises(Lab(QUICK))
+    findings = promises(Runner(QUICK))
     assert findings.figures["least_windows_kept"].value >= 0.9
     objectives, refusals = findings.grids
     assert [row[3] for row in objectives.rows] == [
@@ -40,7 +40,7 @@ def test_quick_form_of_the_promises_experiment_keeps_its_promises() -> None:
 
 
 def test_quick_form_of_the_noise_experiment_loses_some_goodput_but_not_all() -> None:
-    share = noise(Lab(QUICK)).figures["least_disturbed_to_not"].value
+    share = noise(Runner(QUICK)).figures["least_disturbed_to_not"].value
     assert 0.6 < share < 1.0
 
 

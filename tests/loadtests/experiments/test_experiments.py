@@ -16,15 +16,15 @@ from gateway.core.policy import AdmissionMode
 from gateway.sim.analysis.costs import costs, job_of
 from gateway.sim.analysis.report import Interval
 from gateway.sim.run.fleet import FleetSpec
-from loadtests.experiments import lab as labs
 from loadtests.experiments import one_tier, paced
+from loadtests.experiments import runner as runners
 from loadtests.experiments.__main__ import EVERY_S, app
 from loadtests.experiments.coordinated_omission import _exact_p99
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare, line, written
-from loadtests.experiments.lab import FULL, QUICK, Effort, Lab, against, optimum, ours, without_lengths
 from loadtests.experiments.pages import write_page
 from loadtests.experiments.registry import EXPERIMENTS, about
 from loadtests.experiments.routing_staleness import _Frozen
+from loadtests.experiments.runner import FULL, QUICK, Effort, Runner, against, optimum, ours, without_lengths
 from loadtests.experiments.slo_knees import _knee
 from loadtests.experiments.staller import answered_at
 from loadtests.experiments.targets import TARGETS, at_least, at_most
@@ -36,8 +36,8 @@ SHORT = Effort(seeds=2, seconds=5.0, warmup_s=1.0, quick=True)
 
 
 @pytest.fixture
-def lab() -> Lab:
-    return Lab(SHORT)
+def runner() -> Runner:
+    return Runner(SHORT)
 
 
 @pytest.mark.parametrize(
@@ -126,9 +126,9 @@ def test_experiment_runs_with_the_requested_effort(
     monkeypatch.setattr("loadtests.experiments.__main__.as_users_have_it", lambda *_, **__: None)
     asked_of: list[Effort] = []
 
-    def tiers(lab: Lab) -> Findings:
-        asked_of.append(lab.effort)
-        return _missing(lab)
+    def tiers(runner: Runner) -> Findings:
+        asked_of.append(runner.effort)
+        return _missing(runner)
 
     monkeypatch.setitem(EXPERIMENTS, "tiers", tiers)
     CliRunner().invoke(app, ["run", "tiers", *asked])
@@ -157,7 +157,7 @@ def test_experiment_run_prints_results_writes_pages_and_fails_on_a_miss(
 @interpreted  # else `--pure` restarts the process
 def test_experiment_target_without_a_measurement_is_not_met(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     some = {key: bare(0.0, 1) for key in TARGETS["outside-tools"] if key.startswith("aiperf")}
-    monkeypatch.setitem(EXPERIMENTS, "outside-tools", lambda lab: Findings((1,), some, notes=["wrk was left out"]))
+    monkeypatch.setitem(EXPERIMENTS, "outside-tools", lambda runner: Findings((1,), some, notes=["wrk was left out"]))
     run = CliRunner().invoke(app, ["run", "outside-tools", "--pure", "--docs", str(tmp_path)])
     assert run.exit_code == 1
     assert (
@@ -174,7 +174,7 @@ def test_experiment_target_without_a_measurement_is_not_met(tmp_path: Path, monk
 def test_notes_of_an_experiment_are_on_screen_and_in_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     note = "overload 0.9x could not be played: [Errno 98] address in use"
     findings = Findings((1,), {"p95_of_tiers_most_off": bare(math.inf, 1)}, notes=[note])
-    monkeypatch.setitem(EXPERIMENTS, "simulated-live", lambda lab: findings)
+    monkeypatch.setitem(EXPERIMENTS, "simulated-live", lambda runner: findings)
     assert note in " ".join(CliRunner().invoke(app, ["run", "simulated-live", "--quick"]).output.split())
 
     def no_json(constant: str) -> None:
@@ -189,7 +189,7 @@ def test_notes_of_an_experiment_are_on_screen_and_in_documents(monkeypatch: pyte
 def test_unwritable_page_folder_is_refused_before_any_experiment_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(EXPERIMENTS, "tiers", lambda lab: pytest.fail("it was run"))
+    monkeypatch.setitem(EXPERIMENTS, "tiers", lambda runner: pytest.fail("it was run"))
     (tmp_path / "notes.txt").touch()
     run = CliRunner().invoke(app, ["run", "tiers", "--quick", "--docs", str(tmp_path / "notes.txt")])
     assert run.exit_code == 2
@@ -204,10 +204,10 @@ def test_progress_is_printed_at_intervals_without_a_terminal(tmp_path: Path, mon
     now = iter([0.0, EVERY_S - 1.0, EVERY_S, EVERY_S + 1.0, 2.5 * EVERY_S])
     monkeypatch.setattr("loadtests.experiments.__main__.monotonic", lambda: next(now))
 
-    def steps(lab: Lab) -> Findings:
+    def steps(runner: Runner) -> Findings:
         for step in ("first", "second", "third", "fourth"):
-            lab.tell(step)
-        return Findings(lab.seeds)
+            runner.tell(step)
+        return Findings(runner.seeds)
 
     monkeypatch.setitem(EXPERIMENTS, "tiers", steps)
     run = CliRunner().invoke(app, ["run", "tiers", "--quick", "--json"])
@@ -217,7 +217,7 @@ def test_progress_is_printed_at_intervals_without_a_terminal(tmp_path: Path, mon
 
 def test_a_table_of_figures_in_a_pipe_has_one_line_for_each_with_its_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     figures = {"least_floor": Interval(0.0123, 0.0111, 0.0145, 2), f"{'long_' * 12}name": bare(1.0, 2)}
-    monkeypatch.setitem(EXPERIMENTS, "tiers", lambda lab: Findings(lab.seeds, figures))
+    monkeypatch.setitem(EXPERIMENTS, "tiers", lambda runner: Findings(runner.seeds, figures))
     out = CliRunner().invoke(app, ["run", "tiers", "--quick"]).stdout
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if line.startswith("│")]
     assert rows == [
@@ -229,7 +229,7 @@ def test_a_table_of_figures_in_a_pipe_has_one_line_for_each_with_its_verdict(mon
 def test_an_experiment_that_breaks_off_does_not_stop_the_others_and_fails_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def breaks_off(lab: Lab) -> Findings:
+    def breaks_off(runner: Runner) -> Findings:
         raise RuntimeError("the gateway [g1] exited\nwith status 1")
 
     monkeypatch.setitem(EXPERIMENTS, "overload", breaks_off)
@@ -247,7 +247,7 @@ def test_several_experiments_are_numbered_and_end_with_a_table_of_times_and_miss
     seconds = iter([0.0, 61.0, 100.0, 129.0])
     monkeypatch.setattr("loadtests.experiments.__main__.perf_counter", lambda: next(seconds))
     monkeypatch.setitem(EXPERIMENTS, "tiers", _missing)
-    monkeypatch.setitem(EXPERIMENTS, "slo-knees", lambda lab: Findings(lab.seeds))
+    monkeypatch.setitem(EXPERIMENTS, "slo-knees", lambda runner: Findings(runner.seeds))
     run = CliRunner().invoke(app, ["run", "tiers", "slo-knees", "--quick", "--json"])
     assert run.exit_code == 1
     assert [json.loads(line)["name"] for line in run.stdout.splitlines()] == ["tiers", "slo-knees"]
@@ -264,7 +264,7 @@ def test_remaining_time_is_shown_only_if_all_experiment_pages_have_a_duration(
 ) -> None:
     names = ["tiers", "slo-knees", "noise"]
     for name in names:
-        monkeypatch.setitem(EXPERIMENTS, name, lambda lab: Findings(lab.seeds))
+        monkeypatch.setitem(EXPERIMENTS, name, lambda runner: Findings(runner.seeds))
     write_page("slo-knees", "Knees.", Findings((1,)), SHORT, tmp_path, 300.0)
     write_page("noise", "Noise.", Findings((1,), how="Once."), SHORT, tmp_path, 120.0)
     arguments = ["run", *names, "--pure", "--docs", str(tmp_path)]
@@ -294,7 +294,7 @@ def test_figures_are_written_even_where_no_picture_can_be_drawn(
 
 def test_progress_of_a_map_names_the_job_and_its_number() -> None:
     told: list[str] = []
-    assert Lab(SHORT, tell=told.append).map(_half_of_it, [2, 4]) == [1, 2]
+    assert Runner(SHORT, tell=told.append).map(_half_of_it, [2, 4]) == [1, 2]
     assert told == ["half of it, 1 of 2", "half of it, 2 of 2"]
 
 
@@ -302,17 +302,17 @@ def _half_of_it(number: int) -> int:
     return number // 2
 
 
-def _missing(lab: Lab) -> Findings:
+def _missing(runner: Runner) -> Findings:
     """The experiment reports a floor that is too low."""
-    return Findings(lab.seeds, {"least_floor": bare(0.01, 1)})
+    return Findings(runner.seeds, {"least_floor": bare(0.01, 1)})
 
 
 # The committed setup.
 
 
 @pytest.mark.parametrize("name", ["main", "code"])
-def test_experiments_use_the_agreed_setup(name: str, lab: Lab) -> None:
-    policy = lab.policy()
+def test_experiments_use_the_agreed_setup(name: str, runner: Runner) -> None:
+    policy = runner.policy()
     tiers = sorted(policy.tiers.values(), key=lambda tier: tier.priority)
     assert [tier.weight for tier in tiers] == [4.0, 2.0, 1.0]
     assert [tier.slo.ttft_bound_s for tier in tiers] == [1.0, 2.0, 6.0]
@@ -321,39 +321,39 @@ def test_experiments_use_the_agreed_setup(name: str, lab: Lab) -> None:
     assert len(policy.pools["main"].replicas) == 4
     # Tier 0 is at most a quarter of the cost.
     of = costs(policy, FleetSpec())
-    jobs = [job_of(arrival, policy) for arrival in Lab(Effort(seconds=200.0)).workload(name).arrivals(1)]
+    jobs = [job_of(arrival, policy) for arrival in Runner(Effort(seconds=200.0)).workload(name).arrivals(1)]
     spent = [(job.tier.name, of.prefill(job) + of.decode(job)) for job in jobs]
     assert sum(cost for tier, cost in spent if tier == "tier-0") < 0.25 * sum(cost for _, cost in spent)
 
 
-def test_unconstrained_optimum_exceeds_the_constrained_one_and_its_replays(lab: Lab) -> None:
-    found = optimum((lab.policy(), lab.workload("main").at_rate(80.0), 1, lab.options))
+def test_unconstrained_optimum_exceeds_the_constrained_one_and_its_replays(runner: Runner) -> None:
+    found = optimum((runner.policy(), runner.workload("main").at_rate(80.0), 1, runner.options))
     assert 0 < max(found.replays.values()) <= found.constrained <= found.free <= 1
 
 
-def test_optimum_that_does_not_know_lengths_of_answers_serves_less(lab: Lab) -> None:
-    asked = lab.policy(), lab.workload("main").at_rate(80.0), 1, lab.options
+def test_optimum_that_does_not_know_lengths_of_answers_serves_less(runner: Runner) -> None:
+    asked = runner.policy(), runner.workload("main").at_rate(80.0), 1, runner.options
     known, guessed = optimum(asked).replays, without_lengths(asked)
     assert known.keys() == guessed.keys()
     assert 0 < max(guessed.values()) < max(known.values())
 
 
-def test_candidates_of_a_comparison_get_the_same_arrivals(lab: Lab) -> None:
-    policy = lab.policy()
-    found = lab.compare([ours(policy), against("static-cap", policy)], lab.workload("main").at_rate(40.0))
+def test_candidates_of_a_comparison_get_the_same_arrivals(runner: Runner) -> None:
+    policy = runner.policy()
+    found = runner.compare([ours(policy), against("static-cap", policy)], runner.workload("main").at_rate(40.0))
     assert [run.arrived for run in found["ours"]] == [run.arrived for run in found["static-cap"]]
     assert list(found) == ["ours", "static-cap"]
 
 
-def test_each_point_of_a_curve_is_computed_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_point_of_a_curve_is_computed_once(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[float] = []
 
     def counted(*_: object, **more: object) -> float:
         calls.append(1.0)
         return 30.0
 
-    monkeypatch.setattr(labs, "capacity", counted)
-    assert (lab.one_x("main"), lab.one_x("main")) == (30.0, 30.0)
+    monkeypatch.setattr(runners, "capacity", counted)
+    assert (runner.one_x("main"), runner.one_x("main")) == (30.0, 30.0)
     assert len(calls) == 1
 
 
@@ -387,9 +387,9 @@ def test_snapshot_router_does_not_see_changes_between_two_snapshots() -> None:
 @pytest.mark.parametrize(
     "name", ["ttft-collapse", *(pytest.param(name, marks=pytest.mark.long) for name in ("hold-depth", "one-tier"))]
 )
-def test_an_experiment_runs_from_end_to_end(name: str, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(labs, "capacity", lambda *_, **__: 34.0)
-    found = EXPERIMENTS[name](lab)
+def test_an_experiment_runs_from_end_to_end(name: str, runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runners, "capacity", lambda *_, **__: 34.0)
+    found = EXPERIMENTS[name](runner)
     targets = {key for key in TARGETS[name] if not re.search(r"\d\.5x", key)}
     assert targets <= set(found.figures)
     assert found.charts
@@ -397,13 +397,13 @@ def test_an_experiment_runs_from_end_to_end(name: str, lab: Lab, monkeypatch: py
     assert found.raw
 
 
-def test_one_tier_experiment_has_only_requests_of_the_default_tier(lab: Lab) -> None:
-    policies = [one_tier.policy_of(lab, ttft_alone=alone) for alone in (False, True)]
+def test_one_tier_experiment_has_only_requests_of_the_default_tier(runner: Runner) -> None:
+    policies = [one_tier.policy_of(runner, ttft_alone=alone) for alone in (False, True)]
     (both,), (alone,) = (list(policy.tiers.values()) for policy in policies)
     assert both.slo.ttft == alone.slo.ttft != ()
     assert both.slo.tpot
     assert not alone.slo.tpot
-    main = lab.workload("main")
+    main = runner.workload("main")
     (share,) = one_tier.traffic_of(main, policies[0]).shares
     assert share.tier == both.name == policies[0].default_tier
     assert (share.tenants, share.skew) == (20, 1.0)
@@ -411,9 +411,9 @@ def test_one_tier_experiment_has_only_requests_of_the_default_tier(lab: Lab) -> 
 
 
 @pytest.mark.long
-def test_one_tier_says_that_nothing_is_warmed_up(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(labs, "capacity", lambda *_, **__: 34.0)
-    found = EXPERIMENTS["one-tier"](lab)
+def test_one_tier_says_that_nothing_is_warmed_up(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runners, "capacity", lambda *_, **__: 34.0)
+    found = EXPERIMENTS["one-tier"](runner)
     assert found.how.startswith("2 seeds of 6 s, all counted")
 
 

@@ -16,7 +16,7 @@ from loadtests.experiments import (
     stragglers_live,
     textbook_hedge,
 )
-from loadtests.experiments.lab import FULL, QUICK, Effort, Lab
+from loadtests.experiments.runner import FULL, QUICK, Effort, Runner
 
 
 class Asked(Exception):
@@ -40,7 +40,7 @@ def duration(options: list[str], *_: object) -> float:
 
 @pytest.fixture(autouse=True)
 def nothing_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Lab, "map", asks(lambda lab, of, items: items[0][-1]))
+    monkeypatch.setattr(Runner, "map", asks(lambda runner, of, items: items[0][-1]))
     monkeypatch.setattr(outside_tools, "_against", asks(lambda tool, seconds, *_: seconds))
     monkeypatch.setattr(stragglers_live, "run_together", asks(lambda of, tell: next(iter(of.values()))[1].seconds))
     for module in (coordinated_omission, generator):
@@ -60,12 +60,12 @@ def nothing_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_an_experiment_is_longer_in_its_full_form_and_not_longer_in_its_quick_one(
-    experiment: Callable[[Lab], Any],
+    experiment: Callable[[Runner], Any],
 ) -> None:
     sizes = []
     for effort in (QUICK, Effort(), FULL):
         with pytest.raises(Asked) as asked:
-            experiment(Lab(effort))
+            experiment(Runner(effort))
         sizes.append(asked.value.size)
     quick, usual, full = sizes
     assert quick <= usual < full

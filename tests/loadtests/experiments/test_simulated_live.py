@@ -15,8 +15,8 @@ import pytest
 from gateway.sim.analysis.results import Result
 from loadtests.experiments import simulated_live
 from loadtests.experiments.findings import Findings
-from loadtests.experiments.lab import FULL, QUICK, Effort, Lab
 from loadtests.experiments.pairs import MIN, Pair
+from loadtests.experiments.runner import FULL, QUICK, Effort, Runner
 from loadtests.experiments.verdicts import judged
 from loadtests.live.start import Broken
 from loadtests.scenarios.file import ScenarioFile
@@ -140,7 +140,7 @@ def played(monkeypatch: pytest.MonkeyPatch, trusted: Callable[[str], bool], effo
     monkeypatch.setattr(simulated_live, "ways_s", ways_s)
     monkeypatch.setattr(simulated_live, "processes", lambda jobs: nullcontext(Here()))
     monkeypatch.setattr(simulated_live, "NAMES", simulated_live.QUICK_NAMES)
-    return simulated_live.simulated_live(Lab(effort))
+    return simulated_live.simulated_live(Runner(effort))
 
 
 def test_test_that_cannot_be_played_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

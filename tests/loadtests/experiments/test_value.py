@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from loadtests.experiments.lab import QUICK, Lab
+from loadtests.experiments.runner import QUICK, Runner
 from loadtests.experiments.value import ENOUGH, Ran, behind, value
 
 
 @pytest.mark.long
 def test_quick_value_gains_by_weight_and_welcomes_long_prompts_where_tokens_count() -> None:
-    figures = {name: found.value for name, found in value(Lab(QUICK)).figures.items()}
+    figures = {name: found.value for name, found in value(Runner(QUICK)).figures.items()}
     assert figures["least_gain_by_weight"] > 0.0
     assert figures["most_behind_fair"] <= 0.25
 

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.observe.metrics.lag import EDGES
 from loadtests.experiments import live_overload as experiment
-from loadtests.experiments.lab import QUICK, Effort, Lab
+from loadtests.experiments.runner import QUICK, Effort, Runner
 from loadtests.experiments.targets import TARGETS
 from loadtests.live.rig import Candidate, Load, Process, Run
 
@@ -20,27 +20,27 @@ def waits(edge_s: float) -> tuple[float, ...]:
     return tuple(counts)
 
 
-def lab() -> Lab:
-    made = Lab(replace(QUICK, seeds=1))
+def runner() -> Runner:
+    made = Runner(replace(QUICK, seeds=1))
     made.one_x_rates["main"] = 10.0
     return made
 
 
 def played(load: Load, name: str, edge_s: float) -> Run:
     """A run in which our gateway serves all requests at once, and others serve every second one."""
-    shots = [replace(shot) for shot in load.shots]
-    for n, shot in enumerate(shots):
-        shot.sent_s, shot.status = shot.at, 200
+    requests = [replace(request) for request in load.requests]
+    for n, request in enumerate(requests):
+        request.sent_s, request.status = request.at, 200
         if name == experiment.OURS or n % 2:
-            shot.first_s, shot.ended_s = shot.at + 0.1, shot.at + 1.0
+            request.first_s, request.ended_s = request.at + 0.1, request.at + 1.0
     processes = {process: Process(waits(edge_s), 0.1) for process in ("replicas", "gateway", "clients")}
-    return Run(name, shots, load.warmup_s, processes, 1000.0, 10)
+    return Run(name, requests, load.warmup_s, processes, 1000.0, 10)
 
 
-Runner = Callable[[Mapping[str, Candidate], Callable[[str], None]], list[Run]]
+RunTogether = Callable[[Mapping[str, Candidate], Callable[[str], None]], list[Run]]
 
 
-def runner(edges: list[float], called: list[list[str]]) -> Runner:
+def together(edges: list[float], called: list[list[str]]) -> RunTogether:
     """Lags in this order; the last one repeats."""
 
     def run_together(candidates: Mapping[str, Candidate], tell: Callable[[str], None]) -> list[Run]:
@@ -53,13 +53,13 @@ def runner(edges: list[float], called: list[list[str]]) -> Runner:
 
 
 def test_live_overload_plays_the_workload_in_slow_motion() -> None:
-    plan = experiment.planned(lab(), experiment.QUICK)
-    assert len(plan.load.shots) == len(plan.arrivals) > 100
-    for shot, arrival in zip(plan.load.shots, plan.arrivals, strict=True):
-        assert shot.at == arrival.at / experiment.SCALE
-        assert (shot.prompt_tokens, shot.output_tokens) == (arrival.prompt_tokens, arrival.output_tokens)
-        assert shot.bound_s == plan.policy.tiers[arrival.tier].slo.ttft_bound_s / experiment.SCALE
-    assert {key.text for key in plan.load.keys} == {shot.key for shot in plan.load.shots}
+    plan = experiment.planned(runner(), experiment.QUICK)
+    assert len(plan.load.requests) == len(plan.arrivals) > 100
+    for request, arrival in zip(plan.load.requests, plan.arrivals, strict=True):
+        assert request.at == arrival.at / experiment.SCALE
+        assert (request.prompt_tokens, request.output_tokens) == (arrival.prompt_tokens, arrival.output_tokens)
+        assert request.bound_s == plan.policy.tiers[arrival.tier].slo.ttft_bound_s / experiment.SCALE
+    assert {key.text for key in plan.load.keys} == {request.key for request in plan.load.requests}
 
 
 CAP = "static-cap:slots=64,wait=0.5"
@@ -79,9 +79,9 @@ def test_live_run_with_a_late_process_is_repeated_once_alone_and_then_reported(
     monkeypatch: pytest.MonkeyPatch, edges: list[float], again: list[list[str]], void: bool, worst_s: float
 ) -> None:
     called: list[list[str]] = []
-    monkeypatch.setattr(experiment, "run_together", runner(edges, called))
+    monkeypatch.setattr(experiment, "run_together", together(edges, called))
     monkeypatch.setattr(experiment, "_best_caps", lambda _: [CAP])
-    findings = experiment.live_overload(lab())
+    findings = experiment.live_overload(runner())
     assert called == [[experiment.OURS, CAP], *again]
     assert any("Void" in note for note in findings.notes) == void
     assert findings.figures["tier_0_attainment"].value == 1.0
@@ -95,9 +95,9 @@ def test_five_candidates_run_at_most_three_at_a_time_for_the_given_seconds(
 ) -> None:
     called: list[list[str]] = []
     caps = [f"static-cap:slots={slots},wait=0.5" for slots in (48, 56, 64)]
-    monkeypatch.setattr(experiment, "run_together", runner([0.001], called))
+    monkeypatch.setattr(experiment, "run_together", together([0.001], called))
     monkeypatch.setattr(experiment, "_best_caps", lambda _: caps)
-    of = lab()
+    of = runner()
     of.effort = Effort(seeds=1, seconds=4.0)
     findings = experiment.live_overload(of)
     assert called == [[experiment.OURS, *caps[:2]], [caps[2], experiment.ROUND_ROBIN]]

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.core.policy import Policy, Timeouts
 from gateway.policy.load import load_text
-from loadtests.experiments.lab import SETUP
+from loadtests.experiments.runner import SETUP
 from loadtests.live.scaled import key_of, scaled
 
 URLS = ("http://127.0.0.1:7001", "http://127.0.0.1:7002")

@@ -9,9 +9,9 @@ import pytest
 
 from gateway.policy import PolicyErrors, load
 from loadtests.experiments.registry import EXPERIMENTS
+from loadtests.scenarios.contender import PROXIES, key_of
 from loadtests.scenarios.file import environment, policy_path, shipped
 from loadtests.scenarios.load import load_scenario
-from loadtests.scenarios.stage import PROXIES, key_of
 
 MIN = """\
 apiVersion: tailgate/v1

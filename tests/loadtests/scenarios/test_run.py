@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from loadtests.__main__ import app
 from loadtests.live import start as live_start
 from loadtests.live.start import Broken
-from loadtests.scenarios import run, stage
+from loadtests.scenarios import contender, run
+from loadtests.scenarios.contender import PROXIES
 from loadtests.scenarios.file import policy_path, shipped
-from loadtests.scenarios.stage import PROXIES
 
 TEXT = """\
 apiVersion: tailgate/v1
@@ -38,8 +38,8 @@ events:
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine must not make a test fail."""
     monkeypatch.setattr(run, "MAX_LATE_S", 300.0)
-    monkeypatch.setattr(stage, "RELOAD_S", 300.0)
-    for module in (stage, live_start):
+    monkeypatch.setattr(contender, "RELOAD_S", 300.0)
+    for module in (contender, live_start):
         monkeypatch.setattr(module, "START_S", 300.0)
 
 
@@ -88,7 +88,7 @@ def test_scenario_fails_if_the_gateway_refuses_its_reload(tmp_path: Path, monkey
     (wrong := tmp_path / "wrong.yaml").write_text("kind: Policy\n")
     file = tmp_path / "it.yaml"
     file.write_text(RELOADED)
-    monkeypatch.setattr(stage, "policy_path", lambda name: wrong if name == "unwatched.yaml" else policy_path(name))
+    monkeypatch.setattr(contender, "policy_path", lambda name: wrong if name == "unwatched.yaml" else policy_path(name))
     done = CliRunner().invoke(app, ["scenario", str(file), "--out", str(tmp_path / "out")])
     assert (done.exit_code, done.stdout) == (1, "")
     assert "an event failed: the gateway refuses unwatched.yaml: " in done.stderr
@@ -103,8 +103,8 @@ def test_scenario_fails_if_the_gateway_does_not_notice_its_reload(
     async def unmoved(*_: object) -> dict[str, str]:
         return {"digest": "of the policy before", "reload_error": ""}
 
-    monkeypatch.setattr(stage, "_policy", unmoved)
-    monkeypatch.setattr(stage, "RELOAD_S", 0.3)
+    monkeypatch.setattr(contender, "_policy", unmoved)
+    monkeypatch.setattr(contender, "RELOAD_S", 0.3)
     file = tmp_path / "it.yaml"
     file.write_text(RELOADED)
     done = CliRunner().invoke(app, ["scenario", str(file), "--out", str(tmp_path / "out")])

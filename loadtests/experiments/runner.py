@@ -57,7 +57,7 @@ class Optimum:
 
 
 @dataclass(slots=True)
-class Lab:
+class Runner:
     """Runs the parts of an experiment in `jobs` processes; `tell` is called with progress."""
 
     effort: Effort

@@ -14,7 +14,7 @@ Kind = tuple[bool, bool]
 TWO_REPLICAS: Final[Kind] = (False, True)
 
 
-class Stage:
+class Gateways:
     """An event loop with one gateway for each kind of tier. A gateway is not used again after a violation."""
 
     def __init__(self) -> None:

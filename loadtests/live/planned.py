@@ -1,4 +1,4 @@
-"""One request of a live experiment: its contents and its time, and later its outcome."""
+"""One request of a live experiment: its contents and its planned time, and later its outcome."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from loadtests.replay.request import Outcome, Request
 
 
 @dataclass(slots=True)
-class Shot:
+class PlannedRequest:
     """Times are seconds from the beginning.
 
     Latencies count from `at`, when it was due, not from `sent_s`: a late client must not make the server look faster.

@@ -36,8 +36,8 @@ RELOAD_S = 10.0
 
 
 @dataclass(slots=True)
-class Stage:
-    """Addresses of a running stage: for requests, of the replicas, and of the gateway's admin pages."""
+class RunningContender:
+    """Addresses of a started contender: for requests, of the replicas, and of the gateway's admin pages."""
 
     url: str
     replicas: list[str]
@@ -55,7 +55,9 @@ def key_of(tier: str) -> str:
     return f"tg-scenario-{tier}"
 
 
-async def start(scenario: ScenarioFile, contender: ContenderSection, children: Children, folder: Path) -> Stage:
+async def start(
+    scenario: ScenarioFile, contender: ContenderSection, children: Children, folder: Path
+) -> RunningContender:
     """Start replicas and the contender in front of them, and wait until they are ready. Raises Broken or Skipped."""
     fleet = scenario.replicas, MODEL, scenario.time_scale
     urls, _ = await replicas(children, *fleet, "--profile", scenario.profile)
@@ -64,28 +66,28 @@ async def start(scenario: ScenarioFile, contender: ContenderSection, children: C
         port = free_port()
         command = PROXIES[contender.kind](port, urls, folder)
         child = await children.start(contender.kind, command, r"$^")
-        stage = Stage(f"http://127.0.0.1:{port}", urls)
+        running = RunningContender(f"http://127.0.0.1:{port}", urls)
     else:
         watched = folder / "policy"
         watched.mkdir()
-        stage = Stage("", urls, policy=watched / "policy.yaml")
-        assert stage.policy is not None
-        stage.policy.write_text(policy.read_text())
-        child = await children.start(contender.called, _gateway(contender, stage.policy, urls), GATEWAY_LISTENS)
+        running = RunningContender("", urls, policy=watched / "policy.yaml")
+        assert running.policy is not None
+        running.policy.write_text(policy.read_text())
+        child = await children.start(contender.called, _gateway(contender, running.policy, urls), GATEWAY_LISTENS)
         found = await ready(child, children)
-        stage.url = found[1]
-        stage.admin = found[2] if contender.kind == OURS else None
+        running.url = found[1]
+        running.admin = found[2] if contender.kind == OURS else None
     try:
-        await _until_answered(stage.url, len(urls), children)
+        await _until_answered(running.url, len(urls), children)
     except (Broken, TimeoutError) as error:
         said = str(error) or f"no answer within {START_S:g} s"
         if contender.kind not in PROXIES:
             raise Broken(said) from None
         raise Skipped(f"it did not start: {said.splitlines()[0]}") from None
-    return stage
+    return running
 
 
-async def happen(event: EventSection, stage: Stage, part: float) -> None:
+async def happen(event: EventSection, running: RunningContender, part: float) -> None:
     """Carry out an event, at a `part` of its time. Drains and reloads only concern our gateway."""
     async with httpx.AsyncClient(trust_env=False, timeout=10.0) as http:
         if event.fault is not None:
@@ -98,26 +100,26 @@ async def happen(event: EventSection, stage: Stage, part: float) -> None:
                 said["for_s"] = event.lasts * part
             # Any replica that answers passes the fault on to the others.
             (
-                await http.post(f"{stage.replicas[event.replica % len(stage.replicas)]}/emulator/faults", json=said)
+                await http.post(f"{running.replicas[event.replica % len(running.replicas)]}/emulator/faults", json=said)
             ).raise_for_status()
-        elif stage.admin is not None:
+        elif running.admin is not None:
             http.headers["authorization"] = f"Bearer {ADMIN_TOKEN}"
             if event.reload is not None:
-                await _reload(event.reload, stage, http)
+                await _reload(event.reload, running, http)
                 return
             what, replica = ("drain", event.drain) if event.drain else ("undrain", event.undrain)
-            (await http.post(f"{stage.admin}/admin/{what}", json={"replica": replica})).raise_for_status()
+            (await http.post(f"{running.admin}/admin/{what}", json={"replica": replica})).raise_for_status()
 
 
-async def _reload(name: str, stage: Stage, http: httpx.AsyncClient) -> None:
+async def _reload(name: str, running: RunningContender, http: httpx.AsyncClient) -> None:
     """Replace the policy of the gateway. Raises Broken if it is not in force soon."""
-    assert stage.policy is not None
+    assert running.policy is not None
     content = policy_path(name).read_bytes()
-    written = stage.policy.with_name(".next")
+    written = running.policy.with_name(".next")
     written.write_bytes(content)
-    written.replace(stage.policy)
+    written.replace(running.policy)
     wanted, until = hashlib.sha256(content).hexdigest(), time.monotonic() + RELOAD_S
-    while (found := await _policy(stage, http))["digest"] != wanted:
+    while (found := await _policy(running, http))["digest"] != wanted:
         if found["reload_error"]:
             raise Broken(f"the gateway refuses {name}: {found['reload_error']}")
         if time.monotonic() >= until:
@@ -125,9 +127,9 @@ async def _reload(name: str, stage: Stage, http: httpx.AsyncClient) -> None:
         await asyncio.sleep(0.05)
 
 
-async def _policy(stage: Stage, http: httpx.AsyncClient) -> dict[str, Any]:
+async def _policy(running: RunningContender, http: httpx.AsyncClient) -> dict[str, Any]:
     """The policy as the gateway reports it."""
-    state = (await http.get(f"{stage.admin}/admin/state")).raise_for_status().json()
+    state = (await http.get(f"{running.admin}/admin/state")).raise_for_status().json()
     return cast("dict[str, Any]", state["policy"])
 
 
