@@ -22,9 +22,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from gateway.core.request import Callback
+from gateway.proxy.client_writer import WRITE_HIGH_WATER_BYTES
 from gateway.proxy.driver import Driver
 from gateway.proxy.limits import ConnectionLimits
-from gateway.proxy.outgoing import WRITE_HIGH_WATER_BYTES
 
 MAX_CONNECTIONS: Final = 64
 """Limit on connections. It is enough for scrapers, probes, and a few operators with the console open.

@@ -32,12 +32,12 @@ from gateway.observe.logs import ACCESS, AccessLog
 from gateway.observe.metrics.lag import LoopLag
 from gateway.observe.metrics.little import Little
 from gateway.observe.metrics.metrics import Metrics
+from gateway.proxy.client_connection import ClientConnection
 from gateway.proxy.driver import Driver
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.limits import ConnectionLimits
 from gateway.proxy.replica.oddities import Oddities
 from gateway.proxy.replica.upstream import Upstreams
-from gateway.proxy.server import ClientConnection
 from gateway.reload import PolicyReloads, PolicyUsers
 from gateway.settings import Settings
 from gateway.sweeper import Sweeper

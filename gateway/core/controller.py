@@ -163,16 +163,16 @@ class Controller(Inspector):
         live = self._requests.get(request_id)
         if live is not None:
             left = live.pool if live.waiting else None
-            self.lifecycle.abandon(live, Outcome.ABANDONED, why)
+            self.lifecycle.leave(live, why)
             if left is not None:
-                self.scheduler.left(live, left)
+                self.scheduler.serve_behind(live, left)
         return commands
 
     def shut(self, now: float) -> list[Command]:
         """End every request that is still under way, because the time for draining is over."""
         commands = self._turn.begin(now)
         for live in list(self._requests.values()):
-            self.lifecycle.abandon(live, Outcome.REFUSED, Reason.SHUTTING_DOWN)
+            self.lifecycle.end(live, Outcome.REFUSED, Reason.SHUTTING_DOWN)
         return commands
 
     def fail(self, request_id: int, now: float) -> list[Command]:

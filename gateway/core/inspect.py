@@ -10,9 +10,9 @@ from gateway.core.admission.explanation import LIMITS, REFUSED, PlacementExplana
 from gateway.core.admission.placement import Unplaceable
 from gateway.core.commands import Command
 from gateway.core.fleet.pool import Pool
-from gateway.core.fleet.quarantine import News
 from gateway.core.policy import Policy
 from gateway.core.queueing.limits import Left
+from gateway.core.redundancy.request_quarantine import News
 from gateway.core.request import Reason, Request
 from gateway.core.request_state import RequestState, held_by_pool
 from gateway.core.serving import fallback_of

@@ -14,9 +14,9 @@ from gateway.core.commands import Cancel, Commit, Cut, Dispatch, Ended, Refuse
 from gateway.core.fleet.fleet import DEFAULT_RETRY_AFTER_S
 from gateway.core.fleet.outlier_score import SWEEP_S
 from gateway.core.fleet.pool import Pool, Replica
-from gateway.core.fleet.quarantine import doubt_s
 from gateway.core.policy import AdmissionMode
 from gateway.core.queueing.queue import AT_STAKE_S
+from gateway.core.redundancy.request_quarantine import doubt_s
 from gateway.core.redundancy.retries import rest_s
 from gateway.core.request import AttemptOutcome, AttemptResult, Outcome, Reason
 from gateway.core.request_state import Attempt, RequestState
@@ -281,7 +281,11 @@ class Lifecycle:
         self._turn.commands.append(Refuse(live.request.id, why, retry_after_s, detail))
         self.settle(live)
 
-    def abandon(self, live: RequestState, outcome: Outcome, why: Reason) -> None:
+    def leave(self, live: RequestState, why: Reason) -> None:
+        """End a request in any state, because its client has left or stopped reading. Nothing is sent to the client."""
+        self.end(live, Outcome.ABANDONED, why)
+
+    def end(self, live: RequestState, outcome: Outcome, why: Reason) -> None:
         """End a request in any state: its attempts are cancelled first."""
         if live.outcome is not None:
             return
@@ -312,7 +316,7 @@ class Lifecycle:
 
     def expire(self, live: RequestState, why: Reason) -> None:
         """End a request whose deadline has passed."""
-        self.abandon(live, Outcome.REFUSED if why is Reason.PREDICTED else Outcome.TIMEOUT, why)
+        self.end(live, Outcome.REFUSED if why is Reason.PREDICTED else Outcome.TIMEOUT, why)
 
     def has_expired(self, live: RequestState) -> bool:
         """Whether the deadline of a request has passed. If so, the request is ended. It must have no attempt under

@@ -135,7 +135,7 @@ class RequestState(QueuedRequest):
         self.unsent: tuple[ShareGuard, Forecast] | None = None
         """Of an admitted request that is not sent yet: the guard of waits in vain that counts it, and the forecast."""
         self.body_hash = request.body_hash
-        """64-bit hash of the body; None until quarantine needs it (fleet/quarantine.py)."""
+        """64-bit hash of the body; None until quarantine needs it (redundancy/request_quarantine.py)."""
         self.pool: Pool | None = None
         self.replica: Replica | None = None
         """The replica of the committed attempt, or else of the latest attempt."""

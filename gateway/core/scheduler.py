@@ -216,7 +216,7 @@ class Scheduler:
         elif not saturated or not pool.saturated:
             pool.drain.opened(saturated, self._turn.now)
 
-    def left(self, live: RequestState, pool: Pool) -> None:
+    def serve_behind(self, live: RequestState, pool: Pool) -> None:
         """Serve the queue of `pool` after `live` has left it unsent. Others may have waited behind it, or for an
         adapter that made room for the adapter of `live`.
         """
@@ -262,7 +262,7 @@ class Scheduler:
         if finish.body_hash is not None:
             for other in self._life.suspect(live, replica, finish.body_hash):
                 if other.pool is not None and other.pool is not replica.pool:  # the caller serves that pool
-                    self.left(other, other.pool)
+                    self.serve_behind(other, other.pool)
         for each in moved:
             self.breaker_moved(each)
         self._life.back_off(replica, finish)

@@ -11,11 +11,11 @@ from gateway.core.admission.forecaster import Forecaster
 from gateway.core.admission.placement import Placement
 from gateway.core.fleet.fleet import Fleet
 from gateway.core.fleet.pool import Pool
-from gateway.core.fleet.quarantine import Quarantine
 from gateway.core.forecast.prompt_length import PromptEstimator
 from gateway.core.learner import Learner
 from gateway.core.policy import Policy
 from gateway.core.redundancy.hedging import Hedges
+from gateway.core.redundancy.request_quarantine import Quarantine
 from gateway.core.redundancy.retries import Retries
 from gateway.core.redundancy.retry_budget import RetryBudget
 from gateway.core.request import Random

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TextIO
 
-from gateway.core.fleet.quarantine import KEEP_S, News
+from gateway.core.redundancy.request_quarantine import KEEP_S, News
 from gateway.core.request import Record
 
 ACCESS = logging.getLogger("tailgate.access")

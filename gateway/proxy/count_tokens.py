@@ -72,7 +72,7 @@ class CountUnderWay:
     def __init__(self, task: asyncio.Task[None]) -> None:
         self._task = task
 
-    def left(self, why: Reason) -> None:
+    def leave(self, why: Reason) -> None:
         """Cancel the count, because the client has left."""
         self._task.cancel()
 

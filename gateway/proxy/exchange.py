@@ -9,10 +9,10 @@ from typing import Final, Protocol
 from gateway.core.policy import Model
 from gateway.core.request import AttemptOutcome, AttemptResult, Callback, Endpoint, HedgeResult, Reason, Record, Request
 from gateway.core.stats import LogHistogram
+from gateway.proxy.client_writer import ClientWriter
 from gateway.proxy.driver import Driver, Meter
 from gateway.proxy.keep_alive import COMMENT, KeepAlives, is_due
 from gateway.proxy.logs import NO_CAUSE, RefusalLog
-from gateway.proxy.outgoing import Outgoing
 from gateway.proxy.replica.attempt import UpstreamAttempt
 from gateway.proxy.replica.owner import AttemptOwner
 from gateway.proxy.replica.upstream import ReplicaConnections, Upstreams
@@ -27,7 +27,7 @@ from gateway.wire.isolation import salted
 from gateway.wire.request import Parsed, change_lines, render, without_store
 
 
-class Client(Outgoing):
+class Client(ClientWriter):
     """The client connection to which an answer is written."""
 
     @abstractmethod
@@ -370,7 +370,7 @@ class Exchange(AttemptOwner):
 
     # ---- from the client
 
-    def left(self, why: Reason) -> None:
+    def leave(self, why: Reason) -> None:
         """End the request, because the client has left or has stopped reading."""
         if self._client is not None:
             self._client = None

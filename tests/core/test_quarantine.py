@@ -1,7 +1,7 @@
 """Quarantine of requests whose replica broke off."""
 
-from gateway.core.fleet.quarantine import KEEP_S, TELL_EVERY_S, News, Quarantine, doubt_s
 from gateway.core.policy import Health
+from gateway.core.redundancy.request_quarantine import KEEP_S, TELL_EVERY_S, News, Quarantine, doubt_s
 from gateway.core.redundancy.retries import FAILURES
 from gateway.core.request import AttemptOutcome, Outcome, Reason
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.core.fleet.quarantine import News
+from gateway.core.redundancy.request_quarantine import News
 from gateway.observe.logs import MAX_NEWS, AccessLog, configure_logging, log_quarantine
 
 from .made import OK, REFUSED

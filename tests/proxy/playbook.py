@@ -28,12 +28,12 @@ from gateway.core.request import (
     Sample,
 )
 from gateway.core.stats import LogHistogram
+from gateway.proxy.client_connection import ClientConnection
 from gateway.proxy.driver import CommandHandler, Driver
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.limits import ConnectionLimits
 from gateway.proxy.replica.oddities import Oddities
 from gateway.proxy.replica.upstream import Upstreams
-from gateway.proxy.server import ClientConnection
 from gateway.wire.answers.oddity import Oddity
 from gateway.wire.request import Parsed
 from tests.core.made import policy, pool, tier

@@ -14,6 +14,7 @@ from gateway.core.request import Callback
 from gateway.fleet.watch import FleetWatcher
 from gateway.observe.metrics.metrics import Metrics
 from gateway.policy.builtin import builtin
+from gateway.proxy.client_connection import ClientConnection
 from gateway.proxy.count_tokens import ask_nobody
 from gateway.proxy.driver import Driver
 from gateway.proxy.exchange import Exchange
@@ -22,7 +23,6 @@ from gateway.proxy.replica.attempt import UpstreamAttempt
 from gateway.proxy.replica.upstream import ReplicaConnections
 from gateway.proxy.replica.upstream_connection import UpstreamConnection
 from gateway.proxy.request_reader import RequestReader
-from gateway.proxy.server import ClientConnection
 from gateway.settings import Settings
 from loadtests.emulator import Emulator
 from tests.interpreted import interpreted

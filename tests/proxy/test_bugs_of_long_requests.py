@@ -15,11 +15,11 @@ from gateway.admin_connection import AdminConnection
 from gateway.app import Gateway
 from gateway.core.request import Callback
 from gateway.policy import load_text
+from gateway.proxy.client_connection import ClientConnection
 from gateway.proxy.decoding import BodyDecoder
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.replica.attempt import UpstreamAttempt
 from gateway.proxy.replica.upstream_connection import UpstreamConnection
-from gateway.proxy.server import ClientConnection
 from gateway.settings import Settings
 from loadtests.emulator import Emulator
 from tests.interpreted import interpreted

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.core.policy import Caps, Key, Model, Policy
 from gateway.core.request import Callback, Reason
-from gateway.proxy.outgoing import WRITE_HIGH_WATER_BYTES
+from gateway.proxy.client_writer import WRITE_HIGH_WATER_BYTES
 from tests.core.made import policy, pool, tier
 from tests.interpreted import interpreted
 from tests.proxy.playbook import (

@@ -15,7 +15,7 @@ import pytest
 
 from gateway.app import Gateway
 from gateway.core.request import Outcome, Reason
-from gateway.proxy.outgoing import WRITE_HIGH_WATER_BYTES
+from gateway.proxy.client_writer import WRITE_HIGH_WATER_BYTES
 from gateway.proxy.replica.upstream_connection import STREAM_BUFFER_BYTES
 
 from .capture import DONE, LAST_CHUNK, STREAM_HEAD, Answer, Capture, completion, token, whole

@@ -1,1 +1,1 @@
-"""Pools and their replicas: slots, routing, breakers, outliers, quarantine, autoscaling."""
+"""Pools and their replicas: slots, routing, breakers, outliers, autoscaling."""

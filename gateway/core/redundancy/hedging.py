@@ -22,9 +22,9 @@ from typing import Final
 
 from gateway.core.admission.admission import Admission
 from gateway.core.fleet.pool import Pool, Replica
-from gateway.core.fleet.quarantine import Quarantine
 from gateway.core.learner import Learner
 from gateway.core.policy import Policy, Tier
+from gateway.core.redundancy.request_quarantine import Quarantine
 from gateway.core.redundancy.retry_budget import RetryBudget
 from gateway.core.redundancy.ttft_quantiles import TtftQuantiles, bucket_of
 from gateway.core.request import AttemptResult, HedgeResult, Random

@@ -11,7 +11,7 @@ from gateway.core.request import AttemptOutcome, Random, Reason
 from gateway.core.request_state import Attempt, RequestState
 
 # Outcomes of attempts that never ran, or that broke off before the first byte of the answer. If the request itself
-# kills replicas, a retry may kill a second one, but quarantine prevents a third (fleet/quarantine.py).
+# kills replicas, a retry may kill a second one, but quarantine prevents a third (redundancy/request_quarantine.py).
 RETRYABLE: Final = (
     AttemptOutcome.UNREACHABLE,
     AttemptOutcome.CONNECT_TIMEOUT,

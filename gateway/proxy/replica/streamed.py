@@ -7,7 +7,7 @@ from typing import Final
 from gateway.core.admission.usage import told_output
 from gateway.core.request import AttemptOutcome, AttemptResult, Reason
 from gateway.core.stats import LogHistogram
-from gateway.proxy.outgoing import Outgoing
+from gateway.proxy.client_writer import ClientWriter
 from gateway.proxy.replica.answer import HeldAnswer
 from gateway.proxy.replica.owner import AttemptOwner
 from gateway.proxy.replica.upstream import ReplicaConnections
@@ -52,7 +52,7 @@ class StreamedAnswer(HeldAnswer):
     def __init__(self, owner: AttemptOwner, attempt: int, upstream: ReplicaConnections) -> None:
         super().__init__(owner, attempt, upstream)
         # The fields that `pass_on` reads come first and together, so that they lie on few cache lines.
-        self._client: Outgoing | None = None
+        self._client: ClientWriter | None = None
         """The client, if chunks can be forwarded to it unchanged; None before content, or if it needs another
         framing.
         """
@@ -68,12 +68,12 @@ class StreamedAnswer(HeldAnswer):
         self._splitter = NO_EVENTS
         self._end: list[bytes] = []
         """The closing events of the answer, held until the HTTP message has ended, too."""
-        self._client_of_content: Outgoing | None = None
+        self._client_of_content: ClientWriter | None = None
         """The client that becomes `_client` at the first content."""
         self._repetition: RepetitionDetector | None = None
         """Detects an answer that repeats itself; None if the tier does not cut such answers."""
 
-    def commit(self, client: Outgoing | None) -> list[bytes]:
+    def commit(self, client: ClientWriter | None) -> list[bytes]:
         """Forward all later events. Returns the bytes held so far.
 
         `client`: the client, if it takes chunks in the replica's framing; None if it needs another framing.

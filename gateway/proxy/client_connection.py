@@ -20,13 +20,13 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from gateway.core.request import Callback, Reason
+from gateway.proxy.client_writer import TRANSPORT_HIGH_WATER_BYTES
 from gateway.proxy.count_tokens import CountAsker, CountUnderWay
 from gateway.proxy.decoding import BodyDecoder
 from gateway.proxy.exchange import Client, Exchange
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.limits import ConnectionLimits
 from gateway.proxy.occupancy import Occupancy
-from gateway.proxy.outgoing import TRANSPORT_HIGH_WATER_BYTES
 from gateway.proxy.request_reader import RequestReader
 from gateway.wire.errors.replies import Problem
 from gateway.wire.http.encoding import coding_of
@@ -300,7 +300,7 @@ class ClientConnection(Client):
         self._out()
         self.transport.abort()
 
-    # ---- Outgoing
+    # ---- ClientWriter
 
     def watch_stall(self) -> None:
         super().watch_stall()
@@ -354,7 +354,7 @@ class ClientConnection(Client):
         """
         exchange = self._exchange
         if isinstance(exchange, CountUnderWay):
-            exchange.left(Reason.INTERNAL)
+            exchange.leave(Reason.INTERNAL)
             self._exchange = exchange = None
         if exchange is None:
             self._supervisor.caught(callback, error)
@@ -381,7 +381,8 @@ class ClientConnection(Client):
             self.close()
 
     def _leave(self, why: Reason) -> None:
+        """End the request under way, if any, because the client has left (`Controller.leave`)."""
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             self._out()
-            exchange.left(why)
+            exchange.leave(why)

@@ -21,7 +21,7 @@ to 64 KiB.
 TRANSPORT_HIGH_WATER_BYTES: Final = 4 * 1024
 
 
-class Outgoing(ABC):
+class ClientWriter(ABC):
     """The writing side of a client connection. A subclass defines what happens while the client is slow."""
 
     def __init__(self) -> None:
