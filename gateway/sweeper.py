@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from gateway.core.request import Callback
 from gateway.core.snapshot import ReplicaState
@@ -18,6 +19,11 @@ from gateway.wire.answers.oddity import Oddity
 log = logging.getLogger("tailgate")
 
 UP = ReplicaState.UP
+_MEANING: Final[Mapping[ReplicaState, str]] = {
+    ReplicaState.DOWN: "it gets no requests until a check passes, or for pools.*.health.open",
+    ReplicaState.PROBING: "it gets one request at a time until one succeeds",
+}
+"""For log lines: what a state means for requests, if the core gives no reason for it."""
 
 
 class Sweeper:
@@ -77,6 +83,7 @@ class Sweeper:
             before, self._states[name] = self._states.get(name, (UP, "")), (state, why)
             if (state, why) != before:
                 level = logging.INFO if state is UP or state is ReplicaState.DRAINED else logging.WARNING
+                about = why or _MEANING.get(state, "")
                 log.log(
-                    level, "replica %s of pool %s is %s, was %s%s", name, pool, state, before[0], why and f": {why}"
+                    level, "replica %s of pool %s is %s, was %s%s", name, pool, state, before[0], about and f": {about}"
                 )

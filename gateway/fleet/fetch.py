@@ -79,10 +79,10 @@ class Fetcher:
         except TimeoutError:
             answer = Failed(ReadFault.TIMEOUT, f"no complete answer within {self._timeout_s:g} s")
         except httpx.ConnectError as error:
-            answer = Failed(ReadFault.UNREACHABLE, f"cannot connect: {_cause(error)}")
+            answer = Failed(ReadFault.UNREACHABLE, _cause(error))
         except (httpx.TransportError, OSError) as error:
             # Only the exception's type is kept, because h11's messages quote the malformed header.
-            answer = Failed(ReadFault.BROKEN, type(error).__name__)
+            answer = Failed(ReadFault.BROKEN, f"the answer broke off or was not HTTP ({type(error).__name__})")
         finally:
             if not clean:
                 await self.aclose()

@@ -40,11 +40,12 @@ class Reading(StrEnum):
 
 
 _MEANWHILE: Final[Mapping[Reading, str]] = {
-    Reading.HEALTH: "it gets no requests after pools.*.health.failures of these: check the engine and its health.path",
-    Reading.METRICS: "its load is estimated meanwhile: check its engine and health.metrics_path in the policy",
-    Reading.MODELS: "its last list stands meanwhile: check GET /v1/models of its engine",
+    Reading.METRICS: "meanwhile its load is estimated: check its engine and health.metrics_path in the policy",
+    Reading.MODELS: "meanwhile its last list stands, or any model if there is none: check its engine",
 }
 """For log lines: what happens while a reading fails, and where to look for the cause."""
+_WHOLE_SERVER: Final = frozenset({ReadFault.UNREACHABLE, ReadFault.TIMEOUT, ReadFault.BROKEN})
+"""Failures without an answer. If the health check has one of them, other readings fail for the same cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,10 @@ class ReplicaWatch:
         self._unlisted: frozenset[str] = frozenset()
         """Models of the policy that the last list did not have."""
         self._errors: dict[Reading, Failed] = {}
+        self._logged: dict[Reading, Failed] = {}
+        """Errors that are in the log, of readings that have not succeeded since."""
+        self._is_unreachable = False
+        """Whether the log says that the server cannot be reached."""
         self._failures: Counter[tuple[Reading, ReadFault]] = Counter()
 
     def reports(self) -> list[ReplicaReport]:
@@ -291,16 +296,69 @@ class ReplicaWatch:
         await self._tools.pause(interval_s * (1 + _JITTER * (2 * self._tools.random.random() - 1)))
 
     def _note(self, reading: Reading, failed: Failed | None) -> None:
-        """Store the result of a reading. Logs a warning when the reading begins to fail, or fails in another way."""
-        name, before = self.target.name, self._errors.get(reading)
+        """Store the result of a reading, and log what is new: that it begins to fail, fails in another way, or succeeds
+        again.
+        """
         if failed is None:
-            if self._errors.pop(reading, None) is not None:
-                log.info("replica %s: its %s can be read again", name, reading)
+            self._errors.pop(reading, None)
+            self._log_success(reading)
+        else:
+            self._failures[reading, failed.fault] += 1
+            self._errors[reading] = failed
+            self._log_failure(reading, failed)
+
+    def _log_success(self, reading: Reading) -> None:
+        logged = self._logged.pop(reading, None)
+        if self._is_unreachable:
+            self._log_reached()
+        elif logged is not None and reading is Reading.HEALTH:
+            log.info("replica %s passes its health check again", self.target.name)
+        elif logged is not None:
+            log.info("replica %s: its %s can be read again", self.target.name, reading)
+
+    def _log_reached(self) -> None:
+        self._is_unreachable = False
+        log.info("replica %s can be reached again", self.target.name)
+
+    def _log_failure(self, reading: Reading, failed: Failed) -> None:
+        """Log a failure, unless it is logged. One line is enough for a server that gives no answer to any reading."""
+        target = self.target
+        if failed.fault is ReadFault.UNREACHABLE:
+            if not self._is_unreachable:
+                self._is_unreachable = True
+                log.warning(
+                    "replica %s cannot be reached: %s; %s: check that an engine listens at %s",
+                    target.name,
+                    failed.detail,
+                    self._when_failing(),
+                    target.url,
+                )
             return
-        self._failures[reading, failed.fault] += 1
-        self._errors[reading] = failed
-        if failed != before:
-            log.warning("replica %s: its %s cannot be read: %s; %s", name, reading, failed, _MEANWHILE[reading])
+        if self._is_unreachable and failed.fault not in _WHOLE_SERVER:
+            self._log_reached()
+        health = self._errors.get(Reading.HEALTH)
+        gives_no_answer = self._is_unreachable or (health is not None and health.fault in _WHOLE_SERVER)
+        if reading is not Reading.HEALTH and gives_no_answer and failed.fault in _WHOLE_SERVER:
+            return
+        if self._logged.get(reading) == failed:
+            return
+        self._logged[reading] = failed
+        if reading is Reading.HEALTH:
+            log.warning(
+                "replica %s fails its health check: GET %s: %s; %s: check its engine and health.path in the policy",
+                target.name,
+                target.health.path,
+                failed.detail,
+                self._when_failing(),
+            )
+        else:
+            text = "replica %s: its %s cannot be read: %s; %s"
+            log.warning(text, target.name, reading, failed.detail, _MEANWHILE[reading])
+
+    def _when_failing(self) -> str:
+        """The effect of failed checks, for log lines."""
+        failures = self.target.health.failures
+        return f"it gets no requests after {failures} failures in a row" if failures > 1 else "it gets no requests"
 
 
 def _some(names: frozenset[str]) -> str:

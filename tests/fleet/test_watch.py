@@ -61,6 +61,15 @@ class Fleet:
     def report(self, name: str) -> ReplicaReport:
         return next(report for report in self.watcher.reports() if report.name == name)
 
+    def failed(self, name: str, reading: Reading) -> int:
+        """How often a reading has failed."""
+        return sum(count for (read, _), count in self.report(name).failures.items() if read is reading)
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Level and text of all log lines."""
+    return [f"{record.levelname} {record.getMessage()}" for record in caplog.records]
+
 
 @asynccontextmanager
 async def watching(
@@ -104,7 +113,7 @@ async def test_a_replica_that_refuses_connections_is_unhealthy_until_it_is_back(
         await fleet.says("main-0", Sample(healthy=True))
         await fake.stop()
         await fleet.says("main-0", Sample(healthy=False))
-        assert fleet.report("main-0").errors[Reading.HEALTH] == "unreachable: cannot connect: Connection refused"
+        assert fleet.report("main-0").errors[Reading.HEALTH] == "unreachable: Connection refused"
         await fake.start(port)
         await fleet.says("main-0", Sample(healthy=True))
         assert Reading.HEALTH not in fleet.report("main-0").errors
@@ -168,17 +177,72 @@ async def test_unreadable_metrics_page_is_counted_and_logged_once(
     key = (Reading.METRICS, ReadFault.GARBAGE)
     async with watching(policy(pool(fake))) as fleet:
         await until(lambda: fleet.report("main-0").failures.get(key, 0) >= 3)
-        error = "garbage: the line of vllm:num_requests_running is malformed"
-        assert fleet.report("main-0").errors == {Reading.METRICS: error}
+        error = fleet.report("main-0").errors[Reading.METRICS]
+        assert error == "garbage: the line of vllm:num_requests_running is malformed"
         fake.answers["/metrics"] = answer(b"\xff\n")
         await until(lambda: "UTF-8" in fleet.report("main-0").errors.get(Reading.METRICS, ""))
         fake.answers["/metrics"] = answer("vllm:num_requests_running 1\n")
         await fleet.says("main-0", Sample(running=1))
-    then = "its load is estimated meanwhile: check its engine and health.metrics_path in the policy"
-    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
-        ("WARNING", f"replica main-0: its metrics cannot be read: {error}; {then}"),
-        ("WARNING", f"replica main-0: its metrics cannot be read: garbage: the page is not UTF-8; {then}"),
-        ("INFO", "replica main-0: its metrics can be read again"),
+    then = "meanwhile its load is estimated: check its engine and health.metrics_path in the policy"
+    malformed = "the line of vllm:num_requests_running is malformed"
+    assert lines(caplog) == [
+        f"WARNING replica main-0: its metrics cannot be read: {malformed}; {then}",
+        f"WARNING replica main-0: its metrics cannot be read: the page is not UTF-8; {then}",
+        "INFO replica main-0: its metrics can be read again",
+    ]
+
+
+async def test_unreachable_replica_is_logged_once_and_again_when_it_is_back(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "tailgate.fleet")
+    fake = FakeReplica()
+    await fake.start()
+    port = int(fake.url.rsplit(":", 1)[1])
+    await fake.stop()
+    rules = policy(pool(fake), models=(Model("m", ("main",)),))
+    async with watching(rules, models_interval_s=0.01) as fleet:
+        await until(lambda: all(fleet.failed("main-0", reading) > 1 for reading in Reading))
+        assert lines(caplog) == [
+            "WARNING replica main-0 cannot be reached: Connection refused; it gets no requests after 3 failures in a "
+            f"row: check that an engine listens at {fake.url}"
+        ]
+        await fake.start(port)
+        await until(lambda: not fleet.report("main-0").errors)
+        await fake.stop()
+    assert lines(caplog)[1] == "INFO replica main-0 can be reached again"
+
+
+async def test_server_that_gives_no_answer_in_time_is_logged_once(
+    fake: FakeReplica, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.answers = dict.fromkeys(fake.answers)
+    async with watching(policy(pool(fake, health=replace(OFTEN, timeout_s=0.05)))) as fleet:
+        await until(lambda: all(fleet.failed("main-0", reading) for reading in Reading))
+        assert lines(caplog) == [
+            "WARNING replica main-0 fails its health check: GET /health: no complete answer within 0.05 s; it gets no "
+            "requests after 3 failures in a row: check its engine and health.path in the policy"
+        ]
+        fake.answers["/health"] = answer()
+        await until(lambda: any("its metrics cannot be read" in line for line in lines(caplog)))
+
+
+async def test_engine_that_starts_is_logged_as_reached_and_then_as_unhealthy(
+    fake: FakeReplica, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "tailgate.fleet")
+    port = int(fake.url.rsplit(":", 1)[1])
+    await fake.stop()
+    once = replace(OFTEN, failures=1)
+    async with watching(policy(pool(fake, engine=EngineKind.OPENAI, health=once))) as fleet:
+        await until(lambda: len(fleet.report("main-0").errors) == 2)
+        fake.answers["/health"] = answer(status=503)
+        await fake.start(port)
+        await until(lambda: "answered 503" in caplog.text)
+        fake.answers["/health"] = answer()
+        await until(lambda: "passes its health check again" in caplog.text)
+    assert lines(caplog)[1:3] == [
+        "INFO replica main-0 can be reached again",
+        "WARNING replica main-0 fails its health check: GET /health: answered 503; it gets no requests: check its "
+        "engine and health.path in the policy",
     ]
 
 
