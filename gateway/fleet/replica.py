@@ -63,6 +63,9 @@ class Target:
     them does not interrupt the watch.
     """
 
+    takes_any: bool = field(default=False, compare=False)
+    """Whether only a catch-all sends requests here, so that the replicas' lists decide what a request may name."""
+
     @property
     def name(self) -> str:
         """Name of the server."""
@@ -124,6 +127,8 @@ class ReplicaWatch:
         """Number of data-parallel ranks on the last metrics page; None if unknown."""
         self._had_adapters = False
         """Whether the last list of models had LoRA adapters."""
+        self._listed: frozenset[str] = frozenset()
+        """Models of the last list."""
         self._unlisted: frozenset[str] = frozenset()
         """Models of the policy that the last list did not have."""
         self._errors: dict[Reading, Failed] = {}
@@ -256,8 +261,13 @@ class ReplicaWatch:
                     self._tools.on_sample(spec.name, Sample(context_tokens=context_tokens, adapters=told))
 
     def _compare(self, listed: frozenset[str]) -> None:
-        """Log once which models of the policy a replica does not list: most engines answer 404 to requests for them."""
+        """Log once which models of the policy a replica does not list: most engines answer 404 to requests for them. If
+        only a catch-all uses the replica, log which models a request may name.
+        """
         target, unlisted = self.target, self.target.models - listed
+        if target.takes_any and listed != self._listed:
+            log.info("replica %s serves %s: a request names its model by `model`", target.name, _some(listed))
+        self._listed = listed
         if unlisted and unlisted != self._unlisted:
             log.warning(
                 "replica %s: it does not list %s, which the policy asks it for; it lists %s: check models.*.upstream "

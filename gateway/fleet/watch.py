@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -109,11 +109,15 @@ class FleetWatcher:
 
 
 def _targets(policy: Policy) -> list[Target]:
-    return [
-        Target(tuple(ranks), pool.name, pool.engine, pool.health, pool.upstream_key, _asked(policy, pool))
-        for pool in policy.pools.values()
-        for _, ranks in groupby(pool.replicas, key=_server)
-    ]
+    return [target for pool in policy.pools.values() for target in _targets_in(policy, pool)]
+
+
+def _targets_in(policy: Policy, pool: PoolSpec) -> Iterator[Target]:
+    asked = _asked(policy, pool)
+    catch_all = policy.models.get("*")
+    takes_any = not asked and catch_all is not None and pool.name in catch_all.pools and not catch_all.upstream
+    for _, ranks in groupby(pool.replicas, key=_server):
+        yield Target(tuple(ranks), pool.name, pool.engine, pool.health, pool.upstream_key, asked, takes_any)
 
 
 def _asked(policy: Policy, pool: PoolSpec) -> frozenset[str]:

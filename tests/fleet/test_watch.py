@@ -246,6 +246,21 @@ async def test_engine_that_starts_is_logged_as_reached_and_then_as_unhealthy(
     ]
 
 
+async def test_models_of_a_replica_are_logged_whenever_the_list_is_new_and_the_policy_names_none(
+    fake: FakeReplica, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "tailgate.fleet")
+    rules = policy(pool(fake), models=(Model("*", ("main",), any_name=True),))
+    async with watching(rules, models_interval_s=0.01) as fleet:
+        await until(lambda: fake.paths().count("/v1/models") > 3)
+        fake.answers["/v1/models"] = answer('{"data": [{"id": "b"}, {"id": "a"}]}')
+        await until(lambda: fleet.board.known(rules.pools["main"]) == {"a", "b"})
+    assert lines(caplog) == [
+        "INFO replica main-0 serves m: a request names its model by `model`",
+        "INFO replica main-0 serves a, b: a request names its model by `model`",
+    ]
+
+
 async def test_models_are_read_again_at_every_interval(fake: FakeReplica) -> None:
     rules = policy(pool(fake))
     async with watching(rules, models_interval_s=0.01) as fleet:
