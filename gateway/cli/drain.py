@@ -11,7 +11,7 @@ from gateway.cli.live import Unanswered, ask_admin
 from gateway.cli.output import console, counted
 from gateway.cli.quantities import seconds
 
-LOOK_EVERY_S = 0.5
+POLL_S = 0.5
 
 Replica = Annotated[
     str, typer.Argument(metavar="REPLICA", help="Name of the replica, as in the policy and in metrics.")
@@ -53,7 +53,7 @@ def drain_command(
         if time.monotonic() >= until:
             console(stderr=True).print(f"{counted(left, 'request')} still under way at {replica}")
             raise typer.Exit(1)
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(POLL_S)
 
 
 def undrain_command(replica: Replica, admin: Admin = ADMIN, token: Token = "") -> None:

@@ -217,7 +217,7 @@ class Controller(Inspector):
         """
         commands = self._turn.begin(now)
         gone = self.state.configure(policy)
-        self.scheduler.look()
+        self.scheduler.check()
         self.scheduler.replace_waiting(gone)
         return commands
 

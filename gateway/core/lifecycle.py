@@ -90,7 +90,7 @@ class Lifecycle:
         live.attempts += 1
         live.replica = replica
         if pool.in_flight == 1 and pool.spec.health.ejection is not None:
-            self.look_by(now + SWEEP_S)
+            self.check_by(now + SWEEP_S)
         if live.dispatched_at is None:
             self._dispatched(live, pool)
         for learner in self._learners:
@@ -212,7 +212,7 @@ class Lifecycle:
             replica.refusals += 1
             until = now + rest_s(replica.refusals, finish.retry_after_s)
             pool.back_off(replica, until)
-            self.look_by(until)
+            self.check_by(until)
 
     # ---- whose answer the client gets
 
@@ -365,8 +365,8 @@ class Lifecycle:
         at, _ = next_deadline(live)
         self._timers.advance(live.request.id, at)
 
-    def look_by(self, at: float) -> None:
-        """Schedule a check of all replicas and breakers (`Scheduler.look`) for `at`, unless an earlier one is
+    def check_by(self, at: float) -> None:
+        """Schedule a check of all replicas and breakers (`Scheduler.check`) for `at`, unless an earlier one is
         scheduled.
         """
         self._timers.advance(BREAKERS, at)

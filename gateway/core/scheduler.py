@@ -351,7 +351,7 @@ class Scheduler:
         health = pool.spec.health
         if replica.breaker.state is ReplicaState.DOWN:
             self._quarantine.died(replica.spec.server, now)
-        self._life.look_by(now + (min(health.open_s, SWEEP_S) if health.slow_start_s else health.open_s))
+        self._life.check_by(now + (min(health.open_s, SWEEP_S) if health.slow_start_s else health.open_s))
         self._replace_bound(pool)
         if pool.alive:
             return
@@ -393,7 +393,7 @@ class Scheduler:
         for live in moved:
             self._place_again(live)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check all replicas for outliers, end backoffs that are over, set the next timer, and serve the queues."""
         kept = {r for pool in self._fleet if pool.queue for r in pool.replicas.values() if r.keeps_state}
         self._timers.set(BREAKERS, self._turn.now + self._fleet.cool(self._turn.now))
@@ -449,8 +449,8 @@ class Scheduler:
         while due:
             key = self._state.woken = due.popleft()
             if key == BREAKERS:
-                self._life.look_by(now + SWEEP_S)  # set first, so that a check that raises an exception is repeated
-                self.look()
+                self._life.check_by(now + SWEEP_S)  # set first, so that a check that raises an exception is repeated
+                self.check()
             elif (live := self._requests.get(key)) is not None:
                 self._rang(live)  # None: serving the queue at an earlier timer has ended this request
         while self._left:  # after all timers, since a whole queue may time out at once

@@ -280,10 +280,10 @@ class ReplicaWatch:
             log.info("replica %s: it lists all models that the policy asks it for", target.name)
         self._unlisted = unlisted
 
-    async def _read(self, reading: Reading, look: Callable[[Fetcher], Awaitable[None]], fetcher: Fetcher) -> None:
-        """Do one reading. If `look` raises an exception (a bug), the reading fails without a report on the replica."""
+    async def _read(self, reading: Reading, read: Callable[[Fetcher], Awaitable[None]], fetcher: Fetcher) -> None:
+        """Do one reading. If `read` raises an exception (a bug), the reading fails without a report on the replica."""
         try:
-            await look(fetcher)
+            await read(fetcher)
         except Exception as error:  # noqa: BLE001 - a task that ends with an exception would end the process
             self._tools.on_bug(error)
             self._note(reading, Failed(ReadFault.GARBAGE, f"a bug of the gateway: {type(error).__name__}"))

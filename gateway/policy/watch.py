@@ -17,7 +17,7 @@ from gateway.policy.load import load
 
 # The file is also checked at this interval. Network file systems give no notice of changes, and queues of notices may
 # overflow.
-LOOK_EVERY_S = 5.0
+POLL_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class PolicyWatcher:
         prepare: Callable[[Policy], None] = lambda policy: None,
         on_bug: Callable[[Exception], None] = lambda error: None,
         clock: Callable[[], float] = time.time,
-        look_every_s: float = LOOK_EVERY_S,
+        poll_s: float = POLL_S,
     ) -> None:
         self._path = path
         self._on_policy = on_policy
@@ -60,7 +60,7 @@ class PolicyWatcher:
         self._prepare = prepare
         self._on_bug = on_bug
         self._clock = clock
-        self._look_every_s = look_every_s
+        self._poll_s = poll_s
         self._turn = asyncio.Lock()
         self._seen = policy.digest
         self.status = ReloadStatus(True, clock(), policy.generation, policy.digest)
@@ -109,7 +109,7 @@ class PolicyWatcher:
         beside them.
         """
         folders = _folders(self._path)
-        timeout_ms = max(1, int(self._look_every_s * 1000))
+        timeout_ms = max(1, int(self._poll_s * 1000))
         async for changes in awatch(
             *folders, watch_filter=None, recursive=False, yield_on_timeout=True, rust_timeout=timeout_ms
         ):

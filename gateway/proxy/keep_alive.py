@@ -8,7 +8,7 @@ from gateway.core.request import Callback
 from gateway.proxy.deadlines import Deadline
 
 COMMENT: Final = b": keep-alive\n\n"
-LOOKS: Final = 4.0
+CHECKS: Final = 4.0
 """A stream is checked this many times per allowed time of silence."""
 
 
@@ -17,7 +17,7 @@ def is_due(said_at: float, silence_s: float, now: float) -> bool:
 
     A comment is sent as late as possible, because the HTTP status cannot change after it.
     """
-    return now - said_at > silence_s - silence_s / LOOKS
+    return now - said_at > silence_s - silence_s / CHECKS
 
 
 class Stream(Protocol):
@@ -42,10 +42,10 @@ class KeepAlives:
         self._now = 0.0
 
     def start(self, stream: Stream, silence_s: float, now: float) -> None:
-        """Schedule the next check in `silence_s` / `LOOKS` seconds."""
+        """Schedule the next check in `silence_s` / `CHECKS` seconds."""
         deadline = self._by_silence.get(silence_s)
         if deadline is None:
-            deadline = self._by_silence[silence_s] = Deadline(silence_s / LOOKS, self._look, _broke)
+            deadline = self._by_silence[silence_s] = Deadline(silence_s / CHECKS, self._check, _broke)
         deadline.start(stream, now)
 
     def stop(self, stream: Stream, silence_s: float) -> None:
@@ -61,5 +61,5 @@ class KeepAlives:
             while deadline.sweep(now):
                 pass  # all are handled in this turn of the loop, because a check is quick
 
-    def _look(self, stream: Stream) -> None:
+    def _check(self, stream: Stream) -> None:
         stream.keep_alive(self._now)

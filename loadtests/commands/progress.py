@@ -14,10 +14,10 @@ from loadtests.replay.request import Outcome, Request
 from loadtests.report.words import time
 
 EDGES = log_edges(1e-4, 1000.0, 0.02)
-LOOKS = 20
-"""Number of looks, one every half second, that the percentiles cover."""
+RECENT = 20
+"""Number of calls of `show`, one every half second, that the percentiles cover."""
 PLAIN_EVERY = 20
-"""Number of looks between two lines of progress if there is no terminal."""
+"""Number of calls of `show` between two lines of progress if there is no terminal."""
 
 
 class Progress:
@@ -29,9 +29,9 @@ class Progress:
         self._planned_s = planned_s
         self._live = Live(console=out, auto_refresh=False, transient=True) if out.is_terminal else None
         self._first, self._whole, self._late = (LogHistogram(EDGES) for _ in range(3))
-        self._before = deque([list(self._first.counts)], maxlen=LOOKS)
+        self._before = deque([list(self._first.counts)], maxlen=RECENT)
         self._finished = self._shed = self._failed = 0
-        self._looks = 0
+        self._shown = 0
 
     def gap(self, request: Request, gap_s: float, count: int) -> None:
         """Pieces of content arrived."""
@@ -51,7 +51,7 @@ class Progress:
         else:
             self._failed += 1
 
-    def look(self, now: Now) -> None:
+    def show(self, now: Now) -> None:
         """Show the progress; called every half second."""
         name, seen = ("TTFT", self._first) if any(self._first.counts) else ("e2e", self._whole)
         lately = [max(0.0, after - was) for after, was in zip(seen.counts, self._before[0], strict=True)]
@@ -67,9 +67,9 @@ class Progress:
         )
         if self._live is not None:
             self._live.update(Text(line), refresh=True)
-        elif self._looks % PLAIN_EVERY == PLAIN_EVERY - 1:
+        elif self._shown % PLAIN_EVERY == PLAIN_EVERY - 1:
             self._out.print(line)
-        self._looks += 1
+        self._shown += 1
 
     def __enter__(self) -> Progress:
         if self._live is not None:

@@ -292,7 +292,7 @@ async def _test(
     columns = Columns(folder, about.warmup_s)
     try:
         with Progress(columns, console(stderr=True), traffic.planned_s) as shown:
-            played = await play(chain([first], arrivals), target, shown, plan, look=shown.look, stop=stop)
+            played = await play(chain([first], arrivals), target, shown, plan, show=shown.show, stop=stop)
     finally:
         columns.close()
     played.empty_rows = traffic.left_out.rows

@@ -40,7 +40,7 @@ SEEDS, QUICK_SEEDS = 3, 2
 RATE_PER_S, QUICK_RATE_PER_S = 40.0, 12.0
 DEPTH = 0.7
 MAX, AT_FIRST = 16, 4
-LOOK_S = 15.0
+READING_S = 15.0
 START_S = 90.0
 TARGET = 0.99
 KNEES_OF = (1, 3, 8)
@@ -48,8 +48,8 @@ POOL = "main"
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """The fleet at one look of the scaler."""
+class FleetReading:
+    """The fleet, as the scaler reads it."""
 
     at: float
     wanted: int
@@ -63,7 +63,7 @@ class Day:
     """Results of one run."""
 
     result: Result
-    looks: tuple[Look, ...]
+    readings: tuple[FleetReading, ...]
 
 
 class Scaled:
@@ -80,7 +80,7 @@ class Scaled:
         """The time at which each paid replica begins to serve."""
         self._undrained = len(self._names)
         self._next = 0.0
-        self.looks: list[Look] = []
+        self.readings: list[FleetReading] = []
 
     def arrive(self, request: Request, now: float) -> list[Command]:
         return self._inner.arrive(request, now)
@@ -109,7 +109,7 @@ class Scaled:
     def wake(self, now: float) -> list[Command]:
         out = self._inner.wake(now)
         if now >= self._next:
-            self._next = now + LOOK_S
+            self._next = now + READING_S
             out += self._scale(now)
         return out
 
@@ -124,7 +124,7 @@ class Scaled:
             out += self._inner.drain(self._names[n], n >= serving, now)
         self._undrained = serving
         knee = 0.0 if pool.scale is None else pool.scale.knee
-        self.looks.append(Look(now, wanted, len(self._serve_at), serving, knee))
+        self.readings.append(FleetReading(now, wanted, len(self._serve_at), serving, knee))
         return out
 
 
@@ -145,7 +145,7 @@ def autoscale(runner: Runner) -> Findings:
         runner.map(_knee_of, [(runner.policy(), workload, n, quick) for n in KNEES_OF[: 2 if quick else None]])
     )
     days = runner.map(_day, [(policy, workload, seed) for seed in findings.seeds])
-    needed = [_needed(knees, _rate(workload, look.at)) for look in days[0].looks]
+    needed = [_needed(knees, _rate(workload, reading.at)) for reading in days[0].readings]
     _figures(findings, days, needed)
     _draw(findings, days[0], needed, workload)
     findings.grids.append(
@@ -155,7 +155,7 @@ def autoscale(runner: Runner) -> Findings:
             [[f"{n}", f"{rate:.1f}", f"{rate / n:.2f}"] for n, rate in knees.items()],
         )
     )
-    findings.raw = {"looks": [day.looks for day in days], "needed": needed, "knees": knees}
+    findings.raw = {"looks": [day.readings for day in days], "needed": needed, "knees": knees}
     return findings
 
 
@@ -165,19 +165,19 @@ def _figures(findings: Findings, days: Sequence[Day], needed: Sequence[int]) -> 
     findings.figures |= {
         "goodput": mean([day.result.goodput for day in days]),
         "weighted_goodput": mean([day.result.weighted for day in days]),
-        "replica_hours_to_optimum": mean([sum(look.paid for look in day.looks) / optimum for day in days]),
+        "replica_hours_to_optimum": mean([sum(reading.paid for reading in day.readings) / optimum for day in days]),
         "replica_hours_to_fleet_for_noon": mean(
-            [sum(look.paid for look in day.looks) / (most * len(day.looks)) for day in days]
+            [sum(reading.paid for reading in day.readings) / (most * len(day.readings)) for day in days]
         ),
-        "short_share": mean([_short(day.looks, needed) for day in days]),
-        "most_turns": bare(max(_turns([look.wanted for look in day.looks]) for day in days), len(days)),
-        "most_changes": bare(max(_changes([look.wanted for look in day.looks]) for day in days), len(days)),
+        "short_share": mean([_short(day.readings, needed) for day in days]),
+        "most_turns": bare(max(_turns([reading.wanted for reading in day.readings]) for day in days), len(days)),
+        "most_changes": bare(max(_changes([reading.wanted for reading in day.readings]) for day in days), len(days)),
         "changes_of_optimum": bare(_changes(needed), len(days)),
     }
 
 
 def _draw(findings: Findings, day: Day, needed: Sequence[int], workload: Synthetic) -> None:
-    hours = [look.at / 3600 for look in day.looks]
+    hours = [reading.at / 3600 for reading in day.readings]
     findings.charts.append(
         Chart(
             "autoscale",
@@ -185,10 +185,15 @@ def _draw(findings: Findings, day: Day, needed: Sequence[int], workload: Synthet
             "hours",
             "replicas",
             [
-                Line("wanted", hours, [float(look.wanted) for look in day.looks], bold=True),
-                Line("serving", hours, [float(look.serving) for look in day.looks]),
+                Line("wanted", hours, [float(reading.wanted) for reading in day.readings], bold=True),
+                Line("serving", hours, [float(reading.serving) for reading in day.readings]),
                 Line("optimum", hours, [float(n) for n in needed], dashed=True),
-                Line("requests/s / 10", hours, [_rate(workload, look.at) / 10 for look in day.looks], dashed=True),
+                Line(
+                    "requests/s / 10",
+                    hours,
+                    [_rate(workload, reading.at) / 10 for reading in day.readings],
+                    dashed=True,
+                ),
             ],
         )
     )
@@ -199,7 +204,7 @@ def _day(of: tuple[Policy, Synthetic, int]) -> Day:
     decider = Scaled(policy, Random(f"{seed} controller"))
     options = Options(duration_s=workload.duration_s, warmup_s=0.0)
     result = simulate(policy, workload.arrivals(seed), seed=seed, options=options, decider=decider)
-    return Day(result, tuple(look for look in decider.looks if look.at < workload.duration_s))
+    return Day(result, tuple(reading for reading in decider.readings if reading.at < workload.duration_s))
 
 
 def _knee_of(of: tuple[Policy, Synthetic, int, bool]) -> tuple[int, float]:
@@ -234,9 +239,9 @@ def _knee_at(knees: dict[int, float], n: int) -> float:
     return each * n
 
 
-def _short(looks: Sequence[Look], needed: Sequence[int]) -> float:
-    """The looks after the first quarter of an hour, in which the gateway knows nothing yet."""
-    pairs = [(look.serving, n) for look, n in zip(looks, needed, strict=False) if look.at >= 900.0]
+def _short(readings: Sequence[FleetReading], needed: Sequence[int]) -> float:
+    """The readings after the first quarter of an hour, in which the gateway knows nothing yet."""
+    pairs = [(reading.serving, n) for reading, n in zip(readings, needed, strict=False) if reading.at >= 900.0]
     return fmean(serving < n for serving, n in pairs) if pairs else 0.0
 
 

@@ -26,7 +26,7 @@ class CapSearch(ABC):
     def run(self, key: Key) -> None:
         """Try one cap."""
 
-    def look(self, slots: int, wait: float) -> None:
+    def try_cap(self, slots: int, wait: float) -> None:
         """Try the cap that is nearest to this one, unless it was tried before."""
         key = min(max(slots, 1), self._seats), wait
         if key not in self._tried:
@@ -36,19 +36,19 @@ class CapSearch(ABC):
     def begin(self) -> None:
         """Try all seats, half of them, a quarter, and so on."""
         for power in range(HALVINGS + 1):
-            self.look(self._seats >> power, FIRST_WAIT)
+            self.try_cap(self._seats >> power, FIRST_WAIT)
 
     def refine(self, found: dict[Key, float]) -> None:
-        """Look near the best of `found`, in slots and then in waits. `found` has the goodput of caps, and grows."""
+        """Try caps near the best of `found`, in slots and then in waits. `found` has the goodput of caps, and grows."""
         for step in NEAR:
             if found and max(found.values()) < AS_GOOD_AS_ALL:
                 slots, wait = best_of(found)
                 for near in (round(slots / step), round(slots * step)):
-                    self.look(near, wait)
+                    self.try_cap(near, wait)
         if found and max(found.values()) < AS_GOOD_AS_ALL:
             slots, _ = best_of(found)
             for wait in WAITS:
-                self.look(slots, wait)
+                self.try_cap(slots, wait)
 
 
 def best_of(found: dict[Key, float]) -> Key:

@@ -104,7 +104,7 @@ class Churn:
             if at == math.inf or at > next_at + OVER_S:
                 break
             self._now = max(self._now, at)
-            self._look()
+            self._check()
             if due <= min(arrival_at, wake_at):
                 _, _, what, key = heappop(heap)
                 if what in ENDS:
@@ -341,7 +341,7 @@ class Churn:
         elif record.attempts > 1:
             self.happened["retries"] += 1
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """Once a second: check that the controller holds exactly the open requests and attempts."""
         if int(self._now) < len(self.open_by_second):
             return

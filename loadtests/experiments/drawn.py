@@ -159,7 +159,7 @@ class Servers:
                 if arrived == warmup:
                     counted_from, self._worked_s = self._now, 0.0
                 if arrived > warmup and arrived % 1000 == 0:
-                    self._look()
+                    self._read_thresholds()
                 self._act(controller.arrive(self._ask(arrived), self._now))
         counted = [record for record in self._records if record.request.id > warmup]
         hedged = [record for record in counted if record.hedged is not None]
@@ -174,7 +174,7 @@ class Servers:
             sum(self._thresholds) / len(self._thresholds) if self._thresholds else None,
         )
 
-    def _look(self) -> None:
+    def _read_thresholds(self) -> None:
         for pool in self._controller.snapshot(self._now).hedged_pools:
             self._thresholds += [threshold.p95_s for threshold in pool.thresholds if threshold.p95_s is not None]
 

@@ -99,41 +99,41 @@ class SeesCaches:
 
     def arrive(self, request: Request, now: float) -> list[Command]:
         self._waiting[request.id] = request
-        self._look()
+        self._rebuild()
         return self._heard(self._controller.arrive(request, now))
 
     def sent(self, attempt_id: int, now: float) -> list[Command]:
         return self._controller.sent(attempt_id, now)
 
     def first_token(self, attempt_id: int, now: float) -> list[Command]:
-        self._look()
+        self._rebuild()
         return self._heard(self._controller.first_token(attempt_id, now))
 
     def progress(self, attempt_id: int, tokens: int, now: float) -> list[Command]:
-        self._look()
+        self._rebuild()
         return self._heard(self._controller.progress(attempt_id, tokens, now))
 
     def finish(self, attempt_id: int, finish: AttemptResult, now: float) -> list[Command]:
         replica, prefix = self._under_way.pop(attempt_id)
         self._coming[replica].subtract(prefix.blocks)
-        self._look()
+        self._rebuild()
         return self._heard(self._controller.finish(attempt_id, finish, now))
 
     def leave(self, request_id: int, now: float) -> list[Command]:
         return self._heard(self._controller.leave(request_id, now))
 
     def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]:
-        self._look()
+        self._rebuild()
         return self._heard(self._controller.observe(replica_name, sample, now))
 
     def wake(self, now: float) -> list[Command]:
-        self._look()
+        self._rebuild()
         return self._heard(self._controller.wake(now))
 
     def wake_at(self) -> float:
         return self._controller.wake_at()
 
-    def _look(self) -> None:
+    def _rebuild(self) -> None:
         """Rebuild the indexes for the requests that wait to be sent."""
         if not self._waiting:
             return

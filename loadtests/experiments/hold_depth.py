@@ -78,10 +78,10 @@ def learned_slots(of: tuple[Policy, Synthetic, int]) -> float:
     engine = Simulation(controller, policy, FleetSpec().hosts(policy), options, Tally(policy.tiers.values(), 0.0), seed)
     slots: list[float] = []
 
-    def look() -> None:
+    def read_slots() -> None:
         views = [replica for pool in controller.snapshot(LEARNED_AT_S).pools for replica in pool.replicas]
         slots.append(fmean(view.slots for view in views))
 
-    engine.at(LEARNED_AT_S, look)
+    engine.at(LEARNED_AT_S, read_slots)
     engine.run(workload.arrivals(seed))
     return slots[0]

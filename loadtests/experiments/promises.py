@@ -71,7 +71,7 @@ class Kept:
     """P(refused after waiting), and whether the request was refused."""
 
 
-def look(task: Task) -> Kept:
+def measure(task: Task) -> Kept:
     """Run one cell."""
     cell = task.cell
     runs = [run(cell, "auto", (seed,), task.rate_per_s, COLD_S + cell.seconds) for seed in task.seeds]
@@ -97,7 +97,7 @@ def _is_late(record: Record) -> bool:
 def promises(runner: Runner) -> Findings:
     """Run all cells."""
     tasks = _tasks(runner)
-    found = runner.map(look, tasks)
+    found = runner.map(measure, tasks)
     findings = Findings(tasks[0].seeds)
     findings.how = (
         f"{len(tasks[0].seeds)} seeds of {COLD_S + tasks[0].cell.seconds:g} s, all counted; "

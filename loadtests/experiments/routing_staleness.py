@@ -47,20 +47,20 @@ R = TypeVar("R", bound=Replica)
 
 
 class _Frozen:
-    """Picks the replica with the fewest requests in flight at the last look; a look comes every `period_s`. Ties are
+    """Picks the replica with the fewest requests in flight at the last reading; one comes every `period_s`. Ties are
     broken at random.
     """
 
     def __init__(self, period_s: float) -> None:
         self.now = 0.0
         self._period_s = period_s
-        self._look_at = 0.0
+        self._read_at = 0.0
         self._counts: dict[int, int] = {}
 
     def pick(self, free: Sequence[R], random: float, prefix: Prefix = NO_PREFIX, request_tokens: float = 0.0) -> R:
-        if self.now >= self._look_at:
+        if self.now >= self._read_at:
             self._counts = {replica.rank: replica.in_flight for replica in free}
-            self._look_at = self.now + self._period_s
+            self._read_at = self.now + self._period_s
         least = min(self._counts.values())
         lightest = [replica for replica in free if self._counts[replica.rank] == least]
         return lightest[int(random * len(lightest))]

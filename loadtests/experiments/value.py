@@ -94,7 +94,7 @@ class Ran:
     """Number of requests and the share that was answered, by length of prompt in powers of two."""
 
 
-def look(task: Task) -> Ran:
+def measure(task: Task) -> Ran:
     """Run one cell."""
     runs = []
     for seed in task.seeds:
@@ -132,7 +132,7 @@ def _share(records: Sequence[Record], worth: Callable[[Record], float] = _one) -
 def value(runner: Runner) -> Findings:
     """Run all cells."""
     tasks = _tasks(runner)
-    found = dict(zip(tasks, runner.map(look, tasks), strict=True))
+    found = dict(zip(tasks, runner.map(measure, tasks), strict=True))
     findings = Findings(tasks[0].seeds)
     findings.how = (
         f"{len(tasks[0].seeds)} seeds of {tasks[0].cell.seconds:g} s after the first {COLD_S:g}; "

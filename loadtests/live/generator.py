@@ -28,7 +28,7 @@ WARM_CONNECTIONS = 32
 TAIL_S = 1.0
 """Seconds after the last request in which others may still read this process's state."""
 TELL_EVERY = 2
-"""Number of looks, one every half second, between two lines of progress."""
+"""Number of calls of `show`, one every half second, between two lines of progress."""
 BEGINS = r"^begins at ([\d.]+)$"
 """The line printed when it is ready: a time of the monotonic clock, which all processes of a machine share."""
 
@@ -94,12 +94,12 @@ async def run(order: Order) -> Report:
     """Send the requests, and wait until no open one can still be good. Raises OSError if nobody listens."""
     loop = asyncio.get_running_loop()
     requests = order.requests
-    looks = 0
+    calls = 0
 
-    def look(now: Now) -> None:
-        nonlocal looks
-        looks += 1
-        if looks % TELL_EVERY == 0:
+    def show(now: Now) -> None:
+        nonlocal calls
+        calls += 1
+        if calls % TELL_EVERY == 0:
             print(f"{now.at_s:.0f} s: {now.under_way} under way", flush=True)
 
     def settled(now_s: float, under_way: Iterable[Request]) -> bool:
@@ -115,7 +115,7 @@ async def run(order: Order) -> Report:
         target,
         _Kept(requests),
         plan,
-        look=look,
+        show=show,
         begins=lambda at: print(f"begins at {at:.6f}", flush=True),
         settled=settled,
     )

@@ -23,7 +23,7 @@ that moment would be lost without a fault of the server.
 SHED = (429, 503, 504)
 EARLY_S = 0.002
 """Seconds by which a timer may go off early: its resolution is milliseconds."""
-LOOK_S, LOOK_EACH_S = 0.02, 2e-5
+CHECK_S, CHECK_EACH_S = 0.02, 2e-5
 """Shortest time between two checks for silent connections, and the time that each connection adds to it. A check reads
 all connections, and must not delay the generator."""
 EMPTY = "200 with an empty answer"
@@ -201,7 +201,7 @@ class Clients:
         """Send a request over an idle connection, or over a new one."""
         self.under_way += 1
         if self._alarm is None:
-            self._alarm = asyncio.get_running_loop().call_later(self._timeout_s + EARLY_S, self._look)
+            self._alarm = asyncio.get_running_loop().call_later(self._timeout_s + EARLY_S, self._check)
         client = self._usable()
         if client is not None:
             client.send(request, data)
@@ -264,7 +264,7 @@ class Clients:
             else:
                 client.transport.abort()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """The next check is due when the most silent connection times out: a client that gives up late would also retry
         late."""
         self._alarm = None
@@ -272,8 +272,8 @@ class Clients:
         if left_s is not None:
             if self._alarm is not None:  # a client gave up, and its next request has set the timer
                 self._alarm.cancel()
-            pause_s = max(left_s + EARLY_S, LOOK_S, LOOK_EACH_S * len(self.open))
-            self._alarm = asyncio.get_running_loop().call_later(pause_s, self._look)
+            pause_s = max(left_s + EARLY_S, CHECK_S, CHECK_EACH_S * len(self.open))
+            self._alarm = asyncio.get_running_loop().call_later(pause_s, self._check)
 
     def _usable(self) -> Client | None:
         """The connection used last, unless it was idle for so long that its server may close it at any moment."""

@@ -26,7 +26,7 @@ from loadtests.replay.target import Target, Writer
 
 FILES = 65536
 TICK_S = 0.5
-LOOK_TICKS = 50
+SHOW_TICKS = 50
 WAITS_S = 0.01
 """Seconds between measurements of the event loop's lateness: short tests, too, need enough of them for a p99."""
 
@@ -139,7 +139,7 @@ class _Item:
 
 
 class Player:
-    """One test. `begins` is called with the monotonic time of the beginning, `look` with the state, twice a second.
+    """One test. `begins` is called with the monotonic time of the beginning, `show` with the state, twice a second.
 
     `settled` is called with the requests that are open or will be retried after the last one: if it returns True, they
     are not waited for.
@@ -152,13 +152,13 @@ class Player:
         recorder: Recorder,
         plan: Plan,
         *,
-        look: Callable[[Now], None] = lambda now: None,
+        show: Callable[[Now], None] = lambda now: None,
         begins: Callable[[float], None] = lambda at: None,
         settled: Callable[[float, Iterable[Request]], bool] = lambda now, under_way: False,
     ) -> None:
         self._recorder = recorder
         self._plan = plan
-        self._look = look
+        self._show = show
         self._begins = begins
         self._settled = settled
         self._began = time.monotonic()
@@ -313,11 +313,11 @@ class Player:
         if self.clock() < self._plan.warmup_s:  # a stall that ends after it counts
             self._warm_lag = list(self._lag.waits.counts)
         self._ticks += 1
-        if self._ticks % LOOK_TICKS == 0:
+        if self._ticks % SHOW_TICKS == 0:
             of, played = self._clients, self.played
             played.most_connections = max(played.most_connections, len(of.open))
             now = self.clock(), played.sent, played.ended, of.under_way, len(of.open), of.chunks, self._all_sent
-            self._look(Now(*now))
+            self._show(Now(*now))
 
 
 def _most_memory_bytes() -> int:
@@ -335,8 +335,8 @@ async def play(
     recorder: Recorder,
     plan: Plan | None = None,
     *,
-    look: Callable[[Now], None] = lambda now: None,
+    show: Callable[[Now], None] = lambda now: None,
     stop: asyncio.Event | None = None,
 ) -> Played:
     """Send each arrival when it is due, and tell the recorder the outcome. Raises the errors of `Player.play`."""
-    return await Player(arrivals, target, recorder, plan or Plan(), look=look).play(stop)
+    return await Player(arrivals, target, recorder, plan or Plan(), show=show).play(stop)

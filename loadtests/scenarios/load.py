@@ -21,8 +21,8 @@ def load_scenario(name: str) -> ScenarioFile:
         raise PolicyErrors([PolicyError(name, 0, "", message)])
     document = read_text(text_of(path), str(path), {})
 
-    def look(found: ScenarioFile | None) -> None:
+    def add_errors(found: ScenarioFile | None) -> None:
         if found is not None and found.experiment is None:
             check(document, found)
 
-    return checked(document, ScenarioFile, look)
+    return checked(document, ScenarioFile, add_errors)

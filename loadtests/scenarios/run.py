@@ -160,7 +160,7 @@ class ScenarioTest:
             target,
             columns,
             plan,
-            look=self._look,
+            show=self._show,
             begins=begins,
             settled=lambda *now: _hopeless(policy, *now),
         )
@@ -183,7 +183,7 @@ class ScenarioTest:
             raise Broken(children.died.result().how_it_ended)
         write_run(self._folder, self._about(running), played, columns)
 
-    def _look(self, now: Now) -> None:
+    def _show(self, now: Now) -> None:
         self._tell(f"{max(0.0, now.at_s):.0f} of {self._scenario.lasts * self._part:.0f} s, {now.under_way} under way")
 
     def _about(self, running: RunningContender) -> About:

@@ -54,9 +54,9 @@ def heard() -> Heard:
     return Heard()
 
 
-def watcher(path: Path, heard: Heard, look_every_s: float = NEVER_S) -> PolicyWatcher:
+def watcher(path: Path, heard: Heard, poll_s: float = NEVER_S) -> PolicyWatcher:
     ticks = iter(range(100, 200))
-    return PolicyWatcher(path, load(path), heard, heard, clock=lambda: next(ticks), look_every_s=look_every_s)
+    return PolicyWatcher(path, load(path), heard, heard, clock=lambda: next(ticks), poll_s=poll_s)
 
 
 @asynccontextmanager
@@ -168,14 +168,14 @@ async def test_the_watcher_notices_a_changed_policy_file_at_once(path: Path, hea
 
 
 async def test_a_policy_change_without_a_file_event_is_found_by_polling(path: Path, heard: Heard) -> None:
-    watch = watcher(path, heard, look_every_s=0.05)
+    watch = watcher(path, heard, poll_s=0.05)
     replace(path, sample(2))  # before anything watches
     async with running(watch):
         assert slots(await heard.next()) == 2
 
 
 async def test_invalid_policy_content_is_reported_once(path: Path, heard: Heard) -> None:
-    async with running(watcher(path, heard, look_every_s=0.05)):
+    async with running(watcher(path, heard, poll_s=0.05)):
         replace(path, sample("none"))
         assert isinstance(await heard.next(), PolicyErrors)
         replace(path, sample(4))
@@ -184,7 +184,7 @@ async def test_invalid_policy_content_is_reported_once(path: Path, heard: Heard)
 
 
 async def test_policy_file_that_vanished_is_reloaded_when_it_is_back(path: Path, heard: Heard) -> None:
-    async with running(watcher(path, heard, look_every_s=0.05)):
+    async with running(watcher(path, heard, poll_s=0.05)):
         os.unlink(path)
         assert isinstance(await heard.next(), PolicyErrors)
         replace(path, sample(5))
@@ -193,7 +193,7 @@ async def test_policy_file_that_vanished_is_reloaded_when_it_is_back(path: Path,
 
 async def test_file_with_windows_line_ends_is_not_reloaded_without_a_change(path: Path, heard: Heard) -> None:
     write(path, sample(1).replace("\n", "\r\n"))
-    async with running(watcher(path, heard, look_every_s=0.02)):
+    async with running(watcher(path, heard, poll_s=0.02)):
         replace(path.with_name("other.yaml"), "x")
         replace(path, sample(2))
         assert slots(await heard.next()) == 2
@@ -269,7 +269,7 @@ async def test_bug_in_loading_a_policy_keeps_the_last_good_one_and_the_watcher_r
             raise RuntimeError("a bug")
         heard(policy)
 
-    watch = PolicyWatcher(path, load(path), take_on, heard, on_bug=bugs.append, look_every_s=0.01)
+    watch = PolicyWatcher(path, load(path), take_on, heard, on_bug=bugs.append, poll_s=0.01)
     async with running(watch):
         write(path, sample(2))
         errors = await heard.next()

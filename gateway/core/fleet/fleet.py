@@ -116,7 +116,7 @@ class Fleet:
         replica.drained = on
         if not on:
             replica.begin(now)
-            replica.pool.look(now)
+            replica.pool.check(now)
         replica.pool.refresh(now)
 
     def cool(self, now: float) -> float:
@@ -130,7 +130,7 @@ class Fleet:
                 replica.breaker.cooled(health, now)
                 if replica.breaker.state is ReplicaState.DOWN:
                     soonest_s = min(soonest_s, replica.breaker.cools_in_s(health, now))
-            soonest_s = min(soonest_s, pool.look(now), pool.end_backoffs(now) - now)
+            soonest_s = min(soonest_s, pool.check(now), pool.end_backoffs(now) - now)
             pool.refresh(now)
         return soonest_s
 
@@ -151,7 +151,7 @@ class Fleet:
         replica.cache.clear()  # the replica may be another process now, with an empty cache
         if replica.breaker.state is ReplicaState.UP:
             replica.begin(now)
-            replica.pool.look(now)
+            replica.pool.check(now)
         elif replica.outlier_score.out is not None:
             replica.outlier_score.take_back(now)  # its scores tell nothing about its next process or connection
         replica.pool.refresh(now)

@@ -49,7 +49,7 @@ class AnswerWatch:
         self._odd = 0.0
         """Number of odd answers among `_seen`."""
         self.suspects = False
-        """Whether any replica is suspected. Between calls of `look` it may stay True too long, but it is never wrongly
+        """Whether any replica is suspected. Between calls of `check` it may stay True too long, but it is never wrongly
         False.
         """
 
@@ -71,7 +71,7 @@ class AnswerWatch:
         return answers.share > MIN_EXCESS + (odd / seen if seen >= 1.0 else 0.0)
 
     def fade(self, replicas: Sequence[BaseReplica]) -> None:
-        """Forget part of the counts. Called before each `look`, with all replicas of the pool."""
+        """Forget part of the counts. Called before each `check`, with all replicas of the pool."""
         self._seen = self._odd = 0.0
         self.suspects = any(replica.outlier_score.suspected for replica in replicas)
         for replica in replicas:
@@ -81,7 +81,7 @@ class AnswerWatch:
                 self._seen += answers.seen
                 self._odd += answers.odd
 
-    def look(self, replicas: Sequence[BaseReplica], ejection: Ejection, places: int, now: float) -> list[BaseReplica]:
+    def check(self, replicas: Sequence[BaseReplica], ejection: Ejection, places: int, now: float) -> list[BaseReplica]:
         """Mark suspected replicas, and eject at most `places` of them.
 
         Returns the ejected replicas that answer like the others again.

@@ -71,7 +71,7 @@ class OutlierDetector:
         self._halve_at = 0.0
         self.answers = AnswerWatch()
 
-    def look(self, replicas: Sequence[BaseReplica], ejection: Ejection, now: float) -> list[BaseReplica]:
+    def check(self, replicas: Sequence[BaseReplica], ejection: Ejection, now: float) -> list[BaseReplica]:
         """Eject outliers. Returns the replicas whose ejection ends.
 
         `replicas`: all replicas of the pool that are not drained.
@@ -91,7 +91,7 @@ class OutlierDetector:
                     outlier_score.put_out(EjectionReason.STALLED, why, ejection, now)
         for kind in (EjectionReason.SLOW_TTFT, EjectionReason.SLOW_ITL):
             back += self._judge(kind, replicas, ejection, now)
-        back += self.answers.look(replicas, ejection, _places(replicas, ejection), now)
+        back += self.answers.check(replicas, ejection, _places(replicas, ejection), now)
         for replica in back:
             replica.outlier_score.take_back(now)
         return back

@@ -183,7 +183,7 @@ class Pool(Slots[Replica]):
             return 0
         return 1 if min(up, default=2) < 2 else 2
 
-    def look(self, now: float) -> float:
+    def check(self, now: float) -> float:
         """Eject outliers, end ejections, and advance slow starts. Returns seconds until the next call.
 
         The caller must call `refresh` afterwards.
@@ -198,7 +198,7 @@ class Pool(Slots[Replica]):
                     replica.outlier_score.take_back(now)
         else:
             meant = [replica for replica in self.replicas.values() if not replica.drained]
-            for back in self._watch.look(meant, health.ejection, now):
+            for back in self._watch.check(meant, health.ejection, now):
                 mended = back.outlier_score.proven > 0.0
                 back.begin(now - (MENDED_START * health.slow_start_s if mended else 0.0))
             self._find_probes(meant, health.ejection.probe_s, now)

@@ -8,7 +8,7 @@ from io import StringIO
 from rich.console import Console
 
 from gateway.sim.workload.arrivals import Arrival
-from loadtests.commands.progress import LOOKS, PLAIN_EVERY, Progress
+from loadtests.commands.progress import PLAIN_EVERY, RECENT, Progress
 from loadtests.replay.play import Kept, Now
 from loadtests.replay.request import Outcome, Request
 
@@ -21,15 +21,15 @@ def ended(at: float, ttft_s: float | None, outcome: Outcome = Outcome.FINISHED) 
 
 
 def shown(request: Request, count: int, lines: int, before: str = "") -> tuple[str, Kept]:
-    """The last progress line, after this many looks with this many equal requests before each."""
+    """The last progress line, after this many calls with this many equal requests before each."""
     out, kept = StringIO(), Kept()
     progress = Progress(kept, Console(file=out, width=400), 30.0)
-    for look in range(PLAIN_EVERY * lines):
-        if before and look < LOOKS:
+    for call in range(PLAIN_EVERY * lines):
+        if before and call < RECENT:
             progress.ended(ended(0.0, float(before)))
         for _ in range(count):
             progress.ended(request)
-        progress.look(Now(look / 2, 900, 800, 100, 10, 0))
+        progress.show(Now(call / 2, 900, 800, 100, 10, 0))
     return out.getvalue().splitlines()[-1], kept
 
 
@@ -48,7 +48,7 @@ def test_progress_line_shows_elapsed_time_and_current_figures() -> None:
     progress.ended(ended(0.0, None, Outcome.QUOTA))
     progress.ended(ended(0.0, None, Outcome.TIMEOUT))
     for _ in range(PLAIN_EVERY):
-        progress.look(Now(9.6, 1900, 103, 17, 10, 0))
+        progress.show(Now(9.6, 1900, 103, 17, 10, 0))
     (line,) = out.getvalue().splitlines()
     assert len(kept.requests) == 103
     assert line.startswith("10 of 30 s: 1,900 sent, 17 under way, 100 answered, 2 shed, 1 failed; TTFT p50 ")
@@ -60,7 +60,7 @@ def test_progress_after_the_last_request_names_the_awaited_answers() -> None:
     out = StringIO()
     progress = Progress(Kept(), Console(file=out, width=400), 30.0)
     for _ in range(PLAIN_EVERY):
-        progress.look(Now(33.2, 1900, 1895, 3, 5, 0, all_sent=True))  # two more will try again
+        progress.show(Now(33.2, 1900, 1895, 3, 5, 0, all_sent=True))  # two more will try again
     assert out.getvalue().startswith("33 s: all 1,900 sent, waiting for 5, 0 answered")
 
 

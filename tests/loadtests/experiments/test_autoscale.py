@@ -12,8 +12,8 @@ from gateway.sim.workload.arrival_process import Diurnal
 from loadtests.experiments.autoscale import (
     AT_FIRST,
     DEPTH,
-    LOOK_S,
     MAX,
+    READING_S,
     START_S,
     Day,
     _changes,
@@ -37,26 +37,26 @@ def day() -> Day:
 
 
 def test_autoscale_experiment_decides_every_quarter_minute(day: Day) -> None:
-    assert [look.at for look in day.looks] == [n * LOOK_S for n in range(int(DAY_S / LOOK_S))]
-    assert (day.looks[0].paid, day.looks[0].serving, day.looks[0].wanted) == (AT_FIRST, AT_FIRST, AT_FIRST)
+    assert [reading.at for reading in day.readings] == [n * READING_S for n in range(int(DAY_S / READING_S))]
+    assert (day.readings[0].paid, day.readings[0].serving, day.readings[0].wanted) == (AT_FIRST, AT_FIRST, AT_FIRST)
 
 
 def test_wanted_replica_is_paid_at_once_and_serves_after_its_start(day: Day) -> None:
-    assert all(look.paid == look.wanted for look in day.looks)
-    assert all(look.serving <= look.paid for look in day.looks)
-    assert len({look.wanted for look in day.looks}) > 1
-    waited = int(START_S / LOOK_S)
-    for now, then in zip(day.looks, day.looks[waited:], strict=False):
-        least = min(look.paid for look in day.looks if now.at <= look.at <= then.at)
+    assert all(reading.paid == reading.wanted for reading in day.readings)
+    assert all(reading.serving <= reading.paid for reading in day.readings)
+    assert len({reading.wanted for reading in day.readings}) > 1
+    waited = int(START_S / READING_S)
+    for now, then in zip(day.readings, day.readings[waited:], strict=False):
+        least = min(reading.paid for reading in day.readings if now.at <= reading.at <= then.at)
         assert then.serving >= least
 
 
 def test_replicas_serve_only_after_their_start(day: Day) -> None:
     assert day.result.goodput > 0.9
     # The policy has sixteen replicas; drained ones did nothing.
-    most = max(look.serving for look in day.looks)
+    most = max(reading.serving for reading in day.readings)
     assert day.result.busy <= (most + 0.5) / MAX
-    assert day.looks[-1].knee > 0.0
+    assert day.readings[-1].knee > 0.0
 
 
 def test_autoscale_optimum_is_the_fewest_replicas_whose_knee_is_above_the_rate() -> None:
@@ -78,8 +78,8 @@ def test_autoscale_experiment_counts_reversals_and_changes() -> None:
 
 
 def test_autoscale_shortage_is_the_share_of_time_with_too_few_replicas(day: Day) -> None:
-    later = [replace(look, at=look.at + 900.0) for look in day.looks]
-    assert _short(later, [look.serving for look in later]) == 0.0
-    assert _short(later, [look.serving + 1 for look in later]) == 1.0
-    assert _short(day.looks, [99] * len(day.looks)) == 0.0  # the first quarter of an hour
+    later = [replace(reading, at=reading.at + 900.0) for reading in day.readings]
+    assert _short(later, [reading.serving for reading in later]) == 0.0
+    assert _short(later, [reading.serving + 1 for reading in later]) == 1.0
+    assert _short(day.readings, [99] * len(day.readings)) == 0.0  # the first quarter of an hour
     assert all(after.at > before.at for before, after in pairwise(later))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from gateway.sim.workload.arrivals import Arrival
-from loadtests.replay.clients import LOOK_S, Client, Clients
+from loadtests.replay.clients import CHECK_S, Client, Clients
 from loadtests.replay.columns import Columns, Rows, read_rows
 from loadtests.replay.request import Outcome, Request
 from loadtests.replay.target import Target
@@ -327,7 +327,7 @@ def test_timeouts_of_overlapping_requests_end_on_time(monkeypatch: pytest.Monkey
     requests = [line.request, *(sent(line, at) for at in (0.0, 3.0, 3.01, 7.0))]
     line.client.give_up(Outcome.RESET, "")
     line.ended.clear()
-    ends = [pytest.approx(end, abs=LOOK_S) for end in (10.0, 13.0, 13.01, 17.0)]
+    ends = [pytest.approx(end, abs=CHECK_S) for end in (10.0, 13.0, 13.01, 17.0)]
     while timers.set:
         timers.goes_off()
     assert [(request.ended_s, request) for request, _ in line.ended] == list(zip(ends, requests[1:], strict=True))
@@ -342,10 +342,10 @@ def test_request_after_a_timeout_has_its_own_timeout(monkeypatch: pytest.MonkeyP
     first, second = sent(line, 0.0), sent(line, 4.0)
     followed: list[Request] = []
     monkeypatch.setattr(line.clients, "_on_end", lambda *_: followed or followed.append(sent(line, line.now)))
-    assert timers.goes_off() == pytest.approx(10.0, abs=LOOK_S)
+    assert timers.goes_off() == pytest.approx(10.0, abs=CHECK_S)
     assert [one for one in (first, second, *followed) if one.ended_s] == [first]
-    assert timers.goes_off() == pytest.approx(14.0, abs=LOOK_S)
-    assert timers.goes_off() == pytest.approx(20.0, abs=2 * LOOK_S)
+    assert timers.goes_off() == pytest.approx(14.0, abs=CHECK_S)
+    assert timers.goes_off() == pytest.approx(20.0, abs=2 * CHECK_S)
     assert all(one.outcome is Outcome.TIMEOUT for one in (first, second, *followed))
     assert timers.set == []
 
@@ -355,11 +355,11 @@ def test_timeout_checks_are_bounded_in_frequency(monkeypatch: pytest.MonkeyPatch
     timers = Timers(line, monkeypatch)
     for n in range(5000):
         sent(line, n * 1e-4)
-    looks = []
+    checks = []
     while timers.set:
-        looks.append(timers.goes_off())
-    assert min(b - a for a, b in pairwise(looks)) >= LOOK_S
-    assert len(looks) < 15  # with 5,000 connections, checks are .1 s apart
+        checks.append(timers.goes_off())
+    assert min(b - a for a, b in pairwise(checks)) >= CHECK_S
+    assert len(checks) < 15  # with 5,000 connections, checks are .1 s apart
 
 
 def test_client_timeout_counts_silence_only() -> None:

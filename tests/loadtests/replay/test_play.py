@@ -211,7 +211,7 @@ async def test_generator_stall_counts_after_the_last_request_but_not_in_the_warm
     stop = asyncio.Event()
     stalled: list[float] = []
 
-    def look(now: Now) -> None:
+    def show(now: Now) -> None:
         if stalled:
             stop.set()
         elif now.sent == 2:
@@ -219,7 +219,7 @@ async def test_generator_stall_counts_after_the_last_request_but_not_in_the_warm
             time.sleep(0.3)  # like a stopped process, or one without a processor
 
     plan = replace(FAST, warmup_s=warmup_s)
-    found = await Player(arrivals(2), target(replica), Kept(), plan, look=look).play(stop)
+    found = await Player(arrivals(2), target(replica), Kept(), plan, show=show).play(stop)
     assert found.interrupted
     assert (sum(found.lag[EDGES.index(0.1) + 1 :]) >= 15) == counts
 
@@ -233,7 +233,7 @@ async def test_a_stall_that_outlasts_the_warm_up_counts(replica: EmulatedReplica
         time.sleep(0.3)  # the second request is prepared before the warm-up ends, and takes beyond its end
         yield from arrivals(10**6)
 
-    player = Player(endless(), target(replica), Kept(), replace(FAST, warmup_s=0.1), look=lambda _: stop.set())
+    player = Player(endless(), target(replica), Kept(), replace(FAST, warmup_s=0.1), show=lambda _: stop.set())
     found = await player.play(stop)
     assert sum(found.lag[EDGES.index(0.1) + 1 :]) >= 15
 
