@@ -9,13 +9,10 @@ from gateway.core.admission.adapters import end_way
 from gateway.core.admission.deadlines import next_deadline
 from gateway.core.admission.promises import is_lost
 from gateway.core.admission.usage import believed
-from gateway.core.admission.wait_and_breach import drain_per_s
 from gateway.core.commands import Cancel, Commit, Cut, Dispatch, Ended, Refuse
-from gateway.core.fleet.fleet import DEFAULT_RETRY_AFTER_S
 from gateway.core.fleet.outlier_score import SWEEP_S
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.policy import AdmissionMode
-from gateway.core.queueing.queue import AT_STAKE_S
 from gateway.core.redundancy.request_quarantine import doubt_s
 from gateway.core.redundancy.retries import rest_s
 from gateway.core.request import AttemptOutcome, AttemptResult, Outcome, Reason
@@ -23,7 +20,6 @@ from gateway.core.request_state import Attempt, RequestState
 from gateway.core.snapshot import ReplicaState
 from gateway.core.state import BREAKERS, State
 
-MAX_RETRY_AFTER_S: Final = 60.0
 COUNTED: Final = frozenset(outcome for outcome in Outcome if outcome.counts)
 SPARE: Final = 0.2
 """An overlong answer is cut if less than this share (0-1) of its pool's slots is free."""
@@ -60,7 +56,7 @@ class Lifecycle:
         self._hedges = state.hedges
         self._quarantine = state.quarantine
         self._learners = state.learners
-        self._random = state.random
+        self._retry_after = state.retry_after
         self._next_attempt = 0
 
     # ---- an attempt
@@ -123,7 +119,9 @@ class Lifecycle:
             evidence.answered(prompt, attempt.indexed_tokens * prompt // estimate, finish.cached_tokens)
 
     def _dispatched(self, live: RequestState, pool: Pool) -> None:
-        """Charge the tier and the tenant of a request for its first attempt."""
+        """Charge the tier and the tenant of a request for its first attempt. If the request sets no `max_tokens`, cut
+        its cap to what fits the engine's context.
+        """
         now = live.dispatched_at = self._turn.now
         pool.queue.served(live.request.tier, live.prompt_tokens + self._accounting.dispatched(live, now))
         self._extra.deposit(live.request.tier)
@@ -294,7 +292,7 @@ class Lifecycle:
         self.unqueue(live)
         live.decide(outcome, why, now)
         if outcome is not Outcome.ABANDONED:
-            wait_s = None if live.pool is None else self.retry_after_s(live.pool, live)
+            wait_s = None if live.pool is None else self._retry_after.for_slot(live, live.pool, now)
             self._turn.commands.append(Refuse(live.request.id, why, wait_s, detail))
         self.cancel(live)
         self.settle(live)
@@ -370,20 +368,3 @@ class Lifecycle:
         scheduled.
         """
         self._timers.advance(BREAKERS, at)
-
-    # ---- when to come back
-
-    def retry_after_s(self, pool: Pool, live: RequestState) -> float:
-        """Seconds for `Retry-After`: the predicted time until a request like this one would get a slot, with jitter."""
-        rate = drain_per_s(self._forecaster.costs(pool), pool)
-        wait_s = (pool.queue.ahead_of(live.request.tier, self._turn.now) + 1) / rate if rate else DEFAULT_RETRY_AFTER_S
-        if pool.queue.at_stake(live.request.tier.priority, self._turn.now):
-            # Requests are being lost. A client that returns into the same overload would be refused again.
-            wait_s = max(wait_s, AT_STAKE_S)
-        return self.jittered(wait_s)
-
-    def jittered(self, wait_s: float) -> float:
-        """`wait_s` (at most 60 s) times a random factor of 0.5 to 1.5, so that refused clients do not all return at
-        once.
-        """
-        return min(MAX_RETRY_AFTER_S, wait_s) * (0.5 + self._random.random())

@@ -44,6 +44,7 @@ class Scheduler:
         self._hedges = state.hedges
         self._quarantine = state.quarantine
         self._random = state.random
+        self._retry_after = state.retry_after
         self._next = NextQueued(state.requests, self._patience, state.random)
         self._left: dict[Pool, None] = {}
         """Pools whose queues are served at the end of `ring`, because queued requests have timed out."""
@@ -63,7 +64,7 @@ class Scheduler:
                 if isinstance(pool, Pool):
                     return pool
                 live.request = own
-        wait_s = None if found.retry_after_s is None else self._life.jittered(found.retry_after_s)
+        wait_s = None if found.retry_after_s is None else self._retry_after.jittered(found.retry_after_s)
         self._life.refuse(live, found.outcome, found.why, wait_s, found.detail)
         return None
 
@@ -102,7 +103,8 @@ class Scheduler:
 
     def _shed(self, live: RequestState, pool: Pool, why: Reason, detail: str) -> None:
         """Refuse a request for which `pool` has no room in time."""
-        self._life.refuse(live, Outcome.REFUSED, why, self._life.retry_after_s(pool, live), detail)
+        wait_s = self._retry_after.for_slot(live, pool, self._turn.now)
+        self._life.refuse(live, Outcome.REFUSED, why, wait_s, detail)
 
     def _admit(self, live: RequestState, pool: Pool, decision: Decision) -> None:
         """Send the request, or queue it."""

@@ -9,6 +9,7 @@ from gateway.core.admission.accounting import Accounting
 from gateway.core.admission.admission import Admission
 from gateway.core.admission.forecaster import Forecaster
 from gateway.core.admission.placement import Placement
+from gateway.core.admission.retry_after import RetryAfter
 from gateway.core.fleet.fleet import Fleet
 from gateway.core.fleet.pool import Pool
 from gateway.core.forecast.prompt_length import PromptEstimator
@@ -57,6 +58,7 @@ class State:
         self.admission = Admission(policy, self.fleet, self.forecaster)
         self.accounting = Accounting(share, self.prompts, self.forecaster, self.admission.promises)
         self.places = Placement(self.fleet, self.prompts)
+        self.retry_after = RetryAfter(self.forecaster, random)
         self.extra = RetryBudget()
         self.retries = Retries(self.fleet, self.extra, random)
         self.hedges = Hedges(policy, self.admission, self.quarantine, self.extra, random)

@@ -1,7 +1,8 @@
 """Writes errors for clients: whole responses, and events inside a stream.
 
-OpenAI:     {"error": {"message", "type", "param", "code"}}, the code a string or null
-Anthropic:  {"type": "error", "error": {"type", "message"}, "request_id"}
+The format here is OpenAI's; the code is a string or null. Messages and Responses have their own in `wire/apis`.
+
+    {"error": {"message", "type", "param", "code"}}
 """
 
 from __future__ import annotations
