@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.slot import Slot
-from gateway.core.forecast.ahead import Forecast
+from gateway.core.forecast.ahead_and_forecast import Forecast
 from gateway.core.forecast.replica_model import AttemptPrediction
 from gateway.core.policy import Timeouts
 from gateway.core.queueing.percentiles import ShareGuard, TtftGuard

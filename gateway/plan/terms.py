@@ -37,7 +37,10 @@ class Terms:
         if self.price_per_hour is not None and not 0.0 <= self.price_per_hour <= MAX_PRICE:
             raise ValueError(f"--price is {self.price_per_hour:g}: give the price of a replica per hour, such as 3")
         if self.output_tokens is not None and self.price_per_hour is None:
-            raise ValueError("--output-tokens is for the cost of a million of them: give the --price of a replica, too")
+            raise ValueError(
+                "--output-tokens only serves to compute the cost per million output tokens: "
+                "give the --price of a replica, too"
+            )
 
     def cost(self, replicas: int, rate_per_s: float, output_tokens: float | None = None) -> Cost | None:
         """Cost of this many replicas at that rate; None without a price.

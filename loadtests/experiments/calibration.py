@@ -22,7 +22,7 @@ from random import Random
 
 from gateway.core.commands import Command, Ended
 from gateway.core.controller import Controller
-from gateway.core.forecast.ahead import Forecast
+from gateway.core.forecast.ahead_and_forecast import Forecast
 from gateway.core.forecast.calibrator import DIRECT, Spread
 from gateway.core.forecast.trust import Trust
 from gateway.core.policy import AdmissionMode, AdmissionSpec, Policy

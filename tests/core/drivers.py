@@ -21,7 +21,7 @@ from gateway.core.fleet.outlier_score import CAPPED
 from gateway.core.fleet.outliers import most_slow
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.routing import ROUTERS
-from gateway.core.forecast.ahead import Ahead, Forecast
+from gateway.core.forecast.ahead_and_forecast import Ahead, Forecast
 from gateway.core.forecast.trust import Trust
 from gateway.core.policy import (
     AdmissionMode,

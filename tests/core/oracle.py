@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.core.fleet.pool import Pool, Replica
-from gateway.core.forecast.ahead import Ahead, Forecast
+from gateway.core.forecast.ahead_and_forecast import Ahead, Forecast
 from gateway.core.forecast.trust import Trust
 from gateway.core.policy import AdmissionMode, AdmissionSpec, Caps, Objective, Slo
 from gateway.core.request_state import RequestState

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gateway.core.admission.forecaster import Forecaster
 from gateway.core.fleet.pool import Pool
-from gateway.core.forecast.ahead import NOTHING_AHEAD, Ahead, Forecast
+from gateway.core.forecast.ahead_and_forecast import NOTHING_AHEAD, Ahead, Forecast
 from gateway.core.forecast.calibrator import DIRECT, QUEUED, tpot_kind
 from gateway.core.forecast.latency_model import LatencyModel
 from gateway.core.forecast.trust import COLD_LABELS, DRIFT_OFFSET, Trust

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.core.admission.promises import Promises
-from gateway.core.forecast.ahead import Ahead, Forecast
+from gateway.core.forecast.ahead_and_forecast import Ahead, Forecast
 from gateway.core.policy import Objective, Slo
 from gateway.core.queueing.percentiles import IN_VAIN, UNLIKELY, TtftGuard, ttft_guards, vain_guard
 from gateway.core.request import Outcome, Record

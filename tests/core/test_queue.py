@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.forecast.ahead import Forecast
+from gateway.core.forecast.ahead_and_forecast import Forecast
 from gateway.core.queueing.limits import FAIRNESS_HALF_LIFE_S, TenantUse
 from gateway.core.queueing.queue import MAX_TURN_S, PoolQueue
 from gateway.core.queueing.rates import DRAIN_WINDOW_S, DrainRate, Rate

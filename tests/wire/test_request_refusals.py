@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -276,6 +277,13 @@ def test_malformed_request_field_is_refused_by_name(fields: dict[str, Any], name
 )
 def test_responses_that_need_state_are_refused(fields: dict[str, Any], name: str) -> None:
     assert refusal(Endpoint.RESPONSES, {**RESPONSES, **fields}).field == name
+
+
+@pytest.mark.parametrize("fields", [{"background": True}, {"input": [{"type": "item_reference", "id": "msg_1"}]}])
+def test_refusal_in_a_tier_with_stored_responses_does_not_say_that_none_is_kept(fields: dict[str, Any]) -> None:
+    refused = refusal(Endpoint.RESPONSES, {**RESPONSES, **fields}, replace(CAPS, stored_responses=True))
+    assert "is not served here" in str(refused)
+    assert "kept" not in str(refused)
 
 
 @pytest.mark.parametrize("budget", [True, "5", 2.0, 0, -1, None, 2**60])

@@ -25,7 +25,7 @@ from gateway.core.admission.promises import Promises
 from gateway.core.admission.wait_and_breach import drain_per_s
 from gateway.core.fleet.fleet import Fleet
 from gateway.core.fleet.pool import Pool, Replica
-from gateway.core.forecast.ahead import NOTHING_AHEAD, Ahead, Forecast
+from gateway.core.forecast.ahead_and_forecast import NOTHING_AHEAD, Ahead, Forecast
 from gateway.core.forecast.trust import Trust
 from gateway.core.policy import AdmissionMode, Policy, Tier
 from gateway.core.queueing.percentiles import TtftGuard

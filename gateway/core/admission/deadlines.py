@@ -6,7 +6,7 @@ import math
 from collections import deque
 from typing import Final
 
-from gateway.core.forecast.ahead import Forecast
+from gateway.core.forecast.ahead_and_forecast import Forecast
 from gateway.core.policy import AdmissionMode
 from gateway.core.request import Reason
 from gateway.core.request_state import RequestState

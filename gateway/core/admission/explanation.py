@@ -12,7 +12,7 @@ from gateway.core.admission.deadlines import slo_deadline
 from gateway.core.admission.next_queued import has_room, may_be_passed
 from gateway.core.fleet.pool import Pool, Replica, with_adapter
 from gateway.core.fleet.routing import RoundRobin
-from gateway.core.forecast.ahead import NOTHING_AHEAD, Forecast
+from gateway.core.forecast.ahead_and_forecast import NOTHING_AHEAD, Forecast
 from gateway.core.forecast.trust import Trust
 from gateway.core.policy import AdmissionMode, Objective, Slo, Tier
 from gateway.core.queueing.limits import LimitExceeded

@@ -25,7 +25,7 @@ from gateway.core.admission.wait_and_breach import (
 )
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.step_budget import StepPrices
-from gateway.core.forecast.ahead import NOTHING_AHEAD, Ahead, Forecast
+from gateway.core.forecast.ahead_and_forecast import NOTHING_AHEAD, Ahead, Forecast
 from gateway.core.forecast.calibrator import DIRECT, HIGHER_SHARE, UNTAUGHT, Calibrator, queued_kind, tpot_kind
 from gateway.core.forecast.latency_model import CONTEXT, DECODES, TOKENS, LatencyModel
 from gateway.core.forecast.output_length import Bucket, OutputLengths
@@ -71,7 +71,7 @@ class PoolLearned:
 
 
 class Forecaster(Learner):
-    """Forecasts requests, and learns from their latencies. There is one per controller.
+    """Forecasts the latencies of each request, and learns from those measured. There is one per controller.
 
     Learned facts are keyed by pool, replica and route. A reload forgets only those whose key is gone.
     """
@@ -114,7 +114,7 @@ class Forecaster(Learner):
             engine_s = costs.ttft_s(engine.backlog(now), replica.unread_of(live.prompt_tokens, request), step_s)
             slot_s = engine.slot_s(replica.in_flight + foreign)
             kind, limit_s = DIRECT, replica.budget.limit_s
-            prompts_per_s = scale * replica.budget.prompts_per_s(now)
+            prompt_tokens_per_s = scale * replica.budget.prompt_tokens_per_s(now)
         else:
             slow = learned.higher.get(request.tier.name)
             wait_s = wait_in_gateway_s(costs, pool, ahead, ahead.higher_share if slow is None else slow.share)
@@ -123,9 +123,9 @@ class Forecaster(Learner):
             slot_s = costs.queued_slot_s
             engine_s = costs.ttft_s(costs.queued_backlog, pool.least_unread(live.prompt_tokens, request), step_s)
             kind, limit_s = queued_kind(ahead.requests), costs.queued_limit_s
-            prompts_per_s = costs.prompts_per_s(now) / max(1, len(pool.replicas))
+            prompt_tokens_per_s = costs.prompt_tokens_per_s(now) / max(1, len(pool.replicas))
         more_s = wait_s + slot_s + scale * engine_s
-        ttft_s, tpot_s = now - request.body_at + more_s, scale * costs.tpot_s(step_s, prompts_per_s)
+        ttft_s, tpot_s = now - request.body_at + more_s, scale * costs.tpot_s(step_s, prompt_tokens_per_s)
         made = Forecast(pool.spec.name, now, wait_s, ttft_s, tpot_s)
         made.kind = kind
         made.keeps_step = is_step_kept(live, scale * step_s, limit_s)

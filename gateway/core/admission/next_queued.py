@@ -26,7 +26,8 @@ class NextQueued:
         self._random = random
 
     def of_tier(self, head: QueuedRequest, pool: Pool, now: float) -> tuple[RequestState, Replica] | None:
-        """The request of the tier of `head` to send next, and its replica; None if none can be sent now.
+        """Which request of a tier to send next, and to which replica; None if none can be sent now. `head`: the first
+        in the tier's queue.
 
         Requests whose LoRA adapter has no room anywhere are skipped.
         """

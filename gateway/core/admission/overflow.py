@@ -24,7 +24,7 @@ from typing import Final
 from gateway.core.admission.forecaster import Forecaster
 from gateway.core.fleet.fleet import Fleet
 from gateway.core.fleet.pool import Pool, Replica
-from gateway.core.forecast.ahead import NOTHING_AHEAD, Forecast
+from gateway.core.forecast.ahead_and_forecast import NOTHING_AHEAD, Forecast
 from gateway.core.request import Random
 from gateway.core.request_state import RequestState
 

@@ -16,7 +16,7 @@ from gateway.core.admission.step_margin import LONG_START, StepMargin
 from gateway.core.admission.wait_and_breach import head_waited_s
 from gateway.core.fleet.pool import Pool
 from gateway.core.fleet.step_budget import StepPrices
-from gateway.core.forecast.ahead import Forecast
+from gateway.core.forecast.ahead_and_forecast import Forecast
 from gateway.core.policy import AdmissionMode, Objective, Policy, Slo, Tier, Value
 from gateway.core.queueing.percentiles import NEARLY_IDLE, UNLIKELY, ShareGuard, TtftGuard, ttft_guards, vain_guard
 from gateway.core.request import Outcome, Reason, Record

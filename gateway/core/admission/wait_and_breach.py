@@ -9,7 +9,7 @@ from typing import Final
 
 from gateway.core.admission.step_margin import MAX_MARGIN
 from gateway.core.fleet.pool import Pool
-from gateway.core.forecast.ahead import Ahead, Forecast
+from gateway.core.forecast.ahead_and_forecast import Ahead, Forecast
 from gateway.core.forecast.calibrator import Calibrator
 from gateway.core.forecast.latency_model import LatencyModel
 from gateway.core.forecast.output_length import Bucket

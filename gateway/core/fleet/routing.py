@@ -151,8 +151,9 @@ class RoundRobin:
 def _believed(home: RoutingTarget, prefix: Prefix, known: float) -> float:
     """Expected tokens of a prompt in the cache of its session's home. `known`: the tokens that this gateway sent there.
 
-    Any other token was sent by another gateway with probability `others`, the share of other gateways in the prompts at
-    the home. Prompts too short to be hashed count as `SHORT_BYTES`.
+    Each of the remaining tokens may be in the cache because another gateway sent it. The probability is `others`: the
+    share of the home's prompt tokens that came from other gateways. Prompts too short to be hashed count as
+    `SHORT_BYTES`.
     """
     evidence = home.cache.evidence
     return known + evidence.others * max(0.0, max(prefix.size, SHORT_BYTES) / evidence.bytes_per_token - known)

@@ -95,7 +95,7 @@ class StepBudget:
         if not self.sequences:
             self.growth_tokens = 0.0  # 0 when no request is left, so rounding errors do not add up
 
-    def prompts_per_s(self, now: float) -> float:
+    def prompt_tokens_per_s(self, now: float) -> float:
         """Unread prompt tokens sent per second, over the last seconds."""
         return self._prompts.per_s(now)
 

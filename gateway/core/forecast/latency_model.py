@@ -1,6 +1,6 @@
 """Latency model of a pool's typical replica: learned costs of steps, tokens and prompts.
 
-    S     = c0 + c1 d + c2 k          seconds of a step without prompts; d: decoding sequences, k: their context
+    S     = c0 + c1 d + c2 k          seconds of a step without prefill; d: decoding sequences, k: their context
     TPOT  = S / (1 - u)               u = c3 x prompt tokens sent to the replica per second
     TTFT  = t0 + t1 W + t2 p + t3 S   W: unread prompt tokens ahead of the request; p: its own
 
@@ -17,8 +17,8 @@ from typing import Final
 from gateway.core.forecast.regression import FIRST, NonNegative
 from gateway.core.stats import Pace
 
-# These units make all coefficients similar in size: prompt tokens and decoding sequences in thousands, context tokens
-# in hundreds of thousands. The priors are rather slow: a small model on one card.
+# Model units: prompt tokens and decoding sequences in thousands, context tokens in hundreds of thousands. They make all
+# coefficients similar in size. The priors are rather slow: a small model on one card.
 TOKENS: Final = 1e-3
 DECODES: Final = 1e-3
 CONTEXT: Final = 1e-5
@@ -91,7 +91,7 @@ class LatencyModel:
         self._rate = self._rate_at = 0.0
 
     def step_s(self, decodes: float, context: float) -> float:
-        """Seconds of a step that reads no prompts, under this load (sequences, context tokens).
+        """Seconds of a step without prefill, under this load (sequences, context tokens).
 
         If the fit attributes all time to prompts, the result is the step under the lightest load seen.
         """
@@ -115,13 +115,13 @@ class LatencyModel:
         a, b, c = self._low
         return max(self.step.predict(max(a, decodes), max(b, context), max(c, prefill)), 1e-9)
 
-    def tpot_s(self, step_s: float, prompts_per_s: float) -> float:
-        """Seconds per token at a replica. `step_s`: a step without prompts. `prompts_per_s`: prompt tokens sent to the
-        replica.
+    def tpot_s(self, step_s: float, prompt_tokens_per_s: float) -> float:
+        """Seconds per token at a replica. `step_s`: seconds of a step without prefill. `prompt_tokens_per_s`: rate
+        at which they are sent to this replica.
         """
-        return step_s / (1.0 - min(MAX_BUSY, self.step.coefficients[3] * TOKENS * prompts_per_s))
+        return step_s / (1.0 - min(MAX_BUSY, self.step.coefficients[3] * TOKENS * prompt_tokens_per_s))
 
-    def prompts_per_s(self, now: float) -> float:
+    def prompt_tokens_per_s(self, now: float) -> float:
         """Prompt tokens per second sent to all replicas of the pool together."""
         return self._rate * math.exp((self._rate_at - now) / RATE_TAU_S) / RATE_TAU_S
 

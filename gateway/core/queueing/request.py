@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from gateway.core.forecast.ahead import Forecast
+from gateway.core.forecast.ahead_and_forecast import Forecast
 from gateway.core.queueing.limits import TenantUse
 from gateway.core.request import Request
 

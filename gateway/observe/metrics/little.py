@@ -6,8 +6,8 @@ its requests under way. A request counts from its first dispatch to the end of i
 the law holds for any window, not only in the long run. A gap means that the two places disagree. One of them has lost a
 request, has never released one, or has wrong times.
 
-The gap is reported for windows of at least `SOJOURNS` mean times. In such a window, requests that cross its edges
-hardly change the gap.
+The gap is reported for windows at least `SOJOURNS` times as long as the mean time of a request in the pool. In such a
+window, requests that cross its edges hardly change the gap.
 """
 
 from __future__ import annotations

@@ -95,8 +95,9 @@ def bound(
 def replay_set(arrivals: Sequence[Arrival], found: Bound) -> list[Arrival]:
     """The arrivals that the optimum accepts. It accepts fractions, which are rounded to whole requests.
 
-    A fraction is carried over to the next request of the same tier and prompt length. So each tier and length keeps its
-    share at any time. The choice is the same in every run.
+    A fraction is carried over to the next request of the same tier and prompt length. So at any time, the number
+    chosen of a tier and length is the sum of their accepted shares, to within one request. The choice is the same in
+    every run.
     """
     carried: dict[tuple[str, int], float] = {}
     chosen = []

@@ -88,20 +88,22 @@ class TierTally:
         self.dispatched: Counter[int] = Counter()
         """Dispatched tokens by window."""
         self.waiting = 0
+        """Number of requests of the tier that wait now."""
         self.waiting_since = 0.0
+        """Time at which `waiting` last rose from 0."""
         self.spans: list[tuple[float, float]] = []
         """Periods of at least a window's length in which at least one request of the tier waited at any time."""
         self.short: set[int] = set()
         """Windows in which a request of the tier was refused, or waited too long."""
 
     def waits(self, now: float) -> None:
-        """Count a request of the tier that begins to wait."""
+        """Record that a request of the tier begins to wait."""
         if not self.waiting:
             self.waiting_since = now
         self.waiting += 1
 
     def waits_no_more(self, now: float) -> None:
-        """Count a request of the tier that stops waiting, because it was dispatched or ended."""
+        """Record that a request of the tier waits no longer, because it was dispatched or ended."""
         self.waiting -= 1
         if not self.waiting and now >= self.waiting_since + WINDOW_S:
             self.spans.append((self.waiting_since, now))

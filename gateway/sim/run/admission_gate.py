@@ -63,7 +63,9 @@ class Saturation:
         return sum(scores) >= len(scores)
 
     def observe(self, replica_name: str, sample: Sample, now: float) -> None:
-        """Keep the scrape of a replica of the pool."""
+        """Compute the score of a replica from its scrape. Scrapes of other pools' replicas, and incomplete ones, are
+        ignored.
+        """
         if replica_name in self._scores and sample.waiting is not None and sample.kv_fraction is not None:
             self._scores[replica_name] = max(sample.waiting / self._queue, sample.kv_fraction / self._kv), now
 

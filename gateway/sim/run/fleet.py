@@ -194,18 +194,20 @@ class Host:
         return events
 
     def add(self, request: EngineRequest, now: float) -> None:
-        """Add a request. All events up to `now` must have been taken (`advance`)."""
+        """Add a request. Call `advance(now)` first: otherwise the request may join a step that began before it came, or
+        ValueError is raised.
+        """
         self.model.add(request, now)
         self._update(now)
 
     def abort(self, id: int, now: float) -> None:
-        """Abort a request at once. All events up to `now` must have been taken (`advance`)."""
+        """Abort a request at once. Call `advance(now)` first: ValueError is raised if events are due."""
         self.model.abort(id, now)
         self._update(now)
 
     def suffer(self, fault: Fault, now: float) -> bool:
-        """Apply a fault. All events up to `now` must have been taken (`advance`). Returns True if running requests
-        break off.
+        """Apply a fault. Call `advance(now)` first: otherwise due events are lost, or ValueError is raised. Returns
+        True if running requests break off.
         """
         breaks_off = fault.harm is Harm.DEAD or (fault.harm is Harm.RECOVER and self.hung)
         if breaks_off:

@@ -11,8 +11,8 @@ LLM inference using phase splitting", ISCA 2024. Trace -> fit:
     code   prompt   2048 -> 2057   1469 -> 1470   7436 -> 7437
            answer     28 ->   28     13 ->   13    251 ->  250
 
-Here, the lengths of prompts and answers are independent. In these traces they are nearly independent (rank correlation
-.07 and -.02).
+The length of an answer is drawn independently of its prompt. In these traces they are nearly independent (rank
+correlation .07 and -.02).
 """
 
 from __future__ import annotations

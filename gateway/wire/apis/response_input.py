@@ -97,7 +97,7 @@ def _refer(item: dict[str, Any], field: str) -> None:
     """
     if not str(item.get("id")).startswith("rs_"):
         advice = "send the item itself, as the AI SDK does with 'store: false' in its provider options"
-        raise BadRequest(field, f"item_reference is not served here: no answer is kept, {advice}")
+        raise BadRequest(field, f"item_reference is not served here, because earlier items are not looked up: {advice}")
 
 
 def _reasoning(item: dict[str, Any], out: list[Any], changed: list[str]) -> None:

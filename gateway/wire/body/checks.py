@@ -214,7 +214,9 @@ def _stop(value: Any, field: str) -> bool:
 def never(value: Any, field: str, caps: Caps) -> None:
     """A flag that must be off."""
     if boolean(value, field, caps):
-        raise BadRequest(field, "is not served here: answers are not kept", "unsupported_parameter")
+        raise BadRequest(
+            field, "is not served here: an answer goes only to the request that asked for it", "unsupported_parameter"
+        )
 
 
 def store(value: Any, field: str, caps: Caps) -> Any:

@@ -1,4 +1,4 @@
-"""Two values: the requests ahead of a queued request, and the forecast of a request."""
+"""Two records. `Ahead`: the queued requests that are served before a given one. `Forecast`: its predicted latencies."""
 
 from __future__ import annotations
 
