@@ -37,6 +37,7 @@ import math
 from typing import Final
 
 from gateway.core.policy import Objective
+from gateway.core.queueing.rates import Rate
 
 MEMORY_S: Final = 10.0
 """Time constant (seconds) of forgetting. It is short, so that an objective holds in every window with enough answers.
@@ -167,7 +168,7 @@ class ShareGuard:
 class TtftGuard(ShareGuard):
     """Guard of a TTFT objective: an event is an answer that misses it."""
 
-    __slots__ = ("_asked", "_asked_at", "_waiting", "highest", "objective")
+    __slots__ = ("_asked", "_waiting", "highest", "objective")
 
     def __init__(self, objective: Objective, highest: bool) -> None:
         allowed = SAFETY * (1.0 - objective.quantile)
@@ -175,8 +176,8 @@ class TtftGuard(ShareGuard):
             super().__init__(max(allowed, VAIN_AND_LATE), DOUBTED * PRIOR)
         else:
             super().__init__(allowed, PRIOR)
-        self._asked = self._waiting = self._asked_at = 0.0
-        """Arrivals, and those that would wait, forgotten exponentially."""
+        self._asked, self._waiting = Rate(MEMORY_S), Rate(MEMORY_S)
+        """Arrivals, and the arrivals that would wait."""
         self.objective = objective
         self.highest = highest
         """Whether its objective is the highest TTFT percentile of the tier."""
@@ -188,16 +189,14 @@ class TtftGuard(ShareGuard):
 
     def asked(self, waits: bool, now: float) -> None:
         """Count an arrival. `waits`: whether it would wait in the gateway."""
-        kept = math.exp((self._asked_at - now) / MEMORY_S)
-        self._asked = kept * self._asked + 1.0
-        self._waiting = kept * self._waiting + (1.0 if waits else 0.0)
-        self._asked_at = now
+        self._asked.add(now)
+        self._waiting.add(now, 1.0 if waits else 0.0)  # 0.0 too: both counts end at this arrival
 
     def shares(self, waits: bool) -> bool:
         """Whether a request may use up events that earlier requests did not suffer. `waits`: whether it would wait in
         the gateway.
         """
-        return not (self.highest and waits and self._waiting > WAITING * (self._asked + FEW))
+        return not (self.highest and waits and self._waiting.count > WAITING * (self._asked.count + FEW))
 
     def counts_wait(self, waited_s: float) -> bool:
         """Whether a refusal after this wait counts as late."""

@@ -15,21 +15,22 @@ ENOUGH_ENDS: Final = 20.0
 class Rate:
     """Events or amounts per second, forgotten exponentially with time constant `tau_s`."""
 
-    __slots__ = ("_at", "_count", "_tau_s")
+    __slots__ = ("_at", "_tau_s", "count")
 
     def __init__(self, tau_s: float) -> None:
         self._tau_s = tau_s
-        self._count = 0.0
+        self.count = 0.0
+        """Sum of the amounts, each forgotten up to the latest one."""
         self._at = 0.0
 
     def add(self, now: float, amount: float = 1.0) -> None:
         """Count an event of size `amount` at `now`."""
-        self._count = self._count * math.exp((self._at - now) / self._tau_s) + amount
+        self.count = self.count * math.exp((self._at - now) / self._tau_s) + amount
         self._at = now
 
     def per_s(self, now: float) -> float:
         """The rate at `now`."""
-        return self._count * math.exp((self._at - now) / self._tau_s) / self._tau_s if self._count else 0.0
+        return self.count * math.exp((self._at - now) / self._tau_s) / self._tau_s if self.count else 0.0
 
 
 class OpeningRate:
