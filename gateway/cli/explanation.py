@@ -9,10 +9,11 @@ from gateway.core.commands import Dispatch, Refuse
 from gateway.core.controller import Controller
 from gateway.core.policy import ANONYMOUS, Limits, Model, Policy, PoolSpec, Slo, Tier, Timeouts
 from gateway.core.request import Endpoint, Reason, Request
-from gateway.core.serving import arm_of
+from gateway.core.serving import arm_of, models_of
 from gateway.policy.keys import hash_of
 from gateway.wire.apis.table import served
-from gateway.wire.request import BadRequest, Parsed, parse
+from gateway.wire.body.checks import MISSING
+from gateway.wire.request import BadRequest, Parsed, parse, unnamed_model
 from gateway.wire.session import sticky_key
 from gateway.wire.tokens import Tokenizer
 
@@ -101,6 +102,8 @@ def explain(policy: Policy, endpoint: Endpoint, key: str | None, body: bytes) ->
         )
     try:
         parsed = parse(endpoint, body, tier.caps)
+        if not parsed.model:
+            parsed.model = _only_model(policy, tier)
     except BadRequest as error:
         return Explanation(Refusal(error.why, error.message), caller)
     model = policy.model(parsed.model)
@@ -115,6 +118,18 @@ def explain(policy: Policy, endpoint: Endpoint, key: str | None, body: bytes) ->
         # The session is ignored here: a tenant keeps its arm, and without keys each request gets any arm.
         model = arm_of(policy, model, tier, sticky_key(None, caller.tenant, ""))
     return _decided(policy, caller, tier, model, parsed, len(body))
+
+
+def _only_model(policy: Policy, tier: Tier) -> str:
+    """The model of a request that names none. Raises BadRequest unless there is exactly one that `tier` may use."""
+    catch_all = policy.models.get("*")
+    if catch_all is not None and not catch_all.upstream and policy.route(catch_all, tier):
+        text = "field required: with a catch-all it depends on the replicas' lists, which only a gateway knows"
+        raise BadRequest("model", text, MISSING)
+    names = models_of(policy, tier)
+    if len(names) != 1:
+        raise unnamed_model(names)
+    return names[0]
 
 
 def _caller(policy: Policy, key: str | None) -> ExplainedCaller | Refusal:

@@ -1,4 +1,4 @@
-"""Chooses the model that serves a request: an arm of a split, or the fallback of a tier.
+"""Chooses the model that serves a request: the only one of a tier, an arm of a split, or the fallback of a tier.
 
 Arms are chosen by weighted rendezvous hashing (Thaler and Ravishankar, 1998). Each arm gets a score from a hash of
 split, arm and key, and the best score wins. So a key keeps its arm across reloads, restarts and gateways. If a weight
@@ -15,6 +15,18 @@ from gateway.core.policy import Model, Policy, Tier
 from gateway.core.request import GENERATING, Request
 
 _SPAN: Final = 2.0**64
+
+
+def models_of(policy: Policy, tier: Tier) -> list[str]:
+    """Names of all models that `tier` may use, each once, without aliases. A catch-all is called by its upstream name,
+    if another model does not have that name upstream.
+    """
+    usable = [model for name, model in policy.models.items() if name == model.name and policy.route(model, tier)]
+    named = [model.name for model in usable if not model.any_name]
+    sent = [model.sent_as(model.name) for model in usable if not model.any_name]
+    return named + [
+        model.upstream for model in usable if model.any_name and model.upstream and model.upstream not in sent
+    ]
 
 
 def arm_of(policy: Policy, split: Model, tier: Tier, key: str) -> Model:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TypedDict
 
 from gateway.core.policy import Model, Policy, PoolSpec, Tier
+from gateway.core.serving import models_of
 from gateway.fleet.models_json import ModelCard
 
 CATCH_ALL = "*"
@@ -85,6 +86,18 @@ class ModelBoard:
                     if card.id not in policy.models and card.id not in listed:
                         listed[card.id] = self._listed(policy, card.id, catch_all, tier)
         return list(listed.values())
+
+    def usable(self, policy: Policy, tier: Tier) -> list[str]:
+        """Names of all models that `tier` may use, each once: without aliases and LoRA adapters. With a catch-all
+        without `upstream`, also the models that replicas list.
+        """
+        names = dict.fromkeys(models_of(policy, tier))
+        catch_all = policy.models.get(CATCH_ALL)
+        for pool in () if catch_all is None or catch_all.upstream else policy.route(catch_all, tier):
+            for card in self._pool_cards(pool):
+                if card.parent is None and card.id not in policy.models:
+                    names[card.id] = None
+        return list(names)
 
     def one(self, policy: Policy, name: str, tier: Tier | None = None) -> Listed | None:
         """The answer to GET /v1/models/{id}: the model that a request for `name` would reach; None if there is none.

@@ -90,16 +90,19 @@ class CountingEndpoint:
         self,
         driver: Driver,
         find: Callable[[str, Tier], tuple[Model | None, str]],
+        only_model: Callable[[Tier], str],
         count_exactly: Callable[[Model, Parsed], int | None],
         told: Callable[[CountSource], None],
     ) -> None:
-        """`find`: returns the model that serves a name, and the LoRA adapter of that name. `count_exactly`: returns the
-        tokens; None if there is no tokenizer.
+        """`find`: returns the model that serves a name, and the LoRA adapter of that name. `only_model`: returns the
+        name of the only model that a tier may use, or raises BadRequest.
 
-        `told`: called with the source of each count.
+        `count_exactly`: returns the tokens; None if there is no tokenizer. `told`: called with the source of each
+        count.
         """
         self._driver = driver
         self._find = find
+        self._only_model = only_model
         self._count_exactly = count_exactly
         self._told = told
         self._asked: Counter[str] = Counter()
@@ -110,6 +113,8 @@ class CountingEndpoint:
         """Start a count, whose answer is sent later, or return why it is refused."""
         try:
             parsed = parse_counted(body, tier.caps)
+            if not parsed.model:
+                parsed.model = self._only_model(tier)
         except BadRequest as exc:
             return Problem(exc.why, exc.message, param=exc.field, code=exc.code)
         model, _ = self._find(parsed.model, tier)  # a LoRA adapter has the tokenizer of its base model

@@ -29,7 +29,7 @@ from gateway.wire.http.cors import preflight_lines
 from gateway.wire.http.headers import BadHeader, RequestHead, asked_slo, wanted
 from gateway.wire.isolation import salts
 from gateway.wire.prefix import MIN_BYTES, prefix_of
-from gateway.wire.request import BadRequest, Parsed, parse
+from gateway.wire.request import BadRequest, Parsed, parse, unnamed_model
 from gateway.wire.session import session_of, sticky_key
 from gateway.wire.target import GETS, HEALTH, MODELS, POSTS, READY, dialect_of, nothing_at
 
@@ -39,6 +39,9 @@ class Catalog(Protocol):
 
     def listing(self, policy: Policy, tier: Tier | None = None) -> Sequence[Mapping[str, object]]:
         """All models that `tier` may use, in the form of the API. None: every tier."""
+
+    def usable(self, policy: Policy, tier: Tier) -> Sequence[str]:
+        """Names of all models that `tier` may use, each once: without aliases and LoRA adapters."""
 
     def one(self, policy: Policy, name: str, tier: Tier | None = None) -> Mapping[str, object] | None:
         """The model of this name; None if there is none. With a catch-all, any name is accepted while a replica's list
@@ -112,7 +115,7 @@ class RequestHandler(ExchangeServices):
         self.counters: dict[str, TokenCounter] = {}
         """Exact token counters by model name, for models with a tokenizer in the policy."""
         self._catalog = catalog
-        self.counting = CountingEndpoint(driver, self.find, self.count_exactly, meter.token_count)
+        self.counting = CountingEndpoint(driver, self.find, self.only_model, self.count_exactly, meter.token_count)
 
     def configure(self, policy: Policy, callers: Callers | None = None) -> None:
         """Apply a policy to all later requests. `callers`: the result of `callers_of`, if it is already computed."""
@@ -203,6 +206,8 @@ class RequestHandler(ExchangeServices):
         try:
             slo = asked_slo(head, tier.slo)
             parsed = parse(endpoint, body, tier.caps)
+            if not parsed.model:
+                parsed.model = self.only_model(tier)
         except BadHeader as header:  # another name than above, because a name has only one type in compiled code
             return Problem(Reason.BAD_REQUEST, str(header), param=header.name)
         except BadRequest as exc:
@@ -289,6 +294,13 @@ class RequestHandler(ExchangeServices):
         if model is None or catalog.one(policy, name, tier) is None:
             return None, ""
         return model, name if catalog.is_adapter(policy.route(model, tier), name) else ""
+
+    def only_model(self, tier: Tier) -> str:
+        """The model of a request that names none. Raises BadRequest unless there is exactly one that `tier` may use."""
+        names = self._catalog.usable(self.policy, tier)
+        if len(names) != 1:
+            raise unnamed_model(names)
+        return names[0]
 
     def read(self, path: bytes, caller: Caller | None) -> tuple[int, bytes] | Problem:
         """The answer to a GET: (status, JSON body)."""

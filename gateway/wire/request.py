@@ -8,7 +8,7 @@ known before admission; `render` only adds the model's name and the output cap i
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -26,7 +26,7 @@ from gateway.wire.body.json_repair import load_mended
 from gateway.wire.body.prompt import Prompt
 from gateway.wire.body.tools import NOT_RENAMED, Renamed
 
-__all__ = ["BadRequest", "Parsed", "parse", "parse_counted", "render"]
+__all__ = ["BadRequest", "Parsed", "parse", "parse_counted", "render", "unnamed_model"]
 
 _loads: Final = orjson.loads
 _dumps: Final = orjson.dumps
@@ -82,6 +82,7 @@ class Parsed:
         """The row of the API."""
         self.endpoint = endpoint
         self.model = model
+        """Name of the model; empty if the client gave none, until one is chosen."""
         self.stream = stream
         self.assembled = assembled
         """Whether the engine is asked for a stream although the client gets a whole answer."""
@@ -172,7 +173,7 @@ def _finish(
     assembled = caps.aggregate and not stream and _can_be_assembled(shape, fields)
     if assembled:
         fields["stream"] = True
-    model = _taken(fields, "model")
+    model = _taken(fields, "model") or ""
     tied = {name: _taken(fields, name) for name in _TIED if name in fields} if cap_field is not None else {}
     return Parsed(
         endpoint,
@@ -212,7 +213,7 @@ _USAGE: Final = {"include_usage": True}
 
 
 def _payload(shape: Shape, fields: dict[str, Any], stream: bool, caps: Caps) -> bytes:
-    """The body without model and cap. `fields` is never empty, since every API has a required field."""
+    """The body without model and cap. `fields` is never empty, since every API needs more than the model."""
     if stream and shape.usage:
         fields.setdefault("stream_options", _USAGE)
     if caps.stop and shape.stop is not None:
@@ -221,6 +222,13 @@ def _payload(shape: Shape, fields: dict[str, Any], stream: bool, caps: Caps) -> 
     if caps.engine_priority is not None and shape.priority:
         fields["priority"] = caps.engine_priority
     return as_json(fields) if shape.write is None else shape.write(fields)
+
+
+def unnamed_model(names: Sequence[str]) -> BadRequest:
+    """The error for a request that names no model. `names`: models that its client may use."""
+    more = f" and {len(names) - MAX_REPORTED} more" if len(names) > MAX_REPORTED else ""
+    choice = f": name one of {', '.join(names[:MAX_REPORTED])}{more}" if names else ""
+    return BadRequest("model", f"field required{choice}", MISSING)
 
 
 def render(parsed: Parsed, upstream_model: str, max_tokens: int, with_options: bool = True) -> bytes:

@@ -79,6 +79,7 @@ WORDS = "word " * 20
         (completion([[7] * 190] * 3), "long"),
         ({**completion(WORDS), "model": "gpt"}, "short"),
         ({**completion(WORDS), "model": "any-name"}, "long"),
+        ({"prompt": WORDS}, "short"),
     ],
 )
 async def test_explained_pool_model_and_max_tokens_equal_those_of_the_served_request(
@@ -172,3 +173,19 @@ async def test_explain_live_shows_the_verdict_of_a_running_gateway(
 def test_explain_live_names_a_gateway_that_is_unreachable(url: str) -> None:
     with pytest.raises(Unanswered, match=re.escape(url)):
         ask_gateway(url, {})
+
+
+def test_explanation_of_a_body_without_a_model_names_those_that_the_tier_may_use() -> None:
+    body = json.dumps({"prompt": WORDS}).encode()
+    pools = "{a: {replicas: ['http://127.0.0.1:1']}, b: {replicas: ['http://127.0.0.1:2']}}"
+    several = "{x: {pools: [a]}, y: {pools: [a], aliases: [z]}, hidden: {pools: [b]}}"
+    for models, detail in (
+        (several, "model: field required: name one of x, y"),
+        ("{x: {pools: [a]}, '*': {pools: [a]}}", "model: field required: with a catch-all it depends on the replicas'"),
+    ):
+        policy = load_text(
+            f"apiVersion: tailgate/v1\nmodels: {models}\npools: {pools}\ntiers: {{t: {{pools: [a]}}}}", "p", {}
+        )
+        refusal = explain(policy, Endpoint.COMPLETIONS, None, body).refusal
+        assert refusal is not None
+        assert refusal.detail.startswith(detail)

@@ -147,3 +147,25 @@ def test_split_model_is_listed_with_the_shortest_context_of_its_arms() -> None:
         "default": 8192,
     }
     assert two.one(rules, "chat") == two.listing(rules)[2]
+
+
+def test_usable_models_are_named_once_without_aliases_adapters_and_models_of_other_tiers() -> None:
+    cards = (ModelCard("meta/llama"), ModelCard("sql", parent="meta/llama"))
+    made = board(short_0=cards, short_1=cards, long_0=(*cards, ModelCard("other")))
+    short_only, all_pools = Tier("t", pools=("short",)), Tier("u")
+    rules = policy(SHORT, LONG, models=(LLAMA, Model("big", ("long",))), tiers=(short_only, all_pools))
+    assert made.usable(rules, short_only) == ["llama"]
+    assert made.usable(rules, all_pools) == ["llama", "big"]
+    catching = policy(SHORT, LONG, models=(ANY,), tiers=(short_only, all_pools))
+    assert made.usable(catching, short_only) == ["meta/llama"]
+    assert made.usable(catching, all_pools) == ["meta/llama", "other"]
+    assert board().usable(catching, all_pools) == []
+
+
+def test_catch_all_with_an_upstream_name_is_one_usable_model() -> None:
+    made = board(short_0=(ModelCard("meta/llama"), ModelCard("alias")))
+    anything = Model("*", ("short",), upstream="meta/llama", any_name=True)
+    tier = Tier("t")
+    assert made.usable(policy(SHORT, models=(anything,)), tier) == ["meta/llama"]
+    both = policy(SHORT, LONG, models=(anything, LLAMA))
+    assert made.usable(both, tier) == ["llama"], "it is the same model"

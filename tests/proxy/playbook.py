@@ -27,6 +27,7 @@ from gateway.core.request import (
     Request,
     Sample,
 )
+from gateway.core.serving import models_of
 from gateway.core.stats import LogHistogram
 from gateway.proxy.client_connection import ClientConnection
 from gateway.proxy.driver import CommandHandler, Driver
@@ -402,6 +403,9 @@ class Catalog:
 
     def listing(self, policy: Policy, tier: Tier | None = None) -> Sequence[Mapping[str, object]]:
         return [{"id": name, "object": "model"} for name in policy.models]
+
+    def usable(self, policy: Policy, tier: Tier) -> Sequence[str]:
+        return models_of(policy, tier)
 
     def one(self, policy: Policy, name: str, tier: Tier | None = None) -> Mapping[str, object] | None:
         return {"id": name, "object": "model"} if name in policy.models else None

@@ -113,10 +113,15 @@ def test_max_completion_tokens_in_a_form_is_lowered_to_the_cap_of_the_tier() -> 
     assert parsed.changed == ("max_completion_tokens",)
 
 
+def test_form_without_a_model_is_sent_with_the_chosen_one() -> None:
+    parsed = read(FILE)
+    assert parsed.model == ""
+    assert sent(parsed)[0] == sent(read(MODEL, FILE))[0]
+
+
 @pytest.mark.parametrize(
     ("parts", "field"),
     [
-        ([FILE], "model"),
         ([MODEL], "file"),
         ([MODEL, FILE, part("stream", "yes")], "stream"),
         ([MODEL, FILE, part("temperature", "warm")], "temperature"),

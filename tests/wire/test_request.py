@@ -324,3 +324,13 @@ def test_forwarded_request_has_no_max_tokens_without_a_cap() -> None:
         assert not {"max_tokens", "max_completion_tokens", "max_output_tokens"} & set(document)
         assert document.get("min_tokens", 7) == 7
         assert ("min_tokens" in document) == (endpoint is not Endpoint.RESPONSES)
+
+
+@pytest.mark.parametrize("endpoint", MINIMAL)
+def test_body_without_a_model_is_the_same_for_the_engine(endpoint: Endpoint) -> None:
+    named = MINIMAL[endpoint]
+    missing = {name: value for name, value in named.items() if name != "model"}
+    for document in (missing, {**named, "model": None}):
+        parsed = read(endpoint, document)
+        assert (parsed.model, parsed.changed) == ("", ())
+        assert sent(endpoint, document) == sent(endpoint, named)

@@ -13,7 +13,7 @@ from gateway.core.policy import Caps
 from gateway.core.request import Endpoint, Reason
 from gateway.wire.apis.table import API_OF
 from gateway.wire.fingerprint import fingerprint
-from gateway.wire.request import BadRequest, parse, render
+from gateway.wire.request import BadRequest, parse, render, unnamed_model
 
 from .bodies import CAPS, CHAT, MESSAGES, MINIMAL, RESPONSES, read
 
@@ -92,7 +92,6 @@ def test_nesting_within_the_limit_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("endpoint", "name"),
     [
-        *((endpoint, "model") for endpoint in MINIMAL),
         (Endpoint.CHAT, "messages"),
         (Endpoint.COMPLETIONS, "prompt"),
         (Endpoint.EMBEDDINGS, "input"),
@@ -109,6 +108,14 @@ def test_a_refusal_names_the_required_field_that_is_missing(endpoint: Endpoint, 
         refused = refusal(endpoint, document)
         assert (refused.field, refused.code) == (name, "missing_required_parameter")
         assert refused.message == f"{name}: field required"
+
+
+def test_refusal_of_a_request_without_a_model_names_the_models_to_choose_from() -> None:
+    assert unnamed_model([]).message == "model: field required"
+    assert unnamed_model(["a", "b"]).message == "model: field required: name one of a, b"
+    many = unnamed_model([f"m{number}" for number in range(40)])
+    assert many.message.endswith("m14, m15 and 24 more")
+    assert (many.field, many.code) == ("model", "missing_required_parameter")
 
 
 NOT_INTEGERS = [True, False, 5.0, 5.5, 1e5, "5", "1_000", "+7", " 5", [5], {"value": 5}, "", 10**30]

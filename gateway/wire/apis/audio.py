@@ -89,7 +89,7 @@ FIELDS: Final[dict[str, Check]] = {
 }
 _SHAPE: Final = Shape(
     FIELDS,
-    ("model", "file"),
+    ("file",),
     measure,
     caps=(),
     stop=None,

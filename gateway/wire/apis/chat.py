@@ -61,7 +61,7 @@ CHAT: Final = Api(
     (Endpoint.CHAT,),
     Shape(
         FIELDS,
-        ("model", "messages"),
+        ("messages",),
         prompt.chat,
         prompt_text.chat,
         caps=("max_completion_tokens", "max_tokens"),

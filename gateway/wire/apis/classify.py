@@ -19,5 +19,5 @@ FIELDS: Final[dict[str, Check]] = {
     "chat_template_kwargs": checks.template_options,
 }
 CLASSIFY: Final = Api(
-    "classify", (Endpoint.CLASSIFY,), Shape(FIELDS, ("model",), inputs.measure, inputs.text, caps=(), stop=None)
+    "classify", (Endpoint.CLASSIFY,), Shape(FIELDS, (), inputs.measure, inputs.text, caps=(), stop=None)
 )

@@ -58,6 +58,6 @@ def _assembly() -> CompletionAssembly:
 COMPLETIONS: Final = Api(
     "completions",
     (Endpoint.COMPLETIONS,),
-    Shape(FIELDS, ("model", "prompt"), measure, _text, usage=True, fit=fit),
+    Shape(FIELDS, ("prompt",), measure, _text, usage=True, fit=fit),
     Answers(GENERATED, CompletionReader, _assembly, text_events),
 )

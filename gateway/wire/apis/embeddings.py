@@ -21,5 +21,5 @@ FIELDS: Final[dict[str, Check]] = {
     "chat_template_kwargs": checks.template_options,
 }
 EMBEDDINGS: Final = Api(
-    "embeddings", (Endpoint.EMBEDDINGS,), Shape(FIELDS, ("model",), inputs.measure, inputs.text, caps=(), stop=None)
+    "embeddings", (Endpoint.EMBEDDINGS,), Shape(FIELDS, (), inputs.measure, inputs.text, caps=(), stop=None)
 )

@@ -246,7 +246,7 @@ ANTHROPIC: Final = AnthropicDialect()
 MESSAGES: Final = Api(
     "messages",
     (Endpoint.MESSAGES,),
-    Shape(FIELDS, ("model", "messages", "max_tokens"), prompt.chat, _text, stop="stop_sequences", fit=fit),
+    Shape(FIELDS, ("messages", "max_tokens"), prompt.chat, _text, stop="stop_sequences", fit=fit),
     Answers(GENERATED, MessagesReader, MessageAssembly),
     ANTHROPIC,
     counting=COUNT_TOKENS,
@@ -256,7 +256,7 @@ MESSAGES: Final = Api(
 
 COUNTED: Final = Shape(
     {name: FIELDS[name] for name in ("model", "messages", "system", "tools", "tool_choice", "thinking")},
-    ("model", "messages"),
+    ("messages",),
     prompt.chat,
     caps=(),
     stop=None,

@@ -49,5 +49,5 @@ FIELDS: Final[dict[str, Check]] = {
 RERANK: Final = Api(
     "rerank",
     (Endpoint.RERANK, Endpoint.RERANK_BARE, Endpoint.RERANK_V2),
-    Shape(FIELDS, ("model", "query"), measure, caps=(), stop=None),
+    Shape(FIELDS, ("query",), measure, caps=(), stop=None),
 )

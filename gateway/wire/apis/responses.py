@@ -206,7 +206,7 @@ RESPONSES: Final = Api(
     (Endpoint.RESPONSES,),
     Shape(
         FIELDS,
-        ("model", "input"),
+        ("input",),
         measure,
         _text,
         caps=("max_output_tokens",),

@@ -33,6 +33,7 @@ class Shape:
     rules: dict[str, Check]
     """Known fields, with their checkers."""
     required: tuple[str, ...]
+    """Fields without which a request is refused. `model` is not among them: there may be only one to choose."""
     measure: Measure
     """Measures the size of the prompt."""
     text: ReadText | None = None

@@ -34,6 +34,4 @@ FIELDS: Final[dict[str, Check]] = {
     "label_token_ids": checks.short,
     "truncate_prompt_tokens": checks.truncation,
 }
-SCORE: Final = Api(
-    "score", (Endpoint.SCORE, Endpoint.SCORE_BARE), Shape(FIELDS, ("model",), measure, caps=(), stop=None)
-)
+SCORE: Final = Api("score", (Endpoint.SCORE, Endpoint.SCORE_BARE), Shape(FIELDS, (), measure, caps=(), stop=None))
