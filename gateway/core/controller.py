@@ -12,13 +12,13 @@ Rules
    be one `Refuse` or one `Cut`. A `Cut` ends a visible answer as an incomplete one.
 5. Each freed slot and each read prompt is offered to the queue before the call returns. If a queued request leaves, the
    requests behind it are considered again. The most urgent tier goes first, unless a floor says otherwise. A request
-   whose turn comes too late for its objective is refused, never sent.
+   whose turn in the queue comes too late for its objective is refused, never sent.
 6. A request has four deadlines. `queue` counts from body complete while it waits. `total` counts from head received,
    always. `ttft` counts from sent until the first content token, where that can be seen. `idle` counts from the last
    progress after that, except while `paused`.
 
     arrive ──> refuse | wait | run
-    wait   ──> run (a slot) | refuse (its turn or its deadline comes too late, evicted) | over (left)
+    wait   ──> run (a slot) | refuse (its turn in the queue comes too late, a deadline passes, evicted) | over (left)
     run    ──> first token ──> commit;  finish ──> over | run again elsewhere (before commit);  deadline ──> refuse
 
 A controller opens no socket, reads no clock and draws no randomness of its own. The caller passes `now` (seconds of one

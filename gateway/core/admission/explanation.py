@@ -153,15 +153,15 @@ def _rehearsed(admission: Admission, pools: Iterable[Pool], live: RequestState, 
     """The decision that the controller would take. Afterwards, round-robin routers get back their old positions."""
     live.deadline = slo_deadline(live)
     routers = [router for other in pools if isinstance(router := other.router, RoundRobin)]
-    turns = [router.last for router in routers]
+    positions = [router.last for router in routers]
     decision = admission.arrives(live, pool, MiddleDraw(), now)
     passing = _passing(admission, live, pool, now) if decision.verdict is Verdict.WAIT else None
     if passing is not None:
         if live.forecast is not None:
             live.forecast = admission.forecast(live, pool, passing, now)
         decision = Decision(Verdict.SEND, passing, detail=PASSING)
-    for router, turn in zip(routers, turns, strict=True):
-        router.last = turn
+    for router, position in zip(routers, positions, strict=True):
+        router.last = position
     return decision
 
 

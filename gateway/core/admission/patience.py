@@ -6,7 +6,7 @@ Fewer prompts are found in caches, more tokens are read, queues grow, and more r
 prompt. So a request waits for the replica with its prompt at most as long as another replica would need to read the
 cached tokens.
 
-Once its turn is due (`due_at`), a request takes any replica.
+Once its turn in the queue is due (`due_at`), a request takes any replica.
 """
 
 from __future__ import annotations

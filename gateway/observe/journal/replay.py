@@ -125,8 +125,8 @@ def in_order(paths: Sequence[Path]) -> list[Header]:
 def _earlier(part: Header, number: int) -> Path:
     """The path of an earlier file of the run of `part`. FILE.2 was written before FILE.1, and FILE.1 before FILE."""
     name, suffix = part.path.name, part.path.suffix[1:]
-    base, turn = (name.removesuffix(f".{suffix}"), int(suffix)) if suffix.isdecimal() else (name, 0)
-    return part.path.with_name(f"{base}.{turn + part.part - number}")
+    base, age = (name.removesuffix(f".{suffix}"), int(suffix)) if suffix.isdecimal() else (name, 0)
+    return part.path.with_name(f"{base}.{age + part.part - number}")
 
 
 def replay(parts: Sequence[Header], progress: Callable[[int], None]) -> Replayed:

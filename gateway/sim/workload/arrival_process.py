@@ -90,8 +90,8 @@ class Diurnal:
 
     def pieces(self, draw: Random) -> Iterator[Piece]:
         """Pieces, which are the same for every seed."""
-        turns = (2 * math.pi * (part + 0.5) / self.PARTS for part in cycle(range(self.PARTS)))
-        return ((self.period_s / self.PARTS, 1.0 - self.depth * math.cos(turn)) for turn in turns)
+        angles = (2 * math.pi * (part + 0.5) / self.PARTS for part in cycle(range(self.PARTS)))
+        return ((self.period_s / self.PARTS, 1.0 - self.depth * math.cos(angle)) for angle in angles)
 
 
 def times(rate_per_s: float, cv: float, shape: ArrivalProcess, draw: Random) -> Iterator[float]:
@@ -99,12 +99,12 @@ def times(rate_per_s: float, cv: float, shape: ArrivalProcess, draw: Random) -> 
     gaps.
     """
     # Gaps and shape have separate random streams, so that a burst comes at the same time at any rate.
-    gaps, turns = Random(draw.getrandbits(64)), Random(draw.getrandbits(64))
+    gap_draw, shape_draw = Random(draw.getrandbits(64)), Random(draw.getrandbits(64))
     now = 0.0
     left_s, times_rate = 0.0, 0.0
-    pieces = shape.pieces(turns)
+    pieces = shape.pieces(shape_draw)
     while True:
-        work = _gap(cv, gaps)
+        work = _gap(cv, gap_draw)
         while work > (room := _product(left_s, times_rate * rate_per_s)):
             work -= room
             now += left_s
