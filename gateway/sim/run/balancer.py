@@ -124,7 +124,7 @@ class Balancer:
     def leave(self, request_id: int, now: float) -> list[Command]:
         """End the request of a client that has left."""
         job = self._jobs.get(request_id)
-        return [] if job is None else self._abandon(job, Outcome.ABANDONED, Reason.CLIENT_GONE, now)
+        return [] if job is None else self._end(job, Outcome.ABANDONED, Reason.CLIENT_GONE, now)
 
     def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]:
         """Record the health of a replica. Other facts of a sample are ignored."""
@@ -140,7 +140,7 @@ class Balancer:
         """End requests whose total timeout has passed."""
         out: list[Command] = []
         for request_id in self._alarms.due(now):
-            out += self._abandon(self._jobs[request_id], Outcome.TIMEOUT, Reason.TOTAL_TIMEOUT, now)
+            out += self._end(self._jobs[request_id], Outcome.TIMEOUT, Reason.TOTAL_TIMEOUT, now)
         return out
 
     def wake_at(self) -> float:
@@ -190,7 +190,7 @@ class Balancer:
             job.unread = False
             job.server.unprefilled_tokens -= job.live.prompt_tokens
 
-    def _abandon(self, job: _Job, outcome: Outcome, why: Reason, now: float) -> list[Command]:
+    def _end(self, job: _Job, outcome: Outcome, why: Reason, now: float) -> list[Command]:
         """End a request that may have an attempt at a replica."""
         if job.live.outcome is not None:
             return []
