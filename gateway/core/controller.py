@@ -59,7 +59,7 @@ class Controller(Inspector):
 
     def arrive(self, request: Request, now: float) -> list[Command]:
         """A request has arrived completely and needs a replica."""
-        commands = self._turn.begin(now)
+        commands = self._call.begin(now)
         live = RequestState(request)
         self._requests[request.id] = live
         if request.body_hash is not None and self.state.quarantine.refuses(request.body_hash, now):
@@ -85,7 +85,7 @@ class Controller(Inspector):
 
     def first_token(self, attempt_id: int, now: float) -> list[Command]:
         """The first content, reasoning or tool-call token of a streamed answer has come."""
-        commands = self._turn.begin(now)
+        commands = self._call.begin(now)
         attempt = self._attempts[attempt_id]
         pool = attempt.replica.pool
         saturated = pool.saturated
@@ -99,7 +99,7 @@ class Controller(Inspector):
 
         So the answer is committed without a first token, and no TTFT is learned from it.
         """
-        commands = self._turn.begin(now)
+        commands = self._call.begin(now)
         attempt = self._attempts[attempt_id]
         live = attempt.live
         attempt.replica.outlier_score.heard(now)
@@ -110,7 +110,7 @@ class Controller(Inspector):
 
     def progress(self, attempt_id: int, tokens: int, now: float) -> list[Command]:
         """The answer has `tokens` so far. Called at most once per attempt in `deadlines.PROGRESS_EVERY_S`."""
-        commands = self._turn.begin(now)
+        commands = self._call.begin(now)
         attempt = self._attempts[attempt_id]
         was_open = attempt.replica.open
         self.lifecycle.progress(attempt, tokens)
@@ -120,7 +120,7 @@ class Controller(Inspector):
 
     def repeats(self, attempt_id: int, now: float) -> list[Command]:
         """The answer of this attempt has begun to repeat itself without end."""
-        commands = self._turn.begin(now)
+        commands = self._call.begin(now)
         attempt = self._attempts[attempt_id]
         live = attempt.live
         if live.can_be_cut and live.committed is attempt:
@@ -131,13 +131,13 @@ class Controller(Inspector):
         """The answer of this attempt is not being read, because its client is too slow. So its silence is not the
         replica's fault.
         """
-        commands = self._turn.begin(now)
+        commands = self._call.begin(now)
         self._attempts[attempt_id].slot.pause(now)
         return commands
 
     def resumed(self, attempt_id: int, now: float) -> list[Command]:
         """The answer of this attempt is read again."""
-        commands = self._turn.begin(now)
+        commands = self._call.begin(now)
         attempt = self._attempts[attempt_id]
         attempt.slot.resume(now)
         attempt.last_at = now
@@ -147,7 +147,7 @@ class Controller(Inspector):
 
     def finish(self, attempt_id: int, finish: AttemptResult, now: float) -> list[Command]:
         """The attempt has ended: its connection is idle again or closed."""
-        commands = self._turn.begin(now)
+        commands = self._call.begin(now)
         attempt = self._attempts[attempt_id]
         pool = attempt.replica.pool
         saturated = pool.saturated
@@ -159,7 +159,7 @@ class Controller(Inspector):
 
     def leave(self, request_id: int, now: float, why: Reason = Reason.CLIENT_GONE) -> list[Command]:
         """The client has left, or has not read for too long. Nothing more can be sent to it."""
-        commands = self._turn.begin(now)
+        commands = self._call.begin(now)
         live = self._requests.get(request_id)
         if live is not None:
             left = live.pool if live.waiting else None
@@ -170,7 +170,7 @@ class Controller(Inspector):
 
     def shut(self, now: float) -> list[Command]:
         """End every request that is still under way, because the time for draining is over."""
-        commands = self._turn.begin(now)
+        commands = self._call.begin(now)
         for live in list(self._requests.values()):
             self.lifecycle.end(live, Outcome.REFUSED, Reason.SHUTTING_DOWN)
         return commands
@@ -181,7 +181,7 @@ class Controller(Inspector):
 
         The caller ignores the `Refuse` if the client already has its answer.
         """
-        commands = self._turn.begin(now)
+        commands = self._call.begin(now)
         live = self._requests.get(request_id)
         if live is not None:
             self.lifecycle.fail(live)
@@ -194,7 +194,7 @@ class Controller(Inspector):
 
     def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]:
         """A health check, scrape or model list of a replica was answered, or failed."""
-        commands = self._turn.begin(now)
+        commands = self._call.begin(now)
         replica = self.state.fleet.replica(replica_name)
         if replica is not None:
             self.scheduler.observed(replica, sample)
@@ -202,7 +202,7 @@ class Controller(Inspector):
 
     def drain(self, replica_name: str, on: bool, now: float) -> list[Command]:
         """Stop new requests to a replica (`on`), or let it serve again. Requests under way there go on."""
-        commands = self._turn.begin(now)
+        commands = self._call.begin(now)
         replica = self.state.fleet.replica(replica_name)
         if replica is not None and replica.drained is not on:
             self.state.fleet.drain(replica, on, now)
@@ -215,7 +215,7 @@ class Controller(Inspector):
 
         Requests that wait for a removed pool go to another pool of their model.
         """
-        commands = self._turn.begin(now)
+        commands = self._call.begin(now)
         gone = self.state.configure(policy)
         self.scheduler.check()
         self.scheduler.replace_waiting(gone)
@@ -231,6 +231,6 @@ class Controller(Inspector):
 
     def wake(self, now: float) -> list[Command]:
         """Act on every deadline that has passed."""
-        commands = self._turn.begin(now)
+        commands = self._call.begin(now)
         self.scheduler.ring()
         return commands

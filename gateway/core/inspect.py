@@ -61,7 +61,7 @@ class Inspector:
         self.state = state
         self.prompts = state.prompts
         self.forecaster = state.forecaster
-        self._turn = state.turn
+        self._call = state.call
         self._requests = state.requests
         self._attempts = state.attempts
 
@@ -73,7 +73,7 @@ class Inspector:
     @property
     def decided(self) -> list[Command]:
         """Commands of the latest call. If the call raised an exception, the commands that were decided before it."""
-        return self._turn.commands
+        return self._call.commands
 
     @property
     def woken(self) -> int:
@@ -157,7 +157,7 @@ class Inspector:
 
     def snapshot(self, now: float) -> Snapshot:
         """A copy of the whole state, for the admin pages and metrics. `now` must not be before the last call."""
-        now = max(now, self.state.turn.now)
+        now = max(now, self.state.call.now)
         state, held = self.state, self.held(now)
         return Snapshot(
             generation=state.policy.generation,

@@ -45,7 +45,7 @@ class Lifecycle:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._turn = state.turn
+        self._call = state.call
         self._requests = state.requests
         self._attempts = state.attempts
         self._timers = state.timers
@@ -65,7 +65,7 @@ class Lifecycle:
         """Take a slot of `replica` and dispatch an attempt there. `hedge`: whether the attempt is a duplicate of a late
         one.
         """
-        now = self._turn.now
+        now = self._call.now
         self._next_attempt += 1
         pool = replica.pool
         prompt = live.prompt_tokens
@@ -99,7 +99,7 @@ class Lifecycle:
             self._timers.advance(live.request.id, now + attempt.facts.ttft_s)
         max_tokens = live.max_tokens if live.is_capped else 0
         model = live.request.model.name if live.request.fallback_of else ""
-        self._turn.commands.append(
+        self._call.commands.append(
             Dispatch(live.request.id, attempt.id, replica.spec.name, max_tokens, live.degraded, model)
         )
 
@@ -122,7 +122,7 @@ class Lifecycle:
         """Charge the tier and the tenant of a request for its first attempt. If the request sets no `max_tokens`, cut
         its cap to what fits the engine's context.
         """
-        now = live.dispatched_at = self._turn.now
+        now = live.dispatched_at = self._call.now
         pool.queue.served(live.request.tier, live.prompt_tokens + self._accounting.dispatched(live, now))
         self._extra.deposit(live.request.tier)
         context = pool.context_tokens
@@ -135,7 +135,7 @@ class Lifecycle:
         """Record the first token of an attempt. Its answer is committed, unless the answer of another attempt is
         committed already.
         """
-        live, now = attempt.live, self._turn.now
+        live, now = attempt.live, self._call.now
         attempt.replica.outlier_score.heard(now)
         if attempt.first_at is None:
             attempt.first_at = attempt.last_at = now
@@ -157,7 +157,7 @@ class Lifecycle:
 
     def progress(self, attempt: Attempt, tokens: int) -> None:
         """Record that the answer has `tokens` so far. An overlong answer may be cut."""
-        now = self._turn.now
+        now = self._call.now
         attempt.slot.progress(tokens, now)
         attempt.tokens = tokens
         attempt.replica.outlier_score.heard(now)
@@ -176,7 +176,7 @@ class Lifecycle:
 
     def close(self, attempt_id: int, finish: AttemptResult) -> AttemptResult:
         """Free the slot of an attempt and learn from its end. Returns `finish` without impossible token counts."""
-        now = self._turn.now
+        now = self._call.now
         attempt = self._attempts[attempt_id]
         told, finish = finish, believed(attempt, finish)
         del self._attempts[attempt_id]
@@ -203,7 +203,7 @@ class Lifecycle:
 
     def back_off(self, replica: Replica, finish: AttemptResult) -> None:
         """Begin a backoff of a replica that answered that it is busy. A complete answer ends the backoff."""
-        pool, now = replica.pool, self._turn.now
+        pool, now = replica.pool, self._call.now
         if finish.end is AttemptOutcome.COMPLETE and replica.refusals:
             pool.accepted(replica)
         elif finish.end is AttemptOutcome.BUSY:
@@ -221,7 +221,7 @@ class Lifecycle:
         live.replica = winner.replica
         if live.hedged is not None:
             self._hedges.committed(winner)
-        self._turn.commands.append(Commit(live.request.id, winner.id, live.hedged))
+        self._call.commands.append(Commit(live.request.id, winner.id, live.hedged))
         self.cancel(live)
 
     def cancel(self, live: RequestState) -> None:
@@ -233,7 +233,7 @@ class Lifecycle:
     def cancel_attempt(self, attempt: Attempt) -> None:
         """Ask the caller to close one attempt. The attempt holds its slot until the caller reports `finish`."""
         attempt.cancelled = True
-        self._turn.commands.append(Cancel(attempt.live.request.id, attempt.id))
+        self._call.commands.append(Cancel(attempt.live.request.id, attempt.id))
 
     def cancel_unanswered(self, replica: Replica) -> None:
         """Cancel all attempts without a first token at a replica that is down, since they may hang for ever.
@@ -249,13 +249,13 @@ class Lifecycle:
         if live.committed is None:
             self.commit(attempt)
         ok = end is AttemptOutcome.COMPLETE
-        live.decide(Outcome.OK if ok else Outcome.INVALID, None if ok else Reason.UPSTREAM_REJECTED, self._turn.now)
+        live.decide(Outcome.OK if ok else Outcome.INVALID, None if ok else Reason.UPSTREAM_REJECTED, self._call.now)
 
     def suspect(self, live: RequestState, replica: Replica, body_hash: int) -> list[RequestState]:
         """Record that a replica's connection broke while it had this request. If it was the second replica, queued
         requests with the same body must be refused. Returns those.
         """
-        now = self._turn.now
+        now = self._call.now
         live.body_hash = body_hash
         is_down = replica.breaker.state is ReplicaState.DOWN
         self._quarantine.broke(body_hash, replica.spec.server, is_down, doubt_s(replica.pool.spec.health), now)
@@ -275,8 +275,8 @@ class Lifecycle:
     ) -> None:
         """End a request with an error. It must have no attempt under way."""
         self.unqueue(live)
-        live.decide(outcome, why, self._turn.now)
-        self._turn.commands.append(Refuse(live.request.id, why, retry_after_s, detail))
+        live.decide(outcome, why, self._call.now)
+        self._call.commands.append(Refuse(live.request.id, why, retry_after_s, detail))
         self.settle(live)
 
     def leave(self, live: RequestState, why: Reason) -> None:
@@ -287,28 +287,28 @@ class Lifecycle:
         """End a request in any state: its attempts are cancelled first."""
         if live.outcome is not None:
             return
-        now = self._turn.now
+        now = self._call.now
         detail = f"It waited for {now - live.request.body_at:.3g} s: {WAITED[why]}." if why in WAITED else ""
         self.unqueue(live)
         live.decide(outcome, why, now)
         if outcome is not Outcome.ABANDONED:
             wait_s = None if live.pool is None else self._retry_after.for_slot(live, live.pool, now)
-            self._turn.commands.append(Refuse(live.request.id, why, wait_s, detail))
+            self._call.commands.append(Refuse(live.request.id, why, wait_s, detail))
         self.cancel(live)
         self.settle(live)
 
     def fail(self, live: RequestState) -> None:
         """End a request with an internal error, whatever its state."""
         self.unqueue(live)
-        live.decide(Outcome.ERROR, Reason.INTERNAL, self._turn.now)
-        self._turn.commands.append(Refuse(live.request.id, Reason.INTERNAL))
+        live.decide(Outcome.ERROR, Reason.INTERNAL, self._call.now)
+        self._call.commands.append(Refuse(live.request.id, Reason.INTERNAL))
         self.cancel(live)
         self.settle(live)
 
     def cut(self, live: RequestState, why: Reason) -> None:
         """End an answer that has begun as an incomplete answer."""
-        live.decide(Outcome.CUT, why, self._turn.now)
-        self._turn.commands.append(Cut(live.request.id, why, live.prompt_likely * live.request.batch))
+        live.decide(Outcome.CUT, why, self._call.now)
+        self._call.commands.append(Cut(live.request.id, why, live.prompt_likely * live.request.batch))
         self.cancel(live)
         self.settle(live)
 
@@ -321,9 +321,9 @@ class Lifecycle:
         way.
         """
         at, why = next_deadline(live)
-        if at <= self._turn.now:
+        if at <= self._call.now:
             self.expire(live, why)
-        return at <= self._turn.now
+        return at <= self._call.now
 
     def settle(self, live: RequestState) -> None:
         """If a request has an outcome and no attempt under way, close its accounts and report `Ended`."""
@@ -336,14 +336,14 @@ class Lifecycle:
         self._hedges.ended(live)
         use = live.use
         served = -math.inf if use is None else use.served
-        record = self._accounting.close(live, self._turn.now)
+        record = self._accounting.close(live, self._call.now)
         if use is not None and use.served < served:
             self._fleet.returned(live.request.tier, live.request.tenant)
         if live.pool is not None:
             live.pool.demand.ended(record.outcome in COUNTED, record.good, record.output_tokens)
             if is_lost(record):
-                live.pool.queue.lost(live.request.tier, self._turn.now)
-        self._turn.commands.append(Ended(record))
+                live.pool.queue.lost(live.request.tier, self._call.now)
+        self._call.commands.append(Ended(record))
         # breaks a reference cycle with the attempt, because garbage collection of such cycles would dominate the cost
         live.committed = None
 

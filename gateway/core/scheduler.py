@@ -31,7 +31,7 @@ class Scheduler:
     def __init__(self, state: State, lifecycle: Lifecycle) -> None:
         self._state = state
         self._life = lifecycle
-        self._turn = state.turn
+        self._call = state.call
         self._requests = state.requests
         self._timers = state.timers
         self._fleet = state.fleet
@@ -53,14 +53,14 @@ class Scheduler:
 
     def place(self, live: RequestState) -> Pool | None:
         """Find the pool that will serve the request; None if there is none. The request is refused then."""
-        found = self._places.find(live, self._turn.now)
+        found = self._places.find(live, self._call.now)
         if isinstance(found, Pool):
             return found
         if found.why is Reason.NO_REPLICAS:
             own, other = live.request, fallback_of(live.request)
             if other is not None:
                 live.request = other
-                pool = self._places.find(live, self._turn.now)
+                pool = self._places.find(live, self._call.now)
                 if isinstance(pool, Pool):
                     return pool
                 live.request = own
@@ -71,7 +71,7 @@ class Scheduler:
     def reserve(self, live: RequestState, pool: Pool) -> bool:
         """Charge this request to its tenant's limits. Returns False if it exceeds them; the request is refused then."""
         live.cap()
-        exceeded = self._accounting.reserve(live, pool, self._turn.now)
+        exceeded = self._accounting.reserve(live, pool, self._call.now)
         if exceeded is None:
             return True
         detail = ""
@@ -82,7 +82,7 @@ class Scheduler:
 
     def enter(self, live: RequestState, pool: Pool) -> None:
         """Send the request to a replica of `pool`, queue it there, or shed it."""
-        now = self._turn.now
+        now = self._call.now
         live.enter(pool)
         if live.waited:
             live.unjudge()  # it comes from the queue of another pool, whose verdict does not apply here
@@ -103,12 +103,12 @@ class Scheduler:
 
     def _shed(self, live: RequestState, pool: Pool, why: Reason, detail: str) -> None:
         """Refuse a request for which `pool` has no room in time."""
-        wait_s = self._retry_after.for_slot(live, pool, self._turn.now)
+        wait_s = self._retry_after.for_slot(live, pool, self._call.now)
         self._life.refuse(live, Outcome.REFUSED, why, wait_s, detail)
 
     def _admit(self, live: RequestState, pool: Pool, decision: Decision) -> None:
         """Send the request, or queue it."""
-        now = self._turn.now
+        now = self._call.now
         replica = decision.replica
         if replica is None:
             self._queue(live, pool, decision)
@@ -125,7 +125,7 @@ class Scheduler:
 
     def _queue(self, live: RequestState, pool: Pool, decision: Decision) -> None:
         """Queue the request for a slot of `pool`. The requests that it displaces are refused."""
-        now = self._turn.now
+        now = self._call.now
         for queued in decision.victims:
             victim = self._requests[queued.request.id]
             if not self._fall_back(victim):
@@ -151,7 +151,7 @@ class Scheduler:
         own, other = live.request, fallback_of(live.request)
         if other is None:
             return False
-        now = self._turn.now
+        now = self._call.now
         self._life.unqueue(live)
         self._forecaster.judged(live, True, now)
         before = live.standing()
@@ -181,7 +181,7 @@ class Scheduler:
         One queued request of the same or a more urgent priority is sent as well. Otherwise a `shadow` tier would keep
         all slots, and an `enforce` tier of the same pool would wait in vain.
         """
-        now = self._turn.now
+        now = self._call.now
         pool.pressed_at = now
         for other in pool.queue.heads(now) if pool.queue else ():
             if other.request.tier.priority <= live.request.tier.priority:
@@ -206,7 +206,7 @@ class Scheduler:
         """An ejected replica that is due for a probe, or else `replica`. Suspects of quarantine are never used as
         probes.
         """
-        now = self._turn.now
+        now = self._call.now
         if live.body_hash is not None and self._quarantine.knows(live.body_hash, now):
             return replica
         return replica.pool.probe(live.request.tier, now) or replica
@@ -216,7 +216,7 @@ class Scheduler:
         if pool.queue:
             self.pump(pool)
         elif not saturated or not pool.saturated:
-            pool.drain.opened(saturated, self._turn.now)
+            pool.drain.opened(saturated, self._call.now)
 
     def serve_behind(self, live: RequestState, pool: Pool) -> None:
         """Serve the queue of `pool` after `live` has left it unsent. Others may have waited behind it, or for an
@@ -233,8 +233,8 @@ class Scheduler:
         served = True
         while served:
             served = False
-            for head in pool.queue.heads(self._turn.now):
-                chosen = self._next.of_tier(head, pool, self._turn.now)
+            for head in pool.queue.heads(self._call.now):
+                chosen = self._next.of_tier(head, pool, self._call.now)
                 if chosen is None:
                     continue
                 served = True
@@ -246,7 +246,7 @@ class Scheduler:
         """Send a queued request, or refuse it if it is too late for its objectives."""
         if self._life.has_expired(live):
             return
-        now = self._turn.now
+        now = self._call.now
         hopeless = self._admission.is_hopeless(live, replica, now)
         if not hopeless:
             replica.pool.drain.opened(True, now)
@@ -260,7 +260,7 @@ class Scheduler:
     def judge(self, attempt: Attempt, finish: AttemptResult) -> None:
         """Update breaker, quarantine and backoff of the replica after an attempt has ended."""
         live, replica = attempt.live, attempt.replica
-        moved = self._fleet.ended(replica, finish.end, self._turn.now)
+        moved = self._fleet.ended(replica, finish.end, self._call.now)
         if finish.body_hash is not None:
             for other in self._life.suspect(live, replica, finish.body_hash):
                 if other.pool is not None and other.pool is not replica.pool:  # the caller serves that pool
@@ -310,7 +310,7 @@ class Scheduler:
             self._life.refuse(live, Outcome.ERROR, FAILURES[end], finish.retry_after_s)
 
     def _may_be_retried(self, live: RequestState, end: AttemptOutcome, finish: AttemptResult) -> bool:
-        barred = live.body_hash is not None and self._quarantine.bars(live.body_hash, self._turn.now)
+        barred = live.body_hash is not None and self._quarantine.bars(live.body_hash, self._call.now)
         return not barred and is_retried(end, finish.status)
 
     def _retry(self, live: RequestState, failed: Attempt, in_pool: bool = False) -> bool:
@@ -328,7 +328,7 @@ class Scheduler:
 
     def observed(self, replica: Replica, sample: Sample) -> None:
         """Take a sample of a replica, and update its limits from the facts learned since the last sample."""
-        pool, now = replica.pool, self._turn.now
+        pool, now = replica.pool, self._call.now
         if self._fleet.observe(replica, sample, now):
             self.breaker_moved(replica)
         if sample.running is not None:
@@ -349,7 +349,7 @@ class Scheduler:
         If there is no other pool, the requests wait until their deadlines, since a replica may come back. A request
         whose home is lost is refused at once.
         """
-        pool, now = replica.pool, self._turn.now
+        pool, now = replica.pool, self._call.now
         health = pool.spec.health
         if replica.breaker.state is ReplicaState.DOWN:
             self._quarantine.died(replica.spec.server, now)
@@ -398,7 +398,7 @@ class Scheduler:
     def check(self) -> None:
         """Check all replicas for outliers, end backoffs that are over, set the next timer, and serve the queues."""
         kept = {r for pool in self._fleet if pool.queue for r in pool.replicas.values() if r.keeps_state}
-        self._timers.set(BREAKERS, self._turn.now + self._fleet.cool(self._turn.now))
+        self._timers.set(BREAKERS, self._call.now + self._fleet.cool(self._call.now))
         for pool in self._fleet:
             if kept and any(replica in kept and not replica.keeps_state for replica in pool.replicas.values()):
                 self._replace_bound(pool)
@@ -439,14 +439,14 @@ class Scheduler:
         if attempt.first_at is not None or attempt.cancelled:
             return False
         expected_s = 0.0 if attempt.facts is None else attempt.facts.expected_s
-        is_late = self._turn.now - attempt.opened_at > RESCUE_FACTOR * expected_s
+        is_late = self._call.now - attempt.opened_at > RESCUE_FACTOR * expected_s
         return is_late and attempt.opened_at < attempt.replica.outlier_score.out_at
 
     # ---- time
 
     def ring(self) -> None:
         """Act on every timer that has fired."""
-        now, due = self._turn.now, self._state.due
+        now, due = self._call.now, self._state.due
         due.extend(self._timers.due(now))
         while due:
             key = self._state.woken = due.popleft()
@@ -463,7 +463,7 @@ class Scheduler:
     def _rang(self, live: RequestState) -> None:
         """Handle the timer of a request. It fires at the request's deadline or before."""
         at, why = next_deadline(live)
-        if at > self._turn.now:
+        if at > self._call.now:
             self._timers.set(live.request.id, at)
             self._prompt_due(live)
             if live.waiting and live.pool is not None:
@@ -486,15 +486,15 @@ class Scheduler:
         for attempt in live.open:
             pool = attempt.replica.pool
             saturated = pool.saturated
-            attempt.replica.expire_unread(self._turn.now)
-            pool.sync(attempt.replica, self._turn.now)
+            attempt.replica.expire_unread(self._call.now)
+            pool.sync(attempt.replica, self._call.now)
             self.offer(pool, saturated)
 
     def _hedge(self) -> None:
         """Send a duplicate of each request whose first token is late, if the hedging rules allow it."""
-        for key in self._hedges.due(self._turn.now):
+        for key in self._hedges.due(self._call.now):
             self._state.woken = key
             live = self._requests.get(key)
-            replica = None if live is None else self._hedges.replica_for_duplicate(live, self._turn.now)
+            replica = None if live is None else self._hedges.replica_for_duplicate(live, self._call.now)
             if live is not None and replica is not None:
                 self.dispatch(live, replica, hedge=True)

@@ -15,6 +15,7 @@ from gateway.core.fleet.pool import Pool
 from gateway.core.forecast.prompt_length import PromptEstimator
 from gateway.core.learner import Learner
 from gateway.core.policy import Policy
+from gateway.core.present_call import PresentCall
 from gateway.core.redundancy.hedging import Hedges
 from gateway.core.redundancy.request_quarantine import Quarantine
 from gateway.core.redundancy.retries import Retries
@@ -22,7 +23,6 @@ from gateway.core.redundancy.retry_budget import RetryBudget
 from gateway.core.request import Random
 from gateway.core.request_state import Attempt, RequestState
 from gateway.core.timers import Timers
-from gateway.core.turn import Turn
 from gateway.core.useless import UselessAnswers
 
 BREAKERS: Final = -1
@@ -37,7 +37,7 @@ class State:
     def __init__(self, policy: Policy, random: Random, share: float) -> None:
         self.policy = policy
         self.random = random
-        self.turn = Turn()
+        self.call = PresentCall()
         self.requests: dict[int, RequestState] = {}
         """Requests under way, by id."""
         self.attempts: dict[int, Attempt] = {}
@@ -73,7 +73,7 @@ class State:
 
     def configure(self, policy: Policy) -> list[Pool]:
         """Apply a policy. Returns the pools that it removes. Learned facts of the other pools are kept."""
-        now = self.turn.now
+        now = self.call.now
         self.policy = policy
         gone = self.fleet.configure(policy, now)
         self.admission.configure(policy)

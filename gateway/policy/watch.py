@@ -61,7 +61,7 @@ class PolicyWatcher:
         self._on_bug = on_bug
         self._clock = clock
         self._poll_s = poll_s
-        self._turn = asyncio.Lock()
+        self._reloading = asyncio.Lock()
         self._seen = policy.digest
         self.status = ReloadStatus(True, clock(), policy.generation, policy.digest)
 
@@ -75,7 +75,7 @@ class PolicyWatcher:
         """Read the file now, even if it is unchanged. Returns True if its policy is put in force, False if the last
         valid policy stays.
         """
-        async with self._turn:
+        async with self._reloading:
             self._seen = await asyncio.to_thread(_digest_of, self._path)
             generation = self.status.generation + 1
             try:

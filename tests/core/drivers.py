@@ -161,7 +161,7 @@ def hedge(controller: Controller, attempt_id: int, now: float) -> list[Command]:
     """Hedges at any time, even before TTFT quantiles are known."""
     live = controller.state.attempts[attempt_id].live
     first = live.open[0].replica
-    commands = controller.state.turn.begin(now)
+    commands = controller.state.call.begin(now)
     free = first.pool.pick(live.request, first, 0.0)
     if live.outcome is None and live.committed is None and free is not None:
         live.hedged = HedgeResult.FAILED

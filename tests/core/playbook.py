@@ -198,7 +198,7 @@ class Story:
         assert target is not None
         live = state.requests[self.ids[name]]
         live.hedged = HedgeResult.FAILED
-        commands = state.turn.begin(self.now)
+        commands = state.call.begin(self.now)
         self.controller.scheduler.dispatch(live, target, hedge=True)
         return self._hear(commands)
 

@@ -257,7 +257,7 @@ def _minute(replicas: int, slowdown: float, max_share: float, panic: float, seed
                     score.add(random.gauss(pace[replica], 0.3))
         if second % 20 == 0:
             story.arrives(f"q{second}").whatever()  # these requests never get an answer
-        story.controller.state.turn.begin(story.now)
+        story.controller.state.call.begin(story.now)
         story.controller.scheduler.check()
         meant = [replica for replica in members if not replica.drained]
         slow = [

@@ -39,14 +39,14 @@ class Parts:
         self._fd = -1
         try:
             _refuse_if_in_use(path)
-            self._turn()
+            self._next_file()
         except OSError as error:
             raise JournalError(f"the journal {path} cannot be written: {error.strerror}") from error
 
     def write(self, lines: bytes) -> None:
         """Append whole lines. After an OSError none of them is written."""
         if self._size + len(lines) > self._max_bytes and not self._empty:
-            self._turn()
+            self._next_file()
         try:
             write_all(self._fd, lines)
         except OSError:
@@ -60,7 +60,7 @@ class Parts:
         """Close the file."""
         os.close(self._fd)
 
-    def _turn(self) -> None:
+    def _next_file(self) -> None:
         """Start the next file. The file is first created under a temporary name, so that a failure changes nothing."""
         header = orjson.dumps(
             {"journal": FORMAT, "part": self._part + 1, **self._header}, option=orjson.OPT_APPEND_NEWLINE

@@ -33,7 +33,7 @@ class LoopLag:
         self._clock = clock
         self._each = each
         self._interval_s = interval_s
-        self._turn = clock() + HOLD_S
+        self._hold_until = clock() + HOLD_S
         self._now_s = 0.0
         self._before_s = 0.0
 
@@ -50,8 +50,8 @@ class LoopLag:
     def woke(self, due: float) -> float:
         """Record a wake-up that was due at `due`. Returns the present time."""
         now = self._clock()
-        if now >= self._turn:
-            self._turn = now + HOLD_S
+        if now >= self._hold_until:
+            self._hold_until = now + HOLD_S
             self._before_s, self._now_s = self._now_s, 0.0
         wait_s = max(0.0, now - due)
         self._now_s = max(self._now_s, wait_s)

@@ -1,4 +1,4 @@
-"""The turn: the present call of the controller. All parts that work on the call share it."""
+"""The present call of the controller. All parts that work on the call share it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from gateway.core.commands import Command
 
 
-class Turn:
+class PresentCall:
     """Time of the present call, and the commands decided so far.
 
     `commands` stays after the call. So if the call raises an exception, its caller still finds the commands decided
