@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -114,10 +116,13 @@ class TestCheck:
 
 
 class TestKey:
-    def test_key_new_prints_the_key_and_its_policy_line_once(self) -> None:
+    def test_key_new_writes_only_the_key_to_standard_output_and_its_policy_line_beside_it(self) -> None:
         result = run("key", "new", "--tenant", "acme", "--tier", "paid")
         assert result.exit_code == 0
-        key, line = result.stdout.splitlines()
+        (key,) = result.stdout.splitlines()
+        said, under, line = result.stderr.splitlines()
+        assert said.startswith("The key, written to standard output (send it as ")
+        assert under == "For the policy file, under keys:"
         assert key.startswith("tg-")
         assert len(key) >= 3 + 43  # 256 bits in base64
         text = POLICY[: POLICY.index("keys:")] + f"keys:\n{line}\n"
@@ -125,6 +130,20 @@ class TestKey:
         assert known.sha256 == hashlib.sha256(key.encode()).digest()
         assert (known.tenant, known.tier) == ("acme", "paid")
         assert key not in result.stderr
+
+    def test_key_new_at_a_terminal_shows_the_key_between_its_notes(self) -> None:
+        ours, theirs = pty.openpty()
+        try:
+            command = [sys.executable, "-m", "gateway", "key", "new", "--tenant", "acme"]
+            subprocess.run(command, stdout=theirs, stderr=theirs, check=True)
+            text = os.read(ours, 4096).decode().splitlines()
+        finally:
+            os.close(ours)
+            os.close(theirs)
+        assert text[0].startswith("The key, shown this once (send it as ")
+        assert text[1].startswith("tg-")
+        assert text[2:] == ["For the policy file, under keys:", text[3]]
+        assert text[3].startswith("  - {sha256: ")
 
     def test_new_keys_differ_from_each_other(self) -> None:
         keys = {json.loads(run("key", "new", "--json").stdout)["key"] for _ in range(20)}

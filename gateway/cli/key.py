@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import Annotated
 
 import typer
@@ -41,8 +42,9 @@ def new(
 ) -> None:
     """Make a key of 256 random bits, and the policy line that admits it.
 
-    The key is printed once, on standard output, and kept nowhere: hand it to the client. The policy file holds its
-    SHA-256 only, so nobody who reads the policy can use it.
+    The key is printed once, on standard output, and kept nowhere: hand it to the client. All other lines go to standard
+    error, so `tailgate key new > key.txt` keeps the key alone, and shows the line for the policy. The policy file holds
+    the key's SHA-256 only, so nobody who reads the policy can use it.
     """
     key = new_key()
     digest = hash_of(key).hex()
@@ -50,9 +52,11 @@ def new(
     if as_json:
         print_json({"key": key, "sha256": digest, "policy_line": line})
         return
-    console(stderr=True).print("The key, shown this once (send it as `Authorization: Bearer` or `x-api-key`):")
-    print(key)
-    console(stderr=True).print("For the policy file, under keys:")
-    print(f"  {line}")
+    notes = console(stderr=True)
+    place = "shown this once" if sys.stdout.isatty() else "written to standard output"
+    notes.print(f"The key, {place} (send it as `Authorization: Bearer` or `x-api-key`):")
+    print(key, flush=True)
+    notes.print("For the policy file, under keys:")
+    notes.print(f"  {line}")
     if tenant == PLACEHOLDER:
-        console(stderr=True).print(f"{PLACEHOLDER} is a placeholder: give the holder of the key with --tenant.")
+        notes.print(f"{PLACEHOLDER} is a placeholder: give the holder of the key with --tenant.")
