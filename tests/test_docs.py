@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import os
@@ -10,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from asyncio.subprocess import PIPE
 from collections.abc import Iterator
 from pathlib import Path
 from types import UnionType
@@ -25,6 +27,7 @@ from gateway.cli.app import app
 from gateway.core.request import Reason
 from gateway.policy import PolicyErrors, load_text
 from gateway.policy.builtin import written
+from gateway.policy.keys import hash_of, new_key
 from gateway.policy.schema import PolicyFile
 from gateway.settings import PREFIX, Settings
 from gateway.sim.workload.load import load_text as load_workload_text
@@ -35,6 +38,7 @@ from loadtests.__main__ import app as loadtests_app
 from loadtests.demo_text import OVERLOAD, QUESTION
 from loadtests.emulator.__main__ import parser as emulator_parser
 from loadtests.scenarios.load import load_scenario
+from tests.serving import gateways
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -338,11 +342,26 @@ def test_modules_in_documents_and_their_options_exist(page: Path) -> None:
 
 
 def test_request_in_the_readme_is_the_one_of_the_demo() -> None:
-    (line,) = (line for block in shell_blocks(README) for line in block.splitlines() if line.startswith("curl"))
-    words = shlex.split(line)
+    lines = [line for block in shell_blocks(README) for line in block.splitlines() if line.startswith("curl")]
+    words = shlex.split(lines[0])
     assert f"http://{ports.HOST}:{ports.PORT}/v1/chat/completions" in words
     assert json.loads(words[words.index("-d") + 1]) == QUESTION
     assert f"http://127.0.0.1:{ports.ADMIN_PORT}/" in README.read_text("utf-8")
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="there is no curl")
+async def test_readme_lists_the_models_of_a_key_with_curl() -> None:
+    (line,) = (line for block in shell_blocks(README) for line in block.splitlines() if "/v1/models" in line)
+    key = new_key()
+    policy = (ROOT / "policies" / "chat-with-tiers.yaml").read_text()
+    policy = re.sub(r"sha256: \w+, tenant: acme", f"sha256: {hash_of(key).hex()}, tenant: acme", policy)
+    async with gateways() as start:
+        gateway = await start(policy)
+        typed = line.replace(f"http://127.0.0.1:{ports.PORT}", gateway.url)
+        environment = {**os.environ, "TAILGATE_KEY": key, "NO_PROXY": "127.0.0.1"}
+        curl = await asyncio.create_subprocess_shell(typed, env=environment, stdout=PIPE, stderr=PIPE)
+        answer, _ = await curl.communicate()
+    assert [model["id"] for model in json.loads(answer)["data"]]
 
 
 @pytest.mark.parametrize("page", [README, LOADTESTING], ids=lambda page: page.name)
