@@ -1,8 +1,8 @@
 """The cost of the decisions alone: the controller called in process, in virtual time, in the way its driver calls it.
 
-A steady fleet: each replica serves IN_FLIGHT streamed requests of SERVICE_S, is scraped once a second, and nothing is
-ever refused. Everything the controller does for a request is counted, alarms and scrapes included. With `warm`, the
-requests are turns of conversations of 4,000 prompt tokens, each cached by one replica.
+The fleet is steady: each replica serves IN_FLIGHT streamed requests of SERVICE_S, and is scraped once a second. No
+request is refused. Everything the controller does for a request is counted, alarms and scrapes included. With `warm`,
+the requests are turns of conversations of 4,000 prompt tokens, each cached by one replica.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ The smallest error is searched for without gradients. Steps are discrete, so the
 catches a step. A search stops too early on such a plateau. So it starts in several places, and restarts from its end
 until that gains nothing.
 
-Slots are counted, not fitted: in a burst larger than the slots, the number of first tokens before the first end is the
-number of slots.
+Slots are counted, not fitted. If a burst is larger than the slots, the number of first tokens before the first end is
+the number of slots.
 """
 
 from __future__ import annotations
@@ -163,8 +163,8 @@ def _figures(seen: Sequence[Seen]) -> Iterator[float]:
 
 
 def _slots(seen: Sequence[Sequence[Seen]]) -> tuple[int, bool]:
-    """The number of requests of the largest burst that began before its first end, and whether others waited by then:
-    only then is the number that of the slots.
+    """The number of requests of the largest burst that began before the first one ended, and whether others waited
+    then. Only if others waited, it is the number of slots.
     """
     burst = max(seen, key=len)
     ends = min(request.last_s for request in burst)

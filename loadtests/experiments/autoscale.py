@@ -1,8 +1,8 @@
 """A day and a night with a fleet that has as many replicas as the gateway wants.
 
-The main workload without its bursts. Its rate is a sine that begins at its lowest point: a day in two hours. The scaler
-reads the wanted replicas every fifteen seconds. Missing replicas are started and serve 90 s later (a model is loaded).
-Surplus replicas are drained, the youngest first. A replica costs from its start to its drain.
+The traffic is the main workload without its bursts. Its rate is a sine that begins at its lowest point: a day in two
+hours. The scaler reads the wanted replicas every fifteen seconds. Missing replicas are started and serve 90 s later (a
+model is loaded). Surplus replicas are drained, the youngest first. A replica costs from its start to its drain.
 
 The optimum knows the rate of every second of the day. It has the fewest replicas with which 99% of the requests are
 good, found by searches in the simulator (`tailgate plan`). Its replicas start in time and stop at once. "Short" is the

@@ -1,9 +1,9 @@
 """One engine, workload and load: the gateway beside round robin and the best static cap in hindsight.
 
-Two replicas, of one profile or of two. Loads are multiples of the knee: the highest rate at which 97% are good with
-round robin. The cap and the share of the objective that a request may wait for it are searched on the same arrivals,
-with strict tiers where there are several. A run begins cold; arrivals of its first 40 s and later ones are reported
-apart.
+There are two replicas, of one profile or of two. Loads are multiples of the knee: the highest rate at which 97% are
+good with round robin. The best cap, and the share of the objective that a request may wait, are searched on the same
+arrivals. If there are several tiers, the cap serves them strictly by priority. A run begins cold. Arrivals of its first
+40 s and later ones are reported apart.
 
     python -m loadtests.experiments.engines_cell --profile llama3-70b-a100-tp4 --load 1.5
 

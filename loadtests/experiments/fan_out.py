@@ -1,10 +1,10 @@
 """Fan-out: a client with n calls is slow if any of them is, and P(slow) = 1 - (1 - p)^n.
 
-The textbook's fleet (2% of the calls take six times as long), each call through the gateway's controller. A client
-makes n calls, in the order of arrival, and has its answer when the last of them has begun. A call is slow beyond the
-p99 of calls that are not hedged, so that 1% of single calls are slow; or beyond 100 ms. Duplicates past the p95
-(`hedge: {}`, holdout included) cannot help calls that are only a little late: the bound of 100 ms is 23 ms after the
-p95.
+In the textbook's fleet, 2% of the calls take six times as long. Each call goes through the gateway's controller. A
+client makes n calls, in the order of arrival, and has its answer when the last of them has begun. A call is slow if it
+is longer than a bound. One bound is the p99 of calls that are not hedged, so 1% of single calls are slow. The other
+bound is 100 ms. Duplicates past the p95 (`hedge: {}`, holdout included) cannot help calls that are only a little late:
+the bound of 100 ms is 23 ms after the p95.
 
 The formula uses p of the same calls; it would be wrong for dependent calls, but these are independent.
 """

@@ -1,9 +1,9 @@
 """Faults in a fleet: a slow, a refusing and a hung replica at once, and replicas that die one by one.
 
 Twelve replicas under the main workload at .75x. After a minute, three fail at the same moment. One takes three times as
-long for everything; one answers every request with a fast 503; one accepts requests and never answers. Their health
+long for everything. One answers every request with a fast 503. One accepts requests and never answers. Their health
 checks still pass. A replica is out of rotation from the second after which it never gets more than two requests in five
-seconds (a healthy one gets thirty or more). Probes stay below this number, and so do occasional requests to a replica
+seconds. A healthy one gets thirty or more. Probes stay below this number, and so do occasional requests to a replica
 that refuses.
 
 An hour without faults, bursts included, shows how often a healthy replica is ejected by mistake.
@@ -11,8 +11,8 @@ An hour without faults, bursts included, shows how often a healthy replica is ej
 Goodput, and p99 TTFT of tier 0, are measured from 15 s after the faults on. They are compared with a run without
 faults, and with one that has the same faults and no ejection.
 
-Then replicas die for good, one every half minute, at a load that all twelve can just serve. Goodput of the last fifteen
-seconds of each stage is compared with the goodput of all twelve, in proportion to the replicas alive.
+Then replicas die for good, one every half minute, at a load that all twelve can just serve. For each number of replicas
+alive, goodput of the last fifteen seconds is compared with the goodput of all twelve, in proportion.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
 The main workload runs at 2x for a minute after a warm-up, with the same requests for every candidate. Candidates are
 ours, the three best tier-blind static caps of a sweep in the simulator, and round robin without any control. Clients
-send each request when it is due, without waiting for answers; its latency counts from that time. The engines run in
-slow motion, so that two cores can carry every token of every stream; all durations of the policy are stretched alike.
-Two or three candidates run at the same time, each with replicas and clients of its own, since one uses a quarter of a
-core. If a process was late, its candidate runs again, alone. Baselines decide inside the gateway's own data plane. The
-optimum is the constrained clairvoyant program on the very same requests.
+send each request when it is due, without waiting for answers. Its latency counts from that time. The engines run in
+slow motion, so that two cores can carry every token of every stream. All durations of the policy are stretched by the
+same factor. Two or three candidates run at the same time, each with replicas and clients of its own, since one uses a
+quarter of a core. If a process was late, its candidate runs again, alone. Baselines decide inside the gateway's own
+data plane. The optimum is the constrained clairvoyant program on the very same requests.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ TtftS = Mapping[str, list[float]]
 class Pair:
     """TTFT (s) of the finished requests of one test, for all tiers or one, sorted, by live run and by simulated run.
 
-    The means over runs of p50 and p95 are compared. One run may have too few requests for a p99, so the p99 of all live
-    runs together is compared with those of equally many seeds together.
+    The means over runs of p50 and p95 are compared. One run may have too few requests for a p99. So the p99 of all live
+    runs together is compared with the p99 of equally many seeds together.
     """
 
     name: str

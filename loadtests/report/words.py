@@ -11,8 +11,9 @@ FELT_S = 0.005
 OFF = 0.05
 """Share by which prompts may differ from their wanted length without a warning."""
 SPARE, MAX_GAPS = 0.1, 20.0
-"""An early end of the traffic is reported beyond this share of the planned time and this many mean gaps: a smaller rest
-may be a normal gap."""
+"""An early end of the traffic is reported if more than this share of the planned time, and more than this many mean
+gaps, are missing. A smaller rest may be a normal gap.
+"""
 
 
 def time(seconds: float | None) -> str:

@@ -31,8 +31,9 @@ def make_folder(path: Path, option: str) -> None:
 
 
 def check_writable(path: Path, option: str, *, folder: bool = False) -> None:
-    """Check, before the work, that an existing `path` is of the right kind, that a file has a parent folder, and that
-    this user may write there."""
+    """Check, before the work, that an existing `path` is of the right kind. Also check that a file has a parent folder,
+    and that this user may write there.
+    """
     with writing(path, option):
         if folder and any(part.exists() and not part.is_dir() for part in (path, *path.parents)):
             raise NotADirectoryError
