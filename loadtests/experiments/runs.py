@@ -29,14 +29,14 @@ def ended(took_s: float, figures: Mapping[str, Judged]) -> Ended:
 
 
 def place(name: str, names: Sequence[str]) -> str:
-    """The experiment, and which of all it is; its name alone if there are no others."""
+    """Name of the experiment, and its number among all of this run. Only the name if there are no others."""
     return name if len(names) == 1 else f"{name} ({names.index(name) + 1} of {len(names)})"
 
 
 def left(name: str, names: Sequence[str], before_s: Mapping[str, float | None]) -> str:
-    """About how long this experiment and those after it take, from the seconds of earlier runs.
+    """Approximate time of this experiment and the later ones, from the seconds of earlier runs.
 
-    Empty if one of these is not known.
+    Empty if the seconds of one of them are not known.
     """
     due_s = [before_s.get(one) for one in names[names.index(name) :]]
     known_s = [took_s for took_s in due_s if took_s is not None]

@@ -31,12 +31,12 @@ Five tests are played at the same time: gateway, replicas and clients of one use
 The overload is played one and a half times as long as the scenario, so that enough requests of each tier finish. So its
 goodput is not that of the scenario's page.
 
-A run in which the generator was late, or that broke off, is played again. If no run of a test is left, the others go
-on: the test is named, and the target of `tests_played` is missed.
+A run in which the generator was late, or that broke off, is played again. If no run of a test is left, the test is
+named, the other tests go on, and the target of `tests_played` is missed.
 
-Chance remains. Even a correct simulator misses by chance. The seeds show how often: some of them stand for the live
-runs, and are compared with other draws of the seeds. `missed_by_chance` is how often, of a hundred times, a p50, p95 or
-p99 of any test is missed so.
+Even a correct simulator misses by chance. The seeds show how often: some of them stand for the live runs, and are
+compared with other draws of the seeds. `missed_by_chance` is the share of a hundred such comparisons in which a p50,
+p95 or p99 of any test is missed.
 """
 
 from __future__ import annotations

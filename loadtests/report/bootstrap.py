@@ -25,7 +25,7 @@ BLOCKS = 40
 MIN_BLOCKS = 10
 """With fewer stretches there is no interval: they say too little about the spread."""
 FEWER = 3
-"""Number of stretches that a draw leaves out: with as many as the test has, intervals of short tests would be too
+"""Number of stretches that a draw leaves out. If a draw had as many as the test, intervals of short tests would be too
 narrow. Of n stretches, (n - 1) (1.96 / t)^2, about n - 3, give the spread of Student's t at 95%.
 """
 MIN_BLOCK_S = 1.0

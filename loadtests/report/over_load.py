@@ -25,8 +25,8 @@ def over_load(judged: Judged, from_s: float, until_s: float) -> dict[str, list[f
 
     The counted time is cut into bins, each at least as long as an answer; bins with about the same offered load form
     one level. Offered and good are counted when requests were due. Answered requests are counted at the completion of
-    the answer, minus the time that an answer takes without a queue. Without that, while the load rises, answers to a
-    lower load would be counted at a higher one.
+    the answer, minus the time that an answer takes without a queue. Otherwise, while the load rises, answers to a lower
+    load would be counted at a higher one.
     """
     bins = round_bins(until_s - from_s, _most_bins(judged, from_s, until_s))
     bin_s = (until_s - from_s) / bins

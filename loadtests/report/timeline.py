@@ -31,7 +31,7 @@ def timeline(judged: Judged, weights: npt.NDArray[np.float64], from_s: float, un
 
     Offered, shed, failed, weighted goodput and latencies are counted when requests were due. Answered and good are
     counted when the answer was complete. They include answers to the warm-up, and exclude answers after the last
-    request: so a target that falls behind is visible. Rates are None if the whole time is less than `MIN_S`.
+    request. So a target that falls behind is visible. Rates are None if the whole time is less than `MIN_S`.
     """
     most = max(1.0, min(MAX_BINS, np.count_nonzero(judged.rows["due_s"] >= from_s) / MIN_REQUESTS))
     bins = round_bins(until_s - from_s, most)

@@ -63,8 +63,8 @@ def simulated(
     """One test of a scenario, in virtual time of the same length. `seed` is for the draws of the gateway, of ways, and
     of retries.
 
-    `ways_s` are the measured times of HTTP (on_the_way.py); all of it is put between the gateway and an engine. So a
-    free slot is filled later by this time, and its new request misses the step that begins in this time. A time is
+    `ways_s` are the measured times of HTTP (on_the_way.py). The simulator adds them between the gateway and an engine.
+    So a free slot is filled later by such a time, and its new request misses the step that begins meanwhile. A time is
     drawn for each request. The draws decide the order of two events at about the same time. But no request overtakes
     another on the way to the same engine.
 
