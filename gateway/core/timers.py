@@ -55,9 +55,9 @@ class Timers:
 
     def next_at(self) -> float:
         """Time of the next timer; inf if there is none."""
-        return self._look() if self._next_at is None else self._next_at
+        return self._find_next() if self._next_at is None else self._next_at
 
-    def _look(self) -> float:
+    def _find_next(self) -> float:
         """Time of the next timer. Drops stale entries from the top of the heap."""
         heap = self._heap
         self._next_at = math.inf
@@ -74,7 +74,7 @@ class Timers:
         keys: list[int] = []
         if self.next_at() > now:
             return keys
-        while self._look() <= now:
+        while self._find_next() <= now:
             _, key = heappop(self._heap)
             del self._at[key]
             keys.append(key)

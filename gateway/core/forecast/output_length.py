@@ -83,18 +83,18 @@ class Bucket:
     @property
     def median(self) -> float:
         """Median output tokens of an answer."""
-        self._look()
+        self._refresh()
         return self._median
 
     @property
     def mean(self) -> float:
         """Mean output tokens of an answer, at least 1."""
-        self._look()
+        self._refresh()
         return self._mean
 
     def more(self, tokens: int) -> float:
         """Mean tokens still to come of an answer that has `tokens` and goes on: E[O - g | O > g], g = `tokens`."""
-        self._look()
+        self._refresh()
         i = edge_of(EDGES, float(tokens))
         if i >= self._longest or self._above[i] <= 0.0:
             # Longer than any answer seen: a power law is assumed, so the expected rest grows with the length.
@@ -155,7 +155,7 @@ class Bucket:
         if index > self._longest:
             self._longest = index
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         """Rebuild the table if any bucket was updated, since all buckets are shrunk towards the root.
 
         The table depends only on the counts, never on the time of a read: a read must not change later results.
@@ -168,7 +168,7 @@ class Bucket:
         parent = self._parent
         broader: list[float] = []
         if parent is not None:
-            parent._look()
+            parent._refresh()
             broader = parent._above
             self._longest = max(self._longest, parent._longest)
         above: list[float] = []
@@ -204,14 +204,14 @@ class Bucket:
         i = edge_of(EDGES, tokens)
         if i >= len(EDGES):
             return 0.0
-        self._look()
+        self._refresh()
         low, high_p = (EDGES[i - 1], self._above[i - 1]) if i else (0.0, 1.0)
         low_p = self._above[i]
         return high_p + (low_p - high_p) * (tokens - low) / (EDGES[i] - low)
 
     def quantile(self, q: float) -> float:
         """The `q` quantile (0-1) of output tokens, at most the length of the longest answer seen."""
-        self._look()
+        self._refresh()
         low, high = 0, self._longest
         above = self._above
         while low < high:
