@@ -19,6 +19,7 @@ from gateway.sim.analysis.compare import OfModel
 from gateway.sim.analysis.results import Result
 from gateway.sim.workload.arrivals import Traffic
 from gateway.sim.workload.load import load_workload
+from gateway.sim.workload.synthetic import Synthetic
 from gateway.sim.workload.traces import EmptyRows, Trace, mix_for
 
 WorkloadOption = Annotated[
@@ -53,6 +54,9 @@ ModelOption = Annotated[
     str | None,
     typer.Option(metavar="NAME", show_default=False, help="The model that every request asks for."),
 ]
+MANY_REQUESTS = 2e6
+MAX_REQUESTS = 1e8
+"""A simulated run of more requests is refused, because it would take hours."""
 JobsOption = Annotated[int, typer.Option(min=1, help="Processes that simulate at the same time.")]
 
 
@@ -85,7 +89,18 @@ def workload_of(
         raise ValueError(f"--mix is for traces: the requests of {source} have tiers already")
     if isinstance(found, Trace):
         _say_left_out(found)
+    else:
+        _say_size(found.rate_per_s * found.duration_s, found)
     return found if model is None else OfModel(found, model)
+
+
+def _say_size(requests: float, workload: Synthetic) -> None:
+    """Report how many requests a run simulates if it takes long. Raises ValueError if it would take hours."""
+    what = f"{requests:.2g} requests ({workload.rate_per_s:g} per second for {workload.duration_s:g} s)"
+    if requests > MAX_REQUESTS:
+        raise ValueError(f"a run would simulate {what}, and the most is {MAX_REQUESTS:.0e}: lower --rate or --duration")
+    if requests > MANY_REQUESTS:
+        console(stderr=True).print(f"each run simulates {what}, which takes long", style="yellow")
 
 
 def _say_left_out(trace: Trace) -> None:

@@ -17,9 +17,13 @@ from dataclasses import dataclass
 
 SATURATED = 1.0 - 1e-9
 """A utilisation of this or more counts as 1, to allow for rounding."""
-FAR_BELOW = 40.0
+FAR_BELOW = 12.0
 """The recursion starts at load - this x sqrt(load). When it reaches the load, the error has shrunk by a factor of
-e^-800.
+e^-72.
+"""
+NEGLIGIBLE = 1e-300
+"""A smaller probability is 0. The smallest numbers are rounded back to themselves, so the recursion would go on without
+end.
 """
 
 
@@ -45,8 +49,8 @@ def erlang_b(load: float, servers: int) -> float:
     blocked = 1.0 - known / load
     for n in range(known + 1, servers + 1):
         blocked = load * blocked / (n + load * blocked)
-        if not blocked:
-            break
+        if blocked < NEGLIGIBLE:
+            return 0.0
     return blocked
 
 

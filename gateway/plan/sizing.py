@@ -25,6 +25,8 @@ FUZZ = 1e-9
 CURVE_AT = (0.99, 0.97, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5)
 """The curve of waits has a row for each of these utilisations."""
 MAX_REPLICAS = 100_000
+MAX_BUSY_SLOTS = 1e9
+"""A load of more busy slots than this is refused, since the time to compute its waits grows with the root of them."""
 MIN_REPLICAS = 1e-12
 """A load of fewer replicas than this is refused. Such a load comes from a mistyped option, and computing with it would
 lose precision.
@@ -64,6 +66,12 @@ class Load:
             raise ValueError("give the time of a request (--latency), or the rate of a replica (--per-replica)")
         if self.p99_wait_s is not None and self.slots is None:
             raise ValueError("--p99-wait needs --slots and --latency: waits are computed from them")
+        busy = 0.0 if self.full is None or self.full > MAX_REPLICAS else self.full * (self.slots or 0)
+        if busy > MAX_BUSY_SLOTS:
+            raise ValueError(
+                f"this traffic would keep {busy:.3g} slots busy, and waits are computed for at most "
+                f"{MAX_BUSY_SLOTS:.3g}: look at --rate, --latency and --slots again"
+            )
         if self.full is not None and self.full < MIN_REPLICAS:
             raise ValueError(
                 f"this traffic would keep only {self.full:.3g} replicas busy: look at "

@@ -235,3 +235,12 @@ def test_incomplete_plan_options_exit_with_2(arguments: tuple[str, ...], message
     done = run(*arguments)
     assert done.exit_code == 2
     assert message in done.stderr
+
+
+@pytest.mark.parametrize("command", [("plan",), ("simulate", "--seeds", "1")])
+def test_simulation_of_far_too_many_requests_is_refused_before_it_begins(command: tuple[str, ...]) -> None:
+    policy = str(Path(__file__).parents[2] / "policies" / "chat-with-tiers.yaml")
+    done = run(*command, "--policy", policy, "--workload", "chat", "--rate", "1e9", "--duration", "60")
+    assert done.exit_code == 2
+    said = "a run would simulate 6e+10 requests (1e+09 per second for 60 s), and the most is 1e+08: lower --rate or"
+    assert said in " ".join(done.stderr.split())

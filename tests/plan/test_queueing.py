@@ -41,6 +41,11 @@ def test_erlang_b_of_a_million_servers_is_fast_and_underflows_to_zero() -> None:
     assert 0.5 < erlang_c(1e6, 1_000_500) < 1.0
 
 
+def test_erlang_b_of_many_servers_ends_where_the_smallest_numbers_round_to_themselves() -> None:
+    """The probability is e^-4840. It stayed at the smallest number above 0, through all further servers."""
+    assert erlang_b(1e6, 1_100_000) == 0.0
+
+
 def test_erlang_c_gives_the_values_of_published_tables() -> None:
     # Adan and Resing, table 5.1: P(wait) of M/M/c at 90% busy, for 1, 2, 5, 10 and 20 servers.
     assert [round(erlang_c(0.9 * c, c), 2) for c in (1, 2, 5, 10, 20)] == [0.90, 0.85, 0.76, 0.67, 0.55]

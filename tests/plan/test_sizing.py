@@ -164,6 +164,12 @@ def test_plan_beyond_the_replica_limit_is_refused() -> None:
         of(1e9, 1e3, 1)
 
 
+def test_plan_of_more_busy_slots_than_can_be_computed_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"would keep 2e\+09 slots busy, .* at most 1e\+09: look at --rate, --latency"):
+        Load(2e9, 1.0, 1_000_000)
+    assert Load(1e9, 1.0, 1_000_000).full == 1000
+
+
 @pytest.mark.parametrize(
     ("terms", "message"),
     [
