@@ -60,7 +60,7 @@ def log_quarantine(news: Sequence[News]) -> None:
     for told in news[:MAX_NEWS]:
         about: dict[str, object] = {"fingerprint": f"{told.request:016x}", "replicas": ",".join(told.replicas)}
         if told.caught:
-            text = "a request is in quarantine for %.0f s: replicas broke off while they had it"
+            text = "a request is in quarantine for %.0f s: replicas broke off while they served it"
             QUARANTINE.warning(text, KEEP_S, extra={"fields": about})
         if told.refused:
             QUARANTINE.warning(

@@ -32,7 +32,7 @@ class Supervisor:
         if left_out is None:
             return
         log.error(
-            "a bug of the gateway: a %s callback raised %s%s; its request is ended and the rest goes on: report it",
+            "a bug of the gateway: a %s callback raised %s%s; one request is ended, all others go on: report it",
             callback.value,
             type(error).__name__,
             more(left_out),

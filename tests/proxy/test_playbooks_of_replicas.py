@@ -310,18 +310,18 @@ def test_playbook_of_a_replica_sends_the_expected_bytes(name: str, play: Callabl
 LINES: dict[str, tuple[list[Step], str]] = {
     "replica that cannot be reached": (
         [_refuses(ConnectionRefusedError("nobody listens")), ASK],
-        "replica r1 cannot be reached: nobody listens; its request fails or is tried elsewhere: "
+        "replica r1 cannot be reached: nobody listens; the request goes to another replica, or fails: "
         "check that an engine listens at http://r1:8000",
     ),
     "answer that is not HTTP": (
         [ASK, FromReplica(b"SSH-2.0-OpenSSH\r\n")],
-        "replica r1: its answer is not HTTP: the answer does not begin with HTTP/; the connection is closed, "
-        "its request fails or is tried elsewhere: check that an engine listens at http://r1:8000",
+        "replica r1 sent an answer that is not HTTP: the answer does not begin with HTTP/; the request goes to "
+        "another replica, or fails: check that an engine listens at http://r1:8000",
     ),
     "stream that breaks off": (
         [FromClient(stream()), FromReplica(head("connection: close") + HI), ReplicaCloses()],
-        "replica r1: an answer broke off, 1 tokens seen: the connection was closed; its client gets an error, "
-        "or another replica is asked: see the engine's log",
+        "replica r1 broke off an answer after 1 tokens: the connection was closed; the request goes to another "
+        "replica, or its client gets an error: see the engine's log",
     ),
 }
 

@@ -109,7 +109,7 @@ class Journal:
         self._work.put(None)
         await asyncio.to_thread(self._thread.join, CLOSE_S)
         if self._thread.is_alive():
-            log.error("the journal %s is not complete: the disk did not take its end within %.0f s", self.path, CLOSE_S)
+            log.error("the end of the journal %s is missing: the disk took longer than %.0f s", self.path, CLOSE_S)
 
     # ---- on the event loop
 

@@ -120,8 +120,8 @@ class HeldAnswer(AnswerReceiver):
 
     def _warn_truncated(self, cause: str) -> None:
         log.warning(
-            "replica %s: an answer broke off, %d tokens seen: %s; its client gets an error, or another "
-            "replica is asked: see the engine's log",
+            "replica %s broke off an answer after %d tokens: %s; the request goes to another replica, or its client "
+            "gets an error: see the engine's log",
             self.upstream.spec.name,
             self.seen,
             cause,

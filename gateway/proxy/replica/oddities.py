@@ -34,8 +34,8 @@ class Oddities:
         if left_out is None:
             return
         log.warning(
-            "replica %s: odd answer, %s: %s; this does not count against it: if it goes on, ask the engine itself and "
-            "compare%s",
+            "replica %s sent an odd answer (%s): %s; this does not count against it: if it goes on, ask the engine "
+            "itself and compare%s",
             replica,
             kind.value,
             detail,

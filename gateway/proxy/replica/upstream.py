@@ -184,7 +184,7 @@ class ReplicaConnections(ConnectionOwner):
             receiver.on_lost(AttemptOutcome.CONNECT_TIMEOUT if otherwise is AttemptOutcome.UNREACHABLE else otherwise)
         except OSError as exc:
             log.info(
-                "replica %s cannot be reached: %s; its request fails or is tried elsewhere: "
+                "replica %s cannot be reached: %s; the request goes to another replica, or fails: "
                 "check that an engine listens at %s",
                 self.spec.name,
                 exc,

@@ -258,8 +258,8 @@ class UpstreamConnection(asyncio.Protocol):
         except FramingError as exc:
             spec = self.upstream.spec
             log.warning(
-                "replica %s: its answer is not HTTP: %s; the connection is closed, its request fails or is tried "
-                "elsewhere: check that an engine listens at %s",
+                "replica %s sent an answer that is not HTTP: %s; the request goes to another replica, or fails: "
+                "check that an engine listens at %s",
                 spec.name,
                 exc,
                 spec.url,
