@@ -20,7 +20,7 @@ log = logging.getLogger("tailgate")
 
 UP = ReplicaState.UP
 _MEANING: Final[Mapping[ReplicaState, str]] = {
-    ReplicaState.DOWN: "it gets no requests until a check passes, or for pools.*.health.open",
+    ReplicaState.DOWN: "it gets no requests until a check passes or pools.*.health.open is over",
     ReplicaState.PROBING: "it gets one request at a time until one succeeds",
 }
 """For log lines: what a state means for requests, if the core gives no reason for it."""

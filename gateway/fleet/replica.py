@@ -41,7 +41,7 @@ class Reading(StrEnum):
 
 _MEANWHILE: Final[Mapping[Reading, str]] = {
     Reading.METRICS: "meanwhile its load is estimated: check its engine and health.metrics_path in the policy",
-    Reading.MODELS: "meanwhile its last list stands, or any model if there is none: check its engine",
+    Reading.MODELS: "its last list stays in use, and without one any model is sent: check GET /v1/models of its engine",
 }
 """For log lines: what happens while a reading fails, and where to look for the cause."""
 _WHOLE_SERVER: Final = frozenset({ReadFault.UNREACHABLE, ReadFault.TIMEOUT, ReadFault.BROKEN})
@@ -266,7 +266,7 @@ class ReplicaWatch:
         """
         target, unlisted = self.target, self.target.models - listed
         if target.takes_any and listed != self._listed:
-            log.info("replica %s serves %s: a request names its model by `model`", target.name, _some(listed))
+            log.info("replica %s serves %s: requests say one of these as `model`", target.name, _some(listed))
         self._listed = listed
         if unlisted and unlisted != self._unlisted:
             log.warning(

@@ -256,8 +256,8 @@ async def test_models_of_a_replica_are_logged_whenever_the_list_is_new_and_the_p
         fake.answers["/v1/models"] = answer('{"data": [{"id": "b"}, {"id": "a"}]}')
         await until(lambda: fleet.board.known(rules.pools["main"]) == {"a", "b"})
     assert lines(caplog) == [
-        "INFO replica main-0 serves m: a request names its model by `model`",
-        "INFO replica main-0 serves a, b: a request names its model by `model`",
+        "INFO replica main-0 serves m: requests say one of these as `model`",
+        "INFO replica main-0 serves a, b: requests say one of these as `model`",
     ]
 
 
