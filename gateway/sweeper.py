@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from gateway.core.request import Callback
@@ -19,11 +19,8 @@ from gateway.wire.answers.oddity import Oddity
 log = logging.getLogger("tailgate")
 
 UP = ReplicaState.UP
-_MEANING: Final[Mapping[ReplicaState, str]] = {
-    ReplicaState.DOWN: "it gets no requests until a check passes or pools.*.health.open is over",
-    ReplicaState.PROBING: "it gets one request at a time until one succeeds",
-}
-"""For log lines: what a state means for requests, if the core gives no reason for it."""
+DOWN = ReplicaState.DOWN
+_WHEN_DOWN: Final = "it gets no requests but probes, until one succeeds"
 
 
 class Sweeper:
@@ -78,12 +75,18 @@ class Sweeper:
                 self._oddities.tell(pool, replica, Oddity.USAGE, "more tokens than possible: an estimate was used")
 
     def log_states(self, _now: float = 0.0) -> None:
-        """Log each replica whose state has changed since the last sweep. The core itself writes no log."""
+        """Log each replica whose state has changed since the last sweep. The core itself writes no log.
+
+        A probing replica counts as down until a probe succeeds. A dead one would otherwise write a line every few
+        seconds.
+        """
         for pool, name, state, why in self._controller.states():
+            if state is ReplicaState.PROBING:
+                state = DOWN
             before, self._states[name] = self._states.get(name, (UP, "")), (state, why)
             if (state, why) != before:
                 level = logging.INFO if state is UP or state is ReplicaState.DRAINED else logging.WARNING
-                about = why or _MEANING.get(state, "")
+                about = _WHEN_DOWN if state is DOWN else why
                 log.log(
                     level, "replica %s of pool %s is %s, was %s%s", name, pool, state, before[0], about and f": {about}"
                 )

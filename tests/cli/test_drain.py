@@ -14,6 +14,8 @@ from typer.testing import CliRunner, Result
 
 from gateway.app import Gateway
 from gateway.cli.app import app
+from gateway.core.request import Sample
+from gateway.core.snapshot import ReplicaState
 from gateway.policy import load_text
 from gateway.settings import Settings
 from loadtests.emulator import Emulator
@@ -53,6 +55,10 @@ class Served:
         return {answer.headers["x-tailgate-replica"] for answer in answers}
 
 
+def _state_of(gateway: Gateway, replica: str) -> ReplicaState:
+    return next(state for _, name, state, _ in gateway.controller.states() if name == replica)
+
+
 @pytest.fixture
 async def served() -> AsyncIterator[Served]:
     async with Emulator(replicas=2) as emulator:
@@ -76,6 +82,22 @@ async def test_drained_replica_gets_no_request_until_it_is_undrained(
     assert await served.asked(8) == {"r1", "r2"}
     told = [record.getMessage() for record in caplog.records if "replica r1" in record.getMessage()]
     assert told == ["replica r1 of pool main is drained, was up", "replica r1 of pool main is up, was drained"]
+
+
+async def test_dead_replica_is_logged_once_however_often_it_is_probed(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    gateway = served.gateway
+    healthy, unhealthy = Sample(healthy=True), Sample(healthy=False)
+    with caplog.at_level(logging.INFO, "tailgate"):
+        for sample in (unhealthy, unhealthy, unhealthy, healthy, unhealthy, healthy):
+            gateway.driver.observe("r1", sample)
+            gateway.sweeper.log_states()
+        assert _state_of(gateway, "r1") is ReplicaState.PROBING
+    told = [record.getMessage() for record in caplog.records if "replica r1" in record.getMessage()]
+    assert told == [
+        "replica r1 of pool main is down, was up: it gets no requests but probes, until one succeeds",
+    ]
 
 
 async def test_drain_command_waits_for_running_requests_up_to_its_limit(served: Served) -> None:
