@@ -45,14 +45,18 @@ MISSES: Final = 0.02
 """Expected share (0-1) of misses in a window. A significantly larger share is too many; half of this share or less is
 few.
 """
-BEYOND: Final = 1.25
-"""The knee rises at most to this multiple of the demand that was served with few misses."""
+BEYOND: Final = 1.15
+"""The knee rises at most to this multiple of the demand that was served with few misses. It must be above 1, because
+the number of replicas is rounded up.
+"""
 FAR: Final = 0.6
 """Misses at a demand below this share of the knee are ignored."""
 FIRST_RISE: Final = 0.05
 """The knee rises by this share per window with few misses, until it has fallen once."""
-RISE: Final = 0.01
-"""The knee rises by this share per window with few misses, after it has fallen once."""
+RISE: Final = 0.005
+"""The knee rises by this share per window with few misses, after it has fallen once. With .01 and a `BEYOND` of 1.25,
+the knee exceeded its true value between two falls: in .10 of a day, fewer replicas served than were needed (.04 now).
+"""
 FALL: Final = 0.1
 HOLD_S: Final = 300.0
 MARGIN: Final = 0.1
