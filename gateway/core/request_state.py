@@ -266,7 +266,7 @@ class RequestState(QueuedRequest):
     def most_tokens(self) -> int:
         """The most tokens that the tenant may be charged for this request.
 
-        The tenant must have as many left.
+        A request is refused if its tenant's limit of tokens per minute has fewer left (queueing/limits.py).
         """
         output = self.max_tokens
         if self.request.max_tokens is None and not self.request.tier.caps.max_tokens_default:

@@ -347,7 +347,7 @@ class Scheduler:
         """The breaker of `replica` changed. If its pool has no replica left, the pool's queue is moved to other pools.
 
         If there is no other pool, the requests wait until their deadlines, since a replica may come back. A request
-        whose home is lost is refused at once.
+        whose home is lost is placed again at once, or refused.
         """
         pool, now = replica.pool, self._call.now
         health = pool.spec.health
@@ -366,7 +366,7 @@ class Scheduler:
                 self.enter(live, other)
 
     def _replace_bound(self, pool: Pool) -> None:
-        """Refuse queued requests whose home is lost (down, drained, silent), or give them to their fallback model."""
+        """Place queued requests whose home is lost (down, drained, silent) again, or refuse them."""
         for live in self._state.waiting(pool):
             home = pool.home(live.request) if pool.is_bound(live.request) else None
             if home is not None and not home.keeps_state:

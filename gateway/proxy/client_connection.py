@@ -381,7 +381,9 @@ class ClientConnection(Client):
             self.close()
 
     def _leave(self, why: Reason) -> None:
-        """End the request under way, if any, because the client has left (`Controller.leave`)."""
+        """End the request under way, if any, because the client has left. `Lifecycle.leave` in the core cancels its
+        attempts.
+        """
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             self._out()

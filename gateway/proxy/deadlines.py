@@ -27,7 +27,7 @@ class Deadline(Generic[K]):
         self._due: dict[K, float] = {}
 
     def start(self, key: K, now: float) -> None:
-        """Start the time of `key` at `now`."""
+        """Start the time limit of `key` at `now`, or start it again."""
         self.stop(key)
         self._due[key] = now + self.limit_s
 

@@ -22,7 +22,7 @@ from gateway.wire.apis.table import API_OF
 from gateway.wire.body.checks import MISSING, BadRequest, Check, kind
 from gateway.wire.body.content import as_json
 from gateway.wire.body.form import field
-from gateway.wire.body.json_repair import load_mended
+from gateway.wire.body.json_repair import load_repaired
 from gateway.wire.body.prompt import Prompt
 from gateway.wire.body.tools import NOT_RENAMED, Renamed
 
@@ -288,7 +288,7 @@ def _load(body: bytes, changed: list[str]) -> dict[str, Any]:
     try:
         document = _loads(body)
     except orjson.JSONDecodeError as error:
-        document = load_mended(body, changed)
+        document = load_repaired(body, changed)
         if document is None:
             raise BadRequest(None, f"the body is not JSON in UTF-8: {error}", None) from None
     if type(document) is not dict:

@@ -15,7 +15,7 @@ from gateway.wire.request import BadRequest, parse, render
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "bad-input.md").read_text("utf-8")
 FIELDS = re.findall(r"^\| `(\".*)` \| (.+?) \| .* ?\|$", PAGE, re.MULTILINE)
-HAPPENS = re.compile(r"(\d+|dropped,|lowered,|mended,|passed)(?: `(.+)`)?")
+HAPPENS = re.compile(r"(\d+|dropped,|lowered,|repaired,|passed)(?: `(.+)`)?")
 # Reasons of refusals before the body is read, except those that are not the request's fault.
 EARLY = (
     "bad-request host-not-allowed origin-not-allowed unauthorized not-found model-not-found response-not-found "

@@ -387,7 +387,7 @@ class Pool(Slots[Replica]):
         return min((r.unread_of(prompt_tokens, request) for r in usable), default=prompt_tokens)
 
     def candidates(self, tier: Tier) -> list[Replica]:
-        """Replicas that `tier` may use now, least loaded first: by (unread prompts, requests) times slowness."""
+        """Replicas that `tier` may use now, in the order of `_load`."""
         by_max = tier.admission.mode is not AdmissionMode.ENFORCE
         return sorted(self._ready(by_max), key=_load) if self._may_take(tier, by_max) else []
 
@@ -491,6 +491,7 @@ def _eased_in(free: list[Replica]) -> list[Replica]:
 
 
 def _load(replica: Replica) -> tuple[bool, float, float, int]:
+    # suspected replicas last, then by unread prompt tokens, then by requests
     return (
         replica.outlier_score.suspected,
         replica.slowness * (replica.unprefilled_tokens + replica.imputed_tokens),

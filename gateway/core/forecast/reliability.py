@@ -16,8 +16,8 @@ BINS: Final = 15
 
 @dataclass(frozen=True, slots=True)
 class Reliability:
-    """How well probabilities agreed with the last labels. `bins`: (number of labels, mean probability, share of true
-    labels).
+    """How well probabilities agreed with the latest labels. A label is true if the outcome happened. `bins`: (number of
+    labels, mean probability, share of true labels).
     """
 
     labels: int

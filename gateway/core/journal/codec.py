@@ -10,7 +10,7 @@
     {"map": {"a": 1}}                 a mapping
 
 Types are taken from values, not from annotations, because a compiled core keeps only some annotations. Secrets are left
-out: fields with `repr=False`, and the keys of a policy.
+out: fields with `repr=False`, and the API keys of a policy.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ ReportedName = Annotated[str, AfterValidator(values.one_of(rules.Report)), value
 
 
 class MirrorSection(Section):
-    """A shadow pool that gets copies of a model's requests. Its answers are thrown away and never counted."""
+    """A shadow pool that gets copies of a model's requests. Only the result of a copy is counted."""
 
     to: Name = Field(description="The shadow pool; no model may list it.")
     share: Share = Field(description="Share of the requests that are copied.")

@@ -2,8 +2,9 @@
 
 A field is forwarded unchanged (ALLOW), passed through a checker, or dropped and reported (STRIP). A field that is not
 in the table of its API is dropped, too: new versions of engines add fields that cost or control something. The names
-are those of the OpenAI and Anthropic references, vLLM 0.32 and SGLang 0.5. A client may send four stop sequences. The
-stop sequences of the tier are added. So a vLLM that serves such a tier needs a higher VLLM_MAX_STOP_STRINGS.
+are those of the OpenAI and Anthropic references, vLLM 0.32 and SGLang 0.5. A client may send at most four stop
+sequences, as many as vLLM takes by default. The stop sequences of the tier are added. So a vLLM that serves such a tier
+needs a higher VLLM_MAX_STOP_STRINGS.
 """
 
 from __future__ import annotations

@@ -36,21 +36,21 @@ def without_halves(document: bytes) -> bytes:
     return plain if highs or lows else document
 
 
-def load_mended(body: bytes, changed: list[str]) -> Any:
+def load_repaired(body: bytes, changed: list[str]) -> Any:
     """The repaired document; None if it has other faults. The names of repairs are added to `changed`."""
-    mended = body.removeprefix(MARK)
-    names = [] if mended == body else [MARK_NAME]
-    if _ANY.search(mended):
-        if mended.count(b"\\") > MAX_ESCAPES:
+    repaired = body.removeprefix(MARK)
+    names = [] if repaired == body else [MARK_NAME]
+    if _ANY.search(repaired):
+        if repaired.count(b"\\") > MAX_ESCAPES:
             return None
-        whole = without_halves(mended)
-        if whole is not mended:
-            mended = whole
+        whole = without_halves(repaired)
+        if whole is not repaired:
+            repaired = whole
             names.append(HALVES_NAME)
     if not names:
         return None
     try:
-        document = orjson.loads(mended)
+        document = orjson.loads(repaired)
     except orjson.JSONDecodeError:
         return None
     changed += names
