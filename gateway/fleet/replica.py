@@ -128,11 +128,11 @@ class ReplicaWatch:
         self._had_adapters = False
         """Whether the last list of models had LoRA adapters."""
         self._listed: frozenset[str] = frozenset()
-        """Models of the last list."""
+        """Models of the last list, if requests may name them."""
         self._unlisted: frozenset[str] = frozenset()
         """Models of the policy that the last list did not have."""
         self._errors: dict[Reading, Failed] = {}
-        self._logged: dict[Reading, Failed] = {}
+        self._logged: dict[Reading, set[Failed]] = {}
         """Errors that are in the log, of readings that have not succeeded since."""
         self._is_unreachable = False
         """Whether the log says that the server cannot be reached."""
@@ -265,9 +265,10 @@ class ReplicaWatch:
         only a catch-all uses the replica, log which models a request may name.
         """
         target, unlisted = self.target, self.target.models - listed
-        if target.takes_any and listed != self._listed:
+        may_be_named = listed if target.takes_any else frozenset()  # a reload may change whether they may
+        if may_be_named and may_be_named != self._listed:
             log.info("replica %s serves %s: requests say one of these as `model`", target.name, _some(listed))
-        self._listed = listed
+        self._listed = may_be_named
         if unlisted and unlisted != self._unlisted:
             log.warning(
                 "replica %s: it does not list %s, which the policy asks it for; it lists %s: check models.*.upstream "
@@ -306,7 +307,7 @@ class ReplicaWatch:
         await self._tools.pause(interval_s * (1 + _JITTER * (2 * self._tools.random.random() - 1)))
 
     def _note(self, reading: Reading, failed: Failed | None) -> None:
-        """Store the result of a reading, and log what is new: that it begins to fail, fails in another way, or succeeds
+        """Store the result of a reading, and log what is new: that it begins to fail, fails in a new way, or succeeds
         again.
         """
         if failed is None:
@@ -331,7 +332,9 @@ class ReplicaWatch:
         log.info("replica %s can be reached again", self.target.name)
 
     def _log_failure(self, reading: Reading, failed: Failed) -> None:
-        """Log a failure, unless it is logged. One line is enough for a server that gives no answer to any reading."""
+        """Log a failure, unless it is logged. One line is enough for a server that gives no answer to any reading. A
+        server whose failures alternate gets a line for each kind of failure, not one for each reading.
+        """
         target = self.target
         if failed.fault is ReadFault.UNREACHABLE:
             if not self._is_unreachable:
@@ -350,9 +353,10 @@ class ReplicaWatch:
         gives_no_answer = self._is_unreachable or (health is not None and health.fault in _WHOLE_SERVER)
         if reading is not Reading.HEALTH and gives_no_answer and failed.fault in _WHOLE_SERVER:
             return
-        if self._logged.get(reading) == failed:
+        logged = self._logged.setdefault(reading, set())
+        if failed in logged:
             return
-        self._logged[reading] = failed
+        logged.add(failed)
         if reading is Reading.HEALTH:
             log.warning(
                 "replica %s fails its health check: GET %s: %s; %s: check its engine and health.path in the policy",

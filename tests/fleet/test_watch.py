@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -258,6 +259,43 @@ async def test_models_of_a_replica_are_logged_whenever_the_list_is_new_and_the_p
     assert lines(caplog) == [
         "INFO replica main-0 serves m: requests say one of these as `model`",
         "INFO replica main-0 serves a, b: requests say one of these as `model`",
+    ]
+
+
+async def test_models_of_a_replica_are_logged_when_a_reload_leaves_only_a_catch_all(
+    fake: FakeReplica, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "tailgate.fleet")
+    catching = policy(pool(fake), models=(Model("*", ("main",), any_name=True),))
+    async with watching(policy(pool(fake), models=(Model("m", ("main",)),)), models_interval_s=0.01) as fleet:
+        await until(lambda: fake.paths().count("/v1/models") > 3)
+        assert lines(caplog) == []
+        fleet.watcher.configure(catching)
+        await until(lambda: bool(lines(caplog)))
+        read = fake.paths().count("/v1/models")
+        await until(lambda: fake.paths().count("/v1/models") > read + 3)
+    assert lines(caplog) == ["INFO replica main-0 serves m: requests say one of these as `model`"]
+
+
+async def test_failures_that_alternate_are_logged_once_each_until_the_reading_succeeds(
+    fake: FakeReplica, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "tailgate.fleet")
+    async with watching(policy(pool(fake, engine=EngineKind.OPENAI))) as fleet:
+        for _ in range(3):
+            for status in (502, 503):
+                fake.answers["/health"] = answer(status=status)
+                error = f"status: answered {status}"
+                await until(lambda error=error: fleet.report("main-0").errors.get(Reading.HEALTH) == error)
+        fake.answers["/health"] = answer()
+        await until(lambda: not fleet.report("main-0").errors)
+        fake.answers["/health"] = answer(status=503)
+        await until(lambda: "again" in lines(caplog)[-2])
+    assert [re.sub(r"; .*", "", line.split("main-0 ")[1]) for line in lines(caplog)] == [
+        "fails its health check: GET /health: answered 502",
+        "fails its health check: GET /health: answered 503",
+        "passes its health check again",
+        "fails its health check: GET /health: answered 503",
     ]
 
 
