@@ -8,6 +8,7 @@ from typing import TypedDict
 from gateway.core.policy import Model, Policy, PoolSpec, Tier
 from gateway.core.serving import models_of
 from gateway.fleet.models_json import ModelCard
+from gateway.wire.body.checks import can_name_model
 
 CATCH_ALL = "*"
 
@@ -89,13 +90,13 @@ class ModelBoard:
 
     def usable(self, policy: Policy, tier: Tier) -> list[str]:
         """Names of all models that `tier` may use, each once: without aliases and LoRA adapters. With a catch-all
-        without `upstream`, also the models that replicas list.
+        without `upstream`, also the models that replicas list, if a request could name them.
         """
         names = dict.fromkeys(models_of(policy, tier))
         catch_all = policy.models.get(CATCH_ALL)
         for pool in () if catch_all is None or catch_all.upstream else policy.route(catch_all, tier):
             for card in self._pool_cards(pool):
-                if card.parent is None and card.id not in policy.models:
+                if card.parent is None and card.id not in policy.models and can_name_model(card.id):
                     names[card.id] = None
         return list(names)
 

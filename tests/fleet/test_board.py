@@ -162,6 +162,12 @@ def test_usable_models_are_named_once_without_aliases_adapters_and_models_of_oth
     assert board().usable(catching, all_pools) == []
 
 
+def test_listed_model_that_no_request_could_name_is_not_usable() -> None:
+    rules = policy(SHORT, models=(Model("*", ("short",), any_name=True),))
+    made = board(short_0=(ModelCard("a\nb"), ModelCard("x" * 257), ModelCard("*"), ModelCard("y" * 256)))
+    assert made.usable(rules, Tier("t")) == ["y" * 256]
+
+
 def test_catch_all_with_an_upstream_name_is_one_usable_model() -> None:
     made = board(short_0=(ModelCard("meta/llama"), ModelCard("alias")))
     anything = Model("*", ("short",), upstream="meta/llama", any_name=True)

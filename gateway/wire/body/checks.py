@@ -143,9 +143,14 @@ def model_name(value: Any, field: str, caps: Caps) -> Any:
         raise wrong_type(field, "a string", value)
     if not value:
         raise BadRequest(field, "must not be empty")
-    if len(value) > MAX_MODEL_CHARS or not value.isprintable():
+    if not can_name_model(value):
         raise BadRequest(field, f"must be at most {MAX_MODEL_CHARS} printable characters")
     return value
+
+
+def can_name_model(text: str) -> bool:
+    """Whether a request may name a model so."""
+    return 0 < len(text) <= MAX_MODEL_CHARS and text.isprintable()
 
 
 def positive(value: Any, field: str, caps: Caps) -> Any:
