@@ -53,17 +53,23 @@ def replica_ports(policy: str) -> list[int]:
 
 
 def taken(port: int, admin_port: int, replicas: list[int]) -> str:
-    """A text with each port on which nothing can listen, and what to do; empty if all are free."""
+    """A text with each port that is taken, or asked for twice, and what to do; empty if there is none."""
     wanted = [(port, "the API (--port)"), (admin_port, "the admin pages (--admin-port)")]
     wanted += [(number, f"a replica ({POLICY.parent.name}/{POLICY.name})") for number in replicas]
-    problems = [
-        (number, f"port {number}, for {what}: {problem}") for number, what in wanted if (problem := _problem(number))
-    ]
+    problems: list[str] = []
+    see: list[str] = []
+    first: dict[int, str] = {}
+    for number, what in wanted:
+        other = first.setdefault(number, what) if number else what
+        if other != what:
+            problems.append(f"port {number}, for {what}: it is also for {other}")
+        elif problem := _problem(number):
+            problems.append(f"port {number}, for {what}: {problem}")
+            see = see or [f"See which process has it: lsof -nP -iTCP:{number} -sTCP:LISTEN"]
     if not problems:
         return ""
-    see = f"See which process has it: lsof -nP -iTCP:{problems[0][0]} -sTCP:LISTEN"
     avoid = "Or take free ports for all: make run ARGS=--free-ports. One by its option: make run ARGS='--port 18080'"
-    return "\n".join([*(text for _, text in problems), see, avoid])
+    return "\n".join([*problems, *see, avoid])
 
 
 def _problem(port: int) -> str:
@@ -78,7 +84,7 @@ def _problem(port: int) -> str:
 
 
 def main() -> None:
-    """Check the ports that the demo would take with these options. Exits with 1 if one of them is taken."""
+    """Check the ports that the demo would take with these options. Exits with 1 if not all of them can be."""
     options = parser().parse_args()
     replicas = [] if options.free_ports else replica_ports(POLICY.read_text("utf-8"))
     sys.exit(taken(*gateway_ports(options), replicas) or 0)

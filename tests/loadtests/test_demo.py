@@ -22,7 +22,7 @@ from gateway.policy import load
 from loadtests.__main__ import app as loadtests_app
 from loadtests.demo import Plan, Trouble, check_ports, read_policy
 from loadtests.demo_text import overload
-from loadtests.ports import POLICY, parser, replica_ports
+from loadtests.ports import POLICY, parser, replica_ports, taken
 from loadtests.processes import process_table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -184,6 +184,18 @@ def test_demo_names_every_taken_port() -> None:
             check_ports(Plan(*ports, free=True, policy_path=POLICY))
     assert f"port {ports[0]}, for the API" in str(trouble.value)
     assert f"port {ports[1]}, for the admin pages" in str(trouble.value)
+
+
+def test_port_that_is_asked_for_twice_is_named_before_the_start() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    assert taken(0, 0, []) == ""
+    assert taken(port, 0, []) == ""
+    twice = taken(port, port, [port]).splitlines()
+    assert twice[:-1] == [
+        f"port {port}, for the admin pages (--admin-port): it is also for the API (--port)",
+        f"port {port}, for a replica (policies/default.yaml): it is also for the API (--port)",
+    ]
 
 
 @pytest.mark.parametrize("option", ["--port", "--admin-port"])
