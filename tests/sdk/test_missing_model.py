@@ -67,12 +67,13 @@ async def test_only_model_serves_a_request_that_names_none(
     start: Start, replicas: Emulator, client: httpx.AsyncClient, path: str
 ) -> None:
     gateway = await start(tier=OPEN)
-    missing = await client.post(gateway.url + path, json=BODIES[path])
-    assert missing.status_code == 200, missing.text
+    for unnamed in ({}, {"model": None}, {"model": ""}):
+        missing = await client.post(gateway.url + path, json=BODIES[path] | unnamed)
+        assert missing.status_code == 200, missing.text
     named = await client.post(gateway.url + path, json={**BODIES[path], "model": MODEL})
     assert named.status_code == 200
     sent = bodies(replicas)
-    assert sent[0] == sent[-1]
+    assert all(body == sent[-1] for body in sent)
     assert {body["model"] for body in sent} == {MODEL}
 
 

@@ -138,12 +138,10 @@ def short(value: Any, field: str, caps: Caps) -> Any:
 
 
 def model_name(value: Any, field: str, caps: Caps) -> Any:
-    """A model name that can be written into a log line."""
+    """A model name that can be written into a log line. An empty name counts as missing, as in vLLM."""
     if type(value) is not str:
         raise wrong_type(field, "a string", value)
-    if not value:
-        raise BadRequest(field, "must not be empty")
-    if not can_name_model(value):
+    if value and not can_name_model(value):
         raise BadRequest(field, f"must be at most {MAX_MODEL_CHARS} printable characters")
     return value
 
