@@ -39,6 +39,8 @@ class ReplicaConnections(ConnectionOwner):
         self._clock = clock
         self.takes_stream_options = True
         """Whether the replica accepts `stream_options`. Azure's OpenAI and Mistral's API refuse them."""
+        self._is_unreachable = False
+        """Whether the last attempt to connect failed, so that the next failure is no news for the log."""
         self._served_by: dict[str, bytes] = {}
         self._prefixes: dict[Endpoint, bytes] = {}
         url = urlsplit(spec.url)
@@ -183,19 +185,22 @@ class ReplicaConnections(ConnectionOwner):
         except TimeoutError:
             receiver.on_lost(AttemptOutcome.CONNECT_TIMEOUT if otherwise is AttemptOutcome.UNREACHABLE else otherwise)
         except OSError as exc:
-            log.info(
+            log.log(
+                logging.DEBUG if self._is_unreachable else logging.INFO,
                 "replica %s cannot be reached: %s; the request goes to another replica, or fails: "
                 "check that an engine listens at %s",
                 self.spec.name,
                 exc,
                 self.spec.url,
             )
+            self._is_unreachable = True
             receiver.on_lost(otherwise)
         except asyncio.CancelledError:
             if connection.transport is not None:
                 connection.transport.abort()
             raise
         else:
+            self._is_unreachable = False
             if connection.transport.is_closing():
                 receiver.on_lost(otherwise)
             else:
