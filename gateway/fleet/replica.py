@@ -127,6 +127,8 @@ class ReplicaWatch:
         """Number of data-parallel ranks on the last metrics page; None if unknown."""
         self._had_adapters = False
         """Whether the last list of models had LoRA adapters."""
+        self._last_list: frozenset[str] | None = None
+        """Models of the last list; None if none has been read."""
         self._listed: frozenset[str] = frozenset()
         """Models of the last list, if requests may name them."""
         self._unlisted: frozenset[str] = frozenset()
@@ -151,6 +153,14 @@ class ReplicaWatch:
             )
             for spec in self.target.replicas
         ]
+
+    def retarget(self, target: Target) -> None:
+        """Go on under a new policy, with equal settings for the watch. The last list of models is compared with the
+        names in this policy now, because the next list may come only after half a minute of 404s.
+        """
+        self.target = target
+        if self._last_list is not None:
+            self._compare(self._last_list)
 
     async def run(self, delay_s: float) -> None:
         """Watch until cancelled, from `delay_s` seconds from now on."""
@@ -248,7 +258,8 @@ class ReplicaWatch:
             self._note(Reading.MODELS, cards)
         else:
             self._note(Reading.MODELS, None)
-            self._compare(frozenset(card.id for card in cards))
+            self._last_list = frozenset(card.id for card in cards)
+            self._compare(self._last_list)
             for spec in self.target.replicas:
                 self._tools.board.put(spec.name, cards)
             lengths = [card.max_model_len for card in cards if card.max_model_len is not None]

@@ -62,7 +62,7 @@ class FleetWatcher:
                 if running.task is not None:
                     running.task.cancel()
             elif target is not None:
-                running.watch.target = target
+                running.watch.retarget(target)
             for spec in before.replicas:
                 if target is None or spec not in target.replicas:
                     self._tools.board.forget(spec.name)

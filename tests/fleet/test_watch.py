@@ -262,19 +262,37 @@ async def test_models_of_a_replica_are_logged_whenever_the_list_is_new_and_the_p
     ]
 
 
-async def test_models_of_a_replica_are_logged_when_a_reload_leaves_only_a_catch_all(
+async def test_models_of_a_replica_are_logged_at_a_reload_that_leaves_only_a_catch_all(
     fake: FakeReplica, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "tailgate.fleet")
-    catching = policy(pool(fake), models=(Model("*", ("main",), any_name=True),))
-    async with watching(policy(pool(fake), models=(Model("m", ("main",)),)), models_interval_s=0.01) as fleet:
+    named = policy(pool(fake), models=(Model("m", ("main",)),))
+    async with watching(named, models_interval_s=0.01) as fleet:
         await until(lambda: fake.paths().count("/v1/models") > 3)
         assert lines(caplog) == []
-        fleet.watcher.configure(catching)
-        await until(lambda: bool(lines(caplog)))
+        fleet.watcher.configure(policy(pool(fake), models=(Model("*", ("main",), any_name=True),)))
+        assert lines(caplog) == ["INFO replica main-0 serves m: requests say one of these as `model`"]
         read = fake.paths().count("/v1/models")
         await until(lambda: fake.paths().count("/v1/models") > read + 3)
-    assert lines(caplog) == ["INFO replica main-0 serves m: requests say one of these as `model`"]
+    assert len(lines(caplog)) == 1
+
+
+async def test_a_reload_is_compared_at_once_with_the_last_list_of_models(
+    fake: FakeReplica, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise the operator would hear of a wrong name only after clients have got 404s."""
+    caplog.set_level(logging.INFO, "tailgate.fleet")
+    right = policy(pool(fake), models=(Model("chat", ("main",), upstream="m"),))
+    wrong = policy(pool(fake), models=(Model("chat", ("main",), upstream="wrong"),))
+    async with watching(right) as fleet:
+        await until(lambda: fleet.board.known(right.pools["main"]) == {"m"})
+        for rules in (right, wrong, wrong, right):
+            fleet.watcher.configure(rules)
+        assert fake.paths().count("/v1/models") == 1
+    assert [line.split(",")[0] for line in lines(caplog)] == [
+        "WARNING replica main-0: it does not list wrong",
+        "INFO replica main-0: it lists all models that the policy asks it for",
+    ]
 
 
 async def test_failures_that_alternate_are_logged_once_each_until_the_reading_succeeds(
