@@ -20,7 +20,7 @@ log = logging.getLogger("tailgate")
 
 UP = ReplicaState.UP
 DOWN = ReplicaState.DOWN
-_WHEN_DOWN: Final = "it gets no requests but probes, until one succeeds"
+_WHEN_DOWN: Final = "it gets at most one request at a time, until a request to it succeeds"
 
 
 class Sweeper:
@@ -77,8 +77,8 @@ class Sweeper:
     def log_states(self, _now: float = 0.0) -> None:
         """Log each replica whose state has changed since the last sweep. The core itself writes no log.
 
-        A probing replica counts as down until a probe succeeds. A dead one would otherwise write a line every few
-        seconds.
+        A probing replica counts as down until a request to it succeeds. A dead one would otherwise write a line every
+        few seconds.
         """
         for pool, name, state, why in self._controller.states():
             if state is ReplicaState.PROBING:

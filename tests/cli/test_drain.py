@@ -96,7 +96,8 @@ async def test_dead_replica_is_logged_once_however_often_it_is_probed(
         assert _state_of(gateway, "r1") is ReplicaState.PROBING
     told = [record.getMessage() for record in caplog.records if "replica r1" in record.getMessage()]
     assert told == [
-        "replica r1 of pool main is down, was up: it gets no requests but probes, until one succeeds",
+        "replica r1 of pool main is down, was up: it gets at most one request at a time, until a "
+        "request to it succeeds",
     ]
 
 

@@ -167,6 +167,14 @@ def test_explain_of_a_wait_names_the_bound_of_the_replicas_with_its_values() -> 
         story.whatever().arrives("b").expect()
 
 
+def test_explain_says_how_a_replica_that_failed_comes_back() -> None:
+    story = play(policy(pool("p", "r1", "r2"), STRICT)).fails("r1").recovers("r1")
+    found = explained(story)
+    assert isinstance(found, PlacementExplanation)
+    told = [(one.replica, one.state, one.why) for one in found.left_out]
+    assert told == [("r1", "probing", "it gets one request at a time, until a request to it succeeds")]
+
+
 def test_explain_does_not_refuse_a_request_that_the_fallback_serves() -> None:
     models = Model("m", ("p",)), Model("small", ("q",))
     std = tier("std", slo=SLO, admission=ENFORCE, fallback="small")

@@ -201,6 +201,12 @@ def test_odd_replica_is_found_beside_a_client_whose_requests_are_all_bad() -> No
     assert [name for name in NAMES if traffic.story.replica(name).health.ejections] == ["r3"]
 
 
+def test_ejected_replica_whose_answers_stay_odd_says_so_of_the_requests_that_tried_it() -> None:
+    traffic = Traffic({"r2": NOT_FOUND}).run(90.0)
+    why = traffic.story.replica("r2").health.why
+    assert why.startswith("100% of the requests that tried it are refused, empty or unreadable")
+
+
 def test_ejections_for_odd_answers_keep_the_cap_of_the_pool() -> None:
     traffic = Traffic({"r1": NOT_FOUND, "r2": NOT_FOUND}).run(40.0)
     assert [traffic.story.replica(name).state for name in ("r1", "r2")].count(ReplicaState.EJECTED) == 1

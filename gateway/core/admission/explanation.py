@@ -47,7 +47,7 @@ class PlacementOption:
 
 @dataclass(frozen=True, slots=True)
 class ExcludedReplica:
-    """A replica of the pool that gets no requests now, or only outlier probes."""
+    """A replica of the pool that gets no requests now, or only single ones that show whether it has recovered."""
 
     replica: str
     state: ReplicaState
@@ -277,6 +277,9 @@ def _left_out(pool: Pool, adapter: str, now: float) -> Iterator[ExcludedReplica]
         rests_s = pool.backoff_s(replica, now)
         if replica.state is ReplicaState.EJECTED:
             yield ExcludedReplica(name, replica.state, replica.outlier_score.why)
+        elif replica.state is ReplicaState.PROBING:
+            why = "it gets one request at a time, until a request to it succeeds"
+            yield ExcludedReplica(name, replica.state, why)
         elif replica.state is not ReplicaState.UP:
             yield ExcludedReplica(name, replica.state, "")
         elif rests_s > 0.0:

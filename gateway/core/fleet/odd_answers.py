@@ -136,7 +136,7 @@ def _has_mended(replica: BaseReplica, rest: float, ejection: Ejection, now: floa
     if now < outlier_score.until or answers.seen < PROBES:
         return answers.useful >= PROBES * PROOF // 2 * outlier_score.count
     if answers.useful < PROBES and answers.share > rest + MIN_EXCESS:
-        why = f"{answers.share:.0%} of its probes are refused, empty or unreadable"
+        why = f"{answers.share:.0%} of the requests that tried it are refused, empty or unreadable"
         outlier_score.put_out(EjectionReason.ODD_ANSWERS, why, ejection, now)
         return False
     return True

@@ -156,7 +156,7 @@ class HealthSection(Section):
     failures: Count = plain(
         _POOL.health.failures, "Consecutive failures, of checks and connections together, that open the breaker."
     )
-    open: Duration = duration(_POOL.health.open_s, "How long an open breaker keeps requests away before one probe.")
+    open: Duration = duration(_POOL.health.open_s, "How long an open breaker keeps requests away before one is tried.")
     metrics_path: HttpPath = plain(_POOL.health.metrics_path, "Where the engine's Prometheus metrics are.")
     scrape_interval: Duration = duration(_POOL.health.scrape_interval_s, "Time between two scrapes of the metrics.")
     warmup: CountOrZero = plain(
