@@ -21,8 +21,9 @@ def print_report(report: Report, out: Console) -> None:
         out.print(Text(text, style="yellow"))
     totals, generator = report["totals"], report["generator"]
     out.print(
-        f"{rate(totals['offered_per_s'])} requests/s offered, {rate(totals['answered_per_s'])} answered, "
-        f"{rate(totals['good_per_s'])} good; {rate(totals['output_tokens_per_s'])} output tokens/s; "
+        f"{rate(totals['offered_per_s'])} requests/s offered, {rate(totals['good_per_s'])} of them good; "
+        f"ended while requests were sent: {rate(totals['answered_per_s'])} answers/s, "
+        f"{rate(totals['output_tokens_per_s'])} output tokens/s; "
         f"generator late by {time(generator['late_p99_s'])} (p99), {rate(generator['cpu'], '.2f')} of a core"
     )
     out.print(_tiers(report))

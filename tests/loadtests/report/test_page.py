@@ -165,10 +165,20 @@ def test_run_shorter_than_a_second_has_no_rates(tmp_path: Path) -> None:
     assert any("Only 0.2 ms of the test count" in text for text in warnings(found))
     out = Console(width=200, record=True, file=StringIO())
     print_report(found, out)
-    assert "– requests/s offered, – answered, – good; – output tokens/s" in out.export_text()
+    told = "– requests/s offered, – of them good; ended while requests were sent: – answers/s, – output tokens/s;"
+    assert told in out.export_text()
     assert "Nothing to draw" in page(found)
     for picture in pictures(found):
         draw(picture, tmp_path)
+
+
+def test_terminal_says_which_answers_the_throughput_counts(tmp_path: Path) -> None:
+    """In a short test it may be below the good requests/s, because the last answers end after the last arrival."""
+    found = made(tmp_path, [answered(n + 0.5, ttft_s=0.9, tpot_s=0.0) for n in range(10)], seconds=10.0)
+    out = Console(width=200, record=True, file=StringIO())
+    print_report(found, out)
+    told = "1 requests/s offered, 1 of them good; ended while requests were sent: 0.9 answers/s, 9.9 output tokens/s;"
+    assert told in out.export_text()
 
 
 def test_run_of_one_second_has_rates(tmp_path: Path) -> None:
