@@ -19,6 +19,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from gateway.sim.run.processes import kept
 from loadtests import ROOT
 from loadtests.children import end_by_sigterm
 from loadtests.compiled import as_users_have_it
@@ -109,7 +110,8 @@ def run_command(
 def _run(name: str, runner: Runner, report: Callable[[str, Findings, float], None]) -> Ended:
     began_s = perf_counter()
     try:
-        findings = EXPERIMENTS[name](runner)
+        with kept():
+            findings = EXPERIMENTS[name](runner)
         took_s = perf_counter() - began_s
         report(name, findings, took_s)
         return ended(took_s, judged(name, findings, quick=runner.effort.quick))

@@ -16,7 +16,7 @@ from gateway.sim.analysis.bound import bound, capacity, replay_set
 from gateway.sim.analysis.compare import Comparison, Contender
 from gateway.sim.analysis.results import Result
 from gateway.sim.run.fleet import FleetSpec
-from gateway.sim.run.processes import processes
+from gateway.sim.run.processes import shared
 from gateway.sim.run.run import simulate
 from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrivals import Arrival, Workload
@@ -126,7 +126,7 @@ class Runner:
                 found.append(function(argument))
                 tell()
             return found
-        with processes(self.jobs) as pool:
+        with shared(self.jobs) as pool:
             running = [pool.submit(function, argument) for argument in arguments]
             for one in running:
                 one.add_done_callback(lambda _: tell())

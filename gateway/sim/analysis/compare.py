@@ -11,7 +11,7 @@ from gateway.core.policy import Policy
 from gateway.sim.analysis.results import Result
 from gateway.sim.run import baselines
 from gateway.sim.run.fleet import FleetSpec
-from gateway.sim.run.processes import processes
+from gateway.sim.run.processes import shared
 from gateway.sim.run.run import simulate
 from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrivals import Arrival, Traffic, Workload
@@ -84,7 +84,7 @@ class Comparison:
                 found[c, s] = self.run(self.candidates[c], self.seeds[s])
                 on_done(found[c, s])
         else:
-            with processes(jobs) as pool:
+            with shared(jobs) as pool:
                 running = {pool.submit(self.run, self.candidates[c], self.seeds[s]): (c, s) for c, s in tasks}
                 for done in as_completed(running):
                     found[running[done]] = done.result()

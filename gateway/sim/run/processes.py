@@ -6,7 +6,7 @@ import copyreg
 import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -31,6 +31,34 @@ def processes(jobs: int) -> Iterator[ProcessPoolExecutor]:
                 if process not in others:
                     process.terminate()
             raise
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """Within this block, `shared` starts each pool once. The pools end with the block, as those of `processes` do."""
+    with ExitStack() as stack:
+        _KEPT.append((stack, {}))
+        try:
+            yield
+        finally:
+            _KEPT.pop()
+
+
+@contextmanager
+def shared(jobs: int) -> Iterator[ProcessPoolExecutor]:
+    """The kept pool of `jobs` processes within `kept`, and a new one elsewhere."""
+    if not _KEPT:
+        with processes(jobs) as pool:
+            yield pool
+        return
+    stack, pools = _KEPT[-1]
+    if jobs not in pools:
+        pools[jobs] = stack.enter_context(processes(jobs))
+    yield pools[jobs]
+
+
+_KEPT: list[tuple[ExitStack, dict[int, ProcessPoolExecutor]]] = []
+"""Pools by number of processes, for each `kept` block that is open."""
 
 
 def _make_sendable() -> None:
