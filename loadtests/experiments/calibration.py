@@ -205,10 +205,11 @@ def calibration(runner: Runner) -> Findings:
             "enforcing, bursts, 2x": (enforce, bursts.at_rate(one_x * 2.0)),
         }
     options = Options(duration_s=WARMUP_S + SECONDS, warmup_s=WARMUP_S)
+    timed = [(policy, replace(workload, duration_s=options.duration_s)) for policy, workload in cases.values()]
+    found_all = iter(runner.map(witnessed, [Case(*case, seed, options) for case in timed for seed in runner.seeds]))
     rows = []
-    for name, (policy, workload) in cases.items():
-        timed = replace(workload, duration_s=options.duration_s)
-        runs = runner.map(witnessed, [Case(policy, timed, seed, options) for seed in runner.seeds])
+    for name in cases:
+        runs = [next(found_all) for _ in runner.seeds]
         kinds = [Reliability(runs, kind) for kind in range(len(KINDS))]
         labels = sum(len(run.missed) for run in runs)
         base = sum(map(sum, (run.missed for run in runs))) / labels

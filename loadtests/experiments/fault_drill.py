@@ -18,7 +18,7 @@ alive, goodput of the last fifteen seconds is compared with the goodput of all t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from statistics import fmean
@@ -87,6 +87,17 @@ Run = tuple[Policy, Synthetic, int, tuple[Fault, ...], float, float]
 """Policy, workload, seed, faults, seconds, and the first seconds, which latencies and completions leave out."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Runs that differ in their seeds alone. `rate`: requests per second. Latencies leave out the first `warmup_s`."""
+
+    policy: Policy
+    rate: float
+    faults: tuple[Fault, ...]
+    seconds: float
+    warmup_s: float = 0.0
+
+
 def fault_drill(runner: Runner) -> Findings:
     """Run the drill, the hour without faults, and the fleet that dies."""
     findings = Findings(runner.seeds)
@@ -97,20 +108,28 @@ def fault_drill(runner: Runner) -> Findings:
         f"{len(runner.seeds)} seeds: {BEFORE_S + AFTER_S} s with faults, {hour_s / 60:g} minutes without, and "
         f"{STAGE_S} s for each replica that dies."
     )
-    _drill(runner, policy, one_x * LOAD, findings)
-    _quiet(runner, policy, one_x * LOAD, hour_s, findings)
-    _dying(runner, policy, one_x, findings)
+    stages = range(REPLICAS, MIN_ALIVE - 1, -1)
+    deaths = tuple(Fault(float(STAGE_S * (2 + n)), f"r{REPLICAS - n}", Harm.DEAD) for n in range(REPLICAS - MIN_ALIVE))
+    drill = _Kind(policy, one_x * LOAD, HARMS, float(BEFORE_S + AFTER_S), float(BEFORE_S + SETTLED_S))
+    kinds = {  # the longest come first, so that none is left alone at the end
+        "hour": _Kind(policy, one_x * LOAD, (), hour_s),
+        "dying": _Kind(policy, one_x, deaths, float(STAGE_S * (2 + REPLICAS - MIN_ALIVE))),
+        "drill": drill,
+        "no faults": replace(drill, faults=()),
+        "no ejection": replace(drill, policy=_without_ejection(policy)),
+    }
+    runs = _runs(runner, kinds)
+    _drill(runs["drill"], runs["no faults"], runs["no ejection"], findings)
+    _quiet(runs["hour"], hour_s, findings)
+    _dying(runs["dying"], stages, findings)
     return findings
 
 
 # ---- one slow, one that refuses, one that hangs
 
 
-def _drill(runner: Runner, policy: Policy, rate: float, findings: Findings) -> None:
-    seconds_in_all, late = float(BEFORE_S + AFTER_S), BEFORE_S + SETTLED_S
-    runs = _runs(runner, policy, rate, HARMS, seconds_in_all, late)
-    quiet = _runs(runner, policy, rate, (), seconds_in_all, late)
-    off = _runs(runner, _without_ejection(policy), rate, HARMS, seconds_in_all, late)
+def _drill(runs: list[Drilled], quiet: list[Drilled], off: list[Drilled], findings: Findings) -> None:
+    late = BEFORE_S + SETTLED_S
     findings.figures["completions_per_replica_and_s"] = mean(
         [run.finished / (AFTER_S - SETTLED_S) / REPLICAS for run in quiet]
     )
@@ -159,8 +178,7 @@ def _per_second(name: str, seconds: list[float], of: Sequence[Sequence[int]], *,
 # ---- an hour without faults
 
 
-def _quiet(runner: Runner, policy: Policy, rate: float, seconds: float, findings: Findings) -> None:
-    runs = _runs(runner, policy, rate, (), seconds)
+def _quiet(runs: list[Drilled], seconds: float, findings: Findings) -> None:
     findings.figures["healthy_ejected_in_an_hour"] = bare(sum(_mistaken(run.ejections, ()) for run in runs), len(runs))
     findings.figures["hours"] = bare(seconds * len(runs) / 3600.0, len(runs))
     findings.raw["quiet"] = [run.ejections for run in runs]
@@ -173,10 +191,7 @@ def _mistaken(ejections: dict[str, dict[str, int]], stricken: tuple[str, ...]) -
 # ---- one after the other dies
 
 
-def _dying(runner: Runner, policy: Policy, rate: float, findings: Findings) -> None:
-    stages = range(REPLICAS, MIN_ALIVE - 1, -1)
-    faults = tuple(Fault(float(STAGE_S * (2 + n)), f"r{REPLICAS - n}", Harm.DEAD) for n in range(REPLICAS - MIN_ALIVE))
-    runs = _runs(runner, policy, rate, faults, float(STAGE_S * (2 + REPLICAS - MIN_ALIVE)))
+def _dying(runs: list[Drilled], stages: Sequence[int], findings: Findings) -> None:
     ends = [STAGE_S * (2 + n) for n in range(len(stages))]
     good = [[fmean(run.good[end - SETTLED_S : end]) for run in runs] for end in ends]
     shares: list[Interval] = []
@@ -218,11 +233,14 @@ def _without_ejection(policy: Policy) -> Policy:
     return replace(policy, pools={"main": replace(pool, health=replace(pool.health, ejection=None))})
 
 
-def _runs(
-    runner: Runner, policy: Policy, rate: float, faults: tuple[Fault, ...], seconds: float, warmup_s: float = 0.0
-) -> list[Drilled]:
-    workload = replace(runner.workload("main"), duration_s=seconds).at_rate(rate)
-    return runner.map(drilled, [(policy, workload, seed, faults, seconds, warmup_s) for seed in runner.seeds])
+def _runs(runner: Runner, kinds: Mapping[str, _Kind]) -> dict[str, list[Drilled]]:
+    """The runs of each kind, one a seed."""
+    asked: list[Run] = []
+    for kind in kinds.values():
+        workload = replace(runner.workload("main"), duration_s=kind.seconds).at_rate(kind.rate)
+        asked += [(kind.policy, workload, seed, kind.faults, kind.seconds, kind.warmup_s) for seed in runner.seeds]
+    found = iter(runner.map(drilled, asked))
+    return {name: [next(found) for _ in runner.seeds] for name in kinds}
 
 
 def drilled(of: Run) -> Drilled:

@@ -16,7 +16,7 @@ from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, wr
 from loadtests.experiments.runner import Runner
 
 SERVERS, FEW, MANY = 8, 2, 10**6
-REQUESTS, FULL_REQUESTS, WARMUP = 50_000, 100_000, 10_000
+REQUESTS, FULL_REQUESTS, WARMUP = 40_000, 100_000, 10_000
 LOADS = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 QUICK = (0.5, 0.7)
 TIMES = Times()

@@ -8,6 +8,7 @@ without hedging, and the case in which the request is slow, not the server.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from gateway.core.policy import Hedge
@@ -17,7 +18,7 @@ from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, wr
 from loadtests.experiments.runner import Runner
 
 SERVERS, SLOTS, RATE = 8, 10**6, 1000.0
-REQUESTS, FULL_REQUESTS, WARMUP = 40_000, 60_000, 10_000
+REQUESTS, FULL_REQUESTS, WARMUP = 30_000, 60_000, 10_000
 TRIGGERS = (0.90, 0.95, 0.98, 0.99)
 SLOW = (0.0, 0.01, 0.02, 0.05, 0.10)
 SHARED = (0.3, 0.5, 1.0)
@@ -26,14 +27,20 @@ FREE = Hedge(budget=0.2, holdout=0.0)
 """The textbook's hedge: no holdout, and a budget that never binds."""
 
 
+Case = tuple[Times, Hedge | None]
+"""The times of servers, and the hedge: None for no duplicates."""
+Found = dict[Case, list[Run]]
+
+
 def textbook_hedge(runner: Runner) -> Findings:
     """Run all sweeps with all seeds."""
     findings = Findings(runner.seeds)
     requests = REQUESTS // 3 if runner.effort.quick else FULL_REQUESTS if runner.effort.full else REQUESTS
     findings.how = f"{len(runner.seeds)} seeds of {requests:,} requests at {RATE:g}/s each."
-    plain = _all(runner, TIMES, None, requests)
-    hedged = {trigger: _all(runner, TIMES, replace(FREE, quantile=trigger), requests) for trigger in TRIGGERS}
-    usual = _all(runner, TIMES, Hedge(), requests)
+    shares = SLOW[:: len(SLOW) - 1] if runner.effort.quick else SLOW
+    found = _all(runner, _cases(shares), requests)
+    plain, usual = found[TIMES, None], found[TIMES, Hedge()]
+    hedged = {trigger: found[TIMES, replace(FREE, quantile=trigger)] for trigger in TRIGGERS}
     _figures(findings, plain, hedged[0.95])
     rows = [["none", *_row(plain), *_exact(None)]]
     rows += [[f"p{trigger * 100:g}", *_row(runs), *_exact(trigger)] for trigger, runs in hedged.items()]
@@ -49,8 +56,8 @@ def textbook_hedge(runner: Runner) -> Findings:
         "exact p99.9",
     ]
     findings.grids.append(Grid("Which quantile to hedge at", columns, rows))
-    _slow(runner, findings, requests)
-    _shared(runner, findings, requests)
+    _slow(findings, found, shares)
+    _shared(findings, found)
     return findings
 
 
@@ -68,10 +75,8 @@ def _figures(findings: Findings, plain: list[Run], hedged: list[Run]) -> None:
     }
 
 
-def _slow(runner: Runner, findings: Findings, requests: int) -> None:
-    shares = SLOW[:: len(SLOW) - 1] if runner.effort.quick else SLOW
-    runs = [_all(runner, replace(TIMES, slow=share), None, requests) for share in shares]
-    hedged = [_all(runner, replace(TIMES, slow=share), FREE, requests) for share in shares]
+def _slow(findings: Findings, found: Found, shares: Sequence[float]) -> None:
+    runs, hedged = ([found[replace(TIMES, slow=share), hedge] for share in shares] for hedge in (None, FREE))
     p50s, p99s, after = ([_ms(of, q) for of in arm] for arm, q in ((runs, 0.5), (runs, 0.99), (hedged, 0.99)))
     findings.figures["p50_at_10_percent_slow_to_none"] = bare(p50s[-1].value / p50s[0].value, p50s[0].n)
     findings.figures["p99_at_10_percent_slow_to_none"] = bare(p99s[-1].value / p99s[0].value, p99s[0].n)
@@ -92,17 +97,28 @@ def _slow(runner: Runner, findings: Findings, requests: int) -> None:
     )
 
 
-def _shared(runner: Runner, findings: Findings, requests: int) -> None:
+def _shared(findings: Findings, found: Found) -> None:
     rows = []
     for share in SHARED:
-        runs = _all(runner, replace(TIMES, shared=share), FREE, requests)
+        runs = found[replace(TIMES, shared=share), FREE]
         rows.append([f"{share:.0%}", written(_ms(runs, 0.99), 1), written(mean([run.won for run in runs]), 2)])
     columns = ["duplicates of slow requests that are slow", "p99, ms", "won"]
     findings.grids.append(Grid("Where the request is slow, and not the server", columns, rows))
 
 
-def _all(runner: Runner, times: Times, hedge: Hedge | None, requests: int) -> list[Run]:
-    return runner.map(_run, [(times, hedge, seed, requests) for seed in runner.seeds])
+def _cases(shares: Sequence[float]) -> list[Case]:
+    """Every case once: the sweeps have some in common."""
+    cases: list[Case] = [(TIMES, None), (TIMES, Hedge())]
+    cases += [(TIMES, replace(FREE, quantile=trigger)) for trigger in TRIGGERS]
+    cases += [(replace(TIMES, slow=share), hedge) for share in shares for hedge in (None, FREE)]
+    cases += [(replace(TIMES, shared=share), FREE) for share in SHARED]
+    return list(dict.fromkeys(cases))
+
+
+def _all(runner: Runner, cases: Sequence[Case], requests: int) -> Found:
+    """The runs of each case, one a seed."""
+    runs = iter(runner.map(_run, [(*case, seed, requests) for case in cases for seed in runner.seeds]))
+    return {case: [next(runs) for _ in runner.seeds] for case in cases}
 
 
 def _run(asked: tuple[Times, Hedge | None, int, int]) -> Run:
