@@ -28,9 +28,9 @@ TOKENS = 128
 ROOM = 1.5
 """Factor on the wanted chunks, since not all streams are open in the first and the last seconds."""
 STREAMS = 3000
-SLOW_INTERVAL_S, SLOW_TOKENS = 0.5, 40
-"""Rate of streams that last 20 s, so that enough of them are under way at once."""
-SECONDS, QUICK_SECONDS, FULL_SECONDS = 5.0, 4.0, 15.0
+SLOW_INTERVAL_S, SLOW_TOKENS = 0.5, 20
+"""Rate of streams that last 10 s, so that enough of them are under way at once."""
+SECONDS, QUICK_SECONDS, FULL_SECONDS = 4.0, 4.0, 15.0
 LONGER = 4
 RUNS, FULL_RUNS = 2, 3
 

@@ -31,7 +31,7 @@ RATE = 10.0
 """Requests per real second; the slow replicas can serve an eighth of them each."""
 PROMPT_TOKENS, OUTPUT_TOKENS = 256, 32
 BOUND_S = 2.0
-WARMUP_S, SECONDS, QUICK_SECONDS, FULL_SECONDS = 60.0, 90.0, 30.0, 120.0
+WARMUP_S, SECONDS, QUICK_SECONDS, FULL_SECONDS = 40.0, 70.0, 30.0, 120.0
 GRACE_S = 30.0
 SEED = 1
 WIDTHS, SLOW_TIMES = (1, 2, 5, 10, 20, 50, 100), 3.0
