@@ -176,7 +176,7 @@ class TestExplain:
     def test_explain_follows_a_request_from_its_key_to_its_replica(self, policy: Path) -> None:
         found = self.explain(policy, self.chat(max_tokens=500, stream=True, priority=1))
         assert found["refusal"] is None
-        assert found["caller"] == {"tenant": "acme", "tier": "paid", "why": "by its key"}
+        assert found["caller"] == {"tenant": "acme", "tier": "paid", "why": "by the key in TAILGATE_KEY"}
         asked = found["asked"]
         assert (asked["model"], asked["upstream_model"], asked["stream"]) == ("llama", "meta/llama", True)
         assert asked["model_why"] == "gpt is an alias of it"
@@ -233,9 +233,16 @@ class TestExplain:
         assert found["refusal"]["why"] == "unauthorized"
         assert found["caller"] is None
 
+    def test_explain_says_where_a_key_that_the_policy_does_not_know_is_from(self, policy: Path) -> None:
+        found = self.explain(policy, self.chat(), status=1, key="tg-wrong")
+        assert found["refusal"]["detail"] == "the policy does not know the key in TAILGATE_KEY"
+        found = self.explain(policy, self.chat(), "--key", "tg-wrong", status=1)
+        assert found["refusal"]["detail"] == "the policy does not know this key"
+
     def test_explain_takes_the_key_of_a_client_as_an_option(self, policy: Path) -> None:
-        found = self.explain(policy, self.chat(), "--key", KEY, key=None)
-        assert found["caller"]["tenant"] == "acme"
+        for in_environment in (None, "tg-wrong"):
+            found = self.explain(policy, self.chat(), "--key", KEY, key=in_environment)
+            assert (found["caller"]["tenant"], found["caller"]["why"]) == ("acme", "by its key")
 
     def test_explain_without_keys_in_the_policy_uses_the_default_tier(self, policy: Path) -> None:
         policy.write_text(POLICY[: POLICY.index("keys:")])
@@ -272,7 +279,7 @@ class TestExplain:
         result = run("explain", "--policy", policy, stdin=request, env={"TAILGATE_KEY": KEY})
         assert result.exit_code == 0
         lines = {line[:11].strip(): line[11:] for line in result.stdout.splitlines()}
-        assert lines["tenant"] == "acme  (by its key)"
+        assert lines["tenant"] == "acme  (by the key in TAILGATE_KEY)"
         assert lines["timeouts"] == "queue 1s, ttft 3s, idle 5s, total 1m"
         assert lines["limits"].startswith(
             "60 requests/min, 1000 tokens/min, 2 at the same time  (this request reserves "

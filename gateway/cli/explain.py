@@ -92,7 +92,9 @@ def explain_command(
         print_errors(errors.errors, console(stderr=True))
         raise typer.Exit(2) from None
     try:
-        explanation = explain(loaded, endpoint, key, sys.stdin.buffer.read())
+        source = context.get_parameter_source("key")
+        is_ambient = source is not None and source.name == "ENVIRONMENT"
+        explanation = explain(loaded, endpoint, key, sys.stdin.buffer.read(), key_is_ambient=is_ambient)
     except TokenizerError as error:
         console(stderr=True).print(str(error))
         raise typer.Exit(2) from None

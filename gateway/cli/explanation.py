@@ -87,12 +87,15 @@ class Explanation:
     slo: Slo | None = None
 
 
-def explain(policy: Policy, endpoint: Endpoint, key: str | None, body: bytes) -> Explanation:
+def explain(
+    policy: Policy, endpoint: Endpoint, key: str | None, body: bytes, *, key_is_ambient: bool = False
+) -> Explanation:
     """The decision of an idle gateway on this request. All its replicas are up, and it has learned nothing yet.
+    `key_is_ambient`: whether the key is from TAILGATE_KEY. The explanation says so.
 
     Raises TokenizerError if the model's tokenizer cannot be used.
     """
-    found = _caller(policy, key)
+    found = _caller(policy, key, key_is_ambient)
     if isinstance(found, Refusal):
         return Explanation(found)
     caller, tier = found, policy.tiers[found.tier]
@@ -132,7 +135,7 @@ def _only_model(policy: Policy, tier: Tier) -> str:
     return names[0]
 
 
-def _caller(policy: Policy, key: str | None) -> ExplainedCaller | Refusal:
+def _caller(policy: Policy, key: str | None, is_ambient: bool) -> ExplainedCaller | Refusal:
     if not policy.keys:
         return ExplainedCaller(
             ANONYMOUS, policy.default_tier, "the policy has no keys, so everybody gets the default tier"
@@ -141,8 +144,10 @@ def _caller(policy: Policy, key: str | None) -> ExplainedCaller | Refusal:
         return Refusal(Reason.UNAUTHORIZED, "the policy has keys and none was given: use --key or TAILGATE_KEY")
     known = policy.keys.get(hash_of(key))
     if known is None:
-        return Refusal(Reason.UNAUTHORIZED, "the policy does not know this key")
-    return ExplainedCaller(known.tenant, known.tier, "by its key")
+        return Refusal(
+            Reason.UNAUTHORIZED, f"the policy does not know {'the key in TAILGATE_KEY' if is_ambient else 'this key'}"
+        )
+    return ExplainedCaller(known.tenant, known.tier, "by the key in TAILGATE_KEY" if is_ambient else "by its key")
 
 
 def _decided(
