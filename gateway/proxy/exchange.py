@@ -188,7 +188,6 @@ class Exchange(AttemptOwner):
                 self._extra += b"x-tailgate-degraded: %b\r\n" % b"max_tokens"
             if model or self.request.split:
                 self._extra += b"x-tailgate-model: %b\r\n" % self._model.name.encode()
-            self._extra += self._dialect.id_line(self._rid)
             if self._model.mirror is not None:
                 self._copy(self._parsed, max_tokens)
         attempt = UpstreamAttempt(self, attempt_id, upstream)
@@ -364,7 +363,7 @@ class Exchange(AttemptOwner):
             return
         self._shown = True
         dropped = b"" if self._parsed is None else change_lines(self._parsed, 0)
-        lines = STREAM_HEAD, f"x-request-id: {self.request_id}\r\n".encode(), dropped, self._limit_lines()
+        lines = STREAM_HEAD, self._dialect.id_lines(self._rid), dropped, self._limit_lines()
         framing = b"transfer-encoding: chunked\r\n\r\n" if client.chunked else b"\r\n"
         client.write(b"".join((*lines, framing, comment)))
 
@@ -430,7 +429,7 @@ class Exchange(AttemptOwner):
         assert client is not None
         if self._renamed:
             held = put_back(held, self._renamed)
-        parts = [] if self._shown else [first_lines, self._lines(attempt)]
+        parts = [] if self._shown else [first_lines, self._lines(attempt), self._dialect.id_lines(self._rid)]
         if client.chunked:
             if not self._shown:
                 parts.append(b"transfer-encoding: chunked\r\n\r\n")
@@ -472,7 +471,7 @@ class Exchange(AttemptOwner):
         if self._renamed:
             body = put_back([body], self._renamed)[0]
         head = whole_head(attempt.content_type, len(body), attempt.coding)
-        client.write(b"".join((head, self._lines(attempt), b"\r\n", body)))
+        client.write(b"".join((head, self._lines(attempt), self._dialect.id_lines(self._rid), b"\r\n", body)))
         self._finish()
 
     def _finish(self) -> None:
@@ -481,11 +480,11 @@ class Exchange(AttemptOwner):
         client.done()
 
     def _lines(self, attempt: UpstreamAttempt) -> bytes:
-        """The gateway's own header lines of an answer: replica, times, and changed fields."""
+        """The gateway's own header lines of a replica's answer or error: replica, times, and changed fields."""
         now = self.driver.clock()
         queue = milliseconds(self._dispatched_at - self.request.body_at)
         replica = milliseconds(now - self._dispatched_at)
-        times = f"x-request-id: {self.request_id}\r\nserver-timing: queue;dur={queue}, replica;dur={replica}\r\n"
+        times = f"server-timing: queue;dur={queue}, replica;dur={replica}\r\n"
         served_by = attempt.upstream.served_by(self.request.tier.name)
         return b"".join((served_by, (times + self._rates(now)).encode(), self._extra, self._head.cors))
 

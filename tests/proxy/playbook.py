@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -121,6 +122,7 @@ STOP: Final = delta("", "stop")
 DONE: Final = b"data: [DONE]\n\n"
 LAST: Final = b"0\r\n\r\n"
 CHUNKED: Final = head("transfer-encoding: chunked")
+_HEAD: Final = re.compile(rb"^HTTP/1\.1 [2-5][^\n]*\n(.*?)\r\n\r\n", re.DOTALL | re.MULTILINE)
 STREAMED: Final = CHUNKED + b"".join(map(chunk, (ROLE, HI, STOP, DONE))) + LAST
 
 
@@ -627,7 +629,9 @@ class Play:
                 wire = self.loop.wires[at - 1]
                 self._in_loop(lambda: wire.lose(error))
             case ToClient(parts):
-                _in_order(self._new(self.client), parts)
+                told = self._new(self.client)
+                _in_order(told, parts)
+                _each_header_once(told)
             case Exactly(data):
                 assert self._new(self.client) == data
             case ToReplica(parts, at):
@@ -698,6 +702,12 @@ class Play:
 
 def _same(_: Parsed, count: int) -> int:
     return count
+
+
+def _each_header_once(data: bytes) -> None:
+    for head in _HEAD.findall(data):
+        names = [line.partition(b":")[0].lower() for line in head.split(b"\r\n")]
+        assert len(names) == len(set(names)), head
 
 
 def _in_order(data: bytes, parts: tuple[bytes, ...]) -> None:

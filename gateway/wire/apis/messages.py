@@ -238,8 +238,8 @@ class AnthropicDialect(Dialect):
     def event(self, error: dict[str, Any]) -> bytes:
         return b"event: error\ndata: %b\n\n" % orjson.dumps(error)
 
-    def id_line(self, request_id: bytes) -> bytes:
-        return b"request-id: %b\r\n" % request_id
+    def id_lines(self, request_id: bytes) -> bytes:
+        return b"x-request-id: %b\r\nrequest-id: %b\r\n" % (request_id, request_id)
 
 
 ANTHROPIC: Final = AnthropicDialect()

@@ -63,11 +63,9 @@ class Dialect:
         """The event of a stream with the body `error`."""
         return b"data: %b\n\n" % orjson.dumps(error)
 
-    def id_line(self, request_id: bytes) -> bytes:
-        """A further header line with the request id, if the API's SDK reads it from another header than
-        `x-request-id`.
-        """
-        return b""
+    def id_lines(self, request_id: bytes) -> bytes:
+        """The header lines with the request id. Some SDKs read it from another header than `x-request-id`."""
+        return b"x-request-id: %b\r\n" % request_id
 
 
 OPENAI: Final = Dialect()
@@ -125,10 +123,10 @@ def _response(
     rid = _token(request_id)
     body = orjson.dumps(_error(dialect, row, problem, rid))
     lines = [
-        b"%bcontent-type: application/json\r\ncontent-length: %d\r\nx-request-id: %b\r\nx-tailgate-reason: %b\r\n"
-        % (status_line(row.status), len(body), rid.encode(), problem.why.value.encode())
+        b"%bcontent-type: application/json\r\ncontent-length: %d\r\nx-tailgate-reason: %b\r\n"
+        % (status_line(row.status), len(body), problem.why.value.encode()),
+        dialect.id_lines(rid.encode()),
     ]
-    lines.append(dialect.id_line(rid.encode()))
     if row.status in (429, 503, 504) or problem.retry_after_s is not None:
         lines.append(_retry_lines(problem.retry_after_s))
     if not row.retry or problem.retry_after_s == math.inf:
