@@ -177,7 +177,9 @@ def _decided(
     )
     # A pool must fit each prompt of a batch by itself. The token limit counts all prompts together.
     batch = parsed.batch
-    low, high = controller.prompts.estimate(model.name, parsed.prompt_bytes // batch)
+    bytes_each = parsed.prompt_bytes // batch
+    low, high = controller.prompts.estimate(model.name, bytes_each)
+    low = max(low, min(bytes_each, 1))  # the gateway's estimate of a few bytes is 0, which no prompt with text has
     if exact is not None:
         low, high = exact // batch, -(-exact // batch)
     total = high * batch if exact is None else exact
@@ -188,7 +190,7 @@ def _decided(
         upstream_model=model.upstream or parsed.model,
         stream=parsed.stream,
         prompt_bytes=parsed.prompt_bytes,
-        prompt_tokens_low=low * batch if exact is None else exact,
+        prompt_tokens_low=max(low * batch, min(parsed.prompt_bytes, 1)) if exact is None else exact,
         prompt_tokens_high=total,
         prompt_why=_prompt_why(parsed, exact),
     )

@@ -152,6 +152,17 @@ def test_explain_reserves_the_tokens_of_all_prompts_of_a_batch() -> None:
     assert (one.reserved_tokens, three.reserved_tokens) == (50 + 5, 3 * (50 + 5))
 
 
+@pytest.mark.parametrize(
+    ("prompt", "least"),
+    [("hello", 1), (["a", "b", "c"], 3), (WORDS, 12), ("", 0), (["", ""], 0), (["a", ""], 1), ([[7], [7]], 2)],
+)
+def test_explained_prompt_with_text_has_at_least_one_token(prompt: object, least: int) -> None:
+    policy = load_text(POLICY.format("http://127.0.0.1:1", "http://127.0.0.1:2"), "policy.yaml", {})
+    asked = explain(policy, Endpoint.COMPLETIONS, None, json.dumps(completion(prompt)).encode()).asked
+    assert asked is not None
+    assert least == asked.prompt_tokens_low <= asked.prompt_tokens_high
+
+
 async def test_explain_live_shows_the_verdict_of_a_running_gateway(
     served: Served, capsys: pytest.CaptureFixture[str]
 ) -> None:
