@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from gateway.core.policy import Model, Policy, SessionKey, Tier
 
 MIN_TENANTS = 20
 """With at least this many tenants, a split by tenant is close to its weights."""
+EXAMPLE_KEYS: Final = frozenset(
+    {
+        "cf78dd9f2e2e4f74267b6e5ec716e21b47ee1c9a048bac5e56a01adb80469f12",
+        "278aca953ebefb0e98ca33ef19bde13b2822a58eed1dafa5515b4535bc961bd2",
+        "98337f1c44814b6ebbd6d5a4cd12731995b55d492b35e85fb2280e26c365df07",
+        "c3bc8ece8d6861911ddb0e27a7e634f0c739c068ba72b3767997c3cd48bd42e1",
+        "4ef112439b3175a06f2298c9388c8285b75e96770e529479ee2a99eee1b8ade3",
+    }
+)
+"""Hashes of the keys in ready-made policies, which nobody has. A copied policy may still contain them."""
 
 
 def notes(policy: Policy) -> tuple[str, ...]:
@@ -35,6 +46,10 @@ def _unused(policy: Policy) -> Iterator[str]:
         yield from _of_split(policy, model)
     if not policy.keys and not policy.open_on_any_address:
         yield "keys: there are none, so this policy is served on loopback only"
+    examples = [key.tenant for sha256, key in policy.keys.items() if sha256.hex() in EXAMPLE_KEYS]
+    if examples:
+        tenants = ", ".join(dict.fromkeys(examples))
+        yield f"keys: those of {tenants} are examples that nobody has: replace them with what `tailgate key new` prints"
     if policy.keys and policy.host_names:
         yield "listen.names: has no effect: with keys, every Host is served"
 
