@@ -21,7 +21,7 @@ from gateway.sim.analysis.results import Result
 from gateway.sim.workload.synthetic import Synthetic
 from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, written
 from loadtests.experiments.overload import CAPS, QUICK_CAPS, known
-from loadtests.experiments.runner import Runner, against, best_replay, ours
+from loadtests.experiments.runner import Runner, against, ours
 from loadtests.experiments.tiers import by_length
 
 DEFAULT = Path(__file__).resolve().parents[2] / "policies" / "default.yaml"
@@ -51,7 +51,7 @@ def _sweep(runner: Runner, policy: Policy, objectives: str, prefix: str, finding
     cap_at: dict[float, list[Result]] = {}
     for load_ in loads:
         scaled = workload.at_rate(one_x * load_)
-        replay = best_replay(runner.optima(policy, scaled))
+        replay = runner.replays(policy, scaled)
         runs = runner.compare([ours(policy), *(against(text, policy) for text in (*caps, "least-requests"))], scaled)
         good = {name: [result.goodput for result in results] for name, results in runs.items()}
         best = max(caps, key=lambda cap: sum(good[cap]))

@@ -108,6 +108,12 @@ class Runner:
         """Find the optimum of every seed."""
         return self.map(optimum, [(policy, workload, seed, self.options) for seed in self.seeds])
 
+    def replays(self, policy: Policy, workload: Synthetic) -> list[float]:
+        """The replay of each seed by the best server, as `best_replay` of the optima: without the free optimum."""
+        return _of_best_server(
+            self.map(constrained_replays, [(policy, workload, seed, self.options) for seed in self.seeds])
+        )
+
     def replays_without_lengths(self, policy: Policy, workload: Synthetic) -> list[float]:
         """The replay of each seed by the best server, if the program takes every answer to have the mean length."""
         found = self.map(without_lengths, [(policy, workload, seed, self.options) for seed in self.seeds])
@@ -182,6 +188,14 @@ def optimum(of: tuple[Policy, Synthetic, int, Options]) -> Optimum:
         free=sum(w * x for w, x in zip(weights, free.accepted, strict=True)) / offered,
         replays=_replays(policy, replay_set(arrivals, constrained), offered, seed, options),
     )
+
+
+def constrained_replays(of: tuple[Policy, Synthetic, int, Options]) -> dict[str, float]:
+    """Replays of what the constrained program accepts, by server."""
+    policy, workload, seed, options = of
+    arrivals = list(workload.arrivals(seed))
+    offered = sum(policy.tiers[a.tier].weight * (a.at >= options.warmup_s) for a in arrivals)
+    return _replays(policy, replay_set(arrivals, bound(arrivals, policy)), offered, seed, options)
 
 
 def without_lengths(of: tuple[Policy, Synthetic, int, Options]) -> dict[str, float]:

@@ -24,7 +24,17 @@ from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare, li
 from loadtests.experiments.pages import write_page
 from loadtests.experiments.registry import EXPERIMENTS, about
 from loadtests.experiments.routing_staleness import _Frozen
-from loadtests.experiments.runner import FULL, QUICK, Effort, Runner, against, optimum, ours, without_lengths
+from loadtests.experiments.runner import (
+    FULL,
+    QUICK,
+    Effort,
+    Runner,
+    against,
+    constrained_replays,
+    optimum,
+    ours,
+    without_lengths,
+)
 from loadtests.experiments.slo_knees import _knee
 from loadtests.experiments.staller import answered_at
 from loadtests.experiments.targets import TARGETS, at_least, at_most
@@ -327,8 +337,10 @@ def test_experiments_use_the_agreed_setup(name: str, runner: Runner) -> None:
 
 
 def test_unconstrained_optimum_exceeds_the_constrained_one_and_its_replays(runner: Runner) -> None:
-    found = optimum((runner.policy(), runner.workload("main").at_rate(80.0), 1, runner.options))
+    asked = runner.policy(), runner.workload("main").at_rate(80.0), 1, runner.options
+    found = optimum(asked)
     assert 0 < max(found.replays.values()) <= found.constrained <= found.free <= 1
+    assert constrained_replays(asked) == found.replays
 
 
 def test_optimum_that_does_not_know_lengths_of_answers_serves_less(runner: Runner) -> None:
