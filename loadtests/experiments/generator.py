@@ -30,7 +30,7 @@ ROOM = 1.5
 STREAMS = 3000
 SLOW_INTERVAL_S, SLOW_TOKENS = 0.5, 20
 """Rate of streams that last 10 s, so that enough of them are under way at once."""
-SECONDS, QUICK_SECONDS, FULL_SECONDS = 4.0, 4.0, 15.0
+SECONDS, QUICK_SECONDS, FULL_SECONDS = 5.0, 4.0, 15.0
 LONGER = 4
 RUNS, FULL_RUNS = 2, 3
 
