@@ -9,11 +9,11 @@ from gateway.core.commands import Dispatch, Refuse
 from gateway.core.controller import Controller
 from gateway.core.policy import ANONYMOUS, Limits, Model, Policy, PoolSpec, Slo, Tier, Timeouts
 from gateway.core.request import Endpoint, Reason, Request
-from gateway.core.serving import arm_of, models_of
+from gateway.core.serving import arm_of, models_of, open_catch_all
 from gateway.policy.keys import hash_of
 from gateway.wire.apis.table import served
 from gateway.wire.body.checks import MISSING
-from gateway.wire.request import BadRequest, Parsed, parse, unnamed_model
+from gateway.wire.request import BadRequest, Parsed, only_of, parse
 from gateway.wire.session import sticky_key
 from gateway.wire.tokens import Tokenizer
 
@@ -125,14 +125,11 @@ def explain(
 
 def _only_model(policy: Policy, tier: Tier) -> str:
     """The model of a request that names none. Raises BadRequest unless there is exactly one that `tier` may use."""
-    catch_all = policy.models.get("*")
-    if catch_all is not None and not catch_all.upstream and policy.route(catch_all, tier):
+    catch_all = open_catch_all(policy)
+    if catch_all is not None and policy.route(catch_all, tier):
         text = "field required: with a catch-all it depends on the replicas' lists, which only a gateway knows"
         raise BadRequest("model", text, MISSING)
-    names = models_of(policy, tier)
-    if len(names) != 1:
-        raise unnamed_model(names)
-    return names[0]
+    return only_of(models_of(policy, tier))
 
 
 def _caller(policy: Policy, key: str | None, is_ambient: bool) -> ExplainedCaller | Refusal:

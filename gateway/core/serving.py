@@ -17,6 +17,12 @@ from gateway.core.request import GENERATING, Request
 _SPAN: Final = 2.0**64
 
 
+def open_catch_all(policy: Policy) -> Model | None:
+    """The catch-all model that sends any name as it is; None if there is none, or if it has an `upstream` name."""
+    catch_all = policy.models.get("*")
+    return None if catch_all is None or catch_all.upstream else catch_all
+
+
 def models_of(policy: Policy, tier: Tier) -> list[str]:
     """Names of all models that `tier` may use, each once, without aliases. A catch-all is called by its upstream name,
     if another model does not have that name upstream.

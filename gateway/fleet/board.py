@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TypedDict
 
 from gateway.core.policy import Model, Policy, PoolSpec, Tier
-from gateway.core.serving import models_of
+from gateway.core.serving import models_of, open_catch_all
 from gateway.fleet.models_json import ModelCard
 from gateway.wire.body.checks import can_name_model
 
@@ -93,8 +93,8 @@ class ModelBoard:
         without `upstream`, also the models that replicas list, if a request could name them.
         """
         names = dict.fromkeys(models_of(policy, tier))
-        catch_all = policy.models.get(CATCH_ALL)
-        for pool in () if catch_all is None or catch_all.upstream else policy.route(catch_all, tier):
+        catch_all = open_catch_all(policy)
+        for pool in () if catch_all is None else policy.route(catch_all, tier):
             for card in self._pool_cards(pool):
                 if card.parent is None and card.id not in policy.models and can_name_model(card.id):
                     names[card.id] = None

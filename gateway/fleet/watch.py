@@ -9,6 +9,7 @@ from itertools import groupby
 
 from gateway.core.policy import Policy, PoolSpec, ReplicaSpec
 from gateway.core.request import Random, Sample
+from gateway.core.serving import open_catch_all
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.replica import ReplicaReport, ReplicaWatch, Target, Tools
 
@@ -114,8 +115,8 @@ def _targets(policy: Policy) -> list[Target]:
 
 def _targets_in(policy: Policy, pool: PoolSpec) -> Iterator[Target]:
     asked = _asked(policy, pool)
-    catch_all = policy.models.get("*")
-    takes_any = not asked and catch_all is not None and pool.name in catch_all.pools and not catch_all.upstream
+    catch_all = open_catch_all(policy)
+    takes_any = not asked and catch_all is not None and pool.name in catch_all.pools
     for _, ranks in groupby(pool.replicas, key=_server):
         yield Target(tuple(ranks), pool.name, pool.engine, pool.health, pool.upstream_key, asked, takes_any)
 

@@ -29,7 +29,7 @@ from gateway.wire.http.cors import preflight_lines
 from gateway.wire.http.headers import BadHeader, RequestHead, asked_slo, wanted
 from gateway.wire.isolation import salts
 from gateway.wire.prefix import MIN_BYTES, prefix_of
-from gateway.wire.request import BadRequest, Parsed, parse, unnamed_model
+from gateway.wire.request import BadRequest, Parsed, only_of, parse
 from gateway.wire.session import session_of, sticky_key
 from gateway.wire.target import GETS, HEALTH, MODELS, POSTS, READY, dialect_of, nothing_at
 
@@ -297,10 +297,7 @@ class RequestHandler(ExchangeServices):
 
     def only_model(self, tier: Tier) -> str:
         """The model of a request that names none. Raises BadRequest unless there is exactly one that `tier` may use."""
-        names = self._catalog.usable(self.policy, tier)
-        if len(names) != 1:
-            raise unnamed_model(names)
-        return names[0]
+        return only_of(self._catalog.usable(self.policy, tier))
 
     def read(self, path: bytes, caller: Caller | None) -> tuple[int, bytes] | Problem:
         """The answer to a GET: (status, JSON body)."""

@@ -26,7 +26,7 @@ from gateway.wire.body.json_repair import load_repaired
 from gateway.wire.body.prompt import Prompt
 from gateway.wire.body.tools import NOT_RENAMED, Renamed
 
-__all__ = ["BadRequest", "Parsed", "parse", "parse_counted", "render", "unnamed_model"]
+__all__ = ["BadRequest", "Parsed", "only_of", "parse", "parse_counted", "render"]
 
 _loads: Final = orjson.loads
 _dumps: Final = orjson.dumps
@@ -224,11 +224,15 @@ def _payload(shape: Shape, fields: dict[str, Any], stream: bool, caps: Caps) -> 
     return as_json(fields) if shape.write is None else shape.write(fields)
 
 
-def unnamed_model(names: Sequence[str]) -> BadRequest:
-    """The error for a request that names no model. `names`: models that its client may use."""
+def only_of(names: Sequence[str]) -> str:
+    """The model of a request that names none. `names`: models that its client may use. Raises BadRequest unless there
+    is exactly one.
+    """
+    if len(names) == 1:
+        return names[0]
     more = f" and {len(names) - MAX_REPORTED} more" if len(names) > MAX_REPORTED else ""
     choice = f": name one of {', '.join(names[:MAX_REPORTED])}{more}" if names else ""
-    return BadRequest("model", f"field required{choice}", MISSING)
+    raise BadRequest("model", f"field required{choice}", MISSING)
 
 
 def render(parsed: Parsed, upstream_model: str, max_tokens: int, with_options: bool = True) -> bytes:

@@ -13,7 +13,7 @@ from gateway.core.policy import Caps
 from gateway.core.request import Endpoint, Reason
 from gateway.wire.apis.table import API_OF
 from gateway.wire.fingerprint import fingerprint
-from gateway.wire.request import BadRequest, parse, render, unnamed_model
+from gateway.wire.request import BadRequest, only_of, parse, render
 
 from .bodies import CAPS, CHAT, MESSAGES, MINIMAL, RESPONSES, read
 
@@ -110,10 +110,16 @@ def test_a_refusal_names_the_required_field_that_is_missing(endpoint: Endpoint, 
         assert refused.message == f"{name}: field required"
 
 
+def unnamed(names: list[str]) -> BadRequest:
+    with pytest.raises(BadRequest) as refused:
+        only_of(names)
+    return refused.value
+
+
 def test_refusal_of_a_request_without_a_model_names_the_models_to_choose_from() -> None:
-    assert unnamed_model([]).message == "model: field required"
-    assert unnamed_model(["a", "b"]).message == "model: field required: name one of a, b"
-    many = unnamed_model([f"m{number}" for number in range(40)])
+    assert unnamed([]).message == "model: field required"
+    assert unnamed(["a", "b"]).message == "model: field required: name one of a, b"
+    many = unnamed([f"m{number}" for number in range(40)])
     assert many.message.endswith("m14, m15 and 24 more")
     assert (many.field, many.code) == ("model", "missing_required_parameter")
 
