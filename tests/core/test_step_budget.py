@@ -80,7 +80,7 @@ P99 = Objective(0.99, 0.1)
 def test_step_margin_settles_where_the_objective_is_just_kept() -> None:
     margin = StepMargin(P99)
     for answer in range(3000):
-        late = answer % 111 == 0
+        late = answer % 200 == 0
         margin.learn(margin.limit_s, late)
     assert margin.limit_s == pytest.approx(START * 0.1, rel=0.03)
 
@@ -108,6 +108,13 @@ def test_step_margin_falls_after_late_answers_of_a_half_full_replica() -> None:
     for _ in range(12):
         margin.learn(0.5 * margin.limit_s, True)
     assert margin.limit_s < 0.8 * START * 0.1
+
+
+def test_step_margin_of_a_median_rises_only_by_answers_of_nearly_full_replicas() -> None:
+    margin = StepMargin(Objective(0.5, 0.1))
+    for _ in range(1000):
+        margin.learn(0.7 * margin.limit_s, False)
+    assert margin.limit_s == pytest.approx(START * 0.1)
 
 
 def test_step_margin_of_a_median_may_exceed_the_objective() -> None:
