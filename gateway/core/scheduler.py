@@ -103,8 +103,7 @@ class Scheduler:
 
     def _shed(self, live: RequestState, pool: Pool, why: Reason, detail: str) -> None:
         """Refuse a request for which `pool` has no room in time."""
-        wait_s = self._retry_after.for_slot(live, pool, self._call.now)
-        self._life.refuse(live, Outcome.REFUSED, why, wait_s, detail)
+        self._life.refuse(live, Outcome.REFUSED, why, self._retry_after.for_slot(live, pool, self._call.now), detail)
 
     def _admit(self, live: RequestState, pool: Pool, decision: Decision) -> None:
         """Send the request, or queue it."""
@@ -250,6 +249,7 @@ class Scheduler:
         hopeless = self._admission.is_hopeless(live, replica, now)
         if not hopeless:
             replica.pool.drain.opened(True, now)
+            replica.pool.queue.of_tier(live.request.tier).turns.sent(now)
             self._life.unqueue(live)
             self.dispatch(live, replica)
         elif not self._fall_back(live):

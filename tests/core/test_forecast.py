@@ -439,6 +439,20 @@ def test_tier_floor_bounds_the_forecast_wait() -> None:
     assert floored.wait_s < strict.wait_s / 5
 
 
+def test_tier_that_was_served_faster_than_its_share_says_waits_as_long_as_its_own_turns_take() -> None:
+    world = World().warm()
+    for _ in range(20):
+        world.pool.drain.opened(True, world.now)
+        world.now += 0.1
+    by_share = world.forecast(world.live(), Ahead(requests=8, own=1, higher_share=0.9))
+    faster = world.forecast(world.live(), Ahead(requests=8, own=1, higher_share=0.9, own_per_s=2.0))
+    slower = world.forecast(world.live(), Ahead(requests=8, own=1, higher_share=0.9, own_per_s=0.1))
+    alone = world.forecast(world.live(), Ahead(requests=8, own=8, own_per_s=100.0))
+    assert faster.wait_s < by_share.wait_s / 3
+    assert slower.wait_s == pytest.approx(by_share.wait_s)
+    assert alone.wait_s == pytest.approx(world.forecast(world.live(), Ahead(requests=8, own=8)).wait_s)
+
+
 def test_passed_ttft_bound_without_a_first_token_is_labelled_a_miss() -> None:
     world = World(slo(ttft_s=1.0)).warm()
     before = world.forecaster.view(world.now).pools[0].reliability.labels

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gateway.core.forecast.ahead_and_forecast import Forecast
 from gateway.core.queueing.limits import FAIRNESS_HALF_LIFE_S, TenantUse
 from gateway.core.queueing.queue import MAX_TURN_S, PoolQueue
-from gateway.core.queueing.rates import DRAIN_WINDOW_S, DrainRate, Rate
+from gateway.core.queueing.rates import DRAIN_WINDOW_S, FEW_TURN_S, FEW_TURNS, DrainRate, Rate, TurnRate
 from gateway.core.request_state import RequestState
 from tests.footprint import footprint
 
@@ -142,6 +142,29 @@ def test_drain_rate_does_not_count_time_without_a_backlog() -> None:
     for at in (1000.0, 1000.5, 1001.0):
         rate.opened(True, at)
     assert rate.per_s() == pytest.approx(2.0)
+
+
+def test_turn_rate_counts_only_the_time_in_which_requests_waited() -> None:
+    rate, now = TurnRate(), 0.0
+    for _ in range(40):
+        rate.began(now)
+        for _ in range(3):
+            now += 0.25
+            rate.sent(now)
+        now += 5.0  # nobody waits
+    rate.began(now)
+    assert rate.per_s(now) == pytest.approx(4.0)
+    assert rate.per_s(now + 2.0) < 3.0
+
+
+def test_turn_rate_is_unknown_before_enough_requests_were_sent_from_the_queue() -> None:
+    rate = TurnRate()
+    rate.began(0.0)
+    for turn in range(1, int(FEW_TURNS) + 1):
+        assert rate.per_s(10.0) is None
+        rate.sent(turn * FEW_TURN_S)
+    rate.sent(10.0)
+    assert rate.per_s(10.0) is not None
 
 
 @STEADY

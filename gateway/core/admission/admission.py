@@ -238,12 +238,15 @@ class Admission:
         their latest start is before `start_by`.
         """
         request, queue = live.request, pool.queue
-        own = queue.of_tier(request.tier).ahead_of(request.tenant, start_by) if queue.holds(request.tier) else 0
+        own, own_per_s = 0, None
+        if queue.holds(request.tier):
+            tier_queue = queue.of_tier(request.tier)
+            own, own_per_s = tier_queue.ahead_of(request.tenant, start_by), tier_queue.turns.per_s(now)
         above, per_s = queue.above(request.tier, now)
         # Before any backlog, the drain rate is the rate of arrivals. Higher tiers may have nearly all arrivals.
         drain = None if pool.drain.per_s() is None else self.drain_per_s(pool)
         share = min(MAX_HIGHER_SHARE, per_s / drain) if drain else 0.0
-        return Ahead(above + own, own, share, request.tier.floor)
+        return Ahead(above + own, own, share, request.tier.floor, own_per_s)
 
     def price(self, replica: Replica, now: float) -> None:
         """Update the prices and the step limit of `replica`, and the step limit of its pool's typical replica."""

@@ -50,12 +50,17 @@ def drain_per_s(costs: LatencyModel, pool: Pool) -> float | None:
 def wait_in_gateway_s(costs: LatencyModel, pool: Pool, ahead: Ahead, slow_share: float) -> float:
     """Expected wait in seconds: the requests ahead, divided by a part of the pool's drain rate. Later requests of
     higher tiers take the other part.
+
+    If the tier was lately served faster than that, its own rate counts. In an overload the higher tiers are refused
+    while their queue is long, so they take less than their share of the last seconds says.
     """
     rate = drain_per_s(costs, pool) or 1.0
     alone_s = (ahead.requests + 1) / rate
     long_s = alone_s / (1.0 - slow_share)
     share = slow_share + (ahead.higher_share - slow_share) * BURST_S / (BURST_S + long_s)
     strict_s = alone_s / (1.0 - share)
+    if ahead.own_per_s is not None and ahead.higher_share > 0.0:
+        strict_s = min(strict_s, (ahead.own + 1) / ahead.own_per_s + (ahead.requests - ahead.own) / rate)
     if ahead.floor > 0.0:
         return min(strict_s, (ahead.own + 1) / (ahead.floor * rate))
     return strict_s

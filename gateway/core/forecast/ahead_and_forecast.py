@@ -15,10 +15,11 @@ class Ahead:
 
     `requests`: their number, in the tier of the given request and in higher tiers. `own`: their number in its own tier
     only. `higher_share`: arrival rate of higher tiers, divided by the drain rate of the pool (0-1). `floor`: guaranteed
-    share (0-1) of service of its own tier.
+    share (0-1) of service of its own tier. `own_per_s`: requests per second that its own tier has lately sent while
+    some waited; None if unknown.
     """
 
-    __slots__ = ("floor", "higher_share", "own", "requests")
+    __slots__ = ("floor", "higher_share", "own", "own_per_s", "requests")
 
     def __init__(
         self,
@@ -26,11 +27,13 @@ class Ahead:
         own: int = 0,
         higher_share: float = 0.0,
         floor: float = 0.0,
+        own_per_s: float | None = None,
     ) -> None:
         self.requests = requests
         self.own = own
         self.higher_share = higher_share
         self.floor = floor
+        self.own_per_s = own_per_s
 
 
 NOTHING_AHEAD: Final = Ahead()

@@ -12,7 +12,7 @@ from typing import Final
 
 from gateway.core.policy import AdmissionMode, Tier
 from gateway.core.queueing.limits import TenantUse
-from gateway.core.queueing.rates import Rate
+from gateway.core.queueing.rates import Rate, TurnRate
 from gateway.core.queueing.request import QueuedRequest
 
 ARRIVALS_TAU_S: Final = 5.0
@@ -21,9 +21,7 @@ TURN_SHARE: Final = 0.5
 MAX_TURN_S: Final = 1.0
 """A request's turn is due after this time at the latest."""
 FLOOR_MARGIN: Final = 1.25
-"""A tier's floor is multiplied by this. Without it, a share would often be missed over ten seconds, because whole
-requests are too coarse.
-"""
+"""A tier's floor is multiplied by this. Whole requests are coarse: without it, ten seconds often miss the share."""
 AT_STAKE_S: Final = 5.0
 """For this long after a loss, tiers of the same priority are served by weight."""
 LOOKED_AHEAD: Final = 8
@@ -83,6 +81,7 @@ class TierQueue:
         "key",
         "owed",
         "tier",
+        "turns",
     )
 
     def __init__(self, tier: Tier) -> None:
@@ -97,6 +96,7 @@ class TierQueue:
         """Tokens that the tier still has to be served to reach its floor."""
         self.arrivals = Rate(ARRIVALS_TAU_S)
         """Rate of admitted requests, sent or queued."""
+        self.turns = TurnRate()
         self.admitted_at = -math.inf
         """Time of the last admission."""
         self._flows: dict[str, TenantQueue] = {}
@@ -117,6 +117,8 @@ class TierQueue:
 
     def push(self, live: QueuedRequest, ticket: int) -> None:
         assert live.use is not None
+        if not self.count:
+            self.turns.began(self.admitted_at)
         live.ticket = live.last_ticket = ticket
         live.start_by = live.deadline - (0.0 if live.forecast is None else live.forecast.engine_s(live.request.body_at))
         flow = self._flows.get(live.request.tenant)
@@ -394,8 +396,7 @@ class PoolQueue:
         return -tier_queue.tier.weight if self.at_stake(tier_queue.key[0], now) else 0.0
 
     def last_below(self, tier: Tier) -> QueuedRequest | None:
-        """The queued request to shed first for a request of `tier`, among those that may be shed; None if there is
-        none.
+        """The queued request to shed first for a request of `tier`; None if none may be shed.
 
         Its tier is less urgent than `tier`, or has the same priority and a lower weight.
         """
@@ -408,8 +409,7 @@ class PoolQueue:
         return found
 
     def shared_with(self, tier: Tier) -> tuple[int, int]:
-        """Number and body bytes of the queued requests that count against the queue's limits for a new request of
-        `tier`.
+        """Number and body bytes of the queued requests that count against the queue's limits for a request of `tier`.
 
         Requests of lower tiers that may not be shed do not count, because they cannot make way.
         """

@@ -1,4 +1,4 @@
-"""Rates of events: arrivals, and the drain rate of a queue."""
+"""Rates of events: arrivals, the drain rate of a queue, and the rate at which one tier of it is served."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ DRAIN_WINDOW_S: Final = 1.0
 ENOUGH_S: Final = 2.0
 ENOUGH_ENDS: Final = 20.0
 """Once this many requests have ended lately while slots were short, the drain rate counts only ends of requests."""
+
+TURN_TAU_S: Final = 20.0
+FEW_TURNS: Final = 4.0
+FEW_TURN_S: Final = 2.0
+"""The rate of a tier counts as unknown until more than `FEW_TURNS` requests were sent in more than `FEW_TURN_S`."""
 
 
 class Rate:
@@ -99,3 +104,33 @@ class DrainRate:
     def opened(self, saturated: bool, now: float) -> None:
         """Count an event that made room for one more request. `saturated`: whether there was no room just before."""
         self._openings.add(saturated, now)
+
+
+class TurnRate:
+    """Requests per second that one tier sends from its queue, over the time in which some of it waited.
+
+    Counts and waiting time are forgotten exponentially with time constant `TURN_TAU_S`.
+    """
+
+    __slots__ = ("_count", "_seconds", "_sent_at", "_since")
+
+    def __init__(self) -> None:
+        self._count = self._seconds = 0.0
+        self._sent_at = self._since = -math.inf
+        """`_since`: time from which on some wait."""
+
+    def began(self, now: float) -> None:
+        """The first request waits."""
+        self._since = now
+
+    def sent(self, now: float) -> None:
+        """A queued request is sent."""
+        kept = math.exp((self._sent_at - now) / TURN_TAU_S)
+        self._count = self._count * kept + 1.0
+        self._seconds = self._seconds * kept + now - max(self._sent_at, self._since)
+        self._sent_at = now
+
+    def per_s(self, now: float) -> float | None:
+        """The rate, while some wait; None if it is unknown."""
+        seconds = self._seconds + now - max(self._sent_at, self._since)
+        return self._count / seconds if self._count > FEW_TURNS and seconds > FEW_TURN_S else None
