@@ -9,7 +9,7 @@ import pytest
 from gateway.core.admission.promises import Promises
 from gateway.core.forecast.ahead_and_forecast import Ahead, Forecast
 from gateway.core.policy import Objective, Slo
-from gateway.core.queueing.percentiles import IN_VAIN, UNLIKELY, TtftGuard, ttft_guards, vain_guard
+from gateway.core.queueing.percentiles import IN_VAIN, MIN_PART, UNLIKELY, TtftGuard, ttft_guards, vain_guard
 from gateway.core.request import Outcome, Record
 from gateway.core.request_state import RequestState
 from gateway.policy import load
@@ -67,6 +67,19 @@ def test_highest_percentile_lets_a_likely_miss_wait_in_a_burst_but_not_in_a_last
         promises.offered(waiting, world.pool, world.now)
     assert promises.broken(long, world.pool, later) is not None
     assert promises.broken(long, world.pool, at_once) is None
+
+
+def test_the_more_requests_wait_the_earlier_a_waiting_one_must_be_likely_to_begin() -> None:
+    guard = guarding(TOP)
+    parts = []
+    for waits in (False, True):
+        for step in range(200):
+            guard.asked(waits, 20.0 * waits + step * 0.1)
+            parts.append(guard.part_of_bound(True))
+    assert parts[:200] == [1.0] * 200
+    assert parts[-1] == MIN_PART
+    assert parts[199:] == sorted(parts[199:], reverse=True)
+    assert guard.part_of_bound(False) == 1.0
 
 
 def test_admitted_requests_count_by_their_p_late_until_their_first_token() -> None:

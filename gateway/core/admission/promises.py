@@ -18,7 +18,14 @@ from gateway.core.fleet.pool import Pool
 from gateway.core.fleet.step_budget import StepPrices
 from gateway.core.forecast.ahead_and_forecast import Forecast
 from gateway.core.policy import AdmissionMode, Objective, Policy, Slo, Tier, Value
-from gateway.core.queueing.percentiles import NEARLY_IDLE, UNLIKELY, ShareGuard, TtftGuard, ttft_guards, vain_guard
+from gateway.core.queueing.percentiles import (
+    NEARLY_IDLE,
+    UNLIKELY,
+    ShareGuard,
+    TtftGuard,
+    ttft_guards,
+    vain_guard,
+)
 from gateway.core.request import Outcome, Reason, Record
 from gateway.core.request_state import RequestState
 from gateway.core.snapshot import TierView
@@ -134,9 +141,12 @@ class Promises:
         guards = self._guards.get(live.request.tier.name) if live.request.stream else None
         if guards:
             for guard in guards:
-                late = self._late(live, pool, forecast, guard.objective)
+                bound_s = guard.objective.threshold_s
+                late = self._late(live, pool, forecast, bound_s)
                 forecast.late.append(late)
-                admits = guard.admits(late, forecast.at, guard.shares(forecast.wait_s > 0.0))
+                part = guard.part_of_bound(forecast.wait_s > 0.0)
+                doubted = late if part == 1.0 else self._late(live, pool, forecast, part * bound_s)
+                admits = guard.admits(doubted, forecast.at, part == 1.0)
                 if not admits and not self._is_nearly_idle(live, pool, forecast, guard, late):
                     return guard
             return None
@@ -167,13 +177,13 @@ class Promises:
         counts_tokens = tier.value is Value.TOKENS and fairness.is_long(live.prompt_likely)
         return fairness.is_owed(live.prompt_likely, 0.0 if counts_tokens else tier.fairness, now)
 
-    def _late(self, live: RequestState, pool: Pool, forecast: Forecast, objective: Objective) -> float:
-        """P(the first token misses the objective), 0-1. Before engine costs are known, it is 0 or 1 and depends on how
-        long the queue's head has waited.
+    def _late(self, live: RequestState, pool: Pool, forecast: Forecast, bound_s: float) -> float:
+        """P(the first token comes later than `bound_s` after body complete), 0-1. Before engine costs are known, it is
+        0 or 1 and depends on how long the queue's head has waited.
         """
         if self._forecaster.has_costs(pool.spec.name):
-            return self._forecaster.is_late(live, forecast, objective.threshold_s)
-        return 1.0 if head_waited_s(pool, live.request.tier, forecast.at) > objective.threshold_s else 0.0
+            return self._forecaster.is_late(live, forecast, bound_s)
+        return 1.0 if head_waited_s(pool, live.request.tier, forecast.at) > bound_s else 0.0
 
     def step_limit_s(self, pool: Pool, prices: StepPrices | None, now: float) -> float:
         """Limit (seconds) on the mean step of a replica with these `prices`, so that it keeps all TPOT and e2e
@@ -244,7 +254,7 @@ class Promises:
             has_costs = self._forecaster.has_costs(pool.spec.name)
             known = len(forecast.late) if has_costs else 0
             for i, guard in enumerate(guards):
-                late = forecast.late[i] if i < known else self._late(live, pool, forecast, guard.objective)
+                late = forecast.late[i] if i < known else self._late(live, pool, forecast, guard.objective.threshold_s)
                 guard.admitted(late)
                 promised.append((guard, late, has_costs))
 
