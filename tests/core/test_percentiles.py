@@ -75,11 +75,12 @@ def test_the_more_requests_wait_the_earlier_a_waiting_one_must_be_likely_to_begi
     for waits in (False, True):
         for step in range(200):
             guard.asked(waits, 20.0 * waits + step * 0.1)
-            parts.append(guard.part_of_bound(True))
+            parts.append(guard.part_of_bound(True, True) or 1.0)
     assert parts[:200] == [1.0] * 200
     assert parts[-1] == MIN_PART
     assert parts[199:] == sorted(parts[199:], reverse=True)
-    assert guard.part_of_bound(False) == 1.0
+    assert guard.part_of_bound(True, False) == 1.0, "less urgent tiers are refused first"
+    assert guard.part_of_bound(False, True) is None
 
 
 def test_admitted_requests_count_by_their_p_late_until_their_first_token() -> None:

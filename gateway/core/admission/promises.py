@@ -140,13 +140,14 @@ class Promises:
         forecast.late = []
         guards = self._guards.get(live.request.tier.name) if live.request.stream else None
         if guards:
+            is_lowest = pool.asked.is_lowest(live.request.tier, forecast.at)
             for guard in guards:
                 bound_s = guard.objective.threshold_s
                 late = self._late(live, pool, forecast, bound_s)
                 forecast.late.append(late)
-                part = guard.part_of_bound(forecast.wait_s > 0.0)
-                doubted = late if part == 1.0 else self._late(live, pool, forecast, part * bound_s)
-                admits = guard.admits(doubted, forecast.at, part == 1.0)
+                part = guard.part_of_bound(forecast.wait_s > 0.0, is_lowest)
+                doubted = late if part is None or part == 1.0 else self._late(live, pool, forecast, part * bound_s)
+                admits = guard.admits(doubted, forecast.at, part is None)
                 if not admits and not self._is_nearly_idle(live, pool, forecast, guard, late):
                     return guard
             return None

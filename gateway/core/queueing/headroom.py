@@ -68,6 +68,11 @@ class AskedTiers:
         """
         return 0 if is_owed else self._kept.get(tier.name, 0)
 
+    def is_lowest(self, tier: Tier, now: float) -> bool:
+        """Whether no less urgent tier has lately sent a request."""
+        asked = self.tiers.values()
+        return not any(one.tier.priority > tier.priority and now - one.at < STOPPED_S for one in asked)
+
     @property
     def most_kept(self) -> int:
         """Number of slots that the least urgent tier leaves free."""

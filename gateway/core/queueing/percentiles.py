@@ -13,8 +13,9 @@ refusing them does not. So under overload the queue stays as short as the tighte
 Under lasting overload many requests would wait. Waiting requests wait for the same replicas, so they are late together.
 The late answers that are still allowed would all be used up by one queue that is late as a whole. So the guard of the
 highest percentile then uses the inequality only for requests that are sent at once. Others need p <= 1 - quantile. Here
-p is the probability to be later than a part of the bound, which is smaller the more requests wait. If few would wait,
-the queue is only a burst that ends. Refusing it would lose requests although the load is far below the capacity.
+p is the probability to be later than a part of the bound. In the lowest tier this part is smaller the more requests
+wait. If few would wait, the queue is only a burst that ends. Refusing it would lose requests although the load is far
+below the capacity.
 
 A request that is refused after a wait has waited in vain; a refusal at once is better. So the guard of the highest
 percentile also counts a refusal after `LONG_WAIT` of its bound as late. It allows at least `VAIN_AND_LATE`. A request
@@ -70,10 +71,15 @@ UNLIKELY: Final = 0.05
 """
 WAITING: Final = 0.2
 """The overload lasts while more than this share of the requests of the last `MEMORY_S` would wait."""
+WAITING_ABOVE: Final = 0.5
+"""The same share, for a tier above others that use the pool. Its requests often wait a little for those of the others,
+without any overload of its own.
+"""
 ALL_WAIT: Final = 0.6
 MIN_PART: Final = 0.7
 """The part of the bound falls from 1 to `MIN_PART` while the share of waiting requests rises from `WAITING` to
-`ALL_WAIT`. Measured on 18 overloads: with half the late refusals, goodput is as with the whole bound.
+`ALL_WAIT`, in the lowest tier. Measured on 18 overloads: fewer late refusals than with the whole bound, and the same
+goodput.
 """
 FEW: Final = 16.0
 """The share is computed as if this many more requests did not wait: a few that wait show no lasting overload."""
@@ -198,17 +204,20 @@ class TtftGuard(ShareGuard):
         self._asked.add(now)
         self._waiting.add(now, 1.0 if waits else 0.0)  # 0.0 too: both counts end at this arrival
 
-    def part_of_bound(self, waits: bool) -> float:
-        """Part of the bound within which a request must be likely to get its first token. `waits`: whether it would
-        wait in the gateway.
+    def part_of_bound(self, waits: bool, is_lowest: bool) -> float | None:
+        """Part of the bound within which a request must be likely to get its first token. It is None if the request may
+        use up late answers that earlier ones were allowed but did not suffer.
 
-        If it is 1, the request may use up late answers that earlier requests were allowed but did not suffer.
+        `waits`: whether it would wait in the gateway. `is_lowest`: whether no less urgent tier uses the pool.
         """
         if not (self.highest and waits):
-            return 1.0
+            return None
         share = self._waiting.count / (self._asked.count + FEW)
-        overload = min(1.0, max(0.0, (share - WAITING) / (ALL_WAIT - WAITING)))
-        return 1.0 - (1.0 - MIN_PART) * overload
+        if not is_lowest:
+            return 1.0 if share > WAITING_ABOVE else None
+        if share <= WAITING:
+            return None
+        return 1.0 - (1.0 - MIN_PART) * min(1.0, (share - WAITING) / (ALL_WAIT - WAITING))
 
     def counts_wait(self, waited_s: float) -> bool:
         """Whether a refusal after this wait counts as late."""
