@@ -102,6 +102,12 @@ class World:
         self.now += 0.05
         return live
 
+    def drain(self, openings: int, every_s: float) -> None:
+        """Room for one more request appears in the full pool, `openings` times."""
+        for _ in range(openings):
+            self.pool.drain.opened(True, self.now)
+            self.now += every_s
+
     def slowness_of_r1(self, slowness: float) -> float:
         """Serve many requests at r0, and as many at r1, which is slower. Returns the learned ratio."""
         for _ in range(150):
@@ -372,9 +378,7 @@ def test_elapsed_time_raises_the_breach_forecast() -> None:
 def test_breach_probability_grows_with_the_requests_ahead(ahead: int, more: int, higher: float) -> None:
     world = WARM
     live = world.live()
-    for _ in range(20):
-        world.pool.drain.opened(True, world.now)
-        world.now += 0.05
+    world.drain(20, every_s=0.05)
     live.request.body_at = world.now
     less = world.forecast(live, Ahead(requests=ahead, higher_share=higher))
     much = world.forecast(live, Ahead(requests=ahead + more, higher_share=higher))
@@ -396,9 +400,7 @@ def test_breach_probability_grows_with_the_prompt_length(prompt: int, more: int)
 @pytest.mark.parametrize("stream", [True, False])
 def test_forecast_wait_beyond_the_queue_timeout_is_a_breach(stream: bool) -> None:
     world = World(slo(e2e_s=500.0)).warm()
-    for _ in range(200):
-        world.pool.drain.opened(True, world.now)
-        world.now += 0.1
+    world.drain(200, every_s=0.1)
     patient, hasty = world.live(stream=stream), world.live(stream=stream)
     patient.timeouts = replace(patient.timeouts, queue_s=500.0)
     hasty.timeouts = replace(hasty.timeouts, queue_s=10.0)
@@ -431,9 +433,7 @@ def test_forecast_step_time_stays_positive_for_any_coefficients() -> None:
 
 def test_tier_floor_bounds_the_forecast_wait() -> None:
     world = World().warm()
-    for _ in range(20):
-        world.pool.drain.opened(True, world.now)
-        world.now += 0.1
+    world.drain(20, every_s=0.1)
     strict = world.forecast(world.live(), Ahead(requests=100, own=1, higher_share=0.9))
     floored = world.forecast(world.live(), Ahead(requests=100, own=1, higher_share=0.9, floor=0.05))
     assert floored.wait_s < strict.wait_s / 5
@@ -441,9 +441,7 @@ def test_tier_floor_bounds_the_forecast_wait() -> None:
 
 def test_tier_that_was_served_faster_than_its_share_says_waits_as_long_as_its_own_turns_take() -> None:
     world = World().warm()
-    for _ in range(20):
-        world.pool.drain.opened(True, world.now)
-        world.now += 0.1
+    world.drain(20, every_s=0.1)
     by_share = world.forecast(world.live(), Ahead(requests=8, own=1, higher_share=0.9))
     faster = world.forecast(world.live(), Ahead(requests=8, own=1, higher_share=0.9, own_per_s=2.0))
     slower = world.forecast(world.live(), Ahead(requests=8, own=1, higher_share=0.9, own_per_s=0.1))

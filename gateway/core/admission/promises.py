@@ -18,14 +18,7 @@ from gateway.core.fleet.pool import Pool
 from gateway.core.fleet.step_budget import StepPrices
 from gateway.core.forecast.ahead_and_forecast import Forecast
 from gateway.core.policy import AdmissionMode, Objective, Policy, Slo, Tier, Value
-from gateway.core.queueing.percentiles import (
-    NEARLY_IDLE,
-    UNLIKELY,
-    ShareGuard,
-    TtftGuard,
-    ttft_guards,
-    vain_guard,
-)
+from gateway.core.queueing.percentiles import NEARLY_IDLE, UNLIKELY, ShareGuard, TtftGuard, ttft_guards, vain_guard
 from gateway.core.request import Outcome, Reason, Record
 from gateway.core.request_state import RequestState
 from gateway.core.snapshot import TierView
@@ -140,13 +133,14 @@ class Promises:
         forecast.late = []
         guards = self._guards.get(live.request.tier.name) if live.request.stream else None
         if guards:
-            is_lowest = pool.asked.is_lowest(live.request.tier, forecast.at)
+            waits = forecast.wait_s > 0.0
+            is_lowest = waits and pool.asked.is_lowest(live.request.tier, forecast.at)
             for guard in guards:
                 bound_s = guard.objective.threshold_s
                 late = self._late(live, pool, forecast, bound_s)
                 forecast.late.append(late)
-                part = guard.part_of_bound(forecast.wait_s > 0.0, is_lowest)
-                doubted = late if part is None or part == 1.0 else self._late(live, pool, forecast, part * bound_s)
+                part = guard.part_of_bound(waits, is_lowest)
+                doubted = late if part is None else self._late(live, pool, forecast, part * bound_s)
                 admits = guard.admits(doubted, forecast.at, part is None)
                 if not admits and not self._is_nearly_idle(live, pool, forecast, guard, late):
                     return guard

@@ -52,7 +52,7 @@ step is. With .7, four of five answers of the code workload (70B model on 4 A100
 were late.
 """
 NEAR_IN_TIME: Final = 0.85
-"""The same share, for answers in time and a percentile below `TAIL`. If half of the answers of a half-full replica are
+"""The same share, for answers in time and a percentile up to `TAIL`. If half of the answers of a half-full replica are
 in time, the limit may not rise. With .3, a p50 of 50 ms on a 70B model was kept in .89 of the windows of 10 s at the
 knee, with .85 in .98.
 """

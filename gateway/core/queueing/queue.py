@@ -118,7 +118,7 @@ class TierQueue:
     def push(self, live: QueuedRequest, ticket: int) -> None:
         assert live.use is not None
         if not self.count:
-            self.turns.began(self.admitted_at)
+            self.turns.began(self.admitted_at)  # now: `admitted` comes just before
         live.ticket = live.last_ticket = ticket
         live.start_by = live.deadline - (0.0 if live.forecast is None else live.forecast.engine_s(live.request.body_at))
         flow = self._flows.get(live.request.tenant)
