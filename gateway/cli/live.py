@@ -80,6 +80,8 @@ def show(found: dict[str, Any], out: Console) -> None:
     )
     rate = "not known yet" if found["drain_rate"] is None else f"{found['drain_rate']:.1f} requests/s"
     share = f"{found['higher_share']:.0%} of that for more urgent tiers"
+    if found["own_rate"] is not None:
+        share += f", {found['own_rate']:.1f}/s of its tier were sent from the queue"
     _line(out, "pool", f"       {found['pool']}", f"({found['ahead']} ahead, drains {rate}, {share})")
     _line(out, "request", f"    {found['prompt_tokens']} prompt tokens, at most {found['max_tokens']} of answer")
     if best["replica"] is None:

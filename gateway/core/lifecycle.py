@@ -352,7 +352,7 @@ class Lifecycle:
         if live.waiting:
             assert live.pool is not None
             live.waiting = False
-            live.pool.queue.remove(live)
+            live.pool.queue.remove(live, self._call.now)
             if live.request.adapter:
                 end_way(live.request.adapter, live.pool)
 

@@ -132,7 +132,7 @@ class Scheduler:
         self._admission.admitted(live, pool, now)
         live.waiting = live.waited = True
         pool.pressed_at = now
-        pool.queue.push(live)
+        pool.queue.push(live, now)
         self._life.arm(live)
         if pool.knows_caches:
             until = self._patience.ends_at(live, pool)

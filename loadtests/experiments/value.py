@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from itertools import product
 from statistics import fmean
 
-from gateway.core.admission.fairness import length_of
 from gateway.core.policy import AdmissionMode, Objective, Policy, Slo, Value
 from gateway.core.request import Outcome, Record
 from gateway.sim.analysis.report import Interval, mean
@@ -102,7 +101,7 @@ def measure(task: Task) -> Ran:
         runs.append([record for record in steady if record.outcome.counts])
     by_length: defaultdict[int, list[bool]] = defaultdict(list)
     for record in (record for records in runs for record in records):
-        by_length[length_of(_prompt(record))].append(record.outcome is Outcome.OK)
+        by_length[_prompt(record).bit_length()].append(record.outcome is Outcome.OK)
     tiers = task.cell.policy().tiers
     return Ran(
         [_share(records, _weight) for records in runs],

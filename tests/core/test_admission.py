@@ -113,7 +113,7 @@ def test_rarely_admitted_prompt_length_gets_a_doubtful_request_admitted() -> Non
         story.arrives(f"short {number}", prompt=100).expect(dispatch("r1"))
     oracle.breach["p"] = 0.9
     story.arrives("a", prompt=5000).expect(refuse(Reason.PREDICTED), ended(Outcome.REFUSED))
-    story.arrives("b", prompt=6000).expect(dispatch("r1"))
+    story.arrives("b", prompt=5500).expect(dispatch("r1"))
     story.arrives("short", prompt=100).expect(refuse(Reason.PREDICTED), ended(Outcome.REFUSED))
     story.sent("b").first_token("b").finishes("b")
     assert not story.records["b"].explored

@@ -292,3 +292,17 @@ def test_explain_creates_no_floor_budget_for_a_tier_without_a_floor(asks: int) -
     story.arrives("c", tier="high").arrives("d", tier="low")
     story.arrives("e", tier="high").arrives("f", tier="high").finishes("c").whatever()
     story.finishes("e").expect(commit(), ended(Outcome.OK), dispatch("r1", of="f"))
+
+
+def test_explain_says_how_fast_a_tier_was_lately_sent_from_its_queue() -> None:
+    story = play(policy(pool("p", "r1", slots=1, queue_limit=30), tier("std")))
+    for number in range(21):
+        story.arrives(f"a{number}").whatever()
+    found = explained(story)
+    assert isinstance(found, PlacementExplanation)
+    assert found.own_rate is None
+    for number in range(10):
+        story.after(0.5).finishes(f"a{number}").whatever()
+    found = explained(story)
+    assert isinstance(found, PlacementExplanation)
+    assert found.own_rate == pytest.approx(2.0, rel=0.1)

@@ -168,9 +168,9 @@ def test_queue_counts_of_tenants_are_right_after_requests_leave() -> None:
         live = RequestState(a_request(number + 1, RULES, float(number), tenant=TENANTS[number % 2], body_bytes=100))
         live.use = TenantUse(live.request.tenant, "std")
         live.deadline = 10.0 + number
-        queue.push(live, number + 1)
+        queue.push(live, number + 1, 0.0)
         lives.append(live)
     assert queue.yield_to("c", 100, True, 0) == [lives[4]]
     for live in lives:
-        queue.remove(live)
+        queue.remove(live, 0.0)
     assert queue.yield_to("c", 100, True, 0) == []

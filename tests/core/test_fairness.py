@@ -107,6 +107,21 @@ def test_a_lost_request_does_not_change_which_prompts_are_long() -> None:
     assert not fairness.is_long(1999)
 
 
-def test_prompt_lengths_between_two_powers_of_two_share_a_class() -> None:
-    assert length_of(4096) == length_of(8191) != length_of(8192)
-    assert length_of(0) < length_of(1) < length_of(10**7) == length_of(10**12)
+def test_prompt_lengths_within_half_a_doubling_share_a_class() -> None:
+    classes = [length_of(prompt) for prompt in (2897, 4095, 4096, 5792, 5793, 8191, 8192)]
+    assert classes == [23, 23, 24, 24, 25, 25, 26]
+    assert 0 == length_of(0) < length_of(2) < length_of(2 * 10**7) == length_of(10**12)
+
+
+def test_prompts_cut_at_a_power_of_two_are_owed_admissions_though_some_are_estimated_a_token_shorter() -> None:
+    random, fairness = Random(1), LengthFairness()
+    admitted, cut = 0, 0
+    for number in range(8000):
+        kind = random.random()
+        likely = SHORT if kind < 0.8 else 2100 if kind < 0.88 else 4096 + random.choice((-1, 1))
+        doubtful = likely > 4000 or random.random() < 0.1
+        now = number / 10.0
+        was = offered(fairness, likely, doubtful, 0.25, now)
+        if likely > 4000:
+            cut, admitted = cut + 1, admitted + was
+    assert admitted / cut >= 0.5, "the tier admits about .8"

@@ -9,7 +9,15 @@ import pytest
 from gateway.core.admission.promises import Promises
 from gateway.core.forecast.ahead_and_forecast import Ahead, Forecast
 from gateway.core.policy import Objective, Slo
-from gateway.core.queueing.percentiles import IN_VAIN, MIN_PART, UNLIKELY, TtftGuard, ttft_guards, vain_guard
+from gateway.core.queueing.percentiles import (
+    IN_VAIN,
+    MIN_PART,
+    UNLIKELY,
+    TtftGuard,
+    part_of_bound,
+    ttft_guards,
+    vain_guard,
+)
 from gateway.core.request import Outcome, Record
 from gateway.core.request_state import RequestState
 from gateway.policy import load
@@ -74,13 +82,34 @@ def test_the_more_requests_wait_the_earlier_a_waiting_one_must_be_likely_to_begi
     parts = []
     for waits in (False, True):
         for step in range(200):
-            guard.asked(waits, 20.0 * waits + step * 0.1)
-            parts.append(guard.part_of_bound(True, True) or 1.0)
-    assert parts[:200] == [1.0] * 200
+            now = 20.0 * waits + step * 0.1
+            guard.asked(waits, now)
+            parts.append(part_of_bound(guard.waiting_share(now)))
+    assert min(parts[:200]) >= 1.0
     assert parts[-1] == MIN_PART
     assert parts[199:] == sorted(parts[199:], reverse=True)
-    assert guard.part_of_bound(True, False) == 1.0, "less urgent tiers are refused first"
-    assert guard.part_of_bound(False, True) is None
+    assert part_of_bound(guard.waiting_share(now + 120.0)) >= 1.0, "an overload is forgotten while nobody asks"
+
+
+@pytest.mark.parametrize(("below_per_s", "refused"), [(0.0, True), (1.0, True), (10.0, False)])
+def test_waiting_request_of_the_lowest_tier_that_counts_must_be_likely_to_begin_early(
+    below_per_s: float, refused: bool
+) -> None:
+    world = World(Slo(ttft=(Objective(0.99, 10.0),))).warm()
+    promises = Promises(world.policy, world.forecaster)
+    batch = tier("batch", priority=9)
+    later = world.forecast(world.live(prompt=100), Ahead(requests=1, own=1))
+    for step in range(300):
+        world.now += 0.05
+        live = world.live(prompt=100)
+        live.forecast = later
+        world.pool.asked.used(live.request.tier, world.now)
+        if step % 20 < below_per_s:
+            world.pool.asked.used(batch, world.now)
+        promises.offered(live, world.pool, world.now)
+    near = world.forecast(world.live(prompt=100), Ahead(requests=1, own=1))
+    near.ttft_s = near.wait_s = 5.0
+    assert (promises.broken(world.live(prompt=100), world.pool, near) is not None) == refused
 
 
 def test_admitted_requests_count_by_their_p_late_until_their_first_token() -> None:

@@ -43,13 +43,13 @@ def test_queue_behaves_like_a_list_sorted_by_priority_and_arrival(moves: list[tu
     for number, (what, choice, size) in enumerate(moves):
         if what == "push":
             live = made(number, choice.name, size)
-            room.push(live)
+            room.push(live, 0.0)
             plain.append(live)
         elif plain:
             heads = room.heads(0.0)
             pick = heads if what == "serve" else plain
             live = pick[choice % len(pick)]
-            room.remove(live)
+            room.remove(live, 0.0)
             plain.remove(live)
         check(room, plain)
 
@@ -151,10 +151,26 @@ def test_turn_rate_counts_only_the_time_in_which_requests_waited() -> None:
         for _ in range(3):
             now += 0.25
             rate.sent(now)
+        rate.stopped(now)
         now += 5.0  # nobody waits
     rate.began(now)
-    assert rate.per_s(now) == pytest.approx(4.0)
+    assert rate.per_s(now) == pytest.approx(4.0, rel=0.02)
     assert rate.per_s(now + 2.0) == pytest.approx(4.0 * 15 / (15 + 8), rel=0.2)
+
+
+def test_turn_rate_falls_while_requests_wait_in_vain_and_is_forgotten_without_any() -> None:
+    rate = TurnRate()
+    rate.began(0.0)
+    for number in range(1, 101):
+        rate.sent(number / 10.0)
+    assert rate.per_s(10.0) == pytest.approx(10.0, rel=0.02)
+    rate.stopped(10.0)
+    rate.began(10.0)
+    rate.stopped(20.0)  # all of them were refused
+    rate.began(20.0)
+    assert rate.per_s(20.0) == pytest.approx(4.0, rel=0.1)
+    rate.stopped(20.0)
+    assert rate.per_s(200.0) is None
 
 
 def test_turn_rate_is_unknown_before_enough_requests_were_sent_from_the_queue() -> None:
@@ -187,7 +203,7 @@ def waiting(
         live = made(number, "free", 0, tenant)
         live.use = uses.setdefault(tenant, cast(TenantUse, live.use))
         live.deadline = deadline
-        room.push(live)
+        room.push(live, 0.0)
         lives.append(live)
     return room, lives
 
@@ -201,7 +217,7 @@ def order(room: PoolQueue, cost: float = 0.0, now: float = LONG_AFTER) -> list[i
     ids = []
     while room:
         (live,) = room.heads(now)
-        room.remove(live)
+        room.remove(live, 0.0)
         assert live.use is not None
         if cost:
             live.use.serve(cost, 0.0)
@@ -219,10 +235,10 @@ def test_longer_request_goes_first_of_two_with_one_deadline() -> None:
     for number, engine_s in enumerate((0.1, 0.4, 0.2)):
         live = made(number, "free", 0)
         live.forecast = Forecast("p", 0.0, 3.0, 3.0 + engine_s, 0.0, 9.0)
-        room.push(live)
+        room.push(live, 0.0)
     unforeseen = made(3, "free", 0)
     unforeseen.deadline = 9.7
-    room.push(unforeseen)
+    room.push(unforeseen, 0.0)
     assert order(room, now=0.0) == [2, 4, 3, 1]
 
 
@@ -230,7 +246,7 @@ def test_time_waited_before_the_forecast_is_not_counted_as_engine_time() -> None
     """The request comes from another pool after five seconds of waiting."""
     room, live = PoolQueue(), made(0, "free", 0)
     live.forecast = Forecast("p", 5.0, 3.0, 5.0 + 3.0 + 0.4, 0.0, 9.0)
-    room.push(live)
+    room.push(live, 0.0)
     assert live.start_by == pytest.approx(live.deadline - 0.4)
 
 
@@ -315,7 +331,7 @@ def test_waiting_tenant_falls_behind_another_by_at_most_one_request(
         still = {other.request.tenant for other in room}
         assert all(had[tenant] <= had[other] + 1e-9 for other in still)
         assert live.deadline == min(other.deadline for other in room if other.request.tenant == tenant)
-        room.remove(live)
+        room.remove(live, 0.0)
         assert live.use is not None
         live.use.serve(mine, 0.0)
         had[tenant] += mine
@@ -330,7 +346,7 @@ def test_new_request_is_behind_its_tenants_requests_and_fair_turns_of_others() -
 def test_new_request_is_behind_only_the_requests_with_an_earlier_latest_start() -> None:
     queue = PoolQueue()
     for number in range(9):
-        queue.push(made(number, "x", 0))
+        queue.push(made(number, "x", 0), 0.0)
     tier_queue = queue.of_tier(TIERS[1])
     assert [tier_queue.ahead_of("acme", start_by) for start_by in (9.0, 10.0, 11.5, 99.0)] == [0, 3, 6, 9]
 
@@ -340,8 +356,8 @@ def test_queue_heaps_forget_removed_requests() -> None:
     few = 0
     for number in range(1, 5000):
         live = made(number, "free", 0, "a")
-        room.push(live)
-        room.remove(live)
+        room.push(live, 0.0)
+        room.remove(live, 0.0)
         if number == 200:
             few = footprint(room)
     assert footprint(room) <= 1.5 * few
@@ -360,11 +376,11 @@ def dispatched(floor: float, costs: dict[str, list[float]], rounds: int) -> list
             if not room.holds(rules.tiers[name]):
                 live = RequestState(a_request(2 * number + (name == "low") + 1, rules, float(number), tier=name))
                 live.use = TenantUse("acme", name)
-                room.push(live)
+                room.push(live, 0.0)
         head = room.heads(0.0)[0]
         name = head.request.tier.name
         tokens = costs[name][number % len(costs[name])]
-        room.remove(head)
+        room.remove(head, 0.0)
         room.served(head.request.tier, tokens)
         served.append((name, tokens))
     return served
@@ -409,13 +425,13 @@ def test_arrival_rate_follows_the_last_seconds() -> None:
 def test_queue_keeps_no_memory_of_tenants_that_left() -> None:
     """One tenant always waits and was served least, so that other entries never come to the top."""
     room, few = PoolQueue(), 0
-    room.push(made(0, "x", 1))
+    room.push(made(0, "x", 1), 0.0)
     for number in range(1, 1000):
         live = made(number, "x", 1, f"tenant {number % 7}")
         assert live.use is not None
         live.use.serve(100.0, 0.0)
-        room.push(live)
-        room.remove(live)
+        room.push(live, 0.0)
+        room.remove(live, 0.0)
         room.heads(0.0)
         if number == 50:
             few = footprint(room)

@@ -239,9 +239,11 @@ class Admission:
         """
         request, queue = live.request, pool.queue
         own, own_per_s = 0, None
-        if queue.holds(request.tier):
+        if queue:
             tier_queue = queue.of_tier(request.tier)
-            own, own_per_s = tier_queue.ahead_of(request.tenant, start_by), tier_queue.turns.per_s(now)
+            own_per_s = tier_queue.turns.per_s(now)
+            if tier_queue.count:
+                own = tier_queue.ahead_of(request.tenant, start_by)
         above, per_s = queue.above(request.tier, now)
         # Before any backlog, the drain rate is the rate of arrivals. Higher tiers may have nearly all arrivals.
         drain = None if pool.drain.per_s() is None else self.drain_per_s(pool)
@@ -287,9 +289,14 @@ class Admission:
                 f"probability {forecast.in_vain:.2g}; at most {broken.allowed:g} of the admitted are to wait in vain."
             )
         quantile, bound_s = broken.objective.quantile, broken.objective.threshold_s
+        likely = (
+            f" Many requests wait, so one that waits must be likely to begin within {forecast.part * bound_s:.3g} s."
+            if broken.highest and forecast.part < 1.0
+            else ""
+        )
         return (
             f"The replicas are busy. Predicted: time to first token {forecast.ttft_s:.3g} s; "
-            f"at least {quantile:.3g} of the answers must begin within {bound_s:g} s."
+            f"at least {quantile:.3g} of the answers must begin within {bound_s:g} s.{likely}"
         )
 
     def reason(self, live: RequestState, forecast: Forecast, limit: float) -> str:

@@ -91,6 +91,8 @@ class PlacementExplanation:
     higher_share: float
     """Share (0-1) of the pool's drain rate that more urgent tiers take."""
     drain_rate: float | None
+    own_rate: float | None
+    """Requests per second that its own tier has lately sent from its queue; None if unknown."""
     best: PlacementOption
     runner_up: PlacementOption | None
     left_out: tuple[ExcludedReplica, ...] = ()
@@ -143,6 +145,7 @@ def explain(
         ahead=ahead.requests,
         higher_share=ahead.higher_share,
         drain_rate=admission.drain_per_s(pool),
+        own_rate=ahead.own_per_s,
         best=best,
         runner_up=runner_up,
         left_out=tuple(_left_out(pool, adapter, now)),

@@ -2,8 +2,8 @@
 
 Under overload a long prompt becomes doubtful sooner than a short one, because reading it takes more of its time.
 Without a rule, admission would refuse nearly all long prompts. So prompts of each length get a share of their tier's
-admissions. Lengths between two powers of two count as one length. A doubtful new request is admitted if, counting it as
-admitted,
+admissions. Lengths from 2^(k/2) to 2^((k+1)/2), with an integer k, count as one length. A doubtful new request is
+admitted if, counting it as admitted,
 
     admitted of the length <= (admitted / offered of the tier - `fairness`) x offered of the length
 
@@ -21,7 +21,11 @@ MEMORY_S: Final = 60.0
 """Time constant (seconds) with which past requests are forgotten exponentially."""
 MARGIN: Final = 0.03
 """Subtracted from `fairness` (0-1) when deciding, since some of the requests that are admitted will be late."""
-LENGTHS: Final = 24
+LENGTHS: Final = 48
+PER_DOUBLING: Final = 2
+"""Many applications cut prompts at a power of two, and estimates of such a prompt are on both sides of that boundary.
+With one length a doubling, shorter prompts made up for them: those of 4,096 tokens were 27 points behind, of 25.
+"""
 
 
 class Admissions:
@@ -92,5 +96,5 @@ class LengthFairness:
 
 
 def length_of(prompt_tokens: int) -> int:
-    """Index of the length class. All lengths between two powers of two are one class."""
-    return min(LENGTHS - 1, prompt_tokens.bit_length())
+    """Index of the length class, 0 to `LENGTHS` - 1."""
+    return min(LENGTHS - 1, int(PER_DOUBLING * math.log2(max(1, prompt_tokens))))

@@ -18,7 +18,17 @@ from gateway.core.fleet.pool import Pool
 from gateway.core.fleet.step_budget import StepPrices
 from gateway.core.forecast.ahead_and_forecast import Forecast
 from gateway.core.policy import AdmissionMode, Objective, Policy, Slo, Tier, Value
-from gateway.core.queueing.percentiles import NEARLY_IDLE, UNLIKELY, ShareGuard, TtftGuard, ttft_guards, vain_guard
+from gateway.core.queueing.percentiles import (
+    NEARLY_IDLE,
+    UNLIKELY,
+    WAITING,
+    WAITING_ABOVE,
+    ShareGuard,
+    TtftGuard,
+    part_of_bound,
+    ttft_guards,
+    vain_guard,
+)
 from gateway.core.request import Outcome, Reason, Record
 from gateway.core.request_state import RequestState
 from gateway.core.snapshot import TierView
@@ -130,23 +140,37 @@ class Promises:
 
     def broken(self, live: RequestState, pool: Pool, forecast: Forecast) -> ShareGuard | None:
         """The first guard of the tier that does not admit this request; None if all do."""
-        forecast.late = []
+        forecast.late, forecast.part = [], 1.0
         guards = self._guards.get(live.request.tier.name) if live.request.stream else None
         if guards:
-            waits = forecast.wait_s > 0.0
-            is_lowest = waits and pool.asked.is_lowest(live.request.tier, forecast.at)
             for guard in guards:
                 bound_s = guard.objective.threshold_s
-                late = self._late(live, pool, forecast, bound_s)
+                late = doubted = self._late(live, pool, forecast, bound_s)
                 forecast.late.append(late)
-                part = guard.part_of_bound(waits, is_lowest)
-                doubted = late if part is None else self._late(live, pool, forecast, part * bound_s)
+                part = self._part_of_bound(live, pool, forecast, guard)
+                if part is not None and part < 1.0:
+                    forecast.part = part
+                    doubted = self._late(live, pool, forecast, part * bound_s)
                 admits = guard.admits(doubted, forecast.at, part is None)
                 if not admits and not self._is_nearly_idle(live, pool, forecast, guard, late):
                     return guard
             return None
         vain = self._vain.get(live.request.tier.name)
         return None if vain is None or vain.admits(forecast.in_vain, forecast.at) else vain
+
+    @staticmethod
+    def _part_of_bound(live: RequestState, pool: Pool, forecast: Forecast, guard: TtftGuard) -> float | None:
+        """In a lasting overload, the part of the bound within which a waiting request must be likely to get its first
+        token. Otherwise None: the request may use up late answers that earlier ones were allowed but did not suffer.
+        """
+        if not guard.highest or forecast.wait_s <= 0.0:
+            return None
+        share = guard.waiting_share(forecast.at)
+        if share <= WAITING:
+            return None
+        if pool.asked.is_lowest(live.request.tier, forecast.at):
+            return part_of_bound(share)
+        return 1.0 if share > WAITING_ABOVE else None
 
     def _is_nearly_idle(
         self, live: RequestState, pool: Pool, forecast: Forecast, guard: TtftGuard, late: float

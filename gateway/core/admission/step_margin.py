@@ -7,8 +7,9 @@ adaptive conformal inference (Gibbs and Candes, NeurIPS 2021). Each answer near 
 
     in time:  log margin += STEP x planned        late:  log margin -= STEP x (1 - planned)
 
-The margin settles where a share `planned` of the answers is late: a part of the share that the objective allows. With
-the full share, half of all time windows would by chance have too many late answers.
+The margin settles where at most a share `planned` of the answers is late: a part of the share that the objective
+allows. With the full share, half of all time windows would by chance have too many late answers. Answers that are far
+from the limit, early or late, do not move it.
 
 For a TPOT objective, the allowed step equals its threshold. For an e2e objective, the allowed step is (threshold -
 usual TTFT) / tokens. Here `tokens` is the length that only a share 1 - quantile of the answers exceeds.

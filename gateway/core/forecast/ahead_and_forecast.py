@@ -53,6 +53,7 @@ class Forecast:
         "kind",
         "late",
         "load",
+        "part",
         "pool",
         "raw",
         "tpot_kind",
@@ -90,6 +91,8 @@ class Forecast:
         self.tpot_kind = 0
         self.late = NO_CHECKS
         """P(first token is late) for each TTFT objective that was checked, in the order of the tier's objectives."""
+        self.part = 1.0
+        """Part of the bound of the highest TTFT percentile within which the first token must be likely to come."""
         self.load = 0.0
         self.weight = 0.0
         """Number of requests that the forecast's label represents. With 0, calibration does not learn from it."""

@@ -31,6 +31,7 @@ WAIT_SHARE: Final = 0.2
 DEMAND_TAU_S: Final = 5.0
 STOPPED_S: Final = 15.0
 """No slot is kept for a tier that has sent no request for this long."""
+FEW_BELOW: Final = 0.1
 
 
 class AskedTier:
@@ -69,9 +70,14 @@ class AskedTiers:
         return 0 if is_owed else self._kept.get(tier.name, 0)
 
     def is_lowest(self, tier: Tier, now: float) -> bool:
-        """Whether no less urgent tier has lately sent a request."""
-        asked = self.tiers.values()
-        return not any(one.tier.priority > tier.priority and now - one.at < STOPPED_S for one in asked)
+        """Whether less urgent tiers have lately sent at most `FEW_BELOW` times as many requests as `tier`."""
+        own = below = 0.0
+        for one in self.tiers.values():
+            if one.tier.name == tier.name:
+                own = one.rate.per_s(now)
+            elif one.tier.priority > tier.priority:
+                below += one.rate.per_s(now)
+        return below <= FEW_BELOW * own
 
     @property
     def most_kept(self) -> int:

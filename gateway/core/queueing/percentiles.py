@@ -12,10 +12,10 @@ refusing them does not. So under overload the queue stays as short as the tighte
 
 Under lasting overload many requests would wait. Waiting requests wait for the same replicas, so they are late together.
 The late answers that are still allowed would all be used up by one queue that is late as a whole. So the guard of the
-highest percentile then uses the inequality only for requests that are sent at once. Others need p <= 1 - quantile. Here
-p is the probability to be later than a part of the bound. In the lowest tier this part is smaller the more requests
-wait. If few would wait, the queue is only a burst that ends. Refusing it would lose requests although the load is far
-below the capacity.
+highest percentile then uses the inequality only for requests that are sent at once. Others need p <= `allowed`. Here p
+is the probability to be later than a part of the bound, corrected as for the whole bound. In the lowest tier this part
+falls from 1 to `MIN_PART` as more requests wait. If few would wait, the queue is only a burst that ends. Refusing it
+would lose requests although the load is far below the capacity.
 
 A request that is refused after a wait has waited in vain; a refusal at once is better. So the guard of the highest
 percentile also counts a refusal after `LONG_WAIT` of its bound as late. It allows at least `VAIN_AND_LATE`. A request
@@ -204,24 +204,21 @@ class TtftGuard(ShareGuard):
         self._asked.add(now)
         self._waiting.add(now, 1.0 if waits else 0.0)  # 0.0 too: both counts end at this arrival
 
-    def part_of_bound(self, waits: bool, is_lowest: bool) -> float | None:
-        """Part of the bound within which a request must be likely to get its first token. It is None if the request may
-        use up late answers that earlier ones were allowed but did not suffer.
-
-        `waits`: whether it would wait in the gateway. `is_lowest`: whether no less urgent tier uses the pool.
-        """
-        if not (self.highest and waits):
-            return None
-        share = self._waiting.count / (self._asked.count + FEW)
-        if not is_lowest:
-            return 1.0 if share > WAITING_ABOVE else None
-        if share <= WAITING:
-            return None
-        return 1.0 - (1.0 - MIN_PART) * min(1.0, (share - WAITING) / (ALL_WAIT - WAITING))
+    def waiting_share(self, now: float) -> float:
+        """The share (0-1) of the recent arrivals that would wait. `FEW` more count as if they did not."""
+        return self._waiting.per_s(now) / (self._asked.per_s(now) + FEW / MEMORY_S)
 
     def counts_wait(self, waited_s: float) -> bool:
         """Whether a refusal after this wait counts as late."""
         return self.highest and waited_s >= LONG_WAIT * self.objective.threshold_s
+
+
+def part_of_bound(waiting_share: float) -> float:
+    """Part of the bound within which a waiting request of the lowest tier must be likely to get its first token.
+
+    `waiting_share`: share (`WAITING` to 1) of the recent arrivals that would wait.
+    """
+    return 1.0 - (1.0 - MIN_PART) * min(1.0, (waiting_share - WAITING) / (ALL_WAIT - WAITING))
 
 
 def vain_guard() -> ShareGuard:

@@ -115,10 +115,10 @@ class TierQueue:
         self.arrivals.add(now)
         self.admitted_at = now
 
-    def push(self, live: QueuedRequest, ticket: int) -> None:
+    def push(self, live: QueuedRequest, ticket: int, now: float) -> None:
         assert live.use is not None
         if not self.count:
-            self.turns.began(self.admitted_at)  # now: `admitted` comes just before
+            self.turns.began(now)
         live.ticket = live.last_ticket = ticket
         live.start_by = live.deadline - (0.0 if live.forecast is None else live.forecast.engine_s(live.request.body_at))
         flow = self._flows.get(live.request.tenant)
@@ -136,7 +136,7 @@ class TierQueue:
         self.count += 1
         self.adapted += bool(live.request.adapter)
 
-    def remove(self, live: QueuedRequest) -> None:
+    def remove(self, live: QueuedRequest, now: float) -> None:
         live.ticket = 0
         self.count -= 1
         self.adapted -= bool(live.request.adapter)
@@ -144,6 +144,7 @@ class TierQueue:
             self.fixed -= 1
             self.fixed_bytes -= live.request.body_bytes
         if not self.count:
+            self.turns.stopped(now)
             self._flows.clear()
             self._turns.clear()
             self._earliest.clear()
@@ -337,23 +338,22 @@ class PoolQueue:
         key = tier.priority, tier.name
         tier_queue = self._tiers.get(key)
         if tier_queue is None:
-            self._tiers[key] = TierQueue(tier)
+            tier_queue = self._tiers[key] = TierQueue(tier)
             self._tiers = dict(sorted(self._tiers.items()))
-            tier_queue = self._tiers[key]
         return tier_queue
 
-    def push(self, live: QueuedRequest) -> None:
+    def push(self, live: QueuedRequest, now: float) -> None:
         """Queue `live`. Its `deadline` and its forecast give its place."""
         self._tickets = max(self._tickets, live.last_ticket) + 1
         tier_queue = self.of_tier(live.request.tier)
         tier_queue.tier = live.request.tier
-        tier_queue.push(live, self._tickets)
+        tier_queue.push(live, self._tickets, now)
         self._count += 1
         self.bytes += live.request.body_bytes
 
-    def remove(self, live: QueuedRequest) -> None:
+    def remove(self, live: QueuedRequest, now: float) -> None:
         """Take `live` out of the queue."""
-        self.of_tier(live.request.tier).remove(live)
+        self.of_tier(live.request.tier).remove(live, now)
         self._count -= 1
         self.bytes -= live.request.body_bytes
 

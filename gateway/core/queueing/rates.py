@@ -14,7 +14,9 @@ ENOUGH_ENDS: Final = 20.0
 TURN_TAU_S: Final = 20.0
 FEW_TURNS: Final = 4.0
 FEW_TURN_S: Final = 2.0
-"""The rate of a tier counts as unknown until more than `FEW_TURNS` requests were sent in more than `FEW_TURN_S`."""
+"""The rate of a tier counts as unknown unless more than `FEW_TURNS` requests, sent in more than `FEW_TURN_S`, are
+remembered.
+"""
 
 
 class Rate:
@@ -107,30 +109,45 @@ class DrainRate:
 
 
 class TurnRate:
-    """Requests per second that one tier sends from its queue, over the time in which some of it waited.
+    """Requests per second that one tier sends from its queue, over the time in which some of its requests waited.
 
     Counts and waiting time are forgotten exponentially with time constant `TURN_TAU_S`.
     """
 
-    __slots__ = ("_count", "_seconds", "_sent_at", "_since")
+    __slots__ = ("_at", "_count", "_seconds", "_waits")
 
     def __init__(self) -> None:
-        self._count = self._seconds = 0.0
-        self._sent_at = self._since = -math.inf
-        """`_since`: time from which on some wait."""
+        self._count = self._seconds = self._at = 0.0
+        """As of `_at`: requests sent, and seconds in which some waited."""
+        self._waits = False
 
     def began(self, now: float) -> None:
         """The first request waits."""
-        self._since = now
+        self._settle(now)
+        self._waits = True
 
     def sent(self, now: float) -> None:
         """A queued request is sent."""
-        kept = math.exp((self._sent_at - now) / TURN_TAU_S)
-        self._count = self._count * kept + 1.0
-        self._seconds = self._seconds * kept + now - max(self._sent_at, self._since)
-        self._sent_at = now
+        self._settle(now)
+        self._count += 1.0
+
+    def stopped(self, now: float) -> None:
+        """The last queued request left, sent or refused."""
+        self._settle(now)
+        self._waits = False
+
+    def _settle(self, now: float) -> None:
+        kept = math.exp((self._at - now) / TURN_TAU_S)
+        self._count *= kept
+        self._seconds = self._waited_s(kept)
+        self._at = now
+
+    def _waited_s(self, kept: float) -> float:
+        """The waiting time at the time at which the share `kept` (0-1) of the counts is not forgotten."""
+        return self._seconds * kept + (TURN_TAU_S * (1.0 - kept) if self._waits else 0.0)
 
     def per_s(self, now: float) -> float | None:
-        """The rate, while some wait; None if it is unknown."""
-        seconds = self._seconds + now - max(self._sent_at, self._since)
-        return self._count / seconds if self._count > FEW_TURNS and seconds > FEW_TURN_S else None
+        """The rate; None if too little of it is remembered."""
+        kept = math.exp((self._at - now) / TURN_TAU_S)
+        count, seconds = self._count * kept, self._waited_s(kept)
+        return count / seconds if count > FEW_TURNS and seconds > FEW_TURN_S else None
