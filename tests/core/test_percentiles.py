@@ -91,24 +91,42 @@ def test_the_more_requests_wait_the_earlier_a_waiting_one_must_be_likely_to_begi
     assert part_of_bound(guard.waiting_share(now + 120.0)) >= 1.0, "an overload is forgotten while nobody asks"
 
 
-@pytest.mark.parametrize(("below_per_s", "refused"), [(0.0, True), (1.0, True), (10.0, False)])
-def test_waiting_request_of_the_lowest_tier_that_counts_must_be_likely_to_begin_early(
-    below_per_s: float, refused: bool
+BEFORE, LATER = 5.0, 7.0
+"""TTFTs that miss a bound of 10 s with probability .006 and .07, and .7 of it with .08 and .5."""
+
+
+@pytest.mark.parametrize(
+    ("below_per_s", "waits", "ttft_s", "refused"),
+    [
+        (0.0, 1.0, BEFORE, True),
+        (1.0, 1.0, BEFORE, True),
+        (10.0, 1.0, BEFORE, False),
+        (10.0, 1.0, LATER, True),
+        (10.0, 0.4, LATER, False),
+        (0.0, 0.4, LATER, True),
+        (0.0, 0.1, LATER, False),
+    ],
+)
+def test_the_lower_its_tier_and_the_more_wait_the_earlier_a_waiting_request_must_be_likely_to_begin(
+    below_per_s: float, waits: float, ttft_s: float, refused: bool
 ) -> None:
     world = World(Slo(ttft=(Objective(0.99, 10.0),))).warm()
     promises = Promises(world.policy, world.forecaster)
     batch = tier("batch", priority=9)
+    at_once = world.forecast(world.live(prompt=100))
     later = world.forecast(world.live(prompt=100), Ahead(requests=1, own=1))
     for step in range(300):
         world.now += 0.05
         live = world.live(prompt=100)
-        live.forecast = later
+        live.forecast = later if step % 10 < 10 * waits else at_once
+        promises.admitted(live, world.pool, at_once)
+        promises.first_token(live, world.now)
         world.pool.asked.used(live.request.tier, world.now)
         if step % 20 < below_per_s:
             world.pool.asked.used(batch, world.now)
         promises.offered(live, world.pool, world.now)
     near = world.forecast(world.live(prompt=100), Ahead(requests=1, own=1))
-    near.ttft_s = near.wait_s = 5.0
+    near.ttft_s = near.wait_s = ttft_s
     assert (promises.broken(world.live(prompt=100), world.pool, near) is not None) == refused
 
 

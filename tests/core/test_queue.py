@@ -181,6 +181,11 @@ def test_turn_rate_is_unknown_before_enough_requests_were_sent_from_the_queue() 
         rate.sent(turn * FEW_TURN_S)
     rate.sent(10.0)
     assert rate.per_s(10.0) is not None
+    burst = TurnRate()
+    burst.began(0.0)
+    for _ in range(20):
+        burst.sent(0.1)
+    assert burst.per_s(0.1) is None
 
 
 @STEADY

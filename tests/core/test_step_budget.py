@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from random import Random
 
 import pytest
 
@@ -110,11 +111,26 @@ def test_step_margin_falls_after_late_answers_of_a_half_full_replica() -> None:
     assert margin.limit_s < 0.8 * START * 0.1
 
 
-def test_step_margin_of_a_median_rises_only_by_answers_of_nearly_full_replicas() -> None:
-    margin = StepMargin(Objective(0.5, 0.1))
+@pytest.mark.parametrize(("quantile", "rises"), [(0.5, False), (0.9, False), (0.95, True)])
+def test_step_margin_up_to_p90_rises_only_by_answers_of_nearly_full_replicas(quantile: float, rises: bool) -> None:
+    margin = StepMargin(Objective(quantile, 0.1))
     for _ in range(1000):
         margin.learn(0.7 * margin.limit_s, False)
-    assert margin.limit_s == pytest.approx(START * 0.1)
+    assert (margin.limit_s > 1.05 * START * 0.1) == rises
+    assert margin.limit_s >= START * 0.1
+
+
+@pytest.mark.parametrize(("quantile", "late"), [(0.5, 45), (0.9, 9), (0.99, 0.5)])
+def test_step_margin_leaves_a_tenth_of_the_allowed_late_answers_to_chance_and_half_of_a_few(
+    quantile: float, late: float
+) -> None:
+    less, more = StepMargin(Objective(quantile, 0.1)), StepMargin(Objective(quantile, 0.1))
+    random = Random(1)
+    for _ in range(4000):
+        less.learn(less.limit_s, random.random() < 0.7 * late / 100.0)
+        more.learn(more.limit_s, random.random() < 1.3 * late / 100.0)
+    assert less.limit_s > 1.05 * START * 0.1
+    assert more.limit_s < 0.95 * START * 0.1
 
 
 def test_step_margin_of_a_median_may_exceed_the_objective() -> None:
