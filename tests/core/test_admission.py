@@ -121,7 +121,7 @@ def test_rarely_admitted_prompt_length_gets_a_doubtful_request_admitted() -> Non
 
 @pytest.mark.parametrize(("value", "refused"), [(Value.REQUEST, 2), (Value.TOKENS, 0)])
 def test_long_prompts_are_admitted_as_often_as_others_if_the_tier_values_tokens(value: Value, refused: int) -> None:
-    of = tier("std", slo=SLO, admission=ENFORCE, value=value, fairness=0.5)
+    of = tier("std", slo=SLO, admission=ENFORCE, value=value, fairness=0.6)
     story, oracle = story_of(pool("p", "r1", slots=99), of, breach={"p": 0.0}, draws=(0.5,))
     for number in range(20):
         story.arrives(f"short {number}", prompt=100).expect(dispatch("r1"))

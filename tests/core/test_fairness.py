@@ -107,9 +107,9 @@ def test_a_lost_request_does_not_change_which_prompts_are_long() -> None:
     assert not fairness.is_long(1999)
 
 
-def test_prompt_lengths_within_half_a_doubling_share_a_class() -> None:
-    classes = [length_of(prompt) for prompt in (2897, 4095, 4096, 5792, 5793, 8191, 8192)]
-    assert classes == [23, 23, 24, 24, 25, 25, 26]
+def test_prompt_lengths_within_a_third_of_a_doubling_share_a_class() -> None:
+    classes = [length_of(prompt) for prompt in (3649, 3650, 4095, 4096, 4597, 4598)]
+    assert classes == [35, 36, 36, 36, 36, 37]
     assert 0 == length_of(0) < length_of(2) < length_of(2 * 10**7) == length_of(10**12)
 
 

@@ -2,7 +2,7 @@
 
 Under overload a long prompt becomes doubtful sooner than a short one, because reading it takes more of its time.
 Without a rule, admission would refuse nearly all long prompts. So prompts of each length get a share of their tier's
-admissions. Lengths from 2^(k/2) to 2^((k+1)/2), with an integer k, count as one length. A doubtful new request is
+admissions. Lengths from 2^(k/3 - 1/6) to 2^(k/3 + 1/6), with an integer k, count as one. A doubtful new request is
 admitted if, counting it as admitted,
 
     admitted of the length <= (admitted / offered of the tier - `fairness`) x offered of the length
@@ -19,12 +19,15 @@ from typing import Final
 
 MEMORY_S: Final = 60.0
 """Time constant (seconds) with which past requests are forgotten exponentially."""
-MARGIN: Final = 0.03
-"""Subtracted from `fairness` (0-1) when deciding, since some of the requests that are admitted will be late."""
-LENGTHS: Final = 48
-PER_DOUBLING: Final = 2
-"""Many applications cut prompts at a power of two, and estimates of such a prompt are on both sides of that boundary.
-With one length a doubling, shorter prompts made up for them: those of 4,096 tokens were 27 points behind, of 25.
+MARGIN: Final = 0.05
+"""Subtracted from `fairness` (0-1) when deciding: some of the requests that are admitted will be late, and of one
+length the longest prompts are refused most.
+"""
+LENGTHS: Final = 72
+PER_DOUBLING: Final = 3
+"""Lengths that are told apart in a doubling. Many applications cut prompts at a power of two, so none is a boundary:
+estimates of such a prompt would be on both sides. With one length a doubling, shorter prompts made up for cut ones:
+those of 4,096 tokens were 27 points behind, of 25.
 """
 
 
@@ -97,4 +100,4 @@ class LengthFairness:
 
 def length_of(prompt_tokens: int) -> int:
     """Index of the length class, 0 to `LENGTHS` - 1."""
-    return min(LENGTHS - 1, int(PER_DOUBLING * math.log2(max(1, prompt_tokens))))
+    return min(LENGTHS - 1, int(PER_DOUBLING * math.log2(max(1, prompt_tokens)) + 0.5))
