@@ -85,7 +85,8 @@ def explain_command(
         _explain_live(live, {**described, "prompt_tokens": prompt_tokens, "stream": stream}, as_json)
         return
     if policy is None:
-        raise typer.BadParameter("give the policy file, or ask a gateway with --live URL", param_hint="--policy")
+        console(stderr=True).print("give --policy FILE and a request on standard input, or --live URL of a gateway")
+        raise typer.Exit(2)
     try:
         loaded = load(policy)
     except PolicyErrors as errors:
@@ -116,6 +117,8 @@ def _explain_live(url: str, question: dict[str, object], as_json: bool) -> None:
         print_json(found)
     else:
         show(found, console())
+        if question["tenant"] is None:
+            console().print("for a client without a key; with --tenant NAME, as one of its requests", style="dim")
     if found.get("verdict", "refused") == "refused":
         raise typer.Exit(1)
 

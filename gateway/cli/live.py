@@ -68,7 +68,8 @@ def show(found: dict[str, Any], out: Console) -> None:
         _line(out, "refused", "", f"{found['why']}  {found.get('detail', '')}".rstrip(), "red")
         return
     best, refused = found["best"], found["verdict"] == "refused"
-    place = f" to {best['replica']}" if best["replica"] else f" behind {found['ahead']} others"
+    others = "1 other" if found["ahead"] == 1 else f"{found['ahead']} others"
+    place = f" to {best['replica']}" if best["replica"] else f" behind {others}"
     _line(out, found["verdict"], "" if refused else place, f"({found['why']})", "red" if refused else "cyan")
     if found["constraint"]:
         _line(out, "decided by", f" {found['constraint']}")
@@ -107,7 +108,8 @@ def _budget(found: dict[str, Any]) -> str:
 def _forecasts(best: dict[str, Any], runner_up: dict[str, Any] | None) -> Table:
     table = Table(box=None, pad_edge=False)
     for head in ("", "at", "P(breach)", "wait", "TTFT", "TPOT", "e2e", "in flight", "unread"):
-        table.add_column(head, justify="left" if head in ("", "at") else "right")
+        # the name of a replica is wrapped, not cut: names often differ in their last characters
+        table.add_column(head, justify="left" if head in ("", "at") else "right", overflow="fold")
     for label, at in (("best", best), ("runner-up", runner_up)):
         if at is not None:
             times = [_time(at[name]) for name in ("wait_s", "ttft_s", "tpot_s", "e2e_s")]

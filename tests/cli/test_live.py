@@ -47,6 +47,7 @@ FOUND = {
     "ahead": 0,
     "higher_share": 0.0,
     "drain_rate": None,
+    "own_rate": 0.9,
     "best": at("short-1", 0.2, 0),
     "runner_up": at("short-2", 0.1, 900),
 }
@@ -85,6 +86,17 @@ def test_explain_shows_the_chance_of_a_refusal_to_a_request_that_would_wait() ->
 def test_explain_says_why_the_best_replica_is_best_if_there_is_a_runner_up() -> None:
     assert "best: where it would be sent; runner-up: the next by unread prompt tokens" in shown(FOUND)
     assert "runner-up" not in shown({**FOUND, "runner_up": None})
+
+
+def test_explain_says_how_fast_the_tier_is_sent_from_its_queue_if_that_is_known() -> None:
+    assert "0.9/s of its tier were sent from the queue" in shown(FOUND)
+    assert "of its tier" not in shown({**FOUND, "own_rate": None})
+
+
+def test_explain_keeps_the_end_of_long_replica_names() -> None:
+    text = io.StringIO()
+    show({**FOUND, "best": at(f"gpu-{'x' * 90}-17", 0.2, 0)}, Console(file=text, width=80, _environ={}))
+    assert "17" in text.getvalue().partition("unread")[2]
 
 
 def test_explain_live_prints_a_refusal() -> None:

@@ -306,3 +306,14 @@ def test_explain_says_how_fast_a_tier_was_lately_sent_from_its_queue() -> None:
     found = explained(story)
     assert isinstance(found, PlacementExplanation)
     assert found.own_rate == pytest.approx(2.0, rel=0.1)
+
+
+def test_refusal_by_a_percentile_is_not_blamed_on_a_forecast_that_is_not_trusted() -> None:
+    slo = Slo(ttft=(Objective(0.9, 0.5), Objective(0.99, 5.0)))
+    story, oracle = story_of(pool("p", "r1"), tier("std", slo=slo, admission=ENFORCE), breach={"p": 0.99})
+    oracle.trusted = False
+    story.arrives("a").arrives("b").expect(dispatch("r1", of="a")).at(0.9)
+    found = explained(story)
+    assert isinstance(found, PlacementExplanation)
+    assert (found.verdict, found.constraint) == ("refused", "TTFT p90")
+    assert "more than 0.5 s with probability 1; at least 0.9 of the answers must begin within 0.5 s" in found.why

@@ -280,7 +280,8 @@ class Admission:
     def why(self, live: RequestState, pool: Pool, forecast: Forecast) -> str:
         """The error text for a request that is refused because of this forecast."""
         limit = self.promises.threshold(live.request.tier)
-        broken = None if forecast.breach > limit else self.promises.broken(live, pool, forecast)
+        is_breach = forecast.breach > limit and self.trusted(pool)
+        broken = None if is_breach else self.promises.broken(live, pool, forecast)
         if broken is None:
             return self.reason(live, forecast, limit)
         if not isinstance(broken, TtftGuard):
@@ -289,14 +290,15 @@ class Admission:
                 f"probability {forecast.in_vain:.2g}; at most {broken.allowed:g} of the admitted are to wait in vain."
             )
         quantile, bound_s = broken.objective.quantile, broken.objective.threshold_s
-        likely = (
-            f" Many requests wait, so one that waits must be likely to begin within {forecast.part * bound_s:.3g} s."
-            if broken.highest and forecast.part < 1.0
+        early = (
+            f" While many requests wait, those that wait must begin within {forecast.part * bound_s:.3g} s."
+            if forecast.part < 1.0
             else ""
         )
         return (
-            f"The replicas are busy. Predicted: time to first token {forecast.ttft_s:.3g} s; "
-            f"at least {quantile:.3g} of the answers must begin within {bound_s:g} s.{likely}"
+            f"The replicas are busy. Predicted: time to first token {forecast.ttft_s:.3g} s, and more than "
+            f"{forecast.part * bound_s:.3g} s with probability {broken.corrected(forecast.doubted):.2g}; "
+            f"at least {quantile:.3g} of the answers must begin within {bound_s:g} s.{early}"
         )
 
     def reason(self, live: RequestState, forecast: Forecast, limit: float) -> str:

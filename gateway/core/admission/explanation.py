@@ -271,7 +271,7 @@ def _awaited(admission: Admission, live: RequestState, pool: Pool) -> tuple[str,
         bound = usual(bounds) or CapacityBound.SLOTS
         return bound.value, f"no replica has room, most by their {bound.value} bound"
     if kept := pool.asked.kept_from(tier, pool.queue.is_owed(tier)):
-        return "places", f"{kept} more requests could be sent, but those are left to more urgent tiers"
+        return "places", f"the free places, up to {kept}, are left to more urgent tiers"
     return "reserve", "the free slots are reserved for other tiers, or their replicas asked for time"
 
 

@@ -140,7 +140,7 @@ class Promises:
 
     def broken(self, live: RequestState, pool: Pool, forecast: Forecast) -> ShareGuard | None:
         """The first guard of the tier that does not admit this request; None if all do."""
-        forecast.late, forecast.part = [], 1.0
+        forecast.late = []
         guards = self._guards.get(live.request.tier.name) if live.request.stream else None
         if guards:
             for guard in guards:
@@ -149,8 +149,8 @@ class Promises:
                 forecast.late.append(late)
                 part = self._part_of_bound(live, pool, forecast, guard)
                 if part is not None and part < 1.0:
-                    forecast.part = part
                     doubted = self._late(live, pool, forecast, part * bound_s)
+                forecast.part, forecast.doubted = 1.0 if part is None else part, doubted
                 admits = guard.admits(doubted, forecast.at, part is None)
                 if not admits and not self._is_nearly_idle(live, pool, forecast, guard, late):
                     return guard

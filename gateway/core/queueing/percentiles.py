@@ -128,7 +128,7 @@ class ShareGuard:
         """Whether one more request may be admitted. `p` (0-1): forecast probability that it suffers an event. `saved`:
         whether it may use up events that earlier requests were allowed but did not suffer.
         """
-        bias = min(MAX_BIAS, self._seen / self._foreseen)
+        bias = self._bias
         if bias * p <= self.allowed or self.is_beyond(bias):
             return True
         if not saved:
@@ -136,6 +136,14 @@ class ShareGuard:
         kept = math.exp((self._at - now) / MEMORY_S)
         count = kept * self._judged + self._admitted + 1.0
         return kept * self._events + bias * (self._expected + p) <= self.allowed * count
+
+    @property
+    def _bias(self) -> float:
+        return min(MAX_BIAS, self._seen / self._foreseen)
+
+    def corrected(self, p: float) -> float:
+        """The forecast probability `p` (0-1), corrected by the events of the last minute."""
+        return min(1.0, self._bias * p)
 
     def offered(self, alone: float, now: float) -> None:
         """Count an arrival. `alone` (0-1): probability that an idle replica would be late for it."""
