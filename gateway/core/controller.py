@@ -15,7 +15,7 @@ Rules
    whose turn in the queue comes too late for its objective is refused, never sent.
 6. A request has four deadlines. `queue` counts from body complete while it waits. `total` counts from head received,
    always. `ttft` counts from sent until the first content token, where that can be seen. `idle` counts from the last
-   progress after that, except while `paused`.
+   progress after that, except while `paused`; where no token can be seen, from the last bytes of the body.
 
     arrive ──> refuse | wait | run
     wait   ──> run (a slot) | refuse (its turn in the queue comes too late, a deadline passes, evicted) | over (left)
@@ -109,9 +109,15 @@ class Controller(Inspector):
         return commands
 
     def progress(self, attempt_id: int, tokens: int, now: float) -> list[Command]:
-        """The answer has `tokens` so far. Called at most once per attempt in `deadlines.PROGRESS_EVERY_S`."""
+        """The answer has `tokens` so far; 0 if they cannot be seen, but bytes of the body have come.
+
+        Called at most once per attempt in `deadlines.PROGRESS_EVERY_S`.
+        """
         commands = self._call.begin(now)
         attempt = self._attempts[attempt_id]
+        if not tokens:
+            self.lifecycle.stirred(attempt)
+            return commands
         was_open = attempt.replica.open
         self.lifecycle.progress(attempt, tokens)
         if attempt.replica.open and not was_open:

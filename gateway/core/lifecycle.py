@@ -167,6 +167,15 @@ class Lifecycle:
         if attempt.watched:
             self._watch(attempt, tokens)
 
+    def stirred(self, attempt: Attempt) -> None:
+        """Record that a part of an answer has come whose tokens cannot be seen. The rest must follow in time."""
+        now = self._call.now
+        attempt.replica.outlier_score.heard(now)
+        attempt.has_begun = True
+        attempt.last_at = now
+        if attempt.live.outcome is None:
+            self.arm(attempt.live)
+
     def _watch(self, attempt: Attempt, tokens: int) -> None:
         """Cut an overlong answer if requests wait or slots are short. Answers with several choices are never cut."""
         live, pool = attempt.live, attempt.replica.pool

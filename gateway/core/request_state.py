@@ -28,6 +28,7 @@ class Attempt:
         "facts",
         "first",
         "first_at",
+        "has_begun",
         "hedge",
         "id",
         "indexed_tokens",
@@ -63,6 +64,8 @@ class Attempt:
         """The load of the replica at dispatch, and the predicted latencies. Only the forecaster sets this."""
         self.sent_at: float | None = None
         self.first_at: float | None = None
+        self.has_begun = False
+        """Whether a part of an answer has come whose tokens cannot be seen."""
         self.last_at = slot.opened_at
         self.cancelled = False
         self.tokens = 0

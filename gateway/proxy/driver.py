@@ -133,6 +133,8 @@ class Driver:
         """Number of the next report of progress."""
         self._grown: dict[int, StreamReader] = {}
         """The answers for the next report, by attempt id."""
+        self._stirred: dict[int, None] = {}
+        """The same for answers whose tokens cannot be seen."""
         self._reporting: asyncio.TimerHandle | None = None
 
     # ---- calls
@@ -180,6 +182,12 @@ class Driver:
         streams. Each would cost several times as much, because the code of the core would have left the CPU's caches.
         """
         self._grown[attempt] = reader
+        if self._reporting is None:
+            self._reporting = self._loop.call_later(PROGRESS_EVERY_S, self._report)
+
+    def stirred(self, attempt: int) -> None:
+        """A part of an answer has come whose tokens cannot be seen. The next report tells the controller."""
+        self._stirred[attempt] = None
         if self._reporting is None:
             self._reporting = self._loop.call_later(PROGRESS_EVERY_S, self._report)
 
@@ -357,6 +365,8 @@ class Driver:
         # Not `pop`, which compiled code looks up by name.
         if attempt in self._grown:
             del self._grown[attempt]
+        if attempt in self._stirred:
+            del self._stirred[attempt]
         request_id = self._request_ids.get(attempt, 0)
         if request_id:
             del self._request_ids[attempt]
@@ -446,15 +456,21 @@ class Driver:
         self.next_report += 1
         while self._grown:
             attempt, reader = self._grown.popitem()
-            # `_call` is not used, because its generic call makes each report a fifth slower. It is enough to set the
-            # alarm once, after all reports.
-            try:
-                commands = self.controller.progress(attempt, reader.tokens_seen, self.clock())
-            except Exception as error:  # noqa: BLE001 - a bug affects only this request
-                commands = self._raised(error, self._request_ids.get(attempt, 0))
-            if commands:
-                self._carry_out(commands)
+            self._progress(attempt, reader.tokens_seen)
+        while self._stirred:
+            self._progress(self._stirred.popitem()[0], 0)
         self._arm()
+
+    def _progress(self, attempt: int, tokens: int) -> None:
+        """Report one answer. `_call` is not used, because its generic call makes each report a fifth slower. It is
+        enough to set the alarm once, after all reports.
+        """
+        try:
+            commands = self.controller.progress(attempt, tokens, self.clock())
+        except Exception as error:  # noqa: BLE001 - a bug affects only this request
+            commands = self._raised(error, self._request_ids.get(attempt, 0))
+        if commands:
+            self._carry_out(commands)
 
     def wake(self, now: float) -> None:
         """Act on every deadline up to `now`."""

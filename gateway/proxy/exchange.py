@@ -152,11 +152,9 @@ class Exchange(AttemptOwner):
         else:
             state = "stream begun with a comment" if self._shown else "nothing shown"
         paused = ", client reads slowly" if self._paused else ""
-        request = self.request
-        who = f"{request.endpoint.value} of {request.tenant} in {request.tier.name}"
-        return (
-            f"<Exchange {request.id} ({self.request_id}) {who}: {state}{paused}; attempts {[*self._attempts.values()]}>"
-        )
+        who = f"{self.request.endpoint.value} of {self.request.tenant} in {self.request.tier.name}"
+        attempts = [*self._attempts.values()]
+        return f"<Exchange {self.request.id} ({self.request_id}) {who}: {state}{paused}; attempts {attempts}>"
 
     @property
     def tokens_seen(self) -> int:
@@ -263,6 +261,8 @@ class Exchange(AttemptOwner):
             return
         if self._services.mirror is not None and why in SHEDS:
             self._services.mirror.shed()
+        if why is Reason.IDLE_TIMEOUT:
+            detail = next((attempt.stalled_at for attempt in self._attempts.values()), "")
         self._refusal = detail, retry_after_s
         problem = Problem(why, message=detail or self.engine_said, retry_after_s=retry_after_s)
         if not self._shown:

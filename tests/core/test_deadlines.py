@@ -7,6 +7,7 @@ import pytest
 from gateway.core.admission.deadlines import PROGRESS_EVERY_S
 from gateway.core.policy import OnTotal, Policy, Timeouts
 from gateway.core.request import AttemptOutcome, Outcome, Reason
+from gateway.core.snapshot import ReplicaState
 
 from .made import policy, pool, tier
 from .playbook import Story, cancel, commit, cut, dispatch, ended, play, refuse
@@ -131,6 +132,21 @@ def test_a_long_answer_in_one_piece_that_was_committed_early_has_no_idle_deadlin
     story = play(RULES).arrives("a", stream=False).sent("a").at(30.0).first_token("a").whatever()
     story.at(99.999).expect()
     story.at(100.0).expect(refuse(Reason.TOTAL_TIMEOUT), cancel())
+
+
+def test_whole_answer_whose_body_stalls_ends_at_its_idle_timeout() -> None:
+    story = play(RULES).arrives("a", stream=False).sent("a").whatever()
+    story.at(30.0).progress("a", 0).at(33.0).progress("a", 0).expect()
+    story.at(33.0 + 5.0 + PROGRESS_EVERY_S - 0.01).expect()
+    story.at(33.0 + 5.0 + PROGRESS_EVERY_S).expect(refuse(Reason.IDLE_TIMEOUT), cancel())
+    story.cancelled("a").expect(ended(Outcome.TIMEOUT, why=Reason.IDLE_TIMEOUT))
+    assert story.replica("r1").state is ReplicaState.UP
+
+
+def test_whole_answer_that_its_client_does_not_read_does_not_stall() -> None:
+    story = play(RULES).arrives("a", stream=False).sent("a").whatever()
+    story.at(30.0).progress("a", 0).pauses("a").at(80.0).expect()
+    story.resumes("a").at(85.0).progress("a", 0).at(88.0).finishes("a").expect(commit(), ended(Outcome.OK))
 
 
 def test_ttft_timeout_of_a_second_attempt_counts_from_its_own_dispatch() -> None:

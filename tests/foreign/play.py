@@ -75,10 +75,15 @@ async def problems(world: World, script: Script, cut: str, aggregate: bool, hedg
     before = len(world.records)
     asked = script.stream and not aggregate
     door = world.door()
+    asked_at = world.loop.time()
     answer = await world.ask(door, request(script.path, asked, world.unlike(), script.choices))
     found = judged(script, answer, aggregate)
+    took_s = world.loop.time() - asked_at
+    if script.within_s is not None and not hedged and took_s > script.within_s:
+        found.append(f"over after {took_s:g} s, not {script.within_s:g} s")
     if answer is not None and answer.extra:
         found.append(f"more than one answer: {answer.extra[:80]!r}")
+    await world.turn()  # for the rest of the message, after an answer that said its own end
     found += world.held()
     found += _accounted(world, script, before, aggregate)
     door.close()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
-from tests.foreign.script import Then
+from tests.foreign.script import Then, chunk
 
 PIECES_AT_ONCE = 16
 """Number of pieces that are sent in one turn of the loop."""
@@ -25,6 +25,8 @@ class Play:
     """Seconds from each piece to the next; 0: as fast as the pieces are read."""
 
 
+PING: Final = b": ping\n\n"
+PING_EVERY_S: Final = 1.0
 _NO_SOCKET: Final = SimpleNamespace(setsockopt=lambda *_: None)
 
 Part = Callable[[bytes], Play]
@@ -130,9 +132,16 @@ class Line(asyncio.Transport):
             self._then = Then.KEEP
             self.protocol.eof_received()
             self._lose(None)
+        elif self._then is Then.PINGS:
+            self._turn = self._loop.call_later(PING_EVERY_S, self._ping)
         elif self._then is Then.RESET:
             self._then = Then.KEEP
             self._lose(ConnectionResetError("reset by the replica"))
+
+    def _ping(self) -> None:
+        framed = b"transfer-encoding: chunked" in b"".join(self._pieces)[:1000]
+        self._pieces.append(chunk(PING) if framed else PING)
+        self._go_on()
 
     def _lose(self, exc: Exception | None) -> None:
         if not self.closed:

@@ -27,6 +27,8 @@ class Then(Enum):
     RESET = auto()
     SILENCE = auto()
     """Nothing more ever comes, although the answer is not over."""
+    PINGS = auto()
+    """A comment comes every second, for ever."""
 
 
 class Ends(Enum):
@@ -64,6 +66,8 @@ class Script:
     usage: tuple[int, int] | None = None
     """Prompt and output tokens that must be accounted; None: the gateway's own estimate will do."""
     choices: int = 1
+    within_s: float | None = None
+    """Seconds after the request in which the answer must be over; None: the timeouts of the tier will do."""
     elsewhere: bool = False
     """Whether another replica must answer, where there is one: nothing of this answer has begun."""
 

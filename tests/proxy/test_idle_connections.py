@@ -82,6 +82,9 @@ class Receiver:
     def on_body(self, pieces: list[bytes], raw: bytes | None) -> None:
         self.move()
 
+    def on_more(self) -> bool:
+        return False
+
     def on_end(self) -> None:
         self.ends += 1
         self.move()  # the end of an answer may fill its client's buffer again

@@ -23,7 +23,8 @@ def next_deadline(live: RequestState) -> tuple[float, Reason]:
 
     `queue` counts from body complete while the request waits. An enforced objective whose bound passes earlier ends the
     wait earlier. `ttft` counts from sent until the first content token, if `Request.visible`. `idle` counts from the
-    last progress after that, except while the attempt is paused. `total` counts from head received in every phase.
+    last progress after that, except while the attempt is paused. An answer whose tokens cannot be seen has only `idle`,
+    once its body has begun. `total` counts from head received in every phase.
     """
     request, timeouts = live.request, live.timeouts
     total_at = request.head_at + timeouts.total_s
@@ -34,12 +35,12 @@ def next_deadline(live: RequestState) -> tuple[float, Reason]:
         if is_first and request.tier.admission.mode is AdmissionMode.ENFORCE:
             return live.deadline, Reason.PREDICTED
         return min(total_at, queue_at), Reason.QUEUE_TIMEOUT
-    if not live.visible or not live.open:
+    if not live.open:
         return total_at, Reason.TOTAL_TIMEOUT
     attempt = live.committed or live.open[-1]
-    if attempt.slot.paused:
+    if attempt.slot.paused or not (live.visible or attempt.has_begun):
         return total_at, Reason.TOTAL_TIMEOUT
-    if attempt.first_at is not None:
+    if attempt.first_at is not None or attempt.has_begun:
         idle_at = attempt.last_at + timeouts.idle_s + PROGRESS_EVERY_S
         if idle_at <= total_at:
             return idle_at, Reason.IDLE_TIMEOUT

@@ -5,17 +5,19 @@ the driver once.
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 
 from msgspec import Raw
 
 from gateway.core.request import AttemptOutcome, AttemptResult, Callback
 from gateway.proxy.replica.owner import AttemptOwner
 from gateway.proxy.replica.upstream import ReplicaConnections
-from gateway.proxy.replica.upstream_connection import AnswerReceiver
+from gateway.proxy.replica.upstream_connection import AnswerReceiver, UpstreamConnection
 from gateway.wire.answers.assemble import Assembly
 from gateway.wire.answers.events import StreamReader
 from gateway.wire.answers.failure import EngineError
 from gateway.wire.answers.model_name import ModelName
+from gateway.wire.answers.oddity import Oddity
 
 log = logging.getLogger("tailgate.upstream")
 
@@ -24,8 +26,10 @@ class HeldAnswer(AnswerReceiver):
     """State and methods that streamed and whole answers share."""
 
     __slots__ = (
+        "_announced",
         "_committed",
         "_framed",
+        "_graced_at",
         "_has_model",
         "_held_bytes",
         "_model",
@@ -65,6 +69,10 @@ class HeldAnswer(AnswerReceiver):
         self.over = False
         """Whether the end has been reported to the driver."""
         self._framed = True
+        self._announced = 0
+        """Length of the body in the head, or a code that says how the body ends otherwise (`wire.http.answer`)."""
+        self._graced_at = -1
+        """Tokens or bytes received when the grace for the rest of the answer began; below 0 before."""
         self._held_bytes = 0
         self._committed = False
         self._has_model = False
@@ -86,8 +94,20 @@ class HeldAnswer(AnswerReceiver):
     def cancel(self) -> None:
         """Close the connection to the replica. The end is not reported, because the driver asked for it."""
         self.over = True
+        self._stop_grace()
         if self.line is not None:
             self.line.cancel()
+
+    def on_grace_over(self) -> None:
+        """Nothing more has come of an answer that is complete but for its mark: end it, if it really is."""
+        line = self.line
+        if self.over or not isinstance(line, UpstreamConnection):
+            return
+        if line.is_paused or self._graced_at != self._received:
+            self._start_grace()
+        elif self._is_told:
+            line.cancel()
+            self._end_without_http()
 
     def broke(self, callback: Callback, error: Exception) -> None:
         """Report that a callback of the gateway raised an exception while it handled this attempt."""
@@ -106,6 +126,31 @@ class HeldAnswer(AnswerReceiver):
     def _generates(self) -> bool:
         """Whether an answer without a token is useless. A transcription of silence has no token, but it is useful."""
         return self.owner.api.answers.whole.generates
+
+    # ---- ends that HTTP does not tell
+
+    @property
+    @abstractmethod
+    def _received(self) -> int:
+        """Tokens of a stream, or bytes of a whole answer, so far."""
+
+    @property
+    @abstractmethod
+    def _is_told(self) -> bool:
+        """Whether the answer itself says that it is complete."""
+
+    def _start_grace(self) -> None:
+        self._graced_at = self._received
+        self.upstream.graces.start(self, self.owner.driver.clock())
+
+    def _stop_grace(self) -> None:
+        if self._graced_at >= 0:
+            self.upstream.graces.stop(self)
+
+    def _end_without_http(self) -> None:
+        """End an answer that is complete by its own words, although its HTTP message is not."""
+        self.upstream.odd(Oddity.OPEN_END, "the answer was complete, and its HTTP message did not end")
+        self.on_end()
 
     def _engine_failed(self, error: EngineError | None) -> None:
         """End the attempt, because the engine reported an error inside the answer."""
@@ -138,6 +183,7 @@ class HeldAnswer(AnswerReceiver):
         if self.over:
             return
         self.over = True
+        self._stop_grace()
         spec = self.upstream.spec
         self.owner.attempt_ended(self.id)
         self.owner.driver.finish(self.id, finish, self.upstream.pool.name, spec.name)

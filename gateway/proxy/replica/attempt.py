@@ -10,7 +10,7 @@ from gateway.core.request import AttemptOutcome, AttemptResult
 from gateway.proxy.replica.owner import AttemptOwner
 from gateway.proxy.replica.streamed import StreamedAnswer
 from gateway.proxy.replica.upstream import ReplicaConnections
-from gateway.proxy.replica.upstream_connection import Connecting
+from gateway.proxy.replica.upstream_connection import Connecting, UpstreamConnection
 from gateway.wire.answers.failure import end_of
 from gateway.wire.answers.model_name import model_at_start
 from gateway.wire.answers.oddity import Oddity
@@ -70,6 +70,7 @@ class UpstreamAttempt(StreamedAnswer):
         self.coding = head.coding
         self.retry_after_s = head.retry_after_s
         self._framed = head.framed
+        self._announced = head.body
         if 200 <= head.status < 300:
             self.status = 200
             if self._bare:
@@ -107,6 +108,19 @@ class UpstreamAttempt(StreamedAnswer):
             self._beginning = beginning
             return []
         return [beginning] if beginning else []
+
+    def on_more(self) -> bool:
+        """All bytes so far were passed on, and the body goes on. Returns whether the answer does not: it said its
+        end.
+        """
+        reader = self.reader
+        if reader is None:
+            if self._beginning is None:
+                self._wait_for_rest()
+            return False
+        if reader.finished and self._graced_at < 0 and self._is_told:
+            self._start_grace()
+        return reader.done
 
     def on_end(self) -> None:
         """The answer is complete."""
@@ -149,6 +163,9 @@ class UpstreamAttempt(StreamedAnswer):
     def on_lost(self, end: AttemptOutcome) -> None:
         """The attempt is lost: no connection was made, the connection broke, or the answer was not HTTP."""
         self.line = None
+        if end is AttemptOutcome.TRUNCATED and self._is_told:
+            self._end_without_http()
+            return
         broke = end is AttemptOutcome.RESET or end is AttemptOutcome.TRUNCATED
         self._tell(AttemptResult(end, tokens_seen=self.seen, body_hash=self.owner.body_hash() if broke else None))
 
@@ -156,6 +173,7 @@ class UpstreamAttempt(StreamedAnswer):
 
     def _hold_whole(self, pieces: list[bytes]) -> None:
         if self._committed:
+            self._held_bytes += sum(map(len, pieces))
             self.owner.show(pieces)
             self.held = [b"".join((*self.held, *pieces))[-512:]]
             return
@@ -168,6 +186,45 @@ class UpstreamAttempt(StreamedAnswer):
         if self._held_bytes > limit and self.status == 200:
             self._name_held()
             self.owner.driver.full(self.id)
+
+    @property
+    def _received(self) -> int:
+        return self._held_bytes if self.reader is None else self.reader.tokens_seen
+
+    @property
+    def _is_told(self) -> bool:
+        reader = self.reader
+        if reader is None:
+            return self._is_whole
+        over = reader.done or reader.choices_over >= self.owner.request.choices
+        return over and reader.complete and not self.is_inside_event
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether the body so far is a whole JSON object. No part of an object is one."""
+        if self.status != 200 or self._committed or not self.held or self.held[-1].rstrip()[-1:] != b"}":
+            return False
+        try:
+            read_whole(self.owner.api.answers.whole, b"".join(self.held))
+        except (AnswerError, Aborted) as odd:
+            return isinstance(odd, Aborted)
+        return self.held[0].lstrip()[:1] == b"{"
+
+    def _wait_for_rest(self) -> None:
+        """Expect more of a whole answer: within its idle timeout or, if it may be complete, within the grace."""
+        self.owner.driver.stirred(self.id)
+        if self.status == 200 and not self._committed and self.held and self.held[-1].rstrip()[-1:] == b"}":
+            self._start_grace()
+
+    @property
+    def stalled_at(self) -> str:
+        """How much of a whole answer has come; empty if it is a stream, or if nothing has come."""
+        if self.reader is not None or not self._held_bytes:
+            return ""
+        missing = self.line.missing if isinstance(self.line, UpstreamConnection) else None
+        if missing is None:
+            return f"The replica's answer stopped after {self._held_bytes} bytes. It announced no length."
+        return f"The replica's answer stopped after {self._announced - missing} of {self._announced} bytes."
 
     def _name_held(self) -> None:
         """Replace the model name in the beginning of an answer that is too long to be parsed."""

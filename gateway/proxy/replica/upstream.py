@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from gateway.core.policy import PoolSpec, ReplicaSpec
 from gateway.core.request import AttemptOutcome, Callback, Endpoint
+from gateway.proxy.deadlines import Deadline
 from gateway.proxy.replica.oddities import Oddities
 from gateway.proxy.replica.upstream_connection import AnswerReceiver, Connecting, ConnectionOwner, UpstreamConnection
 from gateway.wire.answers.oddity import Oddity
@@ -24,7 +25,20 @@ log = logging.getLogger("tailgate.upstream")
 # An idle connection is closed after this time. uvicorn, and so vLLM and SGLang, closes it after 5 s.
 IDLE_LIMIT_S: Final = 4.0
 
+GRACE_S: Final = 1.0
+"""Seconds for the rest of an answer that is complete but for its usage and its mark. Engines write these with the last
+token, so a second is much; vLLM's slowest turn under load is a few tenths. Sweeps come four times a second.
+"""
+
 _SERVED_BY: Final = b"x-tailgate-pool: %b\r\nx-tailgate-replica: %b\r\nx-tailgate-tier: %b\r\n"
+
+
+def _grace_over(receiver: AnswerReceiver) -> None:
+    receiver.on_grace_over()
+
+
+def _broke(receiver: AnswerReceiver, error: Exception) -> None:
+    receiver.broke(Callback.TIMER, error)
 
 
 class ReplicaConnections(ConnectionOwner):
@@ -39,6 +53,8 @@ class ReplicaConnections(ConnectionOwner):
         self._clock = clock
         self.takes_stream_options = True
         """Whether the replica accepts `stream_options`. Azure's OpenAI and Mistral's API refuse them."""
+        self.graces: Deadline[AnswerReceiver] = Deadline(GRACE_S, _grace_over, _broke)
+        """Answers that are complete as far as can be told, and may go on."""
         self._is_unreachable = False
         """Whether the last attempt to connect failed, so that the next failure is no news for the log."""
         self._served_by: dict[str, bytes] = {}
@@ -122,7 +138,9 @@ class ReplicaConnections(ConnectionOwner):
             self._idle.remove(connection)
 
     def sweep(self, now: float) -> None:
-        """Close connections that have been idle for too long."""
+        """Close connections that have been idle for too long, and end answers whose grace is over."""
+        while self.graces.sweep(now):
+            pass  # few answers need their grace, and all their clients wait
         while self._idle and now - self._idle[0].idle_since > IDLE_LIMIT_S:
             self._idle.pop(0).transport.close()
 
@@ -241,7 +259,7 @@ class Upstreams:
         """Close connections that have been idle for too long, and connections of removed replicas. Called about once a
         second.
         """
-        for upstream in self._by_name.values():
+        for upstream in self._every():
             upstream.sweep(now)
         for upstream in [u for u in self._leaving if not u.calls]:
             upstream.close()

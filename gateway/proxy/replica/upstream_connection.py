@@ -28,6 +28,11 @@ log = logging.getLogger("tailgate.upstream")
 # may be large, so their connections keep the default.
 STREAM_BUFFER_BYTES: Final = 32 * 1024
 
+LAST_CHUNK_S: Final = 0.1
+"""After a complete answer, seconds until the end of its HTTP message. Servers write both at once, so some round trips
+are enough. A connection without its end is closed: its next bytes could not be told from those of the next answer.
+"""
+
 
 class Connecting:
     """A request whose connection is still being made."""
@@ -81,12 +86,22 @@ class AnswerReceiver(ABC):
         """Payload, as received. `raw`: the same bytes with their chunk framing, if they are exactly whole chunks."""
 
     @abstractmethod
+    def on_more(self) -> bool:
+        """All bytes so far were passed on, and the body goes on. Returns whether the answer does not: it said its
+        end.
+        """
+
+    @abstractmethod
     def on_end(self) -> None:
         """The answer is complete."""
 
     @abstractmethod
     def on_lost(self, end: AttemptOutcome) -> None:
         """The request is lost: no connection was made, the connection broke, or the answer was not HTTP."""
+
+    @abstractmethod
+    def on_grace_over(self) -> None:
+        """The grace for the rest of an answer is over, which the receiver had started."""
 
     @abstractmethod
     def broke(self, callback: Callback, error: Exception) -> None:
@@ -128,6 +143,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_in_body",
         "_keep_alive",
         "_left",
+        "_linger",
         "_narrow",
         "_paused",
         "_started",
@@ -149,6 +165,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._paused = False
         self._narrow = False
         """Whether the kernel's receive buffer is limited to `STREAM_BUFFER_BYTES`."""
+        self._linger: asyncio.TimerHandle | None = None
+        """The timer of a connection whose answer is complete, and whose HTTP message is not."""
         self._reset()
 
     def _reset(self) -> None:
@@ -167,6 +185,8 @@ class UpstreamConnection(asyncio.Protocol):
             state = "not connected"
         elif self.transport.is_closing():
             state = "closed"
+        elif self._linger is not None:
+            state = "after an answer, before its end in HTTP"
         elif self._in_body:
             state = "in a body in chunks" if self._chunks is not None else f"in a body, {self._left} bytes to come"
         elif self._started:
@@ -211,6 +231,16 @@ class UpstreamConnection(asyncio.Protocol):
             self.transport.resume_reading()
 
     @property
+    def is_paused(self) -> bool:
+        """Whether it is not being read, because the client is slow."""
+        return self._paused
+
+    @property
+    def missing(self) -> int | None:
+        """Bytes of the body that are still to come; None if the body has no length."""
+        return self._left if self._in_body and self._left >= 0 else None
+
+    @property
     def idle(self) -> bool:
         """Whether the connection may be used for another request: it is open, being read, empty, and without a
         receiver.
@@ -241,6 +271,9 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _received(self, data: bytes, receiver: AnswerReceiver | None) -> None:
         if receiver is None:
+            if self._linger is not None:
+                self._drop(data)
+                return
             # Bytes that no request asked for: the connection cannot be trusted.
             if not self.transport.is_closing():
                 self.upstream.odd(Oddity.NOT_IDLE, "it sent bytes that no request had asked for")
@@ -271,6 +304,8 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.upstream.closed(self)
+        if self._linger is not None:
+            self._stop_lingering(keep=False)
         receiver = self.receiver
         if receiver is None:
             return
@@ -360,17 +395,22 @@ class UpstreamConnection(asyncio.Protocol):
                     self.upstream.odd(Oddity.LARGE_TRAILERS, "the trailers were not read to their end")
                 self._keep_alive = self._keep_alive and not (chunks.extra or chunks.large)
                 self._end()
-            return
-        if self._left == TO_THE_END:
+                return
+        elif self._left == TO_THE_END:
             receiver.on_body([data], None)
-            return
-        if len(data) > self._left:
-            data, self._keep_alive = data[: self._left], False
-        self._left -= len(data)
-        if data:
-            receiver.on_body([data], None)
-        if not self._left and self.receiver is receiver:
-            self._end()
+        else:
+            if len(data) > self._left:
+                data, self._keep_alive = data[: self._left], False
+            self._left -= len(data)
+            if data:
+                receiver.on_body([data], None)
+            if not self._left and self.receiver is receiver:
+                self._end()
+                return
+        if self.receiver is receiver and receiver.on_more():
+            self._end_early()
+
+    # ---- the end
 
     def _end(self) -> None:
         receiver, self.receiver = self.receiver, None
@@ -386,6 +426,49 @@ class UpstreamConnection(asyncio.Protocol):
         else:
             self.transport.abort()
         receiver.on_end()
+
+    def _end_early(self) -> None:
+        """Report a complete answer whose HTTP message has not ended. If its end comes at once, the connection is
+        kept.
+        """
+        receiver, self.receiver = self.receiver, None
+        assert receiver is not None
+        self.resume()
+        if self._keep_alive and not self.transport.is_closing():
+            self._linger = asyncio.get_running_loop().call_later(LAST_CHUNK_S, self._linger_over)
+        else:
+            self.transport.abort()
+        receiver.on_end()
+
+    def _drop(self, data: bytes) -> None:
+        """Drop bytes after a complete answer, up to the end of the HTTP message."""
+        chunks = self._chunks
+        if chunks is None:
+            self._left -= len(data)
+            if self._left <= 0:
+                self._stop_lingering(keep=not self._left)
+            return
+        try:
+            chunks.feed(data)
+        except FramingError:
+            self._stop_lingering(keep=False)
+        else:
+            if chunks.done:
+                self._stop_lingering(keep=not (chunks.extra or chunks.large))
+
+    def _linger_over(self) -> None:
+        self._stop_lingering(keep=False)
+
+    def _stop_lingering(self, keep: bool) -> None:
+        linger, self._linger = self._linger, None
+        assert linger is not None
+        linger.cancel()
+        if keep and not self.transport.is_closing():
+            self._reset()
+            self.upstream.release(self)
+        else:
+            self.upstream.odd(Oddity.OPEN_END, "the answer was complete, and its HTTP message did not end")
+            self.transport.abort()
 
     def _lost(self, end: AttemptOutcome) -> None:
         receiver, self.receiver = self.receiver, None

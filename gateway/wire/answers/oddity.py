@@ -20,6 +20,8 @@ class Oddity(StrEnum):
     """A whole answer is not a JSON object. It was forwarded."""
     NO_END = "no-end"
     """The HTTP message ended before the event that should end the answer."""
+    OPEN_END = "open-end"
+    """The answer was complete, and its HTTP message was not: it went on, or the connection broke."""
     NOT_ASSEMBLED = "not-assembled"
     """The events of a stream could not be assembled into a whole answer."""
     LARGE_HEAD = "large-head"

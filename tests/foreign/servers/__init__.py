@@ -6,6 +6,7 @@ from typing import Final
 
 from tests.foreign.script import Script
 from tests.foreign.servers import (
+    ending,
     failing,
     gateways,
     hosted,
@@ -42,6 +43,7 @@ SERVERS: Final[dict[str, tuple[Script, ...]]] = {
     "any stream": sse.SCRIPTS,
     "any json": values.SCRIPTS,
     "any http": http.SCRIPTS,
+    "any ending": ending.SCRIPTS,
     "any failure": failing.SCRIPTS,
 }
 

@@ -34,11 +34,6 @@ SCRIPTS: Final = (
         "closed within the size of a chunk", _9112 + ", 8: incomplete messages", s.chunked(s.HI, s.THERE, last=b"f")
     ),
     _broken(
-        "closed after [DONE], before the last chunk",
-        _9112 + ", 8: incomplete messages",
-        s.chunked(*_SAID, last=b""),
-    ),
-    _broken(
         "reset in the middle of a stream",
         _9112 + ", 8: incomplete messages",
         s.chunked(s.HI, s.THERE, last=b""),
@@ -55,14 +50,14 @@ SCRIPTS: Final = (
     _broken(
         "chunked JSON that breaks off",
         _9112 + ", 8: incomplete messages",
-        s.chunked(_BODY, content_type=s.JSON, last=b""),
+        s.chunked(_BODY[:-9], content_type=s.JSON, last=b""),
         "",
         stream=False,
     ),
     _broken(
         "a stream that is too short for its length",
         _9112 + ", 8: incomplete messages",
-        s.sized(b"".join(_SAID), content_type=s.SSE)[:-3],
+        s.sized(s.HI + s.THERE + s.STOP, content_type=s.SSE)[:-30],
     ),
     _broken(
         "a chunk size that is no number",
@@ -99,10 +94,28 @@ SCRIPTS: Final = (
     _broken(
         "a whole answer without an end, to a connection that is reset",
         _9112 + ", 6.3",
-        s.unframed(_BODY, content_type=s.JSON),
+        s.unframed(_BODY[:-9], content_type=s.JSON),
         "",
         then=Then.RESET,
         stream=False,
+    ),
+    _refused(
+        "a whole answer that stalls before its length",
+        "engines that hang; proxies that lose their backend",
+        s.sized(_BODY)[:-9],
+        504,
+        then=Then.SILENCE,
+        stream=False,
+        within_s=31.0,
+    ),
+    _refused(
+        "a whole answer in chunks that stalls",
+        "engines that hang; proxies that lose their backend",
+        s.chunked(_BODY[:-9], content_type=s.JSON, last=b""),
+        504,
+        then=Then.SILENCE,
+        stream=False,
+        within_s=31.0,
     ),
     # ---- no answer
     _refused("closed before a byte", "engines that are killed", b"", then=Then.CLOSE, fault=True, elsewhere=True),
