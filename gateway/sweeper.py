@@ -9,6 +9,7 @@ from typing import Final
 
 from gateway.core.request import Callback
 from gateway.core.snapshot import ReplicaState
+from gateway.late import LATE_S, POLL_S
 from gateway.observe.logs import log_quarantine
 from gateway.observe.metrics.little import Little
 from gateway.proxy.driver import Driver
@@ -48,7 +49,13 @@ class Sweeper:
         """Sweep for ever."""
         steps = (*self._steps, self._mark_little, self.log_states, self._log_quarantine, self._count_disbelieved)
         while True:
+            due = self._clock() + SWEEP_S
             await asyncio.sleep(SWEEP_S)
+            late_s = self._clock() - due
+            if late_s > LATE_S:
+                for limits in self._limits:
+                    limits.excuse(late_s)
+                await asyncio.sleep(POLL_S)
             now = self._clock()
             while any(limits.sweep(now) for limits in self._limits):  # noqa: ASYNC110 - no wait
                 await asyncio.sleep(0)  # other work runs in between

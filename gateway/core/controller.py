@@ -74,7 +74,7 @@ class Controller(Inspector):
         """The request was written completely to a connection of this attempt. Returns no commands."""
         attempt = self._attempts[attempt_id]
         live = attempt.live
-        again = attempt.sent_at is not None  # the replica closed the first connection just as it was used
+        again = attempt.sent_at is not None  # the replica refused a field that the gateway had added
         attempt.sent_at = attempt.last_at = now
         live.reached = True
         if live.outcome is None and live.visible:
@@ -228,6 +228,14 @@ class Controller(Inspector):
         return commands
 
     # ---- time
+
+    def lagged(self, late_s: float, now: float) -> list[Command]:
+        """The caller stood still for `late_s` and heard nobody: that time is not the silence of a replica."""
+        commands = self._call.begin(now)
+        for pool in self.state.fleet:
+            for replica in pool.replicas.values():
+                replica.outlier_score.excuse(late_s, now)
+        return commands
 
     def wake_at(self) -> float:
         """Time at which `wake` must be called next; inf if there is nothing to wait for."""

@@ -331,11 +331,11 @@ class AttemptOutcome(StrEnum):
     """The engine answered that it is shutting down. It has not worked on the request, and accepts no others."""
     FAILED = "failed"
     """The engine answered another 5xx, or an error event."""
-    UNREACHABLE = "unreachable"
-    """No connection could be made, so the replica never saw the request."""
+    UNREACHABLE = "unreachable"  # no connection could be made, so the replica never saw the request
     CONNECT_TIMEOUT = "connect-timeout"
-    RESET = "reset"
-    """The connection broke before any byte of the answer."""
+    GATEWAY_LATE = "gateway-late"  # not connected in time, but the gateway itself had stood still
+    IDLE_CLOSED = "idle-closed"  # the replica closed an idle connection just as it was used
+    RESET = "reset"  # the connection broke before any byte of the answer
     TRUNCATED = "truncated"
     """The answer broke off, was not HTTP, or was aborted by the engine."""
     UNREADABLE = "unreadable"

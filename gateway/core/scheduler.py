@@ -12,7 +12,7 @@ from gateway.core.fleet.outlier_score import SWEEP_S, EjectionReason
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.lifecycle import Lifecycle
 from gateway.core.policy import OnTotal
-from gateway.core.redundancy.retries import FAILURES, OWN_REFUSALS, is_retried
+from gateway.core.redundancy.retries import FAILURES, NOT_ITS_FAULT, OWN_REFUSALS, is_retried
 from gateway.core.request import AttemptOutcome, AttemptResult, Outcome, Reason, Sample
 from gateway.core.request_state import Attempt, RequestState
 from gateway.core.serving import fallback_of
@@ -275,20 +275,15 @@ class Scheduler:
         self._accounting.attempted(live, attempt, finish)
         if live.outcome is None:
             end = AttemptOutcome.CANCELLED if attempt.cancelled else finish.end
-            self._answer(live, attempt, end, finish)
+            if live.committed is attempt:
+                self._ended_after_commit(attempt, end, finish)
+            elif live.committed is None:
+                self._ended_before_commit(live, attempt, end, finish)
         self._life.settle(live)
 
-    def _answer(self, live: RequestState, attempt: Attempt, end: AttemptOutcome, finish: AttemptResult) -> None:
-        if live.committed is attempt:
-            self._ended_after_commit(live, attempt, end, finish)
-        elif live.committed is None:
-            self._ended_before_commit(live, attempt, end, finish)
-
-    def _ended_after_commit(
-        self, live: RequestState, attempt: Attempt, end: AttemptOutcome, finish: AttemptResult
-    ) -> None:
-        if end is AttemptOutcome.REJECTED:
-            # the rejection came inside a stream that had begun
+    def _ended_after_commit(self, attempt: Attempt, end: AttemptOutcome, finish: AttemptResult) -> None:
+        live = attempt.live
+        if end is AttemptOutcome.REJECTED:  # inside a stream that had begun
             self._life.refuse(live, Outcome.INVALID, Reason.UPSTREAM_REJECTED)
         elif end is AttemptOutcome.COMPLETE:
             self._life.answered(live, attempt, end)
@@ -306,6 +301,8 @@ class Scheduler:
             pass
         elif answer:
             self._life.answered(live, attempt, end)
+        elif end in NOT_ITS_FAULT and self._retries.again(live, attempt):
+            self._send_again(live, attempt.replica)
         elif not self._may_be_retried(live, end, finish) or not self._retry(live, attempt):
             self._life.refuse(live, Outcome.ERROR, FAILURES[end], finish.retry_after_s)
 
@@ -320,9 +317,12 @@ class Scheduler:
             return False
         if replica.pool is not live.pool:
             live.enter(replica.pool)
+        self._send_again(live, replica)
+        return True
+
+    def _send_again(self, live: RequestState, replica: Replica) -> None:
         if not self._life.has_expired(live):
             self.dispatch(live, replica)
-        return True
 
     # ---- replicas and pools
 

@@ -9,6 +9,7 @@ import ssl
 import httpx
 
 from gateway.fleet.fault import Failed, ReadFault
+from gateway.late import Within
 from gateway.wire.http.headers import DP_RANK
 
 # Shorter than vLLM's own timeout (VLLM_HTTP_TIMEOUT_KEEP_ALIVE, 5 s). Otherwise vLLM might close a connection just as
@@ -71,10 +72,18 @@ class Fetcher:
         """The body of a 2xx answer, or why it could not be read."""
         if self._request is None:
             return Failed(ReadFault.UNREACHABLE, "its URL is not valid")
+        while True:
+            within = Within(self._timeout_s)
+            answer = await self._get(self._request, within)
+            if not (within.was_late and isinstance(answer, Failed) and answer.fault is ReadFault.TIMEOUT):
+                return answer
+            # The gateway stood still, so this says nothing about the replica.
+
+    async def _get(self, request: httpx.Request, within: Within) -> bytes | Failed:
         clean = False
         try:
-            async with asyncio.timeout(self._timeout_s):
-                answer = await self._ask(self._request)
+            async with within:
+                answer = await self._ask(request)
             clean = True
         except TimeoutError:
             answer = Failed(ReadFault.TIMEOUT, f"no complete answer within {self._timeout_s:g} s")

@@ -1,15 +1,71 @@
-"""Deadlines of connections: a connection may stay in a state only for a fixed time."""
+"""Deadlines: of connections, which may stay in a state only for a fixed time, and the alarm for the next one of all
+requests.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
+
+from gateway.late import LATE_S, POLL_S
 
 K = TypeVar("K")
 MAX_AT_ONCE: Final = 32
 """At most this many keys are handled in one turn of the loop. To end a request takes up to .1 ms, and thousands may be
 due at once.
 """
+
+
+class Alarm:
+    """Rings at the earliest of the times that it is set to.
+
+    If it rings late, the process stood still. Then it tells by how many seconds, and rings once the loop has delivered
+    what had arrived meanwhile.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], float],
+        ring: Callable[[], None],
+        lagged: Callable[[float], None],
+    ) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._call = ring
+        self._lagged = lagged
+        self._timer: asyncio.TimerHandle | None = None
+        self._due_at = math.inf
+        self.at = math.inf
+        """Time of the alarm; inf if none is set."""
+        self.was_late = False
+        """Whether it rings late."""
+
+    def set(self, at: float) -> None:
+        """Ring at `at`, which is earlier than the time set before."""
+        self.cancel()
+        now = self._clock()
+        self.at, self._due_at = at, max(at, now)
+        self._timer = self._loop.call_later(self._due_at - now, self._ring)
+
+    def cancel(self) -> None:
+        """Do not ring."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _ring(self) -> None:
+        late_s = self._clock() - self._due_at
+        if late_s > LATE_S and not self.was_late:
+            self.was_late = True
+            self.at = -math.inf  # no other time may come before the poll
+            self._timer = self._loop.call_later(POLL_S, self._ring)
+            self._lagged(late_s)
+        else:
+            self._timer, self.at = None, math.inf
+            self._call()
+            self.was_late = False
 
 
 class Deadline(Generic[K]):
@@ -35,6 +91,10 @@ class Deadline(Generic[K]):
         """Remove `key`. Ignored if it is missing."""
         if key in self._due:
             del self._due[key]
+
+    def excuse(self, late_s: float) -> None:
+        """Give every key `late_s` more, because the process stood still for that long."""
+        self._due = {key: due + late_s for key, due in self._due.items()}
 
     def oldest(self) -> K | None:
         """The key that is due first; None if there is none."""

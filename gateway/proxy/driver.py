@@ -28,13 +28,19 @@ from gateway.core.request import (
     Sample,
 )
 from gateway.core.stats import LogHistogram
+from gateway.proxy.deadlines import Alarm
 from gateway.proxy.supervisor import Supervisor
 from gateway.wire.answers.events import StreamReader
 from gateway.wire.answers.oddity import Oddity
 from gateway.wire.errors.replies import CLIENT_FAULTS
 
 # All other outcomes are counted as upstream errors, since the replica caused them.
-QUIET_ENDS: Final = (AttemptOutcome.COMPLETE, AttemptOutcome.CANCELLED)
+QUIET_ENDS: Final = (
+    AttemptOutcome.COMPLETE,
+    AttemptOutcome.CANCELLED,
+    AttemptOutcome.GATEWAY_LATE,
+    AttemptOutcome.IDLE_CLOSED,
+)
 MAX_WAKES: Final = 100
 """The alarm pauses after this many deadlines in a row whose handling raised an exception. Each such exception fails its
 request.
@@ -124,8 +130,7 @@ class Driver:
         self._carried: list[Command] = []
         """The latest list of commands whose execution has begun."""
         self._busy = False
-        self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_at = math.inf
+        self._alarm = Alarm(loop, clock, self._ring, self._lagged)
         self._silent_until = -math.inf
         """Time before which no alarm may fire."""
         self._last_id = 0
@@ -263,9 +268,9 @@ class Driver:
 
     def close(self) -> None:
         """Cancel the timers."""
-        for timer in (self._alarm, self._reporting):
-            if timer is not None:
-                timer.cancel()
+        self._alarm.cancel()
+        if self._reporting is not None:
+            self._reporting.cancel()
 
     # ---- the loop
 
@@ -433,25 +438,27 @@ class Driver:
     # ---- time
 
     def _arm(self) -> None:
-        """Set the alarm to the earliest deadline. An earlier alarm is kept. When it fires, the alarm is set again."""
+        """Set the alarm to the earliest deadline. An earlier alarm is kept: when it rings, it is set again."""
         try:
             at = max(self.controller.wake_at(), self._silent_until)
         except Exception as error:  # noqa: BLE001 - without a timer, no deadline would be acted on any more
             self.supervisor.caught(Callback.DECISION, error)
             at = self.clock() + PAUSE_S
-        if at >= self._alarm_at:
-            return
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self._alarm_at = at
-        self._alarm = self._loop.call_later(max(0.0, at - self.clock()), self._ring)
+        if at < self._alarm.at:
+            self._alarm.set(at)
 
     def _ring(self) -> None:
-        self._alarm, self._alarm_at = None, math.inf
+        if self._reporting is not None and self._alarm.was_late:
+            self._report()  # what has come meanwhile moves deadlines
         self.wake(self.clock())
+
+    def _lagged(self, late_s: float) -> None:
+        self._call(self.controller.lagged, (late_s,))
 
     def _report(self) -> None:
         """Tell the controller of all answers that have grown since the last report."""
+        if self._reporting is not None:
+            self._reporting.cancel()
         self._reporting = None
         self.next_report += 1
         while self._grown:

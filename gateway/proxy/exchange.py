@@ -153,8 +153,8 @@ class Exchange(AttemptOwner):
             state = "stream begun with a comment" if self._shown else "nothing shown"
         paused = ", client reads slowly" if self._paused else ""
         who = f"{self.request.endpoint.value} of {self.request.tenant} in {self.request.tier.name}"
-        attempts = [*self._attempts.values()]
-        return f"<Exchange {self.request.id} ({self.request_id}) {who}: {state}{paused}; attempts {attempts}>"
+        state = f"{state}{paused}; attempts {[*self._attempts.values()]}"
+        return f"<Exchange {self.request.id} ({self.request_id}) {who}: {state}>"
 
     @property
     def tokens_seen(self) -> int:
@@ -188,11 +188,12 @@ class Exchange(AttemptOwner):
                 self._extra += b"x-tailgate-model: %b\r\n" % self._model.name.encode()
             if self._model.mirror is not None:
                 self._copy(self._parsed, max_tokens)
+        is_retry = bool(self._attempts) and all(attempt.over for attempt in self._attempts.values())
         attempt = UpstreamAttempt(self, attempt_id, upstream)
         attempt.max_tokens = max_tokens
         self._attempts[attempt_id] = attempt
         request = None if upstream.takes_stream_options else self.without_options(attempt_id, upstream, max_tokens)
-        upstream.send(self._message(attempt_id, upstream, body) if request is None else request, attempt)
+        upstream.send(self._message(attempt_id, upstream, body) if request is None else request, attempt, is_retry)
 
     def without_options(self, attempt_id: int, upstream: ReplicaConnections, max_tokens: int) -> bytes | None:
         """The HTTP message without `stream_options`, for a replica that refuses them; None if it has none anyway."""

@@ -122,6 +122,11 @@ class ConnectionLimits:
             except Exception as error:  # noqa: BLE001 - the other connections are still closed
                 _broke(connection, error)
 
+    def excuse(self, late_s: float) -> None:
+        """Give every client `late_s` more, because the process stood still for that long."""
+        for deadline in (self.receiving, self.idle, self.stalled, self.lingering):
+            deadline.excuse(late_s)
+
     def sweep(self, now: float) -> bool:
         """Act on deadlines that have passed. Returns whether more overdue ones are left. Called every `SWEEP_S`, and
         again while more are left.

@@ -20,7 +20,14 @@ FAULTS = (
     AttemptOutcome.RESET,
     AttemptOutcome.TRUNCATED,
 )
-NEUTRAL = (AttemptOutcome.REJECTED, AttemptOutcome.BUSY, AttemptOutcome.UNREADABLE, AttemptOutcome.CANCELLED)
+NEUTRAL = (
+    AttemptOutcome.REJECTED,
+    AttemptOutcome.BUSY,
+    AttemptOutcome.UNREADABLE,
+    AttemptOutcome.CANCELLED,
+    AttemptOutcome.GATEWAY_LATE,
+    AttemptOutcome.IDLE_CLOSED,
+)
 
 
 def breaker(state: ReplicaState) -> Breaker:

@@ -310,6 +310,7 @@ def test_recorder_reports_every_call_with_its_answer() -> None:
         ("observe", "r1", Sample(True), 0.6),
         ("configure", POLICY, 0.7),
         ("drain", "r1", True, 0.7),
+        ("lagged", 2.5, 0.75),
         ("wake", 0.8),
         ("finish", 1, AttemptResult(AttemptOutcome.TRUNCATED), 0.9),
         ("leave", 1, 1.0, Reason.CLIENT_STALLED),

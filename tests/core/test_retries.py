@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.core.policy import Health, Hedge, Retry, Timeouts
-from gateway.core.redundancy.retries import MAX_TOLD_BACKOFF_S, RETRYABLE
+from gateway.core.redundancy.retries import MAX_TOLD_BACKOFF_S, NOT_ITS_FAULT, RETRYABLE
 from gateway.core.redundancy.retry_budget import BURST, RetryBudget
 from gateway.core.request import AttemptOutcome, Outcome, Reason, Sample
 from gateway.core.snapshot import ReplicaState
@@ -14,7 +14,7 @@ from .playbook import cancel, commit, dispatch, ended, play, refuse
 RULES = policy(pool("p", "r1", "r2", "r3", slots=4))
 
 
-@pytest.mark.parametrize("end", RETRYABLE)
+@pytest.mark.parametrize("end", [end for end in RETRYABLE if end not in NOT_ITS_FAULT])
 def test_attempt_that_no_engine_worked_on_is_retried(end: AttemptOutcome) -> None:
     story = play(RULES).arrives("a").expect(dispatch("r1"))
     story.finishes("a", end).expect(dispatch("r2"))
@@ -58,6 +58,29 @@ def test_request_is_retried_once() -> None:
 def test_request_is_not_retried_at_the_same_replica() -> None:
     story = play(policy(pool("p", "r1", slots=4))).arrives("a").whatever()
     story.finishes("a", AttemptOutcome.UNREACHABLE).expect(refuse(Reason.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR))
+
+
+@pytest.mark.parametrize("end", NOT_ITS_FAULT)
+def test_request_that_failed_without_a_fault_of_its_replica_is_sent_there_once_more(end: AttemptOutcome) -> None:
+    story = play(RULES).arrives("a").expect(dispatch("r1")).finishes("a", end).expect(dispatch("r1"))
+    story.finishes("a", end).whatever()
+    assert (story.records["a"].outcome, story.records["a"].attempts) == (Outcome.ERROR, 2)
+    assert story.replica("r1").state is ReplicaState.UP
+
+
+def test_request_whose_replica_is_drained_is_sent_to_another_after_an_idle_close() -> None:
+    story = play(RULES).arrives("a").drains("r1").whatever()
+    story.finishes("a", AttemptOutcome.IDLE_CLOSED).expect(dispatch("r2"))
+
+
+def test_second_run_after_an_idle_close_counts_in_the_retry_budget() -> None:
+    story = play(policy(pool("p", "r1"), tier("std", retry=Retry(0.0)))).arrives("a").sent("a").whatever()
+    story.finishes("a", AttemptOutcome.IDLE_CLOSED).expect(refuse(Reason.UPSTREAM_ERROR), ended(Outcome.ERROR))
+    story = play(policy(pool("p", "r1", slots=100), tier("std", retry=Retry(0.01))))
+    for number in range(int(BURST)):
+        story.arrives(f"{number}").sent(f"{number}").finishes(f"{number}", AttemptOutcome.IDLE_CLOSED).whatever()
+    story.arrives("late").sent("late").whatever()
+    story.finishes("late", AttemptOutcome.IDLE_CLOSED).expect(refuse(Reason.UPSTREAM_ERROR), ended(Outcome.ERROR))
 
 
 def test_request_is_not_retried_where_no_slot_is_free() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gzip
 import socket
+import threading
+import time
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
@@ -240,3 +242,34 @@ async def test_own_error_during_a_fetch_is_raised(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", wrong)
     with pytest.raises(AttributeError, match="nothing_of_the_kind"):
         await once("http://127.0.0.1:1/x")
+
+
+async def test_answer_that_arrived_while_the_gateway_stood_still_is_read(fake: FakeReplica) -> None:
+    """The replica answers within the limit, in a thread of its own; the loop reads it only after the limit."""
+    server = socket.create_server(("127.0.0.1", 0))
+    answered = threading.Event()
+
+    def serve() -> None:
+        peer, _ = server.accept()
+        peer.recv(65536)
+        peer.sendall(answer("hello"))
+        answered.set()
+        peer.recv(1)  # until the fetcher closes
+        peer.close()
+
+    def stand_still() -> None:
+        assert answered.wait(10.0)
+        until_at = time.monotonic() + 0.5
+        while time.monotonic() < until_at:
+            pass
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    one = fetcher(f"http://127.0.0.1:{server.getsockname()[1]}/x", timeout_s=0.3)
+    asyncio.get_running_loop().call_soon(asyncio.get_running_loop().call_later, 0.05, stand_still)
+    try:
+        assert await one.get() == b"hello"
+    finally:
+        await one.aclose()
+        server.close()
+        thread.join()

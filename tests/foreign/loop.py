@@ -38,6 +38,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         super().__init__(self._virtual)
         self.connect: Connect | None = None
 
+    def jump(self, seconds: float) -> None:
+        """The process stands still: timers are late, and what arrived meanwhile is not read yet."""
+        self._virtual.now += seconds
+
     def time(self) -> float:
         return self._virtual.now
 

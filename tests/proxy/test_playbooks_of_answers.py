@@ -183,11 +183,9 @@ PLAYBOOKS: dict[str, tuple[Policy | None, list[Step]]] = {
             FromReplica(CHUNKED + chunk(HI)),
             ToClient(HI),
             FromReplica(chunk(STOP) + chunk(DONE)),
-            Exactly(chunk(STOP)),
-            FromReplica(chunk(THERE)),
+            Exactly(chunk(STOP), chunk(DONE), LAST),
+            FromReplica(chunk(THERE) + LAST),
             ToClient(),
-            FromReplica(LAST),
-            Exactly(chunk(DONE), LAST),
         ],
     ),
     "plain event after [DONE] in the first read is dropped": (
@@ -195,11 +193,9 @@ PLAYBOOKS: dict[str, tuple[Policy | None, list[Step]]] = {
         [
             FromClient(stream()),
             FromReplica(CHUNKED + chunk(HI) + chunk(STOP) + chunk(DONE)),
-            ToClient(HI, STOP),
-            FromReplica(chunk(THERE)),
+            ToClient(HI, STOP, DONE, LAST),
+            FromReplica(chunk(THERE) + LAST),
             ToClient(),
-            FromReplica(LAST),
-            ToClient(DONE, LAST),
         ],
     ),
     "stream without [DONE] is complete with its finish reason": (

@@ -216,18 +216,20 @@ PLAYBOOKS: dict[str, list[Step]] = {
         _wires(2),
         FromReplica(whole(), at=2),
     ],
-    "connection that closes as it is used again is made good": [
+    "connection that closes as it is used again is told as such, and the next attempt gets a new one": [
         *SERVED,
         ASK,
+        On("finish", Dispatch(2, 3, "r1", 0)),
         ReplicaCloses(),
+        Called("finish 2 idle-closed"),
         ToReplica(b"POST /v1/chat/completions", at=2),
         FromReplica(whole("again"), at=2),
         ToClient(b"again"),
     ],
-    "connection that closes as it is used again is a reset where no other can be made": [
+    "connection that closes some time after it was used again is a reset": [
         *SERVED,
         ASK,
-        _refuses(OSError()),
+        Wait(0.02),
         ReplicaCloses(),
         Called("finish 2 reset"),
         ToClient(b"HTTP/1.1 502"),

@@ -61,6 +61,8 @@ VERDICTS: Final[dict[AttemptOutcome, bool | None]] = {
     AttemptOutcome.FAILED: False,
     AttemptOutcome.UNREACHABLE: False,
     AttemptOutcome.CONNECT_TIMEOUT: False,
+    AttemptOutcome.GATEWAY_LATE: None,
+    AttemptOutcome.IDLE_CLOSED: None,
     AttemptOutcome.RESET: False,
     AttemptOutcome.TRUNCATED: False,
     AttemptOutcome.UNREADABLE: None,

@@ -151,6 +151,10 @@ class OutlierScore:
             self.longest_s = gap_s
         self.heard_at = self.said_at = now
 
+    def excuse(self, late_s: float, now: float) -> None:
+        """Leave out `late_s` of its silence, because the gateway did not listen."""
+        self.heard_at = min(now, self.heard_at + late_s)
+
     def asked(self, now: float) -> None:
         """Record that the replica has work again."""
         self.heard_at = now - self.silent_s

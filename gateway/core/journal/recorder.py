@@ -98,6 +98,9 @@ class Recorded(Controller):
     def configure(self, policy: Policy, now: float) -> list[Command]:
         return self._told("configure", Controller.configure, policy, now)
 
+    def lagged(self, late_s: float, now: float) -> list[Command]:
+        return self._told("lagged", Controller.lagged, late_s, now)
+
     def wake(self, now: float) -> list[Command]:
         return self._told("wake", Controller.wake, now)
 

@@ -9,6 +9,7 @@ from gateway.core.fleet.pool import Replica
 from gateway.core.redundancy.retry_budget import RetryBudget
 from gateway.core.request import AttemptOutcome, Random, Reason
 from gateway.core.request_state import Attempt, RequestState
+from gateway.core.snapshot import ReplicaState
 
 # Outcomes of attempts that never ran, or that broke off before the first byte of the answer. If the request itself
 # kills replicas, a retry may kill a second one, but quarantine prevents a third (redundancy/request_quarantine.py).
@@ -17,9 +18,14 @@ RETRYABLE: Final = (
     AttemptOutcome.CONNECT_TIMEOUT,
     AttemptOutcome.BUSY,
     AttemptOutcome.CLOSING,
+    AttemptOutcome.GATEWAY_LATE,
+    AttemptOutcome.IDLE_CLOSED,
     AttemptOutcome.RESET,
     AttemptOutcome.CANCELLED,
 )
+
+# Outcomes that say nothing about the replica, so it is asked again.
+NOT_ITS_FAULT: Final = (AttemptOutcome.GATEWAY_LATE, AttemptOutcome.IDLE_CLOSED)
 
 # Reason of the error if no further attempt is made, by the outcome of the last attempt.
 FAILURES: Final[dict[AttemptOutcome, Reason]] = {
@@ -28,6 +34,8 @@ FAILURES: Final[dict[AttemptOutcome, Reason]] = {
     AttemptOutcome.FAILED: Reason.UPSTREAM_ERROR,
     AttemptOutcome.UNREACHABLE: Reason.UPSTREAM_UNREACHABLE,
     AttemptOutcome.CONNECT_TIMEOUT: Reason.CONNECT_TIMEOUT,
+    AttemptOutcome.GATEWAY_LATE: Reason.CONNECT_TIMEOUT,
+    AttemptOutcome.IDLE_CLOSED: Reason.UPSTREAM_ERROR,
     AttemptOutcome.RESET: Reason.UPSTREAM_ERROR,
     AttemptOutcome.TRUNCATED: Reason.UPSTREAM_TRUNCATED,
     AttemptOutcome.UNREADABLE: Reason.UPSTREAM_UNREADABLE,
@@ -84,6 +92,15 @@ class Retries:
             if replica is not None and self._extra.retry(live.request.tier, failed.sent_at is not None)
             else None
         )
+
+    def again(self, live: RequestState, failed: Attempt) -> bool:
+        """Whether the request is sent to the same replica once more, because the attempt `failed` says nothing about
+        it. This counts as a retry.
+        """
+        replica = failed.replica
+        if live.attempts > 1 or replica.drained or replica.breaker.state is not ReplicaState.UP:
+            return False
+        return self._extra.retry(live.request.tier, failed.sent_at is not None)
 
     def may_be_made(self, live: RequestState, replica: Replica, others: int) -> bool:
         """Whether the request at `replica` could be retried in its pool if `others` more requests were retried as

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from gateway.core.policy import PoolSpec, ReplicaSpec
 from gateway.core.request import AttemptOutcome, Callback, Endpoint
+from gateway.late import Within
 from gateway.proxy.deadlines import Deadline
 from gateway.proxy.replica.oddities import Oddities
 from gateway.proxy.replica.upstream_connection import AnswerReceiver, Connecting, ConnectionOwner, UpstreamConnection
@@ -24,6 +25,10 @@ log = logging.getLogger("tailgate.upstream")
 
 # An idle connection is closed after this time. uvicorn, and so vLLM and SGLang, closes it after 5 s.
 IDLE_LIMIT_S: Final = 4.0
+RACE_S: Final = 0.01
+"""A close this soon after a write was under way before it: some round trips, and a turn of the loop. A later one may
+come from the request.
+"""
 
 GRACE_S: Final = 1.0
 """Seconds for the rest of an answer that is complete but for its usage and its mark. Engines write these with the last
@@ -47,10 +52,9 @@ class ReplicaConnections(ConnectionOwner):
     """
 
     def __init__(self, spec: ReplicaSpec, pool: PoolSpec, oddities: Oddities, clock: Callable[[], float]) -> None:
-        super().__init__(spec)
+        super().__init__(spec, clock)
         self.pool = pool
         self._oddities = oddities
-        self._clock = clock
         self.takes_stream_options = True
         """Whether the replica accepts `stream_options`. Azure's OpenAI and Mistral's API refuse them."""
         self.graces: Deadline[AnswerReceiver] = Deadline(GRACE_S, _grace_over, _broke)
@@ -66,22 +70,16 @@ class ReplicaConnections(ConnectionOwner):
         self._all: set[UpstreamConnection] = set()
         self._connecting: set[asyncio.Task[None]] = set()
 
-    def send(self, request: bytes, receiver: AnswerReceiver) -> None:
-        """Send `request`, a whole HTTP message, on an idle connection or a new one."""
-        connection = self._take_idle()
-        if connection is None:
-            self._connect(request, receiver, AttemptOutcome.UNREACHABLE)
-        else:
-            connection.reused = True
-            connection.send(request, receiver)
-
-    def resend(self, request: bytes, receiver: AnswerReceiver) -> None:
-        """Send the request again, because the replica closed the idle connection just as it was sent (keep-alive race).
-
-        A new connection is used. No byte of an answer was received, but the replica may have seen the first message. So
-        if the replica cannot be reached now, the outcome is RESET, not UNREACHABLE.
+    def send(self, request: bytes, receiver: AnswerReceiver, on_new: bool = False) -> None:
+        """Send `request`, a whole HTTP message, on an idle connection or a new one. `on_new`: only on a new one,
+        which no idle close can meet.
         """
-        self._connect(request, receiver, AttemptOutcome.RESET)
+        connection = None if on_new else self._take_idle()
+        if connection is None:
+            self._connect(request, receiver)
+        else:
+            connection.race_until = self.clock() + RACE_S
+            connection.send(request, receiver)
 
     def prefix(self, endpoint: Endpoint) -> bytes:
         """The constant beginning of the HTTP head of a request to `endpoint`.
@@ -124,7 +122,7 @@ class ReplicaConnections(ConnectionOwner):
             self.odd(Oddity.NOT_IDLE, "a connection was not idle after its answer, and was closed")
             connection.transport.abort()
             return
-        connection.idle_since = self._clock()
+        connection.idle_since = self.clock()
         self._idle.append(connection)
 
     def odd(self, kind: Oddity, detail: str) -> None:
@@ -170,7 +168,7 @@ class ReplicaConnections(ConnectionOwner):
         """The idle connection that was used last; None if there is none. The replica is least likely to be closing this
         one.
         """
-        oldest_fresh = self._clock() - IDLE_LIMIT_S
+        oldest_fresh = self.clock() - IDLE_LIMIT_S
         while self._idle:
             connection = self._idle.pop()
             # `release` checked that the connection can be reused. After that, it can only have been closed.
@@ -179,29 +177,30 @@ class ReplicaConnections(ConnectionOwner):
             connection.transport.close()
         return None
 
-    def _connect(self, request: bytes, receiver: AnswerReceiver, otherwise: AttemptOutcome) -> None:
-        task = asyncio.get_running_loop().create_task(self._open(request, receiver, otherwise))
+    def _connect(self, request: bytes, receiver: AnswerReceiver) -> None:
+        task = asyncio.get_running_loop().create_task(self._open(request, receiver))
         receiver.line = Connecting(task)
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
 
-    async def _open(self, request: bytes, receiver: AnswerReceiver, otherwise: AttemptOutcome) -> None:
+    async def _open(self, request: bytes, receiver: AnswerReceiver) -> None:
         try:
-            await self._open_connection(request, receiver, otherwise)
+            await self._open_connection(request, receiver)
         except Exception as error:  # noqa: BLE001 - a bug affects only this request
             receiver.broke(Callback.REPLICA, error)
 
-    async def _open_connection(self, request: bytes, receiver: AnswerReceiver, otherwise: AttemptOutcome) -> None:
+    async def _open_connection(self, request: bytes, receiver: AnswerReceiver) -> None:
         connection = UpstreamConnection(self)
+        within = Within(self.pool.connect_timeout_s)
         try:
-            async with asyncio.timeout(self.pool.connect_timeout_s):
+            async with within:
                 await asyncio.get_running_loop().create_connection(
                     lambda: connection,
                     self._host,
                     self._port,
                 )
         except TimeoutError:
-            receiver.on_lost(AttemptOutcome.CONNECT_TIMEOUT if otherwise is AttemptOutcome.UNREACHABLE else otherwise)
+            receiver.on_lost(AttemptOutcome.GATEWAY_LATE if within.was_late else AttemptOutcome.CONNECT_TIMEOUT)
         except OSError as exc:
             log.log(
                 logging.DEBUG if self._is_unreachable else logging.INFO,
@@ -212,7 +211,7 @@ class ReplicaConnections(ConnectionOwner):
                 self.spec.url,
             )
             self._is_unreachable = True
-            receiver.on_lost(otherwise)
+            receiver.on_lost(AttemptOutcome.UNREACHABLE)
         except asyncio.CancelledError:
             if connection.transport is not None:
                 connection.transport.abort()
@@ -220,7 +219,7 @@ class ReplicaConnections(ConnectionOwner):
         else:
             self._is_unreachable = False
             if connection.transport.is_closing():
-                receiver.on_lost(otherwise)
+                receiver.on_lost(AttemptOutcome.UNREACHABLE)
             else:
                 # The connection is counted only now, because uvloop does not report the loss of a connection that was
                 # cancelled while it opened.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import socket
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Final, cast
 
 from gateway.core.policy import ReplicaSpec
@@ -111,8 +113,9 @@ class AnswerReceiver(ABC):
 class ConnectionOwner(ABC):
     """The part of the owner of a replica's connections that a connection uses."""
 
-    def __init__(self, spec: ReplicaSpec) -> None:
+    def __init__(self, spec: ReplicaSpec, clock: Callable[[], float]) -> None:
         self.spec = spec
+        self.clock = clock
 
     @abstractmethod
     def release(self, connection: UpstreamConnection) -> None:
@@ -121,12 +124,6 @@ class ConnectionOwner(ABC):
     @abstractmethod
     def closed(self, connection: UpstreamConnection) -> None:
         """Forget a connection that is closed."""
-
-    @abstractmethod
-    def resend(self, request: bytes, receiver: AnswerReceiver) -> None:
-        """Send the request again on a new connection. The idle one closed while it was sent, and no byte was
-        received.
-        """
 
     @abstractmethod
     def odd(self, kind: Oddity, detail: str) -> None:
@@ -148,9 +145,8 @@ class UpstreamConnection(asyncio.Protocol):
         "_paused",
         "_started",
         "idle_since",
+        "race_until",
         "receiver",
-        "request",
-        "reused",
         "transport",
         "upstream",
     )
@@ -159,8 +155,8 @@ class UpstreamConnection(asyncio.Protocol):
         self.upstream = upstream
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self.receiver: AnswerReceiver | None = None
-        self.request = b""
-        self.reused = False
+        self.race_until = -math.inf
+        """Time up to which a close is taken for that of an idle connection; below 0 on a new connection."""
         self.idle_since = 0.0
         self._paused = False
         self._narrow = False
@@ -194,7 +190,7 @@ class UpstreamConnection(asyncio.Protocol):
         else:
             state = "idle" if self.receiver is None else "request sent"
         paused = ", paused" if self._paused else ""
-        reused = ", used before" if self.reused else ""
+        reused = ", used before" if self.race_until > 0.0 else ""
         return f"<UpstreamConnection to {self.upstream.spec.name}: {state}{paused}{reused}, for {self.receiver!r}>"
 
     # ---- sending
@@ -207,7 +203,6 @@ class UpstreamConnection(asyncio.Protocol):
             read_from.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, STREAM_BUFFER_BYTES)
         receiver.line = self
         self.receiver = receiver
-        self.request = request
         self.transport.write(request)
         receiver.on_sent()
 
@@ -333,10 +328,8 @@ class UpstreamConnection(asyncio.Protocol):
                 self._lost(AttemptOutcome.TRUNCATED)
         elif self._started:
             self._lost(AttemptOutcome.TRUNCATED)
-        elif self.reused:
-            receiver, self.receiver = self.receiver, None
-            assert receiver is not None
-            self.upstream.resend(self.request, receiver)
+        elif self.upstream.clock() <= self.race_until:
+            self._lost(AttemptOutcome.IDLE_CLOSED)
         else:
             self._lost(AttemptOutcome.RESET)
 
@@ -344,7 +337,6 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _head(self, data: bytes) -> None:
         self._started = True
-        self.request = b""
         if self._buffer:
             data, self._buffer = self._buffer + data, b""
         while True:

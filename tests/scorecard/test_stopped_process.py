@@ -1,0 +1,147 @@
+"""A gateway process that is stopped (SIGSTOP) past its deadlines: what was done in time counts; nobody is blamed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+from .capture import DONE, LAST_CHUNK, STREAM_HEAD, Call, Capture, token
+from .conftest import Connect
+from .policies import rules
+from .process import Serving, serving
+from .raw import chat, request
+from .waiting import DEADLINE_S, until
+
+STREAMS = 20
+TTFT_S = 1.0
+CONNECT_S = 2.0
+STOPPED_S = 2.6
+SYN_SENT = "02"
+ANSWER = STREAM_HEAD + token("in") + token(" time", "stop") + DONE + LAST_CHUNK
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
+
+
+def _silent(_: Call) -> None:
+    """No answer yet."""
+
+
+async def _states(served: Serving, connect: Connect) -> list[str]:
+    admin = await connect(served.admin_url)
+    state = json.loads((await admin.ask(request("/admin/state"))).body)
+    return [replica["state"] for pool in state["pools"] for replica in pool["replicas"]]
+
+
+async def test_answers_that_arrive_while_the_process_is_stopped_are_in_time(
+    tmp_path: Path, capture: Capture, connect: Connect
+) -> None:
+    capture.answer = _silent
+    policy = rules(capture.url, tier=f"timeouts: {{ttft: {TTFT_S:g}s}}", pool="health: {failures: 1}")
+    async with serving(tmp_path, policy) as served:
+        clients = [await connect(served.url) for _ in range(STREAMS)]
+        for client in clients:
+            client.send(chat(stream=True))
+
+        def asked() -> list[Call]:
+            return [call for call in capture.calls if call.path.startswith("/v1/chat")]
+
+        await until(lambda: len(asked()) == STREAMS)
+        served.signal(signal.SIGSTOP)
+        stopped_at = monotonic()
+        for call in asked():
+            call.send(ANSWER)
+            call.finish()
+        await until(lambda: monotonic() > stopped_at + STOPPED_S)
+        served.signal(signal.SIGCONT)
+        async with asyncio.timeout(DEADLINE_S):
+            answers = [await client.response() for client in clients]
+        assert {(answer.status, answer.whole) for answer in answers} == {(200, True)}
+        assert await _states(served, connect) == ["up"]
+
+
+class SlowListener:
+    """A replica that accepts only when told to. Until then, the kernel keeps its clients waiting."""
+
+    def __init__(self) -> None:
+        self.socket = socket.create_server(("127.0.0.1", 0), backlog=0)
+        self.socket.setblocking(False)
+        self.port: int = self.socket.getsockname()[1]
+        self._fillers: list[socket.socket] = []
+
+    def fill(self) -> None:
+        """Fill the queue of connections that wait to be accepted."""
+        for _ in range(4):
+            filler = socket.socket()
+            filler.setblocking(False)
+            filler.connect_ex(("127.0.0.1", self.port))
+            self._fillers.append(filler)
+
+    def is_awaited(self) -> bool:
+        """Whether another client than the fillers waits for a connection."""
+        ours = {f"{filler.getsockname()[1]:04X}" for filler in self._fillers}
+        for line in Path("/proc/net/tcp").read_text("ascii").splitlines()[1:]:
+            _, local, remote, state, *_ = line.split()
+            if remote.endswith(f":{self.port:04X}") and state == SYN_SENT and local.rpartition(":")[2] not in ours:
+                return True
+        return False
+
+    async def accept(self) -> socket.socket:
+        """The next connection that is not a filler's."""
+        ours = {filler.getsockname()[1] for filler in self._fillers}
+        while True:
+            peer, (_, port) = await asyncio.get_running_loop().sock_accept(self.socket)
+            peer.setblocking(False)
+            if port not in ours:
+                return peer
+            peer.close()
+
+    def close(self) -> None:
+        """Close all."""
+        for each in (self.socket, *self._fillers):
+            each.close()
+
+
+async def _pass_checks(listener: SlowListener) -> None:
+    """Answer everything with 200."""
+    loop = asyncio.get_running_loop()
+    while True:
+        peer = await listener.accept()
+        if await loop.sock_recv(peer, 65536):
+            await loop.sock_sendall(peer, OK)
+        peer.close()
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads Linux's list of connections")
+async def test_connection_that_is_made_while_the_process_is_stopped_is_used(tmp_path: Path, connect: Connect) -> None:
+    listener = SlowListener()
+    health = "health: {failures: 1, interval: 1h, scrape_interval: 1h}"
+    policy = rules(
+        f"http://127.0.0.1:{listener.port}", pool=f"connect_timeout: {CONNECT_S:g}s, engine: openai, {health}"
+    )
+    loop = asyncio.get_running_loop()
+    passing = asyncio.create_task(_pass_checks(listener))
+    async with serving(tmp_path, policy) as served:
+        client = await connect(served.url)
+        client.send(chat())
+        assert (await client.response()).status == 200
+        passing.cancel()
+        listener.fill()
+        client.send(chat(stream=True))
+        await until(listener.is_awaited)
+        served.signal(signal.SIGSTOP)
+        stopped_at = monotonic()
+        peer = await listener.accept()
+        await until(lambda: monotonic() > stopped_at + CONNECT_S + STOPPED_S)
+        served.signal(signal.SIGCONT)
+        assert b"POST /v1/chat/completions" in await loop.sock_recv(peer, 65536)
+        await loop.sock_sendall(peer, ANSWER)
+        answer = await client.response()
+        assert (answer.status, answer.whole) == (200, True)
+        assert await _states(served, connect) == ["up"]
+        peer.close()
+    listener.close()
