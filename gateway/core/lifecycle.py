@@ -14,7 +14,7 @@ from gateway.core.fleet.outlier_score import SWEEP_S
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.policy import AdmissionMode
 from gateway.core.redundancy.request_quarantine import doubt_s
-from gateway.core.redundancy.retries import rest_s
+from gateway.core.redundancy.retries import FAILURES, rest_s
 from gateway.core.request import AttemptOutcome, AttemptResult, Outcome, Reason
 from gateway.core.request_state import Attempt, RequestState
 from gateway.core.snapshot import ReplicaState
@@ -287,6 +287,11 @@ class Lifecycle:
         live.decide(outcome, why, self._call.now)
         self._call.commands.append(Refuse(live.request.id, why, retry_after_s, detail))
         self.settle(live)
+
+    def give_up(self, attempt: Attempt, end: AttemptOutcome, finish: AttemptResult) -> None:
+        """End a request whose attempt failed, because no other is made. Its client hears when a replica wants it."""
+        wait_s = self._retry_after.told(finish.retry_after_s, attempt.replica.pool, self._call.now)
+        self.refuse(attempt.live, Outcome.ERROR, FAILURES[end], wait_s)
 
     def leave(self, live: RequestState, why: Reason) -> None:
         """End a request in any state, because its client has left or stopped reading. Nothing is sent to the client."""

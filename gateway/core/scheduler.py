@@ -12,7 +12,7 @@ from gateway.core.fleet.outlier_score import SWEEP_S, EjectionReason
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.lifecycle import Lifecycle
 from gateway.core.policy import OnTotal
-from gateway.core.redundancy.retries import FAILURES, NOT_ITS_FAULT, OWN_REFUSALS, is_retried
+from gateway.core.redundancy.retries import NOT_ITS_FAULT, OWN_REFUSALS, is_retried
 from gateway.core.request import AttemptOutcome, AttemptResult, Outcome, Reason, Sample
 from gateway.core.request_state import Attempt, RequestState
 from gateway.core.serving import fallback_of
@@ -288,7 +288,7 @@ class Scheduler:
         elif end is AttemptOutcome.COMPLETE:
             self._life.answered(live, attempt, end)
         else:
-            self._life.refuse(live, Outcome.ERROR, FAILURES[end], finish.retry_after_s)
+            self._life.give_up(attempt, end, finish)
 
     def _ended_before_commit(
         self, live: RequestState, attempt: Attempt, end: AttemptOutcome, finish: AttemptResult
@@ -304,7 +304,7 @@ class Scheduler:
         elif end in NOT_ITS_FAULT and self._retries.again(live, attempt):
             self._send_again(live, attempt.replica)
         elif not self._may_be_retried(live, end, finish) or not self._retry(live, attempt):
-            self._life.refuse(live, Outcome.ERROR, FAILURES[end], finish.retry_after_s)
+            self._life.give_up(attempt, end, finish)
 
     def _may_be_retried(self, live: RequestState, end: AttemptOutcome, finish: AttemptResult) -> bool:
         barred = live.body_hash is not None and self._quarantine.bars(live.body_hash, self._call.now)

@@ -264,8 +264,16 @@ def test_closing_attempt_counts_as_a_replica_failure_and_a_busy_one_does_not() -
     assert [story.replica(r).failures for r in ("r1", "r2", "r3")] == [1, 0, 0]
 
 
-def test_refusal_carries_the_retry_after_of_the_last_busy_replica() -> None:
-    story = play(RULES).arrives("a").finishes("a", AttemptOutcome.BUSY, retry_after_s=5.0).whatever()
-    story.finishes("a", AttemptOutcome.BUSY, retry_after_s=7.0).expect(
-        refuse(Reason.UPSTREAM_BUSY, retry_after_s=7.0), ended(Outcome.ERROR, attempts=2)
+def test_refusal_carries_the_soonest_time_of_the_replicas_that_asked_for_one() -> None:
+    story = play(RULES).arrives("a").finishes("a", AttemptOutcome.BUSY, retry_after_s=5.0).at(2.0).whatever()
+    story.finishes("a", AttemptOutcome.BUSY, retry_after_s=20.0).expect(
+        refuse(Reason.UPSTREAM_BUSY, retry_after_s=3.0), ended(Outcome.ERROR)
+    )
+
+
+@pytest.mark.parametrize(("chance", "told_s"), [(0.0, 20.0), (0.5, 22.5), (0.8, 24.0)])
+def test_time_that_an_engine_told_is_spread_by_a_quarter_and_never_sooner(chance: float, told_s: float) -> None:
+    story = play(policy(pool("p", "r1")), chance).arrives("a").whatever()
+    story.finishes("a", AttemptOutcome.BUSY, retry_after_s=20.0).expect(
+        refuse(Reason.UPSTREAM_BUSY, retry_after_s=told_s), ended(Outcome.ERROR)
     )

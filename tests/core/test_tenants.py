@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from gateway.core.policy import Limits, Policy
+from gateway.core.queueing.limits import MAX_TURN_S
 from gateway.core.request import AttemptOutcome, Endpoint, Outcome, Reason
 
 from .made import policy, pool, tier
@@ -26,7 +27,7 @@ def test_request_limit_admits_a_minutes_requests_at_once_and_then_one_by_one() -
     )
     story.at(19.99).arrives("e").expect(refuse(Reason.LIMIT_REQUESTS), ended(Outcome.QUOTA))
     story.at(20.0).arrives("f").expect(dispatch("r1"))
-    story.arrives("g").expect(refuse(Reason.LIMIT_REQUESTS, retry_after_s=20.0), ended(Outcome.QUOTA))
+    story.arrives("g").expect(refuse(Reason.LIMIT_REQUESTS, retry_after_s=40.0), ended(Outcome.QUOTA))
 
 
 def test_request_limit_below_one_a_minute_admits_one_request() -> None:
@@ -205,3 +206,22 @@ def test_reload_to_a_limit_below_the_used_part_leaves_nothing() -> None:
 def test_concurrency_limit_added_by_a_reload_counts_earlier_requests() -> None:
     story = play(limited()).arrives("a").configured(limited(concurrency=1)).whatever()
     story.arrives("b").expect(refuse(Reason.LIMIT_CONCURRENCY), ended(Outcome.QUOTA))
+
+
+def test_each_request_that_the_request_limit_refuses_hears_a_place_of_its_own() -> None:
+    story = play(policy(pool("p", "r1", slots=100), tier("std", limits=Limits(requests_per_min=6.0))))
+    for number in range(6):
+        story.arrives(f"served {number}").whatever()
+    for number in range(34):
+        story.arrives(f"{number}").expect(
+            refuse(Reason.LIMIT_REQUESTS, retry_after_s=10.0 * (number + 1)), ended(Outcome.QUOTA)
+        )
+    # Turns that nobody took are not waited for: a later request hears what is left.
+    story.at(1000.0).arrives("later").expect(dispatch("r1"))
+
+
+def test_turns_among_the_refused_are_bounded() -> None:
+    story = play(policy(pool("p", "r1", slots=100), tier("std", limits=Limits(requests_per_min=1.0)))).arrives("a")
+    for number in range(50):
+        story.arrives(f"{number}").whatever()
+    story.arrives("b").expect(refuse(Reason.LIMIT_REQUESTS, retry_after_s=MAX_TURN_S), ended(Outcome.QUOTA))

@@ -47,9 +47,37 @@ def test_keep_alive_follows_version_and_connection_header(first: bytes, connecti
     assert read_answer_head(head(*lines, first=first)).keep_alive is kept
 
 
-@pytest.mark.parametrize(("value", "seconds"), [(b"7", 7.0), (b"Fri, 31 Dec 1999 23:59:59 GMT", None), (b"-1", None)])
-def test_retry_after_is_read_in_seconds(value: bytes, seconds: float | None) -> None:
-    assert read_answer_head(head(b"retry-after: " + value)).retry_after_s == seconds
+@pytest.mark.parametrize(
+    ("lines", "seconds"),
+    [
+        ((b"retry-after: 7",), 7.0),
+        ((b"retry-after: 0.5",), 0.5),
+        ((b"retry-after: 5.0",), 5.0),
+        ((b"retry-after-ms: 1500",), 1.5),
+        ((b"retry-after: 3", b"Retry-After-Ms: 2500"), 2.5),
+        ((b"retry-after: 3", b"retry-after-ms: soon"), 3.0),
+        ((b"date: Fri, 31 Dec 1999 23:59:39 GMT", b"retry-after: Fri, 31 Dec 1999 23:59:59 GMT"), 20.0),
+        ((b"retry-after: Fri, 31 Dec 1999 23:59:59 GMT", b"date: Fri, 31 Dec 1999 23:59:39 GMT"), 20.0),
+        ((b"retry-after: Fri, 31 Dec 1999 23:59:59 GMT",), 0.0),
+        ((b"date: yesterday", b"retry-after: Fri, 31 Dec 1999 23:59:59 GMT"), None),
+        ((b"retry-after: soon",), None),
+        ((b"retry-after: -1",), None),
+        ((b"retry-after: 1e5",), None),
+        ((b"retry-after: " + b"9" * 400,), None),
+        ((b"retry-after: .",), None),
+        ((b"retry-after: 5", b"retry-after: 6"), None),
+        ((), None),
+    ],
+)
+def test_time_to_retry_is_read_in_seconds_milliseconds_and_as_a_date(
+    lines: tuple[bytes, ...], seconds: float | None
+) -> None:
+    assert read_answer_head(head(*lines)).retry_after_s == seconds
+
+
+@pytest.mark.parametrize("lines", [(b"content-length: 5", b"content-length: 5"), (b"content-length: 5, 5",)])
+def test_length_that_is_written_twice_is_one_length(lines: tuple[bytes, ...]) -> None:
+    assert read_answer_head(head(*lines)).body == 5
 
 
 @pytest.mark.parametrize(
@@ -72,7 +100,7 @@ def test_retry_after_is_read_in_seconds(value: bytes, seconds: float | None) -> 
         head() + b"\r",
         head(b"nul: \0"),
         head(b"content-length: 1", b"content-length: 2"),
-        head(b"content-length: 1", b"content-length: 1"),
+        head(b"content-length: 1, 01"),
         head(b"content-length: +1"),
         head(b"content-length: 1", b"transfer-encoding: chunked"),
         head(b"transfer-encoding: gzip"),

@@ -59,10 +59,11 @@ class Accounting:
         self._expect_cached(live, pool)
         most = live.most_tokens
         exceeded = use.check(most, now)
-        if exceeded is None:
-            live.use, live.reserved_tokens = use, most
-            use.take(most, now)
-        return exceeded
+        if exceeded is not None:
+            return use.turn(exceeded, now)
+        live.use, live.reserved_tokens = use, most
+        use.take(most, now)
+        return None
 
     def dispatched(self, live: RequestState, now: float) -> float:
         """Charge the expected output tokens to the tenant's fair share, at the first dispatch. Returns their number."""

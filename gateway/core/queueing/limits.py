@@ -17,6 +17,11 @@ FAIRNESS_HALF_LIFE_S: Final = 60.0
 default.
 """
 
+MAX_TURN_S: Final = 600.0
+"""A turn is at most this far away. A client that does not wait takes another turn with each try, and ten of the minutes
+that a limit looks back on are enough to spread the others.
+"""
+
 Rate = tuple[float, float, float]
 """(limit, amount left, seconds until the limit is full again)"""
 Left = tuple[Rate | None, Rate | None]
@@ -77,7 +82,7 @@ class LimitExceeded:
 class TenantUse:
     """Use of one tenant's limits in one tier. Each request holds its reserved tokens from `take` to `settle`."""
 
-    __slots__ = ("concurrency", "in_flight", "requests", "served", "tenant", "tier", "tokens")
+    __slots__ = ("_turn_at", "concurrency", "in_flight", "requests", "served", "tenant", "tier", "tokens")
 
     def __init__(self, tenant: str, tier: str) -> None:
         self.tenant = tenant
@@ -86,6 +91,8 @@ class TenantUse:
         self.requests: TokenBucket | None = None
         self.tokens: TokenBucket | None = None
         self.in_flight = 0
+        self._turn_at = -math.inf
+        """Time of the latest place of the request limit that was told to a refused request."""
         self.served = -math.inf
         """Logarithm of the tokens served lately, with forgetting (see `serve`)."""
 
@@ -104,6 +111,17 @@ class TenantUse:
         if self.tokens is not None and (wait_s := self.tokens.wait_s(tokens, now)):
             return LimitExceeded(Reason.LIMIT_TOKENS, wait_s)
         return None
+
+    def turn(self, exceeded: LimitExceeded, now: float) -> LimitExceeded:
+        """`exceeded` with the turn of this request among the refused: each place of the request limit is told once.
+
+        Otherwise all would come back for the same place.
+        """
+        if exceeded.why is not Reason.LIMIT_REQUESTS or self.requests is None:
+            return exceeded
+        next_at = self._turn_at + 60.0 / self.requests.per_min
+        self._turn_at = min(max(now + exceeded.wait_s, next_at), now + max(exceeded.wait_s, MAX_TURN_S))
+        return LimitExceeded(exceeded.why, self._turn_at - now)
 
     def take(self, tokens: int, now: float) -> None:
         """Reserve one request of `tokens`."""

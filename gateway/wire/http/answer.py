@@ -10,6 +10,7 @@ from typing import Final
 
 from gateway.wire.http.framing import FramingError
 from gateway.wire.http.lines import CR, LF, SPACE, Names, number, trimmed
+from gateway.wire.http.wait import told_wait_s
 
 MAX_HEAD_BYTES: Final = 32 * 1024
 MAX_FIELDS: Final = 256
@@ -22,6 +23,7 @@ _CONTENT_LENGTH: Final = b"content-length"
 _TRANSFER_ENCODING: Final = b"transfer-encoding"
 _CONNECTION: Final = b"connection"
 _RETRY_AFTER: Final = b"retry-after"
+_RETRY_AFTER_MS: Final = b"retry-after-ms"
 # These two headers are in nearly every head, so a fast comparison skips them.
 _DATE: Final = b"date"
 _SERVER: Final = b"server"
@@ -33,6 +35,7 @@ _NAMES: Final = Names(
         _TRANSFER_ENCODING,
         _CONNECTION,
         _RETRY_AFTER,
+        _RETRY_AFTER_MS,
         _DATE,
         _SERVER,
     )
@@ -96,6 +99,8 @@ def read_answer_head(raw: bytes) -> AnswerHead:
     transfer: bytes | None = None
     connection: bytes | None = None
     retry_after: bytes | None = None
+    retry_after_ms: bytes | None = None
+    date: bytes | None = None
     size = len(first)
     for index in range(1, len(lines)):
         line = lines[index]
@@ -104,7 +109,10 @@ def read_answer_head(raw: bytes) -> AnswerHead:
         if name is None:
             _check(line)
             continue
-        if name is _DATE or name is _SERVER:
+        if name is _SERVER:
+            continue
+        if name is _DATE:
+            date = line
             continue
         value = trimmed(line, len(name) + 1)
         if name is _CONTENT_LENGTH:
@@ -117,6 +125,8 @@ def read_answer_head(raw: bytes) -> AnswerHead:
             connection = _joined(connection, value)
         elif name is _CONTENT_ENCODING:
             head.coding = _joined(head.coding, value)
+        elif name is _RETRY_AFTER_MS:
+            retry_after_ms = _joined(retry_after_ms, value)
         else:
             retry_after = _joined(retry_after, value)
     # `splitlines` accepts every kind of line end. The sizes agree only if each has two bytes, as CRLF does.
@@ -124,7 +134,8 @@ def read_answer_head(raw: bytes) -> AnswerHead:
         raise FramingError("the head of the answer has an invalid line end")
     head.body = _body(status, transfer, length)
     head.keep_alive = _keeps_alive(version == b"HTTP/1.1 ", connection)
-    head.retry_after_s = _seconds(retry_after)
+    if retry_after is not None or retry_after_ms is not None:
+        head.retry_after_s = told_wait_s(retry_after, retry_after_ms, b"" if date is None else trimmed(date, 5))
     return head
 
 
@@ -152,8 +163,16 @@ def _body(status: int, coding: bytes | None, length: bytes | None) -> int:
         return TO_THE_END
     size = number(length)
     if size < 0:
+        size = _same(length)
+    if size < 0:
         raise FramingError("the answer has a malformed content-length")
     return size
+
+
+def _same(lengths: bytes) -> int:
+    """The length that was written several times, by a server and a proxy each (RFC 9110, 8.6); -1 if they differ."""
+    values = {value.strip() for value in lengths.split(b",")}
+    return number(values.pop()) if len(values) == 1 else -1
 
 
 def _keeps_alive(by_default: bool, connection: bytes | None) -> bool:
@@ -161,8 +180,3 @@ def _keeps_alive(by_default: bool, connection: bytes | None) -> bool:
         return by_default
     options = [option.strip() for option in connection.lower().split(b",")]
     return b"close" not in options and (by_default or b"keep-alive" in options)
-
-
-def _seconds(value: bytes | None) -> float | None:
-    """`Retry-After` in seconds; None if it is missing or a date, which engines rarely send."""
-    return float(value) if value is not None and value.isdigit() and len(value) < 6 else None
