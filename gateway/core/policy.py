@@ -174,8 +174,8 @@ class Caps:
 
     def granted(self, asked: int | None) -> int:
         """Output tokens granted to a request that asks for `asked`. None: the request sets no cap."""
-        wanted = self.max_tokens_default if asked is None else asked
-        return min(wanted or self.max_tokens_limit, self.max_tokens_limit)
+        wanted = self.max_tokens_default or self.max_tokens_limit if asked is None else asked
+        return min(wanted, self.max_tokens_limit)
 
 
 @dataclass(frozen=True, slots=True)

@@ -237,17 +237,18 @@ def only_of(names: Sequence[str]) -> str:
 
 def render(parsed: Parsed, upstream_model: str, max_tokens: int, with_options: bool = True) -> bytes:
     """The body for an engine. `upstream_model`: the engine's name for the model. `max_tokens`: cap per choice; 0 for
-    none.
+    none, unless the client asked for 0.
 
     `with_options` False leaves out `stream_options`, which some servers refuse.
     """
     if parsed.api.shape.write is not None:
         return field("model", upstream_model) + parsed.payload
-    if with_options and max_tokens and parsed.cap_field is not None and not parsed.tied:
+    is_capped = max_tokens > 0 or parsed.max_tokens == 0
+    if with_options and is_capped and parsed.cap_field is not None and not parsed.tied:
         start = f'"{parsed.cap_field}":{max_tokens},'.encode()
         return b"".join((b'{"model":', _dumps(upstream_model), b",", start, parsed.payload[1:]))
     first: dict[str, Any] = {"model": upstream_model}
-    if not max_tokens:
+    if not is_capped:
         first |= parsed.tied
     elif parsed.cap_field is not None:
         first[parsed.cap_field] = max_tokens

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.core.policy import Caps, Limits, Policy
+from gateway.core.policy import Caps, Limits, Objective, Policy, Slo
 from gateway.core.request import AttemptOutcome, Outcome, Reason, Sample
 
 from .made import policy, pool, tier
@@ -87,3 +87,13 @@ def test_uncapped_request_reserves_few_tokens_and_is_charged_for_those_used() ->
     story.sent("a").first_token("a").finishes("a", prompt_tokens=100, output_tokens=4000).whatever()
     assert story.limits().tokens_left == pytest.approx(5000 - 100 - 4000)
     story.arrives("b", prompt=100, max_tokens=None).expect(refuse(Reason.LIMIT_TOKENS), ended(Outcome.QUOTA))
+
+
+def test_request_for_no_output_is_charged_for_none_and_answered() -> None:
+    rules = policy(
+        pool("p", "r1"), tier("std", limits=Limits(tokens_per_min=1000), slo=Slo(e2e=(Objective(0.99, 5.0),)))
+    )
+    story = play(rules).arrives("a", max_tokens=0, stream=False, prompt=100).expect(dispatch("r1", max_tokens=0))
+    story.sent("a").at(1.0).finishes("a", prompt_tokens=100, output_tokens=0).whatever()
+    record = story.records["a"]
+    assert (record.outcome, record.prompt_tokens, record.output_tokens) == (Outcome.OK, 100, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 
@@ -33,10 +34,12 @@ from tests.proxy.playbook import (
     Stalls,
     Step,
     ToClient,
+    ToReplica,
     Wait,
     chunk,
     head,
     post,
+    sized,
     stream,
     whole,
 )
@@ -120,6 +123,19 @@ PLAYBOOKS: dict[str, list[Step]] = {
         ToClient(b"hello"),
     ],
 }
+
+
+def test_answer_without_output_is_useful_where_none_was_asked_for(play: Callable[..., Play]) -> None:
+    said = {"choices": [{"index": 0, "text": "once", "finish_reason": "length"}]}
+    usage = {"prompt_tokens": 1, "completion_tokens": 0, "total_tokens": 1}
+    ask = post(b'{"model":"m","prompt":"once","max_tokens":0,"echo":true}', path="/v1/completions")
+    story = play()(
+        FromClient(ask), ToReplica(b'"max_tokens":0'), FromReplica(sized(json.dumps({**said, "usage": usage})))
+    )
+    story(ToClient(b'"text": "once"'), COMPLETE)
+    (result,) = story.controller.results
+    assert (result.empty, result.output_tokens) == (False, 0)
+    assert story.meter.odd == []
 
 
 @pytest.mark.parametrize("name", PLAYBOOKS)

@@ -334,3 +334,10 @@ def test_body_without_a_model_is_the_same_for_the_engine(endpoint: Endpoint) -> 
         parsed = read(endpoint, document)
         assert (parsed.model, parsed.changed) == ("", ())
         assert sent(endpoint, document) == sent(endpoint, named)
+
+
+def test_completion_may_ask_for_no_output_and_the_engine_is_told_so() -> None:
+    body = {"model": "llama", "prompt": "once", "max_tokens": 0, "echo": True}
+    parsed = parse(Endpoint.COMPLETIONS, orjson.dumps(body), CAPS)
+    assert parsed.max_tokens == 0
+    assert orjson.loads(render(parsed, "a", 0)) == body | {"model": "a"}

@@ -166,6 +166,8 @@ def test_non_integer_count_is_refused_as_invalid_type(endpoint: Endpoint, name: 
     ],
 )
 def test_integers_out_of_bounds_are_refused(endpoint: Endpoint, name: str, value: int) -> None:
+    if (endpoint, name, value) == (Endpoint.COMPLETIONS, "max_tokens", 0):
+        return  # only the prompt is asked for
     assert refusal(endpoint, {**MINIMAL[endpoint], name: value}).field == name
 
 

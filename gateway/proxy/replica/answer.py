@@ -124,8 +124,10 @@ class HeldAnswer(AnswerReceiver):
 
     @property
     def _generates(self) -> bool:
-        """Whether an answer without a token is useless. A transcription of silence has no token, but it is useful."""
-        return self.owner.api.answers.whole.generates
+        """Whether an answer without a token is useless. A transcription of silence has no token, but it is useful, and
+        so is the prompt that was asked for with `max_tokens: 0`.
+        """
+        return self.owner.api.answers.whole.generates and self.owner.request.max_tokens != 0
 
     # ---- ends that HTTP does not tell
 

@@ -260,7 +260,7 @@ class UpstreamAttempt(StreamedAnswer):
             output = told_output(told.output, told.is_answer and self._generates)
             finish.prompt_tokens, finish.output_tokens, finish.cached_tokens = told.prompt, output, told.cached
             finish.empty = (output == 0 or not told.is_answer) and self._generates
-            if not told.is_answer:
+            if not told.is_answer and self._generates:
                 self.upstream.odd(Oddity.UNREADABLE_ANSWER, "the answer has no choices, no content and no output")
             if told.output is not None or told.odd:
                 finish.tokens_seen = tokens_in(len(body))  # used if the engine's own count is impossible

@@ -52,6 +52,10 @@ class WholeForm:
     """Whether answers are generated tokens, so that an answer without tokens is useless."""
     own_error: bool = False
     """Whether answers have a field `error` that is not an engine's error."""
+    null_stop_aborts: bool = False
+    """Whether `stop_reason: null` means that the engine aborted the request. Elsewhere vLLM writes it beside every
+    finish reason, and servers write it on the top level.
+    """
     bare_text: bool = False
     """Whether answers may be subtitles or plain text instead of JSON."""
 
@@ -134,7 +138,9 @@ def read_whole(form: WholeForm, body: bytes) -> tuple[Counted, EngineError | Non
         return Counted(None, None, False), None
     whole, usage = _decoded(body)
     # The choices are parsed only if the answer contains the word; most answers do not.
-    if whole.stop_reason is None or (body.find(RAW_ABORT) >= 0 and _is_aborted(bytes(whole.choices))):
+    if form.null_stop_aborts and whole.stop_reason is None:
+        raise Aborted
+    if body.find(RAW_ABORT) >= 0 and _is_aborted(bytes(whole.choices)):
         raise Aborted
     if usage.output is None and usage.prompt is not None and not form.generates:
         usage.output = 0  # the numbers of an embedding are not tokens, so 0 is exact

@@ -24,6 +24,7 @@ FIELDS: Final[dict[str, Check]] = {
     "suffix": checks.string,
     "echo": checks.boolean,
     "best_of": bounds.best_of,
+    "max_tokens": bounds.output_cap_or_zero,
     "logprobs": bounds.completion_log_probs,
 }
 

@@ -13,7 +13,7 @@ from gateway.wire.answers.assemble import Assembly, grow
 from gateway.wire.answers.cut import CutEnding, named_event
 from gateway.wire.answers.events import EventKind, TypedReader, index_in
 from gateway.wire.answers.shapes import EMPTY, Inner, Stop, Typed, decode_inner, decode_stop
-from gateway.wire.answers.whole import GENERATED, read_usage
+from gateway.wire.answers.whole import WholeForm, read_usage
 from gateway.wire.apis.fields import ALLOW, STRIP, STRIPPED, ruled
 from gateway.wire.apis.row import Answers, Api, Shape
 from gateway.wire.body import bounds, checks, prompt, prompt_text
@@ -247,7 +247,7 @@ MESSAGES: Final = Api(
     "messages",
     (Endpoint.MESSAGES,),
     Shape(FIELDS, ("messages", "max_tokens"), prompt.chat, _text, stop="stop_sequences", fit=fit),
-    Answers(GENERATED, MessagesReader, MessageAssembly),
+    Answers(WholeForm(generates=True, null_stop_aborts=True), MessagesReader, MessageAssembly),
     ANTHROPIC,
     counting=COUNT_TOKENS,
     unserved={b"/v1/messages/batches": NO_BATCHES},

@@ -19,6 +19,11 @@ def output_cap(value: Any, field: str, caps: Caps) -> Any:
     return min(integer(value, field, 1, MAX_INT), caps.max_tokens_limit)
 
 
+def output_cap_or_zero(value: Any, field: str, caps: Caps) -> Any:
+    """The same for plain completions. With 0, the answer is only the echoed prompt, or its log-probabilities."""
+    return min(integer(value, field, 0, MAX_INT), caps.max_tokens_limit)
+
+
 def min_tokens(value: Any, field: str, caps: Caps) -> Any:
     """A minimum number of output tokens. It is clamped to the number that the request may generate."""
     return min(integer(value, field, 0, MAX_INT), caps.max_tokens_limit)

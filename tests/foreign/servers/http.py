@@ -88,6 +88,14 @@ SCRIPTS: Final = (
         usage=(5, 2),
     ),
     Script("to the end of the connection", _9112 + ", 6.3", s.unframed(*_SAID), s.TEXT, then=Then.CLOSE),
+    Script(
+        "a length that is written twice",
+        "RFC 9110, 8.6: a server and a proxy each write it",
+        s.sized(_BODY, f"content-length: {len(_BODY)}"),
+        s.TEXT,
+        stream=False,
+        usage=(5, 2),
+    ),
     # ---- whole answers
     Script(
         "chunked JSON",

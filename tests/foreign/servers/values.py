@@ -18,6 +18,14 @@ def _used(text: str) -> bytes:
 
 SCRIPTS: Final = (
     Script(
+        "stop_reason null beside choices",
+        "vLLM's field of a choice, which proxies lift to the top",
+        s.sized(s.completion(stop_reason=None)),
+        s.TEXT,
+        stream=False,
+        usage=(5, 2),
+    ),
+    Script(
         "delta null",
         "no server known; a field that is null",
         s.chunked(s.data({**s.spoken(), "choices": [{"index": 0, "delta": None}]}), s.HI, s.THERE, *_TAIL),
