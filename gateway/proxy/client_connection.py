@@ -157,7 +157,8 @@ class ClientConnection(Client):
 
     def _answer(self, reader: RequestReader) -> None:
         self._phase = _ANSWERING
-        self._keep_alive, self.chunked = reader.keep_alive, reader.is_http_11
+        self._keep_alive = reader.keep_alive and not self._handler.leaving
+        self.chunked = reader.is_http_11
         limits, head = self._limits, reader.head
         limits.receiving.stop(self)
         body = reader.take_body()
@@ -223,7 +224,7 @@ class ClientConnection(Client):
         head = b"%bcontent-type: application/json\r\ncontent-length: %d\r\n" % (status_line(status), len(body))
         # The answer to a HEAD must have no body, which would be read as the beginning of the next answer.
         body = b"" if self._reader.method == b"HEAD" else body
-        self.write(b"".join((head, lines, self._reader.head.cors, b"\r\n", body)))
+        self.write(b"".join((head, lines, self._reader.head.cors, self.closing_line(), b"\r\n", body)))
         self.done()
 
     def counted(self, body: bytes, rid: bytes) -> None:
@@ -265,6 +266,16 @@ class ClientConnection(Client):
             before.undo(since, now)
         occupancy.begin(since, now)
         self._occupancy = occupancy
+
+    def closing_line(self) -> bytes:
+        """The header line that the connection closes after this answer, because the process ends soon; else empty.
+
+        A load balancer that keeps connections would send requests until the port is closed.
+        """
+        if not self._handler.leaving:
+            return b""
+        self._keep_alive = False
+        return b"connection: close\r\n"
 
     def _out(self) -> None:
         """Count that the request leaves its pool."""

@@ -53,6 +53,10 @@ class ClientWriter(ABC):
             self._waiting_bytes = 0
             self.transport.write(waiting)
 
+    @abstractmethod
+    def closing_line(self) -> bytes:
+        """The header line that the connection closes after this answer, because the process ends soon; else empty."""
+
     @property
     def unsent_bytes(self) -> int:
         """Number of bytes that the kernel has not taken yet."""

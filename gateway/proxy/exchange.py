@@ -482,16 +482,16 @@ class Exchange(AttemptOwner):
 
     def _lines(self, attempt: UpstreamAttempt) -> bytes:
         """The gateway's own header lines of a replica's answer or error: replica, times, and changed fields."""
-        now = self.driver.clock()
         queue = milliseconds(self._dispatched_at - self.request.body_at)
-        replica = milliseconds(now - self._dispatched_at)
+        replica = milliseconds(self.driver.clock() - self._dispatched_at)
         times = f"server-timing: queue;dur={queue}, replica;dur={replica}\r\n"
-        served_by = attempt.upstream.served_by(self.request.tier.name)
-        return b"".join((served_by, (times + self._rates(now)).encode(), self._extra, self._head.cors))
+        by = attempt.upstream.served_by(self.request.tier.name)
+        return b"".join((by, times.encode(), self._extra, self._limit_lines()))
 
     def _limit_lines(self) -> bytes:
-        """Header lines of answers and errors alike: CORS and rate limits."""
-        return self._head.cors + self._rates(self.driver.clock()).encode()
+        """Header lines of answers and errors alike: CORS, rate limits, and the end of the connection."""
+        closing = b"" if self._client is None else self._client.closing_line()
+        return self._head.cors + closing + self._rates(self.driver.clock()).encode()
 
     def _rates(self, now: float) -> str:
         limits = self.request.tier.limits

@@ -70,6 +70,9 @@ def get(path: str, *lines: str, method: str = "GET") -> bytes:
     return "\r\n".join([f"{method} {path} HTTP/1.1", "host: localhost", *lines, "", ""]).encode()
 
 
+LEAVES = Do(lambda play: setattr(play.handler, "leaving", True))
+"""The drain is announced."""
+
 PLAYBOOKS: dict[str, tuple[Policy | None, list[Step]]] = {
     "request byte by byte is one request": (
         None,
@@ -248,6 +251,40 @@ PLAYBOOKS: dict[str, tuple[Policy | None, list[Step]]] = {
     "connection: close is closed after the answer": (
         None,
         [FromClient(post(None, "connection: close")), FromReplica(whole()), ToClient(b"hello"), ClientIs("closed")],
+    ),
+    "gateway that is about to drain says that it closes, and does": (
+        None,
+        [
+            FromClient(stream()),
+            LEAVES,
+            FromReplica(STREAMED),
+            ToClient(b"HTTP/1.1 200", b"connection: close\r\n", LAST),
+            ClientIs("closed"),
+        ],
+    ),
+    "gateway that is about to drain says so in errors": (
+        None,
+        [LEAVES, FromClient(post(b"{")), ToClient(b"HTTP/1.1 400", b"connection: close\r\n"), ClientIs("closed")],
+    ),
+    "gateway that is about to drain says so in its own answers": (
+        None,
+        [
+            LEAVES,
+            FromClient(b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n"),
+            ToClient(b"HTTP/1.1 200", b"connection: close\r\n"),
+            ClientIs("closed"),
+        ],
+    ),
+    "stream that began before the drain was announced keeps its connection until then": (
+        None,
+        [
+            FromClient(stream()),
+            FromReplica(CHUNKED + chunk(HI)),
+            LEAVES,
+            FromReplica(chunk(STOP) + chunk(DONE) + LAST),
+            ToClient(b"HTTP/1.1 200", LAST),
+            ClientIs("open"),
+        ],
     ),
     "draining gateway closes after the answer": (
         None,
