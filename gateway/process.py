@@ -30,6 +30,8 @@ from gateway.settings import Settings, strangers
 log = logging.getLogger("tailgate")
 
 GC_ALLOCATIONS = 50_000
+UNUSED = (signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that other servers use to reopen logs or to replace processes. Unhandled, they would end the process."""
 CANNOT_LISTEN = 3
 """Exit status if a port cannot be used. uvicorn uses the same."""
 
@@ -67,6 +69,8 @@ def _option(setting: str) -> str:
 
 def serve(settings: Settings, policy_path: Path | None, replicas: tuple[str, ...]) -> int:
     """Run the gateway until SIGTERM or SIGINT. Returns the exit status."""
+    for number in UNUSED:
+        signal.signal(number, signal.SIG_IGN)  # until the loop runs, and after it
     configure_logging(settings.log_level, as_json=settings.log_format == "json")
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     # Objects made so far are excluded from garbage collection. Requests leave no reference cycles
@@ -103,6 +107,8 @@ async def _run(settings: Settings, policy: Policy, policy_path: Path | None) -> 
     async with Gateway(settings, policy, policy_path) as gateway, asyncio.TaskGroup() as reloads:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, gateway.stop.set)
+        for number in UNUSED:
+            loop.add_signal_handler(number, log.info, "%s has no meaning here and is ignored", number.name)
         loop.add_signal_handler(signal.SIGHUP, lambda: reloads.create_task(gateway.reloads.reload()))
         log.info(
             "tailgate %s (%s): API on %s, admin on %s",
