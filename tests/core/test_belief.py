@@ -82,3 +82,9 @@ def test_disbelieved_token_counts_are_not_learned() -> None:
     assert story.controller.prompts.estimate("m", 400) == honest.controller.prompts.estimate("m", 400)
     views = [played.controller.snapshot(played.now).forecast for played in (story, honest)]
     assert views[0] == views[1]
+
+
+def test_usage_without_a_prompt_token_is_disbelieved_for_a_prompt_that_is_not_empty() -> None:
+    story = served(play(LIMITED), "a", {"prompt": 100}, prompt_tokens=0, output_tokens=8)
+    assert story.records["a"].prompt_tokens > 0
+    assert story.controller.disbelieved() == {("p", "r1"): 1}

@@ -118,6 +118,10 @@ PLAYBOOKS: dict[str, list[Step]] = {
         *(FromReplica(chunk(b'{"id": "c", "usage": {}')), Wait(5.0), ToClient(), FromReplica(chunk(b"}") + LAST)),
         *(ToClient(b'{"id": "c", "usage": {}}'), _odd_ends(0)),
     ],
+    "whole answer that is not UTF-8 is passed on and counted as odd": [
+        *(FromClient(post()), FromReplica(whole("xx").replace(b"xx", b"\xfc\xfc"))),
+        *(ToClient(b"\xfc\xfc"), Odd(Oddity.UNREADABLE_ANSWER)),
+    ],
     "whole answer in several reads tells the controller that it goes on": [
         *(FromClient(post()), FromReplica(whole()[:-9]), Wait(0.3), Called("progress 1"), FromReplica(whole()[-9:])),
         ToClient(b"hello"),

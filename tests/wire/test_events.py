@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from itertools import pairwise
 from typing import Any
 
@@ -571,3 +572,34 @@ def test_text_of_an_event_is_read_in_the_format_of_each_api(endpoint: Endpoint, 
     make = API_OF[endpoint].answers.reader
     assert make is not None
     assert make().spoken(event) == text
+
+
+FLOODS = {"blank lines": b"\n", "blank lines of CR LF": b"\r\n", "comments": b": x\n\n", "empty comments": b":\n"}
+MIB = 1024 * 1024
+READ_BYTES = 32 * 1024
+
+
+def _cpu_s(data: bytes) -> float:
+    """CPU seconds to read a stream."""
+    splitter, reader = EventSplitter(), CompletionReader()
+    began = time.process_time()
+    for at in range(0, len(data), READ_BYTES):
+        for event in splitter.feed(data[at : at + READ_BYTES]):
+            reader.read(event)
+    return time.process_time() - began
+
+
+@pytest.mark.parametrize("flood", FLOODS)
+def test_flood_without_content_costs_no_more_than_tokens(flood: str) -> None:
+    said = {"choices": [{"index": 0, "delta": {"content": "Hi"}, "finish_reason": None}]}
+    event = b"data: %b\n\n" % json.dumps(said).encode()
+    tokens = min(_cpu_s(event * (MIB // len(event))) for _ in range(3))
+    part = FLOODS[flood]
+    assert min(_cpu_s(part * (MIB // len(part))) for _ in range(3)) < tokens
+
+
+def test_events_after_a_flood_are_read() -> None:
+    for part in FLOODS.values():
+        splitter = EventSplitter()
+        events = splitter.feed(b"data: 1\n\n" + part * 3 + b"data: 2\n\n" + part * 5)
+        assert [data_of(event) for event in events if data_of(event)] == [b"1", b"2"]

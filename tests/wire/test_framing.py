@@ -107,3 +107,17 @@ def test_chunked_body_with_small_trailers_is_not_marked_large() -> None:
     reader = ChunkReader()
     reader.feed(b"0\r\nx-took: 1\r\n\r\n")
     assert (reader.done, reader.large, reader.extra) == (True, False, False)
+
+
+@pytest.mark.parametrize("extension", [256 - 1, 256])
+def test_bound_on_the_line_of_a_chunk_size_does_not_depend_on_the_reads(extension: int) -> None:
+    data = b"5" + b";" * extension + b"\r\nhello\r\n"
+    for cut in (0, 1, 200, 256, 257, 258, len(data)):
+        reader = ChunkReader()
+        pieces: list[bytes] = []
+        try:
+            for part in (data[:cut], data[cut:]):
+                pieces += reader.feed(part)
+        except FramingError:
+            pieces = [b"refused"]
+        assert b"".join(pieces) == (b"hello" if extension < 256 else b"refused"), cut

@@ -9,6 +9,8 @@ beyond its bound is replaced by an estimate. The bounds are generous, since tigh
     prompt    two tokens for each byte of the body (byte-level vocabularies have one at most; a dense picture in
               base64 may have more), and `TEMPLATE_TOKENS` for each prompt: templates have words of their own
     cached    the tokens of the prompt
+
+A count of 0 for a prompt that is not empty is none: some engines fill usage with zeros.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ def believed(attempt: Attempt, finish: AttemptResult) -> AttemptResult:
     live = attempt.live
     if output is not None and output > _max_output(live, max(attempt.tokens, finish.tokens_seen)):
         output = None
-    if prompt is not None and prompt > _max_prompt(live):
+    if prompt is not None and (prompt > _max_prompt(live) or (not prompt and live.request.prompt_bytes)):
         prompt = None
     cached = finish.cached_tokens
     if cached is not None and cached > (_max_prompt(live) if prompt is None else prompt):

@@ -264,6 +264,8 @@ class UpstreamAttempt(StreamedAnswer):
                 self.upstream.odd(Oddity.UNREADABLE_ANSWER, "the answer has no choices, no content and no output")
             if told.output is not None or told.odd:
                 finish.tokens_seen = tokens_in(len(body))  # used if the engine's own count is impossible
+            if not _is_utf8(body):
+                self.upstream.odd(Oddity.UNREADABLE_ANSWER, "it is not UTF-8")
             if told.odd or output != told.output:
                 self.upstream.odd(Oddity.USAGE, "an estimate was taken instead")
             self.coding = None
@@ -283,3 +285,14 @@ class UpstreamAttempt(StreamedAnswer):
             self.held = [body]
         self.complete = True
         self._tell(finish)
+
+
+def _is_utf8(body: bytes) -> bool:
+    """Whether a body is UTF-8. The decoder of JSON looks only at the fields that it reads."""
+    if body.isascii():
+        return True
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -7,8 +7,12 @@ from typing import Final
 
 MAX_EVENT_BYTES: Final = 1024 * 1024
 """A longer event of a stream is forwarded without being parsed."""
-# Matches two line ends of any kind. A CR at the end of the data may be the first half of a CRLF, so it is no match.
-_EVENT_END: Final = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r(?!\n)(?=[\s\S]))")
+# Matches two line ends of any kind, and all comments and line ends that follow: a flood of them is one event. A CR at
+# the end of the data may be the first half of a CRLF, so it is no match.
+_LINE_END: Final = rb"(?:\r\n|\n|\r(?!\n)(?=[\s\S]))"
+_EVENT_END: Final = re.compile(
+    rb"(?:\r\n|\n|\r(?!\n))" + _LINE_END + rb"(?:\n+|" + _LINE_END + rb"|:[^\r\n]*" + _LINE_END + rb")*"
+)
 _MAX_END: Final = 4
 _SHOWN_OF_LONG: Final = 1024
 """This many bytes at the beginning of a long event are parsed, and as many at its end."""
@@ -111,6 +115,8 @@ def data_of(event: bytes) -> bytes:
     """The joined `data:` lines of an event."""
     if event.startswith(b"data: ") and event.find(b"\n") == len(event) - 2 and event.find(b"\r") < 0:
         return event[6:-2]
+    if event.find(b"data:") < 0:
+        return b""  # perhaps thousands of blank lines and comments
     if event.startswith(_BOM):
         event = event[len(_BOM) :]
     lines = [line[5:].removeprefix(b" ") for line in event.splitlines() if line.startswith(b"data:")]

@@ -72,9 +72,11 @@ class ChunkReader:
                 if line_end < 0:
                     if self._trailers:
                         self._take_trailer(end - pos)
-                    elif end - pos > MAX_SIZE_LINE:
-                        raise FramingError("a chunk size is too long")
+                    else:
+                        _check_size_line(end - pos - (data[end - 1] == CR))
                     break
+                if not self._trailers:
+                    _check_size_line(line_end - pos)
                 self._line(data[pos:line_end])
                 pos = line_end + 2
         if self.done:
@@ -102,6 +104,12 @@ class ChunkReader:
         here.
         """
         self.large = self.done = self._trailers + more > MAX_TRAILER_BYTES
+
+
+def _check_size_line(length: int) -> None:
+    """Raise `FramingError` for a line with a chunk size that is too long, whole or not."""
+    if length > MAX_SIZE_LINE:
+        raise FramingError("a chunk size is too long")
 
 
 def payload_of_one(data: bytes) -> int:
