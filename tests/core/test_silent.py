@@ -20,6 +20,16 @@ def test_replica_silent_for_five_seconds_is_ejected() -> None:
     assert traffic.share("r7", 18.0) == 0.0, "it has enough to answer"
 
 
+def test_time_in_which_the_gateway_stood_still_is_not_a_replicas_silence() -> None:
+    story = play(fleet(3)).arrives("a").sent("a").at(3.0)
+    story.now = 11.0  # nothing was heard, and no alarm rang, for eight seconds
+    story.controller.lagged(8.0, story.now)
+    story.at(12.5)
+    assert story.replica("r1").health.out is None
+    story.at(16.0)
+    assert story.replica("r1").health.out == "stalled"
+
+
 def test_silent_replica_is_back_at_its_first_token() -> None:
     story = play(fleet(3))
     story.arrives("a").sent("a").at(8.0)
