@@ -318,6 +318,11 @@ class Request:
         """Whether the tokens of its answer can be seen one by one as they come."""
         return self.stream or self.assembled
 
+    @property
+    def sent_name(self) -> str:
+        """The model name that replicas get: that of the LoRA adapter, or of the model upstream."""
+        return self.adapter or self.model.sent_as(self.asked_model)
+
 
 class AttemptOutcome(StrEnum):
     __hash__ = str.__hash__  # Enum's own is a function in Python
@@ -397,6 +402,8 @@ class Sample:
     """Number of preemptions since the engine started: requests that lost their KV cache because it was full."""
     context_tokens: int | None = None
     """The smallest `max_model_len` of the models that the replica serves."""
+    models: tuple[str, ...] | None = None
+    """Names that the replica lists, adapters included. Empty if its list leaves open which names it takes."""
     late: bool = False
     """Whether the health check timed out."""
     adapters: tuple[str, ...] | None = None

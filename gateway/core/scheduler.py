@@ -208,7 +208,7 @@ class Scheduler:
         now = self._call.now
         if live.body_hash is not None and self._quarantine.knows(live.body_hash, now):
             return replica
-        return replica.pool.probe(live.request.tier, now) or replica
+        return replica.pool.probe(live.request, now) or replica
 
     def offer(self, pool: Pool, saturated: bool) -> None:
         """Offer new room in `pool` to its queue. `saturated`: whether the pool had no room before this call."""
@@ -328,9 +328,11 @@ class Scheduler:
 
     def observed(self, replica: Replica, sample: Sample) -> None:
         """Take a sample of a replica, and update its limits from the facts learned since the last sample."""
-        pool, now = replica.pool, self._call.now
+        pool, now, models = replica.pool, self._call.now, replica.models
         if self._fleet.observe(replica, sample, now):
             self.breaker_moved(replica)
+        if replica.models is not models:
+            self._replace_unserved(pool)
         if sample.running is not None:
             self._forecaster.observed(replica, now)
         if pool.demand.is_due(now):
@@ -370,6 +372,12 @@ class Scheduler:
         for live in self._state.waiting(pool):
             home = pool.home(live.request) if pool.is_bound(live.request) else None
             if home is not None and not home.keeps_state:
+                self._place_again(live)
+
+    def _replace_unserved(self, pool: Pool) -> None:
+        """Place queued requests again, or refuse them, if no replica lists their model any more."""
+        for live in self._state.waiting(pool):
+            if not pool.may_serve(live.request):
                 self._place_again(live)
 
     def _place_again(self, live: RequestState) -> None:

@@ -348,7 +348,7 @@ class Admission:
 
         The router's choice may be a slow one, since routers ignore how fast replicas are.
         """
-        for replica in pool.candidates(live.request.tier)[:LOOKED_AT]:
+        for replica in pool.candidates(live.request)[:LOOKED_AT]:
             if replica is doubtful:
                 continue
             forecast = self._forecaster.forecast(live, pool, replica, NOTHING_AHEAD, now)

@@ -10,14 +10,16 @@ from typing import Final
 from gateway.core.admission.admission import Admission, Decision, Verdict
 from gateway.core.admission.deadlines import slo_deadline
 from gateway.core.admission.next_queued import has_room, may_be_passed
-from gateway.core.fleet.pool import Pool, Replica, with_adapter
+from gateway.core.admission.placement import MAX_NAME
+from gateway.core.fleet.eligibility import with_adapter
+from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.routing import RoundRobin
 from gateway.core.forecast.ahead_and_forecast import NOTHING_AHEAD, Forecast
 from gateway.core.forecast.trust import Trust
 from gateway.core.policy import AdmissionMode, Objective, Slo, Tier
 from gateway.core.queueing.limits import LimitExceeded
 from gateway.core.queueing.queue import LOOKED_AHEAD
-from gateway.core.request import Reason
+from gateway.core.request import Reason, Request
 from gateway.core.request_state import RequestState
 from gateway.core.snapshot import CapacityBound, ReplicaState, usual
 
@@ -122,7 +124,7 @@ def explain(
     replica = decision.replica
     chosen = pool if replica is None else replica.pool
     best = _option(chosen, replica, live.forecast or admission.forecast(live, pool, replica, now))
-    free = [] if replica is None else pool.candidates(tier)
+    free = [] if replica is None else pool.candidates(live.request)
     if adapter:
         free = with_adapter(free, adapter)
     others = [other for other in free if other is not replica]
@@ -148,7 +150,7 @@ def explain(
         own_rate=ahead.own_per_s,
         best=best,
         runner_up=runner_up,
-        left_out=tuple(_left_out(pool, adapter, now)),
+        left_out=tuple(_left_out(pool, live.request, now)),
     )
 
 
@@ -258,7 +260,9 @@ def _missed(admission: Admission, live: RequestState, pool: Pool, replica: Repli
 def _awaited(admission: Admission, live: RequestState, pool: Pool) -> tuple[str, str]:
     """The bound that keeps a waiting request from being sent, and the reason in words."""
     tier, adapter = live.request.tier, live.request.adapter
-    free = pool.candidates(tier)
+    free = pool.candidates(live.request)
+    if not free and pool.ready(tier):
+        return "model", "the replicas that list its model are busy"
     if free and adapter and not with_adapter(free, adapter):
         return "adapter", "no replica has room for its adapter"
     if free and admission.waits_behind(tier, pool):
@@ -275,7 +279,8 @@ def _awaited(admission: Admission, live: RequestState, pool: Pool) -> tuple[str,
     return "reserve", "the free slots are reserved for other tiers, or their replicas asked for time"
 
 
-def _left_out(pool: Pool, adapter: str, now: float) -> Iterator[ExcludedReplica]:
+def _left_out(pool: Pool, request: Request, now: float) -> Iterator[ExcludedReplica]:
+    adapter = request.adapter
     for name, replica in pool.replicas.items():
         rests_s = pool.backoff_s(replica, now)
         if replica.state is ReplicaState.EJECTED:
@@ -285,6 +290,8 @@ def _left_out(pool: Pool, adapter: str, now: float) -> Iterator[ExcludedReplica]
             yield ExcludedReplica(name, replica.state, why)
         elif replica.state is not ReplicaState.UP:
             yield ExcludedReplica(name, replica.state, "")
+        elif not replica.takes_name(request.sent_name):
+            yield ExcludedReplica(name, replica.state, f"it does not list the model {request.sent_name[:MAX_NAME]}")
         elif rests_s > 0.0:
             why = f"it refused {replica.refusals} times in a row, and is passed over for {rests_s:.1f} s more"
             yield ExcludedReplica(name, replica.state, why)

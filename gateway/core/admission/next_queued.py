@@ -1,7 +1,7 @@
 """Chooses which queued request of a tier is sent next, and to which replica.
 
 Usually the head of the queue is sent, or a request close behind it with more of its prompt in a cache. If the head
-waits for its busy home replica, or for room for its LoRA adapter, others overtake it.
+waits for its busy home replica, for room for its LoRA adapter, or for a replica with its model, others overtake it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class NextQueued:
         """Which request of a tier to send next, and to which replica; None if none can be sent now. `head`: the first
         in the tier's queue.
 
-        Requests whose LoRA adapter has no room anywhere are skipped.
+        Requests whose model or LoRA adapter has no room anywhere are skipped.
         """
         blocked: set[str] = set()
         waiting: QueuedRequest | None = head
@@ -40,7 +40,7 @@ class NextQueued:
             chosen = self._chosen(waiting, pool, blocked, now)
             if chosen is not None or not is_held:
                 return chosen
-            blocked.add(waiting.request.adapter)
+            blocked.add(waiting.request.sent_name)
             waiting = pool.queue.of_tier(head.request.tier).head_but(blocked, now)
         return None
 
@@ -75,9 +75,9 @@ class NextQueued:
             request = queued.request
             is_bound = pool.is_bound(request)
             home = pool.home(request) if is_bound else None
-            alike = "" if home is None else home.spec.name, request.adapter
-            if request.adapter in blocked or alike in waits or (is_bound and home is None):
-                continue  # a request with the same home and adapter waits, or its home is gone
+            alike = "" if home is None else home.spec.name, request.sent_name
+            if request.sent_name in blocked or alike in waits or (is_bound and home is None):
+                continue  # a request with the same home and model waits, or its home is gone
             live = self._requests[request.id]
             replica = pool.pick(request, None, self._random.random())
             if replica is None:

@@ -120,7 +120,7 @@ class Overflow:
             return None
         if live.request.adapter or len(pool.below_max) < 2 or not self._forecaster.has_costs(pool.spec.name):
             return None
-        candidates = pool.candidates(live.request.tier)
+        candidates = pool.candidates(live.request)
         made = {chosen: forecast}
         for other in candidates:
             if other is chosen or (lasts and not _has_room(other, now)):

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from gateway.core.fleet.fleet import Fleet
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.forecast.prompt_length import PromptEstimator
+from gateway.core.policy import PoolSpec
 from gateway.core.request import Outcome, Reason, Request
 from gateway.core.request_state import RequestState
 
 MAX_NAME: Final = 64
-"""A session's name is cut to this many characters in error texts."""
+"""A name is cut to this many characters in error texts."""
+MAX_NAMES: Final = 5
+"""An error text shows at most this many names of models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,11 @@ def place(request: Request, low: int, high: int, fleet: Fleet, now: float) -> Po
     if not route:
         detail = f"tier {request.tier.name} may not use model {request.model.name}"
         return Unplaceable(Outcome.INVALID, Reason.FORBIDDEN_MODEL, detail)
+    route, listed = _listing(request, route, fleet)
+    if not route:
+        return Unplaceable(
+            Outcome.INVALID, Reason.MODEL_NOT_FOUND, no_model(request.asked_model or request.model.name, listed)
+        )
     if request.stored is not None:
         route = tuple(spec for spec in route if _has(fleet, spec.name, request.stored.replica))
         if not route:
@@ -81,10 +90,35 @@ def place(request: Request, low: int, high: int, fleet: Fleet, now: float) -> Po
             home = pool.home(request)
             if home is not None and not home.keeps_state:
                 return _homeless(request, home, fleet.cools_in_s(spec.name, now))
-        if pool is not None and pool.alive and (not request.adapter or pool.lists(request.adapter)):
+        if pool is not None and pool.serves(request):
             return pool
     cools_in_s = min(fleet.cools_in_s(spec.name, now) for spec in fitting)
     return Unplaceable(Outcome.REFUSED, Reason.NO_REPLICAS, retry_after_s=cools_in_s)
+
+
+def _listing(request: Request, route: tuple[PoolSpec, ...], fleet: Fleet) -> tuple[tuple[PoolSpec, ...], list[str]]:
+    """Pools of the route with a replica that takes the request's model, and the names that the others list."""
+    taking: list[PoolSpec] = []
+    names: dict[str, None] = {}
+    for spec in route:
+        pool = fleet.pool(spec.name)
+        if pool is None or pool.may_serve(request):
+            taking.append(spec)
+        else:
+            names.update(dict.fromkeys(pool.names))
+    return tuple(taking), [*names]
+
+
+def no_model(name: str, listed: Iterable[str]) -> str:
+    """The text of the error for a model that no replica lists, with some of the `listed` names."""
+    names = sorted(listed)
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    others = (
+        f" The replicas list {', '.join(f'`{known[:MAX_NAME]}`' for known in names[:MAX_NAMES])}{more}."
+        if names
+        else ""
+    )
+    return f"The model `{name[:MAX_NAME]}` does not exist.{others}"
 
 
 def _has(fleet: Fleet, pool_name: str, replica: str) -> bool:

@@ -91,6 +91,8 @@ class Fleet:
             replica.context_tokens = sample.context_tokens
             replica.pool.refresh(now)
         replica.adapters.observe(sample)
+        if sample.models is not None:
+            replica.pool.names.listed(replica, frozenset(sample.models))
         if sample.waiting is not None or sample.running is not None:
             replica.sample, replica.sample_at = sample, now
             # If answers are paused for slow clients, the engine may have finished them and freed their context long

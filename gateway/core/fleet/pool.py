@@ -11,12 +11,14 @@ from operator import attrgetter
 from typing import Final
 
 from gateway.core.fleet.autoscale import Demand
+from gateway.core.fleet.eligibility import by_load, eased_in, takes_now, with_adapter, with_model
 from gateway.core.fleet.imputed_load import ImputedLoad
 from gateway.core.fleet.outlier_score import SWEEP_S
 from gateway.core.fleet.outliers import OutlierDetector
 from gateway.core.fleet.prefix_index import Holders, holding
 from gateway.core.fleet.replica import BaseReplica
 from gateway.core.fleet.routing import ROUTERS, LeastPrefill, OwnRouter
+from gateway.core.fleet.served_names import ServedNames
 from gateway.core.fleet.slot import Slots
 from gateway.core.policy import AdmissionMode, PoolSpec, ReplicaSpec, Tier
 from gateway.core.queueing.headroom import AskedTiers
@@ -63,6 +65,7 @@ class Pool(Slots[Replica]):
         self.context_tokens: int | None = None
         self.pressed_at = -math.inf
         """Time when a request was last queued, or exceeded the learned slots."""
+        self.names = ServedNames()
         self.asked = AskedTiers()
         self.router: OwnRouter = ROUTERS[spec.router]()
         self.holders: Holders = {}
@@ -120,6 +123,7 @@ class Pool(Slots[Replica]):
                 new.drained = replica_spec.server in drained if old is None else old.drained
         for gone in kept.values():
             self.backoffs.pop(gone, None)
+            self.names.listed(gone, frozenset())
             gone.cache.clear()
             gone.slots = gone.max_slots = gone.places = 0
             gone.open = gone.below_max = False
@@ -221,14 +225,15 @@ class Pool(Slots[Replica]):
                     self.probe_priority = MAX_URGENT  # no request of the least urgent tier came, so any tier may probe
         self.probes.sort(key=_tried_at)
 
-    def probe(self, tier: Tier, now: float) -> Replica | None:
-        """An ejected replica to send one request of `tier` to; None if no probe is due."""
+    def probe(self, request: Request, now: float) -> Replica | None:
+        """An ejected replica to send `request` to; None if no probe is due."""
         ejection = self.spec.health.ejection
-        if not self.probes or ejection is None or tier.priority < self.probe_priority:
+        if not self.probes or ejection is None or request.tier.priority < self.probe_priority:
             return None
+        name = request.sent_name
         is_due = self.acquired - self._tried_acquired >= PROBE_EVERY or now - self._tried_at >= PROBE_LATEST_S
         for replica in self.probes:
-            if is_due or replica.outlier_score.proven > 0.0:
+            if replica.takes_name(name) and (is_due or replica.outlier_score.proven > 0.0):
                 if not replica.outlier_score.proven:
                     self._tried_acquired, self._tried_at = self.acquired, now
                 self.probes.remove(replica)
@@ -285,6 +290,19 @@ class Pool(Slots[Replica]):
         """Share (0-1) of the pool's slots that is free; 0 if it has no slots."""
         return self.spare / self._slots if self._slots else 0.0
 
+    def may_serve(self, request: Request) -> bool:
+        """Whether a replica takes the model of `request`, in use or not."""
+        return self.names.is_taken_by_any(request.sent_name, self.replicas.values())
+
+    def serves(self, request: Request) -> bool:
+        """Whether a replica that gets requests takes the model of `request`."""
+        if request.adapter and not self.lists(request.adapter):
+            return False
+        name = request.sent_name
+        if self.names.is_taken_by_all(name):
+            return self._slots > 0
+        return any(replica.slots > 0 and replica.takes_name(name) for replica in self.replicas.values())
+
     def pick(self, request: Request, avoid: Replica | None, random: float, by_max: bool = False) -> Replica | None:
         """The replica for `request`; None if it has to wait. `random` in [0, 1) settles ties.
 
@@ -297,10 +315,11 @@ class Pool(Slots[Replica]):
         home = None if request.session is None and request.stored is None else self.home(request)
         if request.prefix.blocks and not by_max and self.knows_caches:
             free = free + self._warm(request)
+        free = with_model(free, self.names, request)
         if self.is_bound(request):
             free = [replica for replica in free if replica is home]
             if home is not None and not home.slots and home.keeps_state and home is not avoid:
-                takes = not request.adapter or home.adapters.takes(request.adapter)
+                takes = takes_now(home, request)
                 return home if takes and home.in_flight < (self.spec.slots or home.learned.slots) else None
         if request.adapter:
             free = with_adapter(free, request.adapter)
@@ -334,8 +353,9 @@ class Pool(Slots[Replica]):
         most = most_in_flight(self.in_flight, serving)
         found: Replica | None = None
         largest = -1
+        name = request.sent_name
         for replica in self.replicas.values():
-            if is_strict or (replica.slots and replica.in_flight < most):
+            if replica.takes_name(name) and (is_strict or (replica.slots and replica.in_flight < most)):
                 drawn = draw(session.key, replica.session_key)
                 if drawn > largest:
                     found, largest = replica, drawn
@@ -366,7 +386,7 @@ class Pool(Slots[Replica]):
         if self.backoffs:
             ready = [replica for replica in free if not self.is_backing_off(replica)]
             free = ready if ready or self._is_any_without_backoff() else free
-        return _eased_in(free) if by_max and self._is_starting else free
+        return eased_in(free) if by_max and self._is_starting else free
 
     def _is_any_without_backoff(self) -> bool:
         """Whether any replica in use has no backoff. It may be busy: then requests wait for it."""
@@ -386,10 +406,14 @@ class Pool(Slots[Replica]):
         usable = [home] if home is not None else [r for r in self.replicas.values() if r.cache in held and r.slots]
         return min((r.unread_of(prompt_tokens, request) for r in usable), default=prompt_tokens)
 
-    def candidates(self, tier: Tier) -> list[Replica]:
-        """Replicas that `tier` may use now, in the order of `_load`."""
+    def ready(self, tier: Tier) -> list[Replica]:
+        """Replicas that `tier` may use now, whatever their models."""
         by_max = tier.admission.mode is not AdmissionMode.ENFORCE
-        return sorted(self._ready(by_max), key=_load) if self._may_take(tier, by_max) else []
+        return self._ready(by_max) if self._may_take(tier, by_max) else []
+
+    def candidates(self, request: Request) -> list[Replica]:
+        """Replicas that `request` may use now, in the order of `_load`. Room for its LoRA adapter is left out."""
+        return sorted(with_model(self.ready(request.tier), self.names, request), key=by_load)
 
     def _may_take(self, tier: Tier, by_max: bool) -> bool:
         """Whether a slot is free for `tier`, besides the free slots that are reserved for other tiers."""
@@ -473,28 +497,3 @@ class Pool(Slots[Replica]):
 def _shares(reserve: tuple[tuple[str, float], ...], slots: int) -> dict[str, int]:
     # 1e-6 is added, because shares are not exact in binary: .29 of 100 is 28.999999999999996.
     return {tier: int(share * slots + 1e-6) for tier, share in reserve}
-
-
-def with_adapter(free: list[Replica], adapter: str) -> list[Replica]:
-    """Replicas that have a LoRA adapter loaded. If there are none, the replicas that list it and can load it."""
-    able = [replica for replica in free if replica.adapters.takes(adapter)]
-    return [replica for replica in able if replica.adapters.has_loaded(adapter)] or able
-
-
-def _eased_in(free: list[Replica]) -> list[Replica]:
-    """`free` without the replicas in slow start that already have their share of the others' mean load."""
-    others = [replica.in_flight for replica in free if replica.share >= 1.0]
-    if not others:
-        return free
-    mean = sum(others) / len(others)
-    return [r for r in free if r.share >= 1.0 or r.in_flight < max(1.0, r.share * mean)]
-
-
-def _load(replica: Replica) -> tuple[bool, float, float, int]:
-    # suspected replicas last, then by unread prompt tokens, then by requests
-    return (
-        replica.outlier_score.suspected,
-        replica.slowness * (replica.unprefilled_tokens + replica.imputed_tokens),
-        replica.slowness * (replica.in_flight + replica.imputed),
-        replica.rank,
-    )

@@ -127,6 +127,7 @@ class BaseReplica(RoutingTarget):
         "kv_headroom",
         "learned",
         "max_slots",
+        "models",
         "open",
         "outlier_score",
         "paused",
@@ -173,6 +174,8 @@ class BaseReplica(RoutingTarget):
         self.reading: dict[int, UnreadPrompt] = {}
         """Unread prompts by slot number, oldest first. Engines read them in this order."""
         self.adapters = Adapters()
+        self.models: frozenset[str] = frozenset()
+        """Names that the replica lists. It takes no others. Empty if its list is unknown: then it takes any name."""
         self.kv = KvCache()
         self.kv_headroom: float | None = None
         """Share (0-1) of the KV cache to leave free. None leaves room for the expected growth instead."""
@@ -193,6 +196,10 @@ class BaseReplica(RoutingTarget):
     def __repr__(self) -> str:
         unread = f"{self.unprefilled_tokens} tokens unread"
         return f"<Replica {self.spec.name}, {self.state}, {self.in_flight} in flight of {self.slots} slots, {unread}>"
+
+    def takes_name(self, name: str) -> bool:
+        """Whether requests under this model name may be sent here."""
+        return not self.models or name in self.models
 
     def read(self, prompt: UnreadPrompt) -> None:
         """Mark `prompt` as read by the engine. Does nothing if it is marked already."""

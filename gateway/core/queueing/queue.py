@@ -166,8 +166,8 @@ class TierQueue:
         return self.first()
 
     def head_but(self, blocked: set[str], now: float) -> QueuedRequest | None:
-        """The request to serve next, without requests for the adapters in `blocked`. O(n)."""
-        others = [live for live in self if live.request.adapter not in blocked]
+        """The request to serve next, without requests for the models and adapters in `blocked`. O(n)."""
+        others = [live for live in self if live.request.sent_name not in blocked]
         turn = min(others, key=_tenant_turn, default=None)
         if turn is None or now >= due_at(turn):
             return turn
@@ -212,10 +212,10 @@ class TierQueue:
         """Up to `LOOKED_AHEAD` requests from the top of the heap, by latest start. They need not be exactly the
         earliest.
 
-        If adapters are `blocked`, the result is exactly the earliest requests for other adapters, in O(n log n).
+        If models or adapters are `blocked`, the result is exactly the earliest requests for others, in O(n log n).
         """
         if blocked:
-            return sorted((live for live in self if live.request.adapter not in blocked), key=_turn)[:LOOKED_AHEAD]
+            return sorted((live for live in self if live.request.sent_name not in blocked), key=_turn)[:LOOKED_AHEAD]
         top = sorted(entry for entry in self._earliest[: 2 * LOOKED_AHEAD] if entry[3].ticket == entry[2])
         return [live for _, _, _, live in top[:LOOKED_AHEAD]]
 

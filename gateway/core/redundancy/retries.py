@@ -95,7 +95,7 @@ class Retries:
             and not replica.pool.is_bound(live.request)
             and tier.retry.budget > 0.0
             and self._extra.left >= others + 1.0
-            and bool(replica.pool.candidates(tier))
+            and bool(replica.pool.candidates(live.request))
         )
 
     def _other_pool(self, live: RequestState, failed: Attempt) -> Replica | None:
