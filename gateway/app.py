@@ -113,7 +113,10 @@ class Gateway:
             random=random.Random(),
             on_bug=partial(supervisor.caught, Callback.WATCH),
         )
-        counts = EngineCounts(clock, random.Random(), self.controller.session_key, partial(unfit, self.controller))
+        self.upstreams.lists = self.fleet
+        counts = EngineCounts(
+            clock, random.Random(), self.controller.session_key, partial(unfit, self.controller), self.board.takes
+        )
         self.handler.counting.ask_engine = counts.ask
         self.mirrors = Mirrors(
             policy,

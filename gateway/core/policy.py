@@ -309,7 +309,8 @@ class Ejection:
 class Health:
     """Settings of health checks and breakers of a pool's replicas. Intervals and durations in seconds."""
 
-    path: str = "/health"
+    path: str = ""
+    """Path of a check whose 2xx alone is life. Empty: any answer below 500 to the engine's own check is life."""
     interval_s: float = 2.0
     timeout_s: float = 2.0
     failures: int = 3

@@ -94,6 +94,24 @@ class FleetWatcher:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    # ---- for connections to replicas
+
+    def lost(self, server: str) -> None:
+        """A connection to `server` was lost or refused."""
+        running = self._running.get(server)
+        if running is not None:
+            running.watch.lost()
+
+    def is_list_old(self, server: str) -> bool:
+        """Whether the models of `server` must be read again before it gets a request on a new connection."""
+        running = self._running.get(server)
+        return running is not None and running.task is not None and running.watch.is_list_old
+
+    async def fresh_list(self, server: str) -> frozenset[str] | None:
+        """Names that `server` takes, read again if the last list is old; None if they are unknown."""
+        running = self._running.get(server)
+        return None if running is None else await running.watch.fresh_list()
+
     def reports(self) -> tuple[ReplicaReport, ...]:
         """The state of the readings of each replica, in the policy's order."""
         return tuple(report for running in self._running.values() for report in running.watch.reports())

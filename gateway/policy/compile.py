@@ -106,7 +106,7 @@ def _timeouts(section: PoolTimeouts | TierTimeouts) -> rules.Timeouts:
 
 def _health(section: HealthSection) -> rules.Health:
     return rules.Health(
-        path=section.path,
+        path=section.path or "",
         interval_s=section.interval,
         timeout_s=section.timeout,
         failures=section.failures,

@@ -31,11 +31,13 @@ MAX_ASKED: Final = 64
 MAX_ASKED_OF_ONE: Final = 8
 """Engines are asked for at most this many counts of one tenant at a time."""
 
-EngineCounter = Callable[[Sequence[PoolSpec], bytes, bytes, Session | None], Awaitable[int | None]]
-"""A function of pools, body, request id and session that returns the tokens; None if no replica answers."""
+EngineCounter = Callable[[Sequence[PoolSpec], str, bytes, bytes, Session | None], Awaitable[int | None]]
+"""A function of pools, model name, body, request id and session that returns the tokens; None if no replica answers."""
 
 
-async def ask_nobody(pools: Sequence[PoolSpec], body: bytes, rid: bytes, session: Session | None) -> int | None:
+async def ask_nobody(
+    pools: Sequence[PoolSpec], model: str, body: bytes, rid: bytes, session: Session | None
+) -> int | None:
     """An `EngineCounter` that asks no engine."""
     return None
 
@@ -152,7 +154,8 @@ class CountingEndpoint:
         try:
             self._ids += 1
             rid = b"%b-%bc%x" % (asker.rid, PROCESS, self._ids)
-            return await self.ask_engine(pools, render(parsed, model.sent_as(parsed.model), 0), rid, session)
+            name = model.sent_as(parsed.model)
+            return await self.ask_engine(pools, name, render(parsed, name, 0), rid, session)
         except Exception as error:  # noqa: BLE001 - it can be counted without an engine
             self._driver.supervisor.caught(Callback.WATCH, error)
             return None

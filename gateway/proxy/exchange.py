@@ -192,6 +192,7 @@ class Exchange(AttemptOwner):
                 self._copy(self._parsed, max_tokens)
         attempt = UpstreamAttempt(self, attempt_id, upstream)
         attempt.max_tokens = max_tokens
+        attempt.asks_for = self._sent_as(self._parsed)
         self._attempts[attempt_id] = attempt
         request = None if upstream.takes_stream_options else self.without_options(attempt_id, upstream, max_tokens)
         upstream.send(self._message(attempt_id, upstream, body) if request is None else request, attempt)
@@ -264,7 +265,8 @@ class Exchange(AttemptOwner):
         if self._services.mirror is not None and why in SHEDS:
             self._services.mirror.shed()
         self._refusal = detail, retry_after_s
-        problem = Problem(why, message=detail or self.engine_said, retry_after_s=retry_after_s)
+        param = "model" if why is Reason.MODEL_NOT_FOUND else None
+        problem = Problem(why, message=detail or self.engine_said, retry_after_s=retry_after_s, param=param)
         if not self._shown:
             self._show_error(problem, self._limit_lines())
         elif self._committed is not None and self._committed.reader is None:

@@ -13,7 +13,7 @@ import orjson
 
 from gateway.core.policy import ANONYMOUS, Model, Policy, PoolSpec, Tier
 from gateway.core.request import NO_PREFIX, Endpoint, Reason, Request
-from gateway.core.serving import arm_of
+from gateway.core.serving import arm_of, no_model
 from gateway.proxy.browsers import BrowserAccess
 from gateway.proxy.count_tokens import CountingEndpoint
 from gateway.proxy.driver import Driver, Meter
@@ -115,6 +115,8 @@ class RequestHandler(ExchangeServices):
         self.counters: dict[str, TokenCounter] = {}
         """Exact token counters by model name, for models with a tokenizer in the policy."""
         self._catalog = catalog
+        self._listings: dict[str, tuple[Sequence[Mapping[str, object]], bytes]] = {}
+        """Lists of models by tier, and their JSON."""
         self.counting = CountingEndpoint(driver, self.find, self.only_model, self.count_exactly, meter.token_count)
 
     def configure(self, policy: Policy, callers: Callers | None = None) -> None:
@@ -214,7 +216,7 @@ class RequestHandler(ExchangeServices):
             return Problem(exc.why, exc.message, param=exc.field, code=exc.code)
         model, adapter = self.find(parsed.model, tier)
         if model is None:
-            return Problem(Reason.MODEL_NOT_FOUND, f"The model `{parsed.model[:100]}` does not exist.", param="model")
+            return self.no_model(parsed.model, tier)
         before = None
         asked = model
         previous = parsed.fields.get(PREVIOUS) if endpoint is Endpoint.RESPONSES else None
@@ -307,9 +309,20 @@ class RequestHandler(ExchangeServices):
             return (200, b'{"status":"ready"}') if self.ready else (503, b'{"status":"not ready"}')
         tier = None if caller is None else caller.tier
         if path == MODELS:
-            return 200, orjson.dumps({"object": "list", "data": self._catalog.listing(self.policy, tier)})
-        name = path[len(MODELS) + 1 :].decode("utf-8", "replace")
-        model = self._catalog.one(self.policy, unquote(name), tier)
-        if model is None:
-            return Problem(Reason.MODEL_NOT_FOUND, f"The model `{name[:100]}` does not exist.", param="model")
-        return 200, orjson.dumps(model)
+            return 200, self._listing(tier)
+        name = unquote(path[len(MODELS) + 1 :].decode("utf-8", "replace"))
+        model = self._catalog.one(self.policy, name, tier)
+        return self.no_model(name, tier) if model is None else (200, orjson.dumps(model))
+
+    def no_model(self, name: str, tier: Tier | None) -> Problem:
+        """The error for a model that does not exist. It names some that do."""
+        listed = () if tier is None else self._catalog.usable(self.policy, tier)
+        return Problem(Reason.MODEL_NOT_FOUND, no_model(name, listed), param="model")
+
+    def _listing(self, tier: Tier | None) -> bytes:
+        """The JSON of all models. It is made again only when the catalog gives another list."""
+        listed, key = self._catalog.listing(self.policy, tier), "" if tier is None else tier.name
+        written = self._listings.get(key)
+        if written is None or written[0] is not listed:
+            written = self._listings[key] = listed, orjson.dumps({"object": "list", "data": listed})
+        return written[1]

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.core.admission.explanation import PlacementExplanation
 from gateway.core.fleet.routing import ROUTERS
-from gateway.core.policy import Ejection, Health, Hedge, Model, Retry
+from gateway.core.policy import Ejection, Health, Hedge, Model, Retry, Tier
 from gateway.core.request import AttemptOutcome, Outcome, Reason, Sample
 from gateway.core.sessions import Session, key_of
 
@@ -22,7 +22,7 @@ def lists(*names: str) -> Sample:
     return Sample(models=names)
 
 
-def mixed(*parts: object, slots: int = 8, router: str = "least-prefill", **more: object) -> Story:
+def mixed(*parts: Tier, slots: int = 8, router: str = "least-prefill", **more: object) -> Story:
     """A pool behind a catch-all: r1 and r3 list the model a, r2 lists b."""
     spec = pool("p", "r1", "r2", "r3", slots=slots, router=router, **more)
     story = play(policy(spec, *parts, models=ANY))
@@ -56,7 +56,7 @@ def test_replica_whose_new_list_has_a_wildcard_takes_any_model() -> None:
 def test_model_that_no_replica_lists_is_not_found_and_the_listed_names_are_told() -> None:
     story = asks(mixed(), "x", "c")
     assert [command.detail for command in story.commands[:1]] == [  # type: ignore[union-attr]
-        "The model `c` does not exist. The replicas list `a`, `b`."
+        "The model `c` does not exist. Listed: `a`, `b`."
     ]
     story.expect(refuse(Reason.MODEL_NOT_FOUND), ended(Outcome.INVALID))
 

@@ -84,7 +84,9 @@ async def test_token_count_uses_the_split_arm_of_its_session(
     gw = await gateway(rules(await emulator(), await emulator()))
     asked: list[str] = []
 
-    async def told(pools: Sequence[PoolSpec], body: bytes, rid: bytes, session: Session | None) -> int | None:
+    async def told(
+        pools: Sequence[PoolSpec], model: str, body: bytes, rid: bytes, session: Session | None
+    ) -> int | None:
         asked.append({"old": "v1", "new": "v2"}[pools[0].name])
         return 7
 

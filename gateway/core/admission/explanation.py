@@ -10,7 +10,6 @@ from typing import Final
 from gateway.core.admission.admission import Admission, Decision, Verdict
 from gateway.core.admission.deadlines import slo_deadline
 from gateway.core.admission.next_queued import has_room, may_be_passed
-from gateway.core.admission.placement import MAX_NAME
 from gateway.core.fleet.eligibility import with_adapter
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.routing import RoundRobin
@@ -21,6 +20,7 @@ from gateway.core.queueing.limits import LimitExceeded
 from gateway.core.queueing.queue import LOOKED_AHEAD
 from gateway.core.request import Reason, Request
 from gateway.core.request_state import RequestState
+from gateway.core.serving import MAX_NAME
 from gateway.core.snapshot import CapacityBound, ReplicaState, usual
 
 SENT: Final = "sent"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
 
 from gateway.core.fleet.fleet import Fleet
 from gateway.core.fleet.pool import Pool, Replica
@@ -13,11 +11,7 @@ from gateway.core.forecast.prompt_length import PromptEstimator
 from gateway.core.policy import PoolSpec
 from gateway.core.request import Outcome, Reason, Request
 from gateway.core.request_state import RequestState
-
-MAX_NAME: Final = 64
-"""A name is cut to this many characters in error texts."""
-MAX_NAMES: Final = 5
-"""An error text shows at most this many names of models."""
+from gateway.core.serving import MAX_NAME, no_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,18 +101,6 @@ def _listing(request: Request, route: tuple[PoolSpec, ...], fleet: Fleet) -> tup
         else:
             names.update(dict.fromkeys(pool.names))
     return tuple(taking), [*names]
-
-
-def no_model(name: str, listed: Iterable[str]) -> str:
-    """The text of the error for a model that no replica lists, with some of the `listed` names."""
-    names = sorted(listed)
-    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    others = (
-        f" The replicas list {', '.join(f'`{known[:MAX_NAME]}`' for known in names[:MAX_NAMES])}{more}."
-        if names
-        else ""
-    )
-    return f"The model `{name[:MAX_NAME]}` does not exist.{others}"
 
 
 def _has(fleet: Fleet, pool_name: str, replica: str) -> bool:

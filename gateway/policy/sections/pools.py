@@ -150,7 +150,10 @@ class EjectionSection(Section):
 class HealthSection(Section):
     """How the replicas of a pool are watched."""
 
-    path: HttpPath = plain(_POOL.health.path, "Path of the health check.")
+    path: HttpPath | None = optional(
+        "Path of a health check that must answer 2xx. Unless given, any answer below 500 counts: to GET /health, or to "
+        "GET /v1/models with `api_key` if the engine is `openai`."
+    )
     interval: Duration = duration(_POOL.health.interval_s, "Time between two checks.")
     timeout: Duration = duration(_POOL.health.timeout_s, "A check that takes longer has failed.")
     failures: Count = plain(
