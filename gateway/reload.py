@@ -18,7 +18,7 @@ from gateway.fleet.watch import FleetWatcher
 from gateway.observe.admin import Done
 from gateway.observe.metrics.metrics import Metrics
 from gateway.observe.sources import Reload
-from gateway.policy.errors import PolicyError, PolicyErrors
+from gateway.policy.errors import PolicyError, PolicyErrors, shown
 from gateway.policy.exposure import exposure_error
 from gateway.policy.watch import PolicyWatcher
 from gateway.proxy.driver import Driver
@@ -137,8 +137,8 @@ class PolicyReloads:
 
     def _failed(self, errors: PolicyErrors) -> None:
         self.latest = Reload(time.time(), str(errors))
-        for error in errors.errors:
-            log.error("policy not reloaded, the last good one stays in force: %s", error)
+        for line in shown(errors.errors):
+            log.error("policy not reloaded, the last good one stays in force: %s", line)
 
     async def reload(self) -> Done:
         """Read the policy file again."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.policy import PolicyErrors, load_text
+
 from .sample import HASH_A, HASH_B, SAMPLE, changed, errors_of
 
 CASES = {
@@ -780,8 +782,30 @@ def test_policy_file_whose_aliases_expand_too_far_is_refused() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 8)]
     assert errors_of("\n".join(lines)) == [
-        "p.yaml:1: holds more than 200000 values once its aliases are expanded",
+        "p.yaml:1: repeats more than 10000 values by aliases, such as those of line 1: repeat less",
     ]
+
+
+def test_policy_file_that_merges_a_large_mapping_too_often_is_refused() -> None:
+    base = "\n".join(f"  k{number}: 1" for number in range(100))
+    text = f"a: &a\n{base}\nb: {{<<: [{', '.join(['*a'] * 200)}]}}\n"
+    assert errors_of(text) == [
+        "p.yaml:1: repeats more than 10000 values by aliases, such as those of line 1: repeat less",
+    ]
+
+
+def test_policy_may_repeat_a_mapping_by_aliases_in_every_tier() -> None:
+    tiers = "\n".join(f"  t{number}: *all" for number in range(50))
+    load_text(SAMPLE.replace("tiers:", f"tiers:\n  t: &all {{priority: 3}}\n{tiers}", 1), "p.yaml", {})
+
+
+def test_policy_with_thousands_of_errors_shows_ten_and_the_number_of_the_others() -> None:
+    fields = "\n".join(f"    field{number}: 1" for number in range(8000))
+    with pytest.raises(PolicyErrors) as raised:
+        load_text(f"tiers:\n  t:\n{fields}\n", "p.yaml", {})
+    lines = str(raised.value).splitlines()
+    assert len(lines) == 11
+    assert lines[-1] == f"and {len(raised.value.errors) - 10} more errors"
 
 
 def test_policy_error_stays_on_one_line_despite_a_name_with_a_line_break() -> None:
