@@ -16,21 +16,24 @@ MAX_BATCH = 2048
 """OpenAI's limit on the inputs of a request. LangChain sends 1,000 inputs at once."""
 
 
-def builtin(replica_urls: Sequence[str]) -> Policy:
+def builtin(replica_urls: Sequence[str], origins: Sequence[str] = (), names: Sequence[str] = ()) -> Policy:
     """The built-in policy: one pool with learned slots, any model name, and one tier in shadow mode. Raises
     PolicyErrors.
+
+    `origins`, `names`: web pages and host names that may use it, as in `listen` of a policy.
     """
-    data = written(replica_urls)
+    data = written(replica_urls, origins, names)
     try:
         return load_document(Document("--replica", data), hashlib.sha256(json.dumps(data).encode()).hexdigest())
     except PolicyErrors as errors:
         raise PolicyErrors([_of_argument(error) for error in errors.errors]) from None
 
 
-def written(replica_urls: Sequence[str]) -> dict[str, object]:
+def written(replica_urls: Sequence[str], origins: Sequence[str] = (), names: Sequence[str] = ()) -> dict[str, object]:
     """The built-in policy, in the form of a policy file."""
     return {
         "apiVersion": "tailgate/v1",
+        "listen": {"origins": list(origins), "names": list(names)},
         "models": {"*": {"pools": ["default"]}},
         "pools": {"default": {"replicas": list(replica_urls), "slots": "auto"}},
         "tiers": {
@@ -44,5 +47,5 @@ def written(replica_urls: Sequence[str]) -> dict[str, object]:
 
 def _of_argument(error: PolicyError) -> PolicyError:
     """A copy of the error that names the option, for example number 2 for the second `--replica`."""
-    index = re.search(r"replicas\[(\d+)\]", error.path)
-    return PolicyError(f"--replica (number {int(index[1]) + 1})" if index else "--replica", 0, "", error.message)
+    found = re.search(r"(replica|origin|name)s\[(\d+)\]", error.path)
+    return PolicyError(f"--{found[1]} (number {int(found[2]) + 1})" if found else "--replica", 0, "", error.message)

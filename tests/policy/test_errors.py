@@ -604,13 +604,15 @@ CASES = {
         "defaults:",
         "listen: {origins: [https://chat.example/]}\ndefaults:",
         "p.yaml:27: listen.origins[0]: https://chat.example/ is not an origin: write scheme://host or "
-        "scheme://host:port, and nothing behind it",
+        "scheme://host:port, and nothing behind it; scheme://host:* is every port, app:// every page of a scheme other "
+        "than http",
     ),
     "origin of no page": (
         "defaults:",
         "listen: {origins: ['null']}\ndefaults:",
         "p.yaml:27: listen.origins[0]: null is not an origin: write scheme://host or "
-        "scheme://host:port, and nothing behind it",
+        "scheme://host:port, and nothing behind it; scheme://host:* is every port, app:// every page of a scheme other "
+        "than http",
     ),
     "body limit without a unit": (
         "defaults:",
