@@ -318,11 +318,6 @@ class Request:
         """Whether the tokens of its answer can be seen one by one as they come."""
         return self.stream or self.assembled
 
-    @property
-    def sent_name(self) -> str:
-        """The model name that replicas get: that of the LoRA adapter, or of the model upstream."""
-        return self.adapter or self.model.sent_as(self.asked_model)
-
 
 class AttemptOutcome(StrEnum):
     __hash__ = str.__hash__  # Enum's own is a function in Python
@@ -402,10 +397,8 @@ class Sample:
     """Number of preemptions since the engine started: requests that lost their KV cache because it was full."""
     context_tokens: int | None = None
     """The smallest `max_model_len` of the models that the replica serves."""
-    models: tuple[str, ...] | None = None
-    """Names that the replica lists, adapters included. Empty if its list leaves open which names it takes."""
-    late: bool = False
-    """Whether the health check timed out."""
+    models: tuple[str, ...] | None = None  # names that it lists, with adapters; empty if it may take any
+    late: bool = False  # whether the health check timed out
     adapters: tuple[str, ...] | None = None
     """LoRA adapters that the replica lists."""
     max_adapters: int | None = None

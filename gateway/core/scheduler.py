@@ -24,9 +24,7 @@ RESCUE_FACTOR: Final = 2.0
 
 
 class Scheduler:
-    """Gives slots to requests. If slots are free, a request waits only for its home, its adapter or its cached
-    prompt.
-    """
+    """Gives slots to requests. Beside free slots, a request waits only for its home, model, adapter or cached prompt."""
 
     def __init__(self, state: State, lifecycle: Lifecycle) -> None:
         self._state = state
@@ -332,7 +330,7 @@ class Scheduler:
         if self._fleet.observe(replica, sample, now):
             self.breaker_moved(replica)
         if replica.models is not models:
-            self._replace_unserved(pool)
+            self._replace_lost(pool)
         if sample.running is not None:
             self._forecaster.observed(replica, now)
         if pool.demand.is_due(now):
@@ -356,7 +354,7 @@ class Scheduler:
         if replica.breaker.state is ReplicaState.DOWN:
             self._quarantine.died(replica.spec.server, now)
         self._life.check_by(now + (min(health.open_s, SWEEP_S) if health.slow_start_s else health.open_s))
-        self._replace_bound(pool)
+        self._replace_lost(pool)
         if pool.alive:
             return
         for live in self._state.waiting(pool):
@@ -367,17 +365,11 @@ class Scheduler:
                 self._life.unqueue(live)
                 self.enter(live, other)
 
-    def _replace_bound(self, pool: Pool) -> None:
-        """Place queued requests whose home is lost (down, drained, silent) again, or refuse them."""
+    def _replace_lost(self, pool: Pool) -> None:
+        """Place queued requests again, or refuse them, if their home (down, drained, silent) or their model is lost."""
         for live in self._state.waiting(pool):
             home = pool.home(live.request) if pool.is_bound(live.request) else None
-            if home is not None and not home.keeps_state:
-                self._place_again(live)
-
-    def _replace_unserved(self, pool: Pool) -> None:
-        """Place queued requests again, or refuse them, if no replica lists their model any more."""
-        for live in self._state.waiting(pool):
-            if not pool.may_serve(live.request):
+            if (home is not None and not home.keeps_state) or not pool.may_serve(live.request):
                 self._place_again(live)
 
     def _place_again(self, live: RequestState) -> None:
@@ -396,7 +388,7 @@ class Scheduler:
         """
         moved = [live for pool in gone for live in self._state.waiting(pool)]
         for pool in self._fleet:
-            self._replace_bound(pool)
+            self._replace_lost(pool)
             for live in self._state.waiting(pool):
                 if live.request.stored is not None and pool.home(live.request) is None:
                     moved.append(live)
@@ -409,7 +401,7 @@ class Scheduler:
         self._timers.set(BREAKERS, self._call.now + self._fleet.cool(self._call.now))
         for pool in self._fleet:
             if kept and any(replica in kept and not replica.keeps_state for replica in pool.replicas.values()):
-                self._replace_bound(pool)
+                self._replace_lost(pool)
             self._rescue(pool)
             self.pump(pool)
 

@@ -73,6 +73,11 @@ def _uniform(split: str, arm: str, key: str) -> float:
     return (int.from_bytes(digest, "big") + 1) / _SPAN
 
 
+def sent_name(request: Request) -> str:
+    """The model name that replicas get for a request: that of its LoRA adapter, or of its model upstream."""
+    return request.adapter or request.model.sent_as(request.asked_model)
+
+
 def fallback_of(request: Request) -> Request | None:
     """A copy of the request for its tier's fallback model. None if there is none, or if another model cannot answer it.
 

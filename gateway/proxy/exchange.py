@@ -191,8 +191,7 @@ class Exchange(AttemptOwner):
             if self._model.mirror is not None:
                 self._copy(self._parsed, max_tokens)
         attempt = UpstreamAttempt(self, attempt_id, upstream)
-        attempt.max_tokens = max_tokens
-        attempt.asks_for = self._sent_as(self._parsed)
+        attempt.max_tokens, attempt.asks_for = max_tokens, self._sent_as(self._parsed)
         self._attempts[attempt_id] = attempt
         request = None if upstream.takes_stream_options else self.without_options(attempt_id, upstream, max_tokens)
         upstream.send(self._message(attempt_id, upstream, body) if request is None else request, attempt)

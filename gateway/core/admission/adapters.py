@@ -13,11 +13,12 @@ from gateway.core.fleet.eligibility import takes_now
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.policy import Tier
 from gateway.core.request import Request
+from gateway.core.serving import sent_name
 
 
 def is_blocked(request: Request, pool: Pool) -> bool:
     """Whether replicas have room for the tier of a request, but none of them for its model or adapter."""
-    if not request.adapter and pool.names.is_taken_by_all(request.sent_name):
+    if not request.adapter and pool.names.is_taken_by_all(sent_name(request)):
         return False
     free = _able(request, pool.ready(request.tier), pool)
     return bool(free) and not any(takes_now(replica, request) for replica in free)
@@ -81,4 +82,4 @@ def _kind(request: Request, pool: Pool) -> tuple[bool, str, str]:
     """
     is_bound = pool.is_bound(request)
     home = pool.home(request) if is_bound else None
-    return is_bound, "" if home is None else home.spec.name, request.sent_name
+    return is_bound, "" if home is None else home.spec.name, sent_name(request)

@@ -20,7 +20,7 @@ from gateway.core.queueing.limits import LimitExceeded
 from gateway.core.queueing.queue import LOOKED_AHEAD
 from gateway.core.request import Reason, Request
 from gateway.core.request_state import RequestState
-from gateway.core.serving import MAX_NAME
+from gateway.core.serving import MAX_NAME, sent_name
 from gateway.core.snapshot import CapacityBound, ReplicaState, usual
 
 SENT: Final = "sent"
@@ -290,8 +290,8 @@ def _left_out(pool: Pool, request: Request, now: float) -> Iterator[ExcludedRepl
             yield ExcludedReplica(name, replica.state, why)
         elif replica.state is not ReplicaState.UP:
             yield ExcludedReplica(name, replica.state, "")
-        elif not replica.takes_name(request.sent_name):
-            yield ExcludedReplica(name, replica.state, f"it does not list the model {request.sent_name[:MAX_NAME]}")
+        elif not replica.takes_name(sent_name(request)):
+            yield ExcludedReplica(name, replica.state, f"it does not list the model {sent_name(request)[:MAX_NAME]}")
         elif rests_s > 0.0:
             why = f"it refused {replica.refusals} times in a row, and is passed over for {rests_s:.1f} s more"
             yield ExcludedReplica(name, replica.state, why)

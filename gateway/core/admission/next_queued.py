@@ -14,6 +14,7 @@ from gateway.core.queueing.queue import due_at
 from gateway.core.queueing.request import QueuedRequest
 from gateway.core.request import Random
 from gateway.core.request_state import RequestState
+from gateway.core.serving import sent_name
 
 
 class NextQueued:
@@ -40,7 +41,7 @@ class NextQueued:
             chosen = self._chosen(waiting, pool, blocked, now)
             if chosen is not None or not is_held:
                 return chosen
-            blocked.add(waiting.request.sent_name)
+            blocked.add(sent_name(waiting.request))
             waiting = pool.queue.of_tier(head.request.tier).head_but(blocked, now)
         return None
 
@@ -75,8 +76,8 @@ class NextQueued:
             request = queued.request
             is_bound = pool.is_bound(request)
             home = pool.home(request) if is_bound else None
-            alike = "" if home is None else home.spec.name, request.sent_name
-            if request.sent_name in blocked or alike in waits or (is_bound and home is None):
+            alike = "" if home is None else home.spec.name, sent_name(request)
+            if sent_name(request) in blocked or alike in waits or (is_bound and home is None):
                 continue  # a request with the same home and model waits, or its home is gone
             live = self._requests[request.id]
             replica = pool.pick(request, None, self._random.random())

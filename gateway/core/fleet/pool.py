@@ -11,20 +11,20 @@ from operator import attrgetter
 from typing import Final
 
 from gateway.core.fleet.autoscale import Demand
-from gateway.core.fleet.eligibility import by_load, eased_in, takes_now, with_adapter, with_model
+from gateway.core.fleet.eligibility import ServedNames, by_load, eased_in, takes_now, with_adapter, with_model
 from gateway.core.fleet.imputed_load import ImputedLoad
 from gateway.core.fleet.outlier_score import SWEEP_S
 from gateway.core.fleet.outliers import OutlierDetector
 from gateway.core.fleet.prefix_index import Holders, holding
 from gateway.core.fleet.replica import BaseReplica
 from gateway.core.fleet.routing import ROUTERS, LeastPrefill, OwnRouter
-from gateway.core.fleet.served_names import ServedNames
 from gateway.core.fleet.slot import Slots
 from gateway.core.policy import AdmissionMode, PoolSpec, ReplicaSpec, Tier
 from gateway.core.queueing.headroom import AskedTiers
 from gateway.core.queueing.queue import PoolQueue
 from gateway.core.queueing.rates import DrainRate
 from gateway.core.request import Request
+from gateway.core.serving import sent_name
 from gateway.core.sessions import draw, most_in_flight
 from gateway.core.snapshot import CapacityBound, PoolView, ReplicaState
 
@@ -230,7 +230,7 @@ class Pool(Slots[Replica]):
         ejection = self.spec.health.ejection
         if not self.probes or ejection is None or request.tier.priority < self.probe_priority:
             return None
-        name = request.sent_name
+        name = sent_name(request)
         is_due = self.acquired - self._tried_acquired >= PROBE_EVERY or now - self._tried_at >= PROBE_LATEST_S
         for replica in self.probes:
             if replica.takes_name(name) and (is_due or replica.outlier_score.proven > 0.0):
@@ -292,13 +292,13 @@ class Pool(Slots[Replica]):
 
     def may_serve(self, request: Request) -> bool:
         """Whether a replica takes the model of `request`, in use or not."""
-        return self.names.is_taken_by_any(request.sent_name, self.replicas.values())
+        return self.names.is_taken_by_any(sent_name(request), self.replicas.values())
 
     def serves(self, request: Request) -> bool:
         """Whether a replica that gets requests takes the model of `request`."""
         if request.adapter and not self.lists(request.adapter):
             return False
-        name = request.sent_name
+        name = sent_name(request)
         if self.names.is_taken_by_all(name):
             return self._slots > 0
         return any(replica.slots > 0 and replica.takes_name(name) for replica in self.replicas.values())
@@ -353,7 +353,7 @@ class Pool(Slots[Replica]):
         most = most_in_flight(self.in_flight, serving)
         found: Replica | None = None
         largest = -1
-        name = request.sent_name
+        name = sent_name(request)
         for replica in self.replicas.values():
             if replica.takes_name(name) and (is_strict or (replica.slots and replica.in_flight < most)):
                 drawn = draw(session.key, replica.session_key)

@@ -14,6 +14,7 @@ from gateway.core.policy import AdmissionMode, Tier
 from gateway.core.queueing.limits import TenantUse
 from gateway.core.queueing.rates import Rate, TurnRate
 from gateway.core.queueing.request import QueuedRequest
+from gateway.core.serving import sent_name
 
 ARRIVALS_TAU_S: Final = 5.0
 TURN_SHARE: Final = 0.5
@@ -167,7 +168,7 @@ class TierQueue:
 
     def head_but(self, blocked: set[str], now: float) -> QueuedRequest | None:
         """The request to serve next, without requests for the models and adapters in `blocked`. O(n)."""
-        others = [live for live in self if live.request.sent_name not in blocked]
+        others = [live for live in self if sent_name(live.request) not in blocked]
         turn = min(others, key=_tenant_turn, default=None)
         if turn is None or now >= due_at(turn):
             return turn
@@ -215,7 +216,7 @@ class TierQueue:
         If models or adapters are `blocked`, the result is exactly the earliest requests for others, in O(n log n).
         """
         if blocked:
-            return sorted((live for live in self if live.request.sent_name not in blocked), key=_turn)[:LOOKED_AHEAD]
+            return sorted((live for live in self if sent_name(live.request) not in blocked), key=_turn)[:LOOKED_AHEAD]
         top = sorted(entry for entry in self._earliest[: 2 * LOOKED_AHEAD] if entry[3].ticket == entry[2])
         return [live for _, _, _, live in top[:LOOKED_AHEAD]]
 

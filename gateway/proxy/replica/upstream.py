@@ -28,7 +28,7 @@ _SERVED_BY: Final = b"x-tailgate-pool: %b\r\nx-tailgate-replica: %b\r\nx-tailgat
 
 
 class ModelLists(Protocol):
-    """What is known of the servers' models. After a lost connection, another process may answer at its address."""
+    """The models of the servers. After a lost connection, another process may answer at the address."""
 
     def lost(self, server: str) -> None:
         """A connection to `server` was lost or refused."""
