@@ -24,7 +24,7 @@ RESCUE_FACTOR: Final = 2.0
 
 
 class Scheduler:
-    """Gives slots to requests. Beside free slots, a request waits only for its home, model, adapter or cached prompt."""
+    """Gives slots to requests. Beside free slots, requests wait only for a home, model, adapter or cached prompt."""
 
     def __init__(self, state: State, lifecycle: Lifecycle) -> None:
         self._state = state

@@ -31,9 +31,10 @@ def builtin(replica_urls: Sequence[str], origins: Sequence[str] = (), names: Seq
 
 def written(replica_urls: Sequence[str], origins: Sequence[str] = (), names: Sequence[str] = ()) -> dict[str, object]:
     """The built-in policy, in the form of a policy file."""
+    listen = {"listen": {"origins": list(origins), "names": list(names)}} if origins or names else {}
     return {
         "apiVersion": "tailgate/v1",
-        "listen": {"origins": list(origins), "names": list(names)},
+        **listen,
         "models": {"*": {"pools": ["default"]}},
         "pools": {"default": {"replicas": list(replica_urls), "slots": "auto"}},
         "tiers": {

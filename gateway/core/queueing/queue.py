@@ -89,8 +89,7 @@ class TierQueue:
         self.tier = tier
         self.key: TierKey = (tier.priority, tier.name)
         self.count = 0
-        self.adapted = 0
-        """Number of queued requests for LoRA adapters."""
+        self.adapted = 0  # number of queued requests for LoRA adapters
         self.fixed = self.fixed_bytes = 0
         """Number of queued requests that may not be shed, and the bytes of their bodies."""
         self.owed = 0.0
