@@ -290,7 +290,7 @@ def _left_out(pool: Pool, request: Request, now: float) -> Iterator[ExcludedRepl
             yield ExcludedReplica(name, replica.state, why)
         elif replica.state is not ReplicaState.UP:
             yield ExcludedReplica(name, replica.state, "")
-        elif not replica.takes_name(sent_name(request)):
+        elif not adapter and not replica.takes_name(sent_name(request)):
             yield ExcludedReplica(name, replica.state, f"it does not list the model {sent_name(request)[:MAX_NAME]}")
         elif rests_s > 0.0:
             why = f"it refused {replica.refusals} times in a row, and is passed over for {rests_s:.1f} s more"
