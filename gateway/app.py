@@ -287,7 +287,6 @@ def _journal(settings: Settings, policy: Policy, seed: int) -> Journal | None:
         settings.journal,
         policy,
         seed,
-        share=1.0,
         version=version("tailgate"),
         max_bytes=settings.journal_file_bytes,
         files=settings.journal_files,

@@ -43,12 +43,10 @@ from gateway.core.state import State
 class Controller(Inspector):
     """Decides about all requests of one gateway. Its methods are the calls that change state; `Inspector` has the
     reads.
-
-    `share` (0-1]: the share of each tenant limit that this process may use.
     """
 
-    def __init__(self, policy: Policy, random: Random, share: float = 1.0) -> None:
-        state = State(policy, random, share)
+    def __init__(self, policy: Policy, random: Random) -> None:
+        state = State(policy, random)
         super().__init__(state)
         self.lifecycle = Lifecycle(state)
         self.scheduler = Scheduler(state, self.lifecycle)

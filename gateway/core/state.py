@@ -32,9 +32,9 @@ which are above zero.
 
 
 class State:
-    """State of one controller. `share` (0-1]: the share of every tenant limit that this process may use."""
+    """State of one controller."""
 
-    def __init__(self, policy: Policy, random: Random, share: float) -> None:
+    def __init__(self, policy: Policy, random: Random) -> None:
         self.policy = policy
         self.random = random
         self.call = PresentCall()
@@ -56,7 +56,7 @@ class State:
         self.prompts = PromptEstimator()
         self.forecaster = Forecaster()
         self.admission = Admission(policy, self.fleet, self.forecaster)
-        self.accounting = Accounting(share, self.prompts, self.forecaster, self.admission.promises)
+        self.accounting = Accounting(self.prompts, self.forecaster, self.admission.promises)
         self.places = Placement(self.fleet, self.prompts)
         self.retry_after = RetryAfter(self.forecaster, random)
         self.extra = RetryBudget()

@@ -230,7 +230,7 @@ def replicas(root: At) -> None:
     urls: dict[object, At] = {}
     names: dict[object, At] = {}
     for _, pool in root["pools"].items():
-        if isinstance(pool.data, dict) and "discover" not in pool.data and pool["replicas"].data in (None, []):
+        if isinstance(pool.data, dict) and pool["replicas"].data in (None, []):
             pool["replicas"].wrong("a pool needs at least one replica, such as http://10.0.0.1:8000")
         for entry in pool["replicas"].entries():
             engine = pool["engine"]

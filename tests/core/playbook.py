@@ -73,9 +73,9 @@ def ended(outcome: Outcome, of: str | None = None, **record: object) -> Expected
     return Expected(Ended, of, {"outcome": outcome, **record})
 
 
-def play(policy: Policy, *chances: float, share: float = 1.0) -> Story:
+def play(policy: Policy, *chances: float) -> Story:
     """A story that begins at time 0. `chances` are the random draws, 0.0 unless given: ties go to the first."""
-    return Story(Controller(policy, Chance(*chances) if chances else Chance(0.0), share))
+    return Story(Controller(policy, Chance(*chances) if chances else Chance(0.0)))
 
 
 class Story:

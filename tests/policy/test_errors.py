@@ -443,11 +443,6 @@ CASES = {
         "8000]",
         "p.yaml:12: pools.short.replicas[1]: is a single value, must be a mapping, such as {url: ...}",
     ),
-    "discovery": (
-        "    replicas: [http://a:1, http://b:1]\n",
-        "    discover: {dns: replicas.example}\n",
-        "p.yaml:12: pools.short.discover: is not yet supported in this version: list the replicas under `replicas`",
-    ),
     "reserves over 100%": (
         '- {name: big, url: "http://c:1"}',
         '- {name: big, url: "http://c:1"}\n    reserve: {free: 60%, paid: 0.5}',

@@ -21,10 +21,10 @@ OUTPUT_WEIGHT: Final = 2.0
 
 
 class Accounting:
-    """`reserve` opens the account of a request, `close` closes it once. Every limit is scaled by `share` (0-1]."""
+    """`reserve` opens the account of a request, `close` closes it once."""
 
-    def __init__(self, share: float, prompts: PromptEstimator, forecaster: Forecaster, promises: Promises) -> None:
-        self._tenants = Tenants(share)
+    def __init__(self, prompts: PromptEstimator, forecaster: Forecaster, promises: Promises) -> None:
+        self._tenants = Tenants()
         self._prompts = prompts
         self._forecaster = forecaster
         self._promises = promises

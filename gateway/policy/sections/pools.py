@@ -168,10 +168,6 @@ class HealthSection(Section):
     ejection: EjectionSection = nested(EjectionSection(), "When a replica that is slow or silent is left out.")
 
 
-def _no_discovery(value: object) -> object:
-    raise ValueError("is not yet supported in this version: list the replicas under `replicas`")
-
-
 class PoolSection(Section):
     """Replicas that are alike: same engine, same limits, same kind of requests."""
 
@@ -179,9 +175,6 @@ class PoolSection(Section):
         _POOL.engine.value, "What the replicas run: decides metric names and which extra fields they understand."
     )
     replicas: list[ReplicaSection] = plain([], "Where the replicas are, as URLs or as {name, url}.")
-    discover: Annotated[object, AfterValidator(_no_discovery)] = optional(
-        "Reserved for finding replicas by DNS or Kubernetes; not yet supported in this version."
-    )
     max_prompt_tokens: Count | None = optional("Longest prompt this pool takes, in tokens; any length unless given.")
     slots: Slots = field(
         None,

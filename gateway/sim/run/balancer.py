@@ -45,7 +45,7 @@ class Balancer:
             name: [Server(replica.name, rank, pool) for rank, replica in enumerate(pool.replicas)]
             for name, pool in policy.pools.items()
         }
-        self._tenants = Tenants(1.0)
+        self._tenants = Tenants()
         self._alarms = Timers()
         self._jobs: dict[int, _Job] = {}
         self._attempts: dict[int, _Job] = {}
