@@ -425,7 +425,6 @@ class Model:
     pools: tuple[str, ...]
     aliases: tuple[str, ...] = ()
     upstream: str = ""
-    tokenizer: str | None = None
     any_name: bool = False
     report: Report = Report.ASKED
     split: tuple[tuple[str, int], ...] = ()

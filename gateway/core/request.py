@@ -148,7 +148,6 @@ class CountSource(StrEnum):
     """Source of the count in a `count_tokens` answer. A metric label."""
 
     ENGINE = "engine"
-    TOKENIZER = "tokenizer"
     ESTIMATE = "estimate"
     """The gateway estimated it from the learned ratio of tokens to bytes."""
 
@@ -221,7 +220,7 @@ class Request:
     prompt_bytes: int
     """UTF-8 bytes of all parts that become prompt: messages, tools, instructions."""
     prompt_exact: int | None
-    """Exact number of prompt tokens (from token ids or a tokenizer); None if only an estimate is possible."""
+    """Exact number of prompt tokens (from token ids); None if only an estimate is possible."""
     max_tokens: int | None
     """Output cap per choice that the client set; None if it set none."""
     choices: int

@@ -40,4 +40,4 @@ def load_text(text: str, file: str, environment: Mapping[str, str] = os.environ)
 def load_document(document: Document, digest: str) -> Policy:
     """The policy in a document that has been read. Raises PolicyErrors."""
     file = checked(document, PolicyFile, lambda _: check(document))
-    return compiled(file, Path(document.file).parent, digest)
+    return compiled(file, digest)

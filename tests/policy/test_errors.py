@@ -349,12 +349,6 @@ CASES = {
         "  paid: {}\n  a/b:\n",
         "p.yaml:23: tiers.a/b: a/b is not a name: use letters, digits, dot, dash and underscore, at most 63",
     ),
-    "tokenizer that is not there": (
-        "    aliases: [gpt]",
-        "    tokenizer: nowhere/tokenizer.json",
-        "p.yaml:6: models.llama.tokenizer: there is no file nowhere/tokenizer.json: "
-        "write the path of a tokenizer.json, relative to this file",
-    ),
     "duplicate replica": (
         '{name: big, url: "http://c:1"}',
         '{name: big, url: "http://A:1/"}',

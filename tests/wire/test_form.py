@@ -13,7 +13,6 @@ from gateway.core.request import Endpoint
 from gateway.wire.apis.audio import FIELDS
 from gateway.wire.body.form import BOUNDARY, MAX_PARTS
 from gateway.wire.request import BadRequest, Parsed, parse, render
-from gateway.wire.tokens import Tokenizer
 
 CAPS = Caps(max_tokens_limit=100)
 SOUND = b"RIFF\x00\r\n--not a boundary\r\n\xff\x00"
@@ -52,10 +51,6 @@ def sent(parsed: Parsed) -> list[tuple[str, str, bytes]]:
         found.append((lines.pop("content-disposition"), lines.pop("content-type", ""), content))
         assert not lines
     return found
-
-
-def test_prompt_with_a_file_is_not_counted_by_the_tokenizer() -> None:
-    assert Tokenizer(None, None).count(read(FILE, MODEL)) is None
 
 
 def test_forwarded_form_is_written_anew_with_the_file_last() -> None:

@@ -11,7 +11,7 @@ from gateway.wire.answers.whole import GENERATED
 from gateway.wire.apis.chunks import CompletionAssembly, CompletionReader
 from gateway.wire.apis.fields import ALLOW, GENERATION, STRIP, ruled
 from gateway.wire.apis.row import Answers, Api, Shape
-from gateway.wire.body import bounds, checks, prompt, prompt_text
+from gateway.wire.body import bounds, checks, prompt
 from gateway.wire.body.checks import BadRequest, Check
 from gateway.wire.body.tools import NOT_RENAMED, Kept, Renamed, settle
 
@@ -63,7 +63,6 @@ CHAT: Final = Api(
         FIELDS,
         ("messages",),
         prompt.chat,
-        prompt_text.chat,
         caps=("max_completion_tokens", "max_tokens"),
         usage=True,
         fit=fit,

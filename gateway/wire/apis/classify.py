@@ -18,6 +18,4 @@ FIELDS: Final[dict[str, Check]] = {
     "truncate_prompt_tokens": checks.truncation,
     "chat_template_kwargs": checks.template_options,
 }
-CLASSIFY: Final = Api(
-    "classify", (Endpoint.CLASSIFY,), Shape(FIELDS, (), inputs.measure, inputs.text, caps=(), stop=None)
-)
+CLASSIFY: Final = Api("classify", (Endpoint.CLASSIFY,), Shape(FIELDS, (), inputs.measure, caps=(), stop=None))

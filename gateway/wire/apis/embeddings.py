@@ -20,6 +20,4 @@ FIELDS: Final[dict[str, Check]] = {
     "truncate_prompt_tokens": checks.truncation,
     "chat_template_kwargs": checks.template_options,
 }
-EMBEDDINGS: Final = Api(
-    "embeddings", (Endpoint.EMBEDDINGS,), Shape(FIELDS, (), inputs.measure, inputs.text, caps=(), stop=None)
-)
+EMBEDDINGS: Final = Api("embeddings", (Endpoint.EMBEDDINGS,), Shape(FIELDS, (), inputs.measure, caps=(), stop=None))

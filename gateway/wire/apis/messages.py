@@ -16,9 +16,8 @@ from gateway.wire.answers.shapes import EMPTY, Inner, Stop, Typed, decode_inner,
 from gateway.wire.answers.whole import GENERATED, read_usage
 from gateway.wire.apis.fields import ALLOW, STRIP, STRIPPED, ruled
 from gateway.wire.apis.row import Answers, Api, Shape
-from gateway.wire.body import bounds, checks, prompt, prompt_text
+from gateway.wire.body import bounds, checks, prompt
 from gateway.wire.body.checks import Check
-from gateway.wire.body.prompt_text import Conversation
 from gateway.wire.body.tool_results import without_files
 from gateway.wire.body.tools import NOT_RENAMED, Kept, Renamed, settle
 from gateway.wire.errors.reasons import RefusalRow
@@ -220,12 +219,6 @@ def _object(text: str) -> Any:
         return {}
 
 
-def _text(fields: dict[str, Any]) -> Conversation | None:
-    return prompt_text.conversation(
-        fields.get("system"), fields["messages"], prompt_text.as_functions(fields.get("tools"))
-    )
-
-
 class AnthropicDialect(Dialect):
     """`{"type": "error", "error": {"type", "message"}, "request_id"}`."""
 
@@ -246,7 +239,7 @@ ANTHROPIC: Final = AnthropicDialect()
 MESSAGES: Final = Api(
     "messages",
     (Endpoint.MESSAGES,),
-    Shape(FIELDS, ("messages", "max_tokens"), prompt.chat, _text, stop="stop_sequences", fit=fit),
+    Shape(FIELDS, ("messages", "max_tokens"), prompt.chat, stop="stop_sequences", fit=fit),
     Answers(GENERATED, MessagesReader, MessageAssembly),
     ANTHROPIC,
     counting=COUNT_TOKENS,

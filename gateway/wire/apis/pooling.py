@@ -34,4 +34,4 @@ FIELDS: Final[dict[str, Check]] = {
     "truncate_prompt_tokens": checks.truncation,
     "chat_template_kwargs": checks.template_options,
 }
-POOLING: Final = Api("pooling", (Endpoint.POOLING,), Shape(FIELDS, (), inputs.measure, inputs.text, caps=(), stop=None))
+POOLING: Final = Api("pooling", (Endpoint.POOLING,), Shape(FIELDS, (), inputs.measure, caps=(), stop=None))
