@@ -97,9 +97,7 @@ class RequestState(QueuedRequest):
         "ended_at",
         "explored",
         "first_at",
-        "given_up",
         "hedged",
-        "hopeless",
         "least_unread",
         "max_tokens",
         "open",
@@ -146,12 +144,6 @@ class RequestState(QueuedRequest):
         """Tokens charged so far to its tenant's fair share."""
         self.would_shed = False
         """Whether the tier's mode is `shadow`, and `enforce` would have shed the request."""
-        self.given_up: Replica | None = None
-        """The given-up replica to which the request is sent because no replica would serve it in time
-        (admission/overflow.py).
-        """
-        self.hopeless = False
-        """Whether no replica would serve the request in time. Set only in tiers whose admission mode is `shadow`."""
         self.explored = False
         """Whether the request was doubtful and was admitted as exploration, to learn from its outcome."""
         self.owed = False

@@ -19,7 +19,6 @@ from typing import Final
 
 from gateway.core.admission.adapters import goes_first
 from gateway.core.admission.forecaster import Forecaster
-from gateway.core.admission.overflow import Overflow
 from gateway.core.admission.patience import Patience
 from gateway.core.admission.promises import Promises
 from gateway.core.admission.wait_and_breach import drain_per_s
@@ -109,14 +108,12 @@ class Admission:
         self._forecaster = forecaster
         self.promises = Promises(policy, forecaster)
         self.patience = Patience(forecaster)
-        self._overflow = Overflow(forecaster)
         self._hold_s = math.inf
         self.configure(policy)
 
     def configure(self, policy: Policy) -> None:
         """Apply a policy."""
         self.promises.configure(policy)
-        self._overflow.keep(self._fleet)
         bounds_s = [objective.threshold_s for tier in policy.tiers.values() for objective in tier.slo.ttft]
         tightest_s = min(bounds_s, default=math.inf)
         self._hold_s = HOLD_SHARE * min(tightest_s, MAX_TIGHTEST_S)
@@ -137,11 +134,6 @@ class Admission:
                 return Decision(Verdict.WAIT)
         if tier.admission.mode is not AdmissionMode.OFF and live.slo.bounded:
             live.forecast = forecast = self.forecast(live, pool, replica, now)
-            if replica is not None and tier.admission.mode is AdmissionMode.SHADOW and not pool.is_bound(live.request):
-                placed = self._overflow.placed(live, pool, replica, random, now)
-                if placed is not None:
-                    live.would_shed = self.is_doubtful(live, pool, live.forecast)
-                    return Decision(Verdict.SEND, placed)
             if self.is_doubtful(live, pool, forecast):
                 faster = (
                     None if replica is None or pool.is_bound(live.request) else self._faster(live, pool, replica, now)
@@ -224,11 +216,6 @@ class Admission:
     def admitted(self, live: RequestState, pool: Pool, now: float) -> None:
         """Record that a request was sent or queued."""
         pool.queue.of_tier(live.request.tier).admitted(now)
-        if live.request.tier.admission.mode is AdmissionMode.SHADOW:
-            self._overflow.admitted(live, pool, now)
-        if live.given_up is not None:
-            self._forecaster.dropped(live)  # its miss was accepted in advance, so it is no evidence about the forecast
-            return
         if live.forecast is not None:
             self._forecaster.watch(live, now)
             self.promises.admitted(live, pool, live.forecast)

@@ -236,9 +236,6 @@ class Forecaster(Learner):
             replica.in_flight - 1,
             now,
         )
-        if live.given_up is replica:
-            # a given-up replica is overloaded on purpose, and no decision needs forecasts for such a load
-            facts.counts = facts.teaches = False
         read_by = math.inf if live.visible else now + facts.ttft_s
         engine.begin(attempt.id, attempt.slot.unread_tokens, read_by, now)
         engine.advance(replica.in_flight, replica.held_tokens, now)

@@ -336,7 +336,7 @@ class Promises:
         budget = self._budgets.get(tier.name)
         if budget is not None:
             budget.count(tier.slo, record, now)
-        if record.pool is None or live.forecast is None or live.given_up is not None or live.was_overfilled:
+        if record.pool is None or live.forecast is None or live.was_overfilled:
             return  # the replica was filled beyond the step limit, so the answer shows nothing about the limit
         margins = self._margins_of(record.pool, tier)
         if record.tpot_s is not None:
