@@ -10,7 +10,7 @@ import orjson
 from gateway.core.policy import Model, Tier
 from gateway.core.stats import quantile
 from gateway.observe.build_info import kind
-from gateway.observe.metrics.arms import ArmFacts, ArmVerdict, largest_arm
+from gateway.observe.metrics.arms import ArmFacts
 from gateway.observe.metrics.facts import Attainment, RefusalFamily, TierFacts
 from gateway.observe.metrics.kept import binds
 from gateway.observe.metrics.metrics import WHYS, Metrics
@@ -106,25 +106,20 @@ def _tier(metrics: Metrics, tier: Tier, now: float) -> dict[str, object]:
 
 
 def _split(metrics: Metrics, model: Model, now: float) -> dict[str, object]:
-    """The arms of a split model. `judged`: counts since its arms or weights last changed."""
+    """The arms of a split model, over the last minute."""
     found = {arm: metrics.arms.facts[model.name, arm] for arm, _ in model.split}
     windows = {arm: facts.recent.read(now) for arm, facts in found.items()}
     offered = sum(window[ArmFacts.OFFERED] for window in windows.values())
-    differences, weights = metrics.arms.differences(model), sum(weight for _, weight in model.split)
-    largest = largest_arm(model)
+    weights = sum(weight for _, weight in model.split)
     return {
         "model": model.name,
-        "largest": largest,
         "arms": [
             {
                 "name": arm,
                 "weight": weight / weights,
                 "share": windows[arm][ArmFacts.OFFERED] / offered if offered else None,
                 "window": _arm_counts(windows[arm]),
-                "judged": _arm_counts(found[arm].judged()[0]),
                 "latencies": {"ttft": _quantiles([found[arm].ttft], now), "e2e": _quantiles([found[arm].e2e], now)},
-                "differences": None if arm == largest else differences[arm],
-                "verdict": ArmVerdict.LARGEST if arm == largest else differences[arm].verdict(),
             }
             for arm, weight in model.split
         ],
