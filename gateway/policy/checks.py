@@ -171,6 +171,14 @@ def fallbacks(root: At) -> None:
             place.wrong(f"the tier is bound to other pools than those of {place.shown}: add one of them to its pools")
 
 
+def media(root: At) -> None:
+    """URLs of media are of no use in a tier without media."""
+    for _, tier in root["tiers"].items():
+        caps = tier["caps"]
+        if caps["media_urls"].data is True and caps["media"].data is not True:
+            caps["media_urls"].wrong("has no effect without media: write media: true beside it")
+
+
 def default_tier(root: At) -> None:
     """The default tier must be clear."""
     tiers = root["tiers"].data
@@ -336,6 +344,7 @@ CHECKS = (
     splits,
     mirrors,
     fallbacks,
+    media,
     default_tier,
     aliases,
     replicas,

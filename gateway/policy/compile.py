@@ -185,6 +185,8 @@ def _caps(section: TierSection) -> rules.Caps:
         batch=caps.batch,
         engine_priority=section.engine_priority,
         media=caps.media,
+        media_urls=caps.media_urls,
+        engine_options=caps.engine_options,
         stored_responses=caps.stored_responses,
         aggregate=section.aggregate,
     )

@@ -790,3 +790,11 @@ def test_wildcard_origin_needs_a_policy_with_keys() -> None:
         "p.yaml:26: listen.origins[0]: * opens the replicas to every web page, since there are no keys: "
         "add keys, or list the pages"
     ]
+
+
+def test_media_urls_without_media_is_an_error() -> None:
+    text = "apiVersion: tailgate/v1\nmodels: {m: {pools: [p]}}\npools: {p: {replicas: [http://a:1]}}\ntiers:\n"
+    assert errors_of(text + "  t: {caps: {media_urls: true, media: true}}\n") == []
+    assert errors_of(text + "  t: {caps: {media_urls: true}}\n") == [
+        "p.yaml:5: tiers.t.caps.media_urls: has no effect without media: write media: true beside it"
+    ]

@@ -243,7 +243,9 @@ def test_the_builtin_policy_takes_any_model_and_refuses_nothing_for_want_of_slot
     assert pool.slots is None
     assert pool.max_prompt_tokens is None
     assert tier.admission.mode is rules.AdmissionMode.SHADOW
-    assert tier.caps.batch == 2048  # OpenAI's own limit; LangChain sends 1,000 texts at once
+    caps = tier.caps
+    assert min(caps.batch, caps.top_logprobs, caps.prompt_logprobs, caps.max_tokens_limit) >= 10**6
+    assert (caps.max_tokens_default, caps.media, caps.media_urls, caps.engine_options) == (0, True, True, True)
     assert not policy.keys
     assert not policy.open_on_any_address
 

@@ -12,7 +12,7 @@ from gateway.wire.apis.chunks import CompletionAssembly, CompletionReader
 from gateway.wire.apis.fields import ALLOW, GENERATION
 from gateway.wire.apis.row import Answers, Api, Shape
 from gateway.wire.body import bounds, checks, prompt
-from gateway.wire.body.checks import BadRequest, Check
+from gateway.wire.body.checks import Check
 from gateway.wire.body.content import size
 from gateway.wire.body.prompt import Prompt
 from gateway.wire.body.tools import NOT_RENAMED, Renamed
@@ -30,9 +30,7 @@ FIELDS: Final[dict[str, Check]] = {
 def fit(fields: dict[str, Any], caps: Caps, changed: list[str]) -> Renamed:
     """Limit the log-probabilities of an echoed prompt, because vLLM computes as many for each prompt token."""
     if fields.get("echo") and fields.get("logprobs") is not None:
-        allowed = caps.prompt_logprobs
-        if not allowed or fields["logprobs"] > allowed:
-            raise BadRequest("logprobs", f"must be at most {allowed} with 'echo', or absent, for this tier")
+        bounds.echoed_log_probs(fields["logprobs"], "logprobs", caps)
     return NOT_RENAMED
 
 

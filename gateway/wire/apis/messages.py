@@ -14,7 +14,7 @@ from gateway.wire.answers.cut import CutEnding, named_event
 from gateway.wire.answers.events import EventKind, TypedReader, index_in
 from gateway.wire.answers.shapes import EMPTY, Inner, Stop, Typed, decode_inner, decode_stop
 from gateway.wire.answers.whole import GENERATED, read_usage
-from gateway.wire.apis.fields import ALLOW, STRIP, STRIPPED, ruled
+from gateway.wire.apis.fields import ALLOW, SHARED, STRIP, ruled
 from gateway.wire.apis.row import Answers, Api, Shape
 from gateway.wire.body import bounds, checks, prompt
 from gateway.wire.body.checks import Check
@@ -28,11 +28,13 @@ COUNT_TOKENS: Final = PATH + b"/count_tokens"
 NO_BATCHES: Final = "Batches of messages are not served here: send each message to /v1/messages."
 
 FIELDS: Final[dict[str, Check]] = {
-    **STRIPPED,
+    **SHARED,
     **ruled(STRIP, "mcp_servers context_management cache_control"),
+    **ruled(checks.unserved, "compaction thread"),
     "model": checks.model_name,
     "stream": checks.boolean,
-    **ruled(ALLOW, "messages metadata output_config system temperature tool_choice top_k top_p"),
+    **ruled(ALLOW, "messages metadata system temperature tool_choice top_k top_p"),
+    **ruled(checks.mapping, "output_config output_format"),
     "tools": checks.objects,
     "thinking": bounds.thinking,
     "stop_sequences": checks.stop_list,
@@ -72,6 +74,8 @@ def fit(fields: dict[str, Any], caps: Caps, changed: list[str]) -> Renamed:
                 _blocks(message, content, caps, changed)
     if "tools" in fields:
         _fit_tools(fields, changed)
+    if "output_format" in fields:  # the name before `output_config`; engines know only the new one
+        fields["output_config"] = {"format": fields.pop("output_format"), **fields.get("output_config", {})}
     return NOT_RENAMED
 
 
@@ -247,8 +251,12 @@ MESSAGES: Final = Api(
     upstream_lines=("anthropic-version: 2023-06-01",),
 )
 
+COUNTED_FIELDS: Final = (
+    *("model", "messages", "system", "tools", "tool_choice", "thinking"),
+    *("output_config", "output_format", "chat_template_kwargs"),
+)
 COUNTED: Final = Shape(
-    {name: FIELDS[name] for name in ("model", "messages", "system", "tools", "tool_choice", "thinking")},
+    {name: FIELDS[name] for name in COUNTED_FIELDS},
     ("messages",),
     prompt.chat,
     caps=(),

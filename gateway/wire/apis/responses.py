@@ -28,10 +28,11 @@ ITEMS: Final = frozenset({"message", "function_call", "function_call_output", "r
 
 FIELDS: Final[dict[str, Check]] = {
     **SAMPLING,
-    **ruled(STRIP, "prompt_cache_options context_management enable_response_messages max_tool_calls"),
+    **ruled(STRIP, "context_management max_tool_calls background_options image"),
     **ruled(ALLOW, "input tool_choice parallel_tool_calls truncation include_reasoning"),
     **ruled(ALLOW, "frequency_penalty presence_penalty repetition_penalty"),
-    **ruled(ALLOW, "skip_special_tokens include_stop_str_in_output"),
+    **ruled(ALLOW, "skip_special_tokens spaces_between_special_tokens include_stop_str_in_output"),
+    "enable_response_messages": checks.boolean,
     **ruled(checks.short, "logit_bias stop_token_ids"),
     **ruled(checks.stateful, "conversation prompt previous_input_messages previous_response"),
     "previous_response_id": checks.previous_response,
