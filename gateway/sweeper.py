@@ -21,6 +21,7 @@ log = logging.getLogger("tailgate")
 UP = ReplicaState.UP
 DOWN = ReplicaState.DOWN
 _WHEN_DOWN: Final = "it gets at most one request at a time, until a request to it succeeds"
+_WHEN_ABSENT: Final = "it has not been seen alive since it was added"
 
 
 class Sweeper:
@@ -86,7 +87,7 @@ class Sweeper:
             before, self._states[name] = self._states.get(name, (UP, "")), (state, why)
             if (state, why) != before:
                 level = logging.INFO if state is UP or state is ReplicaState.DRAINED else logging.WARNING
-                about = _WHEN_DOWN if state is DOWN else why
+                about = _WHEN_DOWN if state is DOWN else _WHEN_ABSENT if state is ReplicaState.ABSENT else why
                 log.log(
                     level, "replica %s of pool %s is %s, was %s%s", name, pool, state, before[0], about and f": {about}"
                 )

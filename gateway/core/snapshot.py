@@ -23,6 +23,10 @@ class ReplicaState(StrEnum):
     """The breaker is half-open: one request at a time is sent."""
     EJECTED = "ejected"
     """The replica is an outlier (slow, silent, or with odd answers): only probes are sent."""
+    ABSENT = "absent"
+    """It has passed no check and answered nothing since it was added. It may not have been started yet, so this is no
+    fault.
+    """
     DRAINED = "drained"
     """An operator drained it: nothing new is sent."""
 

@@ -14,6 +14,7 @@ from gateway.core.snapshot import ReplicaState
 
 DEFAULT_RETRY_AFTER_S: Final = 1.0
 NO_CONNECTION: Final = (AttemptOutcome.UNREACHABLE, AttemptOutcome.CONNECT_TIMEOUT)
+NO_ANSWER: Final = (*NO_CONNECTION, AttemptOutcome.RESET, AttemptOutcome.CANCELLED)
 
 
 class Fleet:
@@ -74,6 +75,8 @@ class Fleet:
 
         A failure to connect counts for every data-parallel rank of that server.
         """
+        if end not in NO_ANSWER:
+            replica.was_alive = True
         judged = [replica]
         if end in NO_CONNECTION and replica.spec.dp_rank is not None:
             judged = [other for other in replica.pool.replicas.values() if other.spec.server == replica.spec.server]
@@ -87,6 +90,8 @@ class Fleet:
 
     def observe(self, replica: Replica, sample: Sample, now: float) -> bool:
         """Learn from a health check, scrape or model list of `replica`. Returns True if its breaker state changed."""
+        if sample.healthy is not False:
+            replica.was_alive = True
         if sample.context_tokens not in (None, replica.context_tokens):
             replica.context_tokens = sample.context_tokens
             replica.pool.refresh(now)

@@ -175,7 +175,7 @@ class Pool(Slots[Replica]):
 
     def _panic(self) -> int:
         """Worst severity that a replica in use may have. Silent replicas are used only if there are no others."""
-        meant = [replica for replica in self.replicas.values() if not replica.drained]
+        meant = [r for r in self.replicas.values() if not r.drained and r.state is not ReplicaState.ABSENT]
         up = [replica.severity for replica in meant if replica.breaker.state is ReplicaState.UP]
         ejection = self.spec.health.ejection
         well = up.count(0)
@@ -462,7 +462,7 @@ class Pool(Slots[Replica]):
             replicas=tuple(
                 r.view(self.spec.name, self.backoff_s(r, now), self.bound(r, now), now) for r in self.replicas.values()
             ),
-            panic=self._worst > 0,
+            panic=any(r.slots and r.severity for r in self.replicas.values()),
             held=held,
             held_s=held_s,
             scale=self.demand.view(now),

@@ -140,6 +140,7 @@ class BaseReplica(RoutingTarget):
         "share",
         "slots",
         "spec",
+        "was_alive",
     )
 
     def __init__(self, spec: ReplicaSpec) -> None:
@@ -149,6 +150,8 @@ class BaseReplica(RoutingTarget):
         """Hash key of the replica. From it, the home replica of each session is computed."""
         self.breaker = Breaker()
         self.outlier_score = OutlierScore()
+        self.was_alive = False
+        """Whether it has passed a check, or answered anything else, since it was added."""
         self.drained = False
         """Whether an operator drained it."""
         self.began_at = -math.inf
@@ -259,6 +262,8 @@ class BaseReplica(RoutingTarget):
         """Whether the replica gets requests, or why not."""
         if self.drained:
             return ReplicaState.DRAINED
+        if not self.was_alive and self.breaker.state is not ReplicaState.UP:
+            return ReplicaState.ABSENT
         return self.breaker.state if self.outlier_score.out is None else ReplicaState.EJECTED
 
     @property
