@@ -10,6 +10,7 @@ import orjson
 from gateway.core.policy import Model, Tier
 from gateway.core.stats import quantile
 from gateway.observe.build_info import kind
+from gateway.observe.headline import headlines
 from gateway.observe.metrics.arms import ArmFacts
 from gateway.observe.metrics.facts import Attainment, RefusalFamily, TierFacts
 from gateway.observe.metrics.kept import binds
@@ -32,7 +33,7 @@ def state(metrics: Metrics, sources: Sources, started: float) -> dict[str, objec
     """The present state, with sliding windows up to `sources.now()`. It contains dataclasses: see `document`."""
     now = sources.now()
     policy, snapshot, reload = sources.policy(), sources.snapshot(), sources.reload()
-    not_ready = sources.not_ready()
+    not_ready, watched = sources.not_ready(), sources.watched()
     busiest = sorted(snapshot.tenants, key=lambda tenant: (-tenant.in_flight, tenant.tenant))
     return {
         "version": sources.version,
@@ -40,6 +41,7 @@ def state(metrics: Metrics, sources: Sources, started: float) -> dict[str, objec
         "uptime_s": now - started,
         "ready": not not_ready,
         "not_ready": not_ready,
+        "headlines": headlines(metrics, snapshot, watched, now),
         "policy": {
             "generation": policy.generation,
             "digest": policy.digest,
@@ -65,11 +67,7 @@ def state(metrics: Metrics, sources: Sources, started: float) -> dict[str, objec
         "admission": snapshot.tiers,
         "forecast": snapshot.forecast,
         "hedging": {"pools": snapshot.hedged_pools, "tiers": snapshot.hedged_tiers},
-        "unreadable": [
-            {"replica": watched.name, "pool": watched.pool, "errors": watched.errors}
-            for watched in sources.watched()
-            if watched.errors
-        ],
+        "unreadable": [{"replica": one.name, "pool": one.pool, "errors": one.errors} for one in watched if one.errors],
         "tenants": busiest[:TENANTS_SHOWN],
         "tenants_total": len(busiest),
         "reasons": {
@@ -177,7 +175,12 @@ def _objectives(facts: TierFacts, tier: Tier, now: float) -> list[dict[str, obje
                 "percentile": objective.percentile,
                 "target": objective.quantile,
                 "threshold_s": objective.threshold_s,
-                "window": {"good": good, "total": total, "attainment": good / total if total else None},
+                "window": {
+                    "good": good,
+                    "total": total,
+                    "attainment": good / total if total else None,
+                    "kept": attainment.kept_for_all(now),
+                },
                 "total": {"good": attainment.counts[Attainment.GOOD], "total": attainment.counts[Attainment.TOTAL]},
                 "answered": {"total": answered, "attainment": good / answered if answered else None},
                 "kept": kept,
