@@ -26,6 +26,7 @@ from gateway.core.fleet.fleet import Fleet
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.forecast.ahead_and_forecast import NOTHING_AHEAD, Ahead, Forecast
 from gateway.core.forecast.trust import Trust
+from gateway.core.forecast.wording import above_bound, above_limit
 from gateway.core.policy import AdmissionMode, Policy, Tier
 from gateway.core.queueing.percentiles import TtftGuard
 from gateway.core.queueing.request import QueuedRequest
@@ -272,35 +273,39 @@ class Admission:
         if broken is None:
             return self.reason(live, forecast, limit)
         if not isinstance(broken, TtftGuard):
+            vain, allowed = above_limit(broken.corrected(forecast.in_vain), broken.allowed)
             return (
                 f"The replicas are busy. Predicted: a wait of {forecast.wait_s:.3g} s, and a refusal after it with "
-                f"probability {forecast.in_vain:.2g}; at most {broken.allowed:g} of the admitted are to wait in vain."
+                f"a probability of {vain}; at most {allowed} of the admitted are to wait in vain."
             )
-        quantile, bound_s = broken.objective.quantile, broken.objective.threshold_s
+        bound_s = broken.objective.threshold_s
+        late, allowed = above_limit(broken.corrected(forecast.doubted), broken.allowed)
         early = (
             f" While many requests wait, those that wait must begin within {forecast.part * bound_s:.3g} s."
             if forecast.part < 1.0
             else ""
         )
         return (
-            f"The replicas are busy. Predicted: time to first token {forecast.ttft_s:.3g} s, and more than "
-            f"{forecast.part * bound_s:.3g} s with probability {broken.corrected(forecast.doubted):.2g}; "
-            f"at least {quantile:.3g} of the answers must begin within {bound_s:g} s.{early}"
+            f"The replicas are busy. Predicted: the first token comes later than {forecast.part * bound_s:.3g} s with "
+            f"a probability of {late}; at most {allowed} of the answers may be late, so that the "
+            f"{broken.objective.percentile} stays within {bound_s:g} s.{early}"
         )
 
     def reason(self, live: RequestState, forecast: Forecast, limit: float) -> str:
         """The error text for a request whose P(breach) is above `limit`."""
-        slo = live.slo
+        slo, is_streamed = live.slo, live.request.stream
         latencies = (
-            ("time to first token", forecast.ttft_s, slo.ttft_bound_s),
-            ("time per token", forecast.tpot_s, slo.tpot_bound_s),
+            ("time to first token", forecast.ttft_s, slo.ttft_bound_s if is_streamed else math.inf),
+            ("time per token", forecast.tpot_s, slo.tpot_bound_s if is_streamed else math.inf),
             ("time to the end", forecast.e2e_s, slo.e2e_bound_s),
         )
-        said = [
-            f"{name} {seconds:.3g} s of {bound_s:g} s" for name, seconds, bound_s in latencies if bound_s < math.inf
-        ]
-        chance = f"an objective is missed with probability {forecast.breach:.2f}, above {limit:.2f}"
-        return f"The replicas are busy. Predicted: {', '.join(said)}; {chance}."
+        name, predicted_s, bound_s = max(latencies, key=_nearness)
+        missed = f"an objective, most likely the {name}, is missed"
+        if predicted_s > bound_s:
+            shown, bound = above_bound(predicted_s, bound_s)
+            missed = f"{name} {shown} s, more than {bound} s; an objective is missed"
+        chance, allowed = above_limit(forecast.breach, limit)
+        return f"The replicas are busy. Predicted: {missed} with a probability of {chance}, above {allowed}."
 
     # ---- doubtful requests
 
@@ -381,6 +386,12 @@ class Admission:
                 return True
         live.max_tokens = asked
         return False
+
+
+def _nearness(latency: tuple[str, float, float]) -> float:
+    """A predicted latency divided by its bound; 0 without a bound."""
+    _, predicted_s, bound_s = latency
+    return predicted_s / bound_s
 
 
 def waits(live: RequestState, pool: Pool) -> Decision:

@@ -304,7 +304,9 @@ def _bounded(pool: Pool, replica: Replica, bound: CapacityBound, now: float) -> 
         used = f"{replica.held_tokens} tokens held, {budget.growth_tokens:.0f} expected, of {capacity:.0f}"
     elif bound is CapacityBound.TPOT:
         step_s = budget.step_s(replica.held_tokens, now) or 0.0
-        used = f"a step takes {step_s * 1e3:.3g} ms, with one more it would exceed {budget.limit_s * 1e3:.3g} ms"
+        limit = f"{budget.limit_s * 1e3:.3g} ms"
+        exceeds = f"more than {limit}" if step_s > budget.limit_s else f"with one more it would exceed {limit}"
+        used = f"a step takes {step_s * 1e3:.3g} ms, {exceeds}"
     else:
         used = f"{replica.unprefilled_tokens} of {pool.prefill_limit:.0f} tokens"
     return f"it has no room: its {bound} bound is reached, {used}"
