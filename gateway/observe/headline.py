@@ -23,6 +23,8 @@ FAILED: Final = frozenset(
 )
 """Reasons of requests that the gateway took, or would have taken, and that a replica failed."""
 OUT: Final = (ReplicaState.DOWN, ReplicaState.PROBING, ReplicaState.EJECTED)
+REFUSALS: Final = (RefusalFamily.AT_ONCE, RefusalFamily.WAITED)
+FAILURES_ONLY: Final = (RefusalFamily.FAILURE,)
 UNUSED: Final = (ReplicaState.ABSENT, ReplicaState.DRAINED)
 
 
@@ -52,8 +54,7 @@ def headlines(metrics: Metrics, snapshot: Snapshot, watched: Sequence[Watched], 
     unhealthy = {(one.pool, one.name): one.errors.get("health", "") for one in watched}
     found = (
         *_unserved(snapshot, unhealthy, tiers, now),
-        *_overloaded(snapshot, tiers, now),
-        *_failing(metrics, tiers, now),
+        *_lost_requests(metrics, snapshot, tiers, now),
         *_late(tiers, now),
         *_out(snapshot, unhealthy),
     )
@@ -86,11 +87,19 @@ def _serves(replica: ReplicaView) -> bool:
     return replica.slots > 0 and replica.state in (ReplicaState.UP, ReplicaState.EJECTED)
 
 
-def _overloaded(snapshot: Snapshot, tiers: Sequence[TierFacts], now: float) -> Iterator[Headline]:
+def _lost_requests(
+    metrics: Metrics, snapshot: Snapshot, tiers: Sequence[TierFacts], now: float
+) -> tuple[Headline, ...]:
+    """Refusals and failures; first those that are more. A pool that hangs makes a few refusals, and the reverse."""
+    refused, failed = _told(tiers, REFUSALS, now), _told(tiers, FAILURES_ONLY, now)
+    overload, failure = _overloaded(snapshot, tiers, refused, now), _failing(metrics, tiers, failed, now)
+    return (*failure, *overload) if failed > refused else (*overload, *failure)
+
+
+def _overloaded(snapshot: Snapshot, tiers: Sequence[TierFacts], refused: float, now: float) -> Iterator[Headline]:
     since_s = _since_s([facts.refusing for facts in tiers], now)
     if since_s is None:
         return
-    refused = _told(tiers, (RefusalFamily.AT_ONCE, RefusalFamily.WAITED), now)
     serving = [pool for pool in snapshot.pools if any(_serves(replica) for replica in pool.replicas)]
     bound = usual([r.bound for pool in serving for r in pool.replicas if r.bound is not None and r.slots])
     parts = [_lost(refused, tiers, since_s, now, "refused") + (f", bound by {bound}" if bound else "")]
@@ -107,11 +116,10 @@ def _wanted(pool: PoolView, is_named: bool) -> str:
     return f"{who} {pool.scale.wanted} replica{'s' * (pool.scale.wanted > 1)}, has {has}"
 
 
-def _failing(metrics: Metrics, tiers: Sequence[TierFacts], now: float) -> Iterator[Headline]:
+def _failing(metrics: Metrics, tiers: Sequence[TierFacts], failed: float, now: float) -> Iterator[Headline]:
     since_s = _since_s([facts.failing for facts in tiers], now)
     if since_s is None:
         return
-    failed = _told(tiers, (RefusalFamily.FAILURE,), now)
     counts = [(count, why) for why, count in zip(WHYS, metrics.recent_whys.read(now), strict=True) if why in FAILED]
     most, why = max(counts)
     mostly = f", most of them {why}" if most else ""

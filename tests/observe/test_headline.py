@@ -76,6 +76,17 @@ def test_headline_of_failures_names_the_usual_reason() -> None:
     assert found.details == "0.6/s fail (100% of all), most of them upstream-error"
 
 
+def test_headlines_of_failures_and_refusals_begin_with_those_that_are_more() -> None:
+    metrics = Metrics(POLICY)
+    metrics.ended(replace(REFUSED, request=a_request(body_at=120.0)))
+    for _ in range(3):
+        metrics.ended(replace(FAILED, request=a_request(body_at=120.0)))
+    assert [one.what for one in of(metrics, WELL)] == ["requests fail", "overloaded"]
+    for _ in range(3):
+        metrics.ended(replace(REFUSED, request=a_request(body_at=121.0)))
+    assert [one.what for one in of(metrics, WELL)] == ["overloaded", "requests fail"]
+
+
 def test_headline_of_late_answers_names_the_objectives() -> None:
     metrics = Metrics(POLICY)
     for _ in range(100):
