@@ -112,6 +112,7 @@ class Gateway:
             clock=clock,
             random=random.Random(),
             on_bug=partial(supervisor.caught, Callback.WATCH),
+            unfit=partial(unfit, self.controller),
         )
         counts = EngineCounts(clock, random.Random(), self.controller.session_key, partial(unfit, self.controller))
         self.handler.counting.ask_engine = counts.ask

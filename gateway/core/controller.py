@@ -100,7 +100,7 @@ class Controller(Inspector):
         commands = self._call.begin(now)
         attempt = self._attempts[attempt_id]
         live = attempt.live
-        attempt.replica.outlier_score.heard(now)
+        attempt.replica.health.heard(now)
         if live.committed is None and live.outcome is None and not attempt.cancelled:
             self.lifecycle.commit(attempt)
             self.lifecycle.arm(live)

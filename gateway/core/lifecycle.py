@@ -10,7 +10,8 @@ from gateway.core.admission.deadlines import next_deadline
 from gateway.core.admission.promises import is_lost
 from gateway.core.admission.usage import believed
 from gateway.core.commands import Cancel, Commit, Cut, Dispatch, Ended, Refuse
-from gateway.core.fleet.outlier_score import SWEEP_S
+from gateway.core.fleet.evidence import EVIDENCE, seen_of
+from gateway.core.fleet.health import SWEEP_S
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.policy import AdmissionMode
 from gateway.core.redundancy.request_quarantine import doubt_s
@@ -23,16 +24,6 @@ from gateway.core.state import BREAKERS, State
 COUNTED: Final = frozenset(outcome for outcome in Outcome if outcome.counts)
 SPARE: Final = 0.2
 """An overlong answer is cut if less than this share (0-1) of its pool's slots is free."""
-ANSWERS: Final = (
-    AttemptOutcome.COMPLETE,
-    AttemptOutcome.REJECTED,
-    AttemptOutcome.BUSY,
-    AttemptOutcome.CLOSING,
-    AttemptOutcome.FAILED,
-    AttemptOutcome.UNREADABLE,
-)
-"""Outcomes that show that the replica is alive."""
-
 WAITED: Final = {
     Reason.PREDICTED: "no replica became free within its objective",
     Reason.QUEUE_TIMEOUT: "no replica became free within its timeout",
@@ -136,7 +127,7 @@ class Lifecycle:
         committed already.
         """
         live, now = attempt.live, self._call.now
-        attempt.replica.outlier_score.heard(now)
+        attempt.replica.health.heard(now)
         if attempt.first_at is None:
             attempt.first_at = attempt.last_at = now
             pool = attempt.replica.pool
@@ -160,7 +151,7 @@ class Lifecycle:
         now = self._call.now
         attempt.slot.progress(tokens, now)
         attempt.tokens = tokens
-        attempt.replica.outlier_score.heard(now)
+        attempt.replica.health.heard(now)
         for learner in self._learners:
             learner.progress(attempt, tokens, now)
         attempt.last_at = now
@@ -187,8 +178,8 @@ class Lifecycle:
             self._state.disbelieved[where] = self._state.disbelieved.get(where, 0) + 1
         attempt.live.open.remove(attempt)
         full = pool.headroom <= 0.0
-        if finish.end in ANSWERS:
-            replica.outlier_score.heard(now)
+        if EVIDENCE[seen_of(finish)].is_answer:
+            replica.health.heard(now)
         attempt.slot.release(finish.end, now)
         if attempt.live.request.adapter:
             replica.adapters.closed(attempt.live.request.adapter)
@@ -256,8 +247,7 @@ class Lifecycle:
         requests with the same body must be refused. Returns those.
         """
         now = self._call.now
-        live.body_hash = body_hash
-        is_down = replica.breaker.state is ReplicaState.DOWN
+        is_down = replica.health.state is ReplicaState.DOWN
         self._quarantine.broke(body_hash, replica.spec.server, is_down, doubt_s(replica.pool.spec.health), now)
         if not self._quarantine.bars(body_hash, now):
             return []
@@ -368,3 +358,4 @@ class Lifecycle:
         scheduled.
         """
         self._timers.advance(BREAKERS, at)
+        self._fleet.cool_by(at)

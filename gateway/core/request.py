@@ -355,11 +355,13 @@ class AttemptResult:
     status: int | None = None
     retry_after_s: float | None = None
     body_hash: int | None = None
-    """64-bit hash of the request body, if the connection broke before commit."""
+    """64-bit hash of the request body, if the attempt failed before commit."""
     empty: bool = False
     """Whether the answer is complete but useless: nothing was generated, or it cannot be read."""
     cached_tokens: int | None = None
     """Prompt tokens that the engine found in its prefix cache; None if it does not report them."""
+    ours: bool = False
+    """Whether our own process was late to see the outcome, e.g. a deadline. It is then no evidence of the replica."""
 
     def __init__(
         self,
@@ -372,6 +374,7 @@ class AttemptResult:
         body_hash: int | None = None,
         empty: bool = False,
         cached_tokens: int | None = None,
+        ours: bool = False,
     ) -> None:
         self.end = end
         self.prompt_tokens = prompt_tokens
@@ -382,6 +385,19 @@ class AttemptResult:
         self.body_hash = body_hash
         self.empty = empty
         self.cached_tokens = cached_tokens
+        self.ours = ours
+
+
+class Proof(StrEnum):
+    """What the gateway's own probe of a replica had answered, besides its health check."""
+
+    __hash__ = str.__hash__  # Enum's own is a function in Python
+
+    NONE = "none"
+    LISTED = "listed"
+    """A list of models."""
+    COMPLETED = "completed"
+    """A list of models, and a completion of one token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,6 +424,12 @@ class Sample:
     """Prompt tokens that were looked up in the prefix cache since the engine started."""
     cache_hits: int | None = None
     """Prompt tokens that were found in the prefix cache since the engine started."""
+    generated_tokens: int | None = None
+    """Tokens that the engine generated since it started; None if it counts them only when a request ends."""
+    error: str = ""
+    """Why the health check failed."""
+    proof: Proof = Proof.NONE
+    """How much more than the health check was asked of a replica that is out, and answered."""
     asked_at: float | None = field(default=None, compare=False)
     """Start of the health check; None stands for now. It is ignored when samples are compared."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Final
 
 from gateway.core.admission.admission import Decision, Verdict
 from gateway.core.admission.deadlines import next_deadline, slo_deadline
 from gateway.core.admission.next_queued import NextQueued, has_room
-from gateway.core.fleet.outlier_score import SWEEP_S, EjectionReason
+from gateway.core.fleet.evidence import EjectionReason, may_kill, seen_of
+from gateway.core.fleet.health import SWEEP_S
+from gateway.core.fleet.judge import LATE_FACTOR
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.lifecycle import Lifecycle
 from gateway.core.policy import OnTotal
@@ -18,9 +19,6 @@ from gateway.core.request_state import Attempt, RequestState
 from gateway.core.serving import fallback_of
 from gateway.core.snapshot import ReplicaState
 from gateway.core.state import BREAKERS, State
-
-RESCUE_FACTOR: Final = 2.0
-"""A request stays at a silent replica for this multiple of its expected TTFT. Then it is tried elsewhere."""
 
 
 class Scheduler:
@@ -202,11 +200,13 @@ class Scheduler:
         self._life.open(live, replica, hedge)
 
     def _probe(self, live: RequestState, replica: Replica) -> Replica:
-        """An ejected replica that is due for a probe, or else `replica`. Suspects of quarantine are never used as
-        probes.
+        """An ejected replica that is due for a probe, or else `replica`. Requests that may be at fault themselves are
+        never used as probes: suspects of quarantine, bodies and tenants that just failed.
         """
         now = self._call.now
         if live.body_hash is not None and self._quarantine.knows(live.body_hash, now):
+            return replica
+        if replica.pool.judge.doubts(live.request):
             return replica
         return replica.pool.probe(live.request.tier, now) or replica
 
@@ -258,10 +258,11 @@ class Scheduler:
     # ---- an attempt that ended
 
     def judge(self, attempt: Attempt, finish: AttemptResult) -> None:
-        """Update breaker, quarantine and backoff of the replica after an attempt has ended."""
+        """Update health, quarantine and backoff of the replica after an attempt has ended."""
         live, replica = attempt.live, attempt.replica
-        moved = self._fleet.ended(replica, finish.end, self._call.now)
-        if finish.body_hash is not None:
+        live.body_hash = live.body_hash if finish.body_hash is None else finish.body_hash
+        moved = self._fleet.ended(replica, finish, live.request, live.body_hash, self._call.now)
+        if finish.body_hash is not None and may_kill(seen_of(finish)):
             for other in self._life.suspect(live, replica, finish.body_hash):
                 if other.pool is not None and other.pool is not replica.pool:  # the caller serves that pool
                     self.serve_behind(other, other.pool)
@@ -302,12 +303,21 @@ class Scheduler:
         answer = end is AttemptOutcome.COMPLETE or end is AttemptOutcome.REJECTED
         if live.open and (own_refusal or not answer):
             self._life.arm(live)  # the other attempt may still be answered, and sets the deadline now
-        elif own_refusal and attempt.replica.pool.differs(attempt.replica) and self._retry(live, attempt, in_pool=True):
+        elif (
+            own_refusal
+            and attempt.replica.pool.judge.differs(attempt.replica)
+            and self._retry(live, attempt, in_pool=True)
+        ):
             pass
         elif answer:
             self._life.answered(live, attempt, end)
         elif not self._may_be_retried(live, end, finish) or not self._retry(live, attempt):
             self._life.refuse(live, Outcome.ERROR, FAILURES[end], finish.retry_after_s)
+
+    @staticmethod
+    def _is_odd(replica: Replica) -> bool:
+        """Whether others in the pool may serve a request that `replica` refuses."""
+        return replica.pool.judge.differs(replica)
 
     def _may_be_retried(self, live: RequestState, end: AttemptOutcome, finish: AttemptResult) -> bool:
         barred = live.body_hash is not None and self._quarantine.bars(live.body_hash, self._call.now)
@@ -340,7 +350,7 @@ class Scheduler:
         pool.asked.keep(pool.by_tier, pool.ends.per_s(now), now)
         if pool.queue:
             self.pump(pool)
-        if sample.healthy is False and replica.breaker.state is ReplicaState.DOWN:
+        if sample.healthy is False and replica.health.state is ReplicaState.DOWN:
             self._life.cancel_unanswered(replica)
 
     def breaker_moved(self, replica: Replica) -> None:
@@ -351,7 +361,7 @@ class Scheduler:
         """
         pool, now = replica.pool, self._call.now
         health = pool.spec.health
-        if replica.breaker.state is ReplicaState.DOWN:
+        if replica.health.state is ReplicaState.DOWN:
             self._quarantine.died(replica.spec.server, now)
         self._life.check_by(now + (min(health.open_s, SWEEP_S) if health.slow_start_s else health.open_s))
         self._replace_bound(pool)
@@ -408,27 +418,16 @@ class Scheduler:
     def _rescue(self, pool: Pool) -> None:
         """Cancel attempts that wait for a first token at silent replicas, so that their requests are retried elsewhere.
 
-        At most as many are cancelled as other replicas have room for. The rest may still be answered. An unstreamed
-        answer shows nothing until it is complete, so it is cancelled only if streams of that replica are silent, too. A
-        probe is not cancelled, because it tests whether the silence lasts. Nor is a prompt that is expected to take
-        that long.
+        At most as many are cancelled as other replicas have room for. The rest may still be answered. A replica is
+        silent by its streams or its metrics, so unstreamed answers hang there as well. A probe is not cancelled,
+        because it tests whether the silence lasts. Nor is a prompt that is expected to take that long.
         """
-        silent = [r for r in pool.replicas.values() if r.outlier_score.out is EjectionReason.STALLED and not r.slots]
+        silent = [r for r in pool.replicas.values() if r.health.out is EjectionReason.STALLED and not r.slots]
         if not silent or pool.queue:
             return
         taken, spare = 0, round(pool.headroom * pool.slots)
-        attempts = self._state.attempts.values()
-        unheard = {
-            attempt.replica.spec.name
-            for attempt in attempts
-            if attempt.live.visible
-            and not attempt.slot.paused
-            and attempt.opened_at < attempt.replica.outlier_score.out_at
-        }
-        for attempt in attempts:
+        for attempt in self._state.attempts.values():
             if attempt.replica not in silent or taken >= spare or not self._is_stuck(attempt):
-                continue
-            if not attempt.live.visible and attempt.replica.spec.name not in unheard:
                 continue
             if attempt.live.outcome is None and self._retries.may_be_made(attempt.live, attempt.replica, taken):
                 taken += 1
@@ -436,11 +435,11 @@ class Scheduler:
 
     def _is_stuck(self, attempt: Attempt) -> bool:
         """Whether an attempt at a silent replica was sent before the ejection, and its first token is far too late."""
-        if attempt.first_at is not None or attempt.cancelled:
+        if attempt.first_at is not None or attempt.cancelled or attempt.slot.paused:
             return False
         expected_s = 0.0 if attempt.facts is None else attempt.facts.expected_s
-        is_late = self._call.now - attempt.opened_at > RESCUE_FACTOR * expected_s
-        return is_late and attempt.opened_at < attempt.replica.outlier_score.out_at
+        is_late = self._call.now - attempt.opened_at > LATE_FACTOR * expected_s
+        return is_late and attempt.opened_at < attempt.replica.health.out_at
 
     # ---- time
 

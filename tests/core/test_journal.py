@@ -397,7 +397,7 @@ def test_replay_with_another_seed_gives_different_answers() -> None:
             [
                 1.0,
                 "finish",
-                [1, {"AttemptResult": [{"AttemptOutcome": "vanished"}, 1, 1, 0, 200, None, None, False, None]}],
+                [1, {"AttemptResult": [{"AttemptOutcome": "vanished"}, 1, 1, 0, 200, None, None, False, None, False]}],
                 [],
             ],
             "not a member of AttemptOutcome",

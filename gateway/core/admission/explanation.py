@@ -279,7 +279,7 @@ def _left_out(pool: Pool, adapter: str, now: float) -> Iterator[ExcludedReplica]
     for name, replica in pool.replicas.items():
         rests_s = pool.backoff_s(replica, now)
         if replica.state is ReplicaState.EJECTED:
-            yield ExcludedReplica(name, replica.state, replica.outlier_score.why)
+            yield ExcludedReplica(name, replica.state, replica.health.why)
         elif replica.state is ReplicaState.PROBING:
             why = "it gets one request at a time, until a request to it succeeds"
             yield ExcludedReplica(name, replica.state, why)

@@ -226,7 +226,7 @@ class Forecaster(Learner):
             return
         costs = self._of(replica.pool).costs
         engine = self._engine(replica, now)
-        scores = replica.outlier_score.ttft, replica.outlier_score.itl
+        scores = replica.health.ttft, replica.health.itl
         attempt.facts = facts = AttemptPrediction(
             engine,
             self._bucket(live),
@@ -261,7 +261,7 @@ class Forecaster(Learner):
             return
         if attempt.live.visible and facts.counts:
             facts.ttft.add(math.log(seen_s / facts.expected_s))
-        if not (facts.teaches and attempt.replica.outlier_score.is_typical):
+        if not (facts.teaches and attempt.replica.health.is_typical):
             return
         labels = learned.labels
         error = facts.learn_ttft(learned.costs, attempt.slot.unread_tokens, seen_s)
@@ -298,7 +298,7 @@ class Forecaster(Learner):
         replica, engine = attempt.replica, facts.engine
         costs = self._of(replica.pool).costs
         engine.advance(replica.in_flight, replica.held_tokens, now)
-        if is_lesson and replica.outlier_score.is_typical and (costs.step.samples < BLOCK or engine.pace.due(now)):
+        if is_lesson and replica.health.is_typical and (costs.step.samples < BLOCK or engine.pace.due(now)):
             facts.learn_speed(costs, steps, now)
             replica.slowness = engine.slowness
             facts.teach(costs, steps, now)
@@ -319,7 +319,6 @@ class Forecaster(Learner):
         replica = attempt.replica
         learned = self._of(replica.pool)
         engine.advance(replica.in_flight, replica.held_tokens, now)
-        outlier_score = replica.outlier_score
         if finish.end is not AttemptOutcome.COMPLETE:
             engine.forget(attempt.id, now)
             waited_s = now - attempt.opened_at
@@ -349,7 +348,7 @@ class Forecaster(Learner):
             facts.bucket.add(each, facts.edges)
         elif facts.teaches:
             facts.bucket.passes(each, facts.edges)
-        facts.teaches = facts.teaches and outlier_score.is_typical
+        facts.teaches = facts.teaches and replica.health.is_typical
         if finish.tokens_seen > 0:
             is_merged = tokens > MERGED * finish.tokens_seen
             costs.merged += 0.1 * ((1.0 if is_merged else 0.0) - costs.merged)

@@ -65,6 +65,7 @@ def believed(attempt: Attempt, finish: AttemptResult) -> AttemptResult:
         finish.body_hash,
         finish.empty,
         cached,
+        finish.ours,
     )
 
 

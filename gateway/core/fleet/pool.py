@@ -11,9 +11,10 @@ from operator import attrgetter
 from typing import Final
 
 from gateway.core.fleet.autoscale import Demand
+from gateway.core.fleet.evidence import EjectionReason
+from gateway.core.fleet.health import SWEEP_S
 from gateway.core.fleet.imputed_load import ImputedLoad
-from gateway.core.fleet.outlier_score import SWEEP_S
-from gateway.core.fleet.outliers import OutlierDetector
+from gateway.core.fleet.judge import Judge
 from gateway.core.fleet.prefix_index import Holders, holding
 from gateway.core.fleet.replica import BaseReplica
 from gateway.core.fleet.routing import ROUTERS, LeastPrefill, OwnRouter
@@ -37,7 +38,8 @@ NO_MAX: Final = 2**31  # stands for "no configured limit"
 SUSPECT_EVERY: Final = 10  # one request in this many may go to a replica suspected of odd answers
 REQUEST_TOKENS: Final = 200.0  # price of a request in flight, in prompt tokens, until costs are learned
 PRICE_SHARE: Final = 0.1  # weight of each new price in the running mean
-_tried_at: Final = attrgetter("outlier_score.tried_at")
+SERVING: Final = (ReplicaState.UP, ReplicaState.EJECTED)
+_tried_at: Final = attrgetter("health.tried_at")
 
 
 class Replica(BaseReplica):
@@ -76,10 +78,12 @@ class Pool(Slots[Replica]):
         self._reserved: dict[str, int] = {}
         self.backoffs: dict[Replica, float] = {}
         """End of the backoff, by replica."""
-        self._watch = OutlierDetector()
+        self.judge = Judge()
         self.imputed = ImputedLoad()
+        self._is_tried = False
+        """Whether replicas that were down are tried again beside replicas that are up."""
         self._worst = 0
-        """Replicas with a worse severity than this are not used: 0 healthy, 1 slow, 2 silent."""
+        """Replicas with a worse severity than this are not used: 0 healthy, 1 slow, 2 silent or failing."""
         self.probes: list[Replica] = []
         """Ejected replicas that are due for a probe; first the one whose last probe is the oldest."""
         self.probe_priority = 0
@@ -138,6 +142,8 @@ class Pool(Slots[Replica]):
                 for tier, count in replica.by_tier.items():
                     self.by_tier[tier] = self.by_tier.get(tier, 0) + count
         self.probes = [r for r in self.probes if r.state is ReplicaState.EJECTED and self._has(r)]
+        states = {replica.state for replica in self.replicas.values() if replica.slots}
+        self._is_tried = ReplicaState.PROBING in states and len(states) > 1
         self.open = []
         self.below_max = []
         self.places = 0
@@ -157,26 +163,28 @@ class Pool(Slots[Replica]):
         """Slots of a replica by configured bounds; 0 if it may not be used."""
         if replica.drained or replica.severity > self._worst:
             return 0
-        match replica.breaker.state:
-            case ReplicaState.UP:
-                return NO_MAX if self.spec.slots is None else self.spec.slots
+        match replica.health.state:
+            case ReplicaState.DOWN:
+                return 0
             case ReplicaState.PROBING:
                 return 1
             case _:
-                return 0
+                return NO_MAX if self.spec.slots is None else self.spec.slots
 
     def _slots_of(self, replica: Replica) -> int:
         """Slots of a replica by configured and learned bounds."""
         slots = replica.max_slots
-        if slots == 0 or replica.breaker.state is not ReplicaState.UP:
+        if slots == 0 or replica.health.state is ReplicaState.PROBING:
             return slots
         slots = min(slots, replica.learned.slots) if self.spec.slots is None else slots
         return slots if replica.share >= 1.0 else max(1, int(slots * replica.share))
 
     def _panic(self) -> int:
-        """Worst severity that a replica in use may have. Silent replicas are used only if there are no others."""
+        """Worst severity that a replica in use may have. Silent and failing ones are used only if there are no
+        others.
+        """
         meant = [r for r in self.replicas.values() if not r.drained and r.state is not ReplicaState.ABSENT]
-        up = [replica.severity for replica in meant if replica.breaker.state is ReplicaState.UP]
+        up = [replica.severity for replica in meant if replica.health.state in SERVING]
         ejection = self.spec.health.ejection
         well = up.count(0)
         if ejection is None or (well and well >= ejection.panic_share * len(meant)):
@@ -191,18 +199,18 @@ class Pool(Slots[Replica]):
         health = self.spec.health
         self.probes = []
         busy = False
-        self._watch.answers.fade(list(self.replicas.values()))
+        self.judge.fade(list(self.replicas.values()))
         if health.ejection is None:
             for replica in self.replicas.values():
-                if not replica.outlier_score.is_typical:
-                    replica.outlier_score.take_back(now)
+                if not replica.health.is_typical:
+                    replica.health.take_back(now)
         else:
             meant = [replica for replica in self.replicas.values() if not replica.drained]
-            for back in self._watch.check(meant, health.ejection, now):
-                mended = back.outlier_score.proven > 0.0
+            for back in self.judge.check(meant, health.ejection, now):
+                mended = back.health.proven > 0.0
                 back.begin(now - (MENDED_START * health.slow_start_s if mended else 0.0))
             self._find_probes(meant, health.ejection.probe_s, now)
-            busy = self.in_flight > 0 or any(replica.outlier_score.out is not None for replica in meant)
+            busy = self.in_flight > 0 or any(replica.health.out is not None for replica in meant)
         for replica in self.replicas.values():
             passed_s = now - replica.began_at
             is_new = passed_s < health.slow_start_s
@@ -213,11 +221,11 @@ class Pool(Slots[Replica]):
     def _find_probes(self, meant: list[Replica], every_s: float, now: float) -> None:
         self.probe_priority = self.least_urgent
         for replica in meant:
-            outlier_score = replica.outlier_score
-            is_in_there = any(prompt.opened_at >= outlier_score.tried_at for prompt in replica.reading.values())
-            if not is_in_there and outlier_score.may_be_tried(replica.in_flight, now):
+            health = replica.health
+            is_in_there = any(prompt.opened_at >= health.tried_at for prompt in replica.reading.values())
+            if not is_in_there and health.may_be_tried(replica.in_flight, now):
                 self.probes.append(replica)
-                if now - outlier_score.probe_at >= every_s:
+                if now - health.probe_at >= every_s:
                     self.probe_priority = MAX_URGENT  # no request of the least urgent tier came, so any tier may probe
         self.probes.sort(key=_tried_at)
 
@@ -228,11 +236,12 @@ class Pool(Slots[Replica]):
             return None
         is_due = self.acquired - self._tried_acquired >= PROBE_EVERY or now - self._tried_at >= PROBE_LATEST_S
         for replica in self.probes:
-            if is_due or replica.outlier_score.proven > 0.0:
-                if not replica.outlier_score.proven:
+            fails = replica.health.out is EjectionReason.FAILING  # a failed probe does not decide the pool's p99
+            if is_due or fails or replica.health.proven > 0.0:
+                if not replica.health.proven:
                     self._tried_acquired, self._tried_at = self.acquired, now
                 self.probes.remove(replica)
-                replica.outlier_score.try_it(ejection, now)
+                replica.health.try_it(ejection, now)
                 return replica
         return None
 
@@ -304,12 +313,14 @@ class Pool(Slots[Replica]):
                 return home if takes and home.in_flight < (self.spec.slots or home.learned.slots) else None
         if request.adapter:
             free = with_adapter(free, request.adapter)
-        if self._watch.answers.suspects and (self.acquired % SUSPECT_EVERY or avoid is not None):
-            free = [replica for replica in free if not replica.outlier_score.suspected] or free
+        if self._is_tried and self.judge.doubts(request):
+            free = [replica for replica in free if replica.state is not ReplicaState.PROBING]
+        if self.judge.suspects and (self.acquired % SUSPECT_EVERY or avoid is not None):
+            free = [replica for replica in free if not replica.health.suspected] or free
         if avoid is not None:
             free = [replica for replica in free if replica is not avoid]
             free = [replica for replica in free if replica.spec.server != avoid.spec.server] or free
-            free = [replica for replica in free if not replica.breaker.failures] or free
+            free = [replica for replica in free if not replica.health.failures] or free
         if not free or not self._may_take(tier, by_max):
             return None
         return self.router.pick(free, random, request.prefix, self.request_tokens, home)
@@ -436,14 +447,6 @@ class Pool(Slots[Replica]):
         replica.refusals = 0
         self.backoffs.pop(replica, None)
 
-    def answered(self, replica: Replica, odd: bool) -> None:
-        """Count an answer of `replica`. `odd`: whether it was a refusal (4xx), empty or unreadable."""
-        self._watch.answers.add(replica, odd)
-
-    def differs(self, replica: Replica) -> bool:
-        """Whether others in the pool may serve a request that `replica` refuses."""
-        return self._watch.answers.differs(replica)
-
     @property
     def serving(self) -> float:
         """Number of replicas that get requests. A replica in slow start counts as a fraction."""
@@ -493,7 +496,7 @@ def _eased_in(free: list[Replica]) -> list[Replica]:
 def _load(replica: Replica) -> tuple[bool, float, float, int]:
     # suspected replicas last, then by unread prompt tokens, then by requests
     return (
-        replica.outlier_score.suspected,
+        replica.health.suspected,
         replica.slowness * (replica.unprefilled_tokens + replica.imputed_tokens),
         replica.slowness * (replica.in_flight + replica.imputed),
         replica.rank,

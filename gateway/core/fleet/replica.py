@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from gateway.core.fleet.breaker import Breaker
 from gateway.core.fleet.concurrency_limit import ConcurrencyLimit
+from gateway.core.fleet.evidence import Observation
+from gateway.core.fleet.health import CAPPED, ReplicaHealth
 from gateway.core.fleet.kv_cache import KvCache
-from gateway.core.fleet.outlier_score import EjectionReason, OutlierScore
 from gateway.core.fleet.routing import RoutingTarget
 from gateway.core.fleet.step_budget import StepBudget
 from gateway.core.forecast.replica_model import AttemptPrediction
@@ -117,18 +117,17 @@ class BaseReplica(RoutingTarget):
         "began_at",
         "below_max",
         "bound",
-        "breaker",
         "budget",
         "by_tier",
         "context_tokens",
         "drained",
+        "health",
         "held_tokens",
         "kv",
         "kv_headroom",
         "learned",
         "max_slots",
         "open",
-        "outlier_score",
         "paused",
         "places",
         "reading",
@@ -140,6 +139,7 @@ class BaseReplica(RoutingTarget):
         "share",
         "slots",
         "spec",
+        "streams",
         "was_alive",
     )
 
@@ -148,8 +148,7 @@ class BaseReplica(RoutingTarget):
         self.spec = spec
         self.session_key = key_of(spec.name)
         """Hash key of the replica. From it, the home replica of each session is computed."""
-        self.breaker = Breaker()
-        self.outlier_score = OutlierScore()
+        self.health = ReplicaHealth()
         self.was_alive = False
         """Whether it has passed a check, or answered anything else, since it was added."""
         self.drained = False
@@ -170,6 +169,8 @@ class BaseReplica(RoutingTarget):
         """How often the engine's counters restarted from zero."""
         self.paused = 0
         """Number of attempts whose answer this gateway has stopped reading, because the client is slow."""
+        self.streams = 0
+        """Number of attempts whose tokens can be seen as they come, and are read. Only their silence is one."""
         self.by_tier: dict[str, int] = {}
         self.held_tokens = 0
         """Tokens of context of the attempts under way: their prompts, and their answers so far."""
@@ -252,48 +253,52 @@ class BaseReplica(RoutingTarget):
         unread = len(self.reading)
         self.learned.saw(self.in_flight - unread, unread)
 
-    @property
-    def is_awaited(self) -> bool:
-        """Whether any answer of the replica is being read (not paused)."""
-        return self.in_flight > self.paused
+    def await_stream(self, awaited: bool, now: float) -> None:
+        """Record that the tokens of one more stream are awaited, or of one less."""
+        if awaited:
+            if not self.streams:
+                self.health.asked(now)
+            self.streams += 1
+        else:
+            self.streams -= 1
+            if not self.streams:
+                self.health.has_no_work(now)
+
+    def silence(self, now: float) -> tuple[Observation, float]:
+        """What the replica's silence is, and its seconds."""
+        health = self.health
+        if self.streams:
+            return Observation.STREAMS_SILENT, now - health.heard_at
+        if self.in_flight and health.generated is not None:
+            return Observation.COUNT_STANDS, health.stood_at - max(health.moved_at, health.heard_at)
+        return Observation.WHOLE_SILENT, now - health.heard_at
 
     @property
     def state(self) -> ReplicaState:
         """Whether the replica gets requests, or why not."""
         if self.drained:
             return ReplicaState.DRAINED
-        if not self.was_alive and self.breaker.state is not ReplicaState.UP:
+        if not self.was_alive and self.health.state is not ReplicaState.UP:
             return ReplicaState.ABSENT
-        return self.breaker.state if self.outlier_score.out is None else ReplicaState.EJECTED
+        return self.health.state
 
     @property
     def severity(self) -> int:
-        """0: healthy, 1: slow or with odd answers, 2: silent."""
-        out = self.outlier_score.out
-        return 0 if out is None else 2 if out is EjectionReason.STALLED else 1
+        """0: healthy, 1: slow or with odd answers, 2: silent or failing."""
+        out = self.health.out
+        return 0 if out is None else 1 if out in CAPPED else 2
 
     @property
     def keeps_state(self) -> bool:
         """Whether requests that no other replica may serve are sent here. They are sent even while the replica is
         ejected for slowness.
         """
-        is_slow = self.severity == 1 and not self.drained and self.breaker.state is ReplicaState.UP
+        is_slow = self.severity == 1 and not self.drained
         return self.slots > 0 or is_slow
 
     def begin(self, now: float) -> None:
         """Begin a slow start."""
         self.began_at = now
-
-    def pause(self, paused: bool, now: float) -> None:
-        """Record that an answer is `paused`, or that it is read again."""
-        if paused:
-            self.paused += 1
-            if not self.is_awaited:
-                self.outlier_score.has_no_work(now)
-        else:
-            if not self.is_awaited:
-                self.outlier_score.asked(now)
-            self.paused -= 1
 
     def view(self, pool: str, rests_s: float, bound: CapacityBound | None, now: float) -> ReplicaView:
         """A copy for the admin pages and metrics. `rests_s`: seconds of backoff left."""
@@ -305,14 +310,14 @@ class BaseReplica(RoutingTarget):
             state=self.state,
             in_flight=self.in_flight,
             unprefilled_tokens=self.unprefilled_tokens,
-            failures=self.breaker.failures,
+            failures=self.health.failures,
             sample=self.sample,
             sample_age_s=None if self.sample_at is None else now - self.sample_at,
             slots=self.slots,
             held_tokens=self.held_tokens,
             kv_capacity_tokens=self.kv.capacity_tokens,
             preemption_ratio=self.kv.preemption_ratio,
-            health=self.outlier_score.view(now, self.share),
+            health=self.health.view(now, self.share),
             refusals=self.refusals,
             rests_s=rests_s,
             step_s=self.budget.step_s(self.held_tokens, now),

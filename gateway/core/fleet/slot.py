@@ -58,8 +58,8 @@ class Slots(Generic[R]):
             self.by_tier[tier] = self.by_tier.get(tier, 0) + 1
         if replica.in_flight < replica.slots:
             self.spare -= 1
-        if replica.in_flight == replica.paused:
-            replica.outlier_score.asked(now)
+        if visible:
+            replica.await_stream(True, now)
         replica.in_flight += 1
         replica.by_tier[tier] = replica.by_tier.get(tier, 0) + 1
         replica.kv.sent(now)
@@ -193,13 +193,17 @@ class Slot(UnreadPrompt, Generic[R]):
         """Record that the answer is not being read."""
         if not self.paused:
             self.paused = True
-            self.replica.pause(True, now)
+            self.replica.paused += 1
+            if self.visible:
+                self.replica.await_stream(False, now)
 
     def resume(self, now: float) -> None:
         """Record that the answer is being read again."""
         if self.paused:
             self.paused = False
-            self.replica.pause(False, now)
+            self.replica.paused -= 1
+            if self.visible:
+                self.replica.await_stream(True, now)
 
     def release(self, outcome: AttemptOutcome, now: float) -> None:
         """Give the slot back."""
@@ -213,10 +217,10 @@ class Slot(UnreadPrompt, Generic[R]):
             replica.budget.remove(self._sequences, self._growth)
         slots.in_flight -= 1
         if self.paused:
-            replica.pause(False, now)
+            replica.paused -= 1
+        elif self.visible:
+            replica.await_stream(False, now)
         replica.in_flight -= 1
-        if replica.in_flight == replica.paused:
-            replica.outlier_score.has_no_work(now)
         replica.by_tier[tier] -= 1
         if replica.slots:
             slots.by_tier[tier] -= 1

@@ -75,6 +75,7 @@ def finish(finish: AttemptResult) -> object:
         finish.body_hash,
         finish.empty,
         finish.cached_tokens,
+        finish.ours,
     )
     return {"AttemptResult": row}
 

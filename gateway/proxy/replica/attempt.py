@@ -149,8 +149,7 @@ class UpstreamAttempt(StreamedAnswer):
     def on_lost(self, end: AttemptOutcome) -> None:
         """The attempt is lost: no connection was made, the connection broke, or the answer was not HTTP."""
         self.line = None
-        broke = end is AttemptOutcome.RESET or end is AttemptOutcome.TRUNCATED
-        self._tell(AttemptResult(end, tokens_seen=self.seen, body_hash=self.owner.body_hash() if broke else None))
+        self._tell(AttemptResult(end, tokens_seen=self.seen))
 
     # ---- whole answers
 
@@ -185,7 +184,7 @@ class UpstreamAttempt(StreamedAnswer):
             told, error = (usage_at_end(body), None) if self._committed else read_whole(form, body)
         except Aborted:
             self._warn_truncated("the engine aborted it")
-            self._tell(AttemptResult(AttemptOutcome.TRUNCATED))
+            self._tell(AttemptResult(AttemptOutcome.TRUNCATED, status=self.status))
             return
         except AnswerError as exc:
             self.upstream.odd(Oddity.UNREADABLE_ANSWER, str(exc))
