@@ -14,11 +14,13 @@ as long. Their `__init__` is written out, because that of `dataclass` is not com
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
 
 from gateway.core.policy import Model, Policy, Slo, Tier
+from gateway.core.sample import Proof as Proof
+from gateway.core.sample import Sample as Sample
 from gateway.core.sessions import Session, StoredResponse
 
 
@@ -386,52 +388,6 @@ class AttemptResult:
         self.empty = empty
         self.cached_tokens = cached_tokens
         self.ours = ours
-
-
-class Proof(StrEnum):
-    """What the gateway's own probe of a replica had answered, besides its health check."""
-
-    __hash__ = str.__hash__  # Enum's own is a function in Python
-
-    NONE = "none"
-    LISTED = "listed"
-    """A list of models."""
-    COMPLETED = "completed"
-    """A list of models, and a completion of one token."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """Result of a health check, a scrape or a model list of one replica. Missing values are None."""
-
-    healthy: bool | None = None
-    waiting: int | None = None
-    running: int | None = None
-    kv_fraction: float | None = None
-    preemptions: int | None = None
-    """Number of preemptions since the engine started: requests that lost their KV cache because it was full."""
-    context_tokens: int | None = None
-    """The smallest `max_model_len` of the models that the replica serves."""
-    late: bool = False
-    """Whether the health check timed out."""
-    adapters: tuple[str, ...] | None = None
-    """LoRA adapters that the replica lists."""
-    max_adapters: int | None = None
-    """How many LoRA adapters the replica can have in one batch."""
-    active_adapters: tuple[str, ...] | None = None
-    """LoRA adapters with running or waiting requests there."""
-    cache_queries: int | None = None
-    """Prompt tokens that were looked up in the prefix cache since the engine started."""
-    cache_hits: int | None = None
-    """Prompt tokens that were found in the prefix cache since the engine started."""
-    generated_tokens: int | None = None
-    """Tokens that the engine generated since it started; None if it counts them only when a request ends."""
-    error: str = ""
-    """Why the health check failed."""
-    proof: Proof = Proof.NONE
-    """How much more than the health check was asked of a replica that is out, and answered."""
-    asked_at: float | None = field(default=None, compare=False)
-    """Start of the health check; None stands for now. It is ignored when samples are compared."""
 
 
 @dataclass(slots=True, init=False)

@@ -7,7 +7,7 @@ import math
 from gateway.core.admission.admission import Decision, Verdict
 from gateway.core.admission.deadlines import next_deadline, slo_deadline
 from gateway.core.admission.next_queued import NextQueued, has_room
-from gateway.core.fleet.evidence import EjectionReason, may_kill, seen_of
+from gateway.core.fleet.evidence import EVIDENCE, EjectionReason, Says, may_kill, seen_of
 from gateway.core.fleet.health import SWEEP_S
 from gateway.core.fleet.judge import LATE_FACTOR
 from gateway.core.fleet.pool import Pool, Replica
@@ -200,13 +200,10 @@ class Scheduler:
         self._life.open(live, replica, hedge)
 
     def _probe(self, live: RequestState, replica: Replica) -> Replica:
-        """An ejected replica that is due for a probe, or else `replica`. Requests that may be at fault themselves are
-        never used as probes: suspects of quarantine, bodies and tenants that just failed.
-        """
+        """An ejected replica that is due for a probe, or else `replica`. Suspects and fresh failures never probe."""
         now = self._call.now
-        if live.body_hash is not None and self._quarantine.knows(live.body_hash, now):
-            return replica
-        if replica.pool.judge.doubts(live.request):
+        is_suspect = live.body_hash is not None and self._quarantine.knows(live.body_hash, now)
+        if is_suspect or replica.pool.judge.doubts(live.request):
             return replica
         return replica.pool.probe(live.request.tier, now) or replica
 
@@ -260,9 +257,12 @@ class Scheduler:
     def judge(self, attempt: Attempt, finish: AttemptResult) -> None:
         """Update health, quarantine and backoff of the replica after an attempt has ended."""
         live, replica = attempt.live, attempt.replica
+        seen = seen_of(finish)
+        if EVIDENCE[seen].says is Says.ODD:
+            replica.pool.imputed.add(attempt.slot, self._forecaster.costs(replica.pool).stay_s, self._call.now)
         live.body_hash = live.body_hash if finish.body_hash is None else finish.body_hash
         moved = self._fleet.ended(replica, finish, live.request, live.body_hash, self._call.now)
-        if finish.body_hash is not None and may_kill(seen_of(finish)):
+        if finish.body_hash is not None and may_kill(seen):
             for other in self._life.suspect(live, replica, finish.body_hash):
                 if other.pool is not None and other.pool is not replica.pool:  # the caller serves that pool
                     self.serve_behind(other, other.pool)

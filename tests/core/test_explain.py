@@ -172,7 +172,7 @@ def test_explain_says_how_a_replica_that_failed_comes_back() -> None:
     found = explained(story)
     assert isinstance(found, PlacementExplanation)
     told = [(one.replica, one.state, one.why) for one in found.left_out]
-    assert told == [("r1", "probing", "it gets one request at a time, until a request to it succeeds")]
+    assert told == [("r1", "probing", "3 x health check failed, last 0 s ago; it gets one request at a time")]
 
 
 def test_explain_does_not_refuse_a_request_that_the_fallback_serves() -> None:

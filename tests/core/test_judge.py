@@ -1,12 +1,14 @@
 """Failures that requests cause take no replica from others; a replica that fails alone goes out, whoever asks."""
 
 import re
+from pathlib import Path
 from random import Random
 
 import pytest
 
 from gateway.core.commands import Dispatch
 from gateway.core.controller import Controller
+from gateway.core.fleet.evidence import EVIDENCE, Evidence
 from gateway.core.fleet.judge import ALONE_S
 from gateway.core.policy import Ejection, Health
 from gateway.core.request import AttemptOutcome, AttemptResult, Outcome, Proof, Sample
@@ -23,6 +25,7 @@ FAILURES = {
     "cut stream": AttemptResult(AttemptOutcome.TRUNCATED),
     "reset": AttemptResult(AttemptOutcome.RESET),
 }
+PAGE = Path(__file__).parents[2] / "docs/internals/tail.md"
 HEALTH = Health(slow_start_s=0.0, ejection=Ejection())
 
 
@@ -202,3 +205,16 @@ def test_half_open_replica_is_tried_with_a_request_that_did_not_just_fail() -> N
     assert story.replica("r2").in_flight == 0
     story.arrives("good", tenant="good")
     assert story.replica("r2").in_flight == 1
+
+
+def test_table_of_evidence_in_the_docs_is_the_one_that_is_read() -> None:
+    groups: dict[Evidence, list[str]] = {}
+    for seen, one in EVIDENCE.items():
+        groups.setdefault(one, []).append(seen.value)
+    rows = []
+    for one, seen_of in groups.items():
+        out = "" if one.out is None else f"`{one.out}`"
+        answer = "yes" if one.is_answer else ""
+        rows.append(f"| {'; '.join(seen_of)} | {one.says} | {one.about} | {answer} | {out} |")
+    head = "| observation | process | about | answer | ejected as |\n|---|---|---|---|---|\n"
+    assert head + "\n".join(rows) + "\n\n" in PAGE.read_text()

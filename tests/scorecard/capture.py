@@ -207,6 +207,8 @@ class Capture:
         """Whether health checks get no answer."""
         self.well = True
         """Whether health checks pass."""
+        self.lists = True
+        """Whether the list of models is answered, so that the gateway's own probes succeed."""
         self.changed = asyncio.Event()
         self._server: asyncio.Server | None = None
 
@@ -229,7 +231,8 @@ class Capture:
             if self.is_late and "/health" in call.line:
                 return
             models = b'{"object":"list","data":[{"id":"%b","object":"model"}]}' % MODEL.encode()
-            call.send(whole(models) if self.well else whole(models, "503 Service Unavailable"))
+            is_answered = self.well and (self.lists or "/v1/models" not in call.line)
+            call.send(whole(models) if is_answered else whole(models, "503 Service Unavailable"))
             return
         self.calls.append(call)
         call.connection.open_call = call

@@ -278,13 +278,8 @@ def _awaited(admission: Admission, live: RequestState, pool: Pool) -> tuple[str,
 def _left_out(pool: Pool, adapter: str, now: float) -> Iterator[ExcludedReplica]:
     for name, replica in pool.replicas.items():
         rests_s = pool.backoff_s(replica, now)
-        if replica.state is ReplicaState.EJECTED:
-            yield ExcludedReplica(name, replica.state, replica.health.why)
-        elif replica.state is ReplicaState.PROBING:
-            why = "it gets one request at a time, until a request to it succeeds"
-            yield ExcludedReplica(name, replica.state, why)
-        elif replica.state is not ReplicaState.UP:
-            yield ExcludedReplica(name, replica.state, "")
+        if replica.state is not ReplicaState.UP:
+            yield ExcludedReplica(name, replica.state, _why_out(replica, now))
         elif rests_s > 0.0:
             why = f"it refused {replica.refusals} times in a row, and is passed over for {rests_s:.1f} s more"
             yield ExcludedReplica(name, replica.state, why)
@@ -292,6 +287,16 @@ def _left_out(pool: Pool, adapter: str, now: float) -> Iterator[ExcludedReplica]
             yield ExcludedReplica(name, replica.state, _bounded(pool, replica, replica.bound, now))
         elif adapter and not replica.adapters.takes(adapter):
             yield ExcludedReplica(name, replica.state, _without(adapter, replica))
+
+
+def _why_out(replica: Replica, now: float) -> str:
+    """A text that says why a replica is out, with its latest error."""
+    if replica.state is ReplicaState.DRAINED:
+        return ""
+    last = replica.health.view(now, replica.share).last_error
+    if replica.state is ReplicaState.EJECTED:
+        return f"{replica.health.why}; last error: {last}" if last else replica.health.why
+    return f"{last}; it gets one request at a time" if replica.state is ReplicaState.PROBING else last
 
 
 def _bounded(pool: Pool, replica: Replica, bound: CapacityBound, now: float) -> str:

@@ -1,7 +1,7 @@
-"""Evidence: what each observation says of a process, and whom it is about. Whoever judges a replica reads this table.
+"""Evidence: what each observation says of a process, and whom it is about. All judgements of replicas read this table.
 
-A request can provoke whatever is about the replica or the request. It never shows alone that a replica is ill:
-two tenants and two bodies are needed, and a pool that does better (judge.py).
+A request can provoke evidence about "the replica or the request". It never shows alone that a replica is ill: two
+tenants and two bodies are needed, and a pool that does better (judge.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gateway.core.request import AttemptOutcome, AttemptResult, Endpoint, Proof,
 
 
 class Says(StrEnum):
-    """What an observation says of the process behind a replica."""
+    """Meaning of an observation for the process behind a replica."""
 
     DEAD = "dead"
     SLOW = "slow"
@@ -24,7 +24,7 @@ class Says(StrEnum):
 
 
 class About(StrEnum):
-    """Whose observation it is: who may have caused it."""
+    """The possible causes of an observation."""
 
     REPLICA = "the replica"
     EITHER = "the replica or the request"
@@ -81,7 +81,7 @@ class Evidence:
     says: Says
     about: About
     is_answer: bool = False
-    """Whether it is a complete HTTP answer. Whatever its status, it proves that the process lives."""
+    """Whether it is a complete HTTP answer. Any status proves that the process lives."""
     out: EjectionReason | None = None
     """Why a replica is ejected if it lasts; None if such evidence ejects nobody."""
 

@@ -70,7 +70,7 @@ TRANSITIONS: Final[dict[tuple[ReplicaState, HealthEvent], ReplicaState]] = {
 }
 
 
-class Answers:
+class AnswerCounts:
     """Counts of the odd and failed answers of one replica. Recent ones count most."""
 
     __slots__ = (
@@ -229,7 +229,7 @@ class ReplicaHealth:
         self._down_at = 0.0
         self.ttft = Severity()
         self.itl = Severity()
-        self.answers = Answers()
+        self.answers = AnswerCounts()
         self.suspected = False
         """Whether its share of odd answers exceeds that of the others in its pool."""
         self.said_at = 0.0
@@ -313,7 +313,8 @@ class ReplicaHealth:
         self.state = new
         if new is _DOWN:
             self._down_at = now
-            self.why = str(self.error)
+            if before is not _PROBING:
+                self.why = str(self.error)
             if before is _EJECTED:
                 self._forget(now)  # its scores tell nothing about its next process or connection
         elif new is _UP:
@@ -382,7 +383,7 @@ class ReplicaHealth:
         self.why = f"{why}, out for {for_s:.0f} s" if out is not EjectionReason.STALLED else why
         self.doubted = self.proven = self.lately = self.weighed = 0.0
         self.ttft, self.itl = Severity(1.0, TYPICAL), Severity(1.0, TYPICAL)
-        self.answers, self.suspected = Answers(now), False
+        self.answers, self.suspected = AnswerCounts(now), False
 
     def take_back(self, now: float) -> None:
         """End the ejection, and forget all scores."""
@@ -395,7 +396,7 @@ class ReplicaHealth:
         self.silent_s = 0.0
         self.ttft, self.itl = Severity(), Severity()
         self.ttft.began_at = self.itl.began_at = now
-        self.answers, self.suspected = Answers(now), False
+        self.answers, self.suspected = AnswerCounts(now), False
 
     def may_be_tried(self, in_flight: int, now: float) -> bool:
         """Whether a probe is due and the last probe has been answered. After a good probe, the next probe is due at

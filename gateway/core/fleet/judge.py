@@ -1,7 +1,7 @@
 """The judge of one pool: compares its replicas, and ejects those that are slow, silent, odd or failing.
 
-A replica is dead or alive by itself (health.py). Whatever a request may have caused, and whatever depends on load, is
-compared with the pool: where all are alike, or there is one, nobody is ejected.
+A replica is dead or alive by itself (health.py). Latencies, and failures that a request may have caused, are compared
+with the pool: where all are alike, or there is one, nobody is ejected.
 
 Latency. A score is the mean of log(measured / expected), one for TTFT and one for ITL. The expected latency is that of
 the pool's typical replica for the same request and load. The replica's own learned speed is left out, because it would

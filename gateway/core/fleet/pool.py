@@ -180,9 +180,7 @@ class Pool(Slots[Replica]):
         return slots if replica.share >= 1.0 else max(1, int(slots * replica.share))
 
     def _panic(self) -> int:
-        """Worst severity that a replica in use may have. Silent and failing ones are used only if there are no
-        others.
-        """
+        """Worst severity that a replica in use may have. Silent and failing ones are used if there are no others."""
         meant = [r for r in self.replicas.values() if not r.drained and r.state is not ReplicaState.ABSENT]
         up = [replica.severity for replica in meant if replica.health.state in SERVING]
         ejection = self.spec.health.ejection
@@ -236,8 +234,7 @@ class Pool(Slots[Replica]):
             return None
         is_due = self.acquired - self._tried_acquired >= PROBE_EVERY or now - self._tried_at >= PROBE_LATEST_S
         for replica in self.probes:
-            fails = replica.health.out is EjectionReason.FAILING  # a failed probe does not decide the pool's p99
-            if is_due or fails or replica.health.proven > 0.0:
+            if is_due or replica.health.proven > 0.0 or replica.health.out is EjectionReason.FAILING:
                 if not replica.health.proven:
                     self._tried_acquired, self._tried_at = self.acquired, now
                 self.probes.remove(replica)

@@ -265,7 +265,7 @@ class BaseReplica(RoutingTarget):
                 self.health.has_no_work(now)
 
     def silence(self, now: float) -> tuple[Observation, float]:
-        """What the replica's silence is, and its seconds."""
+        """The kind of the replica's silence, and its seconds."""
         health = self.health
         if self.streams:
             return Observation.STREAMS_SILENT, now - health.heard_at

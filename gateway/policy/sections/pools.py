@@ -154,7 +154,7 @@ class HealthSection(Section):
     interval: Duration = duration(_POOL.health.interval_s, "Time between two checks.")
     timeout: Duration = duration(_POOL.health.timeout_s, "A check that takes longer has failed.")
     failures: Count = plain(
-        _POOL.health.failures, "Consecutive failures, of checks and connections together, that open the breaker."
+        _POOL.health.failures, "Failed checks and lost connections in a row that take the replica down."
     )
     open: Duration = duration(_POOL.health.open_s, "How long an open breaker keeps requests away before one is tried.")
     metrics_path: HttpPath = plain(_POOL.health.metrics_path, "Where the engine's Prometheus metrics are.")
