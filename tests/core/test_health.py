@@ -207,14 +207,13 @@ def test_engine_that_shuts_down_is_not_back_because_it_lists_its_models() -> Non
     assert story.replica("r1").state is ReplicaState.UP
 
 
-def test_pool_without_traffic_is_no_longer_in_panic_after_our_own_probes() -> None:
+def test_pool_without_traffic_serves_again_after_our_own_probes() -> None:
     story = play(fleet(3)).fails("r1").fails("r2").fails("r3")
-    assert story.pool("p").panic
     for name in ("r1", "r2", "r3"):
         story.at(3.0).recovers(name)
         assert story.replica(name).state is ReplicaState.PROBING
         story.observes(name, Sample(healthy=True, proof=Proof.LISTED))
-    assert not story.pool("p").panic
+    assert {story.replica(name).state for name in ("r1", "r2", "r3")} == {ReplicaState.UP}
 
 
 # ---- why
