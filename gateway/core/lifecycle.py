@@ -13,6 +13,7 @@ from gateway.core.commands import Cancel, Commit, Cut, Dispatch, Ended, Refuse
 from gateway.core.fleet.evidence import EVIDENCE, seen_of
 from gateway.core.fleet.health import SWEEP_S
 from gateway.core.fleet.pool import Pool, Replica
+from gateway.core.fleet.slot import UNREAD
 from gateway.core.policy import AdmissionMode
 from gateway.core.redundancy.request_quarantine import doubt_s
 from gateway.core.redundancy.retries import rest_s
@@ -71,7 +72,7 @@ class Lifecycle:
         if pool.spec.affinity:
             attempt.indexed_tokens, attempt.predicted_tokens = indexed, cached
             replica.cache.evidence.sent(prompt, indexed)
-            replica.cache.sent(live.request.prefix)
+            attempt.new_blocks = replica.cache.sent(live.request.prefix)
         self._attempts[attempt.id] = attempt
         live.open.append(attempt)
         live.attempts += 1
@@ -114,7 +115,8 @@ class Lifecycle:
         its cap to what fits the engine's context.
         """
         now = live.dispatched_at = self._call.now
-        pool.queue.served(live.request.tier, live.prompt_tokens + self._accounting.dispatched(live, now))
+        live.booked_tokens = live.prompt_tokens + self._accounting.dispatched(live, now)
+        pool.queue.served(live.request.tier, live.booked_tokens)
         self._extra.deposit(live.request.tier)
         context = pool.context_tokens
         if context is not None and live.request.max_tokens is None:
@@ -180,7 +182,13 @@ class Lifecycle:
         full = pool.headroom <= 0.0
         if EVIDENCE[seen_of(finish)].is_answer:
             replica.health.heard(now)
-        attempt.slot.release(finish.end, now)
+        left_tokens = attempt.left_tokens(finish.end, now)
+        attempt.slot.release(finish.end, left_tokens, now)
+        if finish.end not in UNREAD:
+            attempt.live.is_read = True
+        elif pool.spec.affinity:
+            replica.cache.take_back(attempt.live.request.prefix, attempt.new_blocks)
+            replica.cache.evidence.sent(-attempt.prompt_tokens, -attempt.indexed_tokens)
         if attempt.live.request.adapter:
             replica.adapters.closed(attempt.live.request.adapter)
         if finish.end is AttemptOutcome.COMPLETE and attempt.live.request.batch == 1:
@@ -189,7 +197,8 @@ class Lifecycle:
             learner.closed(attempt, finish, now)
         if not replica.in_flight and replica.spec.name not in pool.replicas:
             self._forecaster.keep(self._state.policy, self._attempts.values())
-        pool.drain.ended(full, now)
+        if finish.end not in UNREAD:
+            pool.drain.ended(full, now)
         return finish
 
     def back_off(self, replica: Replica, finish: AttemptResult) -> None:
@@ -329,6 +338,8 @@ class Lifecycle:
         record = self._accounting.close(live, self._call.now)
         if use is not None and use.served < served:
             self._fleet.returned(live.request.tier, live.request.tenant)
+        if live.pool is not None and live.dispatched_at is not None and not live.is_worked_on:
+            self._take_back(live, live.pool, live.dispatched_at)
         if live.pool is not None:
             live.pool.demand.ended(record.outcome in COUNTED, record.good, record.output_tokens)
             if is_lost(record):
@@ -336,6 +347,22 @@ class Lifecycle:
         self._call.commands.append(Ended(record))
         # breaks a reference cycle with the attempt, because garbage collection of such cycles would dominate the cost
         live.committed = None
+
+    def _take_back(self, live: RequestState, pool: Pool, sent_at: float) -> None:
+        """Take back all that was counted when a request was sent, because no engine worked on it. If an engine refused
+        it, its arrival was no demand either.
+        """
+        tier, now = live.request.tier, self._call.now
+        pool.queue.served(tier, -live.booked_tokens)
+        if live.waited:
+            pool.drain.take_back(sent_at)
+            pool.queue.of_tier(tier).turns.take_back(sent_at)
+        self._extra.take_back(tier)
+        if live.outcome is Outcome.INVALID:
+            came_at = live.request.body_at
+            pool.demand.take_back(live.prompt_likely * live.request.batch)
+            pool.asked.take_back(tier, came_at, now)
+            pool.queue.of_tier(tier).arrivals.take_back(came_at, now)
 
     def unqueue(self, live: RequestState) -> None:
         """Take a request out of its queue, if it is queued."""

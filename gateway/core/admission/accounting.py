@@ -104,9 +104,11 @@ class Accounting:
     def close(self, live: RequestState, now: float) -> Record:
         """Settle the tenant's limits for an ended request. The forecaster and the promises learn from how it ended."""
         if live.use is not None:
-            worked = live.settle(now)
-            if live.charged:
-                self._charge(live, live.output_tokens if worked else 0, now)
+            live.settle(now)
+            if live.charged and live.is_worked_on:
+                self._charge(live, live.output_tokens, now)
+            elif live.charged:
+                live.use.serve(-live.charged, now)
         record = live.record()
         if live.forecast is not None:
             self._judge(live, record, now)

@@ -24,6 +24,7 @@ from gateway.core.admission.wait_and_breach import (
     wait_in_gateway_s,
 )
 from gateway.core.fleet.pool import Pool, Replica
+from gateway.core.fleet.slot import UNREAD
 from gateway.core.fleet.step_budget import StepPrices
 from gateway.core.forecast.ahead_and_forecast import NOTHING_AHEAD, Ahead, Forecast
 from gateway.core.forecast.calibrator import DIRECT, HIGHER_SHARE, UNTAUGHT, Calibrator, queued_kind, tpot_kind
@@ -123,7 +124,7 @@ class Forecaster(Learner):
             slot_s = costs.queued_slot_s
             engine_s = costs.ttft_s(costs.queued_backlog, pool.least_unread(live.prompt_tokens, request), step_s)
             kind, limit_s = queued_kind(ahead.requests), costs.queued_limit_s
-            prompt_tokens_per_s = costs.prompt_tokens_per_s(now) / max(1, len(pool.replicas))
+            prompt_tokens_per_s = pool.prompts.per_s(now) / max(1, len(pool.replicas))
         more_s = wait_s + slot_s + scale * engine_s
         ttft_s, tpot_s = now - request.body_at + more_s, scale * costs.tpot_s(step_s, prompt_tokens_per_s)
         made = Forecast(pool.spec.name, now, wait_s, ttft_s, tpot_s)
@@ -241,7 +242,6 @@ class Forecaster(Learner):
         engine.advance(replica.in_flight, replica.held_tokens, now)
         each = min(facts.bucket.mean, float(live.max_tokens))
         attempt.slot.expect(live.request.choices, each * live.request.choices)
-        costs.sent(attempt.slot.unread_tokens, now)
         if now > live.request.body_at:
             costs.met(facts.backlog, facts.decodes, facts.context, facts.slot_s)
 
@@ -322,7 +322,8 @@ class Forecaster(Learner):
         if finish.end is not AttemptOutcome.COMPLETE:
             engine.forget(attempt.id, now)
             waited_s = now - attempt.opened_at
-            if attempt.first_at is None and attempt.live.visible and facts.counts and waited_s > facts.expected_s:
+            is_told = attempt.first_at is None and attempt.live.visible and finish.end not in UNREAD
+            if is_told and facts.counts and waited_s > facts.expected_s:
                 facts.ttft.add_overdue(math.log(waited_s / facts.expected_s))
             return
         engine.read(attempt.id, now)

@@ -324,6 +324,8 @@ class Promises:
                 fairness.lost(live.prompt_likely, now)
             else:
                 fairness.decided(live.prompt_likely, False, now)
+        if live.counted and fairness is not None and record.outcome is Outcome.INVALID:
+            fairness.take_back(live.prompt_likely, now)
         if lost:
             for guard, late, had_costs in self._promised(live):
                 if guard.counts_wait(record.e2e_s):

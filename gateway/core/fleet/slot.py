@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import Final, Generic, TypeVar
 
 from gateway.core.fleet.replica import BaseReplica, UnreadPrompt
+from gateway.core.fleet.step_budget import PROMPTS_TAU_S
 from gateway.core.queueing.rates import Rate
 from gateway.core.request import AttemptOutcome
 from gateway.core.snapshot import CapacityBound
@@ -19,6 +20,16 @@ R = TypeVar("R", bound=BaseReplica)
 
 ENDS_TAU_S: Final = 5.0
 _rank: Final = attrgetter("rank")
+UNREAD: Final = frozenset(
+    {
+        AttemptOutcome.REJECTED,
+        AttemptOutcome.BUSY,
+        AttemptOutcome.CLOSING,
+        AttemptOutcome.UNREACHABLE,
+        AttemptOutcome.CONNECT_TIMEOUT,
+    }
+)
+"""Outcomes after which no engine has read any of the prompt."""
 
 
 class Slots(Generic[R]):
@@ -36,7 +47,9 @@ class Slots(Generic[R]):
         self.places = 0
         """How many more requests like the present ones fit at all replicas together."""
         self.ends = Rate(ENDS_TAU_S)
-        """Rate at which requests end."""
+        """Rate at which requests end. Those that no engine has read are left out: they took no room."""
+        self.prompts = Rate(PROMPTS_TAU_S)
+        """Unread prompt tokens that were sent, per second."""
         self.open: list[R] = []
         """Replicas that have room under all bounds, sorted by rank."""
         self.below_max: list[R] = []
@@ -181,6 +194,7 @@ class Slot(UnreadPrompt, Generic[R]):
         self._sequences = sequences
         self._growth = output_tokens
         self.replica.budget.add(sequences, self.unread_tokens, output_tokens, self.opened_at)
+        self._slots.prompts.add(self.opened_at, self.unread_tokens)
         self._slots.sync(self.replica, self.opened_at)
 
     def expect_more(self, output_tokens: float) -> None:
@@ -205,8 +219,10 @@ class Slot(UnreadPrompt, Generic[R]):
             if self.visible:
                 self.replica.await_stream(True, now)
 
-    def release(self, outcome: AttemptOutcome, now: float) -> None:
-        """Give the slot back."""
+    def release(self, outcome: AttemptOutcome, left_tokens: int, now: float) -> None:
+        """Give the slot back. `left_tokens`: the part of the prompt that the engine never read. No rate counts it any
+        more.
+        """
         replica, slots, tier = self.replica, self._slots, self.tier
         replica.read(self)
         replica.expire_unread(now)
@@ -215,6 +231,9 @@ class Slot(UnreadPrompt, Generic[R]):
         replica.held_tokens -= self.prompt_tokens + self.tokens
         if self._sequences:
             replica.budget.remove(self._sequences, self._growth)
+            if left_tokens:
+                replica.budget.take_back(left_tokens, self.opened_at, now)
+                slots.prompts.take_back(self.opened_at, now, left_tokens)
         slots.in_flight -= 1
         if self.paused:
             replica.paused -= 1
@@ -226,6 +245,7 @@ class Slot(UnreadPrompt, Generic[R]):
             slots.by_tier[tier] -= 1
         if replica.in_flight < replica.slots:
             slots.spare += 1
-        slots.ends.add(now)
+        if outcome not in UNREAD:
+            slots.ends.add(now)
         slots.recount(replica, now)
         slots.sync_max(replica)

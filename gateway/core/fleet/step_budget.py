@@ -77,6 +77,10 @@ class StepBudget:
         self.growth_tokens += growth_tokens
         self._prompts.add(now, unread_tokens)
 
+    def take_back(self, unread_tokens: int, at: float, now: float) -> None:
+        """Take back prompt tokens that were sent at `at` and never read."""
+        self._prompts.take_back(at, now, unread_tokens)
+
     def overfill(self, bound: CapacityBound | None, now: float) -> None:
         """Record that the next request to be sent is exempt from learned bounds. `bound`: the bound that it exceeds, if
         any.

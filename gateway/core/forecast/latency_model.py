@@ -24,7 +24,6 @@ DECODES: Final = 1e-3
 CONTEXT: Final = 1e-5
 STEP_PRIOR = (0.02, 0.15, 0.03, 0.15)
 TTFT_PRIOR = (0.05, 0.15, 0.15, 1.5)
-RATE_TAU_S: Final = 5.0
 STEP_AND_A_HALF: Final = 1.5
 """Steps from sent to first token, besides prefill: on average half of the step under way, and the first step of the
 request itself.
@@ -45,8 +44,6 @@ class LatencyModel:
 
     __slots__ = (
         "_low",
-        "_rate",
-        "_rate_at",
         "decode_s",
         "lessons",
         "merged",
@@ -88,7 +85,6 @@ class LatencyModel:
         """Step limit (seconds) of the typical replica; inf without any. The forecast of a queued request assumes the
         typical replica, because its own replica is not known yet.
         """
-        self._rate = self._rate_at = 0.0
 
     def step_s(self, decodes: float, context: float) -> float:
         """Seconds of a step without prefill, under this load (sequences, context tokens).
@@ -121,10 +117,6 @@ class LatencyModel:
         """
         return step_s / (1.0 - min(MAX_BUSY, self.step.coefficients[3] * TOKENS * prompt_tokens_per_s))
 
-    def prompt_tokens_per_s(self, now: float) -> float:
-        """Prompt tokens per second sent to all replicas of the pool together."""
-        return self._rate * math.exp((self._rate_at - now) / RATE_TAU_S) / RATE_TAU_S
-
     def ttft_s(self, backlog: float, prompt_tokens: int, step_s: float) -> float:
         """Seconds from sent to first token. `backlog`: unread prompt tokens ahead. Before enough first tokens are seen,
         the time is derived from steps.
@@ -141,11 +133,6 @@ class LatencyModel:
             return max(self.step.coefficients[3], 1e-3) * TOKENS
         _, before, own, _ = self.ttft.coefficients
         return max(max(before, own), 1e-3) * TOKENS  # compiled, `max` of three arguments would box the floats
-
-    def sent(self, prompt_tokens: int, now: float) -> None:
-        """Count prompt tokens that were sent to a replica of the pool."""
-        self._rate = self._rate * math.exp((self._rate_at - now) / RATE_TAU_S) + prompt_tokens
-        self._rate_at = now
 
     def met(self, backlog: float, decodes: int, context: int, slot_s: float) -> None:
         """Learn the load of a replica at the moment when a queued request was sent to it. `backlog`: unread prompt

@@ -447,7 +447,7 @@ class PoolQueue:
         return count, rate
 
     def served(self, tier: Tier, tokens: float) -> None:
-        """Count `tokens` that were dispatched for `tier`. Each waiting tier with a floor is owed its share of them."""
+        """Count `tokens` (below 0: take back) dispatched for `tier`. Waiting tiers are owed their floors of them."""
         key = tier.priority, tier.name
         for tier_queue in self._tiers.values():
             if tier_queue.tier.floor <= 0.0:
@@ -455,7 +455,7 @@ class PoolQueue:
             owed = tier_queue.owed + tier_queue.tier.floor * FLOOR_MARGIN * tokens
             if tier_queue.key == key:
                 # Service beyond the floor is not charged to the tier: no other tier needed it.
-                owed = max(owed - tokens, -tokens)
+                owed = max(owed - tokens, -abs(tokens))
             elif not tier_queue.count:
                 owed = min(owed, 0.0)
             elif tier_queue.owed <= 0.0 < owed:

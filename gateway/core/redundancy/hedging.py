@@ -22,6 +22,7 @@ from typing import Final
 
 from gateway.core.admission.admission import Admission
 from gateway.core.fleet.pool import Pool, Replica
+from gateway.core.fleet.slot import UNREAD
 from gateway.core.learner import Learner
 from gateway.core.policy import Policy, Tier
 from gateway.core.redundancy.request_quarantine import Quarantine
@@ -223,7 +224,7 @@ class Hedges(Learner):
         live = attempt.live
         if not self.on or not live.visible:
             return
-        if attempt.first_at is None:
+        if attempt.first_at is None and finish.end not in UNREAD:
             self._learn(attempt, True, now)
         if not live.open:
             self.timers.clear(live.request.id)
