@@ -151,7 +151,7 @@ class Lifecycle:
     def progress(self, attempt: Attempt, tokens: int) -> None:
         """Record that the answer has `tokens` so far. An overlong answer may be cut."""
         now = self._call.now
-        attempt.slot.progress(tokens, now)
+        attempt.slot.progress(tokens, now - attempt.last_at, now)
         attempt.tokens = tokens
         attempt.replica.health.heard(now)
         for learner in self._learners:

@@ -43,8 +43,6 @@ EARLY_STEPS: Final = 31
 """An answer under way is compared with its forecast after this many steps."""
 MERGED: Final = 1.5
 """An answer with more tokens per event than this has several steps per event. So its events do not count steps."""
-MAX_MERGED: Final = 0.1
-"""If a larger share of answers has several steps in one event, the model learns from answers only at their end."""
 EXPECT_EVERY: Final = 1.25
 """The expected number of tokens still to come is updated each time an answer has grown by this factor."""
 SLOWNESS: Final = attrgetter("slowness")
@@ -111,7 +109,7 @@ class Forecaster(Learner):
             engine = self._engines.get(replica.spec.name) or IDLE
             foreign = engine.foreign(now)
             step_s = costs.step_s(engine.decodes + foreign, engine.context)
-            scale = engine.factor
+            scale, drift = engine.factor, replica.budget.drift
             engine_s = costs.ttft_s(engine.backlog(now), replica.unread_of(live.prompt_tokens, request), step_s)
             slot_s = engine.slot_s(replica.in_flight + foreign)
             kind, limit_s = DIRECT, replica.budget.limit_s
@@ -120,16 +118,16 @@ class Forecaster(Learner):
             slow = learned.higher.get(request.tier.name)
             wait_s = wait_in_gateway_s(costs, pool, ahead, ahead.higher_share if slow is None else slow.share)
             step_s = costs.step_s(costs.queued_decodes, costs.queued_context)
-            scale = 1.0
+            scale, drift = 1.0, costs.queued_drift
             slot_s = costs.queued_slot_s
             engine_s = costs.ttft_s(costs.queued_backlog, pool.least_unread(live.prompt_tokens, request), step_s)
             kind, limit_s = queued_kind(ahead.requests), costs.queued_limit_s
             prompt_tokens_per_s = pool.prompts.per_s(now) / max(1, len(pool.replicas))
         more_s = wait_s + slot_s + scale * engine_s
-        ttft_s, tpot_s = now - request.body_at + more_s, scale * costs.tpot_s(step_s, prompt_tokens_per_s)
+        ttft_s, tpot_s = now - request.body_at + more_s, drift * scale * costs.tpot_s(step_s, prompt_tokens_per_s)
         made = Forecast(pool.spec.name, now, wait_s, ttft_s, tpot_s)
         made.kind = kind
-        made.keeps_step = is_step_kept(live, scale * step_s, limit_s)
+        made.keeps_step = is_step_kept(live, drift * scale * step_s, limit_s)
         made.load = more_s + tpot_s
         self._complete(live, labels, made, more_s, ahead)
         if replica is None:
@@ -243,7 +241,7 @@ class Forecaster(Learner):
         each = min(facts.bucket.mean, float(live.max_tokens))
         attempt.slot.expect(live.request.choices, each * live.request.choices)
         if now > live.request.body_at:
-            costs.met(facts.backlog, facts.decodes, facts.context, facts.slot_s)
+            costs.met(facts.backlog, facts.decodes, facts.context, facts.slot_s, replica.budget.drift)
 
     def first_token(self, attempt: Attempt, now: float) -> None:
         """Learn from the first token of a streamed answer."""
@@ -292,7 +290,7 @@ class Forecaster(Learner):
             more = min(facts.bucket.more(each), float(max(0, attempt.live.max_tokens - each)))
             attempt.slot.expect_more(more * facts.choices)
         steps = each - 1
-        is_lesson = facts.teaches and steps >= facts.lesson_at and facts.engine.costs.merged < MAX_MERGED
+        is_lesson = facts.teaches and steps >= facts.lesson_at and facts.engine.costs.has_single_steps
         if not is_lesson and (facts.shown or steps < EARLY_STEPS):
             return
         replica, engine = attempt.replica, facts.engine

@@ -136,7 +136,7 @@ class Slots(Generic[R]):
 class Slot(UnreadPrompt, Generic[R]):
     """The lease of one request at one replica, until its release."""
 
-    __slots__ = ("_growth", "_sequences", "_slots", "paused", "prompt_tokens", "replica", "tier", "tokens")
+    __slots__ = ("_growth", "_resumed", "_sequences", "_slots", "paused", "prompt_tokens", "replica", "tier", "tokens")
 
     def __init__(
         self,
@@ -158,8 +158,10 @@ class Slot(UnreadPrompt, Generic[R]):
         self._sequences = 0
         """Number of sequences that the request adds to the replica's step budget; 0 before `expect`."""
         self._growth = 0.0
-        self.paused = False
-        """Whether the answer is paused, because its client is too slow."""
+        self.paused = self._resumed = False
+        """Whether the answer is paused, because its client is too slow; whether it was resumed since the last
+        report.
+        """
 
     def __repr__(self) -> str:
         state = "paused" if self.paused else "answering" if self.first_token else "open"
@@ -183,11 +185,18 @@ class Slot(UnreadPrompt, Generic[R]):
         replica.saw_load()
         self._slots.sync(replica, now)
 
-    def progress(self, tokens: int, now: float) -> None:
-        """Record that the answer has `tokens` so far."""
-        self.replica.held_tokens += tokens - self.tokens
+    def progress(self, tokens: int, seconds: float, now: float) -> None:
+        """Record that the answer has `tokens` so far. `seconds`: since its last report, or its first token."""
+        replica, prediction = self.replica, self.prediction
+        replica.held_tokens += tokens - self.tokens
+        if self._resumed:
+            self._resumed = False  # the tokens of the pause came at once
+        elif self.first_token and prediction is not None and prediction.engine.costs.has_single_steps:
+            steps = (tokens - (self.tokens or self._sequences)) // self._sequences
+            if steps > 0 and seconds > 0.0:
+                replica.budget.saw(steps, seconds, replica.held_tokens, now)
         self.tokens = tokens
-        self._slots.sync(self.replica, now)
+        self._slots.sync(replica, now)
 
     def expect(self, sequences: int, output_tokens: float) -> None:
         """Expect an answer of `sequences` (>= 1) choices, with `output_tokens` in total."""
@@ -215,6 +224,7 @@ class Slot(UnreadPrompt, Generic[R]):
         """Record that the answer is being read again."""
         if self.paused:
             self.paused = False
+            self._resumed = True
             self.replica.paused -= 1
             if self.visible:
                 self.replica.await_stream(True, now)
