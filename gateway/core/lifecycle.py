@@ -81,6 +81,10 @@ class Lifecycle:
             self.check_by(now + SWEEP_S)
         if live.dispatched_at is None:
             self._dispatched(live, pool)
+        if replica.context_tokens is not None and live.request.max_tokens is None:
+            # Prompt and cap together must fit the engine's context. Our default cap must not make the engine refuse the
+            # request.
+            live.max_tokens = min(live.max_tokens, max(1, replica.context_tokens - live.prompt_likely))
         for learner in self._learners:
             learner.opened(attempt, now)
         slot.prediction = attempt.facts
@@ -111,18 +115,11 @@ class Lifecycle:
             evidence.answered(prompt, attempt.indexed_tokens * prompt // estimate, finish.cached_tokens)
 
     def _dispatched(self, live: RequestState, pool: Pool) -> None:
-        """Charge the tier and the tenant of a request for its first attempt. If the request sets no `max_tokens`, cut
-        its cap to what fits the engine's context.
-        """
+        """Charge the tier and the tenant of a request for its first attempt."""
         now = live.dispatched_at = self._call.now
         live.booked_tokens = live.prompt_tokens + self._accounting.dispatched(live, now)
         pool.queue.served(live.request.tier, live.booked_tokens)
         self._extra.deposit(live.request.tier)
-        context = pool.context_tokens
-        if context is not None and live.request.max_tokens is None:
-            # Prompt and cap together must fit the engine's context. Our default cap must not make the engine refuse the
-            # request.
-            live.max_tokens = min(live.max_tokens, max(1, context - live.prompt_likely))
 
     def first_token(self, attempt: Attempt) -> None:
         """Record the first token of an attempt. Its answer is committed, unless the answer of another attempt is
@@ -191,8 +188,10 @@ class Lifecycle:
             replica.cache.evidence.sent(-attempt.prompt_tokens, -attempt.indexed_tokens)
         if attempt.live.request.adapter:
             replica.adapters.closed(attempt.live.request.adapter)
-        if finish.end is AttemptOutcome.COMPLETE and attempt.live.request.batch == 1:
-            self._compare_cached(attempt, finish)
+        if attempt.live.request.batch == 1:
+            self._fleet.learn_context(replica, finish, now)
+            if finish.end is AttemptOutcome.COMPLETE:
+                self._compare_cached(attempt, finish)
         for learner in self._learners:
             learner.closed(attempt, finish, now)
         if not replica.in_flight and replica.spec.name not in pool.replicas:

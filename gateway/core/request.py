@@ -1,12 +1,6 @@
 """Values about a request: the request itself, the results of its attempts, and its record.
 
-Time anchors, all from `time.monotonic` (seconds), all of one request:
-
-    head_at       request head received         absolute deadlines count from here
-    body_at       request body complete         TTFT, e2e and queue time start
-    sent_at       attempt written to a replica  engine TTFT, the TTFT timeout and the hedge clock start
-    first_at      first content token           TTFT ends, TPOT starts; commit of a streamed answer
-    ended_at      answer complete or refused    TPOT and e2e end
+Times are of `time.monotonic`, in seconds. docs/internals/architecture.md has the table of their anchors.
 
 Values made for every request (requests, commands, records) never change, but are not frozen: that would take four times
 as long. Their `__init__` is written out, because that of `dataclass` is not compiled and takes ten times as long.
@@ -230,10 +224,8 @@ class Request:
     body_bytes: int
     head_at: float
     body_at: float
-    batch: int = 1
-    """Number of prompts in the request. Each has to fit a pool by itself."""
-    asked_model: str = ""
-    """The model name that the client asked for, if `model` is the catch-all."""
+    batch: int = 1  # number of prompts in the request; each has to fit a pool by itself
+    asked_model: str = ""  # the model name that the client asked for, if `model` is the catch-all
     body_hash: int | None = None
     """64-bit hash of the body; None while the controller has no `suspects`."""
     slo: Slo | None = None
@@ -255,6 +247,7 @@ class Request:
     """Whether the client says that this is a retry."""
     stored: StoredResponse | None = None
     """The stored response that the request continues; None if none."""
+    truncates: bool = False  # whether the engine is asked to cut a prompt that is too long
 
     def __init__(
         self,
@@ -285,6 +278,7 @@ class Request:
         session: Session | None = None,
         comeback: bool = False,
         stored: StoredResponse | None = None,
+        truncates: bool = False,
     ) -> None:
         self.id = id
         self.policy = policy
@@ -313,6 +307,7 @@ class Request:
         self.session = session
         self.comeback = comeback
         self.stored = stored
+        self.truncates = truncates
 
     @property
     def visible(self) -> bool:
@@ -364,6 +359,8 @@ class AttemptResult:
     """Prompt tokens that the engine found in its prefix cache; None if it does not report them."""
     ours: bool = False
     """Whether our own process was late to see the outcome, e.g. a deadline. It is then no evidence of the replica."""
+    context_tokens: int | None = None
+    """The engine's context, if it refused the request for its length and named the context."""
 
     def __init__(
         self,
@@ -377,6 +374,7 @@ class AttemptResult:
         empty: bool = False,
         cached_tokens: int | None = None,
         ours: bool = False,
+        context_tokens: int | None = None,
     ) -> None:
         self.end = end
         self.prompt_tokens = prompt_tokens
@@ -388,6 +386,7 @@ class AttemptResult:
         self.empty = empty
         self.cached_tokens = cached_tokens
         self.ours = ours
+        self.context_tokens = context_tokens
 
 
 @dataclass(slots=True, init=False)

@@ -30,6 +30,8 @@ class Sample:
     """Number of preemptions since the engine started: requests that lost their KV cache because it was full."""
     context_tokens: int | None = None
     """The smallest `max_model_len` of the models that the replica serves."""
+    longest_tokens: int | None = None
+    """The largest `max_model_len` of these models; None if any model has none."""
     late: bool = False
     """Whether the health check timed out."""
     adapters: tuple[str, ...] | None = None

@@ -182,7 +182,7 @@ class Scheduler:
         pool.pressed_at = now
         for other in pool.queue.heads(now) if pool.queue else ():
             if other.request.tier.priority <= live.request.tier.priority:
-                replica = pool.pick(other.request, None, self._random.random(), by_max=True)
+                replica = pool.pick(other, None, self._random.random(), by_max=True)
                 if replica is not None:
                     self._serve(self._requests[other.request.id], replica)
                     return
@@ -192,10 +192,11 @@ class Scheduler:
     def dispatch(self, live: RequestState, replica: Replica, hedge: bool = False) -> None:
         """Send the request to `replica`. A few first attempts are used as probes and go to an ejected replica instead.
 
-        Requests for an adapter are never used as probes, since an ejected replica may not have the adapter loaded.
+        Requests that not every replica takes are never probes: an ejected one may not have the adapter or the context.
         """
-        may_probe = not live.attempts and not live.request.adapter and not replica.pool.is_bound(live.request)
-        if replica.pool.probes and may_probe:
+        pool, request = replica.pool, live.request
+        is_tied = bool(request.adapter) or pool.is_bound(request) or pool.contexts.tell_apart(live)
+        if pool.probes and not live.attempts and not is_tied:
             replica = self._probe(live, replica)
         self._life.open(live, replica, hedge)
 

@@ -286,11 +286,14 @@ class ReplicaWatch:
             lengths = [card.max_model_len for card in cards if card.max_model_len is not None]
             adapters = tuple(card.id for card in cards if card.parent is not None)
             context_tokens = min(lengths, default=None)
+            longest = max(lengths, default=None) if len(lengths) == len(cards) else None
             told = adapters if adapters or self._had_adapters else None
             if lengths or told is not None:
                 self._had_adapters = bool(adapters)
                 for spec in self.target.replicas:
-                    self._tools.on_sample(spec.name, Sample(context_tokens=context_tokens, adapters=told))
+                    self._tools.on_sample(
+                        spec.name, Sample(context_tokens=context_tokens, longest_tokens=longest, adapters=told)
+                    )
 
     def _compare(self, listed: frozenset[str]) -> None:
         """Log once which models of the policy a replica does not list: most engines answer 404 to requests for them. If

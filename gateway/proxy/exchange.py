@@ -264,7 +264,8 @@ class Exchange(AttemptOwner):
         if self._services.mirror is not None and why in SHEDS:
             self._services.mirror.shed()
         self._refusal = detail, retry_after_s
-        problem = Problem(why, message=detail or self.engine_said, retry_after_s=retry_after_s)
+        field = next(iter(self.api.shape.required), None) if why is Reason.CONTEXT_LENGTH else None
+        problem = Problem(why, message=detail or self.engine_said, param=field, retry_after_s=retry_after_s)
         if not self._shown:
             self._show_error(problem, self._limit_lines())
         elif self._committed is not None and self._committed.reader is None:

@@ -265,6 +265,7 @@ class RequestHandler(ExchangeServices):
             stored=None if before is None else before.stored,
             fallback_of=asked.name if by_fallback else "",
             is_token_ids=parsed.prompt_exact is not None,
+            truncates="truncate_prompt_tokens" in parsed.fields or parsed.fields.get("truncation") == "auto",
         )
         return Exchange(self, client, dialect, head, parsed, request)
 

@@ -162,7 +162,7 @@ def hedge(controller: Controller, attempt_id: int, now: float) -> list[Command]:
     live = controller.state.attempts[attempt_id].live
     first = live.open[0].replica
     commands = controller.state.call.begin(now)
-    free = first.pool.pick(live.request, first, 0.0)
+    free = first.pool.pick(live, first, 0.0)
     if live.outcome is None and live.committed is None and free is not None:
         live.hedged = HedgeResult.FAILED
         controller.scheduler.dispatch(live, free, hedge=True)
@@ -497,7 +497,7 @@ class Driver:
         assert len(pool.queue) == len(waiting)
         assert pool.queue.bytes == sum(live.request.body_bytes for live in waiting)
         for head in pool.queue.heads(self.now):
-            assert pool.pick(head.request, None, 0.0) is None, "a slot is free for one who waits"
+            assert pool.pick(head, None, 0.0) is None, "a slot is free for one who waits"
 
     @staticmethod
     def _check_ejections(pool: Pool) -> None:

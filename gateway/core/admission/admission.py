@@ -128,7 +128,7 @@ class Admission:
         Changes `live`, and advances a round-robin router.
         """
         tier = live.request.tier
-        replica = None if self.waits_behind(tier, pool) else pool.pick(live.request, None, random.random())
+        replica = None if self.waits_behind(tier, pool) else pool.pick(live, None, random.random())
         if pool.knows_caches:
             self.patience.arrives(live, pool)
             if replica is not None and self._waits_for_own(live, replica, now):
@@ -341,7 +341,7 @@ class Admission:
         The router's choice may be a slow one, since routers ignore how fast replicas are.
         """
         for replica in pool.candidates(live.request.tier)[:LOOKED_AT]:
-            if replica is doubtful:
+            if replica is doubtful or not pool.contexts.fits(live, replica):
                 continue
             forecast = self._forecaster.forecast(live, pool, replica, NOTHING_AHEAD, now)
             if not self.is_doubtful(live, pool, forecast):
@@ -361,7 +361,7 @@ class Admission:
             fits = spec.takes(live.prompt_tokens, request.batch)
             if other is None or not fits or other.queue or other.headroom < SPILL_HEADROOM or not self.trusted(other):
                 continue
-            replica = other.pick(request, None, random.random())
+            replica = other.pick(live, None, random.random())
             if replica is None:
                 continue
             forecast = self._forecaster.forecast(live, other, replica, NOTHING_AHEAD, now)

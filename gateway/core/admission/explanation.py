@@ -182,7 +182,7 @@ def _passing(admission: Admission, live: RequestState, pool: Pool, now: float) -
     is_compared = pool.knows_caches and queue.count < LOOKED_AHEAD and has_room(pool, tier)
     if not is_compared and (head is None or not may_be_passed(head, pool)):
         return None
-    replica = pool.pick(live.request, None, DRAW)
+    replica = pool.pick(live, None, DRAW)
     return None if replica is None or admission.patience.waits_for_own(live, replica, now) else replica
 
 

@@ -66,6 +66,7 @@ def believed(attempt: Attempt, finish: AttemptResult) -> AttemptResult:
         finish.empty,
         cached,
         finish.ours,
+        finish.context_tokens,
     )
 
 

@@ -50,6 +50,7 @@ class Observation(StrEnum):
     ANSWER = "useful answer"
     EMPTY = "empty or unreadable answer"
     REJECTED = "HTTP 4xx"
+    TOO_LONG = "refusal of a prompt that names the context"
     BUSY = "HTTP 429 or 503"
     FAILED = "other HTTP 5xx, or an error event"
     CLOSING = "answer that the engine shuts down"
@@ -93,6 +94,7 @@ EVIDENCE: Final[dict[Observation, Evidence]] = {
     Observation.ANSWER: Evidence(Says.ALIVE, _REPLICA, True),
     Observation.EMPTY: Evidence(Says.ODD, _EITHER, True, EjectionReason.ODD_ANSWERS),
     Observation.REJECTED: Evidence(Says.ODD, About.REQUEST, True, EjectionReason.ODD_ANSWERS),
+    Observation.TOO_LONG: Evidence(Says.NOTHING, About.REQUEST, True),
     Observation.BUSY: Evidence(Says.NOTHING, _REPLICA, True),
     Observation.FAILED: Evidence(Says.ODD, _EITHER, True, EjectionReason.FAILING),
     Observation.CLOSING: Evidence(Says.DEAD, _REPLICA),
@@ -142,6 +144,8 @@ def seen_of(finish: AttemptResult) -> Observation:
     """The observation that the end of an attempt is."""
     if finish.ours:
         return Observation.OURS
+    if finish.context_tokens is not None:
+        return Observation.TOO_LONG
     if finish.end is AttemptOutcome.TRUNCATED and finish.status is not None:
         return Observation.ABORTED  # the HTTP message was complete
     return Observation.EMPTY if finish.empty else SEEN[finish.end]

@@ -11,7 +11,7 @@ from gateway.core.fleet.evidence import EVIDENCE, Says, checked, seen_of, text_o
 from gateway.core.fleet.health import UNREACHED
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.policy import Policy, Tier
-from gateway.core.request import AttemptResult, Request, Sample
+from gateway.core.request import AttemptOutcome, AttemptResult, Request, Sample
 from gateway.core.snapshot import ReplicaState
 
 DEFAULT_RETRY_AFTER_S: Final = 1.0
@@ -98,13 +98,26 @@ class Fleet:
                 moved.append(each)
         return moved
 
+    def learn_context(self, replica: Replica, finish: AttemptResult, now: float) -> None:
+        """Learn from the end of an attempt how long a context the replica has."""
+        news = False
+        if finish.end is AttemptOutcome.REJECTED and finish.context_tokens is not None:
+            news = replica.learn_context(finish.context_tokens)
+        elif finish.end is AttemptOutcome.COMPLETE and finish.prompt_tokens is not None:
+            news = replica.prove_context(finish.prompt_tokens + (finish.output_tokens or 0))
+        if news:
+            replica.pool.refresh(now)
+
     def observe(self, replica: Replica, sample: Sample, now: float) -> bool:
         """Learn from a health check, scrape or model list of `replica`. Returns True if its breaker state changed."""
         if sample.healthy is not False:
             replica.was_alive = True
-        if sample.context_tokens not in (None, replica.context_tokens):
-            replica.context_tokens = sample.context_tokens
-            replica.pool.refresh(now)
+        if sample.context_tokens is not None:
+            told = sample.context_tokens, sample.longest_tokens
+            replica.told_context = True
+            if told != (replica.context_tokens, replica.longest_tokens):
+                replica.context_tokens, replica.longest_tokens = told
+                replica.pool.refresh(now)
         replica.adapters.observe(sample)
         if sample.waiting is not None or sample.running is not None:
             replica.sample, replica.sample_at = sample, now
@@ -184,6 +197,7 @@ class Fleet:
         if state is before:
             return False
         if ReplicaState.EJECTED not in (before, state):
+            replica.forget_context()
             replica.cache.clear()  # the replica may be another process now, with an empty cache
         if state is ReplicaState.UP:
             replica.begin(now)

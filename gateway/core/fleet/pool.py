@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import Final
 
 from gateway.core.fleet.autoscale import Demand
+from gateway.core.fleet.contexts import Contexts
 from gateway.core.fleet.evidence import EjectionReason
 from gateway.core.fleet.health import SWEEP_S
 from gateway.core.fleet.imputed_load import ImputedLoad
@@ -23,6 +24,7 @@ from gateway.core.policy import AdmissionMode, PoolSpec, ReplicaSpec, Tier
 from gateway.core.queueing.headroom import AskedTiers
 from gateway.core.queueing.queue import PoolQueue
 from gateway.core.queueing.rates import DrainRate
+from gateway.core.queueing.request import QueuedRequest
 from gateway.core.request import Request
 from gateway.core.sessions import draw, most_in_flight
 from gateway.core.snapshot import CapacityBound, PoolView, ReplicaState
@@ -62,7 +64,7 @@ class Pool(Slots[Replica]):
         self.queue = PoolQueue()
         self.drain = DrainRate()
         self.demand = Demand()
-        self.context_tokens: int | None = None
+        self.contexts = Contexts()
         self.pressed_at = -math.inf
         """Time when a request was last queued, or exceeded the learned slots."""
         self.asked = AskedTiers()
@@ -70,8 +72,7 @@ class Pool(Slots[Replica]):
         self.holders: Holders = {}
         self.knows_caches = False
         """Whether the router takes prefix caches into account."""
-        self.request_tokens = REQUEST_TOKENS
-        """Price of a request in flight, in prompt tokens."""
+        self.request_tokens = REQUEST_TOKENS  # price of a request in flight
         self._slots = 0
         self._is_starting = False
         """Whether any replica is in slow start."""
@@ -88,10 +89,8 @@ class Pool(Slots[Replica]):
         """Ejected replicas that are due for a probe; first the one whose last probe is the oldest."""
         self.probe_priority = 0
         """Only requests of tiers with this priority, or less urgent ones, are used as probes."""
-        self._tried_acquired = -PROBE_EVERY
-        """The value of `acquired` when the last probe was sent."""
-        self._tried_at = -math.inf
-        """Time when the last probe was sent."""
+        self._tried_acquired, self._tried_at = -PROBE_EVERY, -math.inf
+        """The value of `acquired`, and the time, when the last probe was sent."""
         self.least_urgent = 0
         """Priority of the least urgent tier that may use this pool."""
         self.configure(spec)
@@ -156,8 +155,7 @@ class Pool(Slots[Replica]):
         self.spare = sum(r.slots - r.in_flight for r in self.replicas.values() if r.in_flight < r.slots)
         self._slots = sum(r.slots for r in self.replicas.values())
         self._reserve()
-        known = [r.context_tokens for r in self.replicas.values() if r.context_tokens is not None]
-        self.context_tokens = min(known, default=None)
+        self.contexts.compare(self.replicas.values())
 
     def _max_slots_of(self, replica: Replica) -> int:
         """Slots of a replica by configured bounds; 0 if it may not be used."""
@@ -291,13 +289,13 @@ class Pool(Slots[Replica]):
         """Share (0-1) of the pool's slots that is free; 0 if it has no slots."""
         return self.spare / self._slots if self._slots else 0.0
 
-    def pick(self, request: Request, avoid: Replica | None, random: float, by_max: bool = False) -> Replica | None:
-        """The replica for `request`; None if it has to wait. `random` in [0, 1) settles ties.
+    def pick(self, queued: QueuedRequest, avoid: Replica | None, random: float, by_max: bool = False) -> Replica | None:
+        """The replica for a request; None if it has to wait. `random` in [0, 1) settles ties.
 
         `avoid`: the replica of an earlier attempt; if given, replicas with recent failures are avoided as well.
         `by_max`: only configured bounds apply, whatever the tier.
         """
-        tier = request.tier
+        request, tier = queued.request, queued.request.tier
         by_max = by_max or tier.admission.mode is not AdmissionMode.ENFORCE
         free = self._ready(by_max)
         home = None if request.session is None and request.stored is None else self.home(request)
@@ -308,6 +306,8 @@ class Pool(Slots[Replica]):
             if home is not None and not home.slots and home.keeps_state and home is not avoid:
                 takes = not request.adapter or home.adapters.takes(request.adapter)
                 return home if takes and home.in_flight < (self.spec.slots or home.learned.slots) else None
+        elif self.contexts.tell_apart(queued):
+            free = [replica for replica in free if self.contexts.fits(queued, replica)]
         if request.adapter:
             free = with_adapter(free, request.adapter)
         if self._is_tried and self.judge.doubts(request):

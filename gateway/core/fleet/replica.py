@@ -126,10 +126,12 @@ class BaseReplica(RoutingTarget):
         "kv",
         "kv_headroom",
         "learned",
+        "longest_tokens",
         "max_slots",
         "open",
         "paused",
         "places",
+        "proven_tokens",
         "reading",
         "refusals",
         "restarts",
@@ -140,6 +142,7 @@ class BaseReplica(RoutingTarget):
         "slots",
         "spec",
         "streams",
+        "told_context",
         "was_alive",
     )
 
@@ -191,6 +194,13 @@ class BaseReplica(RoutingTarget):
         self.places = 0
         """How many more requests like the present ones would have fitted when the counts last changed."""
         self.context_tokens: int | None = None
+        """Context (prompt and answer) that every model of the replica has; None if it is not known."""
+        self.longest_tokens: int | None = None
+        """Context that none of its models exceeds; None if it is not known."""
+        self.told_context = False
+        """Whether the contexts come from the replica's list of models."""
+        self.proven_tokens = 0
+        """The longest prompt with its answer that the replica has completed."""
         self.sample: Sample | None = None
         self.sample_at: float | None = None
 
@@ -215,6 +225,31 @@ class BaseReplica(RoutingTarget):
             due.append(oldest)
         for prompt in due:
             self.read(prompt)
+
+    def learn_context(self, tokens: int) -> bool:
+        """Learn the context from a refusal that named it. Returns whether that is news. A list of models is believed
+        rather than refusals, and an answer that was longer is believed rather than either.
+        """
+        if self.told_context or tokens < self.proven_tokens or tokens == self.longest_tokens:
+            return False
+        self.context_tokens = self.longest_tokens = tokens
+        return True
+
+    def prove_context(self, tokens: int) -> bool:
+        """Learn that the replica has completed a prompt and its answer of `tokens` together. Returns whether the
+        context was believed to be shorter; it is unknown then.
+        """
+        self.proven_tokens = max(self.proven_tokens, tokens)
+        if self.longest_tokens is None or tokens <= self.longest_tokens:
+            return False
+        self.longest_tokens = None
+        return True
+
+    def forget_context(self) -> None:
+        """Forget what refusals and answers have shown: the replica may be another process now."""
+        self.proven_tokens = 0
+        if not self.told_context:
+            self.context_tokens = self.longest_tokens = None
 
     @property
     def has_kv_room(self) -> bool:

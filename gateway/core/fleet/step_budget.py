@@ -7,8 +7,8 @@ A mean context is the present context plus half of the output still to come. Pro
 same steps. At the rate of the last seconds, prompts take the share u of the engine's time. So each request slows all
 others there: by its prompt at once, by its sequence and context until it ends.
 
-The steps that streams show correct this prediction within seconds, whatever made it wrong. Its `drift` is seconds seen /
-seconds predicted for the same steps, over the last seconds. A small drift is mostly chance, so it is shrunk towards 1.
+The steps that streams show correct this prediction within seconds, whatever made it wrong. Its `drift` is the seconds
+seen, divided by those predicted for the same steps. A small drift is mostly chance, so it is shrunk towards 1.
 """
 
 from __future__ import annotations

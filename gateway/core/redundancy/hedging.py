@@ -276,7 +276,7 @@ class Hedges(Learner):
 
     def _find(self, live: RequestState, tier: TierHedges, first: Replica, now: float) -> Replica | HedgeDenied:
         """The replica for a duplicate, or the reason against it. The cheapest checks come first."""
-        pool, request = first.pool, live.request
+        pool = first.pool
         if self.of_pool(pool).is_suspended(now):
             return HedgeDenied.LOSING
         if pool.queue:
@@ -288,7 +288,7 @@ class Hedges(Learner):
         denied = tier.denies()
         if denied is not None:
             return denied
-        replica = pool.pick(request, first, self._random.random())
+        replica = pool.pick(live, first, self._random.random())
         if replica is None:
             return HedgeDenied.NO_REPLICA
         capacity = replica.kv.capacity_tokens
