@@ -81,10 +81,11 @@ class Lifecycle:
             self.check_by(now + SWEEP_S)
         if live.dispatched_at is None:
             self._dispatched(live, pool)
-        if replica.context_tokens is not None and live.request.max_tokens is None:
+        context = replica.context_tokens or pool.contexts.least_tokens
+        if context is not None and live.request.max_tokens is None:
             # Prompt and cap together must fit the engine's context. Our default cap must not make the engine refuse the
             # request.
-            live.max_tokens = min(live.max_tokens, max(1, replica.context_tokens - live.prompt_likely))
+            live.max_tokens = min(live.max_tokens, max(1, context - live.prompt_likely))
         for learner in self._learners:
             learner.opened(attempt, now)
         slot.prediction = attempt.facts
@@ -117,7 +118,8 @@ class Lifecycle:
     def _dispatched(self, live: RequestState, pool: Pool) -> None:
         """Charge the tier and the tenant of a request for its first attempt."""
         now = live.dispatched_at = self._call.now
-        live.booked_tokens = live.prompt_tokens + self._accounting.dispatched(live, now)
+        self._accounting.dispatched(live, now)
+        live.booked_tokens = live.prompt_tokens + live.expected_output
         pool.queue.served(live.request.tier, live.booked_tokens)
         self._extra.deposit(live.request.tier)
 
@@ -356,7 +358,6 @@ class Lifecycle:
         if live.waited:
             pool.drain.take_back(sent_at)
             pool.queue.of_tier(tier).turns.take_back(sent_at)
-        self._extra.take_back(tier)
         if live.outcome is Outcome.INVALID:
             came_at = live.request.body_at
             pool.demand.take_back(live.prompt_likely * live.request.batch)

@@ -12,6 +12,7 @@ from gateway.core.forecast.replica_model import AttemptPrediction
 from gateway.core.policy import Timeouts
 from gateway.core.queueing.percentiles import ShareGuard, TtftGuard
 from gateway.core.queueing.request import QueuedRequest
+from gateway.core.queueing.shares import FairShares
 from gateway.core.request import (
     GENERATING,
     AttemptOutcome,
@@ -115,6 +116,7 @@ class RequestState(QueuedRequest):
         "degraded",
         "dispatched_at",
         "ended_at",
+        "expected_output",
         "explored",
         "first_at",
         "hedged",
@@ -132,6 +134,7 @@ class RequestState(QueuedRequest):
         "reached",
         "replica",
         "reserved_tokens",
+        "shares",
         "slo",
         "timeouts",
         "tokens_exact",
@@ -195,6 +198,10 @@ class RequestState(QueuedRequest):
         """Whether any attempt was sent to an engine."""
         self.is_read = False
         """Whether any engine may have read some of the prompt."""
+        self.expected_output = 0.0
+        """Output tokens of all choices that were expected when it came to its pool."""
+        self.shares: FairShares | None = None
+        """The fair shares of its tier in that pool."""
         self.booked_tokens = 0.0
         """Tokens that its tier was counted as served, at the first dispatch."""
         self.waiting = self.waited = False

@@ -85,6 +85,7 @@ class Scheduler:
         if live.waited:
             live.unjudge()  # it comes from the queue of another pool, whose verdict does not apply here
         pool.asked.used(live.request.tier, now)
+        self._accounting.offered(live, pool, now)
         live.deadline = slo_deadline(live)
         if self._life.has_expired(live):
             return
@@ -164,6 +165,7 @@ class Scheduler:
                 decision = self._admission.arrives(live, pool, self._random, now)
                 if decision.verdict is Verdict.SEND or (decision.verdict is Verdict.WAIT and may_wait):
                     pool.asked.used(live.request.tier, now)
+                    self._accounting.offered(live, pool, now)
                     live.pass_on(before[0], pool)
                     self._admit(live, pool, decision)
                     return True
@@ -190,10 +192,7 @@ class Scheduler:
     # ---- a slot
 
     def dispatch(self, live: RequestState, replica: Replica, hedge: bool = False) -> None:
-        """Send the request to `replica`. A few first attempts are used as probes and go to an ejected replica instead.
-
-        Requests that not every replica takes are never probes: an ejected one may not have the adapter or the context.
-        """
+        """Send the request to `replica`, or to an ejected one as a probe, if any replica takes it."""
         pool, request = replica.pool, live.request
         is_tied = bool(request.adapter) or pool.is_bound(request) or pool.contexts.tell_apart(live)
         if pool.probes and not live.attempts and not is_tied:

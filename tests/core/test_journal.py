@@ -363,7 +363,7 @@ def test_continued_responses_are_replayed_with_the_replica_and_the_tokens_that_w
     encoder = Encoder(POLICY)
     replay, rows = Replay(header(encoder), Random), on_paper(encoder.rows(told))
     assert on_paper([replay.answer(row) for row in rows]) == [row[3] for row in rows]
-    written = [row[2][0]["Request"][-1] for row in rows if not isinstance(row, dict)]
+    written = [row[2][0]["Request"][-2] for row in rows if not isinstance(row, dict)]
     assert written[:2] == [None, {"StoredResponse": {"replica": "r2", "tokens": 5000}}]
 
 
@@ -397,7 +397,7 @@ def test_replay_with_another_seed_gives_different_answers() -> None:
             [
                 1.0,
                 "finish",
-                [1, {"AttemptResult": [{"AttemptOutcome": "vanished"}, 1, 1, 0, 200, None, None, False, None, False]}],
+                [1, {"AttemptResult": [{"AttemptOutcome": "vanished"}, 1, 1, 0, 200, None, None, False, None, False, None]}],
                 [],
             ],
             "not a member of AttemptOutcome",

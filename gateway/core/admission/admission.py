@@ -189,7 +189,7 @@ class Admission:
                 return ""
             return f"The replicas are busy. This request's turn came too late for a first token within {bound_s:g} s."
         limit = self.promises.threshold(live.request.tier)
-        if pool.queue.of_tier(live.request.tier).count > 1:
+        if pool.queue.of_tier(live.request.tier).count > 1 and not (live.owed or is_within_share(live, pool, now)):
             limit = min(limit, CONTESTED_BREACH)
         return self.reason(live, forecast, limit) if forecast.breach > limit else ""
 
@@ -311,11 +311,12 @@ class Admission:
 
     def _is_owed(self, live: RequestState, pool: Pool, doubtful: Forecast, now: float) -> bool:
         """Whether a doubtful request is admitted because too few requests with prompts of similar length were admitted
-        lately.
+        lately, or because others make its tier late: its tenant is within its share, and it is likely to be in time.
 
         A queued request overtakes requests with a later latest start. So its forecast is made again without them.
         """
-        if not self.promises.is_owed(live, now):
+        is_timely = doubtful.breach <= self.promises.threshold(live.request.tier) or not self.trusted(pool)
+        if not (is_timely and is_within_share(live, pool, now)) and not self.promises.is_owed(live, now):
             return False
         live.owed = True
         if doubtful.wait_s > 0.0:
@@ -392,6 +393,13 @@ def _nearness(latency: tuple[str, float, float]) -> float:
     """A predicted latency divided by its bound; 0 without a bound."""
     _, predicted_s, bound_s = latency
     return predicted_s / bound_s
+
+
+def is_within_share(live: RequestState, pool: Pool, now: float) -> bool:
+    """Whether a tenant is within its fair share while others of its tier are not, so that these have to give way."""
+    tier = live.request.tier
+    is_enforced = tier.admission.mode is AdmissionMode.ENFORCE
+    return is_enforced and pool.queue.of_tier(tier).shares.is_within(live.request.tenant, now)
 
 
 def waits(live: RequestState, pool: Pool) -> Decision:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from gateway.core.fleet.replica import BaseReplica
 from gateway.core.queueing.request import QueuedRequest
@@ -11,16 +11,19 @@ from gateway.core.queueing.request import QueuedRequest
 class Contexts:
     """The longest and the shortest context of a pool. A prompt that not all replicas take goes to those that do."""
 
-    __slots__ = ("longest_tokens", "shortest_tokens")
+    __slots__ = ("least_tokens", "longest_tokens", "shortest_tokens")
 
     def __init__(self) -> None:
         self.longest_tokens: int | None = None
         """Context that no replica exceeds; None if any replica's is unknown."""
+        self.least_tokens: int | None = None
+        """The least context that any model of any replica has; None if none is known."""
         self.shortest_tokens: int | None = None
         """The shortest known context, if replicas differ; else None."""
 
-    def compare(self, replicas: Iterable[BaseReplica]) -> None:
+    def compare(self, replicas: Sequence[BaseReplica]) -> None:
         """Learn the contexts of all replicas."""
+        self.least_tokens = min((r.context_tokens for r in replicas if r.context_tokens is not None), default=None)
         contexts = {replica.longest_tokens for replica in replicas}
         known = [tokens for tokens in contexts if tokens is not None]
         self.longest_tokens = max(known, default=None) if len(known) == len(contexts) else None

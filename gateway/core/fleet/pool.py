@@ -155,7 +155,7 @@ class Pool(Slots[Replica]):
         self.spare = sum(r.slots - r.in_flight for r in self.replicas.values() if r.in_flight < r.slots)
         self._slots = sum(r.slots for r in self.replicas.values())
         self._reserve()
-        self.contexts.compare(self.replicas.values())
+        self.contexts.compare([*self.replicas.values()])
 
     def _max_slots_of(self, replica: Replica) -> int:
         """Slots of a replica by configured bounds; 0 if it may not be used."""

@@ -14,6 +14,7 @@ from gateway.core.policy import AdmissionMode, Tier
 from gateway.core.queueing.limits import TenantUse
 from gateway.core.queueing.rates import Rate, TurnRate
 from gateway.core.queueing.request import QueuedRequest
+from gateway.core.queueing.shares import FairShares
 
 ARRIVALS_TAU_S: Final = 5.0
 TURN_SHARE: Final = 0.5
@@ -80,6 +81,7 @@ class TierQueue:
         "fixed_bytes",
         "key",
         "owed",
+        "shares",
         "tier",
         "turns",
     )
@@ -88,17 +90,15 @@ class TierQueue:
         self.tier = tier
         self.key: TierKey = (tier.priority, tier.name)
         self.count = 0
-        self.adapted = 0
-        """Number of queued requests for LoRA adapters."""
+        self.adapted = 0  # queued requests for LoRA adapters
         self.fixed = self.fixed_bytes = 0
         """Number of queued requests that may not be shed, and the bytes of their bodies."""
         self.owed = 0.0
         """Tokens that the tier still has to be served to reach its floor."""
         self.arrivals = Rate(ARRIVALS_TAU_S)
         """Rate of admitted requests, sent or queued."""
-        self.turns = TurnRate()
-        self.admitted_at = -math.inf
-        """Time of the last admission."""
+        self.turns, self.shares = TurnRate(), FairShares()
+        self.admitted_at = -math.inf  # time of the last admission
         self._flows: dict[str, TenantQueue] = {}
         self._turns: list[tuple[float, float, int, TenantQueue]] = []
         self._earliest: list[Entry] = []

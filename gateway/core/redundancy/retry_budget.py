@@ -26,11 +26,8 @@ class RetryBudget:
 
     def deposit(self, tier: Tier) -> None:
         """Add the tier's share (0-1) for a request that was sent for the first time."""
-        self.left = min(BURST, self.left + _share(tier))
-
-    def take_back(self, tier: Tier) -> None:
-        """Take back the deposit of a request that no engine worked on."""
-        self.left = max(0.0, self.left - _share(tier))
+        hedged = 0.0 if tier.hedge is None else tier.hedge.budget
+        self.left = min(BURST, self.left + max(tier.retry.budget, hedged))
 
     def retry(self, tier: Tier, was_sent: bool) -> bool:
         """Take a retry out of the budget. Returns False if too little is left, or if the tier allows no retries. The
@@ -47,8 +44,3 @@ class RetryBudget:
             return False
         self.left -= 1.0
         return True
-
-
-def _share(tier: Tier) -> float:
-    hedged = 0.0 if tier.hedge is None else tier.hedge.budget
-    return max(tier.retry.budget, hedged)
