@@ -310,8 +310,8 @@ class Admission:
     # ---- doubtful requests
 
     def _is_owed(self, live: RequestState, pool: Pool, doubtful: Forecast, now: float) -> bool:
-        """Whether a doubtful request is admitted because too few requests with prompts of similar length were admitted
-        lately, or because others make its tier late: its tenant is within its share, and it is likely to be in time.
+        """Whether a doubtful request is admitted all the same. Either too few requests with prompts of similar length
+        were admitted lately. Or its tenant is within its share, and the request is likely to be in time.
 
         A queued request overtakes requests with a later latest start. So its forecast is made again without them.
         """

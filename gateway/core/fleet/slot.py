@@ -47,7 +47,7 @@ class Slots(Generic[R]):
         self.places = 0
         """How many more requests like the present ones fit at all replicas together."""
         self.ends = Rate(ENDS_TAU_S)
-        """Rate at which requests end. Those that no engine has read are left out: they took no room."""
+        """Rate at which requests end. Requests that no engine has read took no room, and do not count."""
         self.prompts = Rate(PROMPTS_TAU_S)
         """Unread prompt tokens that were sent, per second."""
         self.open: list[R] = []

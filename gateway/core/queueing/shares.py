@@ -1,7 +1,7 @@
 """Fair shares of the tenants of one tier in one pool: the tokens per second up to which a tenant is within its share.
 
-Shares are max-min fair. A tenant that asks for less than an equal part of the service gets all that it asks for. What
-it leaves is divided among the others in the same way. So there is a level, and
+Shares are max-min fair. A tenant that asks for less than an equal part of the service gets all that it asks for. The
+rest of its part is divided among the others in the same way. So there is a level, and
 
     sum over tenants of min(offered, level) = served
 
