@@ -397,7 +397,24 @@ def test_replay_with_another_seed_gives_different_answers() -> None:
             [
                 1.0,
                 "finish",
-                [1, {"AttemptResult": [{"AttemptOutcome": "vanished"}, 1, 1, 0, 200, None, None, False, None, False, None]}],
+                [
+                    1,
+                    {
+                        "AttemptResult": [
+                            {"AttemptOutcome": "vanished"},
+                            1,
+                            1,
+                            0,
+                            200,
+                            None,
+                            None,
+                            False,
+                            None,
+                            False,
+                            None,
+                        ]
+                    },
+                ],
                 [],
             ],
             "not a member of AttemptOutcome",
