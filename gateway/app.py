@@ -112,6 +112,7 @@ class Gateway:
             clock=clock,
             random=random.Random(),
             on_bug=partial(supervisor.caught, Callback.WATCH),
+            unfit=partial(unfit, self.controller),
         )
         self.upstreams.lists = self.fleet
         counts = EngineCounts(
@@ -290,7 +291,6 @@ def _journal(settings: Settings, policy: Policy, seed: int) -> Journal | None:
         settings.journal,
         policy,
         seed,
-        share=1.0,
         version=version("tailgate"),
         max_bytes=settings.journal_file_bytes,
         files=settings.journal_files,

@@ -256,26 +256,6 @@ class TestExplain:
         found = self.explain(policy, {**self.chat(), "model": "org/any"})
         assert (found["asked"]["model"], found["asked"]["upstream_model"]) == ("*", "org/any")
 
-    def test_explain_with_a_tokenizer_shows_the_exact_prompt_length(self, policy: Path) -> None:
-        vocabulary = {"[UNK]": 0, "a": 1}
-        tokenizer: dict[str, Any] = {
-            "version": "1.0",
-            "truncation": None,
-            "padding": None,
-            "added_tokens": [],
-            "normalizer": None,
-            "pre_tokenizer": {"type": "Whitespace"},
-            "post_processor": None,
-            "decoder": None,
-            "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"},
-        }
-        (policy.parent / "tokenizer.json").write_text(json.dumps(tokenizer))
-        policy.write_text(POLICY.replace("    upstream:", "    tokenizer: tokenizer.json\n    upstream:"))
-        found = self.explain(policy, {"model": "llama", "prompt": "a a a"}, "--endpoint", "/v1/completions")
-        asked = found["asked"]
-        assert (asked["prompt_tokens_low"], asked["prompt_tokens_high"]) == (3, 3)
-        assert asked["prompt_why"] == "counted with the model's tokenizer"
-
     def test_explain_prints_lines_for_people(self, policy: Path) -> None:
         request = json.dumps(self.chat(max_tokens=500))
         result = run("explain", "--policy", policy, stdin=request, env={"TAILGATE_KEY": KEY})

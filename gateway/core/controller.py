@@ -43,12 +43,10 @@ from gateway.core.state import State
 class Controller(Inspector):
     """Decides about all requests of one gateway. Its methods are the calls that change state; `Inspector` has the
     reads.
-
-    `share` (0-1]: the share of each tenant limit that this process may use.
     """
 
-    def __init__(self, policy: Policy, random: Random, share: float = 1.0) -> None:
-        state = State(policy, random, share)
+    def __init__(self, policy: Policy, random: Random) -> None:
+        state = State(policy, random)
         super().__init__(state)
         self.lifecycle = Lifecycle(state)
         self.scheduler = Scheduler(state, self.lifecycle)
@@ -102,7 +100,7 @@ class Controller(Inspector):
         commands = self._call.begin(now)
         attempt = self._attempts[attempt_id]
         live = attempt.live
-        attempt.replica.outlier_score.heard(now)
+        attempt.replica.health.heard(now)
         if live.committed is None and live.outcome is None and not attempt.cancelled:
             self.lifecycle.commit(attempt)
             self.lifecycle.arm(live)

@@ -98,7 +98,7 @@ def fallback_of(request: Request) -> Request | None:
         endpoint=request.endpoint,
         stream=request.stream,
         prompt_bytes=request.prompt_bytes,
-        prompt_exact=request.prompt_exact if request.model.tokenizer == model.tokenizer else None,
+        prompt_exact=request.prompt_exact,
         max_tokens=request.max_tokens,
         choices=request.choices,
         body_bytes=request.body_bytes,

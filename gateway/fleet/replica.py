@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
 from gateway.core.policy import EngineKind, Health, ReplicaSpec
-from gateway.core.request import Random, Sample
+from gateway.core.request import Proof, Random, Sample
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.fault import Failed, ReadFault
 from gateway.fleet.fetch import Fetcher
@@ -116,6 +116,8 @@ class Tools:
     pause: Callable[[float], Awaitable[None]]
     models_interval_s: float
     on_bug: Callable[[Exception], None]
+    unfit: Callable[[], Collection[str]]
+    """Names of the replicas that get no requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,9 +244,27 @@ class ReplicaWatch:
             await self.fresh_list()
         if healthy and (self._is_cold or self._healthy is False) and self.target.health.warmup:
             await self._warm_up()
-        self._judge(healthy, asked_at, isinstance(answer, Failed) and answer.fault is ReadFault.TIMEOUT)
+        if healthy:
+            self._judge(True, asked_at, False)
+            await self._prove()
+        else:
+            late = isinstance(answer, Failed) and answer.fault is ReadFault.TIMEOUT
+            self._judge(False, asked_at, late, error=str(answer))
 
-    def _judge(self, healthy: bool, asked_at: float, late: bool) -> None:
+    async def _prove(self) -> None:
+        """Probe a server that gets no requests, or only single ones: nobody else may come to show that it serves. It
+        must list its models, and answer a completion of one token if the policy allows completions of our own.
+        """
+        out = self._tools.unfit()
+        if not any(spec.name in out for spec in self.target.replicas):
+            return
+        asked_at, target = self._tools.clock(), self.target
+        times = min(1, target.health.warmup)
+        ranks = [spec.dp_rank for spec in target.replicas]
+        if await warm_up(target.url, target.upstream_key, times, ranks, target.health.timeout_s) is None:
+            self._judge(True, asked_at, False, Proof.COMPLETED if times else Proof.LISTED)
+
+    def _judge(self, healthy: bool, asked_at: float, late: bool, proof: Proof = Proof.NONE, error: str = "") -> None:
         """Report the result of a health check. After the first check, and after every recovery, the models are read."""
         before, self._healthy = self._healthy, healthy
         self._is_cold = self._is_cold and not healthy
@@ -254,7 +274,9 @@ class ReplicaWatch:
             # A rank that the engine does not have counts as unhealthy. The engine would answer requests to it with 400,
             # as if it were the client's fault.
             there = spec.dp_rank is None or self._ranks_told is None or spec.dp_rank < self._ranks_told
-            self._tools.on_sample(spec.name, Sample(healthy=healthy and there, late=late, asked_at=asked_at))
+            text = error if there else "the engine has no such data-parallel rank"
+            sample = Sample(healthy=healthy and there, late=late, error=text, proof=proof, asked_at=asked_at)
+            self._tools.on_sample(spec.name, sample)
 
     async def _warm_up(self) -> None:
         """Warm the replica up before it is reported healthy."""
@@ -331,7 +353,10 @@ class ReplicaWatch:
         told = adapters if adapters or self._had_adapters else None
         self._had_adapters = bool(adapters)
         sample = Sample(
-            context_tokens=min(lengths, default=None), models=tuple(sorted(self._names or ())), adapters=told
+            context_tokens=min(lengths, default=None),
+            longest_tokens=max(lengths, default=None) if len(lengths) == len(cards) else None,
+            models=tuple(sorted(self._names or ())),
+            adapters=told,
         )
         for spec in self.target.replicas:
             self._tools.board.put(spec.name, cards)

@@ -32,9 +32,9 @@ def text_of(path: Path | str) -> str:
 
 
 def load_text(text: str, file: str, environment: Mapping[str, str] = os.environ) -> Policy:
-    """The policy in a text. `file`: its name in errors, and the base of relative paths. Raises PolicyErrors."""
-    document, read = read_file(text, file, environment)
-    return compiled(read, Path(document.file).parent, digest_of(text))
+    """The policy in a text. `file`: its name in errors. Raises PolicyErrors."""
+    _, read = read_file(text, file, environment)
+    return compiled(read, digest_of(text))
 
 
 def read_file(text: str, file: str, environment: Mapping[str, str] = os.environ) -> tuple[Document, PolicyFile]:
@@ -46,7 +46,7 @@ def read_file(text: str, file: str, environment: Mapping[str, str] = os.environ)
 def load_document(document: Document, digest: str) -> Policy:
     """The policy in a document that has been read. Raises PolicyErrors."""
     file = checked(document, PolicyFile, lambda _: check(document))
-    return compiled(file, Path(document.file).parent, digest)
+    return compiled(file, digest)
 
 
 def digest_of(text: str) -> str:

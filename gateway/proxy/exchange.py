@@ -265,7 +265,9 @@ class Exchange(AttemptOwner):
             self._services.mirror.shed()
         self._refusal = detail, retry_after_s
         param = "model" if why is Reason.MODEL_NOT_FOUND else None
-        problem = Problem(why, message=detail or self.engine_said, retry_after_s=retry_after_s, param=param)
+        if why is Reason.CONTEXT_LENGTH:
+            param = next(iter(self.api.shape.required), None)
+        problem = Problem(why, message=detail or self.engine_said, param=param, retry_after_s=retry_after_s)
         if not self._shown:
             self._show_error(problem, self._limit_lines())
         elif self._committed is not None and self._committed.reader is None:

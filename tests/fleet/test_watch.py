@@ -463,12 +463,12 @@ async def test_models_are_read_at_once_when_a_replica_recovers(fake: FakeReplica
         assert fake.paths().count("/v1/models") == 2
 
 
-async def test_watcher_reports_the_shortest_context_of_a_replicas_models(fake: FakeReplica) -> None:
+async def test_watcher_reports_the_shortest_and_the_longest_context_of_a_replicas_models(fake: FakeReplica) -> None:
     fake.answers["/v1/models"] = answer(
         '{"data": [{"id": "m", "max_model_len": 8192}, {"id": "n", "max_model_len": 99}]}'
     )
     async with watching(policy(pool(fake))) as fleet:
-        await fleet.says("main-0", Sample(context_tokens=99, models=("m", "n")))
+        await fleet.says("main-0", Sample(context_tokens=99, longest_tokens=8192, models=("m", "n")))
 
 
 async def test_watcher_reports_adapters_of_a_replica_and_their_removal(fake: FakeReplica) -> None:

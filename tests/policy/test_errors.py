@@ -351,12 +351,6 @@ CASES = {
         "  paid: {}\n  a/b:\n",
         "p.yaml:23: tiers.a/b: a/b is not a name: use letters, digits, dot, dash and underscore, at most 63",
     ),
-    "tokenizer that is not there": (
-        "    aliases: [gpt]",
-        "    tokenizer: nowhere/tokenizer.json",
-        "p.yaml:6: models.llama.tokenizer: there is no file nowhere/tokenizer.json: "
-        "write the path of a tokenizer.json, relative to this file",
-    ),
     "duplicate replica": (
         '{name: big, url: "http://c:1"}',
         '{name: big, url: "http://A:1/"}',
@@ -444,11 +438,6 @@ CASES = {
         "http://b:1]",
         "8000]",
         "p.yaml:12: pools.short.replicas[1]: is a single value, must be a mapping, such as {url: ...}",
-    ),
-    "discovery": (
-        "    replicas: [http://a:1, http://b:1]\n",
-        "    discover: {dns: replicas.example}\n",
-        "p.yaml:12: pools.short.discover: is not yet supported in this version: list the replicas under `replicas`",
     ),
     "reserves over 100%": (
         '- {name: big, url: "http://c:1"}',
@@ -826,4 +815,12 @@ def test_wildcard_origin_needs_a_policy_with_keys() -> None:
     assert errors_of(without + every_page) == [
         "p.yaml:26: listen.origins[0]: * opens the replicas to every web page, since there are no keys: "
         "add keys, or list the pages"
+    ]
+
+
+def test_media_urls_without_media_is_an_error() -> None:
+    text = "apiVersion: tailgate/v1\nmodels: {m: {pools: [p]}}\npools: {p: {replicas: [http://a:1]}}\ntiers:\n"
+    assert errors_of(text + "  t: {caps: {media_urls: true, media: true}}\n") == []
+    assert errors_of(text + "  t: {caps: {media_urls: true}}\n") == [
+        "p.yaml:5: tiers.t.caps.media_urls: has no effect without media: write media: true beside it"
     ]

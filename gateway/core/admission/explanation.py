@@ -184,7 +184,7 @@ def _passing(admission: Admission, live: RequestState, pool: Pool, now: float) -
     is_compared = pool.knows_caches and queue.count < LOOKED_AHEAD and has_room(pool, tier)
     if not is_compared and (head is None or not may_be_passed(head, pool)):
         return None
-    replica = pool.pick(live.request, None, DRAW)
+    replica = pool.pick(live, None, DRAW)
     return None if replica is None or admission.patience.waits_for_own(live, replica, now) else replica
 
 
@@ -283,13 +283,8 @@ def _left_out(pool: Pool, request: Request, now: float) -> Iterator[ExcludedRepl
     adapter = request.adapter
     for name, replica in pool.replicas.items():
         rests_s = pool.backoff_s(replica, now)
-        if replica.state is ReplicaState.EJECTED:
-            yield ExcludedReplica(name, replica.state, replica.outlier_score.why)
-        elif replica.state is ReplicaState.PROBING:
-            why = "it gets one request at a time, until a request to it succeeds"
-            yield ExcludedReplica(name, replica.state, why)
-        elif replica.state is not ReplicaState.UP:
-            yield ExcludedReplica(name, replica.state, "")
+        if replica.state is not ReplicaState.UP:
+            yield ExcludedReplica(name, replica.state, _why_out(replica, now))
         elif not adapter and not replica.takes_name(sent_name(request)):
             yield ExcludedReplica(name, replica.state, f"it does not list the model {sent_name(request)[:MAX_NAME]}")
         elif rests_s > 0.0:
@@ -299,6 +294,16 @@ def _left_out(pool: Pool, request: Request, now: float) -> Iterator[ExcludedRepl
             yield ExcludedReplica(name, replica.state, _bounded(pool, replica, replica.bound, now))
         elif adapter and not replica.adapters.takes(adapter):
             yield ExcludedReplica(name, replica.state, _without(adapter, replica))
+
+
+def _why_out(replica: Replica, now: float) -> str:
+    """A text that says why a replica is out, with its latest error."""
+    if replica.state is ReplicaState.DRAINED:
+        return ""
+    last = replica.health.view(now, replica.share).last_error
+    if replica.state is ReplicaState.EJECTED:
+        return f"{replica.health.why}; last error: {last}" if last else replica.health.why
+    return f"{last}; it gets one request at a time" if replica.state is ReplicaState.PROBING else last
 
 
 def _bounded(pool: Pool, replica: Replica, bound: CapacityBound, now: float) -> str:
@@ -311,7 +316,9 @@ def _bounded(pool: Pool, replica: Replica, bound: CapacityBound, now: float) -> 
         used = f"{replica.held_tokens} tokens held, {budget.growth_tokens:.0f} expected, of {capacity:.0f}"
     elif bound is CapacityBound.TPOT:
         step_s = budget.step_s(replica.held_tokens, now) or 0.0
-        used = f"a step takes {step_s * 1e3:.3g} ms, with one more it would exceed {budget.limit_s * 1e3:.3g} ms"
+        limit = f"{budget.limit_s * 1e3:.3g} ms"
+        exceeds = f"more than {limit}" if step_s > budget.limit_s else f"with one more it would exceed {limit}"
+        used = f"a step takes {step_s * 1e3:.3g} ms, {exceeds}"
     else:
         used = f"{replica.unprefilled_tokens} of {pool.prefill_limit:.0f} tokens"
     return f"it has no room: its {bound} bound is reached, {used}"

@@ -56,7 +56,7 @@ class NextQueued:
             waiting = [first, *(self._requests[other.request.id] for other in others if other is not head)]
             chosen = self._patience.chosen(waiting, pool, self._random.random(), now)
         else:
-            replica = pool.pick(head.request, None, self._random.random())
+            replica = pool.pick(head, None, self._random.random())
             if replica is not None:
                 chosen = first, replica
         if chosen is None and may_be_passed(head, pool):
@@ -71,16 +71,16 @@ class NextQueued:
 
         Otherwise, requests that wait for one busy replica would keep all others from the free replicas.
         """
-        waits: set[tuple[str, str]] = set()
+        waits: set[tuple[str, str, bool]] = set()
         for queued in pool.queue.of_tier(head.request.tier).in_order():
             request = queued.request
             is_bound = pool.is_bound(request)
             home = pool.home(request) if is_bound else None
-            alike = "" if home is None else home.spec.name, sent_name(request)
+            alike = "" if home is None else home.spec.name, sent_name(request), pool.contexts.tell_apart(queued)
             if sent_name(request) in blocked or alike in waits or (is_bound and home is None):
-                continue  # a request with the same home and model waits, or its home is gone
+                continue  # a request with the same home, model and context waits, or its home is gone
             live = self._requests[request.id]
-            replica = pool.pick(request, None, self._random.random())
+            replica = pool.pick(queued, None, self._random.random())
             if replica is None:
                 waits.add(alike)
             elif not self._patience.waits_for_own(live, replica, now):
@@ -89,10 +89,10 @@ class NextQueued:
 
 
 def may_be_passed(head: QueuedRequest, pool: Pool) -> bool:
-    """Whether requests behind `head` may be sent before it, because it waits for its home while another replica has
-    room.
+    """Whether requests behind `head` may be sent before it, because it waits for its home, or for a longer context,
+    while another replica has room.
     """
-    return pool.is_bound(head.request) and has_room(pool, head.request.tier)
+    return (pool.is_bound(head.request) or pool.contexts.tell_apart(head)) and has_room(pool, head.request.tier)
 
 
 def has_room(pool: Pool, tier: Tier) -> bool:

@@ -9,7 +9,7 @@ from gateway.core.fleet.fleet import Fleet
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.forecast.prompt_length import PromptEstimator
 from gateway.core.policy import PoolSpec
-from gateway.core.request import Outcome, Reason, Request
+from gateway.core.request import GENERATING, Outcome, Reason, Request
 from gateway.core.request_state import RequestState
 from gateway.core.serving import MAX_NAME, no_model
 
@@ -45,7 +45,30 @@ class Placement:
             low, high = low + request.stored.tokens, high + request.stored.tokens
             live.prompt_tokens = high
         live.prompt_likely = (low + high) // 2
-        return place(request, low, high, self._fleet, now)
+        live.needs_tokens = high if request.max_tokens is None else high + request.tier.caps.granted(request.max_tokens)
+        return self._beyond_context(request, low, high) or place(request, low, high, self._fleet, now)
+
+    def _beyond_context(self, request: Request, low: int, high: int) -> Unplaceable | None:
+        """The refusal of a prompt that no replica on the route has the context for. An estimated prompt is refused only
+        if it is certainly too long; else the engine decides.
+        """
+        longest = 0
+        for spec in request.policy.route(request.model, request.tier):
+            pool = self._fleet.pool(spec.name)
+            held = None if pool is None else pool.contexts.longest_tokens
+            if held is None or high <= held:
+                return None
+            longest = max(longest, held)
+        if not longest or request.truncates or request.stored is not None or request.endpoint not in GENERATING:
+            return None
+        if request.prompt_exact is None:
+            model = request.asked_model or request.model.name
+            low = self._prompts.at_least(model, request.prompt_bytes // request.batch)
+        if low <= longest:
+            return None
+        has = "" if low == high else "at least "
+        detail = f"the maximum context length of this model is {longest} tokens, and the prompt has {has}{low} tokens"
+        return Unplaceable(Outcome.INVALID, Reason.CONTEXT_LENGTH, detail)
 
 
 def place(request: Request, low: int, high: int, fleet: Fleet, now: float) -> Pool | Unplaceable:

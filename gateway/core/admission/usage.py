@@ -65,6 +65,8 @@ def believed(attempt: Attempt, finish: AttemptResult) -> AttemptResult:
         finish.body_hash,
         finish.empty,
         cached,
+        finish.ours,
+        finish.context_tokens,
     )
 
 

@@ -85,7 +85,7 @@ def eased_in(free: list[R]) -> list[R]:
 def by_load(replica: BaseReplica) -> tuple[bool, float, float, int]:
     """A sort key: suspected replicas last, then by unread prompt tokens, then by requests."""
     return (
-        replica.outlier_score.suspected,
+        replica.health.suspected,
         replica.slowness * (replica.unprefilled_tokens + replica.imputed_tokens),
         replica.slowness * (replica.in_flight + replica.imputed),
         replica.rank,

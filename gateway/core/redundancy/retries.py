@@ -38,7 +38,7 @@ FAILURES: Final[dict[AttemptOutcome, Reason]] = {
 BAD_GATEWAY: Final = 502
 
 # Statuses of refusals that may be the replica's fault, e.g. because it lacks the model. The request is retried if the
-# other replicas refuse less often (fleet/odd_answers.py).
+# other replicas refuse less often (fleet/judge.py).
 OWN_REFUSALS: Final = (403, 404)
 
 # Backoff of a replica that answers 429 or 503, doubled with each such answer in a row. Without a backoff, a replica
@@ -76,7 +76,7 @@ class Retries:
         """
         if live.attempts > 1:
             return None
-        replica = failed.replica.pool.pick(live.request, failed.replica, self._random.random())
+        replica = failed.replica.pool.pick(live, failed.replica, self._random.random())
         if replica is None and not in_pool and not failed.replica.pool.is_bound(live.request):
             replica = self._other_pool(live, failed)
         return (
@@ -104,7 +104,7 @@ class Retries:
         for spec in request.policy.route(request.model, request.tier):
             pool = self._fleet.pool(spec.name)
             if pool is not None and pool is not failed.replica.pool and spec.takes(live.prompt_tokens, request.batch):
-                replica = pool.pick(request, failed.replica, self._random.random())
+                replica = pool.pick(live, failed.replica, self._random.random())
                 if replica is not None:
                     return replica
         return None

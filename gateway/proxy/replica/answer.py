@@ -8,6 +8,7 @@ import logging
 
 from msgspec import Raw
 
+from gateway.core.fleet.evidence import fails, seen_of
 from gateway.core.request import AttemptOutcome, AttemptResult, Callback
 from gateway.proxy.replica.owner import AttemptOwner
 from gateway.proxy.replica.upstream import ReplicaConnections
@@ -139,5 +140,7 @@ class HeldAnswer(AnswerReceiver):
             return
         self.over = True
         spec = self.upstream.spec
+        if fails(seen_of(finish)):
+            finish.body_hash = self.owner.body_hash()
         self.owner.attempt_ended(self.id)
         self.owner.driver.finish(self.id, finish, self.upstream.pool.name, spec.name)
