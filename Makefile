@@ -20,16 +20,18 @@ help:  ## What there is to make
 setup: compiled  ## Just .venv, with .venv/bin/tailgate
 
 # Nothing is compiled to bytecode at once: Python does that for what is used. What compiles tailgate comes first,
-# so that one core compiles while the other installs the rest. If it cannot, `compiled` says why.
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --no-deps
+# so that one core compiles while the other installs the rest.
+PIP := $(BIN)/pip install --progress-bar off --disable-pip-version-check --no-compile --no-deps
 
 $(STAMP): requirements-build.lock requirements-sim.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tailgate needs Python >= 3.11; say which: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
-	@echo "installing into $(VENV), hash-locked, and compiling (a minute or two the first time)"
+	@echo "1. $(VENV), and what compiles tailgate"
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) --require-hashes -r requirements-build.lock
-	@$(BIN)/python -m deploy.compiling 2> /dev/null & compiling=$$!; \
-	$(PIP) --require-hashes -r requirements-sim.lock && $(PIP) --no-build-isolation --editable . && { wait $$compiling || true; }
+	@echo "2. the other packages, while tailgate is compiled"
+	@$(BIN)/python -m deploy.compiling & compiling=$$!; \
+	$(PIP) --require-hashes -r requirements-sim.lock && $(PIP) --no-build-isolation --editable . && \
+	echo "3. packages are installed; waiting for the compiler" && { wait $$compiling || true; }
 	@touch $(STAMP)
 
 dev: compiled $(DEV_STAMP)  ## What tests and lint need, too
@@ -108,4 +110,4 @@ schema: $(STAMP)  ## Write the JSON Schema of policy files again
 	@$(BIN)/python -m gateway.policy.json_schema > policies/tailgate.schema.json
 
 clean:  ## Remove what was installed and built
-	rm -rf $(VENV) $(CLIENTS) tests/clients/node/node_modules .venv-serve build dist .bench bench.json loadtest-results
+	rm -rf $(VENV) $(CLIENTS) tests/clients/node/node_modules build dist .bench bench.json loadtest-results

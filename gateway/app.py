@@ -112,8 +112,12 @@ class Gateway:
             clock=clock,
             random=random.Random(),
             on_bug=partial(supervisor.caught, Callback.WATCH),
+            unfit=partial(unfit, self.controller),
         )
-        counts = EngineCounts(clock, random.Random(), self.controller.session_key, partial(unfit, self.controller))
+        self.upstreams.lists = self.fleet
+        counts = EngineCounts(
+            clock, random.Random(), self.controller.session_key, partial(unfit, self.controller), self.board.takes
+        )
         self.handler.counting.ask_engine = counts.ask
         self.mirrors = Mirrors(
             policy,
@@ -287,7 +291,6 @@ def _journal(settings: Settings, policy: Policy, seed: int) -> Journal | None:
         settings.journal,
         policy,
         seed,
-        share=1.0,
         version=version("tailgate"),
         max_bytes=settings.journal_file_bytes,
         files=settings.journal_files,

@@ -11,6 +11,7 @@ import signal
 import socket
 import ssl
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import uvloop
@@ -21,7 +22,6 @@ from gateway.listener import ListenError
 from gateway.observe import build_info
 from gateway.observe.journal.parts import JournalError
 from gateway.observe.logs import configure_logging
-from gateway.policy.builtin import builtin
 from gateway.policy.errors import PolicyErrors
 from gateway.policy.exposure import exposure_error
 from gateway.policy.load import load
@@ -67,8 +67,11 @@ def _option(setting: str) -> str:
     return f"--{setting.replace('_', '-')} (TAILGATE_{setting.upper()})"
 
 
-def serve(settings: Settings, policy_path: Path | None, replicas: tuple[str, ...]) -> int:
-    """Run the gateway until SIGTERM or SIGINT. Returns the exit status."""
+def serve(settings: Settings, policy_path: Path | None, make: Callable[[], Policy]) -> int:
+    """Run the gateway until SIGTERM or SIGINT. Returns the exit status.
+
+    `make`: makes the policy if there is no file. Raises PolicyErrors.
+    """
     for number in UNUSED:
         signal.signal(number, signal.SIG_IGN)  # until the loop runs, and after it
     configure_logging(settings.log_level, as_json=settings.log_format == "json")
@@ -81,7 +84,7 @@ def serve(settings: Settings, policy_path: Path | None, replicas: tuple[str, ...
     for unknown, meant in strangers(os.environ):
         log.warning("%s is not a setting and has no effect%s", unknown, f": did you mean {meant}?" if meant else "")
     try:
-        policy = load(policy_path) if policy_path is not None else builtin(replicas)
+        policy = load(policy_path) if policy_path is not None else make()
         problem = exposure_error(policy, settings.host) or settings.body_limit_error(policy.max_body_bytes)
         if problem is None:
             problem = _cannot_listen(settings)

@@ -18,15 +18,14 @@ from gateway.fleet.watch import FleetWatcher
 from gateway.observe.admin import Done
 from gateway.observe.metrics.metrics import Metrics
 from gateway.observe.sources import Reload
-from gateway.policy.errors import PolicyError, PolicyErrors
+from gateway.policy.errors import PolicyError, PolicyErrors, shown
 from gateway.policy.exposure import exposure_error
 from gateway.policy.watch import PolicyWatcher
 from gateway.proxy.driver import Driver
-from gateway.proxy.handler import Callers, RequestHandler, TokenCounter, callers_of
+from gateway.proxy.handler import Callers, RequestHandler, callers_of
 from gateway.proxy.limits import ConnectionLimits
 from gateway.proxy.replica.upstream import Upstreams
 from gateway.settings import Settings
-from gateway.wire.tokens import TokenizerError, Tokenizers
 
 log = logging.getLogger("tailgate")
 
@@ -36,7 +35,6 @@ class Prepared:
     """A policy, with the parts that take a long time to compute from it."""
 
     policy: Policy
-    counters: dict[str, TokenCounter]
     callers: Callers
 
 
@@ -60,7 +58,6 @@ class PolicyReloads:
         self._users = users
         self._settings = settings
         self._path = path
-        self._tokenizers = Tokenizers()
         self._prepared: Prepared | None = None
         """The parts of the next policy. They are computed outside the event loop before the policy is in force."""
         self.latest = Reload(time.time())
@@ -76,7 +73,7 @@ class PolicyReloads:
                 on_bug=partial(users.driver.supervisor.caught, Callback.WATCH),
             )
         )
-        self._swap(Prepared(policy, self._counters(policy), callers_of(policy)))
+        self._swap(Prepared(policy, callers_of(policy)))
         users.fleet.configure(policy)
 
     def configure(self, policy: Policy) -> None:
@@ -111,7 +108,7 @@ class PolicyReloads:
         problem = self._settings.body_limit_error(policy.max_body_bytes)
         if problem is not None:
             raise PolicyErrors([PolicyError(str(self._path), 0, "listen.max_body", problem)])
-        return Prepared(policy, self._counters(policy), callers_of(policy))
+        return Prepared(policy, callers_of(policy))
 
     def _prepare_ahead(self, policy: Policy) -> None:
         self._prepared = self._prepare(policy)
@@ -122,23 +119,13 @@ class PolicyReloads:
         users.upstreams.configure(policy.pools.values())
         users.driver.configure(policy)
         users.mirrors.configure(policy)
-        users.handler.counters = prepared.counters
         users.handler.configure(policy, prepared.callers)
         users.limits.max_body_bytes = policy.max_body_bytes or self._settings.max_body_bytes
 
-    def _counters(self, policy: Policy) -> dict[str, TokenCounter]:
-        """Exact token counters by model name, for the models that have a tokenizer in the policy."""
-        paths = {model.name: model.tokenizer for model in policy.models.values() if model.tokenizer is not None}
-        try:
-            tokenizers = self._tokenizers.take(paths.values())
-        except TokenizerError as exc:
-            raise PolicyErrors([PolicyError(str(self._path), 0, "models", str(exc))]) from exc
-        return {name: tokenizers[path].count for name, path in paths.items()}
-
     def _failed(self, errors: PolicyErrors) -> None:
         self.latest = Reload(time.time(), str(errors))
-        for error in errors.errors:
-            log.error("policy not reloaded, the last good one stays in force: %s", error)
+        for line in shown(errors.errors):
+            log.error("policy not reloaded, the last good one stays in force: %s", line)
 
     async def reload(self) -> Done:
         """Read the policy file again."""

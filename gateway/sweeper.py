@@ -21,7 +21,8 @@ log = logging.getLogger("tailgate")
 
 UP = ReplicaState.UP
 DOWN = ReplicaState.DOWN
-_WHEN_DOWN: Final = "it gets at most one request at a time, until a request to it succeeds"
+_WHEN_DOWN: Final = "it gets at most one request at a time, until one or a probe of the gateway succeeds"
+_WHEN_ABSENT: Final = "it has not been seen alive since it was added"
 
 
 class Sweeper:
@@ -93,7 +94,8 @@ class Sweeper:
             before, self._states[name] = self._states.get(name, (UP, "")), (state, why)
             if (state, why) != before:
                 level = logging.INFO if state is UP or state is ReplicaState.DRAINED else logging.WARNING
-                about = _WHEN_DOWN if state is DOWN else why
+                when = _WHEN_DOWN if state is DOWN else _WHEN_ABSENT if state is ReplicaState.ABSENT else ""
+                about = "; ".join(filter(None, (why, when)))
                 log.log(
                     level, "replica %s of pool %s is %s, was %s%s", name, pool, state, before[0], about and f": {about}"
                 )

@@ -8,6 +8,7 @@ import os
 import pty
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from typer.testing import CliRunner, Result
 
 import gateway.process
 from gateway.cli.app import app
-from gateway.policy import load, load_text
+from gateway.core.policy import Policy
+from gateway.policy import PolicyErrors, load, load_text
 from gateway.settings import Settings
 
 KEY = "tg-test-key"
@@ -254,26 +256,6 @@ class TestExplain:
         found = self.explain(policy, {**self.chat(), "model": "org/any"})
         assert (found["asked"]["model"], found["asked"]["upstream_model"]) == ("*", "org/any")
 
-    def test_explain_with_a_tokenizer_shows_the_exact_prompt_length(self, policy: Path) -> None:
-        vocabulary = {"[UNK]": 0, "a": 1}
-        tokenizer: dict[str, Any] = {
-            "version": "1.0",
-            "truncation": None,
-            "padding": None,
-            "added_tokens": [],
-            "normalizer": None,
-            "pre_tokenizer": {"type": "Whitespace"},
-            "post_processor": None,
-            "decoder": None,
-            "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"},
-        }
-        (policy.parent / "tokenizer.json").write_text(json.dumps(tokenizer))
-        policy.write_text(POLICY.replace("    upstream:", "    tokenizer: tokenizer.json\n    upstream:"))
-        found = self.explain(policy, {"model": "llama", "prompt": "a a a"}, "--endpoint", "/v1/completions")
-        asked = found["asked"]
-        assert (asked["prompt_tokens_low"], asked["prompt_tokens_high"]) == (3, 3)
-        assert asked["prompt_why"] == "counted with the model's tokenizer"
-
     def test_explain_prints_lines_for_people(self, policy: Path) -> None:
         request = json.dumps(self.chat(max_tokens=500))
         result = run("explain", "--policy", policy, stdin=request, env={"TAILGATE_KEY": KEY})
@@ -301,11 +283,11 @@ class TestExplain:
 
 class TestServe:
     @pytest.fixture
-    def served(self, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Settings, Path | None, tuple[str, ...]]]:
-        calls: list[tuple[Settings, Path | None, tuple[str, ...]]] = []
+    def served(self, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Settings, Path | None, Callable[[], Policy]]]:
+        calls: list[tuple[Settings, Path | None, Callable[[], Policy]]] = []
 
-        def serve(settings: Settings, policy_path: Path | None, replicas: tuple[str, ...]) -> int:
-            calls.append((settings, policy_path, replicas))
+        def serve(settings: Settings, policy_path: Path | None, make: Callable[[], Policy]) -> int:
+            calls.append((settings, policy_path, make))
             return 7
 
         monkeypatch.setattr(gateway.process, "serve", serve)
@@ -314,15 +296,37 @@ class TestServe:
     def test_serve_takes_a_policy_and_settings_from_options(self, served: list[Any], policy: Path) -> None:
         result = run("serve", "--policy", policy, "--port", "0", "--admin-host", "::1", "--drain-deadline", "5")
         assert result.exit_code == 7
-        ((settings, path, replicas),) = served
+        ((settings, path, _),) = served
         assert (settings.port, settings.admin_host, settings.drain_deadline_s) == (0, "::1", 5.0)
         assert settings.host == "127.0.0.1"
-        assert (path, replicas) == (policy, ())
+        assert path == policy
 
     def test_serve_takes_replicas_without_a_policy(self, served: list[Any]) -> None:
         run("serve", "--replica", "http://a:1", "--replica", "http://b:1")
-        ((_, path, replicas),) = served
-        assert (path, replicas) == (None, ("http://a:1", "http://b:1"))
+        ((_, path, make),) = served
+        assert path is None
+        assert [spec.url for spec in make().pools["default"].replicas] == ["http://a:1", "http://b:1"]
+
+    def test_serve_allows_pages_and_host_names_without_a_policy(self, served: list[Any]) -> None:
+        pages = ("--origin", "http://localhost:*", "--origin", "app://")
+        run("serve", "--replica", "http://a:1", *pages, "--name", "backend")
+        ((_, _, make),) = served
+        assert (make().origins, make().host_names) == (("http://localhost:*", "app://"), ("backend",))
+
+    def test_serve_names_the_option_of_an_origin_that_is_none(self, served: list[Any]) -> None:
+        run("serve", "--replica", "http://a:1", "--origin", "localhost")
+        ((_, _, make),) = served
+        with pytest.raises(PolicyErrors, match=r"^--origin \(number 1\): localhost is not an origin"):
+            make()
+
+    @pytest.mark.parametrize(("option", "field"), [("--origin", "origins"), ("--name", "names")])
+    def test_serve_with_a_policy_refuses_pages_and_names_beside_it(
+        self, served: list[Any], policy: Path, option: str, field: str
+    ) -> None:
+        result = run("serve", "--policy", policy, option, "http://localhost:*")
+        assert result.exit_code == 2
+        assert f"list it in `listen.{field}` of the policy" in " ".join(result.stderr.replace("│", " ").split())
+        assert not served
 
     def test_serve_prefers_options_to_environment_variables(self, served: list[Any]) -> None:
         env = {"TAILGATE_PORT": "1111", "TAILGATE_ADMIN_PORT": "2222", "TAILGATE_ADMIN_TOKEN": "0123456789abcdef"}

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from deploy.compiling import finder
@@ -17,8 +18,15 @@ class CannotCompileError(Exception):
     """With what the compilers said."""
 
 
-def build(root: Path, target: Path) -> None:
-    """The compiled modules of the package in `root`, without their sources, into `target`. Uses what a checkout has."""
+PROGRESS = "progress: "
+"""Begins the lines of compile_modules.py that are for people."""
+
+
+def build(root: Path, target: Path, tell: Callable[[str], None] = lambda said: None) -> None:
+    """The compiled modules of the package in `root`, without their sources, into `target`. Uses what a checkout has.
+
+    `tell`: called with the progress. Raises CannotCompileError.
+    """
     cached = Path(finder.HOME, fingerprint(root))
     if cached.exists():
         for library in cached.rglob("*.so"):
@@ -32,14 +40,21 @@ def build(root: Path, target: Path) -> None:
         shutil.copytree(root / "gateway", copy / "gateway", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
         out = Path(made, "out")
         program = Path(__file__).with_name("compile_modules.py")
-        done = subprocess.run(
+        errors = ""
+        with subprocess.Popen(
             [sys.executable, str(program), str(out), *modules(root)],
             cwd=copy,
-            env={**os.environ, "PYTHONSAFEPATH": "1"},
+            env={**os.environ, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-        )
-        if done.returncode:
-            raise CannotCompileError(done.stdout[-3000:])
+        ) as compiling:
+            assert compiling.stdout is not None
+            for line in compiling.stdout:
+                if line.startswith(PROGRESS):
+                    tell(line.removeprefix(PROGRESS).rstrip())
+                else:
+                    errors += line
+        if compiling.returncode:
+            raise CannotCompileError(errors[-3000:])
         shutil.copytree(out, target, dirs_exist_ok=True)

@@ -38,7 +38,7 @@ def compile_checkout(tell: Callable[[str], None]) -> str | None:
             new = Path(folder, "new")
             shutil.copytree(ROOT / "gateway", new / "gateway", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
             try:
-                build(ROOT, new)
+                build(ROOT, new, tell)
             except CannotCompileError as error:
                 return str(error)
             if fingerprint(ROOT) != made.name:

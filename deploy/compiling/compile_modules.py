@@ -59,6 +59,7 @@ def compile_modules(target: Path, files: list[str]) -> None:
     groups: list[tuple[list[str], str | None]] = [(inner, f"{LIBRARY}_inner"), (outer, f"{LIBRARY}_outer")]
     # As pyproject.toml has it for some; and a package without types is no reason to run interpreted.
     paths = ["--ignore-missing-imports", *files]
+    print(f"progress: translating {len(files)} modules to C")
     extensions = mypycify(paths, target_dir=str(work), separate=groups, opt_level="1", debug_level="0")
     gc.enable()
     compiler: Any = ccompiler.new_compiler()
@@ -71,6 +72,7 @@ def compile_modules(target: Path, files: list[str]) -> None:
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
 
     def build(name: str, source: str, flags: list[str]) -> Path:
+        print(f"progress: compiling {Path(source).name} ({Path(source).stat().st_size / 1e6:.1f} MB of C)")
         objects = compiler.compile(
             [source], output_dir=str(work / name), include_dirs=list(dict.fromkeys(include)), extra_postargs=flags
         )

@@ -18,7 +18,6 @@ from gateway.core.request import Endpoint
 from gateway.policy import PolicyErrors, load
 from gateway.policy.sections.units import write_seconds
 from gateway.wire.errors.replies import status_of
-from gateway.wire.tokens import TokenizerError
 
 OF_LIVE = ("tier", "model", "tenant", "prompt_tokens", "max_tokens", "stream")
 OF_POLICY = ("policy", "key", "endpoint")
@@ -92,13 +91,9 @@ def explain_command(
     except PolicyErrors as errors:
         print_errors(errors.errors, console(stderr=True))
         raise typer.Exit(2) from None
-    try:
-        source = context.get_parameter_source("key")
-        is_ambient = source is not None and source.name == "ENVIRONMENT"
-        explanation = explain(loaded, endpoint, key, sys.stdin.buffer.read(), key_is_ambient=is_ambient)
-    except TokenizerError as error:
-        console(stderr=True).print(str(error))
-        raise typer.Exit(2) from None
+    source = context.get_parameter_source("key")
+    is_ambient = source is not None and source.name == "ENVIRONMENT"
+    explanation = explain(loaded, endpoint, key, sys.stdin.buffer.read(), key_is_ambient=is_ambient)
     if as_json:
         print_json(finite(asdict(explanation)))
     else:

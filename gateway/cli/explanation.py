@@ -15,7 +15,6 @@ from gateway.wire.apis.table import served
 from gateway.wire.body.checks import MISSING
 from gateway.wire.request import BadRequest, Parsed, only_of, parse
 from gateway.wire.session import sticky_key
-from gateway.wire.tokens import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +91,6 @@ def explain(
 ) -> Explanation:
     """The decision of an idle gateway on this request. All its replicas are up, and it has learned nothing yet.
     `key_is_ambient`: whether the key is from TAILGATE_KEY. The explanation says so.
-
-    Raises TokenizerError if the model's tokenizer cannot be used.
     """
     found = _caller(policy, key, key_is_ambient)
     if isinstance(found, Refusal):
@@ -150,10 +147,7 @@ def _caller(policy: Policy, key: str | None, is_ambient: bool) -> ExplainedCalle
 def _decided(
     policy: Policy, caller: ExplainedCaller, tier: Tier, model: Model, parsed: Parsed, body_bytes: int
 ) -> Explanation:
-    controller = Controller(policy, random.Random(0))
-    exact = parsed.prompt_exact
-    if exact is None and model.tokenizer is not None:
-        exact = Tokenizer.load(model.tokenizer).count(parsed)
+    controller, exact = Controller(policy, random.Random(0)), parsed.prompt_exact
     request = Request(
         id=1,
         policy=policy,
@@ -189,7 +183,7 @@ def _decided(
         prompt_bytes=parsed.prompt_bytes,
         prompt_tokens_low=max(low * batch, min(parsed.prompt_bytes, 1)) if exact is None else exact,
         prompt_tokens_high=total,
-        prompt_why=_prompt_why(parsed, exact),
+        prompt_why=_prompt_why(parsed),
     )
     refusal: Refusal | None = None
     chosen: PoolSpec | None = None
@@ -225,11 +219,9 @@ def _model_why(model: Model, name: str) -> str:
     return f"{name} is an alias of it" if name in model.aliases else f"an arm of {name}, without a session"
 
 
-def _prompt_why(parsed: Parsed, exact: int | None) -> str:
+def _prompt_why(parsed: Parsed) -> str:
     if parsed.prompt_exact is not None:
         return "counted: the prompt is given as token ids"
-    if exact is not None:
-        return "counted with the model's tokenizer"
     return "estimated from its bytes, nothing learned yet; the gateway learns the ratio from the replicas' usage"
 
 

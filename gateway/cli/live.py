@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from gateway.core.forecast.wording import probability
 from gateway.wire.http.lines import can_be_token
 
 TIMEOUT_S = 5.0
@@ -86,7 +87,7 @@ def show(found: dict[str, Any], out: Console) -> None:
     _line(out, "pool", f"       {found['pool']}", f"({found['ahead']} ahead, drains {rate}, {share})")
     _line(out, "request", f"    {found['prompt_tokens']} prompt tokens, at most {found['max_tokens']} of answer")
     if best["replica"] is None:
-        _line(out, "in vain", f"    {best['in_vain']:.3f}", "(P(refused after waiting))")
+        _line(out, "in vain", f"    {probability(best['in_vain'], 3)}", "(P(refused after waiting))")
     for one in found.get("left_out", ()):
         _line(out, one["state"], f"  {one['replica']}", f"({one['why']})" if one["why"] else "")
     out.print(_forecasts(best, found["runner_up"]))
@@ -115,7 +116,7 @@ def _forecasts(best: dict[str, Any], runner_up: dict[str, Any] | None) -> Table:
             times = [_time(at[name]) for name in ("wait_s", "ttft_s", "tpot_s", "e2e_s")]
             name = at["replica"] or "queue"
             table.add_row(
-                label, name, f"{at['breach']:.3f}", *times, str(at["in_flight"]), str(at["unprefilled_tokens"])
+                label, name, probability(at["breach"], 3), *times, str(at["in_flight"]), str(at["unprefilled_tokens"])
             )
     return table
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gateway.policy import PolicyError
+from gateway.policy.errors import MAX_LINES
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -33,9 +34,12 @@ def error_line(error: PolicyError) -> Text:
 
 
 def print_errors(errors: Iterable[PolicyError], out: Console) -> None:
-    """One line for each error."""
-    for error in errors:
+    """One line for each of the first errors, and one with the number of the others."""
+    found = list(errors)
+    for error in found[:MAX_LINES]:
         out.print(error_line(error))
+    if len(found) > MAX_LINES:
+        out.print(f"and {len(found) - MAX_LINES} more errors")
 
 
 def finite(value: object) -> object:

@@ -89,7 +89,10 @@ def plan_command(
     ] = None,
     spare: Annotated[int, typer.Option(metavar="N", help="Extra replicas beyond the needed ones.")] = 0,
     price: Annotated[
-        float | None, typer.Option(metavar="MONEY", show_default=False, help="Price of a replica per hour.")
+        str | None,
+        typer.Option(
+            metavar="MONEY", show_default=False, help="Price of a replica per hour; or by pool: short=3,long=8."
+        ),
     ] = None,
     output_tokens: Annotated[
         float | None, typer.Option(metavar="N", show_default=False, help="Mean tokens of an answer.")
@@ -130,11 +133,12 @@ def plan_command(
     else:
         refuse_unused(context, OF_ARITHMETIC, "is of no use with --policy")
     try:
-        terms = Terms(spare, price, output_tokens)
+        terms = _terms(spare, price, output_tokens)
         if policy is not None:
             above_0("--rate", rate, "requests per second, such as 40")
             share("--target", target, "0.99 for 99% of the requests")
             source, loaded = source_of(workload, trace), loaded_policy(policy)
+            terms.check_pools(loaded.pools)
             search = Search(
                 policy=loaded,
                 workload=workload_of(source, loaded, mix, model, rate, duration),
@@ -164,6 +168,29 @@ def plan_command(
         print_plan(worked_out, console())
 
 
+def _terms(spare: int, price: str | None, output_tokens: float | None) -> Terms:
+    """The terms, with one price or with prices by pool. Raises ValueError."""
+    if price is None:
+        return Terms(spare, None, output_tokens)
+    if "=" not in price:
+        return Terms(spare, _money(price), output_tokens)
+    parts = [part.strip().partition("=") for part in price.split(",")]
+    by_pool = {pool: _money(money) for pool, _, money in parts}
+    if len(by_pool) < len(parts):
+        raise ValueError(f"--price {price}: a pool is there twice: give each pool one price")
+    return Terms(spare, None, output_tokens, by_pool)
+
+
+def _money(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(
+            f"--price: {text!r} is not a number: give the price of a replica per hour, such as 3, or by pool, such as "
+            "short=3,long=8"
+        ) from None
+
+
 def _by_pool(fleet: str, policy: Policy) -> dict[str, Profile]:
     """The profiles of --fleet, by pool. Raises ValueError if --fleet names something that is not a pool."""
     profiles = fleet_of(fleet, policy)
@@ -174,7 +201,7 @@ def _by_pool(fleet: str, policy: Policy) -> dict[str, Profile]:
 
 def _print_knee(found: Knee, terms: Terms, as_json: bool) -> None:
     replicas = found.needed.total + terms.spare
-    cost = terms.cost(replicas, found.needed.rate_per_s, found.needed.output_tokens)
+    cost = terms.cost(found.needed.replicas, found.needed.rate_per_s, found.needed.output_tokens)
     if as_json:
         counts = {"replicas": replicas, "replicas_needed": found.needed.total, "spare": terms.spare}
         print_json({**counts, "cost": cost and asdict(cost), **asdict(found)})

@@ -118,7 +118,8 @@ def _cost(cost: Cost) -> str:
     tokens = cost.per_million_output_tokens
     millions = f"{cost.per_million_requests:,.4g} per million requests"
     millions += "" if tokens is None else f", {tokens:,.4g} per million output tokens"
-    return f"{cost.per_hour:,.2f} per hour; {millions}"
+    pools = ", ".join(f"{pool} {price:,.2f}" for pool, price in cost.per_hour_by_pool.items())
+    return f"{cost.per_hour:,.2f} per hour{f' ({pools})' if pools else ''}; {millions}"
 
 
 def _line(out: Console, name: str, value: str) -> None:

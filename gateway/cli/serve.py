@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,6 +39,23 @@ def serve(
         typer.Option(
             metavar="URL",
             help="A replica, http://host:port; may be repeated. Instead of a policy.",
+            show_default=False,
+        ),
+    ] = None,
+    origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ORIGIN",
+            help="With --replica: a web page that may use the API, as http://localhost:* or app://; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOST",
+            help="With --replica: a name that a Host header may have, such as the name of nginx's upstream; may be "
+            "repeated.",
             show_default=False,
         ),
     ] = None,
@@ -98,10 +116,14 @@ def serve(
             "or --replica http://host:port for a first look",
             param_hint=_HINT,
         )
+    for option, values, field in (("--origin", origin, "listen.origins"), ("--name", name, "listen.names")):
+        if policy is not None and values:
+            raise typer.BadParameter(f"goes with --replica: list it in `{field}` of the policy", param_hint=[option])
     settings = _settings(given)
+    from gateway.policy.builtin import builtin
     from gateway.process import serve as run  # imported here, because only this command needs the data plane
 
-    raise typer.Exit(run(settings, policy, replicas))
+    raise typer.Exit(run(settings, policy, partial(builtin, replicas, origin or (), name or ())))
 
 
 def _settings_in(options: Mapping[str, Any]) -> dict[str, Any]:

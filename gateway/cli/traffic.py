@@ -18,13 +18,18 @@ from gateway.policy import PolicyErrors, load
 from gateway.sim.analysis.compare import OfModel
 from gateway.sim.analysis.results import Result
 from gateway.sim.workload.arrivals import Traffic
+from gateway.sim.workload.line import is_line
 from gateway.sim.workload.load import load_workload
 from gateway.sim.workload.synthetic import Synthetic
 from gateway.sim.workload.traces import EmptyRows, Trace, mix_for
 
 WorkloadOption = Annotated[
     str | None,
-    typer.Option(metavar="SPEC|TRACE", show_default=False, help="The traffic: a workload by name or file, or a trace."),
+    typer.Option(
+        metavar="SPEC|TRACE",
+        show_default=False,
+        help="The traffic: a workload by name or file, a trace, or a line: prompt_tokens=1000,output_tokens=200.",
+    ),
 ]
 TraceOption = Annotated[
     str | None, typer.Option(metavar="FILE", show_default=False, help="A trace; the same as --workload.")
@@ -47,7 +52,7 @@ MixOption = Annotated[
     typer.Option(
         metavar="TIER=SHARE,...",
         show_default=False,
-        help="Tiers for a trace without tiers; by default, the first policy's default tier.",
+        help="Tiers for a trace or a line; by default, the first policy's default tier.",
     ),
 ]
 ModelOption = Annotated[
@@ -74,7 +79,7 @@ def source_of(workload: str | None, trace: str | None) -> str:
     if workload is not None and trace is not None:
         raise ValueError("--workload and --trace both name the traffic: keep one")
     if (source := workload or trace) is None:
-        raise ValueError("name the traffic with --workload: a workload by name or file, or a trace")
+        raise ValueError("name the traffic with --workload: a workload by name, file or line, or a trace")
     return source
 
 
@@ -85,11 +90,12 @@ def workload_of(
     ValueError.
     """
     found = load_workload(source, rate_per_s=rate, duration_s=duration, mix=mix_for(mix, policy, model))
-    if mix is not None and not isinstance(found, Trace):
-        raise ValueError(f"--mix is for traces: the requests of {source} have tiers already")
+    if mix is not None and not isinstance(found, Trace) and not is_line(source):
+        raise ValueError(f"--mix is for traces and lines: the requests of {source} have tiers already")
     if isinstance(found, Trace):
         _say_left_out(found)
     else:
+        found = found.for_policy(policy)
         _say_size(found.rate_per_s * found.duration_s, found)
     return found if model is None else OfModel(found, model)
 

@@ -43,12 +43,10 @@ from gateway.core.state import State
 class Controller(Inspector):
     """Decides about all requests of one gateway. Its methods are the calls that change state; `Inspector` has the
     reads.
-
-    `share` (0-1]: the share of each tenant limit that this process may use.
     """
 
-    def __init__(self, policy: Policy, random: Random, share: float = 1.0) -> None:
-        state = State(policy, random, share)
+    def __init__(self, policy: Policy, random: Random) -> None:
+        state = State(policy, random)
         super().__init__(state)
         self.lifecycle = Lifecycle(state)
         self.scheduler = Scheduler(state, self.lifecycle)
@@ -102,7 +100,7 @@ class Controller(Inspector):
         commands = self._call.begin(now)
         attempt = self._attempts[attempt_id]
         live = attempt.live
-        attempt.replica.outlier_score.heard(now)
+        attempt.replica.health.heard(now)
         if live.committed is None and live.outcome is None and not attempt.cancelled:
             self.lifecycle.commit(attempt)
             self.lifecycle.arm(live)
@@ -234,7 +232,7 @@ class Controller(Inspector):
         commands = self._call.begin(now)
         for pool in self.state.fleet:
             for replica in pool.replicas.values():
-                replica.outlier_score.excuse(late_s, now)
+                replica.health.forgive(late_s, now)
         return commands
 
     def wake_at(self) -> float:

@@ -93,8 +93,10 @@ class Inspector:
         return self.state.accounting.left(tenant, tier, now)
 
     def suspects(self, now: float) -> bool:
-        """Whether any request is suspected of killing replicas. New requests then need a `body_hash`."""
-        return not self.state.quarantine.is_empty(now)
+        """Whether any request is suspected of killing replicas, or failed lately. New requests then need a
+        `body_hash`.
+        """
+        return not self.state.quarantine.is_empty(now) or self.state.fleet.doubts
 
     def quarantined(self, now: float) -> list[News]:
         """New reports on requests in quarantine. Each is returned once, so this read changes state."""
@@ -121,9 +123,9 @@ class Inspector:
         return key_of(replica) if known is None else known.session_key
 
     def states(self) -> list[tuple[str, str, ReplicaState, str]]:
-        """(pool, replica, state, reason of its ejection) for every replica. Cheap enough to poll."""
+        """(pool, replica, state, why it is out) for every replica. Cheap enough to poll."""
         return [
-            (pool.spec.name, name, r.state, r.outlier_score.why if r.state is ReplicaState.EJECTED else "")
+            (pool.spec.name, name, r.state, r.health.why if r.state is not ReplicaState.DRAINED else "")
             for pool in self.state.fleet
             for name, r in pool.replicas.items()
         ]

@@ -10,8 +10,10 @@ from gateway.core.admission.deadlines import next_deadline
 from gateway.core.admission.promises import is_lost
 from gateway.core.admission.usage import believed
 from gateway.core.commands import Cancel, Commit, Cut, Dispatch, Ended, Refuse
-from gateway.core.fleet.outlier_score import SWEEP_S
+from gateway.core.fleet.evidence import EVIDENCE, seen_of
+from gateway.core.fleet.health import SWEEP_S
 from gateway.core.fleet.pool import Pool, Replica
+from gateway.core.fleet.slot import UNREAD
 from gateway.core.policy import AdmissionMode
 from gateway.core.redundancy.request_quarantine import doubt_s
 from gateway.core.redundancy.retries import FAILURES, rest_s
@@ -23,16 +25,6 @@ from gateway.core.state import BREAKERS, State
 COUNTED: Final = frozenset(outcome for outcome in Outcome if outcome.counts)
 SPARE: Final = 0.2
 """An overlong answer is cut if less than this share (0-1) of its pool's slots is free."""
-ANSWERS: Final = (
-    AttemptOutcome.COMPLETE,
-    AttemptOutcome.REJECTED,
-    AttemptOutcome.BUSY,
-    AttemptOutcome.CLOSING,
-    AttemptOutcome.FAILED,
-    AttemptOutcome.UNREADABLE,
-)
-"""Outcomes that show that the replica is alive."""
-
 WAITED: Final = {
     Reason.PREDICTED: "no replica became free within its objective",
     Reason.QUEUE_TIMEOUT: "no replica became free within its timeout",
@@ -80,7 +72,7 @@ class Lifecycle:
         if pool.spec.affinity:
             attempt.indexed_tokens, attempt.predicted_tokens = indexed, cached
             replica.cache.evidence.sent(prompt, indexed)
-            replica.cache.sent(live.request.prefix)
+            attempt.new_blocks = replica.cache.sent(live.request.prefix)
         self._attempts[attempt.id] = attempt
         live.open.append(attempt)
         live.attempts += 1
@@ -89,6 +81,11 @@ class Lifecycle:
             self.check_by(now + SWEEP_S)
         if live.dispatched_at is None:
             self._dispatched(live, pool)
+        context = replica.context_tokens or pool.contexts.least_tokens
+        if context is not None and live.request.max_tokens is None:
+            # Prompt and cap together must fit the engine's context. Our default cap must not make the engine refuse the
+            # request.
+            live.max_tokens = min(live.max_tokens, max(1, context - live.prompt_likely))
         for learner in self._learners:
             learner.opened(attempt, now)
         slot.prediction = attempt.facts
@@ -119,24 +116,19 @@ class Lifecycle:
             evidence.answered(prompt, attempt.indexed_tokens * prompt // estimate, finish.cached_tokens)
 
     def _dispatched(self, live: RequestState, pool: Pool) -> None:
-        """Charge the tier and the tenant of a request for its first attempt. If the request sets no `max_tokens`, cut
-        its cap to what fits the engine's context.
-        """
+        """Charge the tier and the tenant of a request for its first attempt."""
         now = live.dispatched_at = self._call.now
-        pool.queue.served(live.request.tier, live.prompt_tokens + self._accounting.dispatched(live, now))
+        self._accounting.dispatched(live, now)
+        live.booked_tokens = live.prompt_tokens + live.expected_output
+        pool.queue.served(live.request.tier, live.booked_tokens)
         self._extra.deposit(live.request.tier)
-        context = pool.context_tokens
-        if context is not None and live.request.max_tokens is None:
-            # Prompt and cap together must fit the engine's context. Our default cap must not make the engine refuse the
-            # request.
-            live.max_tokens = min(live.max_tokens, max(1, context - live.prompt_likely))
 
     def first_token(self, attempt: Attempt) -> None:
         """Record the first token of an attempt. Its answer is committed, unless the answer of another attempt is
         committed already.
         """
         live, now = attempt.live, self._call.now
-        attempt.replica.outlier_score.heard(now)
+        attempt.replica.health.heard(now)
         if attempt.first_at is None:
             attempt.first_at = attempt.last_at = now
             pool = attempt.replica.pool
@@ -158,9 +150,9 @@ class Lifecycle:
     def progress(self, attempt: Attempt, tokens: int) -> None:
         """Record that the answer has `tokens` so far. An overlong answer may be cut."""
         now = self._call.now
-        attempt.slot.progress(tokens, now)
+        attempt.slot.progress(tokens, now - attempt.last_at, now)
         attempt.tokens = tokens
-        attempt.replica.outlier_score.heard(now)
+        attempt.replica.health.heard(now)
         for learner in self._learners:
             learner.progress(attempt, tokens, now)
         attempt.last_at = now
@@ -170,7 +162,7 @@ class Lifecycle:
     def stirred(self, attempt: Attempt) -> None:
         """Record that a part of an answer has come whose tokens cannot be seen. The rest must follow in time."""
         now = self._call.now
-        attempt.replica.outlier_score.heard(now)
+        attempt.replica.health.heard(now)
         attempt.has_begun = True
         attempt.last_at = now
         if attempt.live.outcome is None:
@@ -196,18 +188,27 @@ class Lifecycle:
             self._state.disbelieved[where] = self._state.disbelieved.get(where, 0) + 1
         attempt.live.open.remove(attempt)
         full = pool.headroom <= 0.0
-        if finish.end in ANSWERS:
-            replica.outlier_score.heard(now)
-        attempt.slot.release(finish.end, now)
+        if EVIDENCE[seen_of(finish)].is_answer:
+            replica.health.heard(now)
+        left_tokens = attempt.left_tokens(finish.end, now)
+        attempt.slot.release(finish.end, left_tokens, now)
+        if finish.end not in UNREAD:
+            attempt.live.is_read = True
+        elif pool.spec.affinity:
+            replica.cache.take_back(attempt.live.request.prefix, attempt.new_blocks)
+            replica.cache.evidence.sent(-attempt.prompt_tokens, -attempt.indexed_tokens)
         if attempt.live.request.adapter:
             replica.adapters.closed(attempt.live.request.adapter)
-        if finish.end is AttemptOutcome.COMPLETE and attempt.live.request.batch == 1:
-            self._compare_cached(attempt, finish)
+        if attempt.live.request.batch == 1:
+            self._fleet.learn_context(replica, finish, now)
+            if finish.end is AttemptOutcome.COMPLETE:
+                self._compare_cached(attempt, finish)
         for learner in self._learners:
             learner.closed(attempt, finish, now)
         if not replica.in_flight and replica.spec.name not in pool.replicas:
             self._forecaster.keep(self._state.policy, self._attempts.values())
-        pool.drain.ended(full, now)
+        if finish.end not in UNREAD:
+            pool.drain.ended(full, now)
         return finish
 
     def back_off(self, replica: Replica, finish: AttemptResult) -> None:
@@ -265,8 +266,7 @@ class Lifecycle:
         requests with the same body must be refused. Returns those.
         """
         now = self._call.now
-        live.body_hash = body_hash
-        is_down = replica.breaker.state is ReplicaState.DOWN
+        is_down = replica.health.state is ReplicaState.DOWN
         self._quarantine.broke(body_hash, replica.spec.server, is_down, doubt_s(replica.pool.spec.health), now)
         if not self._quarantine.bars(body_hash, now):
             return []
@@ -353,6 +353,8 @@ class Lifecycle:
         record = self._accounting.close(live, self._call.now)
         if use is not None and use.served < served:
             self._fleet.returned(live.request.tier, live.request.tenant)
+        if live.pool is not None and live.dispatched_at is not None and not live.is_worked_on:
+            self._take_back(live, live.pool, live.dispatched_at)
         if live.pool is not None:
             live.pool.demand.ended(record.outcome in COUNTED, record.good, record.output_tokens)
             if is_lost(record):
@@ -360,6 +362,21 @@ class Lifecycle:
         self._call.commands.append(Ended(record))
         # breaks a reference cycle with the attempt, because garbage collection of such cycles would dominate the cost
         live.committed = None
+
+    def _take_back(self, live: RequestState, pool: Pool, sent_at: float) -> None:
+        """Take back all that was counted when a request was sent, because no engine worked on it. If an engine refused
+        it, its arrival was no demand either.
+        """
+        tier, now = live.request.tier, self._call.now
+        pool.queue.served(tier, -live.booked_tokens)
+        if live.waited:
+            pool.drain.take_back(sent_at)
+            pool.queue.of_tier(tier).turns.take_back(sent_at)
+        if live.outcome is Outcome.INVALID:
+            came_at = live.request.body_at
+            pool.demand.take_back(live.prompt_likely * live.request.batch)
+            pool.asked.take_back(tier, came_at, now)
+            pool.queue.of_tier(tier).arrivals.take_back(came_at, now)
 
     def unqueue(self, live: RequestState) -> None:
         """Take a request out of its queue, if it is queued."""

@@ -166,7 +166,9 @@ class Caps:
     engine_priority: int | None = None
     """Value of `priority` in the upstream request (vLLM serves lower values earlier). None: it is not set."""
     media: bool = False
-    """Whether messages may carry images, audio or video."""
+    media_urls: bool = False
+    """Whether messages may carry images, audio or video, and whether as URLs, which the engine fetches."""
+    engine_options: bool = False  # such as a chat template; no other cap bounds them
     stored_responses: bool = False
     """Whether engines may store responses, and requests may continue stored responses."""
     aggregate: bool = False
@@ -180,9 +182,8 @@ class Caps:
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Timeouts in seconds; inf is no limit.
-
-    `queue` counts from body complete, `ttft` from sent, `idle` from the last byte, `total` from head received.
+    """Timeouts in seconds; inf is no limit. `queue` counts from body complete, `ttft` from sent, `idle` from the last
+    byte, `total` from head received.
     """
 
     queue_s: float = 10.0
@@ -309,7 +310,8 @@ class Ejection:
 class Health:
     """Settings of health checks and breakers of a pool's replicas. Intervals and durations in seconds."""
 
-    path: str = "/health"
+    path: str = ""
+    """Path of a check whose 2xx alone is life. Empty: any answer below 500 to the engine's own check is life."""
     interval_s: float = 2.0
     timeout_s: float = 2.0
     failures: int = 3
@@ -425,7 +427,6 @@ class Model:
     pools: tuple[str, ...]
     aliases: tuple[str, ...] = ()
     upstream: str = ""
-    tokenizer: str | None = None
     any_name: bool = False
     report: Report = Report.ASKED
     split: tuple[tuple[str, int], ...] = ()

@@ -1,12 +1,6 @@
 """Values about a request: the request itself, the results of its attempts, and its record.
 
-Time anchors, all from `time.monotonic` (seconds), all of one request:
-
-    head_at       request head received         absolute deadlines count from here
-    body_at       request body complete         TTFT, e2e and queue time start
-    sent_at       attempt written to a replica  engine TTFT, the TTFT timeout and the hedge clock start
-    first_at      first content token           TTFT ends, TPOT starts; commit of a streamed answer
-    ended_at      answer complete or refused    TPOT and e2e end
+Times are of `time.monotonic`, in seconds. docs/internals/architecture.md has the table of their anchors.
 
 Values made for every request (requests, commands, records) never change, but are not frozen: that would take four times
 as long. Their `__init__` is written out, because that of `dataclass` is not compiled and takes ten times as long.
@@ -14,11 +8,13 @@ as long. Their `__init__` is written out, because that of `dataclass` is not com
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
 
 from gateway.core.policy import Model, Policy, Slo, Tier
+from gateway.core.sample import Proof as Proof
+from gateway.core.sample import Sample as Sample
 from gateway.core.sessions import Session, StoredResponse
 
 
@@ -148,7 +144,6 @@ class CountSource(StrEnum):
     """Source of the count in a `count_tokens` answer. A metric label."""
 
     ENGINE = "engine"
-    TOKENIZER = "tokenizer"
     ESTIMATE = "estimate"
     """The gateway estimated it from the learned ratio of tokens to bytes."""
 
@@ -221,7 +216,7 @@ class Request:
     prompt_bytes: int
     """UTF-8 bytes of all parts that become prompt: messages, tools, instructions."""
     prompt_exact: int | None
-    """Exact number of prompt tokens (from token ids or a tokenizer); None if only an estimate is possible."""
+    """Exact number of prompt tokens (from token ids); None if only an estimate is possible."""
     max_tokens: int | None
     """Output cap per choice that the client set; None if it set none."""
     choices: int
@@ -229,10 +224,8 @@ class Request:
     body_bytes: int
     head_at: float
     body_at: float
-    batch: int = 1
-    """Number of prompts in the request. Each has to fit a pool by itself."""
-    asked_model: str = ""
-    """The model name that the client asked for, if `model` is the catch-all."""
+    batch: int = 1  # number of prompts in the request; each has to fit a pool by itself
+    asked_model: str = ""  # the model name that the client asked for, if `model` is the catch-all
     body_hash: int | None = None
     """64-bit hash of the body; None while the controller has no `suspects`."""
     slo: Slo | None = None
@@ -254,6 +247,7 @@ class Request:
     """Whether the client says that this is a retry."""
     stored: StoredResponse | None = None
     """The stored response that the request continues; None if none."""
+    truncates: bool = False  # whether the engine is asked to cut a prompt that is too long
 
     def __init__(
         self,
@@ -284,6 +278,7 @@ class Request:
         session: Session | None = None,
         comeback: bool = False,
         stored: StoredResponse | None = None,
+        truncates: bool = False,
     ) -> None:
         self.id = id
         self.policy = policy
@@ -312,6 +307,7 @@ class Request:
         self.session = session
         self.comeback = comeback
         self.stored = stored
+        self.truncates = truncates
 
     @property
     def visible(self) -> bool:
@@ -356,11 +352,13 @@ class AttemptResult:
     status: int | None = None
     retry_after_s: float | None = None
     body_hash: int | None = None
-    """64-bit hash of the request body, if the connection broke before commit."""
+    """64-bit hash of the request body, if the attempt failed before commit."""
     empty: bool = False
     """Whether the answer is complete but useless: nothing was generated, or it cannot be read."""
     cached_tokens: int | None = None
     """Prompt tokens that the engine found in its prefix cache; None if it does not report them."""
+    context_tokens: int | None = None
+    """The engine's context, if it refused the request for its length and named the context."""
 
     def __init__(
         self,
@@ -373,6 +371,7 @@ class AttemptResult:
         body_hash: int | None = None,
         empty: bool = False,
         cached_tokens: int | None = None,
+        context_tokens: int | None = None,
     ) -> None:
         self.end = end
         self.prompt_tokens = prompt_tokens
@@ -383,34 +382,7 @@ class AttemptResult:
         self.body_hash = body_hash
         self.empty = empty
         self.cached_tokens = cached_tokens
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """Result of a health check, a scrape or a model list of one replica. Missing values are None."""
-
-    healthy: bool | None = None
-    waiting: int | None = None
-    running: int | None = None
-    kv_fraction: float | None = None
-    preemptions: int | None = None
-    """Number of preemptions since the engine started: requests that lost their KV cache because it was full."""
-    context_tokens: int | None = None
-    """The smallest `max_model_len` of the models that the replica serves."""
-    late: bool = False
-    """Whether the health check timed out."""
-    adapters: tuple[str, ...] | None = None
-    """LoRA adapters that the replica lists."""
-    max_adapters: int | None = None
-    """How many LoRA adapters the replica can have in one batch."""
-    active_adapters: tuple[str, ...] | None = None
-    """LoRA adapters with running or waiting requests there."""
-    cache_queries: int | None = None
-    """Prompt tokens that were looked up in the prefix cache since the engine started."""
-    cache_hits: int | None = None
-    """Prompt tokens that were found in the prefix cache since the engine started."""
-    asked_at: float | None = field(default=None, compare=False)
-    """Start of the health check; None stands for now. It is ignored when samples are compared."""
+        self.context_tokens = context_tokens
 
 
 @dataclass(slots=True, init=False)

@@ -6,13 +6,22 @@ from collections.abc import Iterable
 from typing import Final, TypeAlias
 
 from gateway.core.fleet.pool import Pool, Replica
-from gateway.core.fleet.slot import Slot
+from gateway.core.fleet.slot import UNREAD, Slot
 from gateway.core.forecast.ahead_and_forecast import Forecast
 from gateway.core.forecast.replica_model import AttemptPrediction
 from gateway.core.policy import Timeouts
 from gateway.core.queueing.percentiles import ShareGuard, TtftGuard
 from gateway.core.queueing.request import QueuedRequest
-from gateway.core.request import GENERATING, HedgeResult, Outcome, Reason, Record, Request
+from gateway.core.queueing.shares import FairShares
+from gateway.core.request import (
+    GENERATING,
+    AttemptOutcome,
+    HedgeResult,
+    Outcome,
+    Reason,
+    Record,
+    Request,
+)
 
 UNNAMED_TOKENS: Final = 1024
 """Output tokens reserved for an uncapped answer until its usage is known. Reserving `max_tokens_limit` would let a
@@ -34,6 +43,7 @@ class Attempt:
         "indexed_tokens",
         "last_at",
         "live",
+        "new_blocks",
         "opened_at",
         "predicted_tokens",
         "prompt_tokens",
@@ -58,6 +68,8 @@ class Attempt:
         """Prompt tokens, as estimated when the attempt was opened."""
         self.indexed_tokens = 0
         """Prompt tokens that the replica's prefix index had when the attempt was opened."""
+        self.new_blocks = 0
+        """Blocks of the prompt that the attempt added to the replica's prefix index."""
         self.predicted_tokens = 0
         """How many of `indexed_tokens` were expected to be in the engine's cache."""
         self.facts: AttemptPrediction | None = None
@@ -71,6 +83,14 @@ class Attempt:
         self.tokens = 0
         self.watched = live.request.tier.caps.watch
         """Whether an overlong answer may be cut."""
+
+    def left_tokens(self, end: AttemptOutcome, now: float) -> int:
+        """The part of the prompt that the engine never read, by its end or by the estimate of the replica model."""
+        if end is AttemptOutcome.COMPLETE or self.first_at is not None:
+            return 0
+        if end in UNREAD or self.facts is None:
+            return self.slot.unread_tokens if end in UNREAD else 0
+        return int(self.facts.engine.left_of(self.id, now))
 
     def predicted_of(self, prompt_tokens: int) -> int:
         """`predicted_tokens`, scaled to the engine's own count of `prompt_tokens`."""
@@ -91,6 +111,7 @@ class RequestState(QueuedRequest):
     __slots__ = (
         "attempts",
         "body_hash",
+        "booked_tokens",
         "cached_tokens",
         "charged",
         "committed",
@@ -98,11 +119,11 @@ class RequestState(QueuedRequest):
         "degraded",
         "dispatched_at",
         "ended_at",
+        "expected_output",
         "explored",
         "first_at",
-        "given_up",
         "hedged",
-        "hopeless",
+        "is_read",
         "least_unread",
         "max_tokens",
         "open",
@@ -116,6 +137,7 @@ class RequestState(QueuedRequest):
         "reached",
         "replica",
         "reserved_tokens",
+        "shares",
         "slo",
         "timeouts",
         "tokens_exact",
@@ -149,12 +171,6 @@ class RequestState(QueuedRequest):
         """Tokens charged so far to its tenant's fair share."""
         self.would_shed = False
         """Whether the tier's mode is `shadow`, and `enforce` would have shed the request."""
-        self.given_up: Replica | None = None
-        """The given-up replica to which the request is sent because no replica would serve it in time
-        (admission/overflow.py).
-        """
-        self.hopeless = False
-        """Whether no replica would serve the request in time. Set only in tiers whose admission mode is `shadow`."""
         self.explored = False
         """Whether the request was doubtful and was admitted as exploration, to learn from its outcome."""
         self.owed = False
@@ -183,6 +199,14 @@ class RequestState(QueuedRequest):
         self.attempts = 0
         self.reached = False
         """Whether any attempt was sent to an engine."""
+        self.is_read = False
+        """Whether any engine may have read some of the prompt."""
+        self.expected_output = 0.0
+        """Output tokens of all choices that were expected when it came to its pool."""
+        self.shares: FairShares | None = None
+        """The fair shares of its tier in that pool."""
+        self.booked_tokens = 0.0
+        """Tokens that its tier was counted as served, at the first dispatch."""
         self.waiting = self.waited = False
         """Whether the request is queued now, and whether it ever was."""
         self.committed: Attempt | None = None
@@ -288,16 +312,16 @@ class RequestState(QueuedRequest):
         if self.outcome is None:
             self.outcome, self.why, self.ended_at = outcome, why, now
 
-    def settle(self, now: float) -> bool:
-        """Give unused tokens back to the tenant. Returns whether an engine worked on the request.
+    @property
+    def is_worked_on(self) -> bool:
+        """Whether an engine worked on the request, which is over. It did not if it refused it, or never got it."""
+        return self.is_read and self.outcome is not Outcome.INVALID
 
-        A request that an engine rejected counts as not worked on: it costs no tokens.
-        """
+    def settle(self, now: float) -> None:
+        """Give unused tokens back to the tenant. A request that no engine worked on costs none."""
         assert self.use is not None
-        worked = self.reached and self.outcome is not Outcome.INVALID
-        used = self.prompt_tokens - self.cached_tokens + self.output_tokens if worked else 0
+        used = self.prompt_tokens - self.cached_tokens + self.output_tokens if self.is_worked_on else 0
         self.use.settle(self.reserved_tokens, used, self.reached, now)
-        return worked
 
     def record(self) -> Record:
         """The record of a request that is over."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Final
 
 from gateway.core.admission.admission import Decision, Verdict
 from gateway.core.admission.deadlines import next_deadline, slo_deadline
 from gateway.core.admission.next_queued import NextQueued, has_room
-from gateway.core.fleet.outlier_score import SWEEP_S, EjectionReason
+from gateway.core.fleet.evidence import EVIDENCE, EjectionReason, Says, may_kill, seen_of
+from gateway.core.fleet.health import SWEEP_S
+from gateway.core.fleet.judge import LATE_FACTOR
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.lifecycle import Lifecycle
 from gateway.core.policy import OnTotal
@@ -19,14 +20,9 @@ from gateway.core.serving import fallback_of
 from gateway.core.snapshot import ReplicaState
 from gateway.core.state import BREAKERS, State
 
-RESCUE_FACTOR: Final = 2.0
-"""A request stays at a silent replica for this multiple of its expected TTFT. Then it is tried elsewhere."""
-
 
 class Scheduler:
-    """Gives slots to requests. If slots are free, a request waits only for its home, its adapter or its cached
-    prompt.
-    """
+    """Gives slots to requests. Beside free slots, requests wait only for a home, model, adapter or cached prompt."""
 
     def __init__(self, state: State, lifecycle: Lifecycle) -> None:
         self._state = state
@@ -87,6 +83,7 @@ class Scheduler:
         if live.waited:
             live.unjudge()  # it comes from the queue of another pool, whose verdict does not apply here
         pool.asked.used(live.request.tier, now)
+        self._accounting.offered(live, pool, now)
         live.deadline = slo_deadline(live)
         if self._life.has_expired(live):
             return
@@ -166,6 +163,7 @@ class Scheduler:
                 decision = self._admission.arrives(live, pool, self._random, now)
                 if decision.verdict is Verdict.SEND or (decision.verdict is Verdict.WAIT and may_wait):
                     pool.asked.used(live.request.tier, now)
+                    self._accounting.offered(live, pool, now)
                     live.pass_on(before[0], pool)
                     self._admit(live, pool, decision)
                     return True
@@ -184,7 +182,7 @@ class Scheduler:
         pool.pressed_at = now
         for other in pool.queue.heads(now) if pool.queue else ():
             if other.request.tier.priority <= live.request.tier.priority:
-                replica = pool.pick(other.request, None, self._random.random(), by_max=True)
+                replica = pool.pick(other, None, self._random.random(), by_max=True)
                 if replica is not None:
                     self._serve(self._requests[other.request.id], replica)
                     return
@@ -192,23 +190,20 @@ class Scheduler:
     # ---- a slot
 
     def dispatch(self, live: RequestState, replica: Replica, hedge: bool = False) -> None:
-        """Send the request to `replica`. A few first attempts are used as probes and go to an ejected replica instead.
-
-        Requests for an adapter are never used as probes, since an ejected replica may not have the adapter loaded.
-        """
-        may_probe = not live.attempts and not live.request.adapter and not replica.pool.is_bound(live.request)
-        if replica.pool.probes and may_probe:
+        """Send the request to `replica`, or to an ejected one as a probe, if any replica takes it."""
+        pool, request = replica.pool, live.request
+        is_tied = bool(request.adapter) or pool.is_bound(request) or pool.contexts.tell_apart(live)
+        if pool.probes and not live.attempts and not is_tied:
             replica = self._probe(live, replica)
         self._life.open(live, replica, hedge)
 
     def _probe(self, live: RequestState, replica: Replica) -> Replica:
-        """An ejected replica that is due for a probe, or else `replica`. Suspects of quarantine are never used as
-        probes.
-        """
+        """An ejected replica that is due for a probe, or else `replica`. Suspects and fresh failures never probe."""
         now = self._call.now
-        if live.body_hash is not None and self._quarantine.knows(live.body_hash, now):
+        is_suspect = live.body_hash is not None and self._quarantine.knows(live.body_hash, now)
+        if is_suspect or replica.pool.judge.doubts(live.request):
             return replica
-        return replica.pool.probe(live.request.tier, now) or replica
+        return replica.pool.probe(live.request, now) or replica
 
     def offer(self, pool: Pool, saturated: bool) -> None:
         """Offer new room in `pool` to its queue. `saturated`: whether the pool had no room before this call."""
@@ -258,10 +253,14 @@ class Scheduler:
     # ---- an attempt that ended
 
     def judge(self, attempt: Attempt, finish: AttemptResult) -> None:
-        """Update breaker, quarantine and backoff of the replica after an attempt has ended."""
+        """Update health, quarantine and backoff of the replica after an attempt has ended."""
         live, replica = attempt.live, attempt.replica
-        moved = self._fleet.ended(replica, finish.end, self._call.now)
-        if finish.body_hash is not None:
+        seen = seen_of(finish)
+        if EVIDENCE[seen].says is Says.ODD:
+            replica.pool.imputed.add(attempt.slot, self._forecaster.costs(replica.pool).stay_s, self._call.now)
+        live.body_hash = live.body_hash if finish.body_hash is None else finish.body_hash
+        moved = self._fleet.ended(replica, finish, live.request, live.body_hash, self._call.now)
+        if finish.body_hash is not None and may_kill(seen):
             for other in self._life.suspect(live, replica, finish.body_hash):
                 if other.pool is not None and other.pool is not replica.pool:  # the caller serves that pool
                     self.serve_behind(other, other.pool)
@@ -297,7 +296,11 @@ class Scheduler:
         answer = end is AttemptOutcome.COMPLETE or end is AttemptOutcome.REJECTED
         if live.open and (own_refusal or not answer):
             self._life.arm(live)  # the other attempt may still be answered, and sets the deadline now
-        elif own_refusal and attempt.replica.pool.differs(attempt.replica) and self._retry(live, attempt, in_pool=True):
+        elif (
+            own_refusal
+            and attempt.replica.pool.judge.differs(attempt.replica)
+            and self._retry(live, attempt, in_pool=True)
+        ):
             pass
         elif answer:
             self._life.answered(live, attempt, end)
@@ -305,6 +308,11 @@ class Scheduler:
             self._send_again(live, attempt.replica)
         elif not self._may_be_retried(live, end, finish) or not self._retry(live, attempt):
             self._life.give_up(attempt, end, finish)
+
+    @staticmethod
+    def _is_odd(replica: Replica) -> bool:
+        """Whether others in the pool may serve a request that `replica` refuses."""
+        return replica.pool.judge.differs(replica)
 
     def _may_be_retried(self, live: RequestState, end: AttemptOutcome, finish: AttemptResult) -> bool:
         barred = live.body_hash is not None and self._quarantine.bars(live.body_hash, self._call.now)
@@ -328,9 +336,11 @@ class Scheduler:
 
     def observed(self, replica: Replica, sample: Sample) -> None:
         """Take a sample of a replica, and update its limits from the facts learned since the last sample."""
-        pool, now = replica.pool, self._call.now
+        pool, now, models = replica.pool, self._call.now, replica.models
         if self._fleet.observe(replica, sample, now):
             self.breaker_moved(replica)
+        if replica.models is not models:
+            self._replace_lost(pool)
         if sample.running is not None:
             self._forecaster.observed(replica, now)
         if pool.demand.is_due(now):
@@ -340,7 +350,7 @@ class Scheduler:
         pool.asked.keep(pool.by_tier, pool.ends.per_s(now), now)
         if pool.queue:
             self.pump(pool)
-        if sample.healthy is False and replica.breaker.state is ReplicaState.DOWN:
+        if sample.healthy is False and replica.health.state is ReplicaState.DOWN:
             self._life.cancel_unanswered(replica)
 
     def breaker_moved(self, replica: Replica) -> None:
@@ -351,10 +361,10 @@ class Scheduler:
         """
         pool, now = replica.pool, self._call.now
         health = pool.spec.health
-        if replica.breaker.state is ReplicaState.DOWN:
+        if replica.health.state is ReplicaState.DOWN:
             self._quarantine.died(replica.spec.server, now)
         self._life.check_by(now + (min(health.open_s, SWEEP_S) if health.slow_start_s else health.open_s))
-        self._replace_bound(pool)
+        self._replace_lost(pool)
         if pool.alive:
             return
         for live in self._state.waiting(pool):
@@ -365,11 +375,11 @@ class Scheduler:
                 self._life.unqueue(live)
                 self.enter(live, other)
 
-    def _replace_bound(self, pool: Pool) -> None:
-        """Place queued requests whose home is lost (down, drained, silent) again, or refuse them."""
+    def _replace_lost(self, pool: Pool) -> None:
+        """Place queued requests again, or refuse them, if their home (down, drained, silent) or their model is lost."""
         for live in self._state.waiting(pool):
             home = pool.home(live.request) if pool.is_bound(live.request) else None
-            if home is not None and not home.keeps_state:
+            if (home is not None and not home.keeps_state) or not pool.may_serve(live.request):
                 self._place_again(live)
 
     def _place_again(self, live: RequestState) -> None:
@@ -388,7 +398,7 @@ class Scheduler:
         """
         moved = [live for pool in gone for live in self._state.waiting(pool)]
         for pool in self._fleet:
-            self._replace_bound(pool)
+            self._replace_lost(pool)
             for live in self._state.waiting(pool):
                 if live.request.stored is not None and pool.home(live.request) is None:
                     moved.append(live)
@@ -401,34 +411,23 @@ class Scheduler:
         self._timers.set(BREAKERS, self._call.now + self._fleet.cool(self._call.now))
         for pool in self._fleet:
             if kept and any(replica in kept and not replica.keeps_state for replica in pool.replicas.values()):
-                self._replace_bound(pool)
+                self._replace_lost(pool)
             self._rescue(pool)
             self.pump(pool)
 
     def _rescue(self, pool: Pool) -> None:
         """Cancel attempts that wait for a first token at silent replicas, so that their requests are retried elsewhere.
 
-        At most as many are cancelled as other replicas have room for. The rest may still be answered. An unstreamed
-        answer shows nothing until it is complete, so it is cancelled only if streams of that replica are silent, too. A
-        probe is not cancelled, because it tests whether the silence lasts. Nor is a prompt that is expected to take
-        that long.
+        At most as many are cancelled as other replicas have room for. The rest may still be answered. A replica is
+        silent by its streams or its metrics, so unstreamed answers hang there as well. A probe is not cancelled,
+        because it tests whether the silence lasts. Nor is a prompt that is expected to take that long.
         """
-        silent = [r for r in pool.replicas.values() if r.outlier_score.out is EjectionReason.STALLED and not r.slots]
+        silent = [r for r in pool.replicas.values() if r.health.out is EjectionReason.STALLED and not r.slots]
         if not silent or pool.queue:
             return
         taken, spare = 0, round(pool.headroom * pool.slots)
-        attempts = self._state.attempts.values()
-        unheard = {
-            attempt.replica.spec.name
-            for attempt in attempts
-            if attempt.live.visible
-            and not attempt.slot.paused
-            and attempt.opened_at < attempt.replica.outlier_score.out_at
-        }
-        for attempt in attempts:
+        for attempt in self._state.attempts.values():
             if attempt.replica not in silent or taken >= spare or not self._is_stuck(attempt):
-                continue
-            if not attempt.live.visible and attempt.replica.spec.name not in unheard:
                 continue
             if attempt.live.outcome is None and self._retries.may_be_made(attempt.live, attempt.replica, taken):
                 taken += 1
@@ -436,11 +435,11 @@ class Scheduler:
 
     def _is_stuck(self, attempt: Attempt) -> bool:
         """Whether an attempt at a silent replica was sent before the ejection, and its first token is far too late."""
-        if attempt.first_at is not None or attempt.cancelled:
+        if attempt.first_at is not None or attempt.cancelled or attempt.slot.paused:
             return False
         expected_s = 0.0 if attempt.facts is None else attempt.facts.expected_s
-        is_late = self._call.now - attempt.opened_at > RESCUE_FACTOR * expected_s
-        return is_late and attempt.opened_at < attempt.replica.outlier_score.out_at
+        is_late = self._call.now - attempt.opened_at > LATE_FACTOR * expected_s
+        return is_late and attempt.opened_at < attempt.replica.health.out_at
 
     # ---- time
 

@@ -8,19 +8,35 @@ changes, keys move only to an arm that gains weight, or away from an arm that lo
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from hashlib import blake2b
+from heapq import nsmallest
 from typing import Final
 
 from gateway.core.policy import Model, Policy, Tier
 from gateway.core.request import GENERATING, Request
 
 _SPAN: Final = 2.0**64
+MAX_NAME: Final = 64
+"""A name is cut to this many characters in error texts."""
+MAX_NAMES: Final = 5
+"""An error text shows at most this many names of models."""
 
 
 def open_catch_all(policy: Policy) -> Model | None:
     """The catch-all model that sends any name as it is; None if there is none, or if it has an `upstream` name."""
     catch_all = policy.models.get("*")
     return None if catch_all is None or catch_all.upstream else catch_all
+
+
+def no_model(name: str, listed: Collection[str]) -> str:
+    """The text of the error for a model that does not exist. It shows some of the `listed` names."""
+    text = f"The model `{name[:MAX_NAME]}` does not exist."
+    if not listed:
+        return text
+    shown = ", ".join(f"`{known[:MAX_NAME]}`" for known in nsmallest(MAX_NAMES, listed))
+    more = f" and {len(listed) - MAX_NAMES} more" if len(listed) > MAX_NAMES else ""
+    return f"{text} Listed: {shown}{more}."
 
 
 def models_of(policy: Policy, tier: Tier) -> list[str]:
@@ -57,6 +73,11 @@ def _uniform(split: str, arm: str, key: str) -> float:
     return (int.from_bytes(digest, "big") + 1) / _SPAN
 
 
+def sent_name(request: Request) -> str:
+    """The model name that replicas get for a request: that of its LoRA adapter, or of its model upstream."""
+    return request.adapter or request.model.sent_as(request.asked_model)
+
+
 def fallback_of(request: Request) -> Request | None:
     """A copy of the request for its tier's fallback model. None if there is none, or if another model cannot answer it.
 
@@ -77,7 +98,7 @@ def fallback_of(request: Request) -> Request | None:
         endpoint=request.endpoint,
         stream=request.stream,
         prompt_bytes=request.prompt_bytes,
-        prompt_exact=request.prompt_exact if request.model.tokenizer == model.tokenizer else None,
+        prompt_exact=request.prompt_exact,
         max_tokens=request.max_tokens,
         choices=request.choices,
         body_bytes=request.body_bytes,

@@ -22,7 +22,11 @@ class ReplicaState(StrEnum):
     PROBING = "probing"
     """The breaker is half-open: one request at a time is sent."""
     EJECTED = "ejected"
-    """The replica is an outlier (slow, silent, or with odd answers): only probes are sent."""
+    """The replica is an outlier (slow, silent, failing or odd): only probes are sent."""
+    ABSENT = "absent"
+    """It has passed no check and answered nothing since it was added. It may not have been started yet, so this is no
+    fault.
+    """
     DRAINED = "drained"
     """An operator drained it: nothing new is sent."""
 
@@ -32,11 +36,11 @@ class HealthView:
     """How one replica compares with its pool. Scores and excesses are natural logarithms of latency ratios."""
 
     out: str | None = None
-    """Reason of the ejection: slow-ttft, slow-itl, stalled, odd-answers. None if it is not ejected."""
+    """Reason of the ejection: slow-ttft, slow-itl, stalled, odd-answers, failing. None if it is not ejected."""
     why: str = ""
-    """The reason in words, with figures."""
+    """Why it is down, probing or ejected, in words, with figures."""
     back_in_s: float | None = None
-    """Seconds until its probes are judged; None if it is not ejected, or is silent."""
+    """Seconds until its probes are judged; None if it is not ejected, or is silent or failing."""
     ttft_score: float = 0.0
     """Mean log(TTFT / TTFT expected at the pool's typical replica)."""
     ttft_excess: float = 0.0
@@ -49,6 +53,19 @@ class HealthView:
     """Share (0-1) of the slots that slow start allows."""
     ejections: tuple[tuple[str, int], ...] = ()
     """Number of ejections by reason."""
+    error: str = ""
+    """Its latest error in words, of a request or a check; empty if there was none."""
+    error_count: int = 0
+    """How often that error came in a row."""
+    error_age_s: float | None = None
+    """Seconds since the latest of them."""
+
+    @property
+    def last_error(self) -> str:
+        """The latest error with its count and age, e.g. "3 x HTTP 500 on /v1/chat/completions, last 2 s ago"."""
+        if self.error_age_s is None:
+            return ""
+        return f"{self.error_count} x {self.error}, last {self.error_age_s:.0f} s ago"
 
 
 WELL = HealthView()

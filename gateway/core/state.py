@@ -23,7 +23,6 @@ from gateway.core.redundancy.retry_budget import RetryBudget
 from gateway.core.request import Random
 from gateway.core.request_state import Attempt, RequestState
 from gateway.core.timers import Timers
-from gateway.core.useless import UselessAnswers
 
 BREAKERS: Final = -1
 """Key of the only timer that is not of a request: the check of all replicas. Keys of other timers are request ids,
@@ -32,9 +31,9 @@ which are above zero.
 
 
 class State:
-    """State of one controller. `share` (0-1]: the share of every tenant limit that this process may use."""
+    """State of one controller."""
 
-    def __init__(self, policy: Policy, random: Random, share: float) -> None:
+    def __init__(self, policy: Policy, random: Random) -> None:
         self.policy = policy
         self.random = random
         self.call = PresentCall()
@@ -56,16 +55,14 @@ class State:
         self.prompts = PromptEstimator()
         self.forecaster = Forecaster()
         self.admission = Admission(policy, self.fleet, self.forecaster)
-        self.accounting = Accounting(share, self.prompts, self.forecaster, self.admission.promises)
+        self.accounting = Accounting(self.prompts, self.forecaster, self.admission.promises)
         self.places = Placement(self.fleet, self.prompts)
         self.retry_after = RetryAfter(self.forecaster, random)
         self.extra = RetryBudget()
         self.retries = Retries(self.fleet, self.extra, random)
         self.hedges = Hedges(policy, self.admission, self.quarantine, self.extra, random)
-        # The order matters when an attempt closes. First, a useless answer is counted as load, for which the
-        # forecaster's facts must still be in place. Then the forecaster drops the attempt's prediction and learns from
-        # its times. Hedging comes last: no other learner reads its facts.
-        self.learners: tuple[Learner, ...] = (UselessAnswers(self.forecaster), self.forecaster, self.hedges)
+        # The order matters when an attempt closes: no other learner reads the facts of hedging, so it comes last.
+        self.learners: tuple[Learner, ...] = (self.forecaster, self.hedges)
 
     def waiting(self, pool: Pool) -> list[RequestState]:
         """Requests queued for a slot of `pool`, by priority and then by deadline."""

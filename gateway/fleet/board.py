@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TypedDict
 
 from gateway.core.policy import Model, Policy, PoolSpec, Tier
 from gateway.core.serving import models_of, open_catch_all
-from gateway.fleet.models_json import ModelCard
+from gateway.fleet.models_json import ModelCard, names_of
 from gateway.wire.body.checks import can_name_model
 
 CATCH_ALL = "*"
@@ -25,6 +25,29 @@ class Listed(TypedDict):
     max_model_len: int | None
 
 
+class PoolModels:
+    """The lists of a pool's replicas, joined: its models by name, in the order of the lists."""
+
+    __slots__ = ("cards", "is_known", "pool")
+
+    def __init__(self, pool: PoolSpec, lists: Mapping[str, tuple[ModelCard, ...]]) -> None:
+        self.pool = pool
+        self.cards: dict[str, ModelCard] = {}
+        """By name: the model with the smallest length that a replica gives."""
+        self.is_known = bool(pool.replicas)
+        """Whether the replicas take no other names. A replica whose list is unread, or has a wildcard, may."""
+        for replica in pool.replicas:
+            cards = lists.get(replica.name, ())
+            self.is_known = self.is_known and bool(names_of(cards))
+            for card in cards:
+                known = self.cards.get(card.id)
+                if known is None:
+                    self.cards[card.id] = card
+                elif card.max_model_len != known.max_model_len or card.parent is not None:
+                    length = _least(known.max_model_len, card.max_model_len)
+                    self.cards[card.id] = ModelCard(card.id, length, known.parent or card.parent)
+
+
 class ModelBoard:
     """Models of each replica, from its last answer. The models of a replica that has not answered yet are unknown."""
 
@@ -34,43 +57,69 @@ class ModelBoard:
         self._cards: dict[str, tuple[ModelCard, ...]] = {}
         self._adapters: set[str] = set()
         """Names that any replica lists as a LoRA adapter."""
+        self._pools: dict[str, PoolModels] = {}
+        """Joined lists by pool, until a list changes."""
+        self._listings: dict[str, list[Listed]] = {}
+        """Answers by tier, until a list or the policy changes. The empty name stands for every tier."""
+        self._listed_policy: Policy | None = None
 
     def put(self, replica: str, cards: tuple[ModelCard, ...]) -> None:
         """Set the models of a replica. They are kept until its next list, even while it cannot be read."""
-        self._cards[replica] = cards
-        self._count()
+        if self._cards.get(replica) != cards:
+            self._cards[replica] = cards
+            self._changed()
 
     def forget(self, replica: str) -> None:
         """Forget the models of `replica`, because it was removed or another replica now has its name."""
-        self._cards.pop(replica, None)
-        self._count()
+        if self._cards.pop(replica, None) is not None:
+            self._changed()
 
-    def _count(self) -> None:
+    def _changed(self) -> None:
+        self._pools.clear()
+        self._listings.clear()
         self._adapters = {card.id for cards in self._cards.values() for card in cards if card.parent is not None}
+
+    def _models(self, pool: PoolSpec) -> PoolModels:
+        models = self._pools.get(pool.name)
+        if models is None or models.pool is not pool:
+            models = self._pools[pool.name] = PoolModels(pool, self._cards)
+        return models
 
     def max_model_len(self, pool: PoolSpec, upstream_model: str) -> int | None:
         """The smallest `max_model_len` (tokens) of the replicas that know the model; None if none gives it."""
-        least = None
-        for card in self._pool_cards(pool):
-            if card.id == upstream_model:
-                least = _least(least, card.max_model_len)
-        return least
+        card = self._models(pool).cards.get(upstream_model)
+        return None if card is None else card.max_model_len
 
     def known(self, pool: PoolSpec) -> frozenset[str] | None:
         """The models of a pool; None until the lists of all its replicas have been read.
 
         Until then any model is accepted: a replica whose list is unread may serve models that the others do not.
         """
-        if not pool.replicas or not all(replica.name in self._cards for replica in pool.replicas):
-            return None
-        return frozenset(card.id for card in self._pool_cards(pool))
+        models = self._models(pool)
+        return frozenset(models.cards) if models.is_known else None
+
+    def takes(self, replica: str, name: str) -> bool:
+        """Whether a replica lists this name, or may serve it because its list is unknown."""
+        names = names_of(self._cards.get(replica, ()))
+        return not names or name in names
 
     def listing(self, policy: Policy, tier: Tier | None = None) -> list[Listed]:
         """The answer to GET /v1/models: the policy's models and aliases. With a catch-all, also the models that
         replicas list.
 
-        With `tier`, only models that this tier may use.
+        With `tier`, only models that this tier may use. The list is kept until a replica's list or the policy changes,
+        and must not be changed.
         """
+        if self._listed_policy is not policy:
+            self._listed_policy = policy
+            self._listings.clear()
+        key = "" if tier is None else tier.name
+        listed = self._listings.get(key)
+        if listed is None:
+            listed = self._listings[key] = self._listing(policy, tier)
+        return listed
+
+    def _listing(self, policy: Policy, tier: Tier | None) -> list[Listed]:
         listed = {
             name: self._listed(policy, name, model, tier)
             for name, model in policy.models.items()
@@ -115,8 +164,8 @@ class ModelBoard:
         if not pools:
             return None
         if model.any_name:
-            known = [self.known(pool) for pool in pools]
-            if not any(ids is None or (model.upstream or name) in ids for ids in known):
+            asked = model.upstream or name
+            if all(models.is_known and asked not in models.cards for models in map(self._models, pools)):
                 return None
         return self._listed(policy, name, model, tier)
 
@@ -133,9 +182,11 @@ class ModelBoard:
 
     def is_adapter(self, pools: Iterable[PoolSpec], name: str) -> bool:
         """Whether replicas of these pools list `name` as a LoRA adapter."""
-        return name in self._adapters and any(
-            card.id == name and card.parent is not None for pool in pools for card in self._pool_cards(pool)
-        )
+        return name in self._adapters and any(self._is_adapter(pool, name) for pool in pools)
+
+    def _is_adapter(self, pool: PoolSpec, name: str) -> bool:
+        card = self._models(pool).cards.get(name)
+        return card is not None and card.parent is not None
 
     def _adapters_of(self, policy: Policy, model: Model, tier: Tier | None) -> Iterator[str]:
         """Names of the adapters of a model, as its replicas list them."""
@@ -177,9 +228,8 @@ class ModelBoard:
         lengths = [self.max_model_len(pool, upstream) for pool in _pools(policy, model, tier)]
         return max((length for length in lengths if length is not None), default=None)
 
-    def _pool_cards(self, pool: PoolSpec) -> Iterator[ModelCard]:
-        for replica in pool.replicas:
-            yield from self._cards.get(replica.name, ())
+    def _pool_cards(self, pool: PoolSpec) -> Collection[ModelCard]:
+        return self._models(pool).cards.values()
 
 
 def _pools(policy: Policy, model: Model, tier: Tier | None) -> tuple[PoolSpec, ...]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
+from collections.abc import Mapping
 
 import httpx
 
 from gateway.fleet.fault import Failed, ReadFault
-from gateway.late import Within
+from gateway.late import LATE_S
 from gateway.wire.http.headers import DP_RANK
 
 # Shorter than vLLM's own timeout (VLLM_HTTP_TIMEOUT_KEEP_ALIVE, 5 s). Otherwise vLLM might close a connection just as
@@ -28,9 +29,12 @@ _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 class Fetcher:
     """Sends GETs to one URL, one at a time. It keeps its own connection until an error.
 
+    A server may go on with a request whose client has gone. So with `patience_s`, a request that timed out is not given
+    up before that time, and no other is sent meanwhile.
+
     It uses httpx's transport without its client, so there are no redirects, cookies, proxies or netrc to switch off.
     After a failed exchange the transport is replaced: httpcore loses pool slots when a request is cancelled
-    (encode/httpcore#1093), and a timeout is a cancellation.
+    (encode/httpcore#1093).
     """
 
     def __init__(
@@ -43,6 +47,7 @@ class Fetcher:
         body: bytes | None = None,
         request_id: bytes | None = None,
         dp_rank: int | None = None,
+        patience_s: float = 0.0,
     ) -> None:
         """`key`: sent as a Bearer token. `timeout_s`: limit from connecting to the last byte of the body.
 
@@ -64,37 +69,64 @@ class Fetcher:
         except (httpx.InvalidURL, UnicodeError):
             # The host name breaks the rules of IP addresses or of internationalised names.
             self._request = None
+        else:
+            self._request.extensions["trace"] = self._trace
         self._timeout_s = timeout_s
+        self._patience_s = patience_s
         self._limit_bytes = limit_bytes
         self._transport: httpx.AsyncHTTPTransport | None = None
+        self._under_way: asyncio.Task[bytes | Failed] | None = None
+        self._began_at = 0.0
+        self._is_sent = False
+        """Whether the server may have the request that is under way."""
+        self.losses = 0
+        """How often the connection was found lost, or could not be made."""
 
     async def get(self) -> bytes | Failed:
         """The body of a 2xx answer, or why it could not be read."""
         if self._request is None:
             return Failed(ReadFault.UNREACHABLE, "its URL is not valid")
-        while True:
-            within = Within(self._timeout_s)
-            answer = await self._get(self._request, within)
-            if not (within.was_late and isinstance(answer, Failed) and answer.fault is ReadFault.TIMEOUT):
-                return answer
-            # The gateway stood still, so this says nothing about the replica.
-
-    async def _get(self, request: httpx.Request, within: Within) -> bytes | Failed:
-        clean = False
+        loop, is_late = asyncio.get_running_loop(), self._under_way is not None
+        task = self._under_way
+        if task is None:
+            self._began_at = loop.time()
+            task = self._under_way = loop.create_task(self._answer(self._request))
+        due_at = loop.time() + self._timeout_s
         try:
-            async with within:
-                answer = await self._ask(request)
+            await asyncio.wait((task,), timeout=self._timeout_s)
+        except asyncio.CancelledError:
+            await self.aclose()
+            raise
+        if task.done():
+            self._under_way = None
+            # An answer to an earlier call says nothing about now.
+            return await self.get() if is_late else task.result()
+        if loop.time() - due_at > LATE_S:
+            return await self.get()  # the gateway stood still, so this says nothing about the replica
+        if not self._is_sent or loop.time() - self._began_at >= self._patience_s:
+            self._under_way = None
+            task.cancel()  # it closes its connection
+        return Failed(ReadFault.TIMEOUT, f"no complete answer within {self._timeout_s:g} s")
+
+    async def _trace(self, event: str, info: Mapping[str, object]) -> None:
+        """Called by httpcore: how far the request is."""
+        self._is_sent = self._is_sent or event == "http11.send_request_headers.started"
+
+    async def _answer(self, request: httpx.Request) -> bytes | Failed:
+        clean, self._is_sent = False, False
+        try:
+            answer = await self._ask(request)
             clean = True
-        except TimeoutError:
-            answer = Failed(ReadFault.TIMEOUT, f"no complete answer within {self._timeout_s:g} s")
         except httpx.ConnectError as error:
+            self.losses += 1
             answer = Failed(ReadFault.UNREACHABLE, _cause(error))
         except (httpx.TransportError, OSError) as error:
             # Only the exception's type is kept, because h11's messages quote the malformed header.
+            self.losses += 1
             answer = Failed(ReadFault.BROKEN, f"the answer broke off or was not HTTP ({type(error).__name__})")
         finally:
             if not clean:
-                await self.aclose()
+                await self._close_connection()
         return answer
 
     async def _ask(self, request: httpx.Request) -> bytes | Failed:
@@ -102,7 +134,9 @@ class Fetcher:
             try:
                 return await self._exchange(self._transport, request)
             except (httpx.NetworkError, httpx.RemoteProtocolError):
-                await self.aclose()  # the replica may have closed a reused connection; a new one is tried at once
+                # the replica may have closed a reused connection; a new one is tried at once
+                self.losses += 1
+                await self._close_connection()
         self._transport = httpx.AsyncHTTPTransport(verify=_NO_TLS, limits=_LIMITS, trust_env=False)
         return await self._exchange(self._transport, request)
 
@@ -137,8 +171,20 @@ class Fetcher:
         finally:
             await response.aclose()
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether an answer is still awaited after its timeout."""
+        return self._under_way is not None
+
     async def aclose(self) -> None:
-        """Close the connection. The next `get` opens another."""
+        """Give up the request under way, and close the connection. The next `get` opens another."""
+        task, self._under_way = self._under_way, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait((task,))
+        await self._close_connection()
+
+    async def _close_connection(self) -> None:
         transport, self._transport = self._transport, None
         if transport is not None:
             await transport.aclose()

@@ -6,6 +6,7 @@ follows:
 
     waiting, running,
     preemptions,
+    generated tokens,
     cached tokens       the sum over the engines (data-parallel ranks) behind one address
     KV use              the largest: requests are preempted in the engine that is fullest
 
@@ -37,12 +38,14 @@ class _Names:
     """Prompt tokens that were looked up in the prefix cache."""
     cache_hits: str | None = None
     """Prompt tokens that were found in the prefix cache."""
+    generated: str | None = None
+    """Tokens generated, counted at each step. A count that moves only when a request ends says nothing in between."""
     adapters: str | None = None
     """LoRA adapters with requests. The engine writes them into labels. The latest of several series counts."""
 
     def __iter__(self) -> Iterator[str]:
         """All metric names."""
-        optional = (self.preemptions, self.cache_queries, self.cache_hits, self.adapters)
+        optional = (self.preemptions, self.cache_queries, self.cache_hits, self.generated, self.adapters)
         return iter((self.waiting, self.running, *self.kv, *(name for name in optional if name is not None)))
 
 
@@ -55,9 +58,11 @@ _NAMES: dict[EngineKind, _Names] = {
         "vllm:num_preemptions_total",
         "vllm:prefix_cache_queries_total",
         "vllm:prefix_cache_hits_total",
+        "vllm:generation_tokens_total",
         "vllm:lora_requests_info",
     ),
-    # SGLang's cache_hit_rate is not used, because it is only the rate of the last batch.
+    # SGLang's cache_hit_rate is not used, because it is only the rate of the last batch. Its generation_tokens_total
+    # moves only when a request ends.
     EngineKind.SGLANG: _Names(
         "sglang:num_queue_reqs",
         "sglang:num_running_reqs",
@@ -157,6 +162,7 @@ def _sample(
         preemptions=_total(page, names.preemptions),
         cache_queries=_total(page, names.cache_queries),
         cache_hits=_total(page, names.cache_hits),
+        generated_tokens=_total(page, names.generated),
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
@@ -31,6 +33,14 @@ class _Page(msgspec.Struct):
 
 
 _DECODER = msgspec.json.Decoder(_Page)
+MAX_NAMES: Final = 4096
+"""Longest list that is read. The answer to GET /v1/models is made of all lists at once, some 3 us a name."""
+
+
+def names_of(cards: Iterable[ModelCard]) -> frozenset[str]:
+    """Names that a replica with these models takes; empty if any. Proxies list wildcards such as `*` or `openai/*`."""
+    names = frozenset(card.id for card in cards)
+    return frozenset() if any("*" in name for name in names) else names
 
 
 def read_models(body: bytes) -> tuple[ModelCard, ...] | Failed:
@@ -39,6 +49,8 @@ def read_models(body: bytes) -> tuple[ModelCard, ...] | Failed:
         entries = _DECODER.decode(body).data
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return Failed(ReadFault.GARBAGE, "the answer is not a list of models")
+    if len(entries) > MAX_NAMES:
+        return Failed(ReadFault.TOO_LARGE, f"the list has {len(entries)} models, more than {MAX_NAMES}")
     if any(entry.max_model_len is not None and not count(entry.max_model_len) for entry in entries):
         return Failed(ReadFault.GARBAGE, f"max_model_len is not a whole number from 1 to {MAX_COUNT}")
     if any(not entry.id for entry in entries):

@@ -5,28 +5,30 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
 from gateway.core.policy import EngineKind, Health, ReplicaSpec
-from gateway.core.request import Random, Sample
+from gateway.core.request import Proof, Random, Sample
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.fault import Failed, ReadFault
 from gateway.fleet.fetch import Fetcher
 from gateway.fleet.metrics_text import read_page, scrapes
-from gateway.fleet.models_json import read_models
+from gateway.fleet.models_json import ModelCard, names_of, read_models
 from gateway.fleet.warm import warm_up
 
 log = logging.getLogger("tailgate.fleet")
 
-_HEALTH_LIMIT_BYTES = 64 * 1024
 _METRICS_LIMIT_BYTES = 4 * 1024 * 1024
 _MODELS_LIMIT_BYTES = 1024 * 1024
 
 SHOWN: Final = 5
 """At most this many models are named in a log line."""
+# The pause after a scrape that timed out doubles up to this, or up to its interval if that is longer. A page or a list
+# that is late is given up after the same time. The slowest regular reading, the list of models, has this interval.
+MAX_PAUSE_S: Final = 30.0
 # Every pause takes a random 90-110 % of its interval, so that replicas are not all polled at the same time.
 _JITTER = 0.1
 
@@ -41,11 +43,15 @@ class Reading(StrEnum):
 
 _MEANWHILE: Final[Mapping[Reading, str]] = {
     Reading.METRICS: "meanwhile its load is estimated: check its engine and health.metrics_path in the policy",
-    Reading.MODELS: "its last list stays in use, and without one any model is sent: check GET /v1/models of its engine",
+    Reading.MODELS: "its last list stays in use, and without one it gets any model: check GET /v1/models of its engine",
 }
 """For log lines: what happens while a reading fails, and where to look for the cause."""
 _WHOLE_SERVER: Final = frozenset({ReadFault.UNREACHABLE, ReadFault.TIMEOUT, ReadFault.BROKEN})
 """Failures without an answer. If the health check has one of them, other readings fail for the same cause."""
+_NO_CONNECTION: Final = frozenset({ReadFault.UNREACHABLE, ReadFault.BROKEN})
+_OWN_CHECKS: Final[Mapping[EngineKind, str]] = {EngineKind.OPENAI: "/v1/models"}
+"""Path of the health check by engine, if the policy gives none. Others have /health."""
+_SERVER_ERROR: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +87,23 @@ class Target:
         """Whether its replicas are data-parallel ranks."""
         return self.replicas[0].dp_rank is not None
 
+    @property
+    def check_path(self) -> str:
+        """Path of the health check."""
+        return self.health.path or _OWN_CHECKS.get(self.engine, "/health")
+
+    def is_life(self, answer: bytes | Failed) -> bool:
+        """Whether this answer to a health check shows that the server is alive.
+
+        A server without the path answers 404 or 405, one with other keys 401. That is no failure, unless the policy
+        names the path.
+        """
+        if not isinstance(answer, Failed):
+            return True
+        if self.health.path or answer.fault in _WHOLE_SERVER:
+            return False
+        return answer.status < _SERVER_ERROR
+
 
 @dataclass(frozen=True, slots=True)
 class Tools:
@@ -93,6 +116,8 @@ class Tools:
     pause: Callable[[float], Awaitable[None]]
     models_interval_s: float
     on_bug: Callable[[Exception], None]
+    unfit: Callable[[], Collection[str]]
+    """Names of the replicas that get no requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +152,14 @@ class ReplicaWatch:
         """Number of data-parallel ranks on the last metrics page; None if unknown."""
         self._had_adapters = False
         """Whether the last list of models had LoRA adapters."""
+        self.is_list_old = False
+        """Whether a connection was lost or refused since the last list was read. Another process may answer now."""
+        self._losses = 0
+        """How often a connection was lost or refused."""
+        self._names: frozenset[str] | None = None
+        """Names that the server takes, by its last list; None if they are unknown."""
+        self._awaiting: list[asyncio.Future[None]] = []
+        """Calls that wait for the next list."""
         self._last_list: frozenset[str] | None = None
         """Models of the last list; None if none has been read."""
         self._listed: frozenset[str] = frozenset()
@@ -139,6 +172,8 @@ class ReplicaWatch:
         self._is_unreachable = False
         """Whether the log says that the server cannot be reached."""
         self._failures: Counter[tuple[Reading, ReadFault]] = Counter()
+        self._timeouts: Counter[Reading] = Counter()
+        """How often in a row each reading timed out."""
 
     def reports(self) -> list[ReplicaReport]:
         """Health and the last reading errors, one report for each data-parallel rank."""
@@ -162,6 +197,22 @@ class ReplicaWatch:
         if self._last_list is not None:
             self._compare(self._last_list)
 
+    def lost(self) -> None:
+        """A connection to the server was lost or refused. Its list is read again before it gets another request."""
+        self._losses += 1
+        if self._last_list is not None:
+            self.is_list_old = True
+            self._models_due.set()
+
+    async def fresh_list(self) -> frozenset[str] | None:
+        """Names that the server takes, read again if the last list is old; None if they are unknown."""
+        if self.is_list_old:
+            read: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._awaiting.append(read)
+            self._models_due.set()
+            await asyncio.wait((read,), timeout=self.target.health.timeout_s)
+        return self._names
+
     async def run(self, delay_s: float) -> None:
         """Watch until cancelled, from `delay_s` seconds from now on."""
         await self._tools.pause(delay_s)
@@ -174,7 +225,7 @@ class ReplicaWatch:
 
     async def _watch_health(self) -> None:
         health = self.target.health
-        fetcher = self._fetcher(health.path, _HEALTH_LIMIT_BYTES)
+        fetcher = self._fetcher(self.target.check_path, None)
         try:
             while True:
                 await self._read(Reading.HEALTH, self._check_health, fetcher)
@@ -183,15 +234,37 @@ class ReplicaWatch:
             await fetcher.aclose()
 
     async def _check_health(self, fetcher: Fetcher) -> None:
-        asked_at = self._tools.clock()
+        asked_at, losses = self._tools.clock(), fetcher.losses
         answer = await fetcher.get()
-        self._note(Reading.HEALTH, answer if isinstance(answer, Failed) else None)
-        healthy = not isinstance(answer, Failed)
+        if fetcher.losses > losses:
+            self.lost()
+        healthy = self.target.is_life(answer)
+        self._note(Reading.HEALTH, answer if isinstance(answer, Failed) and not healthy else None)
+        if healthy and self.is_list_old:
+            await self.fresh_list()
         if healthy and (self._is_cold or self._healthy is False) and self.target.health.warmup:
             await self._warm_up()
-        self._judge(healthy, asked_at, isinstance(answer, Failed) and answer.fault is ReadFault.TIMEOUT)
+        if healthy:
+            self._judge(True, asked_at, False)
+            await self._prove()
+        else:
+            late = isinstance(answer, Failed) and answer.fault is ReadFault.TIMEOUT
+            self._judge(False, asked_at, late, error=str(answer))
 
-    def _judge(self, healthy: bool, asked_at: float, late: bool) -> None:
+    async def _prove(self) -> None:
+        """Probe a server that gets no requests, or only single ones: nobody else may come to show that it serves. It
+        must list its models, and answer a completion of one token if the policy allows completions of our own.
+        """
+        out = self._tools.unfit()
+        if not any(spec.name in out for spec in self.target.replicas):
+            return
+        asked_at, target = self._tools.clock(), self.target
+        times = min(1, target.health.warmup)
+        ranks = [spec.dp_rank for spec in target.replicas]
+        if await warm_up(target.url, target.upstream_key, times, ranks, target.health.timeout_s) is None:
+            self._judge(True, asked_at, False, Proof.COMPLETED if times else Proof.LISTED)
+
+    def _judge(self, healthy: bool, asked_at: float, late: bool, proof: Proof = Proof.NONE, error: str = "") -> None:
         """Report the result of a health check. After the first check, and after every recovery, the models are read."""
         before, self._healthy = self._healthy, healthy
         self._is_cold = self._is_cold and not healthy
@@ -201,7 +274,9 @@ class ReplicaWatch:
             # A rank that the engine does not have counts as unhealthy. The engine would answer requests to it with 400,
             # as if it were the client's fault.
             there = spec.dp_rank is None or self._ranks_told is None or spec.dp_rank < self._ranks_told
-            self._tools.on_sample(spec.name, Sample(healthy=healthy and there, late=late, asked_at=asked_at))
+            text = error if there else "the engine has no such data-parallel rank"
+            sample = Sample(healthy=healthy and there, late=late, error=text, proof=proof, asked_at=asked_at)
+            self._tools.on_sample(spec.name, sample)
 
     async def _warm_up(self) -> None:
         """Warm the replica up before it is reported healthy."""
@@ -219,11 +294,11 @@ class ReplicaWatch:
 
     async def _watch_metrics(self) -> None:
         health = self.target.health
-        fetcher = self._fetcher(health.metrics_path, _METRICS_LIMIT_BYTES)
+        fetcher = self._fetcher(health.metrics_path, _METRICS_LIMIT_BYTES, MAX_PAUSE_S)
         try:
             while True:
                 await self._read(Reading.METRICS, self._scrape, fetcher)
-                await self._sleep(health.scrape_interval_s)
+                await self._sleep(self._interval(Reading.METRICS, health.scrape_interval_s))
         finally:
             await fetcher.aclose()
 
@@ -241,35 +316,51 @@ class ReplicaWatch:
             self._tools.on_sample(spec.name, sample)
 
     async def _watch_models(self) -> None:
-        while True:
-            await self._models_due.wait()
-            self._models_due.clear()
-            # The connection is not kept. After half a minute, the replica would mostly have closed it.
-            fetcher = self._fetcher("/v1/models", _MODELS_LIMIT_BYTES)
-            try:
+        fetcher = self._fetcher("/v1/models", _MODELS_LIMIT_BYTES, MAX_PAUSE_S)
+        try:
+            while True:
+                await self._models_due.wait()
+                self._models_due.clear()
+                awaiting, self._awaiting = self._awaiting, []
                 await self._read(Reading.MODELS, self._list_models, fetcher)
-            finally:
-                await fetcher.aclose()
+                _resolve(awaiting)
+                if not fetcher.is_waiting:
+                    # The connection is not kept. After half a minute, the replica would mostly have closed it.
+                    await fetcher.aclose()
+        finally:
+            _resolve(self._awaiting)
+            await fetcher.aclose()
 
     async def _list_models(self, fetcher: Fetcher) -> None:
+        losses = self._losses
         answer = await fetcher.get()
         cards = answer if isinstance(answer, Failed) else read_models(answer)
+        if losses == self._losses and not (isinstance(cards, Failed) and cards.fault in _NO_CONNECTION):
+            self.is_list_old = False
         if isinstance(cards, Failed):
             self._note(Reading.MODELS, cards)
         else:
             self._note(Reading.MODELS, None)
-            self._last_list = frozenset(card.id for card in cards)
-            self._compare(self._last_list)
-            for spec in self.target.replicas:
-                self._tools.board.put(spec.name, cards)
-            lengths = [card.max_model_len for card in cards if card.max_model_len is not None]
-            adapters = tuple(card.id for card in cards if card.parent is not None)
-            context_tokens = min(lengths, default=None)
-            told = adapters if adapters or self._had_adapters else None
-            if lengths or told is not None:
-                self._had_adapters = bool(adapters)
-                for spec in self.target.replicas:
-                    self._tools.on_sample(spec.name, Sample(context_tokens=context_tokens, adapters=told))
+            self._tell_models(cards)
+
+    def _tell_models(self, cards: tuple[ModelCard, ...]) -> None:
+        """Pass on a list of models."""
+        self._last_list = frozenset(card.id for card in cards)
+        self._names = names_of(cards) or None
+        self._compare(self._last_list)
+        lengths = [card.max_model_len for card in cards if card.max_model_len is not None]
+        adapters = tuple(card.id for card in cards if card.parent is not None)
+        told = adapters if adapters or self._had_adapters else None
+        self._had_adapters = bool(adapters)
+        sample = Sample(
+            context_tokens=min(lengths, default=None),
+            longest_tokens=max(lengths, default=None) if len(lengths) == len(cards) else None,
+            models=tuple(sorted(self._names or ())),
+            adapters=told,
+        )
+        for spec in self.target.replicas:
+            self._tools.board.put(spec.name, cards)
+            self._tools.on_sample(spec.name, sample)
 
     def _compare(self, listed: frozenset[str]) -> None:
         """Log once which models of the policy a replica does not list: most engines answer 404 to requests for them. If
@@ -305,14 +396,20 @@ class ReplicaWatch:
             await self._sleep(self._tools.models_interval_s)
             self._models_due.set()
 
-    def _fetcher(self, path: str, limit_bytes: int) -> Fetcher:
+    def _fetcher(self, path: str, limit_bytes: int | None, patience_s: float = 0.0) -> Fetcher:
         target = self.target
         return Fetcher(
             target.url + path,
             key=target.upstream_key,
             timeout_s=target.health.timeout_s,
             limit_bytes=limit_bytes,
+            patience_s=patience_s,
         )
+
+    def _interval(self, reading: Reading, interval_s: float) -> float:
+        """The interval of a reading, doubled for each time in a row that it timed out."""
+        doublings = min(16, self._timeouts[reading])  # more exceed the bound anyway, and would overflow in the end
+        return min(interval_s * 2.0**doublings, max(interval_s, MAX_PAUSE_S))
 
     async def _sleep(self, interval_s: float) -> None:
         await self._tools.pause(interval_s * (1 + _JITTER * (2 * self._tools.random.random() - 1)))
@@ -321,6 +418,8 @@ class ReplicaWatch:
         """Store the result of a reading, and log what is new: that it begins to fail, fails in a new way, or succeeds
         again.
         """
+        timed_out = failed is not None and failed.fault is ReadFault.TIMEOUT
+        self._timeouts[reading] = self._timeouts[reading] + 1 if timed_out else 0
         if failed is None:
             self._errors.pop(reading, None)
             self._log_success(reading)
@@ -372,7 +471,7 @@ class ReplicaWatch:
             log.warning(
                 "replica %s fails its health check: GET %s: %s; %s: check its engine and health.path in the policy",
                 target.name,
-                target.health.path,
+                target.check_path,
                 failed.detail,
                 self._when_failing(),
             )
@@ -384,6 +483,12 @@ class ReplicaWatch:
         """The effect of failed checks, for log lines."""
         failures = self.target.health.failures
         return f"it gets no requests after {failures} failures in a row" if failures > 1 else "it gets no requests"
+
+
+def _resolve(calls: list[asyncio.Future[None]]) -> None:
+    for call in calls:
+        if not call.done():
+            call.set_result(None)
 
 
 def _some(names: frozenset[str]) -> str:

@@ -35,6 +35,11 @@ class _Count(msgspec.Struct):
     input_tokens: int | float
 
 
+def takes_any(replica: str, model: str) -> bool:
+    """Stands for replicas whose models are unknown."""
+    return True
+
+
 class EngineCounts:
     """Asks replicas for token counts, and remembers which of them cannot count."""
 
@@ -44,27 +49,34 @@ class EngineCounts:
         random: Random,
         session_key: Callable[[str, str], int],
         unfit: Callable[[], Collection[str]] = frozenset,
+        takes: Callable[[str, str], bool] = takes_any,
     ) -> None:
         """`session_key`: takes pool and replica, and returns the replica's key, from which the home of a session is
         computed.
 
         `unfit`: returns the names of replicas that get no requests, because they are down, drained or ejected.
+        `takes`: takes a replica and a model, and returns whether the replica may serve it.
         """
         self._clock = clock
         self._unfit = unfit
+        self._takes = takes
         self._random = random
         self._session_key = session_key
         self._resting: dict[str, float] = {}
         """Time until which a replica is skipped, by its address."""
 
-    async def ask(self, pools: Sequence[PoolSpec], body: bytes, rid: bytes, session: Session | None) -> int | None:
-        """Prompt tokens of a request in Anthropic's format; None if no replica answers. `rid`: its `x-request-id`."""
+    async def ask(
+        self, pools: Sequence[PoolSpec], model: str, body: bytes, rid: bytes, session: Session | None
+    ) -> int | None:
+        """Prompt tokens of a request in Anthropic's format; None if no replica answers. `model`: its name in `body`.
+        `rid`: its `x-request-id`.
+        """
         now, unfit = self._clock(), self._unfit()
         candidates = [
             (spec, pool)
             for pool in pools
             for spec in pool.replicas
-            if spec.name not in unfit and self._resting.get(spec.url, now) <= now
+            if spec.name not in unfit and self._takes(spec.name, model) and self._resting.get(spec.url, now) <= now
         ]
         if not candidates:
             return None

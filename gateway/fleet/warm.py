@@ -16,12 +16,18 @@ LIMIT_BYTES = 1024 * 1024
 PROMPT = "The quick brown fox jumps over the lazy dog."
 
 
-async def warm_up(url: str, key: str | None, times: int, ranks: Sequence[int | None] = (None,)) -> Failed | None:
-    """Send `times` completions to each rank, one after the other. Stops at the first failure and returns it."""
-    listed = await _ask(Fetcher(f"{url}/v1/models", key=key, timeout_s=TIMEOUT_S, limit_bytes=LIMIT_BYTES))
+async def warm_up(
+    url: str, key: str | None, times: int, ranks: Sequence[int | None] = (None,), list_timeout_s: float = TIMEOUT_S
+) -> Failed | None:
+    """Read the list of models, then send `times` completions to each rank, one after the other. Stops at the first
+    failure and returns it.
+    """
+    listed = await _ask(Fetcher(f"{url}/v1/models", key=key, timeout_s=list_timeout_s, limit_bytes=LIMIT_BYTES))
+    if isinstance(listed, Failed) and not times and 400 <= listed.status < 500:
+        return None  # a server without a list of models lives all the same
     cards = listed if isinstance(listed, Failed) else read_models(listed)
-    if isinstance(cards, Failed):
-        return cards
+    if isinstance(cards, Failed) or not times:
+        return cards if isinstance(cards, Failed) else None
     body = json.dumps({"model": cards[0].id, "prompt": PROMPT, "max_tokens": 1}).encode()
     for _ in range(times):
         fetchers = [

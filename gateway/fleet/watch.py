@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -42,12 +42,14 @@ class FleetWatcher:
         on_bug: Callable[[Exception], None],
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         models_interval_s: float = 30.0,
+        unfit: Callable[[], Collection[str]] = frozenset,
     ) -> None:
         """`clock`: monotonic seconds, for the times of readings. `random`: draws the jitter of pauses. `pause`: waits.
 
         `on_bug`: called with an exception that a reading raised. The reading counts as failed, and its loop goes on.
+        `unfit`: returns the names of the replicas that get no requests. They are probed.
         """
-        self._tools = Tools(on_sample, board, clock, random, pause, models_interval_s, on_bug)
+        self._tools = Tools(on_sample, board, clock, random, pause, models_interval_s, on_bug, unfit)
         self._running: dict[str, _Running] = {}
         self._group: asyncio.TaskGroup | None = None
         self._stop = asyncio.Event()
@@ -93,6 +95,24 @@ class FleetWatcher:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    # ---- for connections to replicas
+
+    def lost(self, server: str) -> None:
+        """A connection to `server` was lost or refused."""
+        running = self._running.get(server)
+        if running is not None:
+            running.watch.lost()
+
+    def is_list_old(self, server: str) -> bool:
+        """Whether the models of `server` must be read again before it gets a request on a new connection."""
+        running = self._running.get(server)
+        return running is not None and running.task is not None and running.watch.is_list_old
+
+    async def fresh_list(self, server: str) -> frozenset[str] | None:
+        """Names that `server` takes, read again if the last list is old; None if they are unknown."""
+        running = self._running.get(server)
+        return None if running is None else await running.watch.fresh_list()
 
     def reports(self) -> tuple[ReplicaReport, ...]:
         """The state of the readings of each replica, in the policy's order."""

@@ -10,7 +10,8 @@ import orjson
 from gateway.core.policy import Model, Tier
 from gateway.core.stats import quantile
 from gateway.observe.build_info import kind
-from gateway.observe.metrics.arms import ArmFacts, ArmVerdict, largest_arm
+from gateway.observe.headline import headlines
+from gateway.observe.metrics.arms import ArmFacts
 from gateway.observe.metrics.facts import Attainment, RefusalFamily, TierFacts
 from gateway.observe.metrics.kept import binds
 from gateway.observe.metrics.metrics import WHYS, Metrics
@@ -32,7 +33,7 @@ def state(metrics: Metrics, sources: Sources, started: float) -> dict[str, objec
     """The present state, with sliding windows up to `sources.now()`. It contains dataclasses: see `document`."""
     now = sources.now()
     policy, snapshot, reload = sources.policy(), sources.snapshot(), sources.reload()
-    not_ready = sources.not_ready()
+    not_ready, watched = sources.not_ready(), sources.watched()
     busiest = sorted(snapshot.tenants, key=lambda tenant: (-tenant.in_flight, tenant.tenant))
     return {
         "version": sources.version,
@@ -40,6 +41,7 @@ def state(metrics: Metrics, sources: Sources, started: float) -> dict[str, objec
         "uptime_s": now - started,
         "ready": not not_ready,
         "not_ready": not_ready,
+        "headlines": headlines(metrics, snapshot, watched, now),
         "policy": {
             "generation": policy.generation,
             "digest": policy.digest,
@@ -65,11 +67,7 @@ def state(metrics: Metrics, sources: Sources, started: float) -> dict[str, objec
         "admission": snapshot.tiers,
         "forecast": snapshot.forecast,
         "hedging": {"pools": snapshot.hedged_pools, "tiers": snapshot.hedged_tiers},
-        "unreadable": [
-            {"replica": watched.name, "pool": watched.pool, "errors": watched.errors}
-            for watched in sources.watched()
-            if watched.errors
-        ],
+        "unreadable": [{"replica": one.name, "pool": one.pool, "errors": one.errors} for one in watched if one.errors],
         "tenants": busiest[:TENANTS_SHOWN],
         "tenants_total": len(busiest),
         "reasons": {
@@ -106,25 +104,20 @@ def _tier(metrics: Metrics, tier: Tier, now: float) -> dict[str, object]:
 
 
 def _split(metrics: Metrics, model: Model, now: float) -> dict[str, object]:
-    """The arms of a split model. `judged`: counts since its arms or weights last changed."""
+    """The arms of a split model, over the last minute."""
     found = {arm: metrics.arms.facts[model.name, arm] for arm, _ in model.split}
     windows = {arm: facts.recent.read(now) for arm, facts in found.items()}
     offered = sum(window[ArmFacts.OFFERED] for window in windows.values())
-    differences, weights = metrics.arms.differences(model), sum(weight for _, weight in model.split)
-    largest = largest_arm(model)
+    weights = sum(weight for _, weight in model.split)
     return {
         "model": model.name,
-        "largest": largest,
         "arms": [
             {
                 "name": arm,
                 "weight": weight / weights,
                 "share": windows[arm][ArmFacts.OFFERED] / offered if offered else None,
                 "window": _arm_counts(windows[arm]),
-                "judged": _arm_counts(found[arm].judged()[0]),
                 "latencies": {"ttft": _quantiles([found[arm].ttft], now), "e2e": _quantiles([found[arm].e2e], now)},
-                "differences": None if arm == largest else differences[arm],
-                "verdict": ArmVerdict.LARGEST if arm == largest else differences[arm].verdict(),
             }
             for arm, weight in model.split
         ],
@@ -182,7 +175,12 @@ def _objectives(facts: TierFacts, tier: Tier, now: float) -> list[dict[str, obje
                 "percentile": objective.percentile,
                 "target": objective.quantile,
                 "threshold_s": objective.threshold_s,
-                "window": {"good": good, "total": total, "attainment": good / total if total else None},
+                "window": {
+                    "good": good,
+                    "total": total,
+                    "attainment": good / total if total else None,
+                    "kept": attainment.kept_for_all(now),
+                },
                 "total": {"good": attainment.counts[Attainment.GOOD], "total": attainment.counts[Attainment.TOTAL]},
                 "answered": {"total": answered, "attainment": good / answered if answered else None},
                 "kept": kept,

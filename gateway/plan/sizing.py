@@ -53,6 +53,7 @@ class Load:
     terms: Terms = BARE
 
     def __post_init__(self) -> None:
+        self.terms.check_pools(())
         above_0("--rate", self.rate_per_s, "requests per second, such as 9000")
         above_0("--latency", self.latency_s, "seconds that a request holds a slot, such as 0.12")
         above_0("--slots", self.slots, "requests that a replica works on at once, such as 40")
@@ -150,7 +151,7 @@ def plan(load: Load) -> Plan:
         planned=None if replicas is None else point(load, replicas),
         one_lost=None if replicas is None or replicas < 2 else point(load, replicas - 1),
         replicas_one_lost=None if needed is None else needed + 1,
-        cost=None if replicas is None else load.terms.cost(replicas, load.rate_per_s),
+        cost=None if needed is None else load.terms.cost({"": needed}, load.rate_per_s),
         availability=_availability(load, replicas),
         curve=() if replicas is None or needed is None else _curve(load, needed, replicas),
     )

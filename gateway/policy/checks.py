@@ -5,12 +5,8 @@ Each check accepts a document of any shape, so that a mistake in one field does 
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path as FilePath
-
-import orjson
 
 from gateway.core.policy import Metric
 from gateway.policy.document import Document
@@ -128,7 +124,7 @@ def splits(root: At) -> None:
             continue
         if name == "*":
             split.wrong("the model * cannot be split: split a model with a name", at_key=True)
-        for field in ("pools", "upstream", "report", "tokenizer", "mirror"):
+        for field in ("pools", "upstream", "report", "mirror"):
             if model[field].data is not None:
                 model[field].wrong(
                     "must not be beside a split: write it at the models that the split names", at_key=True
@@ -175,6 +171,14 @@ def fallbacks(root: At) -> None:
             place.wrong(f"the tier is bound to other pools than those of {place.shown}: add one of them to its pools")
 
 
+def media(root: At) -> None:
+    """URLs of media are of no use in a tier without media."""
+    for _, tier in root["tiers"].items():
+        caps = tier["caps"]
+        if caps["media_urls"].data is True and caps["media"].data is not True:
+            caps["media_urls"].wrong("has no effect without media: write media: true beside it")
+
+
 def default_tier(root: At) -> None:
     """The default tier must be clear."""
     tiers = root["tiers"].data
@@ -202,35 +206,12 @@ def aliases(root: At) -> None:
             taken.setdefault(alias.data, alias)
 
 
-def tokenizers(root: At) -> None:
-    """Tokenizer files must exist, and this installation must be able to read them."""
-    folder = FilePath(root.document.file).parent
-    for _, model in root["models"].items():
-        place = model["tokenizer"]
-        if not isinstance(place.data, str) or not place.data:
-            continue
-        if "\0" in place.data or not (folder / place.data).is_file():
-            place.wrong(f"there is no file {place.shown}: write the path of a tokenizer.json, relative to this file")
-        elif not _is_tokenizer(folder / place.data):
-            place.wrong(f"{place.shown} is not a tokenizer.json: it is the file of that name beside a model's weights")
-        elif importlib.util.find_spec("tokenizers") is None:
-            place.wrong("exact prompt lengths need the extra: pip install 'tailgate[tokenizers]', or remove this")
-
-
-def _is_tokenizer(path: FilePath) -> bool:
-    try:
-        content = orjson.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return False
-    return isinstance(content, dict) and "model" in content
-
-
 def replicas(root: At) -> None:
     """Every pool must have replicas; no replica may occur twice, by URL or by name."""
     urls: dict[object, At] = {}
     names: dict[object, At] = {}
     for _, pool in root["pools"].items():
-        if isinstance(pool.data, dict) and "discover" not in pool.data and pool["replicas"].data in (None, []):
+        if isinstance(pool.data, dict) and pool["replicas"].data in (None, []):
             pool["replicas"].wrong("a pool needs at least one replica, such as http://10.0.0.1:8000")
         for entry in pool["replicas"].entries():
             engine = pool["engine"]
@@ -363,9 +344,9 @@ CHECKS = (
     splits,
     mirrors,
     fallbacks,
+    media,
     default_tier,
     aliases,
-    tokenizers,
     replicas,
     cache_keys,
     reserves,

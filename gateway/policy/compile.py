@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from gateway.core import policy as rules
 from gateway.policy.checks import PERCENTILES
@@ -25,12 +24,10 @@ from gateway.policy.sections.tiers import (
 _CAPS = rules.Caps()
 
 
-def compiled(file: PolicyFile, folder: Path, digest: str) -> rules.Policy:
-    """The compiled policy. `folder`: base of relative paths. This never fails, because `file` has passed every
-    check.
-    """
+def compiled(file: PolicyFile, digest: str) -> rules.Policy:
+    """The compiled policy. This never fails, because `file` has passed every check."""
     default_tier = file.defaults.tier or next(iter(file.tiers))
-    models = [_model(name, section, folder, file.models) for name, section in file.models.items()]
+    models = [_model(name, section, file.models) for name, section in file.models.items()]
     keys = [_key(section, default_tier) for section in file.keys]
     return rules.Policy(
         models={name: model for model in models for name in (model.name, *model.aliases)},
@@ -47,7 +44,7 @@ def compiled(file: PolicyFile, folder: Path, digest: str) -> rules.Policy:
     )
 
 
-def _model(name: str, section: ModelSection, folder: Path, models: Mapping[str, ModelSection]) -> rules.Model:
+def _model(name: str, section: ModelSection, models: Mapping[str, ModelSection]) -> rules.Model:
     catch_all = name == "*"
     split = section.split or {}
     serving = (models[arm].pools or () for arm in split) if split else (section.pools or (),)
@@ -56,7 +53,6 @@ def _model(name: str, section: ModelSection, folder: Path, models: Mapping[str, 
         pools=tuple(dict.fromkeys(pool for pools in serving for pool in pools)),
         aliases=tuple(section.aliases),
         upstream=section.upstream or ("" if catch_all else name),
-        tokenizer=str((folder / section.tokenizer).resolve()) if section.tokenizer else None,
         any_name=catch_all,
         report=rules.Report(section.report),
         split=tuple(split.items()),
@@ -106,7 +102,7 @@ def _timeouts(section: PoolTimeouts | TierTimeouts) -> rules.Timeouts:
 
 def _health(section: HealthSection) -> rules.Health:
     return rules.Health(
-        path=section.path,
+        path=section.path or "",
         interval_s=section.interval,
         timeout_s=section.timeout,
         failures=section.failures,
@@ -189,6 +185,8 @@ def _caps(section: TierSection) -> rules.Caps:
         batch=caps.batch,
         engine_priority=section.engine_priority,
         media=caps.media,
+        media_urls=caps.media_urls,
+        engine_options=caps.engine_options,
         stored_responses=caps.stored_responses,
         aggregate=section.aggregate,
     )

@@ -13,9 +13,9 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from gateway.policy.errors import Path, PolicyError, write_path
 
-# Limit on the number of values: aliases can make a small text expand without end ("billion laughs"). No policy is near
-# this size.
-MAX_VALUES = 200_000
+# Limit on the number of values that come from aliases and merges: they can make a small text expand without end
+# ("billion laughs"). A policy repeats a mapping of ten fields in some tiers and pools, so that hundreds are many.
+MAX_REPEATED = 10_000
 _TAG = "tag:yaml.org,2002:"
 _VARIABLE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|\$\{")
 
@@ -92,14 +92,16 @@ class _Reader:
         self._document = document
         self._environment = environment
         self._inside: list[Node] = []
-        self._count = 0
+        self._read_before: set[int] = set()
+        """Ids of the nodes that have been read. An alias gives the same node again."""
+        self._repeated = 0
 
     def value(self, node: Node, path: Path, key: Node) -> object:
         written = node.value if isinstance(node, ScalarNode) else ""
         # The mark of a missing value is at the next token, so the key's mark is used instead.
         start = key if node.start_mark.index == node.end_mark.index else node
         self._document.marks[path] = Mark(key.start_mark.line + 1, start.start_mark.line + 1, written)
-        if self._too_many():
+        if self._is_too_often(node):
             return None
         if any(node is outer for outer in self._inside):
             self._refuse(path, "contains itself through an alias")
@@ -110,11 +112,16 @@ class _Reader:
         finally:
             self._inside.pop()
 
-    def _too_many(self) -> bool:
-        self._count += 1
-        if self._count == MAX_VALUES:
-            self._refuse((), f"holds more than {MAX_VALUES} values once its aliases are expanded")
-        return self._count >= MAX_VALUES
+    def _is_too_often(self, node: Node) -> bool:
+        """Whether `node` was read before, and the limit on such values is reached. Then the document is unusable."""
+        if id(node) in self._read_before:
+            self._repeated += 1
+            if self._repeated == MAX_REPEATED:
+                line = node.start_mark.line + 1
+                what = f"repeats more than {MAX_REPEATED} values by aliases, such as those of line {line}"
+                self._refuse((), f"{what}: repeat less")
+        self._read_before.add(id(node))
+        return self._repeated >= MAX_REPEATED
 
     def _read(self, node: Node, path: Path) -> object:
         kind = _kind(node)
@@ -149,9 +156,11 @@ class _Reader:
         for source in merged:
             if any(source is outer for outer in (*self._inside, *merging)):
                 self._refuse(path, "merges itself through an alias")
-            if self._too_many() or not self._document.usable(path):
+            if self._is_too_often(source) or not self._document.usable(path):
                 return
             for name, key, item in self._items(source, path, (*merging, source)):
+                if self._is_too_often(source):
+                    return
                 if name not in first:
                     first[name] = key
                     yield name, key, item

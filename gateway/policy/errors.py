@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 Path = tuple[str | int, ...]
+MAX_LINES = 10
+"""At most this many errors of a file are written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +33,14 @@ class PolicyErrors(Exception):
     """A policy that cannot be used, with all reasons."""
 
     def __init__(self, errors: Sequence[PolicyError]) -> None:
-        super().__init__("\n".join(map(str, errors)))
+        super().__init__("\n".join(shown(errors)))
         self.errors = tuple(errors)
+
+
+def shown(errors: Sequence[PolicyError]) -> list[str]:
+    """The first errors as lines, and a last line with the number of the others. One mistake may cause thousands."""
+    lines = [str(error) for error in errors[:MAX_LINES]]
+    return lines if len(errors) <= MAX_LINES else [*lines, f"and {len(errors) - MAX_LINES} more errors"]
 
 
 def write_path(path: Path) -> str:

@@ -32,12 +32,23 @@ def text_of(path: Path | str) -> str:
 
 
 def load_text(text: str, file: str, environment: Mapping[str, str] = os.environ) -> Policy:
-    """The policy in a text. `file`: its name in errors, and the base of relative paths. Raises PolicyErrors."""
+    """The policy in a text. `file`: its name in errors. Raises PolicyErrors."""
+    _, read = read_file(text, file, environment)
+    return compiled(read, digest_of(text))
+
+
+def read_file(text: str, file: str, environment: Mapping[str, str] = os.environ) -> tuple[Document, PolicyFile]:
+    """The text as plain data, and as the sections of a policy file. Raises PolicyErrors."""
     document = read_text(text, file, environment)
-    return load_document(document, hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest())
+    return document, checked(document, PolicyFile, lambda _: check(document))
 
 
 def load_document(document: Document, digest: str) -> Policy:
     """The policy in a document that has been read. Raises PolicyErrors."""
     file = checked(document, PolicyFile, lambda _: check(document))
-    return compiled(file, Path(document.file).parent, digest)
+    return compiled(file, digest)
+
+
+def digest_of(text: str) -> str:
+    """SHA-256 of a policy's text, in hex."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -12,8 +12,8 @@ from pathlib import Path
 from watchfiles import awatch
 
 from gateway.core.policy import Policy
+from gateway.policy.apart import load_apart
 from gateway.policy.errors import PolicyError, PolicyErrors
-from gateway.policy.load import load
 
 # The file is also checked at this interval. Network file systems give no notice of changes, and queues of notices may
 # overflow.
@@ -37,9 +37,9 @@ class PolicyWatcher:
     `on_bug`: called with any other exception (a bug) of `on_policy` or `prepare`. In this case, the last valid policy
     stays.
 
-    `on_policy` runs on the event loop, with a higher generation. Reading, checking and `prepare` run in a thread: with
-    a large policy, they take longer than requests should wait. `prepare` and `on_policy` may refuse the policy by
-    raising `PolicyErrors`.
+    `on_policy` runs on the event loop, with a higher generation. Reading, checking and `prepare` run in a thread. A
+    large policy is read in a process of its own. All this takes longer than requests should wait. `prepare` and
+    `on_policy` may refuse the policy by raising `PolicyErrors`.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class PolicyWatcher:
         self._on_errors(errors)
 
     def _read(self, generation: int) -> Policy:
-        policy = replace(load(self._path), generation=generation)
+        policy = replace(load_apart(self._path), generation=generation)
         self._prepare(policy)
         return policy
 

@@ -18,6 +18,7 @@ from gateway.wire.http.cors import cors_lines
 from gateway.wire.http.headers import ORIGIN, RequestHead
 
 EVERY_ORIGIN: Final = b"*"
+EVERY_PORT: Final = b":*"
 MAX_REMEMBERED: Final = 64
 MAX_SHOWN: Final = 100
 
@@ -25,7 +26,17 @@ MAX_SHOWN: Final = 100
 class BrowserAccess:
     """Host and Origin rules of one policy, for a gateway that listens on `bound_host`."""
 
-    __slots__ = ("_any_origin", "_hosts", "_is_keyless", "_loopback", "_names", "_origins", "_shuts_hosts")
+    __slots__ = (
+        "_any_origin",
+        "_hosts",
+        "_is_keyless",
+        "_loopback",
+        "_names",
+        "_origins",
+        "_ports",
+        "_schemes",
+        "_shuts_hosts",
+    )
 
     def __init__(self, policy: Policy, bound_host: str) -> None:
         self._is_keyless = not policy.keys
@@ -33,6 +44,12 @@ class BrowserAccess:
         self._names = frozenset(policy.host_names)
         self._origins = frozenset(origin.encode() for origin in policy.origins)
         self._any_origin = EVERY_ORIGIN in self._origins
+        self._ports = frozenset(
+            origin.removesuffix(EVERY_PORT) for origin in self._origins if origin.endswith(EVERY_PORT)
+        )
+        """Origins without their port that are listed with every port."""
+        self._schemes = frozenset(origin for origin in self._origins if origin.endswith(b"://"))
+        """Schemes, with `://`, of which every page is listed."""
         # On addresses other than loopback, the gateway knows its own name only from the policy.
         self._shuts_hosts = self._is_keyless and (self._loopback or bool(self._names))
         self._hosts: set[bytes] = set()
@@ -53,7 +70,7 @@ class BrowserAccess:
         origin = head.fields[ORIGIN]
         if self._any_origin:
             head.cors = cors_lines(EVERY_ORIGIN)
-        elif origin.lower() in self._origins:
+        elif self._is_listed(origin.lower()):
             head.cors = cors_lines(origin)
 
     def preflight_problem(self, head: RequestHead) -> Problem | None:
@@ -72,15 +89,26 @@ class BrowserAccess:
         the gateway. A listed origin counts too.
         """
         origin = origin.lower()
-        if origin in self._origins:
+        if self._is_listed(origin):
             return True
         return self._shuts_hosts and host is not None and origin.partition(b"://")[2] == host.lower()
 
+    def _is_listed(self, origin: bytes) -> bool:
+        """Whether the policy lists an origin, in lower case."""
+        if origin in self._origins:
+            return True
+        scheme, mark, _ = origin.partition(b"://")
+        if scheme + mark in self._schemes:
+            return True
+        name, _, port = origin.rpartition(b":")
+        return origin in self._ports or (port.isdigit() and name in self._ports)
+
     def _host_message(self, host: bytes) -> str:
         known = "localhost or an address of loopback" if self._loopback else "localhost or an address"
+        name = _shown(host.rpartition(b":")[0] or host)
         return (
             f"The Host header says {_shown(host)!r}. Without keys the gateway answers to {known} only: "
-            "use one as base URL, or list the name in `listen.names` of the policy."
+            f"use one as base URL, or allow the name: {_ways('names', '--name', name)}"
         )
 
     @staticmethod
@@ -88,8 +116,14 @@ class BrowserAccess:
         return Problem(
             Reason.ORIGIN_NOT_ALLOWED,
             f"The Origin header says {_shown(origin)!r}, a web page that may not use the gateway: "
-            "list it in `listen.origins` of the policy.",
+            f"allow it, if it is yours: {_ways('origins', '--origin', _shown(origin))}",
         )
+
+
+def _ways(field: str, option: str, value: str) -> str:
+    """How to allow a host or a page, with a policy and without one."""
+    written = f" {value}" if value.isprintable() and not any(sign in value for sign in " '\"\\$`<>") else ""
+    return f"list it in `listen.{field}` of the policy, or without a policy give `tailgate serve {option}{written}`."
 
 
 def _shown(value: bytes) -> str:

@@ -31,11 +31,13 @@ MAX_ASKED: Final = 64
 MAX_ASKED_OF_ONE: Final = 8
 """Engines are asked for at most this many counts of one tenant at a time."""
 
-EngineCounter = Callable[[Sequence[PoolSpec], bytes, bytes, Session | None], Awaitable[int | None]]
-"""A function of pools, body, request id and session that returns the tokens; None if no replica answers."""
+EngineCounter = Callable[[Sequence[PoolSpec], str, bytes, bytes, Session | None], Awaitable[int | None]]
+"""A function of pools, model name, body, request id and session that returns the tokens; None if no replica answers."""
 
 
-async def ask_nobody(pools: Sequence[PoolSpec], body: bytes, rid: bytes, session: Session | None) -> int | None:
+async def ask_nobody(
+    pools: Sequence[PoolSpec], model: str, body: bytes, rid: bytes, session: Session | None
+) -> int | None:
     """An `EngineCounter` that asks no engine."""
     return None
 
@@ -91,19 +93,14 @@ class CountingEndpoint:
         driver: Driver,
         find: Callable[[str, Tier], tuple[Model | None, str]],
         only_model: Callable[[Tier], str],
-        count_exactly: Callable[[Model, Parsed], int | None],
         told: Callable[[CountSource], None],
     ) -> None:
         """`find`: returns the model that serves a name, and the LoRA adapter of that name. `only_model`: returns the
-        name of the only model that a tier may use, or raises BadRequest.
-
-        `count_exactly`: returns the tokens; None if there is no tokenizer. `told`: called with the source of each
-        count.
+        name of the only model that a tier may use, or raises BadRequest. `told`: called with the source of each count.
         """
         self._driver = driver
         self._find = find
         self._only_model = only_model
-        self._count_exactly = count_exactly
         self._told = told
         self._asked: Counter[str] = Counter()
         self._ids = 0
@@ -117,7 +114,7 @@ class CountingEndpoint:
                 parsed.model = self._only_model(tier)
         except BadRequest as exc:
             return Problem(exc.why, exc.message, param=exc.field, code=exc.code)
-        model, _ = self._find(parsed.model, tier)  # a LoRA adapter has the tokenizer of its base model
+        model, _ = self._find(parsed.model, tier)
         if model is None:
             return Problem(Reason.MODEL_NOT_FOUND, f"The model `{parsed.model[:100]}` does not exist.", param="model")
         session = session_of(asker.head, asker.tenant, parsed.fields, [policy.pools[pool] for pool in model.pools])
@@ -135,7 +132,7 @@ class CountingEndpoint:
             source = CountSource.ENGINE
             tokens = await self._asked_of_engine(asker, pools, parsed, model, session)
             if tokens is None:
-                source, tokens = self._known_here(parsed, model)
+                source, tokens = CountSource.ESTIMATE, self._estimated(parsed, model)
             self._told(source)
             asker.client.counted(orjson.dumps({"input_tokens": tokens}), asker.rid)
         except Exception as error:  # noqa: BLE001 - a bug costs this count
@@ -152,7 +149,8 @@ class CountingEndpoint:
         try:
             self._ids += 1
             rid = b"%b-%bc%x" % (asker.rid, PROCESS, self._ids)
-            return await self.ask_engine(pools, render(parsed, model.sent_as(parsed.model), 0), rid, session)
+            name = model.sent_as(parsed.model)
+            return await self.ask_engine(pools, name, render(parsed, name, 0), rid, session)
         except Exception as error:  # noqa: BLE001 - it can be counted without an engine
             self._driver.supervisor.caught(Callback.WATCH, error)
             return None
@@ -161,12 +159,11 @@ class CountingEndpoint:
             if not asked[tenant]:
                 del asked[tenant]
 
-    def _known_here(self, parsed: Parsed, model: Model) -> tuple[CountSource, int]:
-        """The gateway's own count: by the model's tokenizer, or else by the learned ratio of tokens to bytes."""
-        tokens = self._count_exactly(model, parsed)
-        if tokens is not None:
-            return CountSource.TOKENIZER, tokens
+    def _estimated(self, parsed: Parsed, model: Model) -> int:
+        """The gateway's own count: exact for token ids, else by the learned ratio of tokens to bytes."""
+        if parsed.prompt_exact is not None:
+            return parsed.prompt_exact
         # This is the high estimate. With a low estimate, clients would send prompts that do not fit.
         size = parsed.prompt_bytes + Placeholders(parsed.fields, model.sent_as(parsed.model)).correction
         name = parsed.model if model.any_name else model.name
-        return CountSource.ESTIMATE, self._driver.controller.prompts.estimate(name, size)[1]
+        return self._driver.controller.prompts.estimate(name, size)[1]

@@ -190,7 +190,7 @@ class Exchange(AttemptOwner):
                 self._copy(self._parsed, max_tokens)
         is_retry = bool(self._attempts) and all(attempt.over for attempt in self._attempts.values())
         attempt = UpstreamAttempt(self, attempt_id, upstream)
-        attempt.max_tokens = max_tokens
+        attempt.max_tokens, attempt.asks_for = max_tokens, self._sent_as(self._parsed)
         self._attempts[attempt_id] = attempt
         request = None if upstream.takes_stream_options else self.without_options(attempt_id, upstream, max_tokens)
         upstream.send(self._message(attempt_id, upstream, body) if request is None else request, attempt, is_retry)
@@ -265,7 +265,10 @@ class Exchange(AttemptOwner):
         if why is Reason.IDLE_TIMEOUT:
             detail = next((attempt.stalled_at for attempt in self._attempts.values()), "")
         self._refusal = detail, retry_after_s
-        problem = Problem(why, message=detail or self.engine_said, retry_after_s=retry_after_s)
+        param = "model" if why is Reason.MODEL_NOT_FOUND else None
+        if why is Reason.CONTEXT_LENGTH:
+            param = next(iter(self.api.shape.required), None)
+        problem = Problem(why, message=detail or self.engine_said, param=param, retry_after_s=retry_after_s)
         if not self._shown:
             self._show_error(problem, self._limit_lines())
         elif self._committed is not None and self._committed.reader is None:

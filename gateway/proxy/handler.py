@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final, Protocol
@@ -13,7 +13,7 @@ import orjson
 
 from gateway.core.policy import ANONYMOUS, Model, Policy, PoolSpec, Tier
 from gateway.core.request import NO_PREFIX, Endpoint, Reason, Request
-from gateway.core.serving import arm_of
+from gateway.core.serving import arm_of, no_model
 from gateway.proxy.browsers import BrowserAccess
 from gateway.proxy.count_tokens import CountingEndpoint
 from gateway.proxy.driver import Driver, Meter
@@ -29,7 +29,7 @@ from gateway.wire.http.cors import preflight_lines
 from gateway.wire.http.headers import BadHeader, RequestHead, asked_slo, wanted
 from gateway.wire.isolation import salts
 from gateway.wire.prefix import MIN_BYTES, prefix_of
-from gateway.wire.request import BadRequest, Parsed, only_of, parse
+from gateway.wire.request import BadRequest, only_of, parse
 from gateway.wire.session import session_of, sticky_key
 from gateway.wire.target import GETS, HEALTH, MODELS, POSTS, READY, dialect_of, nothing_at
 
@@ -53,9 +53,6 @@ class Catalog(Protocol):
 
     def is_adapter(self, pools: Iterable[PoolSpec], name: str) -> bool:
         """Whether replicas of these pools list `name` as a LoRA adapter."""
-
-
-TokenCounter = Callable[[Parsed], int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +109,10 @@ class RequestHandler(ExchangeServices):
         """Whether the process will end soon, so that load balancers should stop using it."""
         self.draining = False
         """Whether new connections are refused, and open connections are closed after their answer."""
-        self.counters: dict[str, TokenCounter] = {}
-        """Exact token counters by model name, for models with a tokenizer in the policy."""
         self._catalog = catalog
-        self.counting = CountingEndpoint(driver, self.find, self.only_model, self.count_exactly, meter.token_count)
+        self._listings: dict[str, tuple[Sequence[Mapping[str, object]], bytes]] = {}
+        """Lists of models by tier, and their JSON."""
+        self.counting = CountingEndpoint(driver, self.find, self.only_model, meter.token_count)
 
     def configure(self, policy: Policy, callers: Callers | None = None) -> None:
         """Apply a policy to all later requests. `callers`: the result of `callers_of`, if it is already computed."""
@@ -214,7 +211,7 @@ class RequestHandler(ExchangeServices):
             return Problem(exc.why, exc.message, param=exc.field, code=exc.code)
         model, adapter = self.find(parsed.model, tier)
         if model is None:
-            return Problem(Reason.MODEL_NOT_FOUND, f"The model `{parsed.model[:100]}` does not exist.", param="model")
+            return self.no_model(parsed.model, tier)
         before = None
         asked = model
         previous = parsed.fields.get(PREVIOUS) if endpoint is Endpoint.RESPONSES else None
@@ -230,9 +227,6 @@ class RequestHandler(ExchangeServices):
         by_fallback = model is not asked and not split
         if model.split:
             model = arm_of(policy, model, tier, sticky_key(session, caller.tenant, head.request_id))
-        exact = parsed.prompt_exact
-        if exact is None:
-            exact = self.count_exactly(model, parsed)
         prompt_bytes, fields = parsed.prompt_bytes, parsed.fields
         if tier.caps.media and prompt_bytes >= MEDIA_BYTES:
             placeholders = Placeholders(fields, model.sent_as(parsed.model))
@@ -254,7 +248,7 @@ class RequestHandler(ExchangeServices):
             endpoint=endpoint,
             stream=parsed.stream,
             prompt_bytes=prompt_bytes,
-            prompt_exact=exact,
+            prompt_exact=parsed.prompt_exact,
             max_tokens=parsed.max_tokens,
             choices=parsed.choices,
             body_bytes=len(body),
@@ -273,13 +267,9 @@ class RequestHandler(ExchangeServices):
             stored=None if before is None else before.stored,
             fallback_of=asked.name if by_fallback else "",
             is_token_ids=parsed.prompt_exact is not None,
+            truncates="truncate_prompt_tokens" in parsed.fields or parsed.fields.get("truncation") == "auto",
         )
         return Exchange(self, client, dialect, head, parsed, request)
-
-    def count_exactly(self, model: Model, parsed: Parsed) -> int | None:
-        """Tokens of a prompt by the model's tokenizer; None if the model has none."""
-        counter = self.counters.get(model.name)
-        return None if counter is None else counter(parsed)
 
     def find(self, name: str, tier: Tier) -> tuple[Model | None, str]:
         """Returns (the model that serves requests for `name`, or None; the LoRA adapter of that name, or empty)."""
@@ -307,9 +297,20 @@ class RequestHandler(ExchangeServices):
             return (200, b'{"status":"ready"}') if self.ready else (503, b'{"status":"not ready"}')
         tier = None if caller is None else caller.tier
         if path == MODELS:
-            return 200, orjson.dumps({"object": "list", "data": self._catalog.listing(self.policy, tier)})
-        name = path[len(MODELS) + 1 :].decode("utf-8", "replace")
-        model = self._catalog.one(self.policy, unquote(name), tier)
-        if model is None:
-            return Problem(Reason.MODEL_NOT_FOUND, f"The model `{name[:100]}` does not exist.", param="model")
-        return 200, orjson.dumps(model)
+            return 200, self._listing(tier)
+        name = unquote(path[len(MODELS) + 1 :].decode("utf-8", "replace"))
+        model = self._catalog.one(self.policy, name, tier)
+        return self.no_model(name, tier) if model is None else (200, orjson.dumps(model))
+
+    def no_model(self, name: str, tier: Tier | None) -> Problem:
+        """The error for a model that does not exist. It names some that do."""
+        listed = () if tier is None else self._catalog.usable(self.policy, tier)
+        return Problem(Reason.MODEL_NOT_FOUND, no_model(name, listed), param="model")
+
+    def _listing(self, tier: Tier | None) -> bytes:
+        """The JSON of all models. It is made again only when the catalog gives another list."""
+        listed, key = self._catalog.listing(self.policy, tier), "" if tier is None else tier.name
+        written = self._listings.get(key)
+        if written is None or written[0] is not listed:
+            written = self._listings[key] = listed, orjson.dumps({"object": "list", "data": listed})
+        return written[1]

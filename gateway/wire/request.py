@@ -115,7 +115,7 @@ def parse(endpoint: Endpoint, body: bytes, caps: Caps) -> Parsed:
 
 def parse_counted(body: bytes, caps: Caps) -> Parsed:
     """Parse and check a body for token counting. The tier's additions are left out."""
-    return _parse(Endpoint.MESSAGES, COUNTED, body, Caps(media=caps.media))
+    return _parse(Endpoint.MESSAGES, COUNTED, body, Caps(media=caps.media, media_urls=caps.media_urls))
 
 
 def _parse(endpoint: Endpoint, shape: Shape, body: bytes, caps: Caps) -> Parsed:
@@ -310,8 +310,10 @@ def _can_be_assembled(shape: Shape, fields: dict[str, Any]) -> bool:
     for name in ("n", "best_of"):
         if fields.get(name, 1) > 1:
             raise BadRequest(name, "must be 1 for this tier, unless the answer is streamed")
-    # vLLM has no log-probabilities of the prompt in streams.
-    return bool(shape.caps) and "prompt_logprobs" not in fields
+    # vLLM has no log-probabilities of the prompt and no beams in streams, and SGLang no meta_info.
+    if "prompt_logprobs" in fields or fields.get("use_beam_search") or fields.get("return_meta_info"):
+        return False
+    return bool(shape.caps)
 
 
 def _refuse_disguise(name: str, rules: Mapping[str, Check]) -> None:

@@ -49,7 +49,7 @@ def traffic_of(
         if speed is not None:
             raise ValueError("--speed is for traces: a workload has a --rate")
         assert workload is not None
-        found = workload_traffic(workload, whose, rate, duration, mixed=mix is not None)
+        found = workload_traffic(workload, whose, rate, duration, mixed=mix is not None, policy=policy)
     for tier in sorted(found.tiers or ()):
         try:
             slo_of(policy, tier)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
@@ -15,12 +14,14 @@ from gateway.core.policy import Policy
 from gateway.policy import PolicyErrors, load
 from loadtests.charts.drawing import NotDrawn, drawing
 from loadtests.replay.columns import read_rows
-from loadtests.report.figures import TooLate, report
+from loadtests.report.figures import report
 from loadtests.report.page import page
 from loadtests.report.pictures import NAMES, Report, pictures
 from loadtests.report.run_file import read_run
 from loadtests.report.terminal import print_report
-from loadtests.terminal.screen import screen, short
+from loadtests.terminal.screen import screen
+
+LATE = "Do not trust this report: the generator was late. Lower the rate, or give the generator a core of its own"
 
 
 def report_command(
@@ -31,7 +32,9 @@ def report_command(
             metavar="FILE", show_default=False, help="The policy whose objectives judge the requests; none by default."
         ),
     ] = None,
-    allow_late: Annotated[bool, typer.Option("--allow-late", help="Report even if the generator fell behind.")] = False,
+    allow_late: Annotated[
+        bool, typer.Option("--allow-late", help="Exit with 0 even if the generator fell behind.")
+    ] = False,
     png: Annotated[bool, typer.Option(help="Write each picture as a PNG, too.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print report.json instead of a summary.")] = False,
 ) -> None:
@@ -55,37 +58,33 @@ def conclude(
 ) -> Report:
     """Write report.json, report.html and the pictures, print a summary, and return the report.
 
-    Exits with 1 if a file could not be written, with 2 if there is nothing to report, with 3 if the generator fell
-    behind.
+    Exits with 1 if a file could not be written, with 2 if there is nothing to report. If the generator fell behind, the
+    report says so, and unless `allow_late` the status is 3.
     """
+    errors = console(stderr=True)
     try:
         with drawing(folder) if png else nullcontext() as draw:
-            found = _concluded(folder, policy, policy_file, allow_late=allow_late)
+            found = _concluded(folder, policy, policy_file)
             for name in NAMES:
                 (folder / f"{name}.png").unlink(missing_ok=True)  # left by an earlier report
             if draw is not None:
                 draw(pictures(found))
             _write(found, folder, as_json=as_json)
-        return found
     except (NotDrawn, OSError) as error:
-        console(stderr=True).print(str(error), style="red")
+        errors.print(str(error), style="red")
         raise typer.Exit(1) from None
+    if not found["trusted"] and not allow_late:
+        errors.print(f"{LATE} (exit status 3; 0 with --allow-late)", style="red")
+        raise typer.Exit(3)
+    return found
 
 
-def _concluded(folder: Path, policy: Policy | None, policy_file: Path | None, *, allow_late: bool) -> Report:
+def _concluded(folder: Path, policy: Policy | None, policy_file: Path | None) -> Report:
     """The report of a test. Exits if there is nothing to report."""
     errors = console(stderr=True)
     try:
         run = read_run(folder)
-        found = report(run, read_rows(folder), policy, allow_late=allow_late)
-    except TooLate as late:
-        errors.print(str(late), style="red")
-        held = "" if run.about.policy is None else f" --policy {run.about.policy}"
-        python = short(Path(sys.executable))
-        errors.print(
-            f"The measurements are kept. To report them: {python} -m loadtests report {folder}{held} --allow-late"
-        )
-        raise typer.Exit(3) from None
+        found = report(run, read_rows(folder), policy)
     except (ValueError, OSError) as error:
         errors.print(str(error), style="red")
         raise typer.Exit(2) from None

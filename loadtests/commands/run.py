@@ -140,7 +140,7 @@ def run_command(
         ),
     ] = 10.0,
     allow_late: Annotated[
-        bool, typer.Option("--allow-late", help="Report even if the generator was later; the report is marked.")
+        bool, typer.Option("--allow-late", help="Exit with 0 even if the generator was later, and never give up.")
     ] = False,
     probe_first: Annotated[
         bool, typer.Option("--probe/--no-probe", help="First measure how the target counts prompt tokens.")
@@ -161,8 +161,8 @@ def run_command(
 
     Exit status 0: there is a report. 1: no contact with the target, or the report could not be written. 2: wrong
     options (also a `--model` that the target does not list, or several models and no `--model`), or a wrong row in
-    the trace. The requests before a wrong row are reported. 3: the generator fell behind, or can open no more
-    connections. 130: stopped by Ctrl-C, with a partial report.
+    the trace. The requests before a wrong row are reported. 3: the generator fell behind, and the report is marked; or
+    it can open no more connections, and there is no report. 130: stopped by Ctrl-C, with a partial report.
     """
     errors = console(stderr=True)
     try:
@@ -203,6 +203,7 @@ def run_command(
         warmup_s=warmup,
         clients=closed_loop,
         until_s=traffic.planned_s,
+        gives_up=not allow_late,
     )
     folder = out or FOLDER / datetime.now().strftime("%Y%m%d-%H%M%S")
     check_writable(folder, "--out", folder=True)

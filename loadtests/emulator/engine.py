@@ -46,7 +46,7 @@ class Engine:
         self.time_scale = time_scale
         self.paused = False
         self.prompt_tokens_total = 0
-        self.generation_tokens_total = 0
+        self._generated = 0
         self.aborted_total = 0
         self.ttft = Histogram(TTFT_BUCKETS)
         self.e2e = Histogram(E2E_BUCKETS)
@@ -74,6 +74,13 @@ class Engine:
         self._arm()
         return ids
 
+    @property
+    def generation_tokens_total(self) -> int:
+        """Tokens generated so far, those of running sequences included, as vLLM counts them at each step."""
+        now = self._now()
+        running = (self.model.generated(id, now) for id in self._inside if id in self.model)
+        return self._generated + sum(running)
+
     def cancel(self, id: int) -> bool:
         """Cancel a sequence. False if it is over already."""
         if id not in self._inside:
@@ -81,7 +88,7 @@ class Engine:
         sequence, _ = self._inside[id]
         now = self._now()
         ended = id not in self.model  # it ended in this very step, and `on_end` was not called yet
-        self.generation_tokens_total += sequence.output_tokens if ended else self.model.generated(id, now)
+        self._generated += sequence.output_tokens if ended else self.model.generated(id, now)
         self.model.abort(id, now)
         self._forget(id)
         self.aborted_total += 1
@@ -172,7 +179,7 @@ class Engine:
             case ReplicaEventKind.FINISHED:
                 if not sequence.output_tokens:
                     self.prompt_tokens_total += sequence.prompt_tokens
-                self.generation_tokens_total += sequence.output_tokens
+                self._generated += sequence.output_tokens
                 self.e2e.add(event.at - submitted_at)
                 self._forget(event.id)
                 sequence.on_end(event.hit_tokens)

@@ -1,4 +1,4 @@
-"""A page of Markdown for each experiment."""
+"""A page of Markdown for each experiment: its figures and one picture. The terminal has the other tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def took_before_s(name: str, folder: Path) -> float | None:
 
 
 def write_page(name: str, about: str, findings: Findings, effort: Effort, folder: Path, took_s: float) -> Path:
-    """Write `folder/NAME.md` with its pictures beside it. `took_s`: seconds that the experiment took."""
+    """Write `folder/NAME.md` with the first picture beside it. `took_s`: seconds that the experiment took."""
     title, _, rest = about.partition("\n")
     parts = [
         f"# {name}",
@@ -32,12 +32,12 @@ def write_page(name: str, about: str, findings: Findings, effort: Effort, folder
         "## Figures",
         _figures(judged(name, findings, quick=effort.quick)),
     ]
-    parts += [f"![{chart.title}]({chart.name}.png)" for chart in findings.charts]
-    parts += [f"### {grid.title}\n\n{grid_as_markdown(grid)}" for grid in findings.grids]
+    chart = findings.charts[0] if findings.charts else None
+    parts += [f"![{chart.title}]({chart.name}.png)"] if chart is not None else []
     parts += findings.notes
     page = folder / f"{name}.md"
     page.write_text("\n\n".join(part for part in parts if part) + "\n")
-    for chart in findings.charts:  # pictures come last: the figures took hours, and drawing may fail
+    if chart is not None:  # the picture comes last: the figures took hours, and drawing may fail
         draw(chart, folder)
     return page
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from loadtests.experiments.affinity import affinity
 from loadtests.experiments.autoscale import autoscale
 from loadtests.experiments.calibration import calibration
-from loadtests.experiments.canary import canary
 from loadtests.experiments.cancel_churn import cancel_churn
 from loadtests.experiments.censoring import censoring
 from loadtests.experiments.coordinated_omission import coordinated_omission
@@ -50,7 +49,6 @@ EXPERIMENTS: dict[str, Callable[[Runner], Findings]] = {
     "hold-depth": hold_depth,
     "routing-staleness": routing_staleness,
     "affinity": affinity,
-    "canary": canary,
     "autoscale": autoscale,
     "step-response": step_response,
     "ttft-collapse": ttft_collapse,

@@ -166,14 +166,6 @@ TARGETS: dict[str, dict[str, Target]] = {
         "shared_goodput_to_no_affinity_60": at_least(1.0),
         "shared_goodput_to_no_affinity_120": at_least(1.0),
     },
-    # Verdicts on a tenth of the traffic, read after every fifty of 3,000 requests.
-    "canary": {
-        "accused_equal": at_most(0.05),
-        "requests_until_seen_1.5_times_as_slow": at_most(1500),
-        "requests_until_seen_twice_as_slow": at_most(1000),
-        "requests_until_seen_5_more_errors": at_most(2500),
-        "requests_until_seen_20_more_errors": at_most(750),
-    },
     # A fleet that follows the wanted replicas through a day.
     "autoscale": {
         "goodput": at_least(0.98),

@@ -11,6 +11,10 @@ from loadtests.replay.request import Outcome, Request
 
 AT_ONCE = 32
 """Most requests that are sent in a row before answers are read."""
+BEHIND_S = 1.0
+"""Lateness at which a request counts in another moment than its own: the shortest bin of a report is a second."""
+CATCH_UP_S = 10.0
+"""Seconds in which a generator that only stalled has sent its backlog: it sends thousands a second."""
 TRIED_AGAIN = (Outcome.SHED, Outcome.QUOTA, Outcome.FAILED, Outcome.RESET, Outcome.CONNECT, Outcome.TIMEOUT)
 
 
@@ -23,6 +27,22 @@ class Due(Protocol):
 
 
 T = TypeVar("T", bound=Due)
+
+
+class Backlog:
+    """Tells a generator that is too slow for its traffic from one that stalled: the slow one never catches up."""
+
+    def __init__(self) -> None:
+        self._since_s: float | None = None
+
+    def is_hopeless(self, due_s: float, sent_s: float) -> bool:
+        """Whether every request of `CATCH_UP_S` left more than `BEHIND_S` late. Called for each request, when it is
+        sent."""
+        if sent_s - due_s <= BEHIND_S:
+            self._since_s = None
+        elif self._since_s is None:
+            self._since_s = sent_s
+        return self._since_s is not None and sent_s - self._since_s >= CATCH_UP_S
 
 
 async def pace(

@@ -19,7 +19,7 @@ from gateway.sim.workload.arrivals import Arrival
 from loadtests.processes import raise_file_limit
 from loadtests.replay.again import Again, Newcomers, Told
 from loadtests.replay.clients import Clients
-from loadtests.replay.pace import pace, rests_s
+from loadtests.replay.pace import Backlog, pace, rests_s
 from loadtests.replay.prompts import Prompts, Sizes
 from loadtests.replay.request import Outcome, Request
 from loadtests.replay.target import Target, Writer
@@ -76,6 +76,8 @@ class Plan:
     """Number of clients of a closed loop: each sends when its last request is over. None: an open loop."""
     until_s: float | None = None
     """End of a closed loop; an open loop ends with its traffic."""
+    gives_up: bool = False
+    """Whether the test ends once the generator is hopelessly late: see `Backlog`."""
     lead_s: float = 0.2
     """Seconds between the end of the preparations and the beginning of the test."""
     warm_connections: int = 16
@@ -114,6 +116,8 @@ class Played:
     most_memory_bytes: int = 0
     """The largest resident set of this process, up to the end."""
     interrupted: bool = False
+    gave_up: bool = False
+    """Whether the generator ended the test because it could not keep up."""
     wrong_row: str | None = None
     """The error in the row of the trace at which the test ended; None if all rows were right."""
     empty_rows: int = 0
@@ -170,6 +174,8 @@ class Player:
         self._resting: dict[int, tuple[Request, asyncio.TimerHandle]] = {}
         self._quiet = asyncio.Event()
         self._exhausted = asyncio.Event()
+        self._backlog = Backlog()
+        self._stop = asyncio.Event()
         self._all_sent = False
         self._ticks = 0
         self.played = Played()
@@ -193,7 +199,7 @@ class Player:
     async def play(self, stop: asyncio.Event | None = None) -> Played:
         """Play to the end, or until `stop`. Raises OSError if nobody listens, or OwnLimit if this machine is at its
         limit."""
-        stop = stop or asyncio.Event()
+        self._stop = stop = stop or self._stop
         self._clients.on_limit = stop.set
         raise_file_limit(FILES)
         await self._clients.warm(self._plan.warm_connections)
@@ -237,10 +243,16 @@ class Player:
 
     def _made(self, arrivals: Iterable[Arrival]) -> Iterator[_Item]:
         for number, arrival in enumerate(arrivals):
+            if self.played.gave_up:
+                return
             yield _Item(Request(number, arrival), self._writer.request(number, arrival))
 
     def _send(self, item: _Item) -> None:
-        self._send_at(item, self.clock())
+        now = self.clock()
+        self._send_at(item, now)
+        if self._plan.gives_up and self._backlog.is_hopeless(item.due_s, now):
+            self.played.gave_up = True
+            self._stop.set()
 
     def _send_at(self, item: _Item, now: float) -> None:
         request = item.request

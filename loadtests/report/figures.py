@@ -32,13 +32,11 @@ CURVES = ("ttft", "e2e")
 Report = dict[str, Any]
 
 
-class TooLate(Exception):
-    """The generator fell behind, so it measured itself as much as the target."""
+def report(run: RunFile, rows: Rows, policy: Held | None) -> Report:
+    """All figures. `trusted` is false if the generator fell behind: then it measured itself as much as the target.
 
-
-def report(run: RunFile, rows: Rows, policy: Held | None, *, allow_late: bool = False) -> Report:
-    """All figures. Raises TooLate if the generator fell behind, ValueError if the policy does not fit or rows are
-    missing."""
+    Raises ValueError if the policy does not fit or rows are missing.
+    """
     about = run.about
     if (missing := run.played.ended - len(rows)) > 0:
         raise ValueError(
@@ -57,13 +55,6 @@ def report(run: RunFile, rows: Rows, policy: Held | None, *, allow_late: bool = 
                 f"{FILE} has a {column} without a name in run.json: the two files are from different tests"
             )
     generator = _generator(run, chosen)
-    behind = fell_behind(generator)
-    if behind is not None and not allow_late:
-        raise TooLate(
-            f"{behind}, more than the {about.max_late_s * 1e3:g} ms that --max-late allows, so nothing is "
-            "reported. Lower the rate, free a core for it, or give --allow-late for a report that is marked as not "
-            "to be trusted"
-        )
     everything = judge(rows, run.tiers, policy)
     judged = everything.of(counts)
     seconds = run.played.sending_s - about.warmup_s
@@ -87,7 +78,7 @@ def report(run: RunFile, rows: Rows, policy: Held | None, *, allow_late: bool = 
         "format": FORMAT,
         "version": VERSION,
         "about": _about(run),
-        "trusted": behind is None,
+        "trusted": fell_behind(generator) is None and not run.played.gave_up,
         "complete": not run.played.interrupted,
         "seconds": seconds,
         "generator": generator,
@@ -119,6 +110,7 @@ def _about(run: RunFile) -> Report:
         "planned_s": about.planned_s,
         "empty_rows": run.played.empty_rows,
         "wrong_row": run.played.wrong_row,
+        "gave_up": run.played.gave_up,
     }
 
 

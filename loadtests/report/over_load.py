@@ -24,7 +24,7 @@ def over_load(judged: Judged, from_s: float, until_s: float) -> dict[str, list[f
     """Requests/s by level of offered load; empty if the load was nearly constant.
 
     The counted time is cut into bins, each at least as long as an answer; bins with about the same offered load form
-    one level. Offered and good are counted when requests were due. Answered requests are counted at the completion of
+    one level. Offered requests are counted when they were due. Answered and good ones are counted at the completion of
     the answer, minus the time that an answer takes without a queue. Otherwise, while the load rises, answers to a lower
     load would be counted at a higher one.
     """
@@ -38,8 +38,8 @@ def over_load(judged: Judged, from_s: float, until_s: float) -> dict[str, list[f
     edges = np.searchsorted(due_s, np.linspace(from_s, until_s, bins + 1))
     medians = [percentiles(e2e_s[start:end][judged.finished[start:end]], (0.5,))[0] for start, end in pairwise(edges)]
     unqueued_s = min((median for median in medians if median is not None), default=0.0)
-    offered, good = rates(due_s), rates(due_s[judged.good])
-    answered = rates((due_s + e2e_s)[judged.finished] - unqueued_s)
+    offered, done_s = rates(due_s), due_s + e2e_s - unqueued_s
+    answered, good = rates(done_s[judged.finished]), rates(done_s[judged.good])
     width = max(np.ptp(offered) / LEVELS, APART * math.sqrt(offered.mean() / bin_s))
     level = np.floor((offered - offered.min()) / width) if width else np.zeros(bins)
     levels = [level == which for which in np.unique(level)]

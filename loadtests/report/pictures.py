@@ -40,7 +40,7 @@ def _over_load(report: Report) -> list[Picture]:
     lines = [
         Line("all that is offered", x, x, dashed=True),
         Line("answered (throughput)", x, over["answered_per_s"], bold=True),
-        Line("good, of those due", x, over["good_per_s"]),
+        Line("good (goodput)", x, over["good_per_s"]),
     ]
     title = "Throughput and goodput over the offered load, requests/s"
     return [Chart("over-load", title, "requests/s offered", "requests/s", lines)]

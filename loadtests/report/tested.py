@@ -57,7 +57,7 @@ def read_test(folder: Path, policy: Policy | None) -> Tested:
     """Read a test. Without a policy, it is judged by the objectives of its report. Raises ValueError or OSError."""
     run, rows = read_run(folder), read_rows(folder)
     held = policy or _held(folder, run)
-    found = report(run, rows, held, allow_late=True)
+    found = report(run, rows, held)
     return Tested(folder.name, run, judge(rows[rows["due_s"] >= run.about.warmup_s], run.tiers, held), found, held)
 
 

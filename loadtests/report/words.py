@@ -79,6 +79,8 @@ def warnings(report: Report) -> list[str]:
     found = []
     if (behind := fell_behind(generator)) is not None:
         found.append(f"Not to be trusted: {behind}; {time(generator['max_late_s'])} were allowed.")
+    elif about.get("gave_up"):
+        found.append("Not to be trusted: the generator could not keep up with the traffic.")
     elif generator["late_max_s"] > generator["max_late_s"]:
         which = "the p99.9 and the maxima" if generator["late_p999_s"] > generator["max_late_s"] else "the maxima"
         found.append(
@@ -95,6 +97,8 @@ def warnings(report: Report) -> list[str]:
         found.append(left_out)
     if about.get("wrong_row"):
         found.append(f"Partial: the test ended at a wrong row of the trace ({about['wrong_row']}).")
+    elif about.get("gave_up"):
+        found.append("Partial: the generator gave up, because every request of ten seconds left over a second late.")
     elif not report["complete"]:
         found.append(
             "Partial: the test was stopped. Requests that were open then are counted apart, unless their TTFT or "

@@ -122,7 +122,7 @@ class ScenarioTest:
                 await self._play(running, policy, children)
         run = read_run(self._folder)
         try:
-            found = report(run, read_rows(self._folder), policy, allow_late=True)
+            found = report(run, read_rows(self._folder), policy)
         except ValueError as why:
             raise Broken(str(why)) from None
         (self._folder / "report.json").write_bytes(orjson.dumps(found, option=orjson.OPT_SERIALIZE_NUMPY))

@@ -32,6 +32,8 @@ pools:
 tiers: {{only: {{}}}}
 """
 
+NOBODY = ("http://127.0.0.1:1", "http://127.0.0.1:2")
+
 
 @dataclass
 class Served:
@@ -89,6 +91,7 @@ async def test_dead_replica_is_logged_once_however_often_it_is_probed(
 ) -> None:
     gateway = served.gateway
     healthy, unhealthy = Sample(healthy=True), Sample(healthy=False)
+    gateway.driver.observe("r1", healthy)
     with caplog.at_level(logging.INFO, "tailgate"):
         for sample in (unhealthy, unhealthy, unhealthy, healthy, unhealthy, healthy):
             gateway.driver.observe("r1", sample)
@@ -96,9 +99,20 @@ async def test_dead_replica_is_logged_once_however_often_it_is_probed(
         assert _state_of(gateway, "r1") is ReplicaState.PROBING
     told = [record.getMessage() for record in caplog.records if "replica r1" in record.getMessage()]
     assert told == [
-        "replica r1 of pool main is down, was up: it gets at most one request at a time, until a "
-        "request to it succeeds",
+        "replica r1 of pool main is down, was up: 3 x health check failed; it gets at most one request at a time, "
+        "until one or a probe of the gateway succeeds",
     ]
+
+
+async def test_replica_that_was_never_seen_is_logged_as_absent(caplog: pytest.LogCaptureFixture) -> None:
+    text = POLICY.format(*NOBODY)
+    async with Gateway(Settings(port=0, admin_port=0, drain_deadline_s=0.0), load_text(text, "p.yaml", {})) as gateway:
+        with caplog.at_level(logging.INFO, "tailgate"):
+            for _ in range(3):
+                gateway.driver.observe("r1", Sample(healthy=False))
+            gateway.sweeper.log_states()
+    told = [record.getMessage() for record in caplog.records if "replica r1 of pool" in record.getMessage()]
+    assert told == ["replica r1 of pool main is absent, was up: it has not been seen alive since it was added"]
 
 
 async def test_drain_command_waits_for_running_requests_up_to_its_limit(served: Served) -> None:

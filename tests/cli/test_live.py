@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from rich.console import Console
 
 import gateway.process
 from gateway.cli.live import show
+from gateway.policy.builtin import builtin
 from gateway.settings import Settings
 from tests.test_cli import run
 
@@ -156,7 +158,7 @@ def test_taken_port_is_reported_in_one_line(
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         settings = Settings(**{"port": 0, "admin_port": 0, setting: port})
-        assert gateway.process.serve(settings, None, ("http://127.0.0.1:9",)) == 3
+        assert gateway.process.serve(settings, None, partial(builtin, ["http://127.0.0.1:9"])) == 3
     flag = setting.replace("_", "-")
     said = f"port {port} is taken: give another by --{flag} (TAILGATE_{setting.upper()}); 0 takes a free one\n"
     assert capsys.readouterr().err == said
@@ -170,7 +172,7 @@ def test_address_that_cannot_be_listened_on_is_reported_with_its_option(
     monkeypatch.setattr(gateway.process, "exposure_error", lambda *_: None)
     for host in ("192.0.2.1", "999.1.1.1", "x" * 80):
         settings = Settings(port=0, admin_port=0).model_copy(update={setting: host})
-        assert gateway.process.serve(settings, None, ("http://127.0.0.1:9",)) == 3
+        assert gateway.process.serve(settings, None, partial(builtin, ["http://127.0.0.1:9"])) == 3
         said = capsys.readouterr().err
         assert said.startswith(f"{host} port 0 cannot be listened on: ")
         assert f"--{setting.replace('_', '-')} (TAILGATE_{setting.upper()})" in said
@@ -184,7 +186,7 @@ def test_admin_socket_that_cannot_be_made_is_reported_in_one_line(
     (tmp_path / "notes.txt").write_text("mine")
     path = tmp_path / name
     settings = Settings(port=0, admin_port=0, admin_uds=path)
-    assert gateway.process.serve(settings, None, ("http://127.0.0.1:9",)) == 3
+    assert gateway.process.serve(settings, None, partial(builtin, ["http://127.0.0.1:9"])) == 3
     said = capsys.readouterr().err.splitlines()
     assert said[-1].startswith(f"the unix socket {path} cannot be made: ")
     assert said[-1].endswith("give another by --admin-uds (TAILGATE_ADMIN_UDS)")

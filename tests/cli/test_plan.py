@@ -162,6 +162,24 @@ def test_plan_computes_cost_per_million_output_tokens_from_simulated_answers(fil
     assert "per million output tokens" in run(*searched).stdout
 
 
+def test_plan_of_a_workload_in_one_line_is_that_of_the_same_file(files: tuple[str, ...]) -> None:
+    searched = "--target", "0.98", "--seeds", "1", "--rate", "250", "--duration", "2"
+    line = (*files[:3], "--workload", "prompt_tokens=200,output_tokens=40", *files[5:])
+    found = answered(*line, *searched)
+    assert found["replicas"] > 1
+    assert found["tried"] == answered(*files, *searched)["tried"]
+
+
+def test_plan_with_a_price_for_each_pool_adds_up_their_costs() -> None:
+    asked = "--workload", "prompt_tokens=200,output_tokens=20", "--rate", "10", "--duration", "12", "--seeds", "1"
+    searched = ("plan", "--policy", "policies/default.yaml", *asked)
+    found = answered(*searched, "--price", "short=3,long=8")
+    replicas = found["needed"]["replicas"]
+    assert found["cost"]["per_hour_by_pool"] == {"short": 3 * replicas["short"], "long": 8 * replicas["long"]}
+    assert found["cost"]["per_hour"] == 3 * replicas["short"] + 8 * replicas["long"]
+    assert "per hour (short 3.00, long 8.00);" in run(*searched, "--price", "short=3,long=8").stdout
+
+
 def test_knee_search_that_reaches_its_highest_rate_hints_at_tenant_limits(files: tuple[str, ...]) -> None:
     policy = Path(files[2])
     policy.write_text(ONE_POOL.replace("{slo:", "{limits: {concurrency: 2}, slo:"))
@@ -184,6 +202,14 @@ def test_knee_search_is_printed_for_people(files: tuple[str, ...]) -> None:
         (("--fleet", "r1=test"), "--fleet names r1: name pools"),
         (("--target", "99"), "--target is 99: it is a share above 0 and at most 1, 0.99 for 99% of the requests"),
         (("--rate", "nan"), "nan is not a finite rate"),
+        (
+            ("--price", "3x"),
+            "--price: '3x' is not a number: give the price of a replica per hour, such as 3, or by pool",
+        ),
+        (("--price", "p=3,q=4"), "--price: pools and prices do not match in q: give p=3"),
+        (("--price", "p=3,p=4"), "--price p=3,p=4: a pool is there twice"),
+        (("--price", "p=-1"), "--price is -1: give the price of a replica per hour"),
+        (("--price", "p=3", "--spare", "1"), "--spare has no pool, so no price"),
         (("--latency", "1"), "is of no use with --policy"),
     ],
 )

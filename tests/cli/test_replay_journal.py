@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from gateway.app import Gateway
 from gateway.cli.app import app
 from gateway.core.policy import Policy
 from gateway.policy import load_text
+from gateway.policy.builtin import builtin
 from gateway.settings import Settings
 from loadtests.emulator import Emulator
 
@@ -193,7 +195,7 @@ def test_serve_says_at_the_start_that_its_journal_cannot_be_written(
 ) -> None:
     monkeypatch.setattr(gateway.process, "configure_logging", lambda *_, **__: None)
     settings = Settings(port=0, admin_port=0, journal=tmp_path / "nowhere" / "calls.jsonl")
-    assert gateway.process.serve(settings, None, ("http://127.0.0.1:9",)) == 1
+    assert gateway.process.serve(settings, None, partial(builtin, ["http://127.0.0.1:9"])) == 1
     assert "calls.jsonl cannot be written: No such file or directory" in capsys.readouterr().err
 
 

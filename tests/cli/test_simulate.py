@@ -122,7 +122,10 @@ def test_simulate_takes_the_fleet_faults_and_patience_of_its_options(policy: Pat
         ),
         (["--workload", "TRACE", "--duration", "5"], "after the warm-up: --warmup is 10 s, --duration is 5 s"),
         (["--workload", "no-such-thing"], "no-such-thing: is neither a file nor a shipped workload"),
-        (["--workload", "step", "--mix", "gold=100%"], "--mix is for traces: the requests of step have tiers already"),
+        (
+            ["--workload", "step", "--mix", "gold=100%"],
+            "--mix is for traces and lines: the requests of step have tiers already",
+        ),
         (["--workload", "TRACE", "--mix", "gold"], "--mix gold: a mix is written TIER=SHARE,..."),
         (["--workload", "TRACE", "--mix", "gold=0%,bulk=9%"], "--mix gold=0%: a mix is written TIER=SHARE,..."),
         (["--workload", "TRACE", "--mix", "gold=20%, bulk=80"], "--mix bulk=80: 80 lacks its %: a mix is written"),
@@ -213,3 +216,11 @@ def test_the_noise_option_of_simulate_is_reported_and_changes_the_run(policy: Pa
     assert (plain["options"]["noise"], noisy["options"]["noise"]) == (0.0, 0.6)
     assert plain["runs"][0]["tiers"]["bulk"]["ttft"] != noisy["runs"][0]["tiers"]["bulk"]["ttft"]
     assert "--noise" in run("simulate", "--policy", policy, "--workload", trace, "--noise", "-1").output
+
+
+@pytest.mark.parametrize("workload", ["code", "conversations", "day", "step"])
+def test_workload_of_the_tier_default_is_that_of_the_default_tier_of_a_policy(workload: str) -> None:
+    asked = ("simulate", "--policy", "policies/default.yaml", "--workload", workload, "--rate", "2", "--seeds", "1")
+    done = run(*asked, "--duration", "12", "--warmup", "0", "--json")
+    assert done.exit_code == 0, done.output
+    assert list(json.loads(done.stdout)["runs"][0]["tiers"]) == ["standard"]

@@ -159,6 +159,22 @@ def messages_events(body: Body, reply: Reply, number: int) -> Events:
     return [(name, {"type": name} | data) for name, data in events]
 
 
+def scored(body: Body) -> Body:
+    """Prompts of token ids with the log-probability of each token, and one more token. All tokens are equally likely,
+    so the shorter of two texts is more likely.
+    """
+    assert (body["echo"], body["max_tokens"]) == (True, 1), body
+    choices = []
+    for index, ids in enumerate(body["prompt"]):
+        tokens = [str(token) for token in ids] + ["more"]
+        top = [None, *({token: -1.0} for token in tokens[1:])]
+        log_probs = {"tokens": tokens, "token_logprobs": [None, *[-1.0] * len(ids)], "top_logprobs": top}
+        choices.append({"index": index, "text": "", "logprobs": log_probs, "finish_reason": "length"})
+    prompt = sum(map(len, body["prompt"]))
+    usage = {"prompt_tokens": prompt, "completion_tokens": len(choices), "total_tokens": prompt + len(choices)}
+    return {"id": "cmpl-1", "object": "text_completion", "model": body["model"], "choices": choices, "usage": usage}
+
+
 def embeddings(body: Body) -> Body:
     """A vector of four numbers for each input, as floats or in base64."""
     given = body["input"]

@@ -11,6 +11,10 @@ HELLO = "Hello there, here is an answer in a few words."
 CALL = re.compile(r"CALL (\w+) (\{.*\})")
 """In a prompt: the tool that is to be called, and its arguments."""
 
+PICTURES = ("image_url", "input_image", "image")
+PICTURE = "<picture>"
+"""In place of a picture."""
+
 FAIL = "FAIL IN THE MIDDLE"
 """In a prompt: the stream ends in an error."""
 
@@ -57,6 +61,8 @@ def _reply(asked: Asked) -> Reply:
         return Reply(tool=name, arguments=json.dumps(sample(schema, schema)))
     if asked.schema is not None:
         return Reply(json.dumps(sample(asked.schema, asked.schema)))
+    if PICTURE in asked.prompt:
+        return Reply("I see a picture.")
     if asked.results:
         return Reply(f"The tool said: {asked.results[-1]}")
     return Reply(HELLO)
@@ -95,9 +101,9 @@ def sample(schema: Any, root: Any) -> Any:
 
 
 def text_of(content: Any) -> str:
-    """The text of a message or a result; its parts may be texts, too."""
+    """The text of a message or a result; its parts may be texts and pictures, too."""
     if isinstance(content, list):
-        return " ".join(part.get("text", "") for part in content)
+        return " ".join(PICTURE if part["type"] in PICTURES else part.get("text", "") for part in content)
     return content or ""
 
 

@@ -46,6 +46,8 @@ class Handler(BaseHTTPRequestHandler):
         if too_high:
             error = {"message": f"{too_high[0]} is out of range", "type": "BadRequestError", "param": too_high[0]}
             self._whole({"error": error | {"code": 400}}, 400)
+        elif self.path == "/v1/completions":
+            self._whole(answers.scored(body))
         elif self.path == "/v1/embeddings":
             self._whole(answers.embeddings(body))
         elif self.path in APIS:

@@ -16,7 +16,8 @@ PYTHON = FOLDER.parents[1] / ".venv-clients" / "bin" / "python"
 ALL = "TAILGATE_TEST_CLIENTS"
 """Set by `make test-clients`, which has installed all of them."""
 
-CHECKS = ("streaming", "failing", "tools", "schemas", "embeddings", "errors", "waits")
+CHECKS = ("streaming", "failing", "tools", "pictures", "schemas", "embeddings", "scores", "errors", "waits")
+USUAL = tuple(check for check in CHECKS if check not in ("pictures", "scores"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Program:
     package: str
     """The name under which its registry has it, and its pin is found."""
     file: str
-    checks: tuple[str, ...] = CHECKS
+    checks: tuple[str, ...] = USUAL
     node: bool = False
     """Whether it needs node, even if its file is written in Python."""
     light: bool = False
@@ -74,11 +75,12 @@ class Program:
 
 
 def without(*missing: str) -> tuple[str, ...]:
-    """All checks except these, which the client does not support."""
-    return tuple(check for check in CHECKS if check not in missing)
+    """The usual checks except these, which the client does not support."""
+    return tuple(check for check in USUAL if check not in missing)
 
 
 NO_EMBEDDINGS = without("embeddings")
+AGENT = (*NO_EMBEDDINGS, "pictures")
 PROGRAMS = (
     Program("openai", "with_openai.py", light=True),
     Program("anthropic", "with_anthropic.py", NO_EMBEDDINGS, light=True),
@@ -90,11 +92,12 @@ PROGRAMS = (
     Program("pydantic-ai-slim", "with_pydantic_ai.py"),
     Program("openai-agents", "with_openai_agents.py", NO_EMBEDDINGS),
     Program("llm", "with_llm.py", NO_EMBEDDINGS),
+    Program("lm-eval", "with_lm_eval.py", ("scores", "errors")),
     Program("openai", "openai.mjs", node=True, light=True),
     Program("@anthropic-ai/sdk", "anthropic.mjs", NO_EMBEDDINGS, node=True, light=True),
     Program("@ai-sdk/openai", "ai_openai.mjs", node=True),
     Program("@ai-sdk/openai-compatible", "ai_compatible.mjs", node=True),
     Program("@ai-sdk/anthropic", "ai_anthropic.mjs", NO_EMBEDDINGS, node=True),
-    Program("@openai/codex", "with_codex.py", NO_EMBEDDINGS, node=True),
-    Program("@anthropic-ai/claude-code", "with_claude_code.py", NO_EMBEDDINGS, node=True),
+    Program("@openai/codex", "with_codex.py", AGENT, node=True),
+    Program("@anthropic-ai/claude-code", "with_claude_code.py", AGENT, node=True),
 )

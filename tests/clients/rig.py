@@ -17,7 +17,13 @@ from .engine import MODEL
 KEY = "tg-the-key-of-the-clients"
 LIMITED_KEY = "tg-the-key-with-a-limit"
 SLOW_KEY = "tg-the-key-with-a-lower-limit"
-TENANTS = ((KEY, "acme", "standard"), (LIMITED_KEY, "small", "limited"), (SLOW_KEY, "smaller", "slow"))
+OPEN_KEY = "tg-the-key-of-a-tier-with-pictures"
+TENANTS = (
+    (OPEN_KEY, "seer", "open"),
+    (KEY, "acme", "standard"),
+    (LIMITED_KEY, "small", "limited"),
+    (SLOW_KEY, "smaller", "slow"),
+)
 PROGRAM_S = 240
 FOLDER = Path(__file__).parent
 
@@ -39,6 +45,7 @@ pools:
 tiers:
   standard: {{max_tokens: {{limit: 64000}}}}
   limited: {{max_tokens: {{limit: 64000}}, limits: {{requests: 20/min}}}}
+  open: {{max_tokens: {{limit: 64000}}, caps: {{media: true, prompt_logprobs: 1}}}}
   slow: {{max_tokens: {{limit: 64000}}, limits: {{requests: 6/min}}}}
 defaults: {{tier: standard}}
 keys:
@@ -69,6 +76,7 @@ def run(command: list[str], home: Path, url: str, admin_url: str) -> Outcome:
         "KEY": KEY,
         "LIMITED_KEY": LIMITED_KEY,
         "SLOW_KEY": SLOW_KEY,
+        "OPEN_KEY": OPEN_KEY,
     }
     environment = outside() | {f"CLIENTS_{name}": value for name, value in given.items()} | {"HOME": str(home)}
     both: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}

@@ -17,8 +17,8 @@ from gateway.core.admission.explanation import MiddleDraw, PlacementExplanation
 from gateway.core.admission.placement import Unplaceable
 from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended, Refuse
 from gateway.core.controller import Controller
-from gateway.core.fleet.outlier_score import CAPPED
-from gateway.core.fleet.outliers import most_slow
+from gateway.core.fleet.health import CAPPED
+from gateway.core.fleet.judge import most_slow
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.routing import ROUTERS
 from gateway.core.forecast.ahead_and_forecast import Ahead, Forecast
@@ -162,7 +162,7 @@ def hedge(controller: Controller, attempt_id: int, now: float) -> list[Command]:
     live = controller.state.attempts[attempt_id].live
     first = live.open[0].replica
     commands = controller.state.call.begin(now)
-    free = first.pool.pick(live.request, first, 0.0)
+    free = first.pool.pick(live, first, 0.0)
     if live.outcome is None and live.committed is None and free is not None:
         live.hedged = HedgeResult.FAILED
         controller.scheduler.dispatch(live, free, hedge=True)
@@ -491,19 +491,19 @@ class Driver:
         assert pool.spare == sum(r.slots - r.in_flight for r in spare)
         assert pool.places == sum(r.places for r in pool.replicas.values())
         meant = [r for r in pool.replicas.values() if not r.drained]
-        assert pool.alive == any(r.breaker.state is not ReplicaState.DOWN for r in meant), "an ejection empties no pool"
+        assert pool.alive == any(r.health.state is not ReplicaState.DOWN for r in meant), "an ejection empties no pool"
         waiting = [live for live in self.controller.state.requests.values() if live.waiting and live.pool is pool]
         assert sorted(live.request.id for live in pool.queue) == [live.request.id for live in waiting]
         assert len(pool.queue) == len(waiting)
         assert pool.queue.bytes == sum(live.request.body_bytes for live in waiting)
         for head in pool.queue.heads(self.now):
-            assert pool.pick(head.request, None, 0.0) is None, "a slot is free for one who waits"
+            assert pool.pick(head, None, 0.0) is None, "a slot is free for one who waits"
 
     @staticmethod
     def _check_ejections(pool: Pool) -> None:
         ejection = pool.spec.health.ejection
         meant = [r for r in pool.replicas.values() if not r.drained]
-        slow = [r for r in meant if r.outlier_score.out in CAPPED]
+        slow = [r for r in meant if r.health.out in CAPPED]
         assert ejection is None or len(slow) <= most_slow(len(pool.replicas), ejection.max_share)
         for replica in pool.replicas.values():
             assert replica.paused <= replica.in_flight
@@ -538,8 +538,8 @@ class Driver:
         assert self.controller.holdings().timers <= set(self.controller.state.requests)
         for pool in self.controller.state.fleet:
             for replica in pool.replicas.values():
-                if replica.breaker.state is ReplicaState.DOWN:
-                    cools_at = self.now + replica.breaker.cools_in_s(pool.spec.health, self.now)
+                if replica.health.state is ReplicaState.DOWN:
+                    cools_at = self.now + replica.health.cools_in_s(pool.spec.health, self.now)
                     assert alarms.at(BREAKERS) <= cools_at + 1e-9
 
 

@@ -83,6 +83,7 @@ def a_request(
     adapter: str = "",
     session: Session | None = None,
     stored: StoredResponse | None = None,
+    truncates: bool = False,
 ) -> Request:
     """A streamed chat of 100 prompt tokens exactly and at most 100 of output, received whole at `now`."""
     chosen = rules.model(model)
@@ -108,6 +109,7 @@ def a_request(
         assembled=assembled,
         prefix=prefix,
         is_token_ids=token_ids,
+        truncates=truncates,
         adapter=adapter,
         session=session,
         stored=stored,

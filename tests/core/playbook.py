@@ -73,9 +73,16 @@ def ended(outcome: Outcome, of: str | None = None, **record: object) -> Expected
     return Expected(Ended, of, {"outcome": outcome, **record})
 
 
-def play(policy: Policy, *chances: float, share: float = 1.0) -> Story:
-    """A story that begins at time 0. `chances` are the random draws, 0.0 unless given: ties go to the first."""
-    return Story(Controller(policy, Chance(*chances) if chances else Chance(0.0), share))
+def play(policy: Policy, *chances: float, alive: bool = True) -> Story:
+    """A story that begins at time 0. `chances` are the random draws, 0.0 unless given: ties go to the first.
+
+    `alive`: whether the replicas of the policy were seen alive before. Otherwise they may become absent.
+    """
+    story = Story(Controller(policy, Chance(*chances) if chances else Chance(0.0)))
+    for pool in story.controller.state.fleet:
+        for replica in pool.replicas.values():
+            replica.was_alive = alive
+    return story
 
 
 class Story:

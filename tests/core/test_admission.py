@@ -39,7 +39,10 @@ def test_predicted_breach_refusal_has_the_forecast_and_retry_after() -> None:
     story, _ = story_of(pool("p", "r1"), STRICT, breach={"p": 0.87})
     story.arrives("a")
     (said,) = (command for command in story.commands if isinstance(command, Refuse))
-    assert "time to first token 0.5 s of 1 s" in said.detail
+    assert (
+        "an objective, most likely the time to first token, is missed with a probability of 0.87, above 0.50"
+        in said.detail
+    )
     assert "0.87, above 0.50" in said.detail
     assert story.retry_after_s() == pytest.approx(1.0)
 

@@ -297,7 +297,7 @@ class AnyBoundDriver(AnyDriver):
             return
         for pool in self.driver.controller.state.fleet:
             unbound = [queued.request for queued in pool.queue if not pool.is_bound(queued.request)]
-            assert not any(pool.candidates(each.tier) for each in unbound if not each.prefix.blocks)
+            assert not any(pool.ready(each.tier) for each in unbound if not each.prefix.blocks)
 
 
 class AnyAdaptedDriver(AnyDriver):
@@ -339,7 +339,7 @@ class AnyAdaptedDriver(AnyDriver):
             return
         for pool in self.driver.controller.state.fleet:
             for queued in pool.queue:
-                free = pool.candidates(queued.request.tier)
+                free = pool.candidates(queued.request)
                 adapter = queued.request.adapter
                 assert not [replica for replica in free if not adapter or replica.adapters.takes(adapter)]
 

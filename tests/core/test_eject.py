@@ -7,10 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.core.commands import Dispatch
-from gateway.core.fleet.outlier_score import EjectionReason
-from gateway.core.fleet.outliers import most_slow
+from gateway.core.fleet.evidence import EjectionReason, Observation
+from gateway.core.fleet.judge import most_slow
 from gateway.core.forecast.severity import Severity
-from gateway.core.request import AttemptOutcome
 from gateway.core.snapshot import ReplicaState
 
 from .made import STEADY, policy, pool
@@ -168,9 +167,9 @@ def test_switching_ejection_off_ends_all_ejections_and_prevents_new_ones() -> No
     assert state(story, "r3") is ReplicaState.UP
     replica = story.controller.state.fleet.replica("r3")
     assert replica is not None
-    outlier_score = replica.outlier_score
-    assert outlier_score.is_typical, "nobody is held against others any more"
-    assert outlier_score.ttft.memory < 1.0, "nor is a single answer once it is switched on again"
+    health = replica.health
+    assert health.is_typical, "nobody is held against others any more"
+    assert health.ttft.memory < 1.0, "nor is a single answer once it is switched on again"
 
 
 # ---- how many, and panic
@@ -251,8 +250,8 @@ def _minute(replicas: int, slowdown: float, max_share: float, panic: float, seed
                     story.fails(replica.spec.name)
                 else:
                     story.recovers(replica.spec.name)
-                    story.controller.state.fleet.ended(replica, AttemptOutcome.COMPLETE, story.now)
-            for score in (replica.outlier_score.ttft, replica.outlier_score.itl):
+                    replica.health.saw(Observation.ANSWER, rules.pools["p"].health, story.now, "")
+            for score in (replica.health.ttft, replica.health.itl):
                 for _ in range(random.choice([0, 1, 5])):
                     score.add(random.gauss(pace[replica], 0.3))
         if second % 20 == 0:
@@ -261,12 +260,10 @@ def _minute(replicas: int, slowdown: float, max_share: float, panic: float, seed
         story.controller.scheduler.check()
         meant = [replica for replica in members if not replica.drained]
         slow = [
-            replica
-            for replica in meant
-            if replica.outlier_score.out in (EjectionReason.SLOW_TTFT, EjectionReason.SLOW_ITL)
+            replica for replica in meant if replica.health.out in (EjectionReason.SLOW_TTFT, EjectionReason.SLOW_ITL)
         ]
         ejected += len(slow)
         assert len(slow) <= most_slow(len(meant), max_share) or len(meant) < replicas
-        assert made.alive == any(replica.breaker.state is not ReplicaState.DOWN for replica in meant)
+        assert made.alive == any(replica.health.state is not ReplicaState.DOWN for replica in meant)
         assert made.slots == sum(replica.slots for replica in members)
     return ejected

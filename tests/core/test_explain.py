@@ -76,7 +76,7 @@ def test_explain_sends_a_request_past_those_that_wait_for_a_busy_home(router: st
     ("mode", "trusted", "breach", "verdict", "why"),
     [
         (AdmissionMode.ENFORCE, True, 0.4, "sent", "within the threshold"),
-        (AdmissionMode.ENFORCE, True, 0.6, "refused", "probability 0.60, above 0.50"),
+        (AdmissionMode.ENFORCE, True, 0.6, "refused", "a probability of 0.60, above 0.50"),
         (AdmissionMode.ENFORCE, False, 0.6, "sent", "the forecast is cold"),
         (AdmissionMode.SHADOW, True, 0.6, "sent", "in shadow"),
         (AdmissionMode.OFF, True, 0.6, "sent", "is off"),
@@ -108,7 +108,7 @@ def test_explain_refuses_a_probable_wait_in_vain_without_a_ttft_objective() -> N
     first, *_ = story.controller.arrive(a_request(999, story.controller.policy, story.now), story.now)
     assert isinstance(first, Refuse)
     assert first.why is Reason.PREDICTED
-    assert "a refusal after it with probability 0.9" in first.detail
+    assert "a refusal after it with a probability of 0.90; at most 0.02" in first.detail
 
 
 @pytest.mark.parametrize(("asking", "verdict"), [("std", "refused"), ("high", "waits")])
@@ -130,7 +130,7 @@ def test_explain_names_the_percentile_that_a_refused_request_would_break() -> No
     found = explained(story)
     assert isinstance(found, PlacementExplanation)
     assert (found.verdict, found.constraint) == ("refused", "TTFT p90")
-    assert "at least 0.9 of the answers must begin within 0.5 s" in found.why
+    assert "so that the p90 stays within 0.5 s" in found.why
     story.arrives("c").expect(refuse(Reason.PREDICTED, detail=found.why), ended(Outcome.REFUSED))
 
 
@@ -172,7 +172,7 @@ def test_explain_says_how_a_replica_that_failed_comes_back() -> None:
     found = explained(story)
     assert isinstance(found, PlacementExplanation)
     told = [(one.replica, one.state, one.why) for one in found.left_out]
-    assert told == [("r1", "probing", "it gets one request at a time, until a request to it succeeds")]
+    assert told == [("r1", "probing", "3 x health check failed, last 0 s ago; it gets one request at a time")]
 
 
 def test_explain_does_not_refuse_a_request_that_the_fallback_serves() -> None:
@@ -316,4 +316,4 @@ def test_refusal_by_a_percentile_is_not_blamed_on_a_forecast_that_is_not_trusted
     found = explained(story)
     assert isinstance(found, PlacementExplanation)
     assert (found.verdict, found.constraint) == ("refused", "TTFT p90")
-    assert "more than 0.5 s with probability 1; at least 0.9 of the answers must begin within 0.5 s" in found.why
+    assert "later than 0.5 s with a probability of more than 0.99; at most 0.09 of the answers may be late" in found.why

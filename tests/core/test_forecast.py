@@ -84,7 +84,7 @@ class World:
     def finish(
         self, attempt: Attempt, tokens: int, end: AttemptOutcome = AttemptOutcome.COMPLETE, seen: int = 0
     ) -> None:
-        attempt.slot.release(end, self.now)
+        attempt.slot.release(end, attempt.left_tokens(end, self.now), self.now)
         self.forecaster.closed(attempt, AttemptResult(end, output_tokens=tokens, tokens_seen=seen), self.now)
 
     def serve(self, prompt: int = 1000, tokens: int = 50, slowness: float = 1.0, replica: str = "r0") -> RequestState:
@@ -176,7 +176,7 @@ def test_a_step_budget_that_keeps_the_tpot_bound_limits_its_p_late() -> None:
 
 def test_a_step_budget_that_keeps_the_tpot_bound_also_limits_the_p_late_of_queued_requests() -> None:
     world = World(slo(tpot_s=1.1 * STEP_S)).warm()
-    world.forecaster.costs(world.pool).sent(20_000, world.now)  # prompts that lengthen the forecast TPOT
+    world.pool.prompts.add(world.now, 20_000)  # prompts that lengthen the forecast TPOT
     ahead = Ahead(requests=1, own=1)
     assert world.forecast(world.live(), ahead).raw > 0.5
     world.forecaster.costs(world.pool).queued_limit_s = 1.05 * STEP_S
@@ -614,7 +614,7 @@ def streamed(world: World, tokens: int, tpot_s: float, replica: str = "r0") -> A
 def test_running_long_answer_teaches_that_steps_became_slower() -> None:
     world = World().warm()
     for _ in range(100):
-        streamed(world, 513, 4 * STEP_S).slot.release(AttemptOutcome.CANCELLED, world.now)
+        streamed(world, 513, 4 * STEP_S).slot.release(AttemptOutcome.CANCELLED, 0, world.now)
     assert world.forecast(world.live()).tpot_s > 2 * STEP_S
 
 

@@ -39,9 +39,9 @@ def warmed(story: Story, ttft_s: float = 1.0, n: int = MIN_SAMPLES, **how: Any) 
     return story.configured(was).after(5.0).whatever()  # quantiles are read only every few seconds
 
 
-def late(story: Story, name: str = "a", **how: Any) -> Story:
+def late(story: Story, name: str = "a", at: str = "r1", **how: Any) -> Story:
     """A request without an answer until the hedging threshold of warm requests has passed."""
-    story.arrives(name, **how).sent(name).expect(dispatch("r1"))
+    story.arrives(name, **how).sent(name).expect(dispatch(at))
     rings_at = story.controller.state.hedges.next_at()
     return story if rings_at == math.inf else story.at(rings_at)
 
@@ -233,7 +233,7 @@ class TestHedgeDenied:
         story = warmed(play(rules(ALWAYS, "r1", "r2", "r3")))
         story.arrives("x").sent("x").finishes("x", AttemptOutcome.RESET, body_hash=7)
         story.sent("x").finishes("x", AttemptOutcome.FAILED).whatever()
-        late(story, body_hash=7)
+        late(story, at="r3", body_hash=7)  # the others count as busy: they failed at once
         assert denied(story) == {HedgeDenied.SUSPECT: 1}
 
     def test_hedges_are_denied_for_a_while_after_duplicates_kept_losing(self) -> None:
@@ -257,7 +257,7 @@ class TestHedgeBudget:
             late(story, name)
             issued += len(story.attempts[name]) == 2
             for attempt in range(len(story.attempts[name])):
-                story.finishes(name, AttemptOutcome.RESET, attempt=attempt + 1)
+                story.finishes(name, AttemptOutcome.CANCELLED, attempt=attempt + 1)
             story.observes("r1", Sample(healthy=True)).observes("r2", Sample(healthy=True)).whatever()
         # Of 300 requests, and the budget was not full when the first was late.
         assert issued <= 15

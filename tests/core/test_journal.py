@@ -55,8 +55,8 @@ def on_paper(rows: Sequence[object]) -> list[Any]:
     return [json.loads(json.dumps(row, allow_nan=False)) for row in rows]
 
 
-def header(encoder: Encoder, seed: int = 1, share: float = 1.0) -> dict[str, Any]:
-    (row,) = on_paper([{"journal": 2, **encoder.header(seed, share)}])
+def header(encoder: Encoder, seed: int = 1) -> dict[str, Any]:
+    (row,) = on_paper([{"journal": 2, **encoder.header(seed)}])
     return row
 
 
@@ -111,7 +111,7 @@ def test_no_recorded_controller_call_makes_another_recorded_call() -> None:
 
 
 def test_journal_header_has_all_arguments_of_a_controller() -> None:
-    assert [argument.arg for argument in arguments_of("__init__")] == ["policy", "random", "share"]
+    assert [argument.arg for argument in arguments_of("__init__")] == ["policy", "random"]
 
 
 def test_journal_can_encode_every_call_and_command() -> None:
@@ -211,7 +211,7 @@ def test_journal_contains_no_secrets() -> None:
     key = rules.Key(bytes(range(32)), "acme", "std")
     secret = replace(policy(replicas), keys={key.sha256: key})
     encoder = Encoder(POLICY)
-    written = json.dumps([encoder.header(1, 1.0), encoder.rows([("configure", (secret, 1.0), [])])])
+    written = json.dumps([encoder.header(1), encoder.rows([("configure", (secret, 1.0), [])])])
     assert "key" not in written
     (_, args, _) = there_and_back(("configure", (secret, 1.0), []))[0]
     assert args[0] == replace(secret, keys={}, pools={"p": replace(replicas, upstream_key=None)})
@@ -364,11 +364,11 @@ def test_continued_responses_are_replayed_with_the_replica_and_the_tokens_that_w
     encoder = Encoder(POLICY)
     replay, rows = Replay(header(encoder), Random), on_paper(encoder.rows(told))
     assert on_paper([replay.answer(row) for row in rows]) == [row[3] for row in rows]
-    written = [row[2][0]["Request"][-1] for row in rows if not isinstance(row, dict)]
+    written = [row[2][0]["Request"][-2] for row in rows if not isinstance(row, dict)]
     assert written[:2] == [None, {"StoredResponse": {"replica": "r2", "tokens": 5000}}]
 
 
-def test_replay_with_another_seed_or_share_gives_different_answers() -> None:
+def test_replay_with_another_seed_gives_different_answers() -> None:
     """This shows that a replay can fail."""
     told: list[Told] = []
     limited = policy(pool("p", *(f"r{i}" for i in range(9))), tier("std", limits=rules.Limits(60.0, None, 9)))
@@ -378,13 +378,12 @@ def test_replay_with_another_seed_or_share_gives_different_answers() -> None:
     encoder = Encoder(limited)
     rows = on_paper(encoder.rows(told))
 
-    def alike(seed: int, share: float) -> bool:
-        replay = Replay(header(encoder, seed, share), Random)
+    def alike(seed: int) -> bool:
+        replay = Replay(header(encoder, seed), Random)
         return on_paper([replay.answer(row) for row in rows]) == [row[3] for row in rows]
 
-    assert alike(1, 1.0)
-    assert not alike(2, 1.0)
-    assert not alike(1, 0.4)
+    assert alike(1)
+    assert not alike(2)
 
 
 # ---- what cannot be read
@@ -399,7 +398,7 @@ def test_replay_with_another_seed_or_share_gives_different_answers() -> None:
             [
                 1.0,
                 "finish",
-                [1, {"AttemptResult": [{"AttemptOutcome": "vanished"}, 1, 1, 0, 200, None, None, False, None]}],
+                [1, {"AttemptResult": [{"AttemptOutcome": "vanished"}, 1, 1, 0, 200, None, None, False, None, None]}],
                 [],
             ],
             "not a member of AttemptOutcome",
@@ -437,11 +436,9 @@ def test_fields_that_an_older_journal_lacks_take_their_defaults() -> None:
     assert args == (1, AttemptResult(AttemptOutcome.COMPLETE, 12), 1.0)
 
 
-def test_obsolete_policy_field_in_a_journal_is_skipped_and_an_unknown_one_refused() -> None:
+def test_unknown_policy_field_in_a_journal_is_refused() -> None:
     first = header(Encoder(POLICY))
     for written in first["policy"]["Policy"]["pools"]["map"].values():
-        written["PoolSpec"]["user_sessions"] = True
-    assert Decoder(first).policy == Decoder(header(Encoder(POLICY))).policy
-    written["PoolSpec"]["users"] = True
+        written["PoolSpec"]["users"] = True
     with pytest.raises(Unreadable, match="fields of PoolSpec are unknown here: users"):
         Decoder(first)

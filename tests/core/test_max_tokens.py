@@ -34,10 +34,11 @@ def test_requested_max_tokens_is_not_lowered_to_the_context_length() -> None:
     story.arrives("a", prompt=1900, max_tokens=150).expect(dispatch("r1", max_tokens=150))
 
 
-def test_default_max_tokens_is_cut_by_the_shortest_context_of_the_pool() -> None:
+def test_default_max_tokens_is_cut_by_the_context_of_its_replica_at_each_attempt() -> None:
     story = play(capped(200, 300)).observes("r1", Sample(context_tokens=2000))
     story.observes("r2", Sample(context_tokens=1950))
-    story.arrives("a", prompt=1900, max_tokens=None).expect(dispatch("r1", max_tokens=50))
+    story.arrives("a", prompt=1900, max_tokens=None).expect(dispatch("r1", max_tokens=100))
+    story.finishes("a", AttemptOutcome.UNREACHABLE).expect(dispatch("r2", max_tokens=50))
 
 
 def test_default_max_tokens_follows_a_changed_context_length() -> None:

@@ -113,7 +113,7 @@ def test_replica_that_gives_only_instant_empty_answers_is_ejected(odd: AttemptRe
     health = traffic.story.replica("r2").health
     assert traffic.story.replica("r2").state is ReplicaState.EJECTED
     assert health.out == "odd-answers"
-    assert "of its answers are refused, empty or unreadable, 0% of its pool's" in health.why
+    assert "of its answers are refused, empty, unreadable or failed, 0% of its pool's" in health.why
     traffic.run(30.0)
     assert traffic.share("r2", since=25.0) < 0.05
     assert all(traffic.story.replica(name).state is ReplicaState.UP for name in ("r1", "r3", "r4"))
@@ -204,7 +204,7 @@ def test_odd_replica_is_found_beside_a_client_whose_requests_are_all_bad() -> No
 def test_ejected_replica_whose_answers_stay_odd_says_so_of_the_requests_that_tried_it() -> None:
     traffic = Traffic({"r2": NOT_FOUND}).run(90.0)
     why = traffic.story.replica("r2").health.why
-    assert why.startswith("100% of the requests that tried it are refused, empty or unreadable")
+    assert why.startswith("100% of the requests that tried it are refused, empty, unreadable or failed")
 
 
 def test_ejections_for_odd_answers_keep_the_cap_of_the_pool() -> None:

@@ -4,7 +4,8 @@ import math
 from itertools import pairwise
 
 from gateway.core.commands import Dispatch
-from gateway.core.fleet.outlier_score import EjectionReason, OutlierScore
+from gateway.core.fleet.evidence import EjectionReason
+from gateway.core.fleet.health import ReplicaHealth
 from gateway.core.policy import Ejection
 from gateway.core.request import AttemptOutcome, Sample
 from gateway.core.snapshot import ReplicaState
@@ -216,15 +217,15 @@ def test_replica_that_fills_up_after_ejection_is_not_judged_by_its_itl() -> None
 
 
 def test_ejection_time_grows_is_capped_and_shrinks_with_health() -> None:
-    outlier_score, now, times = OutlierScore(), 100.0, []
+    health, now, times = ReplicaHealth(), 100.0, []
     for _ in range(12):
-        outlier_score.put_out(EjectionReason.SLOW_TTFT, "", EJECTION, now)
-        times.append(outlier_score.until - now)
-        outlier_score.take_back(now)
+        health.put_out(EjectionReason.SLOW_TTFT, "", EJECTION, now)
+        times.append(health.until - now)
+        health.take_back(now)
     assert times == [30.0, 60.0, 90.0, 120.0, 150.0, 180.0, 210.0, 240.0, 270.0, 300.0, 300.0, 300.0]
     for second in range(361):
-        outlier_score.mend(EJECTION, now + second)
-    assert outlier_score.count == 0
+        health.mend(EJECTION, now + second)
+    assert health.count == 0
 
 
 def test_replica_ejected_when_its_breaker_opens_is_judged_anew() -> None:

@@ -143,7 +143,7 @@ def test_replicas_with_hanging_checks_are_down_before_the_suspicion_ends() -> No
     story = play(policy(pool("p", "r1", "r2", "r3", slots=4, router="round-robin", health=slow)))
     story.arrives("a").sent("a").finishes("a", AttemptOutcome.RESET, body_hash=POISON).whatever()
     story.sent("a").finishes("a", AttemptOutcome.RESET, body_hash=POISON).whatever()
-    for seconds in (6.0, 12.0, 18.0):
+    for seconds in (6.0, 12.0, 18.0, 24.0):
         story.at(seconds).fails("r1", times=1).fails("r2", times=1)
     story.at(60.0).arrives("b", body_hash=POISON).expect(refuse(Reason.QUARANTINED), ended(Outcome.INVALID))
 

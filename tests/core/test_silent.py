@@ -3,9 +3,10 @@
 import math
 
 from gateway.core.commands import Dispatch
+from gateway.core.request import Sample
 from gateway.core.snapshot import ReplicaState
 
-from .playbook import cancel, commit, dispatch, play
+from .playbook import Story, cancel, commit, dispatch, play
 from .steady import Traffic, fleet, state
 
 
@@ -34,7 +35,7 @@ def test_silent_replica_is_back_at_its_first_token() -> None:
     story = play(fleet(3))
     story.arrives("a").sent("a").at(8.0)
     assert story.replica("r1").health.out == "stalled"
-    assert "nothing heard for" in story.replica("r1").health.why
+    assert story.replica("r1").health.why.startswith("streams without a token: nothing for 6.0 s of 1 requests")
     story.first_token("a").at(9.5)
     assert state(story, "r1") is ReplicaState.UP
 
@@ -104,16 +105,75 @@ def test_silence_of_a_replica_adds_up_over_cancelled_requests() -> None:
     assert story.replica("r1").health.out == "stalled"
 
 
-def test_silence_limit_is_longer_for_pools_with_rare_answers() -> None:
-    """The limit is eight times the p99 of gaps: whole answers of four seconds each are not silence."""
+def test_silence_limit_is_longer_for_pools_with_rare_tokens() -> None:
+    """The limit is eight times the p99 of gaps."""
+    story = play(fleet(3))
+    for number in range(40):
+        story.whatever().arrives(f"q{number}").sent(f"q{number}").after(4.0)
+        story.first_token(f"q{number}").finishes(f"q{number}", output_tokens=1)
+    story.arrives("long").sent("long").after(20.0)
+    assert all(state(story, f"r{n}") is ReplicaState.UP for n in (1, 2, 3))
+    story.after(20.0)
+    assert any(state(story, f"r{n}") is ReplicaState.EJECTED for n in (1, 2, 3))
+
+
+# ---- unstreamed answers
+
+
+def counts(story: Story, name: str, tokens: int, running: int = 1) -> Story:
+    """The metrics page of a replica was read."""
+    return story.observes(name, Sample(waiting=0, running=running, generated_tokens=tokens))
+
+
+def test_silence_of_an_unstreamed_answer_is_no_evidence() -> None:
+    story = play(fleet(3)).arrives("a", stream=False).sent("a").expect(dispatch("r1")).at(600.0).expect()
+    assert story.replica("r1").state is ReplicaState.UP
+
+
+def test_unstreamed_answer_whose_tokens_the_engine_counts_is_not_silent() -> None:
+    story = play(fleet(3)).arrives("a", stream=False).sent("a").expect(dispatch("r1"))
+    for second in range(1, 41):
+        counts(story.at(float(second)), "r1", 30 * second)
+    assert story.expect().replica("r1").state is ReplicaState.UP
+
+
+def test_unstreamed_answers_do_not_lengthen_the_silence_that_streams_may_have() -> None:
     story = play(fleet(3))
     for number in range(40):
         story.whatever().arrives(f"q{number}", stream=False).sent(f"q{number}").after(4.0)
         story.finishes(f"q{number}", output_tokens=50)
-    story.arrives("long", stream=False).sent("long").after(20.0)
-    assert all(state(story, f"r{n}") is ReplicaState.UP for n in (1, 2, 3))
-    story.after(20.0)
-    assert any(state(story, f"r{n}") is ReplicaState.EJECTED for n in (1, 2, 3))
+    story.arrives("a").sent("a").after(8.0)
+    assert [r.health.out for r in story.pool("p").replicas].count("stalled") == 1
+
+
+def test_unstreamed_request_is_sent_elsewhere_if_the_engine_counts_no_more_tokens() -> None:
+    story = play(fleet(3)).arrives("a", stream=False).sent("a").expect(dispatch("r1"))
+    for second in range(1, 4):
+        counts(story.at(float(second)), "r1", 30 * second)
+    for second in range(4, 12):
+        counts(story.at(float(second)), "r1", 90)
+        if story.replica("r1").health.out:
+            break
+    assert story.replica("r1").health.why.startswith("requests running, and no new token in the engine's metrics")
+    story.expect(cancel()).cancelled("a").expect(dispatch("r2"))
+    counts(story.after(1.0), "r1", 91).after(1.5)
+    assert story.replica("r1").state is ReplicaState.UP, "tokens that it counts are life"
+
+
+def test_count_that_stands_is_no_silence_while_no_scrape_is_answered_or_nothing_runs() -> None:
+    story = play(fleet(3)).arrives("a", stream=False).sent("a").expect(dispatch("r1"))
+    counts(story.at(1.0), "r1", 30).at(60.0)
+    assert story.replica("r1").state is ReplicaState.UP
+    for second in range(61, 90):
+        counts(story.at(float(second)), "r1", 30, running=0)  # its client reads slowly: the engine has done its part
+    assert story.replica("r1").state is ReplicaState.UP
+
+
+def test_tokens_counted_by_the_engine_are_life_of_a_replica_whose_streams_are_silent() -> None:
+    story = play(fleet(3)).arrives("a").sent("a").expect(dispatch("r1"))
+    for second in range(1, 41):
+        counts(story.at(float(second)), "r1", 30 * second)
+    assert story.replica("r1").state is ReplicaState.UP
 
 
 def test_silent_replicas_do_not_count_for_the_ejection_cap_and_stay_out_in_panic() -> None:
@@ -158,11 +218,6 @@ def test_a_whole_answer_is_sent_elsewhere_from_a_replica_whose_streams_are_silen
     story.expect(cancel("whole"))
     assert story.replica("r1").health.out == "stalled"
     story.cancelled("whole").expect(dispatch("r2")).sent("whole")
-
-
-def test_a_whole_answer_stays_with_a_silent_replica_since_it_shows_nothing_before_it_is_there() -> None:
-    story = play(fleet(3)).arrives("a", stream=False).sent("a").expect(dispatch("r1")).at(20.0).expect()
-    assert story.replica("r1").health.out == "stalled"
 
 
 def test_request_is_moved_from_a_silent_replica_only_once() -> None:

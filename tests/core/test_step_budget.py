@@ -138,3 +138,57 @@ def test_step_margin_of_a_median_may_exceed_the_objective() -> None:
     for _ in range(1000):
         margin.learn(margin.limit_s, False)
     assert margin.limit_s == pytest.approx(MAX_MARGIN * 0.1)
+
+
+def seeing(made: StepBudget, factor: float, seconds: float, streams: int = 8) -> StepBudget:
+    """Streams report four times a second, with steps that take `factor` times what is predicted."""
+    now = 0.0
+    for _ in range(streams):
+        made.add(1, 0, 0.0, now)
+    step_s = factor * made.decode_s(0)
+    owed = 0.0
+    for _ in range(int(4 * seconds)):
+        now += 0.25
+        owed += 0.25 / step_s
+        steps, owed = int(owed), owed - int(owed)
+        for _ in range(streams if steps else 0):
+            made.saw(steps, steps * step_s, 0, now)
+    return made
+
+
+@pytest.mark.parametrize("factor", [0.1, 0.3, 3.0, 10.0])
+def test_predicted_step_that_streams_contradict_is_corrected_within_seconds(factor: float) -> None:
+    made = seeing(budget(0.1), factor, 3.0)
+    seen_s = factor * made.decode_s(0)
+    predicted_s = made.step_s(0, 3.0)
+    assert predicted_s is not None
+    assert abs(math.log(predicted_s / seen_s)) < abs(math.log(factor)) / 3.0
+    assert made.has_room(0, 3.0) is (seen_s < 0.1)
+
+
+@pytest.mark.parametrize("factor", [0.9, 1.0, 1.1])
+def test_small_drift_of_steps_is_mostly_chance_and_hardly_moves_the_prediction(factor: float) -> None:
+    assert seeing(budget(0.1), factor, 20.0).drift == pytest.approx(1.0, abs=0.02)
+
+
+def test_prompts_that_are_never_read_keep_no_replica_closed_whose_steps_are_short() -> None:
+    made = budget(0.15)
+    for _ in range(8):
+        made.add(1, 12_000, 0.0, 0.0)  # 96,000 tokens at once: a share of the engine above 1
+    assert not made.has_room(0, 0.0)
+    for tenth in range(1, 31):
+        for _ in range(8):
+            made.saw(4, 0.1, 0, tenth / 10)
+    assert made.has_room(0, 3.0)
+    assert made.places(0, 3.0) > 1.0
+
+
+def test_few_gaps_prove_less_than_many() -> None:
+    few, many = seeing(budget(0.1), 5.0, 1.0, streams=1), seeing(budget(0.1), 5.0, 10.0)
+    assert 1.0 < few.drift < 0.5 * many.drift
+
+
+def test_idle_replica_has_no_drift() -> None:
+    made = seeing(budget(0.1), 5.0, 10.0)
+    made.remove(8, 0.0)
+    assert made.drift == 1.0

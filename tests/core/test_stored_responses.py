@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core.fleet.outlier_score import EjectionReason
+from gateway.core.fleet.evidence import EjectionReason
 from gateway.core.policy import (
     AdmissionMode,
     AdmissionSpec,
@@ -221,7 +221,7 @@ def test_continued_response_is_sent_to_an_ejected_replica_though_all_others_are_
     state, spec = story.controller.state, "r2"
     home = state.fleet.replica(spec)
     assert home is not None
-    home.outlier_score.out = EjectionReason.SLOW_ITL
+    home.health.out = EjectionReason.SLOW_ITL
     home.pool.refresh(story.now)
     for number in range(2):
         story.arrives(f"other {number}").whatever()

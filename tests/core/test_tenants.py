@@ -146,23 +146,10 @@ def test_tenants_do_not_share_their_limits() -> None:
     story.arrives("c", tenant="acme").expect(refuse(Reason.LIMIT_REQUESTS), ended(Outcome.QUOTA))
 
 
-def test_a_reload_keeps_the_share_of_a_process_in_tenant_limits() -> None:
-    story = play(limited(requests_per_min=10), share=0.5).arrives("a").configured(limited(requests_per_min=20))
-    assert (story.limits().requests_limit, story.limits().requests_left) == (10, 9)
-
-
 def test_limits_of_one_tenant_are_counted_by_tier() -> None:
     rules = policy(pool("p", "r1", slots=None), tier("x", limits=Limits(1)), tier("y", limits=Limits(1)))
     story = play(rules).arrives("a", tier="x").arrives("b", tier="y")
     story.expect(dispatch("r1", of="a"), dispatch("r1", of="b"))
-
-
-def test_a_process_may_use_its_share_of_each_limit() -> None:
-    story = play(limited(requests_per_min=10, tokens_per_min=6000, concurrency=5), share=0.5)
-    story.arrives("a").arrives("b").whatever()
-    story.arrives("c").expect(refuse(Reason.LIMIT_CONCURRENCY), ended(Outcome.QUOTA))
-    view = story.limits()
-    assert (view.requests_limit, view.tokens_limit, view.concurrency_limit) == (5, 3000, 2)
 
 
 # ---- seen

@@ -38,6 +38,7 @@ class FakeReplica:
         self.connections = 0
         self.url = ""
         self._writers: set[asyncio.StreamWriter] = set()
+        self._unanswered: list[tuple[str, asyncio.StreamWriter]] = []
         self._server: asyncio.Server | None = None
 
     def paths(self) -> list[str]:
@@ -63,6 +64,13 @@ class FakeReplica:
             await writer.drain()
             writer.write_eof()
 
+    async def answer_late(self, path: str, reply: bytes) -> None:
+        """Answer the requests for `path` that got no answer so far."""
+        for asked, writer in self._unanswered:
+            if asked == path:
+                writer.write(reply)
+                await writer.drain()
+
     @property
     def open_connections(self) -> int:
         """Connections that are open now."""
@@ -77,7 +85,9 @@ class FakeReplica:
                 self.asked.append(head)
                 path = head.split(b" ", 2)[1].decode()
                 reply = self.answers.get(path, answer(status=404))
-                if reply is not None:
+                if reply is None:
+                    self._unanswered.append((path, writer))
+                else:
                     writer.write(reply)
         except (asyncio.IncompleteReadError, ConnectionError):
             pass  # the other side left

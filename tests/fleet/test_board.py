@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from gateway.core.policy import Model, Tier
+import time
+from math import inf
+
+from gateway.core.policy import Model, Policy, PoolSpec, ReplicaSpec, Tier
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.models_json import ModelCard
 
@@ -175,3 +178,46 @@ def test_catch_all_with_an_upstream_name_is_one_usable_model() -> None:
     assert made.usable(policy(SHORT, models=(anything,)), tier) == ["meta/llama"]
     both = policy(SHORT, LONG, models=(anything, LLAMA))
     assert made.usable(both, tier) == ["llama"], "it is the same model"
+
+
+def many(names: int) -> tuple[ModelBoard, Policy]:
+    """A catch-all whose two replicas list `names` models together."""
+    board = ModelBoard(7)
+    main = PoolSpec("main", (ReplicaSpec("a", "http://a:1"), ReplicaSpec("b", "http://b:1")))
+    for half, replica in enumerate("ab"):
+        board.put(replica, tuple(ModelCard(f"model-{half}-{number}", 4096) for number in range(names // 2)))
+    return board, policy(main, models=(Model("*", ("main",), any_name=True),))
+
+
+def cpu_s(names: int) -> float:
+    """CPU seconds of a listing after a list has changed, and of the look-up of each name in it."""
+    least = inf
+    for _ in range(3):
+        board, rules = many(names)
+        began = time.process_time()
+        for entry in board.listing(rules):
+            assert board.one(rules, entry["id"]) is not None
+        least = min(least, time.process_time() - began)
+    return least
+
+
+def test_cost_of_a_listing_and_of_its_names_grows_linearly_with_them() -> None:
+    """A quadratic listing of 8 times as many names costs 64 times as much."""
+    assert cpu_s(4000) < 24 * cpu_s(500)
+
+
+def test_listing_is_kept_until_a_list_or_the_policy_changes() -> None:
+    board, rules = many(10)
+    listed = board.listing(rules)
+    board.put("a", tuple(ModelCard(f"model-0-{number}", 4096) for number in range(5)))
+    assert board.listing(rules) is listed, "an equal list is no change"
+    board.put("a", (ModelCard("new"),))
+    assert board.listing(rules)[0]["id"] == "new"
+    assert board.listing(many(10)[1]) is not listed
+
+
+def test_replica_takes_what_it_lists_and_any_name_while_its_list_is_unknown() -> None:
+    board, _ = many(2)
+    assert (board.takes("a", "model-0-0"), board.takes("a", "model-1-0"), board.takes("c", "x")) == (True, False, True)
+    board.put("a", (ModelCard("*"),))
+    assert board.takes("a", "x")

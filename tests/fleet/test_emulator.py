@@ -29,7 +29,15 @@ async def test_health_load_and_models_of_emulated_replicas_are_read() -> None:
         async with watched(watcher, rules):
             for name in ("main-0", "main-1"):
                 await until(lambda name=name: (name, Sample(healthy=True)) in samples)
-                idle = Sample(waiting=0, running=0, kv_fraction=0.0, preemptions=0, cache_queries=0, cache_hits=0)
+                idle = Sample(
+                    waiting=0,
+                    running=0,
+                    kv_fraction=0.0,
+                    preemptions=0,
+                    cache_queries=0,
+                    cache_hits=0,
+                    generated_tokens=0,
+                )
                 await until(lambda name=name, idle=idle: (name, idle) in samples)
             await until(lambda: board.known(rules.pools["main"]) == {emulator.settings.model})
             assert board.max_model_len(rules.pools["main"], emulator.settings.model) == emulator.profile.max_model_len

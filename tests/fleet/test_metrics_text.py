@@ -32,7 +32,13 @@ def vllm(*lines: str) -> Sample | Failed:
 def test_metrics_page_of_a_real_vllm_is_read() -> None:
     kv_fraction = 0.011719465299395715
     assert read_sample(EngineKind.VLLM, REAL_PAGE) == Sample(
-        waiting=8, running=16, kv_fraction=kv_fraction, preemptions=0, cache_queries=66, cache_hits=0
+        waiting=8,
+        running=16,
+        kv_fraction=kv_fraction,
+        preemptions=0,
+        cache_queries=66,
+        cache_hits=0,
+        generated_tokens=22806,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.fleet.fault import Failed, ReadFault
-from gateway.fleet.models_json import ModelCard, read_models
+from gateway.fleet.models_json import MAX_NAMES, ModelCard, read_models
 
 
 def test_vllm_model_list_is_read() -> None:
@@ -65,3 +65,12 @@ def test_malformed_model_list_is_garbage(body: bytes) -> None:
 
 def test_empty_model_list_is_a_failed_reading() -> None:
     assert read_models(b'{"data": []}') == Failed(ReadFault.EMPTY, "the list of models is empty")
+
+
+def test_list_of_more_than_4096_models_is_not_read() -> None:
+    page = '{"data": [%s]}'
+    names = [f'{{"id": "m{number}"}}' for number in range(MAX_NAMES + 1)]
+    assert read_models((page % ",".join(names)).encode()) == Failed(
+        ReadFault.TOO_LARGE, "the list has 4097 models, more than 4096"
+    )
+    assert len(read_models((page % ",".join(names[1:])).encode())) == MAX_NAMES  # type: ignore[arg-type]

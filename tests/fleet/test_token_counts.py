@@ -40,7 +40,7 @@ def pool(*urls: str, key: str | None = None) -> PoolSpec:
 async def test_replica_that_counts_is_asked_with_the_pools_key(fake: FakeReplica) -> None:
     fake.answers[PATH] = answer('{"input_tokens": 11, "context_management": {"original_input_tokens": 11}}')
     counts = EngineCounts(Clock(), random.Random(1), session_key)
-    assert await counts.ask([pool(fake.url, key="secret")], b"{}", b"mine", None) == 11
+    assert await counts.ask([pool(fake.url, key="secret")], "m", b"{}", b"mine", None) == 11
     assert fake.paths() == [PATH]
     assert fake.asked[0].startswith(b"POST ")
     assert b"authorization: bearer secret" in fake.asked[0].lower()
@@ -69,14 +69,14 @@ async def test_replica_that_cannot_count_is_left_alone_for_a_while(
     counts = EngineCounts(clock, random.Random(1), session_key)
     for at, asked in ((0.0, 1), (rest_s - 1, 1), (rest_s + 1, 2)):
         clock.now = at
-        assert await counts.ask([pool(fake.url)], b"{}", b"mine", None) is None
+        assert await counts.ask([pool(fake.url)], "m", b"{}", b"mine", None) is None
         assert len(fake.asked) == asked
 
 
 async def test_refused_token_count_that_the_request_may_have_caused_rests_no_replica(fake: FakeReplica) -> None:
     fake.answers[PATH] = answer(status=400)
     counts = EngineCounts(Clock(), random.Random(1), session_key)
-    assert [await counts.ask([pool(fake.url)], b"{}", b"mine", None) for _ in range(2)] == [None, None]
+    assert [await counts.ask([pool(fake.url)], "m", b"{}", b"mine", None) for _ in range(2)] == [None, None]
     assert len(fake.asked) == 2
 
 
@@ -84,7 +84,7 @@ async def test_token_count_is_asked_of_another_replica_while_one_rests(fake: Fak
     fake.answers[PATH] = answer('{"input_tokens": 5.0}')
     async with replica() as mute:
         counts = EngineCounts(Clock(), random.Random(1), session_key)
-        answers = [await counts.ask([pool(mute.url), pool(fake.url)], b"{}", b"mine", None) for _ in range(20)]
+        answers = [await counts.ask([pool(mute.url), pool(fake.url)], "m", b"{}", b"mine", None) for _ in range(20)]
         assert set(answers) <= {5, None}
         assert answers[-10:] == [5] * 10
         assert len(mute.asked) <= 1
@@ -99,7 +99,7 @@ async def test_token_count_is_asked_of_the_sessions_home_or_of_another_while_it_
             session = Session("", key_of(f"talk {number}"))
             home = max((fake, other), key=lambda each: draw(session.key, key_of(each.url)))
             counts, before = EngineCounts(Clock(), random.Random(1), session_key), len(home.asked)
-            assert [await counts.ask(both, b"{}", b"mine", session) for _ in range(3)] == [5, 5, 5]
+            assert [await counts.ask(both, "m", b"{}", b"mine", session) for _ in range(3)] == [5, 5, 5]
             assert len(home.asked) == before + 3
         home.answers[PATH] = answer(status=503)
-        assert [await counts.ask(both, b"{}", b"mine", session) for _ in range(2)] == [None, 5]
+        assert [await counts.ask(both, "m", b"{}", b"mine", session) for _ in range(2)] == [None, 5]

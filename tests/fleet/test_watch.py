@@ -19,7 +19,7 @@ from gateway.fleet.fault import ReadFault
 from gateway.fleet.replica import Reading, ReplicaReport
 from gateway.fleet.watch import FleetWatcher
 
-from .replicas import MODELS, OFTEN, FakeReplica, answer, policy, pool, replica, until, watched
+from .replicas import MODELS, OFTEN, VLLM_PAGE, FakeReplica, answer, policy, pool, replica, until, watched
 
 LOAD = Sample(waiting=2, running=3, kv_fraction=0.25)
 
@@ -122,12 +122,99 @@ async def test_a_replica_that_refuses_connections_is_unhealthy_until_it_is_back(
 
 
 @pytest.mark.parametrize("status", [302, 404, 500, 503])
-async def test_only_a_2xx_health_check_is_healthy(fake: FakeReplica, status: int) -> None:
+async def test_only_a_2xx_health_check_is_healthy_at_a_path_of_the_policy(fake: FakeReplica, status: int) -> None:
     fake.answers["/health"] = answer("", status=status, headers="Location: /metrics\r\n")
-    async with watching(policy(pool(fake))) as fleet:
+    async with watching(policy(pool(fake, health=replace(OFTEN, path="/health")))) as fleet:
         await fleet.says("main-0", Sample(healthy=False))
         assert fleet.report("main-0").errors[Reading.HEALTH] == f"status: answered {status}"
     assert (("main-0", Sample(healthy=True))) not in fleet.samples
+
+
+@pytest.mark.parametrize("status", [302, 401, 404, 405, 429])
+async def test_any_answer_below_500_is_life_without_a_path_in_the_policy(fake: FakeReplica, status: int) -> None:
+    fake.answers["/health"] = answer("", status=status)
+    async with watching(policy(pool(fake))) as fleet:
+        await fleet.says("main-0", Sample(healthy=True))
+        assert Reading.HEALTH not in fleet.report("main-0").errors
+    assert (("main-0", Sample(healthy=False))) not in fleet.samples
+
+
+@pytest.mark.parametrize("status", [500, 503])
+async def test_an_answer_of_500_or_above_fails_the_health_check(fake: FakeReplica, status: int) -> None:
+    fake.answers["/health"] = answer("", status=status)
+    async with watching(policy(pool(fake))) as fleet:
+        await fleet.says("main-0", Sample(healthy=False))
+        assert fleet.report("main-0").errors[Reading.HEALTH] == f"status: answered {status}"
+
+
+async def test_openai_server_is_checked_at_its_list_of_models_with_the_key_of_the_pool(fake: FakeReplica) -> None:
+    del fake.answers["/health"]
+    async with watching(policy(pool(fake, engine=EngineKind.OPENAI, upstream_key="sk-up"))) as fleet:
+        await fleet.says("main-0", Sample(healthy=True))
+    assert set(fake.paths()) == {"/v1/models"}
+    assert all(b"authorization: bearer sk-up\r\n" in head.lower() for head in fake.asked)
+
+
+async def test_scrape_that_timed_out_is_awaited_before_another_is_sent(fake: FakeReplica) -> None:
+    fake.answers["/metrics"] = None
+    async with watching(policy(pool(fake, health=replace(OFTEN, timeout_s=0.05)))) as fleet:
+        await until(lambda: fleet.failed("main-0", Reading.METRICS) >= 4)
+        assert fake.paths().count("/metrics") == 1
+        fake.answers["/metrics"] = answer(VLLM_PAGE)
+        await fake.answer_late("/metrics", answer(VLLM_PAGE))
+        await fleet.says("main-0", LOAD)
+
+
+async def test_pause_doubles_after_each_scrape_that_times_out(fake: FakeReplica) -> None:
+    fake.answers["/metrics"] = None
+    slow = replace(OFTEN, timeout_s=0.02, interval_s=5000.0, scrape_interval_s=0.001)
+    async with watching(policy(pool(fake, health=slow))) as fleet:
+        await until(lambda: fleet.failed("main-0", Reading.METRICS) >= 6)
+    pauses = [pause for pause in fleet.pauses if 0.0 < pause < 1000.0]
+    assert all(0.9 * 0.001 * 2**n <= pause <= 1.1 * 0.001 * 2**n for n, pause in enumerate(pauses, 1)), pauses
+
+
+async def test_models_are_read_again_after_a_lost_connection_and_before_a_recovered_replica_is_healthy(
+    fake: FakeReplica,
+) -> None:
+    port = int(fake.url.rsplit(":", 1)[1])
+    async with watching(policy(pool(fake))) as fleet:
+        await fleet.says("main-0", Sample(context_tokens=8192, models=("m",)))
+        await fake.stop()
+        await fleet.says("main-0", Sample(healthy=False))
+        fake.answers["/v1/models"] = answer('{"data": [{"id": "other"}]}')
+        fleet.samples.clear()
+        await fake.start(port)
+        await fleet.says("main-0", Sample(healthy=True))
+    news = [sample for _, sample in fleet.samples]
+    assert news.index(Sample(models=("other",))) < news.index(Sample(healthy=True))
+
+
+async def test_fresh_list_is_read_by_a_request_that_is_newer_than_the_loss(fake: FakeReplica) -> None:
+    async with watching(policy(pool(fake))) as fleet:
+        await fleet.says("main-0", Sample(context_tokens=8192, models=("m",)))
+        assert not fleet.watcher.is_list_old("main-0")
+        fake.answers["/v1/models"] = answer('{"data": [{"id": "other"}]}')
+        fleet.watcher.lost("main-0")
+        assert fleet.watcher.is_list_old("main-0")
+        assert await fleet.watcher.fresh_list("main-0") == {"other"}
+        assert not fleet.watcher.is_list_old("main-0")
+
+
+async def test_server_without_a_list_is_never_asked_for_a_fresh_one(fake: FakeReplica) -> None:
+    fake.answers["/v1/models"] = answer(status=404)
+    async with watching(policy(pool(fake))) as fleet:
+        await until(lambda: fleet.failed("main-0", Reading.MODELS) > 0)
+        fleet.watcher.lost("main-0")
+        assert not fleet.watcher.is_list_old("main-0")
+
+
+async def test_list_with_a_wildcard_leaves_open_what_a_replica_takes(fake: FakeReplica) -> None:
+    fake.answers["/v1/models"] = answer('{"data": [{"id": "m"}, {"id": "openai/*"}]}')
+    rules = policy(pool(fake))
+    async with watching(rules) as fleet:
+        await fleet.says("main-0", Sample(models=()))
+        assert fleet.board.known(rules.pools["main"]) is None
 
 
 async def test_health_verdict_is_dated_by_the_start_of_its_check(fake: FakeReplica) -> None:
@@ -233,6 +320,7 @@ async def test_engine_that_starts_is_logged_as_reached_and_then_as_unhealthy(
     port = int(fake.url.rsplit(":", 1)[1])
     await fake.stop()
     once = replace(OFTEN, failures=1)
+    once = replace(once, path="/health")
     async with watching(policy(pool(fake, engine=EngineKind.OPENAI, health=once))) as fleet:
         await until(lambda: len(fleet.report("main-0").errors) == 2)
         fake.answers["/health"] = answer(status=503)
@@ -299,7 +387,7 @@ async def test_failures_that_alternate_are_logged_once_each_until_the_reading_su
     fake: FakeReplica, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "tailgate.fleet")
-    async with watching(policy(pool(fake, engine=EngineKind.OPENAI))) as fleet:
+    async with watching(policy(pool(fake, engine=EngineKind.OPENAI, health=replace(OFTEN, path="/health")))) as fleet:
         for _ in range(3):
             for status in (502, 503):
                 fake.answers["/health"] = answer(status=status)
@@ -375,20 +463,20 @@ async def test_models_are_read_at_once_when_a_replica_recovers(fake: FakeReplica
         assert fake.paths().count("/v1/models") == 2
 
 
-async def test_watcher_reports_the_shortest_context_of_a_replicas_models(fake: FakeReplica) -> None:
+async def test_watcher_reports_the_shortest_and_the_longest_context_of_a_replicas_models(fake: FakeReplica) -> None:
     fake.answers["/v1/models"] = answer(
         '{"data": [{"id": "m", "max_model_len": 8192}, {"id": "n", "max_model_len": 99}]}'
     )
     async with watching(policy(pool(fake))) as fleet:
-        await fleet.says("main-0", Sample(context_tokens=99))
+        await fleet.says("main-0", Sample(context_tokens=99, longest_tokens=8192, models=("m", "n")))
 
 
 async def test_watcher_reports_adapters_of_a_replica_and_their_removal(fake: FakeReplica) -> None:
     fake.answers["/v1/models"] = answer('{"data": [{"id": "m"}, {"id": "sql", "parent": "m"}]}')
     async with watching(policy(pool(fake)), models_interval_s=0.01) as fleet:
-        await fleet.says("main-0", Sample(adapters=("sql",)))
+        await fleet.says("main-0", Sample(models=("m", "sql"), adapters=("sql",)))
         fake.answers["/v1/models"] = answer('{"data": [{"id": "m"}]}')
-        await fleet.says("main-0", Sample(adapters=()))
+        await fleet.says("main-0", Sample(models=("m",), adapters=()))
 
 
 async def test_watcher_reports_no_context_for_models_without_lengths(fake: FakeReplica) -> None:
@@ -396,7 +484,7 @@ async def test_watcher_reports_no_context_for_models_without_lengths(fake: FakeR
     async with watching(policy(pool(fake))) as fleet:
         await until(lambda: fleet.board.known(pool(fake)) == {"m"})
         await fleet.says("main-0", LOAD)
-    assert {sample for _, sample in fleet.samples} == {Sample(healthy=True), LOAD}
+    assert {sample for _, sample in fleet.samples} == {Sample(healthy=True), LOAD, Sample(models=("m",))}
 
 
 async def test_a_replica_that_cannot_be_read_keeps_its_last_models(fake: FakeReplica) -> None:
@@ -476,7 +564,7 @@ async def test_reading_that_raises_is_logged_counted_as_failed_and_repeated(fake
 # ---- warm-up
 
 
-WARM = replace(OFTEN, warmup=2)
+WARM = replace(OFTEN, warmup=2, path="/health")
 
 
 async def test_recovered_replica_is_warmed_up_before_it_is_healthy(fake: FakeReplica) -> None:

@@ -36,7 +36,7 @@ def rows(path: Path) -> list[Any]:
 
 
 def journal(path: Path, **more: int) -> Journal:
-    return Journal(path, POLICY, 5, 1.0, "1.2.3", **{"max_bytes": 2**20, "files": 3, **more})
+    return Journal(path, POLICY, 5, "1.2.3", **{"max_bytes": 2**20, "files": 3, **more})
 
 
 def fail(monkeypatch: pytest.MonkeyPatch, *which: int) -> None:
@@ -126,7 +126,7 @@ async def test_recorded_calls_are_written_and_replayed_with_the_same_answers(tmp
     serve(BATCH, written.tell)
     await written.aclose()
     first, *calls = rows(tmp_path / "j")
-    assert (first["seed"], first["share"], first["version"]) == (5, 1.0, "1.2.3")
+    assert (first["seed"], first["version"]) == (5, "1.2.3")
     assert len(calls) == 4 * BATCH
     assert written.dropped == 0
     done = replay(in_order([tmp_path / "j"]), lambda _: None)

@@ -14,7 +14,7 @@ from .sample import SAMPLE
 
 HOME = "c4n4ry-home"
 FIELDS = """
-apiVersion sha256 kind models pools tiers keys defaults listen aliases replicas url name discover slots queue limit
+apiVersion sha256 kind models pools tiers keys defaults listen aliases replicas url name slots queue limit
 bytes timeouts ttft p50 p99 slo e2e up_to_tokens reserve spill_from router health api_key max_tokens default tenant tier
 """
 VALUES = "tailgate/v1 Policy llama short long free * auto http://a:1 1s 25% 60/min 64MiB ${HOME} ${NOPE} ${ ~"

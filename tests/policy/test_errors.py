@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.policy import PolicyErrors, load_text
+
 from .sample import HASH_A, HASH_B, SAMPLE, changed, errors_of
 
 CASES = {
@@ -349,12 +351,6 @@ CASES = {
         "  paid: {}\n  a/b:\n",
         "p.yaml:23: tiers.a/b: a/b is not a name: use letters, digits, dot, dash and underscore, at most 63",
     ),
-    "tokenizer that is not there": (
-        "    aliases: [gpt]",
-        "    tokenizer: nowhere/tokenizer.json",
-        "p.yaml:6: models.llama.tokenizer: there is no file nowhere/tokenizer.json: "
-        "write the path of a tokenizer.json, relative to this file",
-    ),
     "duplicate replica": (
         '{name: big, url: "http://c:1"}',
         '{name: big, url: "http://A:1/"}',
@@ -442,11 +438,6 @@ CASES = {
         "http://b:1]",
         "8000]",
         "p.yaml:12: pools.short.replicas[1]: is a single value, must be a mapping, such as {url: ...}",
-    ),
-    "discovery": (
-        "    replicas: [http://a:1, http://b:1]\n",
-        "    discover: {dns: replicas.example}\n",
-        "p.yaml:12: pools.short.discover: is not yet supported in this version: list the replicas under `replicas`",
     ),
     "reserves over 100%": (
         '- {name: big, url: "http://c:1"}',
@@ -602,13 +593,15 @@ CASES = {
         "defaults:",
         "listen: {origins: [https://chat.example/]}\ndefaults:",
         "p.yaml:27: listen.origins[0]: https://chat.example/ is not an origin: write scheme://host or "
-        "scheme://host:port, and nothing behind it",
+        "scheme://host:port, and nothing behind it; scheme://host:* is every port, app:// every page of a scheme other "
+        "than http",
     ),
     "origin of no page": (
         "defaults:",
         "listen: {origins: ['null']}\ndefaults:",
         "p.yaml:27: listen.origins[0]: null is not an origin: write scheme://host or "
-        "scheme://host:port, and nothing behind it",
+        "scheme://host:port, and nothing behind it; scheme://host:* is every port, app:// every page of a scheme other "
+        "than http",
     ),
     "body limit without a unit": (
         "defaults:",
@@ -780,8 +773,30 @@ def test_policy_file_whose_aliases_expand_too_far_is_refused() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 8)]
     assert errors_of("\n".join(lines)) == [
-        "p.yaml:1: holds more than 200000 values once its aliases are expanded",
+        "p.yaml:1: repeats more than 10000 values by aliases, such as those of line 1: repeat less",
     ]
+
+
+def test_policy_file_that_merges_a_large_mapping_too_often_is_refused() -> None:
+    base = "\n".join(f"  k{number}: 1" for number in range(100))
+    text = f"a: &a\n{base}\nb: {{<<: [{', '.join(['*a'] * 200)}]}}\n"
+    assert errors_of(text) == [
+        "p.yaml:1: repeats more than 10000 values by aliases, such as those of line 1: repeat less",
+    ]
+
+
+def test_policy_may_repeat_a_mapping_by_aliases_in_every_tier() -> None:
+    tiers = "\n".join(f"  t{number}: *all" for number in range(50))
+    load_text(SAMPLE.replace("tiers:", f"tiers:\n  t: &all {{priority: 3}}\n{tiers}", 1), "p.yaml", {})
+
+
+def test_policy_with_thousands_of_errors_shows_ten_and_the_number_of_the_others() -> None:
+    fields = "\n".join(f"    field{number}: 1" for number in range(8000))
+    with pytest.raises(PolicyErrors) as raised:
+        load_text(f"tiers:\n  t:\n{fields}\n", "p.yaml", {})
+    lines = str(raised.value).splitlines()
+    assert len(lines) == 11
+    assert lines[-1] == f"and {len(raised.value.errors) - 10} more errors"
 
 
 def test_policy_error_stays_on_one_line_despite_a_name_with_a_line_break() -> None:
@@ -800,4 +815,12 @@ def test_wildcard_origin_needs_a_policy_with_keys() -> None:
     assert errors_of(without + every_page) == [
         "p.yaml:26: listen.origins[0]: * opens the replicas to every web page, since there are no keys: "
         "add keys, or list the pages"
+    ]
+
+
+def test_media_urls_without_media_is_an_error() -> None:
+    text = "apiVersion: tailgate/v1\nmodels: {m: {pools: [p]}}\npools: {p: {replicas: [http://a:1]}}\ntiers:\n"
+    assert errors_of(text + "  t: {caps: {media_urls: true, media: true}}\n") == []
+    assert errors_of(text + "  t: {caps: {media_urls: true}}\n") == [
+        "p.yaml:5: tiers.t.caps.media_urls: has no effect without media: write media: true beside it"
     ]

@@ -21,7 +21,6 @@ models:
     pools: [short, long]
     aliases: [gpt-4o, default]
     upstream: meta/llama
-    tokenizer: tokenizer.json
   "*": {{pools: [long]}}
 pools:
   short:
@@ -66,18 +65,16 @@ listen: {{open_on_any_address: true}}
 
 @pytest.fixture
 def policy(tmp_path: Path) -> rules.Policy:
-    (tmp_path / "tokenizer.json").write_text('{"model": {}}')
     (tmp_path / "p.yaml").write_text(FULL)
     return load(tmp_path / "p.yaml", {"KEY": "s3cret"})
 
 
-def test_policy_finds_models_by_name_by_alias_and_by_the_catch_all(policy: rules.Policy, tmp_path: Path) -> None:
+def test_policy_finds_models_by_name_by_alias_and_by_the_catch_all(policy: rules.Policy) -> None:
     llama = rules.Model(
         name="llama-3.3-70b",
         pools=("short", "long"),
         aliases=("gpt-4o", "default"),
         upstream="meta/llama",
-        tokenizer=str((tmp_path / "tokenizer.json").resolve()),
     )
     anything = rules.Model(name="*", pools=("long",), upstream="", any_name=True)
     assert policy.models == {"llama-3.3-70b": llama, "gpt-4o": llama, "default": llama, "*": anything}
@@ -235,14 +232,6 @@ def test_unreadable_policy_file_is_a_policy_error(tmp_path: Path) -> None:
         load(tmp_path / "latin.yaml")
 
 
-def test_file_that_is_no_tokenizer_is_named_with_its_policy_line(tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_text("{}")
-    text = SAMPLE.replace("aliases: [gpt]", "tokenizer: tokenizer.json")
-    (tmp_path / "p.yaml").write_text(text)
-    with pytest.raises(PolicyErrors, match=r":6: models\.llama\.tokenizer: tokenizer\.json is not a tokenizer\.json"):
-        load(tmp_path / "p.yaml")
-
-
 def test_the_builtin_policy_takes_any_model_and_refuses_nothing_for_want_of_slots() -> None:
     policy = builtin(["http://127.0.0.1:8001", "http://127.0.0.1:8002/"])
     model = policy.model("any/model")
@@ -254,7 +243,9 @@ def test_the_builtin_policy_takes_any_model_and_refuses_nothing_for_want_of_slot
     assert pool.slots is None
     assert pool.max_prompt_tokens is None
     assert tier.admission.mode is rules.AdmissionMode.SHADOW
-    assert tier.caps.batch == 2048  # OpenAI's own limit; LangChain sends 1,000 texts at once
+    caps = tier.caps
+    assert min(caps.batch, caps.top_logprobs, caps.prompt_logprobs, caps.max_tokens_limit) >= 10**6
+    assert (caps.max_tokens_default, caps.media, caps.media_urls, caps.engine_options) == (0, True, True, True)
     assert not policy.keys
     assert not policy.open_on_any_address
 

@@ -21,7 +21,6 @@ PLACES = {
     "percentile": ("p99: 2s", "p99: '${X}'"),
     "number": ("limit: 20", "limit: '${X}'"),
     "hash": (HASH_A, "'${X}'"),
-    "tokenizer": ("aliases: [gpt]", "tokenizer: ${X}"),
     "version": ("tailgate/v1", "${X}"),
     "model section": ("    pools: [short, long]\n    aliases: [gpt]", "    ${X}"),
     "rate": ("slots: 8", "queue: {bytes: '${X}', limit: '${X}'}"),

@@ -37,7 +37,6 @@ from gateway.proxy.limits import ConnectionLimits
 from gateway.proxy.replica.oddities import Oddities
 from gateway.proxy.replica.upstream import Upstreams
 from gateway.wire.answers.oddity import Oddity
-from gateway.wire.request import Parsed
 from tests.core.made import policy, pool, tier
 from tests.foreign.loop import VirtualLoop
 
@@ -603,10 +602,6 @@ class Play:
                 raise
         return self
 
-    def count_exactly(self, count: int) -> None:
-        """Give the model a tokenizer with this count."""
-        self.handler.counters["m"] = lambda parsed: _same(parsed, count)
-
     @property
     def protocol(self) -> ClientConnection:
         """The client's connection."""
@@ -698,10 +693,6 @@ class Play:
         assert not self.limits.parts
         assert self.limits.connections == 0
         assert not any(occupancy.open for occupancy in self.limits.occupancies.values())
-
-
-def _same(_: Parsed, count: int) -> int:
-    return count
 
 
 def _each_header_once(data: bytes) -> None:

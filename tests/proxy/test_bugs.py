@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from gateway.app import Gateway
+from gateway.core.forecast.prompt_length import PromptEstimator
 from gateway.core.request import Callback
 from gateway.fleet.watch import FleetWatcher
 from gateway.observe.metrics.metrics import Metrics
@@ -102,7 +103,7 @@ async def test_bug_in_count_tokens_is_a_500_in_the_anthropic_format_and_closes_t
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gateway.handler.counting, "ask_engine", ask_nobody)
-    monkeypatch.setitem(gateway.handler.counters, "*", bug)
+    monkeypatch.setattr(PromptEstimator, "estimate", bug)
     async with httpx.AsyncClient(base_url=gateway.url) as client:
         answer = await client.post("/v1/messages/count_tokens", json=COUNTED, timeout=5.0)
     assert (answer.status_code, answer.headers["x-tailgate-reason"]) == (500, "internal")

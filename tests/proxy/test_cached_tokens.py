@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from gateway.app import Gateway
-from gateway.core.snapshot import CacheView
+from gateway.core.policy import Policy
+from gateway.core.snapshot import CacheView, ReplicaView
 from gateway.policy import load_text
 from gateway.settings import Settings
 from gateway.sim.run.profiles import PROFILES
@@ -19,7 +20,7 @@ from tests.fleet.replicas import until
 POLICY = """\
 apiVersion: tailgate/v1
 models: {{emulated: {{pools: [main]}}}}
-pools: {{main: {{replicas: [{url}], health: {{interval: 500ms, scrape_interval: 50ms}}}}}}
+pools: {{main: {{replicas: [{url}], health: {{interval: 500ms, scrape_interval: {scrapes}}}}}}}
 tiers: {{standard: {{max_tokens: {{default: 8, limit: 64}}}}}}
 """
 SAID = "word " * 2000
@@ -41,14 +42,22 @@ async def emulator() -> AsyncIterator[Emulator]:
 @pytest.fixture
 async def gateway(emulator: Emulator) -> AsyncIterator[Gateway]:
     settings = Settings(port=0, admin_port=0, drain_deadline_s=0.0)
-    async with Gateway(settings, load_text(POLICY.format(url=emulator.url), "policy.yaml", {})) as gateway:
+    async with Gateway(settings, policy(emulator)) as gateway:
         yield gateway
 
 
-def cache(gateway: Gateway) -> CacheView:
+def policy(emulator: Emulator, scrapes: str = "50ms") -> Policy:
+    return load_text(POLICY.format(url=emulator.url, scrapes=scrapes), "policy.yaml", {})
+
+
+def replica(gateway: Gateway) -> ReplicaView:
     (pool,) = gateway.controller.snapshot(0.0).pools
-    (replica,) = pool.replicas
-    return replica.cache
+    (only,) = pool.replicas
+    return only
+
+
+def cache(gateway: Gateway) -> CacheView:
+    return replica(gateway).cache
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -79,7 +88,7 @@ async def test_gateway_learns_that_an_engine_has_no_prefix_caching() -> None:
     settings = Settings(port=0, admin_port=0, drain_deadline_s=0.0)
     async with (
         Emulator(profile=replace(PROFILES["test"], prefix_caching=False)) as emulator,
-        Gateway(settings, load_text(POLICY.format(url=emulator.url), "policy.yaml", {})) as gateway,
+        Gateway(settings, policy(emulator)) as gateway,
         httpx.AsyncClient(base_url=gateway.url) as client,
     ):
         for _ in range(8):
@@ -92,10 +101,13 @@ async def test_cache_hit_rate_comes_from_scraped_counters_if_answers_do_not_repo
     settings = Settings(port=0, admin_port=0, drain_deadline_s=0.0)
     async with (
         Emulator(prompt_tokens_details=False) as emulator,
-        Gateway(settings, load_text(POLICY.format(url=emulator.url), "policy.yaml", {})) as gateway,
+        Gateway(settings, policy(emulator, scrapes="1h")) as gateway,
         httpx.AsyncClient(base_url=gateway.url) as client,
     ):
+        # No scrape comes while a request is sent but not yet counted by the engine: it would look like a lost cache.
+        await until(lambda: replica(gateway).sample_age_s is not None)
         for _ in range(4):
             await client.post("/v1/chat/completions", json={"model": "emulated"} | ASKS["/v1/chat/completions"])
+        gateway.reloads.configure(policy(emulator))
         await until(lambda: (cache(gateway).hit_rate or 0.0) > 0.5)
         assert cache(gateway).kept > 0.9

@@ -397,17 +397,6 @@ PLAYBOOKS: dict[str, tuple[Policy | None, list[Step]]] = {
         None,
         [FromClient(post(path=COUNT)), ToClient(b"200 OK", b"request-id: id-1", b'{"input_tokens":')],
     ),
-    "count of tokens is exact with a tokenizer": (
-        None,
-        [
-            Do(lambda play: play.count_exactly(42)),
-            FromClient(post(path=COUNT)),
-            ToClient(b'{"input_tokens":42}'),
-            FromClient(post()),
-            FromReplica(whole()),
-            Do(lambda play: _is(play.meter.records[0].request.prompt_exact, 42)),
-        ],
-    ),
     "count of tokens of an unknown model is a 404": (
         None,
         [FromClient(post(path=COUNT, model="nobody")), ToClient(b"HTTP/1.1 404", b"nobody")],

@@ -178,16 +178,6 @@ PLAYBOOKS: dict[str, tuple[Policy | None, list[Step]]] = {
             FORGET,
         ],
     ),
-    "bug in a count is a 500 and closes": (
-        None,
-        [
-            Do(lambda play: play.handler.counters.update(m=lambda _: 1 // 0)),
-            FromClient(post(path="/v1/messages/count_tokens")),
-            ToClient(b"HTTP/1.1 500", b"connection: close"),
-            ClientIs("closed"),
-            FORGET,
-        ],
-    ),
     "retry in another pool moves the request there": (
         TWO_POOLS,
         [

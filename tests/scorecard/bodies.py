@@ -23,10 +23,13 @@ COSTLY = (
 )
 CONTROL = (
     *("priority", "request_id", "cache_salt", "kv_transfer_params", "vllm_xargs", "chat_template", "rid"),
-    *("media_io_kwargs", "chat_template_kwargs", "data_parallel_rank", "stream_interval", "extra_body", "lora_path"),
-    *("custom_logit_processor", "mm_processor_kwargs", "prompt_embeds", "add_generation_prompt"),
+    *("media_io_kwargs", "data_parallel_rank", "stream_interval", "extra_body", "lora_path"),
+    *("custom_logit_processor", "mm_processor_kwargs", "prompt_embeds"),
 )
-HARMLESS = ("temperature", "top_p", "seed", "user", "stop", "stream", "stream_options", "thinking", "reasoning")
+HARMLESS = (
+    *("temperature", "top_p", "seed", "user", "stop", "stream", "stream_options", "thinking", "reasoning"),
+    *("chat_template_kwargs", "add_generation_prompt", "continue_final_message"),
+)
 NUMBERS = (
     *("1", "2", "3", "5", "49", "50", "51", "100000", "-1", "0", "-0", "2147483648", "9007199254740993"),
     *("18446744073709551616", "1" + "0" * 40, "5.0", "1e5", "1E2", "50.5", "1e400", "1e-400", "100000.0"),

@@ -207,6 +207,10 @@ class Capture:
         """Whether health checks get no answer."""
         self.well = True
         """Whether health checks pass."""
+        self.models = [MODEL]
+        """Names that it lists."""
+        self.statuses: dict[str, str] = {}
+        """Status of the answers to the gateway's own GETs by path, where it is not 200."""
         self.changed = asyncio.Event()
         self._server: asyncio.Server | None = None
 
@@ -228,8 +232,7 @@ class Capture:
             self.probes.append(call)
             if self.is_late and "/health" in call.line:
                 return
-            models = b'{"object":"list","data":[{"id":"%b","object":"model"}]}' % MODEL.encode()
-            call.send(whole(models) if self.well else whole(models, "503 Service Unavailable"))
+            call.send(self._probed(call))
             return
         self.calls.append(call)
         call.connection.open_call = call
@@ -237,6 +240,12 @@ class Capture:
         if answer is not None:
             call.send(answer.data, answer.then)
             call.finish()
+
+    def _probed(self, call: Call) -> bytes:
+        """The answer to a check or a reading of the gateway."""
+        status = self.statuses.get(call.path) if self.well else "503 Service Unavailable"
+        listed = ",".join(f'{{"id":"{name}","object":"model"}}' for name in self.models)
+        return whole(f'{{"object":"list","data":[{listed}]}}'.encode(), status or "200 OK")
 
     async def until(self, condition: Callable[[], object], timeout_s: float = DEADLINE_S) -> float:
         """Wait until the condition holds; it is checked after every event of this replica. Seconds it took."""
@@ -249,11 +258,19 @@ class Capture:
         return loop.time() - start
 
     async def __aenter__(self) -> Capture:
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(partial(Connection, self), "127.0.0.1", 0, backlog=2048)
+        await self.start()
         return self
 
+    async def start(self, port: int = 0) -> None:
+        """Listen on `port`, or on a free one."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(partial(Connection, self), "127.0.0.1", port, backlog=2048)
+
     async def __aexit__(self, *exc: object) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Close the listener and every connection."""
         assert self._server is not None
         self._server.close()
         for connection in self.connections:

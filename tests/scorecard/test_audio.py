@@ -64,7 +64,7 @@ async def test_replica_gets_an_audio_form_written_by_the_gateway(
 ) -> None:
     capture.answer = lambda call: Answer(whole(b'{"text":"Hi"}'))
     client = await connect((await gateway(rules(capture.url))).url)
-    cheats = {"priority": "-9", "use_beam_search": "true", "n": "9"}
+    cheats = {"priority": "-9", "request_id": "mine", "chunking_strategy": "auto"}
     response = await client.ask(form(PATHS[0], RECORDING, "X-Data-Parallel-Rank: 3", model="default", **cheats))
     assert (response.status, response.body) == (200, b'{"text":"Hi"}')
     assert set(response.headers["x-tailgate-changed"].split(", ")) == set(cheats)

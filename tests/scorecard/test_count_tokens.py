@@ -159,6 +159,5 @@ async def test_token_counts_are_counted_in_metrics_by_their_source(
     assert (await client.ask(count())).status == 200
     assert gw.metrics.token_counts == {
         CountSource.ENGINE: 2,
-        CountSource.TOKENIZER: 0,
         CountSource.ESTIMATE: 1,
     }

@@ -28,8 +28,6 @@ OF_THE_ANSWER_ALONE = ("id", "created")
 CHEATS = {
     "priority": -100,
     "request_id": "mine",
-    "mm_processor_kwargs": {"max_pixels": 10**9},
-    "chat_template": "{{ 1 }}",
     "cache_salt": "mine",
     "max_tokens": 10**6,
     "n": 100,
@@ -94,7 +92,11 @@ async def test_engine_steering_fields_never_reach_a_replica(
 ) -> None:
     capture.answer = lambda call: Answer(whole(b'{"results":[]}'))
     gw = await gateway(rules(capture.url, tier=f"{ALL}, engine_priority: 7"))
-    response = await (await connect(gw.url)).ask(asking(path, **CHEATS, truncate_prompt_tokens=5))
+    client = await connect(gw.url)
+    for name, value in (("mm_processor_kwargs", {"max_pixels": 10**9}), ("chat_template", "{{ 1 }}")):
+        refused = await client.ask(asking(path, **{name: value}))
+        assert (refused.status, refused.error["param"]) == (400, name)
+    response = await client.ask(asking(path, **CHEATS, truncate_prompt_tokens=5))
     assert response.status == 200
     (call,) = capture.calls
     taken = {} if path in FREE else {"truncate_prompt_tokens": 5, "priority": 7}
@@ -111,7 +113,7 @@ async def test_more_documents_than_the_tier_allows_are_refused_by_name(
     for path, field in (("/v1/rerank", "documents"), ("/v1/score", "text_2")):
         response = await client.ask(asking(path, **{field: ["a", "b", "c"]}))
         assert (response.status, response.error["param"]) == (400, field)
-        assert response.error["message"] == f"{field}: must have at most 2 entries for this tier"
+        assert response.error["message"] == f"{field}: must have at most 2 entries for this tier (caps.batch)"
     assert not capture.calls
 
 

@@ -39,8 +39,7 @@ HEADERS = (
     "X_Tier: premium",
 )
 NEVER_SENT = {name.partition(":")[0].lower() for name in HEADERS} - {"content-type"}
-FORBIDDEN = {*CONTROL, "ignore_eos", "use_beam_search", "max_new_tokens", "max_length", "num_predict"}
-SWITCHES = {"enable_thinking", "thinking"}
+FORBIDDEN = {*CONTROL, "max_new_tokens", "max_length", "num_predict"}
 
 
 def violations(call: Call) -> list[str]:
@@ -51,13 +50,16 @@ def violations(call: Call) -> list[str]:
     if call.header("content-type") != ["application/json"]:
         found.append("content-type")
     body = json.loads(call.body.decode("utf-8", "strict"), object_pairs_hook=_once, parse_constant=_no_constant)
-    for name, value in body.items():
+    for name in body:
         plain = unicodedata.normalize("NFKC", name).casefold().strip(" \t\r\n\0\u200b\ufeff").replace("-", "_")
         plain = plain.replace("\u0131", "i")
         if plain in {*COSTLY, *FORBIDDEN} and plain != name:
             found.append(f"{name!r} may be read as {plain}")
-        if plain in FORBIDDEN and not (name == "chat_template_kwargs" and set(value) <= SWITCHES):
+        if plain in FORBIDDEN:
             found.append(name)
+    for name, value in body.get("chat_template_kwargs", {}).items():
+        if name in FORBIDDEN or isinstance(value, dict | list):
+            found.append(f"chat_template_kwargs.{name}")
     bounds = dict.fromkeys(OUTPUT, LIMIT) | {"n": N, "best_of": BEST_OF, "min_tokens": LIMIT, "top_logprobs": TOP}
     bounds |= {"thinking_token_budget": LIMIT, "prompt_logprobs": -1}
     if call.path == "/v1/completions":

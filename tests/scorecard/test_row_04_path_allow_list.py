@@ -195,3 +195,20 @@ async def test_model_name_in_a_path_does_not_reach_a_replica(
         assert response.status == 404, name
         assert response.error["code"] == "model_not_found"
     assert not capture.traffic
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/v1/models/emulated", 200),
+        ("/v1/models/%65mulated", 200),
+        ("/v1/models/emul%61ted?a=b", 200),
+        ("/v1/%6dodels/emulated", 404),
+        ("/v1%2fmodels", 404),
+    ],
+)
+async def test_escapes_are_decoded_in_the_id_of_a_model_and_nowhere_else(
+    gateway: GatewayFactory, capture: Capture, connect: Connect, path: str, status: int
+) -> None:
+    client = await connect((await gateway(rules(capture.url))).url)
+    assert (await client.ask(request(path))).status == status

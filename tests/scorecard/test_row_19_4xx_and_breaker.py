@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from time import monotonic
 
 import pytest
@@ -32,9 +33,20 @@ from .waiting import until
 
 CLIENTS = 10
 REQUESTS = 1000
-BY_TIME = "health: {failures: 3, interval: 100s, open: 60ms}"
-BY_CHECK = "health: {failures: 3, interval: 20ms, open: 100s}"
-"""An open breaker tries again after enough time, or after a health check that passes."""
+CHECKED = "health: {failures: 3, interval: 20ms, open: 100s}"
+"""A replica that is down is tried again after a health check that passes."""
+ERROR = b'{"error":{"message":"it broke","type":"InternalServerError","code":%d}}'
+FAILURES = {
+    "500": Answer(whole(ERROR % 500, "500 Internal Server Error")),
+    "501": Answer(whole(ERROR % 501, "501 Not Implemented")),
+    "502": Answer(whole(ERROR % 502, "502 Bad Gateway")),
+    "504": Answer(whole(ERROR % 504, "504 Gateway Timeout")),
+    "error event": Answer(STREAM_HEAD + chunk(b"data: " + ERROR % 500 + b"\n\n") + LAST_CHUNK),
+    "abort event": Answer(STREAM_HEAD + token("Hi") + token("", "abort") + DONE + LAST_CHUNK),
+    "cut event stream": Answer(STREAM_HEAD + token("Hi"), Then.RESET),
+    "reset": Answer(b"", Then.RESET),
+}
+"""What bodies of a bad client make engines answer."""
 
 
 def _states(gw: Gateway) -> list[tuple[ReplicaState, int]]:
@@ -118,38 +130,106 @@ def _broken(call: Call) -> Answer:
     return Answer(b"HTTP/1.1 200 OK\r\n", Then.RESET)
 
 
-async def _opened(gw: Gateway, capture: Capture, client: Client) -> None:
-    """Break the replica until it gets no requests."""
-    capture.answer = _broken
-    # A check that passes between two of them resets the count.
-    for _ in range(1000):
-        assert (await client.ask(chat())).error["code"] == "upstream_truncated"
-        if _states(gw)[0][0] is not ReplicaState.UP:
-            return
-    raise AssertionError("it stays closed")
+async def _down(gw: Gateway, capture: Capture) -> None:
+    """Fail checks until the replica gets no requests."""
+    capture.well = False
+    await until(lambda: _states(gw)[0][0] is ReplicaState.DOWN)
 
 
-async def test_an_open_breaker_keeps_requests_away_and_then_asks_for_one_success(
-    gateway: GatewayFactory, capture: Capture, connect: Connect
+async def _half_open(gw: Gateway, capture: Capture) -> None:
+    """Checks pass again, but the gateway's own probe does not."""
+    await _down(gw, capture)
+    capture.well = True
+    capture.statuses["/v1/models"] = "503 Service Unavailable"
+    await until(lambda: _states(gw)[0][0] is ReplicaState.PROBING)
+
+
+@pytest.mark.parametrize("kind", [*FAILURES])
+async def test_failed_answers_of_the_only_replica_leave_it_in_service(
+    gateway: GatewayFactory, capture: Capture, connect: Connect, kind: str
 ) -> None:
-    gw = await gateway(rules(capture.url, pool="health: {failures: 3, interval: 100s, open: 100s}"))
+    """Nothing shows whether the replica or the requests are at fault, and there is no other to ask."""
+    gw = await gateway(rules(capture.url, keys={"a": "good", "b": "bad"}, pool="health: {failures: 3, interval: 100s}"))
     client = await connect(gw.url)
-    await _opened(gw, capture, client)
+    for number in range(20):
+        capture.answer = lambda call: FAILURES[kind]
+        await client.ask(chat("x-api-key: b", content=f"bad {number}", stream="event" in kind))
+        capture.answer = by_default
+        assert (await client.ask(chat("x-api-key: a"))).status == 200
+    assert _states(gw)[0][0] is ReplicaState.UP
+
+
+@pytest.mark.parametrize("kind", [*FAILURES])
+async def test_bodies_that_fail_everywhere_take_no_answer_from_another_tenant(
+    gateway: GatewayFactory, capture: Capture, connect: Connect, kind: str
+) -> None:
+    async with Capture() as second, Capture() as third:
+        replicas = (capture, second, third)
+        for replica in replicas:
+            replica.answer = lambda call: FAILURES[kind] if b"poison" in call.body else by_default(call)
+        pool = "health: {failures: 3, interval: 100s}, router: round-robin"
+        gw = await gateway(rules(*(r.url for r in replicas), keys={"a": "good", "b": "bad"}, pool=pool))
+        client, bad = await connect(gw.url), await connect(gw.url)
+        served = 0
+        for number in range(50):
+            for again in range(3):
+                await bad.ask(chat("x-api-key: b", content=f"poison {number} {again}", stream="event" in kind))
+            served += (await client.ask(chat("x-api-key: a"))).status == 200
+        assert served >= 49
+        assert [state for state, _ in _states(gw)] == [ReplicaState.UP] * 3
+
+
+async def test_replica_that_fails_alone_is_ejected_and_state_says_why(
+    gateway: GatewayFactory, capture: Capture, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Capture() as second:
+        gw = await gateway(
+            rules(capture.url, second.url, pool="health: {failures: 3, interval: 100s}, router: round-robin")
+        )
+        client = await connect(gw.url)
+        for number in range(20):
+            assert (await client.ask(chat(content=f"well {number}"))).status == 200
+        capture.answer = lambda call: FAILURES["500"]
+        failed = 0
+        for number in range(60):
+            failed += (await client.ask(chat(content=f"broken {number}"))).status != 200
+        health = gw.controller.snapshot(monotonic()).pools[0].replicas[0].health
+        assert health.out == "failing"
+        assert re.match(r"\d x HTTP 500 on /v1/chat/completions, last \d+ s ago", health.last_error)
+        assert failed <= 6
+        gw.sweeper.log_states()
+        assert re.search(r"\d x HTTP 500 on /v1/chat/completions: it failed \d times in a row, its pool 0", caplog.text)
+
+
+async def test_replica_that_is_down_gets_no_requests(
+    gateway: GatewayFactory, capture: Capture, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    gw = await gateway(rules(capture.url, pool=CHECKED))
+    client = await connect(gw.url)
+    await _down(gw, capture)
     seen = len(capture.calls)
     refused = await client.ask(chat())
     assert (refused.status, refused.error["code"]) == (503, "no_replicas")
     assert int(refused.headers["retry-after"]) >= 1
     assert len(capture.calls) == seen
+    gw.sweeper.log_states()
+    assert "3 x health check failed: status: answered 503; it gets" in caplog.text
 
 
-@pytest.mark.parametrize("health", [BY_TIME, BY_CHECK], ids=["by time", "by check"])
-async def test_a_half_open_breaker_recovers(
-    gateway: GatewayFactory, capture: Capture, connect: Connect, health: str
+async def test_replica_is_back_without_a_request_by_the_gateways_own_probe(
+    gateway: GatewayFactory, capture: Capture
 ) -> None:
-    gw = await gateway(rules(capture.url, pool=health))
+    gw = await gateway(rules(capture.url, pool=CHECKED))
+    await _down(gw, capture)
+    capture.well = True
+    await until(lambda: _states(gw) == [(ReplicaState.UP, 0)])
+    assert not capture.calls, "no completion: the policy allows none"
+
+
+async def test_a_half_open_breaker_recovers(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+    gw = await gateway(rules(capture.url, pool=CHECKED))
     clients = [await connect(gw.url) for _ in range(5)]
-    await _opened(gw, capture, clients[0])
-    await until(lambda: _states(gw)[0][0] is ReplicaState.PROBING)
+    await _half_open(gw, capture)
 
     # A bad request neither closes the breaker nor delays the next try.
     capture.answer = lambda call: Answer(whole(b'{"error":{"message":"no","code":400}}', "400 Bad Request"))
@@ -171,13 +251,11 @@ async def test_a_half_open_breaker_recovers(
     assert _states(gw) == [(ReplicaState.UP, 0)]
 
 
-@pytest.mark.parametrize("health", [BY_TIME, BY_CHECK], ids=["by time", "by check"])
-async def test_failed_probe_reopens_the_breaker(
-    gateway: GatewayFactory, capture: Capture, connect: Connect, health: str
-) -> None:
-    gw = await gateway(rules(capture.url, pool=health))
+async def test_failed_probe_reopens_the_breaker(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+    gw = await gateway(rules(capture.url, pool=CHECKED))
     client = await connect(gw.url)
-    await _opened(gw, capture, client)
+    await _half_open(gw, capture)
+    capture.answer = _broken
     for _ in range(3):
         await until(lambda: _states(gw)[0][0] is ReplicaState.PROBING)
         seen = len(capture.calls)
@@ -186,4 +264,4 @@ async def test_failed_probe_reopens_the_breaker(
     capture.answer = by_default
     await until(lambda: _states(gw)[0][0] is ReplicaState.PROBING)
     assert (await client.ask(chat())).status == 200
-    assert _states(gw) == [(ReplicaState.UP, 0)]
+    assert _states(gw)[0][0] is ReplicaState.UP

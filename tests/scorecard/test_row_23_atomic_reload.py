@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -56,9 +55,6 @@ keys:
 """
 
 
-LOOKS_LIKE_ONE = json.dumps({"version": "1.0", "added_tokens": [], "model": {"type": "BPE", "vocab": 1, "merges": []}})
-
-
 def _invalid(number: int, good: str) -> bytes | None:
     """Twenty ways to break a policy; None: the file is missing."""
     tier = "even" if "even:" in good else "odd"
@@ -81,7 +77,7 @@ def _invalid(number: int, good: str) -> bytes | None:
         good + "tiers: {}\n",
         good.replace("  main:", "  'bad name!':"),
         good.replace("limits: {", "limits: {concurrency: many, "),
-        good.replace("{pools: [main]}", "{pools: [main], tokenizer: tokenizer.json}"),
+        good.replace("{pools: [main]}", "{pools: [main], aliases: [a/b, a/b c]}"),
         None,
     )[number % 20]
     return broken.encode() if isinstance(broken, str) else broken
@@ -117,7 +113,6 @@ def _write(file: Path, content: bytes | None) -> None:
 async def test_hundred_reloads_under_load_fail_no_request(tmp_path: Path, emulator: EmulatorFactory) -> None:
     replicas = await emulator(replicas=3, output_sigma=0.0)
     file = tmp_path / "policy.yaml"
-    (tmp_path / "tokenizer.json").write_text(LOOKS_LIKE_ONE)
     good = _policy(0, replicas.urls)
     file.write_text(good)
     answers: list[Response] = []

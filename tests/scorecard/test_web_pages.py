@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.policy.builtin import builtin
+
 from .capture import Capture
 from .conftest import Connect, EmulatorFactory, GatewayFactory
 from .policies import rules
@@ -67,6 +69,50 @@ async def test_a_web_page_reaches_no_replica_under_a_policy_without_keys(
     assert "access-control-allow-origin" not in response.headers
     assert "`listen.origins`" in response.error["message"]
     assert not capture.calls
+
+
+async def test_refused_page_and_host_are_told_the_option_that_allows_them(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    client = await connect((await gateway(builtin([capture.url]))).url)
+    page = await post(client, "Origin: app://obsidian.md")
+    assert "`tailgate serve --origin app://obsidian.md`" in page.error["message"]
+    host = await post(client, host="backend:8080")
+    assert "`tailgate serve --name backend`" in host.error["message"]
+    odd = await post(client, "Origin: http://`rm`")
+    assert "`tailgate serve --origin`" in odd.error["message"]
+
+
+@pytest.mark.parametrize(
+    ("listed", "served", "refused"),
+    [
+        (
+            "http://localhost:*",
+            ["http://localhost:3000", "http://localhost", "http://LOCALHOST:5173"],
+            "http://localhost.evil:3",
+        ),
+        ("http://localhost:*", ["http://localhost:1"], "https://localhost:1"),
+        ("http://localhost:*", ["http://localhost:1"], "http://localhost:1.evil.example"),
+        ("app://", ["app://obsidian.md", "app://-"], "apps://obsidian.md"),
+        ("app://obsidian.md", ["app://obsidian.md"], "app://other"),
+    ],
+)
+async def test_page_is_allowed_without_a_policy_by_port_and_by_scheme(
+    gateway: GatewayFactory, capture: Capture, connect: Connect, listed: str, served: list[str], refused: str
+) -> None:
+    client = await connect((await gateway(builtin([capture.url], origins=[listed]))).url)
+    for origin in served:
+        answer = await post(client, f"Origin: {origin}")
+        assert (answer.status, answer.headers["access-control-allow-origin"]) == (200, origin)
+    assert (await post(client, f"Origin: {refused}")).status == 403
+
+
+async def test_name_of_a_proxys_upstream_is_allowed_without_a_policy(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    client = await connect((await gateway(builtin([capture.url], names=["backend"]))).url)
+    assert (await post(client, host="backend")).status == 200
+    assert (await post(client, host="other")).status == 403
 
 
 async def test_error_for_a_foreign_web_page_has_the_format_of_the_path(

@@ -29,6 +29,9 @@ def spied(rules: Policy, arrivals: Any, **more: Any) -> tuple[Spy, Result]:
     return spy, simulate(rules, arrivals, decider=spy, **more)
 
 
+CONTEXT = Sample(context_tokens=DEFAULT.max_model_len, longest_tokens=DEFAULT.max_model_len)
+
+
 class Short(Controller):
     """A controller that always grants three tokens."""
 
@@ -317,11 +320,11 @@ class TestChecksAndScrapes:
     def test_context_length_is_the_first_observation(self) -> None:
         spy, _ = spied(policy(), [arrival(1.0)])
         seen = [(heard.args[0], heard.args[1]) for heard in spy.calls("observe")]
-        assert seen[0] == ("r1", Sample(context_tokens=DEFAULT.max_model_len))
+        assert seen[0] == ("r1", CONTEXT)
 
     def test_unwatched_replica_is_observed_for_its_context_only(self) -> None:
         spy, _ = spied(policy(), [arrival(5.0)], options=Options(watched=False))
-        assert [heard.args[1] for heard in spy.calls("observe")] == [Sample(context_tokens=DEFAULT.max_model_len)]
+        assert [heard.args[1] for heard in spy.calls("observe")] == [CONTEXT]
 
 
 class TestInvalidInput:

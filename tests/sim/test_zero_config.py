@@ -67,13 +67,3 @@ def test_zero_config_gives_a_replica_that_is_four_times_slower_no_more_than_it_c
     ours, plain = both(0.5, dict(zip(names, (LLAMA_8B_A100, slow), strict=True)))
     assert plain.goodput < 0.7
     assert ours.goodput > 0.9
-
-
-@pytest.mark.parametrize("slowness", [1.0, 2.0])
-def test_zero_config_in_overload_keeps_one_of_two_replicas_in_time(slowness: float) -> None:
-    costs = {name: slowness * getattr(LLAMA_8B_A100, name) for name in COSTS}
-    names = [replica.name for replica in policy().pools["default"].replicas]
-    fleet = dict(zip(names, (LLAMA_8B_A100, replace(LLAMA_8B_A100, name="other", **costs)), strict=True))
-    ours, plain = both(2.0 / slowness**0.5, fleet)
-    assert ours.tiers["default"].queue.p99 == 0.0
-    assert ours.goodput > plain.goodput + 0.05

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -13,7 +14,6 @@ from gateway.core.request import Endpoint
 from gateway.wire.apis.audio import FIELDS
 from gateway.wire.body.form import BOUNDARY, MAX_PARTS
 from gateway.wire.request import BadRequest, Parsed, parse, render
-from gateway.wire.tokens import Tokenizer
 
 CAPS = Caps(max_tokens_limit=100)
 SOUND = b"RIFF\x00\r\n--not a boundary\r\n\xff\x00"
@@ -52,10 +52,6 @@ def sent(parsed: Parsed) -> list[tuple[str, str, bytes]]:
         found.append((lines.pop("content-disposition"), lines.pop("content-type", ""), content))
         assert not lines
     return found
-
-
-def test_prompt_with_a_file_is_not_counted_by_the_tokenizer() -> None:
-    assert Tokenizer(None, None).count(read(FILE, MODEL)) is None
 
 
 def test_forwarded_form_is_written_anew_with_the_file_last() -> None:
@@ -98,13 +94,23 @@ def test_a_file_name_has_plain_letters_and_no_path(given_name: str, written: str
 
 
 def test_engine_steering_form_fields_are_dropped_and_named() -> None:
-    cheats = {"priority": "-100", "use_beam_search": "true", "n": "50", "vllm_xargs": "{}", "request_id": "mine"}
+    cheats = {"priority": "-100", "request_id": "mine", "chunking_strategy": "auto"}
     parsed = read(MODEL, FILE, *(part(name, value) for name, value in cheats.items()), part("extra", "x", file="x"))
     assert set(parsed.changed) == {*cheats, "extra"}
     assert [name for name, _, _ in sent(parsed)] == [
         'form-data; name="model"',
         'form-data; name="file"; filename="a.wav"',
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "setting"),
+    [("n", "5", "caps.n"), ("vllm_xargs", "{}", "caps.engine_options"), ("use_beam_search", "true", "caps.best_of")],
+)
+def test_costly_form_field_beyond_its_cap_is_refused_by_its_setting(name: str, value: str, setting: str) -> None:
+    body = form(MODEL, FILE, part(name, value))
+    with pytest.raises(BadRequest, match=f"^{name}: .*{re.escape(setting)}"):
+        parse(Endpoint.TRANSCRIPTIONS, body, Caps())
 
 
 def test_max_completion_tokens_in_a_form_is_lowered_to_the_cap_of_the_tier() -> None:

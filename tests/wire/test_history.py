@@ -8,14 +8,14 @@ import pytest
 
 from gateway.core.policy import Caps
 from gateway.core.request import Endpoint
-from gateway.wire.body.tool_results import LEFT_OUT
+from gateway.wire.body.tool_results import left_out
 from gateway.wire.request import BadRequest
 
 from .agents import CLAUDE_CODE, CODEX_FIRST, CODEX_LATER, PICTURE, SHELL, said
 from .bodies import CHAT, MESSAGES, RESPONSES, read, sent
 
 MEDIA = Caps(media=True)
-NO_IMAGE = LEFT_OUT % "picture"
+NO_IMAGE = left_out("image")
 
 
 def test_later_request_of_codex_reaches_the_engine_as_calls_and_messages() -> None:
@@ -119,7 +119,7 @@ def test_file_in_a_result_becomes_a_text_in_every_tier() -> None:
     document = {**MESSAGES, "messages": [{"role": "user", "content": [result]}]}
     for caps in (Caps(), MEDIA):
         content = sent(Endpoint.MESSAGES, document, caps=caps)["messages"][0]["content"][0]["content"]
-        assert content == [{"type": "text", "text": LEFT_OUT % "file"}, {"type": "text", "text": "two pages"}]
+        assert content == [{"type": "text", "text": left_out("document")}, {"type": "text", "text": "two pages"}]
     assert read(Endpoint.MESSAGES, document).changed == ("tool_result.document",)
 
 

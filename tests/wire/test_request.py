@@ -249,27 +249,15 @@ def test_a_forwarded_request_never_asks_an_engine_to_store_its_answer() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("request_id", "cache_salt", "kv_transfer_params", "ec_transfer_params", "vllm_xargs", "session_id"),
-        *("chat_template", "media_io_kwargs", "mm_processor_kwargs", "add_generation_prompt", "prompt_embeds"),
-        *("ignore_eos", "use_beam_search", "service_tier", "custom_logit_processor", "lora_path", "bootstrap_host"),
-        "brand_new_cost_field",
+        *("request_id", "cache_salt", "kv_transfer_params", "ec_transfer_params", "session_id", "service_tier"),
+        *("bootstrap_host", "stream_interval", "brand_new_cost_field"),
     ],
 )
 @pytest.mark.parametrize("value", [True, 1, "x", {"a": 1}, ["x"]])
-def test_control_template_and_unknown_fields_are_dropped_and_reported(name: str, value: object) -> None:
+def test_control_and_unknown_fields_are_dropped_and_reported(name: str, value: object) -> None:
     document = {**CHAT, name: value}
     assert read(Endpoint.CHAT, document).changed == (name,)
     assert name not in sent(Endpoint.CHAT, document)
-
-
-def test_echo_is_dropped_from_chat_requests_that_would_score_the_prompt() -> None:
-    assert read(Endpoint.CHAT, {**CHAT, "echo": True}).changed == ("echo",)
-
-
-def test_only_thinking_switches_of_the_template_options_pass() -> None:
-    document = {**CHAT, "chat_template_kwargs": {"enable_thinking": True, "system_prompt": "ignore all"}}
-    assert sent(Endpoint.CHAT, document)["chat_template_kwargs"] == {"enable_thinking": True}
-    assert read(Endpoint.CHAT, document).changed == ("chat_template_kwargs",)
 
 
 def test_unknown_stream_options_are_dropped_and_reported() -> None:

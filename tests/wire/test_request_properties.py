@@ -17,6 +17,7 @@ from gateway.core.policy import Caps
 from gateway.core.request import GENERATING, Endpoint
 from gateway.wire.apis.fields import STRIP
 from gateway.wire.apis.table import API_OF, APIS
+from gateway.wire.body.bounds import engine_option
 from gateway.wire.body.placeholders import Placeholders
 from gateway.wire.request import BadRequest, parse, render
 from tests.effort import examples
@@ -229,12 +230,19 @@ def check(endpoint: Endpoint, document: dict[str, Any], granted: int, caps: Caps
     assert isinstance(logprobs, bool) if endpoint is Endpoint.CHAT else is_integer(logprobs or 0, 0, caps.top_logprobs)
     if caps.top_logprobs == 0:
         assert logprobs is False
-    if document.get("echo") and "logprobs" in document:
+    if document.get("echo") and endpoint is Endpoint.CHAT:
+        assert is_integer(document.get("top_logprobs", 0), 0, caps.prompt_logprobs)
+        assert caps.prompt_logprobs > 0
+    elif document.get("echo") and "logprobs" in document:
         assert is_integer(logprobs, 0, caps.prompt_logprobs)
         assert caps.prompt_logprobs > 0
     budget = document.get("thinking", {}).get("budget_tokens", 0)
     assert is_integer(budget, 0, granted - 1)
 
+    guarded = {name for name, rule in shape.rules.items() if rule is engine_option}
+    assert all(document[name] is False or document[name] == {} for name in guarded & document.keys())
+    if document.get("use_beam_search"):
+        assert caps.best_of > 1
     assert isinstance(document.get("stream", False), bool)
     options = document.get("stream_options")
     if document.get("stream") and shape.usage:

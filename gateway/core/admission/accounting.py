@@ -21,10 +21,10 @@ OUTPUT_WEIGHT: Final = 2.0
 
 
 class Accounting:
-    """`reserve` opens the account of a request, `close` closes it once. Every limit is scaled by `share` (0-1]."""
+    """`reserve` opens the account of a request, `close` closes it once."""
 
-    def __init__(self, share: float, prompts: PromptEstimator, forecaster: Forecaster, promises: Promises) -> None:
-        self._tenants = Tenants(share)
+    def __init__(self, prompts: PromptEstimator, forecaster: Forecaster, promises: Promises) -> None:
+        self._tenants = Tenants()
         self._prompts = prompts
         self._forecaster = forecaster
         self._promises = promises
@@ -65,12 +65,21 @@ class Accounting:
         use.take(most, now)
         return None
 
-    def dispatched(self, live: RequestState, now: float) -> float:
-        """Charge the expected output tokens to the tenant's fair share, at the first dispatch. Returns their number."""
+    def offered(self, live: RequestState, pool: Pool, now: float) -> None:
+        """Count what a request that has come to `pool` asks of its tenant's fair share there."""
+        live.expected_output = self._forecaster.expected_output(live)
+        live.shares = pool.queue.of_tier(live.request.tier).shares
+        live.shares.offered(live.request.tenant, live.prompt_tokens + OUTPUT_WEIGHT * live.expected_output, now)
+
+    def dispatched(self, live: RequestState, now: float) -> None:
+        """Charge the expected output tokens to the tenant's fair share, at the first dispatch."""
         self._promises.sent(live, now)
-        expected = self._forecaster.expected_output(live)
-        self._charge(live, expected, now)
-        return expected
+        cost = live.prompt_tokens + OUTPUT_WEIGHT * live.expected_output
+        live.charged = cost
+        if live.use is not None:
+            live.use.serve(cost, now)
+        if live.shares is not None:
+            live.shares.served(cost, now)
 
     def first_token(self, live: RequestState, now: float) -> None:
         """Label the forecast if the first token decides the label. A missed TTFT decides it. A kept TTFT decides it
@@ -105,9 +114,9 @@ class Accounting:
     def close(self, live: RequestState, now: float) -> Record:
         """Settle the tenant's limits for an ended request. The forecaster and the promises learn from how it ended."""
         if live.use is not None:
-            worked = live.settle(now)
+            live.settle(now)
             if live.charged:
-                self._charge(live, live.output_tokens if worked else 0, now)
+                self._correct(live, now)
         record = live.record()
         if live.forecast is not None:
             self._judge(live, record, now)
@@ -124,12 +133,17 @@ class Accounting:
             live.cached_tokens = live.prompt_tokens - pool.least_unread(live.prompt_tokens, request)
 
     @staticmethod
-    def _charge(live: RequestState, output_tokens: float, now: float) -> None:
-        """Charge the request's cost, as far as it is known, to its tenant's fair share."""
+    def _correct(live: RequestState, now: float) -> None:
+        """Correct what a sent request was charged to its tenant's fair share, since its cost is known now. It is 0 if
+        no engine worked on it.
+        """
+        cost = live.prompt_tokens + OUTPUT_WEIGHT * live.output_tokens if live.is_worked_on else 0.0
+        more = cost - live.charged
         if live.use is not None:
-            cost = live.prompt_tokens + OUTPUT_WEIGHT * output_tokens
-            live.use.serve(cost - live.charged, now)
-            live.charged = cost
+            live.use.serve(more, now)
+        if live.shares is not None:
+            live.shares.offered(live.request.tenant, more, now)
+            live.shares.served(more, now)
 
     def _judge(self, live: RequestState, record: Record, now: float) -> None:
         """Label the forecast by how the request ended. Outcomes that do not depend on latency give no label.

@@ -1,5 +1,6 @@
 """Lets other requests overtake those whose LoRA adapter has no room at any replica, but not for ever.
 
+A request whose model is listed only by busy replicas is overtaken in the same way. It waits for these replicas.
 A request without room for its adapter keeps its place in the queue. While the loaded adapters keep getting requests, it
 would never be served. So once its turn is due (`due_at`), one replica gets no new requests for one of its loaded
 adapters. If only its home may serve the request, its home is that replica. The replica makes room until no request
@@ -8,23 +9,25 @@ waits for the adapter any more.
 
 from __future__ import annotations
 
+from gateway.core.fleet.eligibility import takes_now
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.policy import Tier
 from gateway.core.request import Request
+from gateway.core.serving import sent_name
 
 
 def is_blocked(request: Request, pool: Pool) -> bool:
-    """Whether a replica that may serve the request has room for its tier, but none of them has room for its adapter."""
-    if not request.adapter:
+    """Whether replicas have room for the tier of a request, but none of them for its model or adapter."""
+    if not request.adapter and pool.names.is_taken_by_all(sent_name(request)):
         return False
-    free = _able(request, pool.candidates(request.tier), pool)
-    return bool(free) and not any(replica.adapters.takes(request.adapter) for replica in free)
+    free = _able(request, pool.ready(request.tier), pool)
+    return bool(free) and not any(takes_now(replica, request) for replica in free)
 
 
 def goes_first(tier: Tier, pool: Pool) -> bool:
     """Whether a new request of `tier` overtakes all waiting requests of the tier, because each of them is blocked."""
     queue = pool.queue.of_tier(tier)
-    if queue.adapted < queue.count:
+    if queue.adapted < queue.count and not pool.names.is_mixed:
         return False
     unlike = {_kind(live.request, pool): live.request for live in queue}
     return all(is_blocked(request, pool) for request in unlike.values())
@@ -74,9 +77,9 @@ def _able(request: Request, replicas: list[Replica], pool: Pool) -> list[Replica
 
 
 def _kind(request: Request, pool: Pool) -> tuple[bool, str, str]:
-    """Returns whether only one replica may serve the request, the name of that replica, and the adapter. If one request
-    is blocked, so are all others with the same values.
+    """Returns whether only one replica may serve the request, the name of that replica, and the model or adapter. If
+    one request is blocked, so are all others with the same values.
     """
     is_bound = pool.is_bound(request)
     home = pool.home(request) if is_bound else None
-    return is_bound, "" if home is None else home.spec.name, request.adapter
+    return is_bound, "" if home is None else home.spec.name, sent_name(request)

@@ -19,7 +19,6 @@ from typing import Final
 
 from gateway.core.admission.adapters import goes_first
 from gateway.core.admission.forecaster import Forecaster
-from gateway.core.admission.overflow import Overflow
 from gateway.core.admission.patience import Patience
 from gateway.core.admission.promises import Promises
 from gateway.core.admission.wait_and_breach import drain_per_s
@@ -27,6 +26,7 @@ from gateway.core.fleet.fleet import Fleet
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.forecast.ahead_and_forecast import NOTHING_AHEAD, Ahead, Forecast
 from gateway.core.forecast.trust import Trust
+from gateway.core.forecast.wording import above_bound, above_limit
 from gateway.core.policy import AdmissionMode, Policy, Tier
 from gateway.core.queueing.percentiles import TtftGuard
 from gateway.core.queueing.request import QueuedRequest
@@ -109,14 +109,12 @@ class Admission:
         self._forecaster = forecaster
         self.promises = Promises(policy, forecaster)
         self.patience = Patience(forecaster)
-        self._overflow = Overflow(forecaster)
         self._hold_s = math.inf
         self.configure(policy)
 
     def configure(self, policy: Policy) -> None:
         """Apply a policy."""
         self.promises.configure(policy)
-        self._overflow.keep(self._fleet)
         bounds_s = [objective.threshold_s for tier in policy.tiers.values() for objective in tier.slo.ttft]
         tightest_s = min(bounds_s, default=math.inf)
         self._hold_s = HOLD_SHARE * min(tightest_s, MAX_TIGHTEST_S)
@@ -130,18 +128,13 @@ class Admission:
         Changes `live`, and advances a round-robin router.
         """
         tier = live.request.tier
-        replica = None if self.waits_behind(tier, pool) else pool.pick(live.request, None, random.random())
+        replica = None if self.waits_behind(tier, pool) else pool.pick(live, None, random.random())
         if pool.knows_caches:
             self.patience.arrives(live, pool)
             if replica is not None and self._waits_for_own(live, replica, now):
                 return Decision(Verdict.WAIT)
         if tier.admission.mode is not AdmissionMode.OFF and live.slo.bounded:
             live.forecast = forecast = self.forecast(live, pool, replica, now)
-            if replica is not None and tier.admission.mode is AdmissionMode.SHADOW and not pool.is_bound(live.request):
-                placed = self._overflow.placed(live, pool, replica, random, now)
-                if placed is not None:
-                    live.would_shed = self.is_doubtful(live, pool, live.forecast)
-                    return Decision(Verdict.SEND, placed)
             if self.is_doubtful(live, pool, forecast):
                 faster = (
                     None if replica is None or pool.is_bound(live.request) else self._faster(live, pool, replica, now)
@@ -196,7 +189,7 @@ class Admission:
                 return ""
             return f"The replicas are busy. This request's turn came too late for a first token within {bound_s:g} s."
         limit = self.promises.threshold(live.request.tier)
-        if pool.queue.of_tier(live.request.tier).count > 1:
+        if pool.queue.of_tier(live.request.tier).count > 1 and not (live.owed or is_within_share(live, pool, now)):
             limit = min(limit, CONTESTED_BREACH)
         return self.reason(live, forecast, limit) if forecast.breach > limit else ""
 
@@ -224,11 +217,6 @@ class Admission:
     def admitted(self, live: RequestState, pool: Pool, now: float) -> None:
         """Record that a request was sent or queued."""
         pool.queue.of_tier(live.request.tier).admitted(now)
-        if live.request.tier.admission.mode is AdmissionMode.SHADOW:
-            self._overflow.admitted(live, pool, now)
-        if live.given_up is not None:
-            self._forecaster.dropped(live)  # its miss was accepted in advance, so it is no evidence about the forecast
-            return
         if live.forecast is not None:
             self._forecaster.watch(live, now)
             self.promises.admitted(live, pool, live.forecast)
@@ -285,45 +273,50 @@ class Admission:
         if broken is None:
             return self.reason(live, forecast, limit)
         if not isinstance(broken, TtftGuard):
+            vain, allowed = above_limit(broken.corrected(forecast.in_vain), broken.allowed)
             return (
                 f"The replicas are busy. Predicted: a wait of {forecast.wait_s:.3g} s, and a refusal after it with "
-                f"probability {forecast.in_vain:.2g}; at most {broken.allowed:g} of the admitted are to wait in vain."
+                f"a probability of {vain}; at most {allowed} of the admitted are to wait in vain."
             )
-        quantile, bound_s = broken.objective.quantile, broken.objective.threshold_s
+        bound_s = broken.objective.threshold_s
+        late, allowed = above_limit(broken.corrected(forecast.doubted), broken.allowed)
         early = (
             f" While many requests wait, those that wait must begin within {forecast.part * bound_s:.3g} s."
             if forecast.part < 1.0
             else ""
         )
         return (
-            f"The replicas are busy. Predicted: time to first token {forecast.ttft_s:.3g} s, and more than "
-            f"{forecast.part * bound_s:.3g} s with probability {broken.corrected(forecast.doubted):.2g}; "
-            f"at least {quantile:.3g} of the answers must begin within {bound_s:g} s.{early}"
+            f"The replicas are busy. Predicted: the first token comes later than {forecast.part * bound_s:.3g} s with "
+            f"a probability of {late}; at most {allowed} of the answers may be late, so that the "
+            f"{broken.objective.percentile} stays within {bound_s:g} s.{early}"
         )
 
     def reason(self, live: RequestState, forecast: Forecast, limit: float) -> str:
         """The error text for a request whose P(breach) is above `limit`."""
-        slo = live.slo
+        slo, is_streamed = live.slo, live.request.stream
         latencies = (
-            ("time to first token", forecast.ttft_s, slo.ttft_bound_s),
-            ("time per token", forecast.tpot_s, slo.tpot_bound_s),
+            ("time to first token", forecast.ttft_s, slo.ttft_bound_s if is_streamed else math.inf),
+            ("time per token", forecast.tpot_s, slo.tpot_bound_s if is_streamed else math.inf),
             ("time to the end", forecast.e2e_s, slo.e2e_bound_s),
         )
-        said = [
-            f"{name} {seconds:.3g} s of {bound_s:g} s" for name, seconds, bound_s in latencies if bound_s < math.inf
-        ]
-        chance = f"an objective is missed with probability {forecast.breach:.2f}, above {limit:.2f}"
-        return f"The replicas are busy. Predicted: {', '.join(said)}; {chance}."
+        name, predicted_s, bound_s = max(latencies, key=_nearness)
+        missed = f"an objective, most likely the {name}, is missed"
+        if predicted_s > bound_s:
+            shown, bound = above_bound(predicted_s, bound_s)
+            missed = f"{name} {shown} s, more than {bound} s; an objective is missed"
+        chance, allowed = above_limit(forecast.breach, limit)
+        return f"The replicas are busy. Predicted: {missed} with a probability of {chance}, above {allowed}."
 
     # ---- doubtful requests
 
     def _is_owed(self, live: RequestState, pool: Pool, doubtful: Forecast, now: float) -> bool:
-        """Whether a doubtful request is admitted because too few requests with prompts of similar length were admitted
-        lately.
+        """Whether a doubtful request is admitted all the same. Either too few requests with prompts of similar length
+        were admitted lately. Or its tenant is within its share, and the request is likely to be in time.
 
         A queued request overtakes requests with a later latest start. So its forecast is made again without them.
         """
-        if not self.promises.is_owed(live, now):
+        is_timely = doubtful.breach <= self.promises.threshold(live.request.tier) or not self.trusted(pool)
+        if not (is_timely and is_within_share(live, pool, now)) and not self.promises.is_owed(live, now):
             return False
         live.owed = True
         if doubtful.wait_s > 0.0:
@@ -348,8 +341,8 @@ class Admission:
 
         The router's choice may be a slow one, since routers ignore how fast replicas are.
         """
-        for replica in pool.candidates(live.request.tier)[:LOOKED_AT]:
-            if replica is doubtful:
+        for replica in pool.candidates(live.request)[:LOOKED_AT]:
+            if replica is doubtful or not pool.contexts.fits(live, replica):
                 continue
             forecast = self._forecaster.forecast(live, pool, replica, NOTHING_AHEAD, now)
             if not self.is_doubtful(live, pool, forecast):
@@ -369,7 +362,7 @@ class Admission:
             fits = spec.takes(live.prompt_tokens, request.batch)
             if other is None or not fits or other.queue or other.headroom < SPILL_HEADROOM or not self.trusted(other):
                 continue
-            replica = other.pick(request, None, random.random())
+            replica = other.pick(live, None, random.random())
             if replica is None:
                 continue
             forecast = self._forecaster.forecast(live, other, replica, NOTHING_AHEAD, now)
@@ -394,6 +387,19 @@ class Admission:
                 return True
         live.max_tokens = asked
         return False
+
+
+def _nearness(latency: tuple[str, float, float]) -> float:
+    """A predicted latency divided by its bound; 0 without a bound."""
+    _, predicted_s, bound_s = latency
+    return predicted_s / bound_s
+
+
+def is_within_share(live: RequestState, pool: Pool, now: float) -> bool:
+    """Whether a tenant is within its fair share while others of its tier are not, so that these have to give way."""
+    tier = live.request.tier
+    is_enforced = tier.admission.mode is AdmissionMode.ENFORCE
+    return is_enforced and pool.queue.of_tier(tier).shares.is_within(live.request.tenant, now)
 
 
 def waits(live: RequestState, pool: Pool) -> Decision:

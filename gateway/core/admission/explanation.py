@@ -10,15 +10,17 @@ from typing import Final
 from gateway.core.admission.admission import Admission, Decision, Verdict
 from gateway.core.admission.deadlines import slo_deadline
 from gateway.core.admission.next_queued import has_room, may_be_passed
-from gateway.core.fleet.pool import Pool, Replica, with_adapter
+from gateway.core.fleet.eligibility import with_adapter
+from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.routing import RoundRobin
 from gateway.core.forecast.ahead_and_forecast import NOTHING_AHEAD, Forecast
 from gateway.core.forecast.trust import Trust
 from gateway.core.policy import AdmissionMode, Objective, Slo, Tier
 from gateway.core.queueing.limits import LimitExceeded
 from gateway.core.queueing.queue import LOOKED_AHEAD
-from gateway.core.request import Reason
+from gateway.core.request import Reason, Request
 from gateway.core.request_state import RequestState
+from gateway.core.serving import MAX_NAME, sent_name
 from gateway.core.snapshot import CapacityBound, ReplicaState, usual
 
 SENT: Final = "sent"
@@ -122,7 +124,7 @@ def explain(
     replica = decision.replica
     chosen = pool if replica is None else replica.pool
     best = _option(chosen, replica, live.forecast or admission.forecast(live, pool, replica, now))
-    free = [] if replica is None else pool.candidates(tier)
+    free = [] if replica is None else pool.candidates(live.request)
     if adapter:
         free = with_adapter(free, adapter)
     others = [other for other in free if other is not replica]
@@ -148,7 +150,7 @@ def explain(
         own_rate=ahead.own_per_s,
         best=best,
         runner_up=runner_up,
-        left_out=tuple(_left_out(pool, adapter, now)),
+        left_out=tuple(_left_out(pool, live.request, now)),
     )
 
 
@@ -182,7 +184,7 @@ def _passing(admission: Admission, live: RequestState, pool: Pool, now: float) -
     is_compared = pool.knows_caches and queue.count < LOOKED_AHEAD and has_room(pool, tier)
     if not is_compared and (head is None or not may_be_passed(head, pool)):
         return None
-    replica = pool.pick(live.request, None, DRAW)
+    replica = pool.pick(live, None, DRAW)
     return None if replica is None or admission.patience.waits_for_own(live, replica, now) else replica
 
 
@@ -258,7 +260,9 @@ def _missed(admission: Admission, live: RequestState, pool: Pool, replica: Repli
 def _awaited(admission: Admission, live: RequestState, pool: Pool) -> tuple[str, str]:
     """The bound that keeps a waiting request from being sent, and the reason in words."""
     tier, adapter = live.request.tier, live.request.adapter
-    free = pool.candidates(tier)
+    free = pool.candidates(live.request)
+    if not free and pool.ready(tier):
+        return "model", "the replicas that list its model are busy"
     if free and adapter and not with_adapter(free, adapter):
         return "adapter", "no replica has room for its adapter"
     if free and admission.waits_behind(tier, pool):
@@ -275,16 +279,14 @@ def _awaited(admission: Admission, live: RequestState, pool: Pool) -> tuple[str,
     return "reserve", "the free slots are reserved for other tiers, or their replicas asked for time"
 
 
-def _left_out(pool: Pool, adapter: str, now: float) -> Iterator[ExcludedReplica]:
+def _left_out(pool: Pool, request: Request, now: float) -> Iterator[ExcludedReplica]:
+    adapter = request.adapter
     for name, replica in pool.replicas.items():
         rests_s = pool.backoff_s(replica, now)
-        if replica.state is ReplicaState.EJECTED:
-            yield ExcludedReplica(name, replica.state, replica.outlier_score.why)
-        elif replica.state is ReplicaState.PROBING:
-            why = "it gets one request at a time, until a request to it succeeds"
-            yield ExcludedReplica(name, replica.state, why)
-        elif replica.state is not ReplicaState.UP:
-            yield ExcludedReplica(name, replica.state, "")
+        if replica.state is not ReplicaState.UP:
+            yield ExcludedReplica(name, replica.state, _why_out(replica, now))
+        elif not adapter and not replica.takes_name(sent_name(request)):
+            yield ExcludedReplica(name, replica.state, f"it does not list the model {sent_name(request)[:MAX_NAME]}")
         elif rests_s > 0.0:
             why = f"it refused {replica.refusals} times in a row, and is passed over for {rests_s:.1f} s more"
             yield ExcludedReplica(name, replica.state, why)
@@ -292,6 +294,16 @@ def _left_out(pool: Pool, adapter: str, now: float) -> Iterator[ExcludedReplica]
             yield ExcludedReplica(name, replica.state, _bounded(pool, replica, replica.bound, now))
         elif adapter and not replica.adapters.takes(adapter):
             yield ExcludedReplica(name, replica.state, _without(adapter, replica))
+
+
+def _why_out(replica: Replica, now: float) -> str:
+    """A text that says why a replica is out, with its latest error."""
+    if replica.state is ReplicaState.DRAINED:
+        return ""
+    last = replica.health.view(now, replica.share).last_error
+    if replica.state is ReplicaState.EJECTED:
+        return f"{replica.health.why}; last error: {last}" if last else replica.health.why
+    return f"{last}; it gets one request at a time" if replica.state is ReplicaState.PROBING else last
 
 
 def _bounded(pool: Pool, replica: Replica, bound: CapacityBound, now: float) -> str:
@@ -304,7 +316,9 @@ def _bounded(pool: Pool, replica: Replica, bound: CapacityBound, now: float) -> 
         used = f"{replica.held_tokens} tokens held, {budget.growth_tokens:.0f} expected, of {capacity:.0f}"
     elif bound is CapacityBound.TPOT:
         step_s = budget.step_s(replica.held_tokens, now) or 0.0
-        used = f"a step takes {step_s * 1e3:.3g} ms, with one more it would exceed {budget.limit_s * 1e3:.3g} ms"
+        limit = f"{budget.limit_s * 1e3:.3g} ms"
+        exceeds = f"more than {limit}" if step_s > budget.limit_s else f"with one more it would exceed {limit}"
+        used = f"a step takes {step_s * 1e3:.3g} ms, {exceeds}"
     else:
         used = f"{replica.unprefilled_tokens} of {pool.prefill_limit:.0f} tokens"
     return f"it has no room: its {bound} bound is reached, {used}"

@@ -90,6 +90,15 @@ class LengthFairness:
         self._all.decided(admitted, now)
         self._lengths[length_of(prompt_tokens)].decided(admitted, now)
 
+    def take_back(self, prompt_tokens: int, now: float) -> None:
+        """Take back an admitted request, because an engine refused it: it took no part of the service."""
+        self._tokens.settle(now)
+        self._tokens.offered = max(0.0, self._tokens.offered - prompt_tokens)
+        for count in (self._all, self._lengths[length_of(prompt_tokens)]):
+            count.settle(now)
+            count.offered = max(0.0, count.offered - 1.0)
+            count.admitted = max(0.0, count.admitted - 1.0)
+
     def lost(self, prompt_tokens: int, now: float) -> None:
         """Take back the admission of a request that was refused after all."""
         self._tokens.settle(now)

@@ -24,6 +24,7 @@ from gateway.core.admission.wait_and_breach import (
     wait_in_gateway_s,
 )
 from gateway.core.fleet.pool import Pool, Replica
+from gateway.core.fleet.slot import UNREAD
 from gateway.core.fleet.step_budget import StepPrices
 from gateway.core.forecast.ahead_and_forecast import NOTHING_AHEAD, Ahead, Forecast
 from gateway.core.forecast.calibrator import DIRECT, HIGHER_SHARE, UNTAUGHT, Calibrator, queued_kind, tpot_kind
@@ -42,8 +43,6 @@ EARLY_STEPS: Final = 31
 """An answer under way is compared with its forecast after this many steps."""
 MERGED: Final = 1.5
 """An answer with more tokens per event than this has several steps per event. So its events do not count steps."""
-MAX_MERGED: Final = 0.1
-"""If a larger share of answers has several steps in one event, the model learns from answers only at their end."""
 EXPECT_EVERY: Final = 1.25
 """The expected number of tokens still to come is updated each time an answer has grown by this factor."""
 SLOWNESS: Final = attrgetter("slowness")
@@ -110,7 +109,7 @@ class Forecaster(Learner):
             engine = self._engines.get(replica.spec.name) or IDLE
             foreign = engine.foreign(now)
             step_s = costs.step_s(engine.decodes + foreign, engine.context)
-            scale = engine.factor
+            scale, drift = engine.factor, replica.budget.drift
             engine_s = costs.ttft_s(engine.backlog(now), replica.unread_of(live.prompt_tokens, request), step_s)
             slot_s = engine.slot_s(replica.in_flight + foreign)
             kind, limit_s = DIRECT, replica.budget.limit_s
@@ -119,16 +118,16 @@ class Forecaster(Learner):
             slow = learned.higher.get(request.tier.name)
             wait_s = wait_in_gateway_s(costs, pool, ahead, ahead.higher_share if slow is None else slow.share)
             step_s = costs.step_s(costs.queued_decodes, costs.queued_context)
-            scale = 1.0
+            scale, drift = 1.0, costs.queued_drift
             slot_s = costs.queued_slot_s
             engine_s = costs.ttft_s(costs.queued_backlog, pool.least_unread(live.prompt_tokens, request), step_s)
             kind, limit_s = queued_kind(ahead.requests), costs.queued_limit_s
-            prompt_tokens_per_s = costs.prompt_tokens_per_s(now) / max(1, len(pool.replicas))
+            prompt_tokens_per_s = pool.prompts.per_s(now) / max(1, len(pool.replicas))
         more_s = wait_s + slot_s + scale * engine_s
-        ttft_s, tpot_s = now - request.body_at + more_s, scale * costs.tpot_s(step_s, prompt_tokens_per_s)
+        ttft_s, tpot_s = now - request.body_at + more_s, drift * scale * costs.tpot_s(step_s, prompt_tokens_per_s)
         made = Forecast(pool.spec.name, now, wait_s, ttft_s, tpot_s)
         made.kind = kind
-        made.keeps_step = is_step_kept(live, scale * step_s, limit_s)
+        made.keeps_step = is_step_kept(live, drift * scale * step_s, limit_s)
         made.load = more_s + tpot_s
         self._complete(live, labels, made, more_s, ahead)
         if replica is None:
@@ -226,7 +225,7 @@ class Forecaster(Learner):
             return
         costs = self._of(replica.pool).costs
         engine = self._engine(replica, now)
-        scores = replica.outlier_score.ttft, replica.outlier_score.itl
+        scores = replica.health.ttft, replica.health.itl
         attempt.facts = facts = AttemptPrediction(
             engine,
             self._bucket(live),
@@ -236,17 +235,13 @@ class Forecaster(Learner):
             replica.in_flight - 1,
             now,
         )
-        if live.given_up is replica:
-            # a given-up replica is overloaded on purpose, and no decision needs forecasts for such a load
-            facts.counts = facts.teaches = False
         read_by = math.inf if live.visible else now + facts.ttft_s
         engine.begin(attempt.id, attempt.slot.unread_tokens, read_by, now)
         engine.advance(replica.in_flight, replica.held_tokens, now)
         each = min(facts.bucket.mean, float(live.max_tokens))
         attempt.slot.expect(live.request.choices, each * live.request.choices)
-        costs.sent(attempt.slot.unread_tokens, now)
         if now > live.request.body_at:
-            costs.met(facts.backlog, facts.decodes, facts.context, facts.slot_s)
+            costs.met(facts.backlog, facts.decodes, facts.context, facts.slot_s, replica.budget.drift)
 
     def first_token(self, attempt: Attempt, now: float) -> None:
         """Learn from the first token of a streamed answer."""
@@ -264,7 +259,7 @@ class Forecaster(Learner):
             return
         if attempt.live.visible and facts.counts:
             facts.ttft.add(math.log(seen_s / facts.expected_s))
-        if not (facts.teaches and attempt.replica.outlier_score.is_typical):
+        if not (facts.teaches and attempt.replica.health.is_typical):
             return
         labels = learned.labels
         error = facts.learn_ttft(learned.costs, attempt.slot.unread_tokens, seen_s)
@@ -295,13 +290,13 @@ class Forecaster(Learner):
             more = min(facts.bucket.more(each), float(max(0, attempt.live.max_tokens - each)))
             attempt.slot.expect_more(more * facts.choices)
         steps = each - 1
-        is_lesson = facts.teaches and steps >= facts.lesson_at and facts.engine.costs.merged < MAX_MERGED
+        is_lesson = facts.teaches and steps >= facts.lesson_at and facts.engine.costs.has_single_steps
         if not is_lesson and (facts.shown or steps < EARLY_STEPS):
             return
         replica, engine = attempt.replica, facts.engine
         costs = self._of(replica.pool).costs
         engine.advance(replica.in_flight, replica.held_tokens, now)
-        if is_lesson and replica.outlier_score.is_typical and (costs.step.samples < BLOCK or engine.pace.due(now)):
+        if is_lesson and replica.health.is_typical and (costs.step.samples < BLOCK or engine.pace.due(now)):
             facts.learn_speed(costs, steps, now)
             replica.slowness = engine.slowness
             facts.teach(costs, steps, now)
@@ -322,11 +317,11 @@ class Forecaster(Learner):
         replica = attempt.replica
         learned = self._of(replica.pool)
         engine.advance(replica.in_flight, replica.held_tokens, now)
-        outlier_score = replica.outlier_score
         if finish.end is not AttemptOutcome.COMPLETE:
             engine.forget(attempt.id, now)
             waited_s = now - attempt.opened_at
-            if attempt.first_at is None and attempt.live.visible and facts.counts and waited_s > facts.expected_s:
+            is_told = attempt.first_at is None and attempt.live.visible and finish.end not in UNREAD
+            if is_told and facts.counts and waited_s > facts.expected_s:
                 facts.ttft.add_overdue(math.log(waited_s / facts.expected_s))
             return
         engine.read(attempt.id, now)
@@ -352,7 +347,7 @@ class Forecaster(Learner):
             facts.bucket.add(each, facts.edges)
         elif facts.teaches:
             facts.bucket.passes(each, facts.edges)
-        facts.teaches = facts.teaches and outlier_score.is_typical
+        facts.teaches = facts.teaches and replica.health.is_typical
         if finish.tokens_seen > 0:
             is_merged = tokens > MERGED * finish.tokens_seen
             costs.merged += 0.1 * ((1.0 if is_merged else 0.0) - costs.merged)

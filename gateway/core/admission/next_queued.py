@@ -1,7 +1,7 @@
 """Chooses which queued request of a tier is sent next, and to which replica.
 
 Usually the head of the queue is sent, or a request close behind it with more of its prompt in a cache. If the head
-waits for its busy home replica, or for room for its LoRA adapter, others overtake it.
+waits for its busy home replica, for room for its LoRA adapter, or for a replica with its model, others overtake it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from gateway.core.queueing.queue import due_at
 from gateway.core.queueing.request import QueuedRequest
 from gateway.core.request import Random
 from gateway.core.request_state import RequestState
+from gateway.core.serving import sent_name
 
 
 class NextQueued:
@@ -29,7 +30,7 @@ class NextQueued:
         """Which request of a tier to send next, and to which replica; None if none can be sent now. `head`: the first
         in the tier's queue.
 
-        Requests whose LoRA adapter has no room anywhere are skipped.
+        Requests whose model or LoRA adapter has no room anywhere are skipped.
         """
         blocked: set[str] = set()
         waiting: QueuedRequest | None = head
@@ -40,7 +41,7 @@ class NextQueued:
             chosen = self._chosen(waiting, pool, blocked, now)
             if chosen is not None or not is_held:
                 return chosen
-            blocked.add(waiting.request.adapter)
+            blocked.add(sent_name(waiting.request))
             waiting = pool.queue.of_tier(head.request.tier).head_but(blocked, now)
         return None
 
@@ -55,7 +56,7 @@ class NextQueued:
             waiting = [first, *(self._requests[other.request.id] for other in others if other is not head)]
             chosen = self._patience.chosen(waiting, pool, self._random.random(), now)
         else:
-            replica = pool.pick(head.request, None, self._random.random())
+            replica = pool.pick(head, None, self._random.random())
             if replica is not None:
                 chosen = first, replica
         if chosen is None and may_be_passed(head, pool):
@@ -70,16 +71,16 @@ class NextQueued:
 
         Otherwise, requests that wait for one busy replica would keep all others from the free replicas.
         """
-        waits: set[tuple[str, str]] = set()
+        waits: set[tuple[str, str, bool]] = set()
         for queued in pool.queue.of_tier(head.request.tier).in_order():
             request = queued.request
             is_bound = pool.is_bound(request)
             home = pool.home(request) if is_bound else None
-            alike = "" if home is None else home.spec.name, request.adapter
-            if request.adapter in blocked or alike in waits or (is_bound and home is None):
-                continue  # a request with the same home and adapter waits, or its home is gone
+            alike = "" if home is None else home.spec.name, sent_name(request), pool.contexts.tell_apart(queued)
+            if sent_name(request) in blocked or alike in waits or (is_bound and home is None):
+                continue  # a request with the same home, model and context waits, or its home is gone
             live = self._requests[request.id]
-            replica = pool.pick(request, None, self._random.random())
+            replica = pool.pick(queued, None, self._random.random())
             if replica is None:
                 waits.add(alike)
             elif not self._patience.waits_for_own(live, replica, now):
@@ -88,10 +89,10 @@ class NextQueued:
 
 
 def may_be_passed(head: QueuedRequest, pool: Pool) -> bool:
-    """Whether requests behind `head` may be sent before it, because it waits for its home while another replica has
-    room.
+    """Whether requests behind `head` may be sent before it, because it waits for its home, or for a longer context,
+    while another replica has room.
     """
-    return pool.is_bound(head.request) and has_room(pool, head.request.tier)
+    return (pool.is_bound(head.request) or pool.contexts.tell_apart(head)) and has_room(pool, head.request.tier)
 
 
 def has_room(pool: Pool, tier: Tier) -> bool:

@@ -74,7 +74,7 @@ class Patience:
         best: tuple[RequestState, Replica] | None = None
         least = 0
         for live in waiting:
-            replica = pool.pick(live.request, None, random)
+            replica = pool.pick(live, None, random)
             if replica is None or self.waits_for_own(live, replica, now):
                 continue
             if live is waiting[0] and now >= due_at(live):

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
 
 from gateway.core.fleet.fleet import Fleet
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.forecast.prompt_length import PromptEstimator
-from gateway.core.request import Outcome, Reason, Request
+from gateway.core.policy import PoolSpec
+from gateway.core.request import GENERATING, Outcome, Reason, Request
 from gateway.core.request_state import RequestState
-
-MAX_NAME: Final = 64
-"""A session's name is cut to this many characters in error texts."""
+from gateway.core.serving import MAX_NAME, no_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,30 @@ class Placement:
             low, high = low + request.stored.tokens, high + request.stored.tokens
             live.prompt_tokens = high
         live.prompt_likely = (low + high) // 2
-        return place(request, low, high, self._fleet, now)
+        live.needs_tokens = high if request.max_tokens is None else high + request.tier.caps.granted(request.max_tokens)
+        return self._beyond_context(request, low, high) or place(request, low, high, self._fleet, now)
+
+    def _beyond_context(self, request: Request, low: int, high: int) -> Unplaceable | None:
+        """The refusal of a prompt that no replica on the route has the context for. An estimated prompt is refused only
+        if it is certainly too long; else the engine decides.
+        """
+        longest = 0
+        for spec in request.policy.route(request.model, request.tier):
+            pool = self._fleet.pool(spec.name)
+            held = None if pool is None else pool.contexts.longest_tokens
+            if held is None or high <= held:
+                return None
+            longest = max(longest, held)
+        if not longest or request.truncates or request.stored is not None or request.endpoint not in GENERATING:
+            return None
+        if request.prompt_exact is None:
+            model = request.asked_model or request.model.name
+            low = self._prompts.at_least(model, request.prompt_bytes // request.batch)
+        if low <= longest:
+            return None
+        has = "" if low == high else "at least "
+        detail = f"the maximum context length of this model is {longest} tokens, and the prompt has {has}{low} tokens"
+        return Unplaceable(Outcome.INVALID, Reason.CONTEXT_LENGTH, detail)
 
 
 def place(request: Request, low: int, high: int, fleet: Fleet, now: float) -> Pool | Unplaceable:
@@ -60,6 +81,11 @@ def place(request: Request, low: int, high: int, fleet: Fleet, now: float) -> Po
     if not route:
         detail = f"tier {request.tier.name} may not use model {request.model.name}"
         return Unplaceable(Outcome.INVALID, Reason.FORBIDDEN_MODEL, detail)
+    route, listed = _listing(request, route, fleet)
+    if not route:
+        return Unplaceable(
+            Outcome.INVALID, Reason.MODEL_NOT_FOUND, no_model(request.asked_model or request.model.name, listed)
+        )
     if request.stored is not None:
         route = tuple(spec for spec in route if _has(fleet, spec.name, request.stored.replica))
         if not route:
@@ -81,10 +107,23 @@ def place(request: Request, low: int, high: int, fleet: Fleet, now: float) -> Po
             home = pool.home(request)
             if home is not None and not home.keeps_state:
                 return _homeless(request, home, fleet.cools_in_s(spec.name, now))
-        if pool is not None and pool.alive and (not request.adapter or pool.lists(request.adapter)):
+        if pool is not None and pool.serves(request):
             return pool
     cools_in_s = min(fleet.cools_in_s(spec.name, now) for spec in fitting)
     return Unplaceable(Outcome.REFUSED, Reason.NO_REPLICAS, retry_after_s=cools_in_s)
+
+
+def _listing(request: Request, route: tuple[PoolSpec, ...], fleet: Fleet) -> tuple[tuple[PoolSpec, ...], list[str]]:
+    """Pools of the route with a replica that takes the request's model, and the names that the others list."""
+    taking: list[PoolSpec] = []
+    names: dict[str, None] = {}
+    for spec in route:
+        pool = fleet.pool(spec.name)
+        if pool is None or pool.may_serve(request):
+            taking.append(spec)
+        else:
+            names.update(dict.fromkeys(pool.names))
+    return tuple(taking), [*names]
 
 
 def _has(fleet: Fleet, pool_name: str, replica: str) -> bool:

@@ -324,6 +324,8 @@ class Promises:
                 fairness.lost(live.prompt_likely, now)
             else:
                 fairness.decided(live.prompt_likely, False, now)
+        if live.counted and fairness is not None and record.outcome is Outcome.INVALID:
+            fairness.take_back(live.prompt_likely, now)
         if lost:
             for guard, late, had_costs in self._promised(live):
                 if guard.counts_wait(record.e2e_s):
@@ -336,7 +338,7 @@ class Promises:
         budget = self._budgets.get(tier.name)
         if budget is not None:
             budget.count(tier.slo, record, now)
-        if record.pool is None or live.forecast is None or live.given_up is not None or live.was_overfilled:
+        if record.pool is None or live.forecast is None or live.was_overfilled:
             return  # the replica was filled beyond the step limit, so the answer shows nothing about the limit
         margins = self._margins_of(record.pool, tier)
         if record.tpot_s is not None:

@@ -67,6 +67,7 @@ def believed(attempt: Attempt, finish: AttemptResult) -> AttemptResult:
         finish.body_hash,
         finish.empty,
         cached,
+        finish.context_tokens,
     )
 
 

@@ -1,1 +1,1 @@
-"""Pools and their replicas: slots, routing, breakers, outliers, autoscaling."""
+"""Pools and their replicas: slots, routing, health, judge, autoscaling."""

@@ -177,6 +177,11 @@ class Demand:
         self.requests += 1
         self.prompt_tokens += prompt_tokens
 
+    def take_back(self, prompt_tokens: int) -> None:
+        """Take back an arrival, because an engine refused the request: more replicas would not have served it."""
+        self.requests -= 1
+        self.prompt_tokens -= prompt_tokens
+
     def ended(self, counts: bool, good: bool, output_tokens: int) -> None:
         """Count the end of a request. `counts`: whether the request is in the denominator of goodput. `output_tokens`:
         0 without an answer.
@@ -200,8 +205,10 @@ class Demand:
         self._at = now
         if step_s == math.inf:
             return
-        requests, tokens = self.requests, self.prompt_tokens
-        self.requests = self.prompt_tokens = 0
+        # An arrival of the last tick that is taken back now may leave fewer than 0. The rest lowers the next tick.
+        requests, tokens = max(0, self.requests), max(0, self.prompt_tokens)
+        self.requests -= requests
+        self.prompt_tokens -= tokens
         work_s = self._seconds(costs, requests, tokens, slots / serving if serving else 1.0)
         self._requests.add(requests / step_s, step_s)
         self._prompts.add(tokens / step_s, step_s)

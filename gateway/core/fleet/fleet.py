@@ -1,4 +1,4 @@
-"""All pools of the policy in force, and the breakers of their replicas."""
+"""All pools of the policy in force, and what is observed of their replicas."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
+from gateway.core.fleet.evidence import EVIDENCE, Says, checked, seen_of, text_of
+from gateway.core.fleet.health import UNREACHED
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.policy import Policy, Tier
-from gateway.core.request import AttemptOutcome, Sample
+from gateway.core.request import AttemptOutcome, AttemptResult, Request, Sample
 from gateway.core.snapshot import ReplicaState
 
 DEFAULT_RETRY_AFTER_S: Final = 1.0
-NO_CONNECTION: Final = (AttemptOutcome.UNREACHABLE, AttemptOutcome.CONNECT_TIMEOUT)
 
 
 class Fleet:
@@ -21,6 +22,7 @@ class Fleet:
 
     def __init__(self, policy: Policy) -> None:
         self._pools: dict[str, Pool] = {}
+        """Time for which `cool` is planned."""
         self.configure(policy)
 
     def configure(self, policy: Policy, now: float = -math.inf) -> list[Pool]:
@@ -69,28 +71,53 @@ class Fleet:
         """Whether any pool has a replica that gets requests."""
         return any(pool.alive for pool in self._pools.values())
 
-    def ended(self, replica: Replica, end: AttemptOutcome, now: float) -> list[Replica]:
-        """Update breakers after the end of an attempt at `replica`. Returns the replicas whose breaker state changed.
+    def ended(
+        self, replica: Replica, finish: AttemptResult, request: Request, body: int | None, now: float
+    ) -> list[Replica]:
+        """Judge the end of an attempt at `replica`. Returns the replicas whose state changed.
 
-        A failure to connect counts for every data-parallel rank of that server.
+        `body`: hash of the body of the request, if it is known. A failure to connect counts for every data-parallel
+        rank of that server.
         """
+        seen = seen_of(finish)
+        if EVIDENCE[seen].is_answer:
+            replica.was_alive = True
         judged = [replica]
-        if end in NO_CONNECTION and replica.spec.dp_rank is not None:
+        if seen in UNREACHED and replica.spec.dp_rank is not None:
             judged = [other for other in replica.pool.replicas.values() if other.spec.server == replica.spec.server]
         moved = []
         for each in judged:
-            state = each.breaker.state
-            each.breaker.ended(end, each.pool.spec.health, now)
-            if self._moved(each, state, now):
+            before, health = each.health.state, each.pool.spec.health
+            each.health.saw(seen, health, now, text_of(finish, request.endpoint))
+            if EVIDENCE[seen].says in (Says.ALIVE, Says.ODD):
+                each.pool.judge.answered(each, seen, request.tenant, body, health, now)
+            if self._moved(each, before, now):
                 moved.append(each)
         return moved
 
+    def learn_context(self, replica: Replica, finish: AttemptResult, now: float) -> None:
+        """Learn from the end of an attempt how long a context the replica has."""
+        news = False
+        if finish.end is AttemptOutcome.REJECTED and finish.context_tokens is not None:
+            news = replica.learn_context(finish.context_tokens)
+        elif finish.end is AttemptOutcome.COMPLETE and finish.prompt_tokens is not None:
+            news = replica.prove_context(finish.prompt_tokens + (finish.output_tokens or 0))
+        if news:
+            replica.pool.refresh(now)
+
     def observe(self, replica: Replica, sample: Sample, now: float) -> bool:
         """Learn from a health check, scrape or model list of `replica`. Returns True if its breaker state changed."""
-        if sample.context_tokens not in (None, replica.context_tokens):
-            replica.context_tokens = sample.context_tokens
-            replica.pool.refresh(now)
+        if sample.healthy is not False:
+            replica.was_alive = True
+        if sample.context_tokens is not None:
+            told = sample.context_tokens, sample.longest_tokens
+            replica.told_context = True
+            if told != (replica.context_tokens, replica.longest_tokens):
+                replica.context_tokens, replica.longest_tokens = told
+                replica.pool.refresh(now)
         replica.adapters.observe(sample)
+        if sample.models is not None:
+            replica.pool.names.listed(replica, frozenset(sample.models))
         if sample.waiting is not None or sample.running is not None:
             replica.sample, replica.sample_at = sample, now
             # If answers are paused for slow clients, the engine may have finished them and freed their context long
@@ -105,10 +132,14 @@ class Fleet:
                     replica.cache.clear()
             if sample.waiting is not None and sample.running is not None:
                 replica.learned.scraped(sample.waiting, sample.running, replica.in_flight)
-        if sample.healthy is None or _is_alive(replica, sample):
+        if sample.generated_tokens is not None:
+            replica.health.counted(sample.generated_tokens, bool(sample.running or sample.waiting), now)
+        seen = checked(sample, replica.health.said_at)
+        if seen is None:
             return False
-        state = replica.breaker.state
-        replica.breaker.checked(sample.healthy, replica.pool.spec.health, now, sample.asked_at)
+        state = replica.health.state
+        text = f"{seen.value}: {sample.error}" if sample.error else seen.value
+        replica.health.saw(seen, replica.pool.spec.health, now, text, sample.asked_at)
         return self._moved(replica, state, now)
 
     def drain(self, replica: Replica, on: bool, now: float) -> None:
@@ -120,19 +151,24 @@ class Fleet:
         replica.pool.refresh(now)
 
     def cool(self, now: float) -> float:
-        """Make breakers half-open if they are due, end backoffs that are over, and check all replicas for outliers.
-        Returns seconds until the next call is due.
+        """Try replicas again that are due, end backoffs that are over, and judge all replicas. Returns seconds until
+        the next call is due.
         """
         soonest_s = math.inf
         for pool in self._pools.values():
             health = pool.spec.health
             for replica in pool.replicas.values():
-                replica.breaker.cooled(health, now)
-                if replica.breaker.state is ReplicaState.DOWN:
-                    soonest_s = min(soonest_s, replica.breaker.cools_in_s(health, now))
+                replica.health.cooled(health, now)
+                if replica.health.state is ReplicaState.DOWN:
+                    soonest_s = min(soonest_s, replica.health.cools_in_s(health, now))
             soonest_s = min(soonest_s, pool.check(now), pool.end_backoffs(now) - now)
             pool.refresh(now)
         return soonest_s
+
+    @property
+    def doubts(self) -> bool:
+        """Whether any body or tenant failed lately, so that new requests need a `body_hash`."""
+        return any(pool.judge.doubted for pool in self._pools.values())
 
     def cools_in_s(self, pool_name: str, now: float) -> float:
         """Seconds until a pool whose replicas are all down may have a usable replica again; at least
@@ -141,31 +177,22 @@ class Fleet:
         pool = self._pools.get(pool_name)
         if pool is None or not pool.replicas:
             return DEFAULT_RETRY_AFTER_S
-        soonest_s = min(r.breaker.cools_in_s(pool.spec.health, now) for r in pool.replicas.values())
+        soonest_s = min(r.health.cools_in_s(pool.spec.health, now) for r in pool.replicas.values())
         return max(DEFAULT_RETRY_AFTER_S, soonest_s)
 
     @staticmethod
     def _moved(replica: Replica, before: ReplicaState, now: float) -> bool:
-        if replica.breaker.state is before:
+        state = replica.health.state
+        if state is before:
             return False
-        replica.cache.clear()  # the replica may be another process now, with an empty cache
-        if replica.breaker.state is ReplicaState.UP:
+        if ReplicaState.EJECTED not in (before, state):
+            replica.forget_context()
+            replica.cache.clear()  # the replica may be another process now, with an empty cache
+        if state is ReplicaState.UP:
             replica.begin(now)
             replica.pool.check(now)
-        elif replica.outlier_score.out is not None:
-            replica.outlier_score.take_back(now)  # its scores tell nothing about its next process or connection
         replica.pool.refresh(now)
         return True
-
-
-def _is_alive(replica: Replica, sample: Sample) -> bool:
-    """Whether a failed check is ignored because the replica sent tokens after the check began.
-
-    A busy engine may answer /health late, because it sends tokens first. A check that was answered with an error always
-    counts: a server that shuts down answers with an error, and wants no new requests. A check that could not connect
-    always counts too, since tokens on open connections do not show that new connections are accepted.
-    """
-    return sample.late and sample.asked_at is not None and replica.outlier_score.said_at >= sample.asked_at
 
 
 def _least_urgent(policy: Policy, pool: str) -> int:

@@ -11,9 +11,12 @@ from operator import attrgetter
 from typing import Final
 
 from gateway.core.fleet.autoscale import Demand
+from gateway.core.fleet.contexts import Contexts
+from gateway.core.fleet.eligibility import ServedNames, by_load, eased_in, takes_now, with_adapter, with_model
+from gateway.core.fleet.evidence import EjectionReason
+from gateway.core.fleet.health import SWEEP_S
 from gateway.core.fleet.imputed_load import ImputedLoad
-from gateway.core.fleet.outlier_score import SWEEP_S
-from gateway.core.fleet.outliers import OutlierDetector
+from gateway.core.fleet.judge import Judge
 from gateway.core.fleet.prefix_index import Holders, holding
 from gateway.core.fleet.replica import BaseReplica
 from gateway.core.fleet.routing import ROUTERS, LeastPrefill, OwnRouter
@@ -22,7 +25,9 @@ from gateway.core.policy import AdmissionMode, PoolSpec, ReplicaSpec, Tier
 from gateway.core.queueing.headroom import AskedTiers
 from gateway.core.queueing.queue import PoolQueue
 from gateway.core.queueing.rates import DrainRate
+from gateway.core.queueing.request import QueuedRequest
 from gateway.core.request import Request
+from gateway.core.serving import sent_name
 from gateway.core.sessions import draw, most_in_flight
 from gateway.core.snapshot import CapacityBound, PoolView, ReplicaState
 
@@ -37,7 +42,8 @@ NO_MAX: Final = 2**31  # stands for "no configured limit"
 SUSPECT_EVERY: Final = 10  # one request in this many may go to a replica suspected of odd answers
 REQUEST_TOKENS: Final = 200.0  # price of a request in flight, in prompt tokens, until costs are learned
 PRICE_SHARE: Final = 0.1  # weight of each new price in the running mean
-_tried_at: Final = attrgetter("outlier_score.tried_at")
+SERVING: Final = (ReplicaState.UP, ReplicaState.EJECTED)
+_tried_at: Final = attrgetter("health.tried_at")
 
 
 class Replica(BaseReplica):
@@ -60,34 +66,34 @@ class Pool(Slots[Replica]):
         self.queue = PoolQueue()
         self.drain = DrainRate()
         self.demand = Demand()
-        self.context_tokens: int | None = None
+        self.contexts = Contexts()
         self.pressed_at = -math.inf
         """Time when a request was last queued, or exceeded the learned slots."""
+        self.names = ServedNames()
         self.asked = AskedTiers()
         self.router: OwnRouter = ROUTERS[spec.router]()
         self.holders: Holders = {}
         self.knows_caches = False
         """Whether the router takes prefix caches into account."""
-        self.request_tokens = REQUEST_TOKENS
-        """Price of a request in flight, in prompt tokens."""
+        self.request_tokens = REQUEST_TOKENS  # price of a request in flight
         self._slots = 0
         self._is_starting = False
         """Whether any replica is in slow start."""
         self._reserved: dict[str, int] = {}
         self.backoffs: dict[Replica, float] = {}
         """End of the backoff, by replica."""
-        self._watch = OutlierDetector()
+        self.judge = Judge()
         self.imputed = ImputedLoad()
+        self._is_tried = False
+        """Whether replicas that were down are tried again beside replicas that are up."""
         self._worst = 0
-        """Replicas with a worse severity than this are not used: 0 healthy, 1 slow, 2 silent."""
+        """Replicas with a worse severity than this are not used: 0 healthy, 1 slow, 2 silent or failing."""
         self.probes: list[Replica] = []
         """Ejected replicas that are due for a probe; first the one whose last probe is the oldest."""
         self.probe_priority = 0
         """Only requests of tiers with this priority, or less urgent ones, are used as probes."""
-        self._tried_acquired = -PROBE_EVERY
-        """The value of `acquired` when the last probe was sent."""
-        self._tried_at = -math.inf
-        """Time when the last probe was sent."""
+        self._tried_acquired, self._tried_at = -PROBE_EVERY, -math.inf
+        """The value of `acquired`, and the time, when the last probe was sent."""
         self.least_urgent = 0
         """Priority of the least urgent tier that may use this pool."""
         self.configure(spec)
@@ -120,6 +126,7 @@ class Pool(Slots[Replica]):
                 new.drained = replica_spec.server in drained if old is None else old.drained
         for gone in kept.values():
             self.backoffs.pop(gone, None)
+            self.names.listed(gone, frozenset())
             gone.cache.clear()
             gone.slots = gone.max_slots = gone.places = 0
             gone.open = gone.below_max = False
@@ -138,6 +145,8 @@ class Pool(Slots[Replica]):
                 for tier, count in replica.by_tier.items():
                     self.by_tier[tier] = self.by_tier.get(tier, 0) + count
         self.probes = [r for r in self.probes if r.state is ReplicaState.EJECTED and self._has(r)]
+        states = {replica.state for replica in self.replicas.values() if replica.slots}
+        self._is_tried = ReplicaState.PROBING in states and len(states) > 1
         self.open = []
         self.below_max = []
         self.places = 0
@@ -150,33 +159,32 @@ class Pool(Slots[Replica]):
         self.spare = sum(r.slots - r.in_flight for r in self.replicas.values() if r.in_flight < r.slots)
         self._slots = sum(r.slots for r in self.replicas.values())
         self._reserve()
-        known = [r.context_tokens for r in self.replicas.values() if r.context_tokens is not None]
-        self.context_tokens = min(known, default=None)
+        self.contexts.compare([*self.replicas.values()])
 
     def _max_slots_of(self, replica: Replica) -> int:
         """Slots of a replica by configured bounds; 0 if it may not be used."""
         if replica.drained or replica.severity > self._worst:
             return 0
-        match replica.breaker.state:
-            case ReplicaState.UP:
-                return NO_MAX if self.spec.slots is None else self.spec.slots
+        match replica.health.state:
+            case ReplicaState.DOWN:
+                return 0
             case ReplicaState.PROBING:
                 return 1
             case _:
-                return 0
+                return NO_MAX if self.spec.slots is None else self.spec.slots
 
     def _slots_of(self, replica: Replica) -> int:
         """Slots of a replica by configured and learned bounds."""
         slots = replica.max_slots
-        if slots == 0 or replica.breaker.state is not ReplicaState.UP:
+        if slots == 0 or replica.health.state is ReplicaState.PROBING:
             return slots
         slots = min(slots, replica.learned.slots) if self.spec.slots is None else slots
         return slots if replica.share >= 1.0 else max(1, int(slots * replica.share))
 
     def _panic(self) -> int:
-        """Worst severity that a replica in use may have. Silent replicas are used only if there are no others."""
-        meant = [replica for replica in self.replicas.values() if not replica.drained]
-        up = [replica.severity for replica in meant if replica.breaker.state is ReplicaState.UP]
+        """Worst severity that a replica in use may have. Silent and failing ones are used if there are no others."""
+        meant = [r for r in self.replicas.values() if not r.drained and r.state is not ReplicaState.ABSENT]
+        up = [replica.severity for replica in meant if replica.health.state in SERVING]
         ejection = self.spec.health.ejection
         well = up.count(0)
         if ejection is None or (well and well >= ejection.panic_share * len(meant)):
@@ -191,18 +199,18 @@ class Pool(Slots[Replica]):
         health = self.spec.health
         self.probes = []
         busy = False
-        self._watch.answers.fade(list(self.replicas.values()))
+        self.judge.fade(list(self.replicas.values()))
         if health.ejection is None:
             for replica in self.replicas.values():
-                if not replica.outlier_score.is_typical:
-                    replica.outlier_score.take_back(now)
+                if not replica.health.is_typical:
+                    replica.health.take_back(now)
         else:
             meant = [replica for replica in self.replicas.values() if not replica.drained]
-            for back in self._watch.check(meant, health.ejection, now):
-                mended = back.outlier_score.proven > 0.0
+            for back in self.judge.check(meant, health.ejection, now):
+                mended = back.health.proven > 0.0
                 back.begin(now - (MENDED_START * health.slow_start_s if mended else 0.0))
             self._find_probes(meant, health.ejection.probe_s, now)
-            busy = self.in_flight > 0 or any(replica.outlier_score.out is not None for replica in meant)
+            busy = self.in_flight > 0 or any(replica.health.out is not None for replica in meant)
         for replica in self.replicas.values():
             passed_s = now - replica.began_at
             is_new = passed_s < health.slow_start_s
@@ -213,26 +221,28 @@ class Pool(Slots[Replica]):
     def _find_probes(self, meant: list[Replica], every_s: float, now: float) -> None:
         self.probe_priority = self.least_urgent
         for replica in meant:
-            outlier_score = replica.outlier_score
-            is_in_there = any(prompt.opened_at >= outlier_score.tried_at for prompt in replica.reading.values())
-            if not is_in_there and outlier_score.may_be_tried(replica.in_flight, now):
+            health = replica.health
+            is_in_there = any(prompt.opened_at >= health.tried_at for prompt in replica.reading.values())
+            if not is_in_there and health.may_be_tried(replica.in_flight, now):
                 self.probes.append(replica)
-                if now - outlier_score.probe_at >= every_s:
+                if now - health.probe_at >= every_s:
                     self.probe_priority = MAX_URGENT  # no request of the least urgent tier came, so any tier may probe
         self.probes.sort(key=_tried_at)
 
-    def probe(self, tier: Tier, now: float) -> Replica | None:
-        """An ejected replica to send one request of `tier` to; None if no probe is due."""
+    def probe(self, request: Request, now: float) -> Replica | None:
+        """An ejected replica to send `request` to; None if no probe is due."""
         ejection = self.spec.health.ejection
-        if not self.probes or ejection is None or tier.priority < self.probe_priority:
+        if not self.probes or ejection is None or request.tier.priority < self.probe_priority:
             return None
+        name = sent_name(request)
         is_due = self.acquired - self._tried_acquired >= PROBE_EVERY or now - self._tried_at >= PROBE_LATEST_S
         for replica in self.probes:
-            if is_due or replica.outlier_score.proven > 0.0:
-                if not replica.outlier_score.proven:
+            is_wanted = is_due or replica.health.proven > 0.0 or replica.health.out is EjectionReason.FAILING
+            if is_wanted and replica.takes_name(name):
+                if not replica.health.proven:
                     self._tried_acquired, self._tried_at = self.acquired, now
                 self.probes.remove(replica)
-                replica.outlier_score.try_it(ejection, now)
+                replica.health.try_it(ejection, now)
                 return replica
         return None
 
@@ -285,31 +295,49 @@ class Pool(Slots[Replica]):
         """Share (0-1) of the pool's slots that is free; 0 if it has no slots."""
         return self.spare / self._slots if self._slots else 0.0
 
-    def pick(self, request: Request, avoid: Replica | None, random: float, by_max: bool = False) -> Replica | None:
-        """The replica for `request`; None if it has to wait. `random` in [0, 1) settles ties.
+    def may_serve(self, request: Request) -> bool:
+        """Whether a replica takes the model of `request`, in use or not."""
+        return self.names.is_taken_by_any(sent_name(request), self.replicas.values())
+
+    def serves(self, request: Request) -> bool:
+        """Whether a replica that gets requests takes the model of `request`."""
+        if request.adapter and not self.lists(request.adapter):
+            return False
+        name = sent_name(request)
+        if self.names.is_taken_by_all(name):
+            return self._slots > 0
+        return any(replica.slots > 0 and replica.takes_name(name) for replica in self.replicas.values())
+
+    def pick(self, queued: QueuedRequest, avoid: Replica | None, random: float, by_max: bool = False) -> Replica | None:
+        """The replica for a request; None if it has to wait. `random` in [0, 1) settles ties.
 
         `avoid`: the replica of an earlier attempt; if given, replicas with recent failures are avoided as well.
         `by_max`: only configured bounds apply, whatever the tier.
         """
-        tier = request.tier
+        request, tier = queued.request, queued.request.tier
         by_max = by_max or tier.admission.mode is not AdmissionMode.ENFORCE
         free = self._ready(by_max)
         home = None if request.session is None and request.stored is None else self.home(request)
         if request.prefix.blocks and not by_max and self.knows_caches:
             free = free + self._warm(request)
+        free = with_model(free, self.names, request)
         if self.is_bound(request):
             free = [replica for replica in free if replica is home]
             if home is not None and not home.slots and home.keeps_state and home is not avoid:
-                takes = not request.adapter or home.adapters.takes(request.adapter)
+                takes = takes_now(home, request)
                 return home if takes and home.in_flight < (self.spec.slots or home.learned.slots) else None
+        elif self.contexts.tell_apart(queued):
+            free = [replica for replica in free if self.contexts.fits(queued, replica)]
         if request.adapter:
             free = with_adapter(free, request.adapter)
-        if self._watch.answers.suspects and (self.acquired % SUSPECT_EVERY or avoid is not None):
-            free = [replica for replica in free if not replica.outlier_score.suspected] or free
+        if self._is_tried and self.judge.doubts(request):
+            free = [replica for replica in free if replica.state is not ReplicaState.PROBING]
+        if self.judge.suspects and (self.acquired % SUSPECT_EVERY or avoid is not None):
+            free = [replica for replica in free if not replica.health.suspected] or free
         if avoid is not None:
             free = [replica for replica in free if replica is not avoid]
             free = [replica for replica in free if replica.spec.server != avoid.spec.server] or free
-            free = [replica for replica in free if not replica.breaker.failures] or free
+            free = [replica for replica in free if not replica.health.failures] or free
         if not free or not self._may_take(tier, by_max):
             return None
         return self.router.pick(free, random, request.prefix, self.request_tokens, home)
@@ -334,8 +362,9 @@ class Pool(Slots[Replica]):
         most = most_in_flight(self.in_flight, serving)
         found: Replica | None = None
         largest = -1
+        name = sent_name(request)
         for replica in self.replicas.values():
-            if is_strict or (replica.slots and replica.in_flight < most):
+            if replica.takes_name(name) and (is_strict or (replica.slots and replica.in_flight < most)):
                 drawn = draw(session.key, replica.session_key)
                 if drawn > largest:
                     found, largest = replica, drawn
@@ -366,7 +395,7 @@ class Pool(Slots[Replica]):
         if self.backoffs:
             ready = [replica for replica in free if not self.is_backing_off(replica)]
             free = ready if ready or self._is_any_without_backoff() else free
-        return _eased_in(free) if by_max and self._is_starting else free
+        return eased_in(free) if by_max and self._is_starting else free
 
     def _is_any_without_backoff(self) -> bool:
         """Whether any replica in use has no backoff. It may be busy: then requests wait for it."""
@@ -386,10 +415,14 @@ class Pool(Slots[Replica]):
         usable = [home] if home is not None else [r for r in self.replicas.values() if r.cache in held and r.slots]
         return min((r.unread_of(prompt_tokens, request) for r in usable), default=prompt_tokens)
 
-    def candidates(self, tier: Tier) -> list[Replica]:
-        """Replicas that `tier` may use now, in the order of `_load`."""
+    def ready(self, tier: Tier) -> list[Replica]:
+        """Replicas that `tier` may use now, whatever their models."""
         by_max = tier.admission.mode is not AdmissionMode.ENFORCE
-        return sorted(self._ready(by_max), key=_load) if self._may_take(tier, by_max) else []
+        return self._ready(by_max) if self._may_take(tier, by_max) else []
+
+    def candidates(self, request: Request) -> list[Replica]:
+        """Replicas that `request` may use now, in the order of `_load`. Room for its LoRA adapter is left out."""
+        return sorted(with_model(self.ready(request.tier), self.names, request), key=by_load)
 
     def _may_take(self, tier: Tier, by_max: bool) -> bool:
         """Whether a slot is free for `tier`, besides the free slots that are reserved for other tiers."""
@@ -436,14 +469,6 @@ class Pool(Slots[Replica]):
         replica.refusals = 0
         self.backoffs.pop(replica, None)
 
-    def answered(self, replica: Replica, odd: bool) -> None:
-        """Count an answer of `replica`. `odd`: whether it was a refusal (4xx), empty or unreadable."""
-        self._watch.answers.add(replica, odd)
-
-    def differs(self, replica: Replica) -> bool:
-        """Whether others in the pool may serve a request that `replica` refuses."""
-        return self._watch.answers.differs(replica)
-
     @property
     def serving(self) -> float:
         """Number of replicas that get requests. A replica in slow start counts as a fraction."""
@@ -462,7 +487,7 @@ class Pool(Slots[Replica]):
             replicas=tuple(
                 r.view(self.spec.name, self.backoff_s(r, now), self.bound(r, now), now) for r in self.replicas.values()
             ),
-            panic=self._worst > 0,
+            panic=any(r.slots and r.severity for r in self.replicas.values()),
             held=held,
             held_s=held_s,
             scale=self.demand.view(now),
@@ -473,28 +498,3 @@ class Pool(Slots[Replica]):
 def _shares(reserve: tuple[tuple[str, float], ...], slots: int) -> dict[str, int]:
     # 1e-6 is added, because shares are not exact in binary: .29 of 100 is 28.999999999999996.
     return {tier: int(share * slots + 1e-6) for tier, share in reserve}
-
-
-def with_adapter(free: list[Replica], adapter: str) -> list[Replica]:
-    """Replicas that have a LoRA adapter loaded. If there are none, the replicas that list it and can load it."""
-    able = [replica for replica in free if replica.adapters.takes(adapter)]
-    return [replica for replica in able if replica.adapters.has_loaded(adapter)] or able
-
-
-def _eased_in(free: list[Replica]) -> list[Replica]:
-    """`free` without the replicas in slow start that already have their share of the others' mean load."""
-    others = [replica.in_flight for replica in free if replica.share >= 1.0]
-    if not others:
-        return free
-    mean = sum(others) / len(others)
-    return [r for r in free if r.share >= 1.0 or r.in_flight < max(1.0, r.share * mean)]
-
-
-def _load(replica: Replica) -> tuple[bool, float, float, int]:
-    # suspected replicas last, then by unread prompt tokens, then by requests
-    return (
-        replica.outlier_score.suspected,
-        replica.slowness * (replica.unprefilled_tokens + replica.imputed_tokens),
-        replica.slowness * (replica.in_flight + replica.imputed),
-        replica.rank,
-    )

@@ -73,18 +73,29 @@ class PrefixIndex:
                 high = middle
         return prefix.ends[low]
 
-    def sent(self, prefix: Prefix) -> None:
-        """Add the blocks of a prompt that was sent, as the most recent ones."""
+    def sent(self, prefix: Prefix) -> int:
+        """Add the blocks of a prompt that was sent, as the most recent ones. Returns the number of new blocks, which
+        are its last ones.
+        """
         known, blocks, ends = self._blocks, prefix.blocks, prefix.ends
+        new = 0
         for i in range(len(blocks) - 1, -1, -1):
             units = (ends[i] - (ends[i - 1] if i else 0) + UNIT_BYTES - 1) // UNIT_BYTES
             before = known.pop(blocks[i], 0)
+            new += before == 0
             self._units += units - before  # sizes need not be exact, because eviction goes on until the sum fits
             if before == 0 and not i and self.holders is not None:
                 self.holders.setdefault(blocks[0], {})[self] = None
             known[blocks[i]] = units
         if self._units * UNIT_BYTES > self.capacity_bytes:
             self._evict()
+        return new
+
+    def take_back(self, prefix: Prefix, new: int) -> None:
+        """Forget the `new` blocks of a prompt that was sent and never read."""
+        for block in prefix.blocks[len(prefix.blocks) - new :]:
+            self._units -= self._blocks.pop(block, 0)
+            self._let_go(block)
 
     def clear(self) -> None:
         """Forget all blocks, because the engine has restarted or does not hold them."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from gateway.core.fleet.breaker import Breaker
 from gateway.core.fleet.concurrency_limit import ConcurrencyLimit
+from gateway.core.fleet.evidence import Observation
+from gateway.core.fleet.health import CAPPED, ReplicaHealth
 from gateway.core.fleet.kv_cache import KvCache
-from gateway.core.fleet.outlier_score import EjectionReason, OutlierScore
 from gateway.core.fleet.routing import RoutingTarget
 from gateway.core.fleet.step_budget import StepBudget
 from gateway.core.forecast.replica_model import AttemptPrediction
@@ -117,20 +117,22 @@ class BaseReplica(RoutingTarget):
         "began_at",
         "below_max",
         "bound",
-        "breaker",
         "budget",
         "by_tier",
         "context_tokens",
         "drained",
+        "health",
         "held_tokens",
         "kv",
         "kv_headroom",
         "learned",
+        "longest_tokens",
         "max_slots",
+        "models",
         "open",
-        "outlier_score",
         "paused",
         "places",
+        "proven_tokens",
         "reading",
         "refusals",
         "restarts",
@@ -140,6 +142,9 @@ class BaseReplica(RoutingTarget):
         "share",
         "slots",
         "spec",
+        "streams",
+        "told_context",
+        "was_alive",
     )
 
     def __init__(self, spec: ReplicaSpec) -> None:
@@ -147,8 +152,9 @@ class BaseReplica(RoutingTarget):
         self.spec = spec
         self.session_key = key_of(spec.name)
         """Hash key of the replica. From it, the home replica of each session is computed."""
-        self.breaker = Breaker()
-        self.outlier_score = OutlierScore()
+        self.health = ReplicaHealth()
+        self.was_alive = False
+        """Whether it has passed a check, or answered anything else, since it was added."""
         self.drained = False
         """Whether an operator drained it."""
         self.began_at = -math.inf
@@ -167,12 +173,16 @@ class BaseReplica(RoutingTarget):
         """How often the engine's counters restarted from zero."""
         self.paused = 0
         """Number of attempts whose answer this gateway has stopped reading, because the client is slow."""
+        self.streams = 0
+        """Number of attempts whose tokens can be seen as they come, and are read. Only their silence is one."""
         self.by_tier: dict[str, int] = {}
         self.held_tokens = 0
         """Tokens of context of the attempts under way: their prompts, and their answers so far."""
         self.reading: dict[int, UnreadPrompt] = {}
         """Unread prompts by slot number, oldest first. Engines read them in this order."""
         self.adapters = Adapters()
+        self.models: frozenset[str] = frozenset()
+        """Names that the replica lists. It takes no others. Empty if its list is unknown: then it takes any name."""
         self.kv = KvCache()
         self.kv_headroom: float | None = None
         """Share (0-1) of the KV cache to leave free. None leaves room for the expected growth instead."""
@@ -187,12 +197,23 @@ class BaseReplica(RoutingTarget):
         self.places = 0
         """How many more requests like the present ones would have fitted when the counts last changed."""
         self.context_tokens: int | None = None
+        """Context (prompt and answer) that every model of the replica has; None if it is not known."""
+        self.longest_tokens: int | None = None
+        """Context that none of its models exceeds; None if it is not known."""
+        self.told_context = False
+        """Whether the contexts come from the replica's list of models."""
+        self.proven_tokens = 0
+        """The longest prompt with its answer that the replica has completed."""
         self.sample: Sample | None = None
         self.sample_at: float | None = None
 
     def __repr__(self) -> str:
         unread = f"{self.unprefilled_tokens} tokens unread"
         return f"<Replica {self.spec.name}, {self.state}, {self.in_flight} in flight of {self.slots} slots, {unread}>"
+
+    def takes_name(self, name: str) -> bool:
+        """Whether requests under this model name may be sent here."""
+        return not self.models or name in self.models
 
     def read(self, prompt: UnreadPrompt) -> None:
         """Mark `prompt` as read by the engine. Does nothing if it is marked already."""
@@ -211,6 +232,31 @@ class BaseReplica(RoutingTarget):
             due.append(oldest)
         for prompt in due:
             self.read(prompt)
+
+    def learn_context(self, tokens: int) -> bool:
+        """Learn the context from a refusal that named it. Returns whether that is news. A list of models is believed
+        rather than refusals, and an answer that was longer is believed rather than either.
+        """
+        if self.told_context or tokens < self.proven_tokens or tokens == self.longest_tokens:
+            return False
+        self.context_tokens = self.longest_tokens = tokens
+        return True
+
+    def prove_context(self, tokens: int) -> bool:
+        """Learn that the replica has completed a prompt and its answer of `tokens` together. Returns whether the
+        context was believed to be shorter; it is unknown then.
+        """
+        self.proven_tokens = max(self.proven_tokens, tokens)
+        if self.longest_tokens is None or tokens <= self.longest_tokens:
+            return False
+        self.longest_tokens = None
+        return True
+
+    def forget_context(self) -> None:
+        """Forget what refusals and answers have shown: the replica may be another process now."""
+        self.proven_tokens = 0
+        if not self.told_context:
+            self.context_tokens = self.longest_tokens = None
 
     @property
     def has_kv_room(self) -> bool:
@@ -249,46 +295,52 @@ class BaseReplica(RoutingTarget):
         unread = len(self.reading)
         self.learned.saw(self.in_flight - unread, unread)
 
-    @property
-    def is_awaited(self) -> bool:
-        """Whether any answer of the replica is being read (not paused)."""
-        return self.in_flight > self.paused
+    def await_stream(self, awaited: bool, now: float) -> None:
+        """Record that the tokens of one more stream are awaited, or of one less."""
+        if awaited:
+            if not self.streams:
+                self.health.asked(now)
+            self.streams += 1
+        else:
+            self.streams -= 1
+            if not self.streams:
+                self.health.has_no_work(now)
+
+    def silence(self, now: float) -> tuple[Observation, float]:
+        """The kind of the replica's silence, and its seconds."""
+        health = self.health
+        if self.streams:
+            return Observation.STREAMS_SILENT, now - health.heard_at
+        if self.in_flight and health.generated is not None:
+            return Observation.COUNT_STANDS, health.stood_at - max(health.moved_at, health.heard_at)
+        return Observation.WHOLE_SILENT, now - health.heard_at
 
     @property
     def state(self) -> ReplicaState:
         """Whether the replica gets requests, or why not."""
         if self.drained:
             return ReplicaState.DRAINED
-        return self.breaker.state if self.outlier_score.out is None else ReplicaState.EJECTED
+        if not self.was_alive and self.health.state is not ReplicaState.UP:
+            return ReplicaState.ABSENT
+        return self.health.state
 
     @property
     def severity(self) -> int:
-        """0: healthy, 1: slow or with odd answers, 2: silent."""
-        out = self.outlier_score.out
-        return 0 if out is None else 2 if out is EjectionReason.STALLED else 1
+        """0: healthy, 1: slow or with odd answers, 2: silent or failing."""
+        out = self.health.out
+        return 0 if out is None else 1 if out in CAPPED else 2
 
     @property
     def keeps_state(self) -> bool:
         """Whether requests that no other replica may serve are sent here. They are sent even while the replica is
         ejected for slowness.
         """
-        is_slow = self.severity == 1 and not self.drained and self.breaker.state is ReplicaState.UP
+        is_slow = self.severity == 1 and not self.drained
         return self.slots > 0 or is_slow
 
     def begin(self, now: float) -> None:
         """Begin a slow start."""
         self.began_at = now
-
-    def pause(self, paused: bool, now: float) -> None:
-        """Record that an answer is `paused`, or that it is read again."""
-        if paused:
-            self.paused += 1
-            if not self.is_awaited:
-                self.outlier_score.has_no_work(now)
-        else:
-            if not self.is_awaited:
-                self.outlier_score.asked(now)
-            self.paused -= 1
 
     def view(self, pool: str, rests_s: float, bound: CapacityBound | None, now: float) -> ReplicaView:
         """A copy for the admin pages and metrics. `rests_s`: seconds of backoff left."""
@@ -300,14 +352,14 @@ class BaseReplica(RoutingTarget):
             state=self.state,
             in_flight=self.in_flight,
             unprefilled_tokens=self.unprefilled_tokens,
-            failures=self.breaker.failures,
+            failures=self.health.failures,
             sample=self.sample,
             sample_age_s=None if self.sample_at is None else now - self.sample_at,
             slots=self.slots,
             held_tokens=self.held_tokens,
             kv_capacity_tokens=self.kv.capacity_tokens,
             preemption_ratio=self.kv.preemption_ratio,
-            health=self.outlier_score.view(now, self.share),
+            health=self.health.view(now, self.share),
             refusals=self.refusals,
             rests_s=rests_s,
             step_s=self.budget.step_s(self.held_tokens, now),

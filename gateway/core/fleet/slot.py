@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import Final, Generic, TypeVar
 
 from gateway.core.fleet.replica import BaseReplica, UnreadPrompt
+from gateway.core.fleet.step_budget import PROMPTS_TAU_S
 from gateway.core.queueing.rates import Rate
 from gateway.core.request import AttemptOutcome
 from gateway.core.snapshot import CapacityBound
@@ -19,6 +20,16 @@ R = TypeVar("R", bound=BaseReplica)
 
 ENDS_TAU_S: Final = 5.0
 _rank: Final = attrgetter("rank")
+UNREAD: Final = frozenset(
+    {
+        AttemptOutcome.REJECTED,
+        AttemptOutcome.BUSY,
+        AttemptOutcome.CLOSING,
+        AttemptOutcome.UNREACHABLE,
+        AttemptOutcome.CONNECT_TIMEOUT,
+    }
+)
+"""Outcomes after which no engine has read any of the prompt."""
 
 
 class Slots(Generic[R]):
@@ -36,7 +47,9 @@ class Slots(Generic[R]):
         self.places = 0
         """How many more requests like the present ones fit at all replicas together."""
         self.ends = Rate(ENDS_TAU_S)
-        """Rate at which requests end."""
+        """Rate at which requests end. Requests that no engine has read took no room, and do not count."""
+        self.prompts = Rate(PROMPTS_TAU_S)
+        """Unread prompt tokens that were sent, per second."""
         self.open: list[R] = []
         """Replicas that have room under all bounds, sorted by rank."""
         self.below_max: list[R] = []
@@ -58,8 +71,8 @@ class Slots(Generic[R]):
             self.by_tier[tier] = self.by_tier.get(tier, 0) + 1
         if replica.in_flight < replica.slots:
             self.spare -= 1
-        if replica.in_flight == replica.paused:
-            replica.outlier_score.asked(now)
+        if visible:
+            replica.await_stream(True, now)
         replica.in_flight += 1
         replica.by_tier[tier] = replica.by_tier.get(tier, 0) + 1
         replica.kv.sent(now)
@@ -123,7 +136,7 @@ class Slots(Generic[R]):
 class Slot(UnreadPrompt, Generic[R]):
     """The lease of one request at one replica, until its release."""
 
-    __slots__ = ("_growth", "_sequences", "_slots", "paused", "prompt_tokens", "replica", "tier", "tokens")
+    __slots__ = ("_growth", "_resumed", "_sequences", "_slots", "paused", "prompt_tokens", "replica", "tier", "tokens")
 
     def __init__(
         self,
@@ -145,8 +158,10 @@ class Slot(UnreadPrompt, Generic[R]):
         self._sequences = 0
         """Number of sequences that the request adds to the replica's step budget; 0 before `expect`."""
         self._growth = 0.0
-        self.paused = False
-        """Whether the answer is paused, because its client is too slow."""
+        self.paused = self._resumed = False
+        """Whether the answer is paused, because its client is too slow; whether it was resumed since the last
+        report.
+        """
 
     def __repr__(self) -> str:
         state = "paused" if self.paused else "answering" if self.first_token else "open"
@@ -170,17 +185,25 @@ class Slot(UnreadPrompt, Generic[R]):
         replica.saw_load()
         self._slots.sync(replica, now)
 
-    def progress(self, tokens: int, now: float) -> None:
-        """Record that the answer has `tokens` so far."""
-        self.replica.held_tokens += tokens - self.tokens
+    def progress(self, tokens: int, seconds: float, now: float) -> None:
+        """Record that the answer has `tokens` so far. `seconds`: since its last report, or its first token."""
+        replica, prediction = self.replica, self.prediction
+        replica.held_tokens += tokens - self.tokens
+        if self._resumed:
+            self._resumed = False  # the tokens of the pause came at once
+        elif self.first_token and prediction is not None and prediction.engine.costs.has_single_steps:
+            steps = (tokens - (self.tokens or self._sequences)) // self._sequences
+            if steps > 0 and seconds > 0.0:
+                replica.budget.saw(steps, seconds, replica.held_tokens, now)
         self.tokens = tokens
-        self._slots.sync(self.replica, now)
+        self._slots.sync(replica, now)
 
     def expect(self, sequences: int, output_tokens: float) -> None:
         """Expect an answer of `sequences` (>= 1) choices, with `output_tokens` in total."""
         self._sequences = sequences
         self._growth = output_tokens
         self.replica.budget.add(sequences, self.unread_tokens, output_tokens, self.opened_at)
+        self._slots.prompts.add(self.opened_at, self.unread_tokens)
         self._slots.sync(self.replica, self.opened_at)
 
     def expect_more(self, output_tokens: float) -> None:
@@ -193,16 +216,23 @@ class Slot(UnreadPrompt, Generic[R]):
         """Record that the answer is not being read."""
         if not self.paused:
             self.paused = True
-            self.replica.pause(True, now)
+            self.replica.paused += 1
+            if self.visible:
+                self.replica.await_stream(False, now)
 
     def resume(self, now: float) -> None:
         """Record that the answer is being read again."""
         if self.paused:
             self.paused = False
-            self.replica.pause(False, now)
+            self._resumed = True
+            self.replica.paused -= 1
+            if self.visible:
+                self.replica.await_stream(True, now)
 
-    def release(self, outcome: AttemptOutcome, now: float) -> None:
-        """Give the slot back."""
+    def release(self, outcome: AttemptOutcome, left_tokens: int, now: float) -> None:
+        """Give the slot back. `left_tokens`: the part of the prompt that the engine never read. No rate counts it any
+        more.
+        """
         replica, slots, tier = self.replica, self._slots, self.tier
         replica.read(self)
         replica.expire_unread(now)
@@ -211,17 +241,21 @@ class Slot(UnreadPrompt, Generic[R]):
         replica.held_tokens -= self.prompt_tokens + self.tokens
         if self._sequences:
             replica.budget.remove(self._sequences, self._growth)
+            if left_tokens:
+                replica.budget.take_back(left_tokens, self.opened_at, now)
+                slots.prompts.take_back(self.opened_at, now, left_tokens)
         slots.in_flight -= 1
         if self.paused:
-            replica.pause(False, now)
+            replica.paused -= 1
+        elif self.visible:
+            replica.await_stream(False, now)
         replica.in_flight -= 1
-        if replica.in_flight == replica.paused:
-            replica.outlier_score.has_no_work(now)
         replica.by_tier[tier] -= 1
         if replica.slots:
             slots.by_tier[tier] -= 1
         if replica.in_flight < replica.slots:
             slots.spare += 1
-        slots.ends.add(now)
+        if outcome not in UNREAD:
+            slots.ends.add(now)
         slots.recount(replica, now)
         slots.sync_max(replica)

@@ -24,7 +24,6 @@ DECODES: Final = 1e-3
 CONTEXT: Final = 1e-5
 STEP_PRIOR = (0.02, 0.15, 0.03, 0.15)
 TTFT_PRIOR = (0.05, 0.15, 0.15, 1.5)
-RATE_TAU_S: Final = 5.0
 STEP_AND_A_HALF: Final = 1.5
 """Steps from sent to first token, besides prefill: on average half of the step under way, and the first step of the
 request itself.
@@ -33,6 +32,8 @@ MAX_BUSY: Final = 0.8
 """Upper bound on u, the share of time that an engine spends on prompts."""
 SAMPLES_PER_S: Final = 50.0
 """At most this many samples are learned per second. Further samples would cost time and teach nothing."""
+MAX_MERGED: Final = 0.1
+"""If a larger share of answers has several steps in one event, the model learns from answers only at their end."""
 LOWER: Final = 0.1
 HIGHER: Final = 0.0125
 """Step sizes with which `_low` moves towards a lower load (`LOWER`) or a higher load (`HIGHER`). Their ratio makes
@@ -45,8 +46,6 @@ class LatencyModel:
 
     __slots__ = (
         "_low",
-        "_rate",
-        "_rate_at",
         "decode_s",
         "lessons",
         "merged",
@@ -54,6 +53,7 @@ class LatencyModel:
         "queued_backlog",
         "queued_context",
         "queued_decodes",
+        "queued_drift",
         "queued_limit_s",
         "queued_slot_s",
         "residual",
@@ -84,11 +84,17 @@ class LatencyModel:
         self.pace = Pace(SAMPLES_PER_S)
         self.queued_backlog = self.queued_decodes = self.queued_context = self.queued_slot_s = 0.0
         """Mean load of the replica at the moment when a queued request was sent to it."""
+        self.queued_drift = 1.0
+        """Mean drift of a replica's step budget at the same moments."""
         self.queued_limit_s = math.inf
         """Step limit (seconds) of the typical replica; inf without any. The forecast of a queued request assumes the
         typical replica, because its own replica is not known yet.
         """
-        self._rate = self._rate_at = 0.0
+
+    @property
+    def has_single_steps(self) -> bool:
+        """Whether the events of answers under way count steps."""
+        return self.merged < MAX_MERGED
 
     def step_s(self, decodes: float, context: float) -> float:
         """Seconds of a step without prefill, under this load (sequences, context tokens).
@@ -121,10 +127,6 @@ class LatencyModel:
         """
         return step_s / (1.0 - min(MAX_BUSY, self.step.coefficients[3] * TOKENS * prompt_tokens_per_s))
 
-    def prompt_tokens_per_s(self, now: float) -> float:
-        """Prompt tokens per second sent to all replicas of the pool together."""
-        return self._rate * math.exp((self._rate_at - now) / RATE_TAU_S) / RATE_TAU_S
-
     def ttft_s(self, backlog: float, prompt_tokens: int, step_s: float) -> float:
         """Seconds from sent to first token. `backlog`: unread prompt tokens ahead. Before enough first tokens are seen,
         the time is derived from steps.
@@ -142,19 +144,16 @@ class LatencyModel:
         _, before, own, _ = self.ttft.coefficients
         return max(max(before, own), 1e-3) * TOKENS  # compiled, `max` of three arguments would box the floats
 
-    def sent(self, prompt_tokens: int, now: float) -> None:
-        """Count prompt tokens that were sent to a replica of the pool."""
-        self._rate = self._rate * math.exp((self._rate_at - now) / RATE_TAU_S) + prompt_tokens
-        self._rate_at = now
-
-    def met(self, backlog: float, decodes: int, context: int, slot_s: float) -> None:
+    def met(self, backlog: float, decodes: int, context: int, slot_s: float, drift: float) -> None:
         """Learn the load of a replica at the moment when a queued request was sent to it. `backlog`: unread prompt
         tokens. `decodes`: sequences. `context`: their tokens. `slot_s`: seconds of wait for a seat in the batch.
+        `drift`: that of its step budget.
         """
         self.queued_backlog += 0.05 * (backlog - self.queued_backlog)
         self.queued_decodes += 0.05 * (decodes - self.queued_decodes)
         self.queued_context += 0.05 * (context - self.queued_context)
         self.queued_slot_s += 0.05 * (slot_s - self.queued_slot_s)
+        self.queued_drift += 0.05 * (drift - self.queued_drift)
 
     def forget(self) -> None:
         """Keep only the newest quarter of the samples, after an alarm of drift."""

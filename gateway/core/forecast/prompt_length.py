@@ -12,6 +12,16 @@ PRIOR_LOW: Final = 0.12
 HIGH_QUANTILE: Final = 0.98
 LOW_QUANTILE: Final = 0.02
 MIN_STEP: Final = 0.01
+CERTAIN: Final = 4.3
+"""Deviations of log(tokens per byte) below its mean at which one prompt in 100,000 has fewer tokens, if it is normal.
+"""
+PRIOR_LOG: Final = math.log(PRIOR_LOW * PRIOR_HIGH) / 2.0
+PRIOR_VARIANCE: Final = (math.log(PRIOR_HIGH / PRIOR_LOW) / 4.1) ** 2
+"""Mean and variance of log(tokens per byte), if the priors are its 2% and 98% quantiles, 4.1 deviations apart."""
+MIN_VARIANCE: Final = PRIOR_VARIANCE / 4.0
+"""However alike all prompts were, the next one may be of another language or application. So at least half of the prior
+deviation is kept. With `CERTAIN`, a prompt is then refused if it is about twice as long as the context.
+"""
 TEMPLATE_TOKENS: Final = 16
 MAX: Final = 4096
 
@@ -46,15 +56,29 @@ class QuantileTracker:
 class _Ratio:
     """Tokens per byte of one model in one length bucket."""
 
-    __slots__ = ("high", "low")
+    __slots__ = ("_mean", "_samples", "_variance", "high", "low")
 
     def __init__(self) -> None:
+        self._samples = 0
+        self._mean = PRIOR_LOG
+        self._variance = PRIOR_VARIANCE
         self.high = QuantileTracker(HIGH_QUANTILE, PRIOR_HIGH)
         self.low = QuantileTracker(LOW_QUANTILE, PRIOR_LOW)
 
     def add(self, ratio: float) -> None:
         self.high.add(ratio)
         self.low.add(ratio)
+        # The prior counts as one sample of the variance, and not at all in the mean.
+        self._samples += 1
+        off = math.log(ratio) - self._mean
+        self._mean += max(MIN_STEP, 1.0 / self._samples) * off
+        self._variance += max(MIN_STEP, 1.0 / (self._samples + 1)) * (off * off - self._variance)
+
+    @property
+    def lowest(self) -> float:
+        """Ratio below which one prompt in 100,000 is."""
+        variance = max(MIN_VARIANCE, self._variance) * (1.0 + 1.0 / self._samples)
+        return math.exp(self._mean - CERTAIN * math.sqrt(variance))
 
 
 class PromptEstimator:
@@ -82,6 +106,13 @@ class PromptEstimator:
             else:
                 return int(prompt_bytes * PRIOR_LOW), int(prompt_bytes * PRIOR_HIGH) + TEMPLATE_TOKENS
         return int(prompt_bytes * min(ratio.low.value, ratio.high.value)), int(prompt_bytes * ratio.high.value) + 1
+
+    def at_least(self, model: str, prompt_bytes: int) -> int:
+        """Tokens that a prompt has at least, with certainty enough to refuse it; 0 before an engine has counted any
+        prompt of its length. Ratios of shorter prompts do not count: the template makes them higher.
+        """
+        ratio = self._ratios.get((model, prompt_bytes.bit_length()))
+        return 0 if ratio is None else int(prompt_bytes * ratio.lowest)
 
     def learn(self, model: str, prompt_bytes: int, prompt_tokens: int) -> None:
         """Learn that an engine counted `prompt_tokens` in a prompt of `prompt_bytes`."""

@@ -137,12 +137,31 @@ class ReplicaModel:
         unread, since = self.unread, self._head_at
         for tokens, read_by in self._reading.values():
             if read_by > now:
-                done = (now - since) / (self.costs.prompt_token_s() * self.factor)
-                most = HEAD_SHARE * tokens
-                return unread - (done if done < most else most)
+                return unread - self._done(tokens, now - since)
             unread -= tokens
             since = read_by
         return 0.0
+
+    def left_of(self, attempt_id: int, now: float) -> float:
+        """Tokens of the prompt of an attempt that the engine has not read yet, by the same estimate as `backlog`."""
+        since = self._head_at
+        for other, (tokens, read_by) in self._reading.items():
+            if read_by > now:
+                return tokens - self._done(tokens, now - since) if other == attempt_id else self._whole(attempt_id)
+            if other == attempt_id:
+                return 0.0
+            since = read_by
+        return 0.0
+
+    def _whole(self, attempt_id: int) -> int:
+        found = self._reading.get(attempt_id)
+        return 0 if found is None else found[0]
+
+    def _done(self, tokens: int, seconds: float) -> float:
+        """Tokens read in `seconds` of the oldest unread prompt, which has `tokens`."""
+        done = seconds / (self.costs.prompt_token_s() * self.factor)
+        most = HEAD_SHARE * tokens
+        return done if done < most else most
 
     def begin(self, attempt_id: int, prompt_tokens: int, read_by: float, now: float) -> None:
         """Add the prompt of an attempt that was sent. `read_by`: time at which the prompt counts as read; inf if the
@@ -168,10 +187,12 @@ class ReplicaModel:
 
     def forget(self, attempt_id: int, now: float) -> None:
         """Drop the prompt of an attempt that ended without a complete answer."""
-        found = self._reading.pop(attempt_id, None)
+        found = self._reading.get(attempt_id)
         if found is not None:
+            if next(iter(self._reading)) == attempt_id:
+                self._head_at = now
+            del self._reading[attempt_id]
             self.unread -= found[0]
-            self._head_at = now
 
     def _pop(self, now: float) -> int:
         for attempt_id, (tokens, _) in self._reading.items():

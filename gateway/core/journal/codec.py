@@ -26,14 +26,11 @@ from typing import Final
 from gateway.core import commands
 from gateway.core import policy as rules
 from gateway.core import request as model
-from gateway.core.journal.aliases import FIELDS
 
 Code = Callable[[object], object]
 
 WITHHELD: Final[dict[tuple[str, str], object]] = {("Policy", "keys"): {}}
 """Fields that are not written although they have `repr=True`, with the values that they get when they are read."""
-DROPPED: Final = frozenset({("PoolSpec", "user_sessions")})
-"""Fields of earlier versions that had no effect on decisions. They are skipped when read."""
 PLAIN: Final = frozenset({NoneType, bool, int, str})
 NO_NUMBERS: Final = ("inf", "-inf", "nan")
 
@@ -156,18 +153,14 @@ class Reader:
         raise Unreadable(f"{brief(data)} cannot be read as {name}")
 
     def _record(self, name: str, data: Mapping[str, object]) -> object:
-        """Make a value from its fields. In data of older versions, missing fields get their defaults, and old names are
-        accepted.
-        """
-        data = {FIELDS.get((name, field), field): item for field, item in data.items()}
+        """Make a value from its fields. In data of older versions, missing fields get their defaults."""
         known = shown(RECORDS[name])
         needed = {field.name for field in known if field.default is MISSING and field.default_factory is MISSING}
-        gone = {field for owner, field in DROPPED if owner == name}
-        unknown, missing = data.keys() - {field.name for field in known} - gone, needed - data.keys()
+        unknown, missing = data.keys() - {field.name for field in known}, needed - data.keys()
         if unknown or missing:
             what = "are unknown here" if unknown else "are missing"
             raise Unreadable(f"fields of {name} {what}: {', '.join(sorted(unknown or missing))}")
-        values = {key: self.value(item) for key, item in data.items() if key not in gone}
+        values = {key: self.value(item) for key, item in data.items()}
         values.update({field: value for (owner, field), value in WITHHELD.items() if owner == name})
         return RECORDS[name](**values)
 

@@ -1,6 +1,6 @@
 """The journal of a controller: every call with its arguments and its answer, converted to plain data and back.
 
-    {"journal": 2, "run": ..., "policy": {...}, "seed": ..., "share": ..., "fields": {...}}     the header
+    {"journal": 2, "run": ..., "policy": {...}, "seed": ..., "fields": {...}}     the header
     [now, call, [argument, ...], [command, ...]]                                                a call
     {"let": "2", "be": {"Policy": {...}}}                                                       defines a name
     {"gap": 17}                                                                                 17 calls are missing
@@ -49,8 +49,8 @@ Row = tuple[object, str, Sequence[object], object]
 class Recorded(Controller):
     """A controller that reports each call, with its answer, to `tell`."""
 
-    def __init__(self, policy: Policy, random: Random, tell: Callable[[Told], object], share: float = 1.0) -> None:
-        super().__init__(policy, random, share)
+    def __init__(self, policy: Policy, random: Random, tell: Callable[[Told], object]) -> None:
+        super().__init__(policy, random)
         self._tell = tell
 
     def arrive(self, request: Request, now: float) -> list[Command]:
@@ -131,10 +131,10 @@ class Encoder:
         self._value = Writer(dict.fromkeys((Policy, Tier, Model), self._name)).value
         self._add(policy)
 
-    def header(self, seed: int, share: float) -> dict[str, object]:
+    def header(self, seed: int) -> dict[str, object]:
         """The first line of the journal: all that is needed to make an equal controller."""
         lists = {name: names_of(kind) for name, kind in RECORDS.items() if not is_frozen(kind)}
-        return {"policy": WHOLE.value(self._first), "seed": seed, "share": share, "fields": lists}
+        return {"policy": WHOLE.value(self._first), "seed": seed, "fields": lists}
 
     def rows(self, calls: Iterable[Told]) -> list[Row | Mapping[str, object]]:
         """Lines for these calls, with the definitions of names that they need. Raises TypeError for a value that cannot
@@ -201,13 +201,12 @@ class Decoder:
     """Reads calls. Raises `Unreadable` for data that is not a journal, or has an unknown format."""
 
     def __init__(self, header: Mapping[str, object]) -> None:
-        fields, seed, share = header.get("fields"), header.get("seed"), header.get("share")
+        fields, seed = header.get("fields"), header.get("seed")
         if header.get("journal") != FORMAT or not isinstance(fields, dict):
             raise Unreadable(f"the header is not that of a journal in format {FORMAT}")
-        if not isinstance(seed, int) or not isinstance(share, float):
-            raise Unreadable("the header has no seed, or no share")
+        if not isinstance(seed, int):
+            raise Unreadable("the header has no seed")
         self.seed = seed
-        self.share = share
         self.fields: Mapping[str, Sequence[str]] = fields
         """By type, the names of the fields that are written as a list, in the version that wrote the journal."""
         self.open_requests: dict[int, Request] = {}
@@ -292,7 +291,7 @@ class Replay:
         self._decoder = Decoder(header)
         self._encoder = Encoder(self._decoder.policy)
         self._lengths = {name: len(names) for name, names in self._decoder.fields.items()}
-        self.controller = Controller(self._decoder.policy, random(self._decoder.seed), self._decoder.share)
+        self.controller = Controller(self._decoder.policy, random(self._decoder.seed))
 
     def let(self, row: Mapping[str, object]) -> None:
         """Read a line that defines a name."""

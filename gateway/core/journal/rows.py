@@ -59,6 +59,7 @@ def request(request: Request, policy: object, tier: object, model: object, slo: 
         None
         if request.stored is None
         else {"StoredResponse": {"replica": request.stored.replica, "tokens": request.stored.tokens}},
+        request.truncates,
     )
     return {"Request": row}
 
@@ -75,6 +76,7 @@ def finish(finish: AttemptResult) -> object:
         finish.body_hash,
         finish.empty,
         finish.cached_tokens,
+        finish.context_tokens,
     )
     return {"AttemptResult": row}
 

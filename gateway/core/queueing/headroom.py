@@ -63,6 +63,12 @@ class AskedTiers:
         asked.tier, asked.at = tier, now
         asked.rate.add(now)
 
+    def take_back(self, tier: Tier, at: float, now: float) -> None:
+        """Take back an arrival of `tier` at `at`, because an engine refused the request."""
+        asked = self.tiers.get(tier.name)
+        if asked is not None:
+            asked.rate.take_back(at, now)
+
     def kept_from(self, tier: Tier, is_owed: bool) -> int:
         """Number of slots that `tier` leaves free for more urgent tiers. `is_owed`: whether the tier is below its
         floor; then it leaves none free.

@@ -96,11 +96,11 @@ class TenantUse:
         self.served = -math.inf
         """Logarithm of the tokens served lately, with forgetting (see `serve`)."""
 
-    def configure(self, limits: Limits, share: float, now: float) -> None:
-        """Apply `limits`, of which this process may use the share `share` (0-1]. Use so far stays counted."""
-        self.concurrency = None if limits.concurrency is None else max(1, int(limits.concurrency * share))
-        self.requests = _bucket(self.requests, limits.requests_per_min, share, now)
-        self.tokens = _bucket(self.tokens, limits.tokens_per_min, share, now)
+    def configure(self, limits: Limits, now: float) -> None:
+        """Apply `limits`. Use so far stays counted."""
+        self.concurrency = limits.concurrency
+        self.requests = _bucket(self.requests, limits.requests_per_min, now)
+        self.tokens = _bucket(self.tokens, limits.tokens_per_min, now)
 
     def check(self, tokens: int, now: float) -> LimitExceeded | None:
         """The limit that one more request would exceed, or None. `tokens`: its prompt and reserved output."""
@@ -179,10 +179,9 @@ class TenantUse:
 
 
 class Tenants:
-    """Use of limits by tenant and tier. This process may use the share `share` (0-1] of each limit."""
+    """Use of limits by tenant and tier."""
 
-    def __init__(self, share: float) -> None:
-        self._share = share
+    def __init__(self) -> None:
         self._uses: dict[tuple[str, str], TenantUse] = {}
 
     def of(self, tenant: str, tier: Tier, now: float) -> TenantUse:
@@ -199,14 +198,14 @@ class Tenants:
 
     def _unused(self, tenant: str, tier: Tier, now: float) -> TenantUse:
         use = TenantUse(tenant, tier.name)
-        use.configure(tier.limits, self._share, now)
+        use.configure(tier.limits, now)
         return use
 
     def configure(self, tiers: Mapping[str, Tier], now: float) -> None:
         """Apply the limits of a policy. Use so far stays counted."""
         for (_, name), use in self._uses.items():
             if name in tiers:
-                use.configure(tiers[name].limits, self._share, now)
+                use.configure(tiers[name].limits, now)
 
     def left(self, tenant: str, tier: str, now: float) -> Left:
         """Requests and tokens that the tenant has left; None if it never sent a request."""
@@ -222,11 +221,11 @@ class Tenants:
         return {key: use.in_flight for key, use in self._uses.items() if use.in_flight}
 
 
-def _bucket(old: TokenBucket | None, per_min: float | None, share: float, now: float) -> TokenBucket | None:
+def _bucket(old: TokenBucket | None, per_min: float | None, now: float) -> TokenBucket | None:
     if per_min is None:
         return None
     if old is None:
-        return TokenBucket(per_min * share, now)
-    if old.per_min != per_min * share:
-        old.resize(per_min * share, now)
+        return TokenBucket(per_min, now)
+    if old.per_min != per_min:
+        old.resize(per_min, now)
     return old

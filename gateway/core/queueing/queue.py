@@ -14,6 +14,8 @@ from gateway.core.policy import AdmissionMode, Tier
 from gateway.core.queueing.limits import TenantUse
 from gateway.core.queueing.rates import Rate, TurnRate
 from gateway.core.queueing.request import QueuedRequest
+from gateway.core.queueing.shares import FairShares
+from gateway.core.serving import sent_name
 
 ARRIVALS_TAU_S: Final = 5.0
 TURN_SHARE: Final = 0.5
@@ -80,6 +82,7 @@ class TierQueue:
         "fixed_bytes",
         "key",
         "owed",
+        "shares",
         "tier",
         "turns",
     )
@@ -88,17 +91,15 @@ class TierQueue:
         self.tier = tier
         self.key: TierKey = (tier.priority, tier.name)
         self.count = 0
-        self.adapted = 0
-        """Number of queued requests for LoRA adapters."""
+        self.adapted = 0  # queued requests for LoRA adapters
         self.fixed = self.fixed_bytes = 0
         """Number of queued requests that may not be shed, and the bytes of their bodies."""
         self.owed = 0.0
         """Tokens that the tier still has to be served to reach its floor."""
         self.arrivals = Rate(ARRIVALS_TAU_S)
         """Rate of admitted requests, sent or queued."""
-        self.turns = TurnRate()
-        self.admitted_at = -math.inf
-        """Time of the last admission."""
+        self.turns, self.shares = TurnRate(), FairShares()
+        self.admitted_at = -math.inf  # time of the last admission
         self._flows: dict[str, TenantQueue] = {}
         self._turns: list[tuple[float, float, int, TenantQueue]] = []
         self._earliest: list[Entry] = []
@@ -166,8 +167,8 @@ class TierQueue:
         return self.first()
 
     def head_but(self, blocked: set[str], now: float) -> QueuedRequest | None:
-        """The request to serve next, without requests for the adapters in `blocked`. O(n)."""
-        others = [live for live in self if live.request.adapter not in blocked]
+        """The request to serve next, without requests for the models and adapters in `blocked`. O(n)."""
+        others = [live for live in self if sent_name(live.request) not in blocked]
         turn = min(others, key=_tenant_turn, default=None)
         if turn is None or now >= due_at(turn):
             return turn
@@ -212,10 +213,10 @@ class TierQueue:
         """Up to `LOOKED_AHEAD` requests from the top of the heap, by latest start. They need not be exactly the
         earliest.
 
-        If adapters are `blocked`, the result is exactly the earliest requests for other adapters, in O(n log n).
+        If models or adapters are `blocked`, the result is exactly the earliest requests for others, in O(n log n).
         """
         if blocked:
-            return sorted((live for live in self if live.request.adapter not in blocked), key=_turn)[:LOOKED_AHEAD]
+            return sorted((live for live in self if sent_name(live.request) not in blocked), key=_turn)[:LOOKED_AHEAD]
         top = sorted(entry for entry in self._earliest[: 2 * LOOKED_AHEAD] if entry[3].ticket == entry[2])
         return [live for _, _, _, live in top[:LOOKED_AHEAD]]
 
@@ -447,7 +448,7 @@ class PoolQueue:
         return count, rate
 
     def served(self, tier: Tier, tokens: float) -> None:
-        """Count `tokens` that were dispatched for `tier`. Each waiting tier with a floor is owed its share of them."""
+        """Count `tokens` (below 0: take back) dispatched for `tier`. Waiting tiers are owed their floors of them."""
         key = tier.priority, tier.name
         for tier_queue in self._tiers.values():
             if tier_queue.tier.floor <= 0.0:
@@ -455,7 +456,7 @@ class PoolQueue:
             owed = tier_queue.owed + tier_queue.tier.floor * FLOOR_MARGIN * tokens
             if tier_queue.key == key:
                 # Service beyond the floor is not charged to the tier: no other tier needed it.
-                owed = max(owed - tokens, -tokens)
+                owed = max(owed - tokens, -abs(tokens))
             elif not tier_queue.count:
                 owed = min(owed, 0.0)
             elif tier_queue.owed <= 0.0 < owed:

@@ -35,6 +35,11 @@ class Rate:
         self.count = self.count * math.exp((self._at - now) / self._tau_s) + amount
         self._at = now
 
+    def take_back(self, at: float, now: float, amount: float = 1.0) -> None:
+        """Take back what is left at `now` of an event of size `amount` that was counted at `at`."""
+        left = self.count * math.exp((self._at - now) / self._tau_s) - amount * math.exp((at - now) / self._tau_s)
+        self.count, self._at = max(0.0, left), now  # rounding must not leave a rate below 0
+
     def per_s(self, now: float) -> float:
         """The rate at `now`."""
         return self.count * math.exp((self._at - now) / self._tau_s) / self._tau_s if self.count else 0.0
@@ -79,6 +84,11 @@ class OpeningRate:
         self.count = self.count * kept + 1.0
         self._seconds = self._seconds * kept + gap_s
 
+    def take_back(self, at: float) -> None:
+        """Take back an event that was counted at `at` in saturated time. The time stays: it was saturated."""
+        self.count = max(0.0, self.count - math.exp((at - (self._last_at or at)) / DRAIN_TAU_S))
+        self._all = max(0.0, self._all - math.exp((at - self._all_at) / DRAIN_TAU_S))
+
 
 class DrainRate:
     """Rate at which a pool gets room for one more request.
@@ -107,6 +117,12 @@ class DrainRate:
         """Count an event that made room for one more request. `saturated`: whether there was no room just before."""
         self._openings.add(saturated, now)
 
+    def take_back(self, at: float) -> None:
+        """Take back the room that a queued request took at `at`: no engine worked on it, so the room was there before
+        it.
+        """
+        self._openings.take_back(at)
+
 
 class TurnRate:
     """Requests per second that one tier sends from its queue, over the time in which some of its requests waited.
@@ -130,6 +146,10 @@ class TurnRate:
         """A queued request is sent."""
         self._settle(now)
         self._count += 1.0
+
+    def take_back(self, at: float) -> None:
+        """Take back a request that was sent at `at`, because no engine worked on it."""
+        self._count = max(0.0, self._count - math.exp((at - self._at) / TURN_TAU_S))
 
     def stopped(self, now: float) -> None:
         """The last queued request left, sent or refused."""

@@ -12,10 +12,14 @@ from gateway.core.request import Request
 class QueuedRequest:
     """The part of a request's state by which the queue orders it, with its place in the queue."""
 
-    __slots__ = ("deadline", "forecast", "last_ticket", "request", "start_by", "ticket", "use")
+    __slots__ = ("deadline", "forecast", "last_ticket", "needs_tokens", "request", "start_by", "ticket", "use")
 
     def __init__(self, request: Request) -> None:
         self.request = request
+        self.needs_tokens = 0
+        """Context that its longest prompt and its answer are likely to need. Replicas with less get it only if none has
+        more.
+        """
         self.use: TenantUse | None = None
         self.deadline = math.inf
         """Time by which the first token, or the end of an unstreamed answer, must come."""

@@ -22,6 +22,7 @@ from typing import Final
 
 from gateway.core.admission.admission import Admission
 from gateway.core.fleet.pool import Pool, Replica
+from gateway.core.fleet.slot import UNREAD
 from gateway.core.learner import Learner
 from gateway.core.policy import Policy, Tier
 from gateway.core.redundancy.request_quarantine import Quarantine
@@ -223,7 +224,7 @@ class Hedges(Learner):
         live = attempt.live
         if not self.on or not live.visible:
             return
-        if attempt.first_at is None:
+        if attempt.first_at is None and finish.end not in UNREAD:
             self._learn(attempt, True, now)
         if not live.open:
             self.timers.clear(live.request.id)
@@ -275,7 +276,7 @@ class Hedges(Learner):
 
     def _find(self, live: RequestState, tier: TierHedges, first: Replica, now: float) -> Replica | HedgeDenied:
         """The replica for a duplicate, or the reason against it. The cheapest checks come first."""
-        pool, request = first.pool, live.request
+        pool = first.pool
         if self.of_pool(pool).is_suspended(now):
             return HedgeDenied.LOSING
         if pool.queue:
@@ -287,7 +288,7 @@ class Hedges(Learner):
         denied = tier.denies()
         if denied is not None:
             return denied
-        replica = pool.pick(request, first, self._random.random())
+        replica = pool.pick(live, first, self._random.random())
         if replica is None:
             return HedgeDenied.NO_REPLICA
         capacity = replica.kv.capacity_tokens

@@ -52,8 +52,10 @@ class _Suspect:
 
 
 def doubt_s(health: Health) -> float:
-    """Seconds after which health checks must have noticed a dead replica, even if each check hangs."""
-    return health.failures * (health.interval_s + health.timeout_s)
+    """Seconds after which health checks must have noticed a dead replica, even if each check hangs. The check under way
+    when it dies may still pass.
+    """
+    return (health.failures + 1) * (health.interval_s + health.timeout_s)
 
 
 class Quarantine:

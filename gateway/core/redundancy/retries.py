@@ -46,7 +46,7 @@ FAILURES: Final[dict[AttemptOutcome, Reason]] = {
 BAD_GATEWAY: Final = 502
 
 # Statuses of refusals that may be the replica's fault, e.g. because it lacks the model. The request is retried if the
-# other replicas refuse less often (fleet/odd_answers.py).
+# other replicas refuse less often (fleet/judge.py).
 OWN_REFUSALS: Final = (403, 404)
 
 # Backoff of a replica that answers 429 or 503, doubled with each such answer in a row. Without a backoff, a replica
@@ -84,7 +84,7 @@ class Retries:
         """
         if live.attempts > 1:
             return None
-        replica = failed.replica.pool.pick(live.request, failed.replica, self._random.random())
+        replica = failed.replica.pool.pick(live, failed.replica, self._random.random())
         if replica is None and not in_pool and not failed.replica.pool.is_bound(live.request):
             replica = self._other_pool(live, failed)
         return (
@@ -98,7 +98,7 @@ class Retries:
         it. This counts as a retry.
         """
         replica = failed.replica
-        if live.attempts > 1 or replica.drained or replica.breaker.state is not ReplicaState.UP:
+        if live.attempts > 1 or replica.drained or replica.health.state is not ReplicaState.UP:
             return False
         return self._extra.retry(live.request.tier, failed.sent_at is not None)
 
@@ -112,7 +112,7 @@ class Retries:
             and not replica.pool.is_bound(live.request)
             and tier.retry.budget > 0.0
             and self._extra.left >= others + 1.0
-            and bool(replica.pool.candidates(tier))
+            and bool(replica.pool.candidates(live.request))
         )
 
     def _other_pool(self, live: RequestState, failed: Attempt) -> Replica | None:
@@ -121,7 +121,7 @@ class Retries:
         for spec in request.policy.route(request.model, request.tier):
             pool = self._fleet.pool(spec.name)
             if pool is not None and pool is not failed.replica.pool and spec.takes(live.prompt_tokens, request.batch):
-                replica = pool.pick(request, failed.replica, self._random.random())
+                replica = pool.pick(live, failed.replica, self._random.random())
                 if replica is not None:
                     return replica
         return None

@@ -9,7 +9,6 @@ from random import Random
 
 import orjson
 
-from gateway.core.journal.aliases import upgraded, upgraded_header
 from gateway.core.journal.codec import Unreadable
 from gateway.core.journal.recorder import FORMAT, Replay
 
@@ -20,14 +19,12 @@ class NotReplayable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The first line of a journal file. `about`: the whole line, in the current format."""
+    """The first line of a journal file. `about`: the whole line."""
 
     path: Path
     run: str
     part: int
     version: str
-    form: int
-    """The format in which the rest of the file is written."""
     about: Mapping[str, object]
 
 
@@ -82,12 +79,12 @@ class Line:
 def header(path: Path) -> Header:
     """The first line of a file. Raises `NotReplayable` or OSError."""
     match _first(path):
-        case {"journal": 1 | 2 as form, "run": str(run), "part": int(part), "version": str(version)} as about:
-            return Header(path, run, part, version, form, about if form == FORMAT else upgraded_header(about))
-        case {"journal": form, "version": version} if form not in (1, FORMAT):
+        case {"journal": form, "version": version} if form != FORMAT:
             raise NotReplayable(
-                f"{path} is a journal in format {form}, of tailgate {version}: this one reads formats 1 and {FORMAT}"
+                f"{path} is a journal in format {form}, of tailgate {version}: this one reads format {FORMAT}"
             )
+        case {"journal": _, "run": str(run), "part": int(part), "version": str(version)} as about:
+            return Header(path, run, part, version, about)
     raise NotReplayable(f"{path} is not a journal: its first line is not a journal's header")
 
 
@@ -181,6 +178,4 @@ def lines(parts: Sequence[Header]) -> Iterator[Line]:
                     if text.endswith(b"\n") or part is not parts[-1]:
                         raise NotReplayable(f"{part.path}:{number}: this is not JSON: {error}") from error
                     row = None
-                if part.form != FORMAT:
-                    row = upgraded(row)
                 yield Line(str(part.path), number, len(text), row)

@@ -44,7 +44,6 @@ class Journal:
         path: Path,
         policy: Policy,
         seed: int,
-        share: float,
         version: str,
         *,
         max_bytes: int,
@@ -54,7 +53,7 @@ class Journal:
         self.path = path
         self._encoder = Encoder(policy)
         about: Mapping[str, object] = {"run": uuid4().hex, "version": version}
-        self._parts = Parts(path, {**about, **self._encoder.header(seed, share)}, max_bytes, files)
+        self._parts = Parts(path, {**about, **self._encoder.header(seed)}, max_bytes, files)
         self._told: list[Told] = []
         self._chunks: list[bytes] = []
         self._calls = 0

@@ -11,7 +11,7 @@ from gateway.core.admission.promises import is_lost
 from gateway.core.policy import Metric, Objective, Policy, Tier
 from gateway.core.request import Outcome, Reason, Record
 from gateway.core.stats import LogHistogram, most_by_chance
-from gateway.observe.metrics.window import EDGES, Quantiles, Sliding
+from gateway.observe.metrics.window import EDGES, NEVER, SLICE_S, SPAN_S, Quantiles, Sliding
 
 # Bucket edges in seconds, from the OpenTelemetry GenAI conventions, extended upwards for long queues and long answers.
 TTFT_EDGES = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
@@ -90,6 +90,11 @@ class Attainment:
             return None
         return answered - good <= most_by_chance(int(answered), 1.0 - self.quantile)
 
+    def kept_for_all(self, now: float) -> bool | None:
+        """The same for all requests to which the objective applies: refused and failed ones count as misses."""
+        good, total, _ = self.recent.read(now)
+        return total - good <= most_by_chance(int(total), 1.0 - self.quantile) if total else None
+
     def broken_s(self, now: float) -> float:
         """Seconds for which the objective has been broken; 0 if it is kept."""
         return 0.0 if self.broken_since is None else now - self.broken_since
@@ -148,6 +153,30 @@ def family_of(record: Record) -> RefusalFamily | None:
     return RefusalFamily.WAITED if record.waited else RefusalFamily.AT_ONCE
 
 
+GAP_S: Final = SPAN_S + SLICE_S
+"""Without an event for this long, a streak is over: then no sliding window has one either."""
+
+
+class Streak:
+    """Events of one kind, with no gap of `GAP_S` between them."""
+
+    __slots__ = ("began_at", "latest_at")
+
+    def __init__(self) -> None:
+        self.began_at = NEVER
+        self.latest_at = NEVER
+
+    def saw(self, now: float) -> None:
+        """An event happened."""
+        if now - self.latest_at > GAP_S:
+            self.began_at = now
+        self.latest_at = now
+
+    def age_s(self, now: float) -> float | None:
+        """Seconds since the first event; None if the streak is over."""
+        return None if now - self.latest_at > GAP_S else now - self.began_at
+
+
 class TierFacts:
     """Counters of one tier, since the start and over the last minute."""
 
@@ -159,6 +188,7 @@ class TierFacts:
         "admissions",
         "counts",
         "e2e",
+        "failing",
         "forecasts",
         "objectives",
         "objectives_of_streams",
@@ -166,6 +196,7 @@ class TierFacts:
         "recent",
         "recent_admissions",
         "refusals",
+        "refusing",
         "slo",
         "tier",
         "tpot",
@@ -187,6 +218,7 @@ class TierFacts:
         self.ttft, self.tpot, self.e2e, self.queue = Quantiles(), Quantiles(), Quantiles(), Quantiles()
         self.refusals = {family: Quantiles(_FINE_REFUSAL_EDGES) for family in RefusalFamily}
         """Seconds from body complete to the refusal, by class."""
+        self.refusing, self.failing = Streak(), Streak()
         self.forecasts: dict[tuple[Decided, bool], list[int]] = {}
         """Number of admitted requests, as the only item of a list, by the reason of admission and by whether they were
         good.
@@ -227,6 +259,11 @@ class TierFacts:
         if record.request.stream:
             for metric, threshold_s, attainment in self.objectives_of_streams:
                 attainment.add(finished, record.ttft_s if metric is Metric.TTFT else record.tpot_s, threshold_s)
+
+    def refused(self, family: RefusalFamily, after_s: float, now: float) -> None:
+        """Count a refusal, `after_s` after body complete."""
+        self.refusals[family].histogram.add(after_s)
+        (self.failing if family is RefusalFamily.FAILURE else self.refusing).saw(now)
 
     def roll(self, now: float) -> None:
         """Advance the sliding window to `now`."""

@@ -159,7 +159,7 @@ class Metrics:
             facts.judge(record)
             family = family_of(record)
             if family is not None:
-                facts.refusals[family].histogram.add(record.e2e_s)
+                facts.refused(family, record.e2e_s, now)
             if record.breach is not None and (record.attempts or record.waited):
                 said = decided(record), record.good
                 forecasts = facts.forecasts.get(said)

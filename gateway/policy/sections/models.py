@@ -9,7 +9,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 from gateway.core import policy as rules
 from gateway.policy.sections import values
 from gateway.policy.sections.section import Section, optional, plain
-from gateway.policy.sections.values import Count, CountOrZero, ModelName, Name, Share, Text
+from gateway.policy.sections.values import Count, CountOrZero, ModelName, Name, Share
 
 ADAPTERS = ("listed", "none")
 Adapters = Annotated[str, AfterValidator(values.one_of(ADAPTERS)), values.choice(ADAPTERS)]
@@ -47,7 +47,3 @@ class ModelSection(Section):
         "LoRA adapters of this model that replicas list in /v1/models. listed: served by their names; none: not.",
     )
     mirror: MirrorSection | None = optional("Copies of its requests to a shadow pool; none unless given.")
-    tokenizer: Text | None = optional(
-        "Path of a tokenizer.json, relative to this file, for exact prompt lengths; "
-        "without it the ratio of tokens to characters is learned from the replicas' usage."
-    )

@@ -150,11 +150,14 @@ class EjectionSection(Section):
 class HealthSection(Section):
     """How the replicas of a pool are watched."""
 
-    path: HttpPath = plain(_POOL.health.path, "Path of the health check.")
+    path: HttpPath | None = optional(
+        "Path of a health check that must answer 2xx. Unless given, any answer below 500 counts: to GET /health, or to "
+        "GET /v1/models with `api_key` if the engine is `openai`."
+    )
     interval: Duration = duration(_POOL.health.interval_s, "Time between two checks.")
     timeout: Duration = duration(_POOL.health.timeout_s, "A check that takes longer has failed.")
     failures: Count = plain(
-        _POOL.health.failures, "Consecutive failures, of checks and connections together, that open the breaker."
+        _POOL.health.failures, "Failed checks and lost connections in a row that take the replica down."
     )
     open: Duration = duration(_POOL.health.open_s, "How long an open breaker keeps requests away before one is tried.")
     metrics_path: HttpPath = plain(_POOL.health.metrics_path, "Where the engine's Prometheus metrics are.")
@@ -168,10 +171,6 @@ class HealthSection(Section):
     ejection: EjectionSection = nested(EjectionSection(), "When a replica that is slow or silent is left out.")
 
 
-def _no_discovery(value: object) -> object:
-    raise ValueError("is not yet supported in this version: list the replicas under `replicas`")
-
-
 class PoolSection(Section):
     """Replicas that are alike: same engine, same limits, same kind of requests."""
 
@@ -179,9 +178,6 @@ class PoolSection(Section):
         _POOL.engine.value, "What the replicas run: decides metric names and which extra fields they understand."
     )
     replicas: list[ReplicaSection] = plain([], "Where the replicas are, as URLs or as {name, url}.")
-    discover: Annotated[object, AfterValidator(_no_discovery)] = optional(
-        "Reserved for finding replicas by DNS or Kubernetes; not yet supported in this version."
-    )
     max_prompt_tokens: Count | None = optional("Longest prompt this pool takes, in tokens; any length unless given.")
     slots: Slots = field(
         None,

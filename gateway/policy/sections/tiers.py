@@ -100,11 +100,20 @@ class CapsSection(Section):
     """Bounds on what else makes a request expensive; what lies beyond is refused with 400."""
 
     n: Count = plain(_TIER.caps.n, "Largest `n`: answers per request.")
-    best_of: Count = plain(_TIER.caps.best_of, "Largest `best_of`.")
+    best_of: Count = plain(_TIER.caps.best_of, "Largest `best_of`; above 1, `use_beam_search` passes.")
     top_logprobs: CountOrZero = plain(_TIER.caps.top_logprobs, "Largest `top_logprobs`; 0 forbids them.")
-    prompt_logprobs: CountOrZero = plain(_TIER.caps.prompt_logprobs, "Largest `prompt_logprobs`; 0 forbids them.")
+    prompt_logprobs: CountOrZero = plain(
+        _TIER.caps.prompt_logprobs, "Largest `prompt_logprobs`, or `logprobs` with `echo`; 0 forbids them."
+    )
     batch: Count = plain(_TIER.caps.batch, "Most prompts, inputs or documents in one request.")
     media: bool = plain(_TIER.caps.media, "Whether messages may carry images, audio or video.")
+    media_urls: bool = plain(
+        _TIER.caps.media_urls, "Whether media may be http or https URLs, which engines fetch; needs `media`."
+    )
+    engine_options: bool = plain(
+        _TIER.caps.engine_options,
+        "Whether requests may carry options that no other cap bounds: templates, media processors, hidden states.",
+    )
     stored_responses: bool = plain(
         _TIER.caps.stored_responses,
         "Whether engines may store answers of the Responses API, and `previous_response_id` may continue them.",

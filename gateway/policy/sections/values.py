@@ -15,7 +15,7 @@ from gateway.policy.sections import units
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
 HOST_NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}"
-ORIGIN = r"[A-Za-z][A-Za-z0-9+.-]*://[^\s/?#@*,\"<>\\]{1,253}"
+ORIGIN = r"[A-Za-z][A-Za-z0-9+.-]*://[^\s/?#@*,\"<>\\]{1,253}(:\*)?|(?!https?:)[A-Za-z][A-Za-z0-9+.-]*://"
 HEADER_NAME = r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}"
 _SECRET = "it holds a secret; use a separate header"
 _CHANGING = "it differs in each request"
@@ -85,7 +85,10 @@ def _origin(text: str) -> str:
     if text == "*":
         return text
     if not re.fullmatch(ORIGIN, text) or not text.isascii():
-        raise ValueError("{value} is not an origin: write scheme://host or scheme://host:port, and nothing behind it")
+        raise ValueError(
+            "{value} is not an origin: write scheme://host or scheme://host:port, and nothing behind it; "
+            "scheme://host:* is every port, app:// every page of a scheme other than http"
+        )
     text = text.lower()
     # The default port of the scheme is removed, as browsers do.
     for scheme, port in (("http://", ":80"), ("https://", ":443")):

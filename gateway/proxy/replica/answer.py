@@ -9,6 +9,7 @@ from abc import abstractmethod
 
 from msgspec import Raw
 
+from gateway.core.fleet.evidence import fails, seen_of
 from gateway.core.request import AttemptOutcome, AttemptResult, Callback
 from gateway.proxy.replica.owner import AttemptOwner
 from gateway.proxy.replica.upstream import ReplicaConnections
@@ -187,5 +188,7 @@ class HeldAnswer(AnswerReceiver):
         self.over = True
         self._stop_grace()
         spec = self.upstream.spec
+        if fails(seen_of(finish)):
+            finish.body_hash = self.owner.body_hash()
         self.owner.attempt_ended(self.id)
         self.owner.driver.finish(self.id, finish, self.upstream.pool.name, spec.name)

@@ -16,6 +16,7 @@ from gateway.wire.answers.model_name import model_at_start
 from gateway.wire.answers.oddity import Oddity
 from gateway.wire.answers.sse import MAX_SNIFFED, looks_like_events
 from gateway.wire.answers.whole import Aborted, AnswerError, read_whole, usage_at_end
+from gateway.wire.errors.rejected import lengths
 from gateway.wire.http.answer import AnswerHead
 
 log = logging.getLogger("tailgate.upstream")
@@ -140,7 +141,10 @@ class UpstreamAttempt(StreamedAnswer):
             if self._does_without_options(body):
                 return
             end = end_of(self.status, body)
-            self._tell(AttemptResult(end, status=self.status, retry_after_s=self.retry_after_s))
+            finish = AttemptResult(end, status=self.status, retry_after_s=self.retry_after_s)
+            if end is AttemptOutcome.REJECTED:
+                finish.context_tokens, finish.prompt_tokens = lengths(body)
+            self._tell(finish)
 
     def _does_without_options(self, body: bytes) -> bool:
         """Send the request once more, without `stream_options`, if the replica refused them. The gateway had added
@@ -166,8 +170,7 @@ class UpstreamAttempt(StreamedAnswer):
         if end is AttemptOutcome.TRUNCATED and self._is_told:
             self._end_without_http()
             return
-        broke = end is AttemptOutcome.RESET or end is AttemptOutcome.TRUNCATED
-        self._tell(AttemptResult(end, tokens_seen=self.seen, body_hash=self.owner.body_hash() if broke else None))
+        self._tell(AttemptResult(end, tokens_seen=self.seen))
 
     # ---- whole answers
 
@@ -242,7 +245,7 @@ class UpstreamAttempt(StreamedAnswer):
             told, error = (usage_at_end(body), None) if self._committed else read_whole(form, body)
         except Aborted:
             self._warn_truncated("the engine aborted it")
-            self._tell(AttemptResult(AttemptOutcome.TRUNCATED))
+            self._tell(AttemptResult(AttemptOutcome.TRUNCATED, status=self.status))
             return
         except AnswerError as exc:
             self.upstream.odd(Oddity.UNREADABLE_ANSWER, str(exc))

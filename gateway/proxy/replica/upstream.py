@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 from gateway.core.policy import PoolSpec, ReplicaSpec
@@ -46,13 +46,34 @@ def _broke(receiver: AnswerReceiver, error: Exception) -> None:
     receiver.broke(Callback.TIMER, error)
 
 
+class ModelLists(Protocol):
+    """The models of the servers. After a lost connection, another process may answer at the address."""
+
+    def lost(self, server: str) -> None:
+        """A connection to `server` was lost or refused."""
+
+    def is_list_old(self, server: str) -> bool:
+        """Whether the models of `server` must be read again before it gets a request on a new connection."""
+
+    async def fresh_list(self, server: str) -> frozenset[str] | None:
+        """Names that `server` takes, read again if the last list is old; None if they are unknown."""
+
+
 class ReplicaConnections(ConnectionOwner):
     """The connections of one replica. Each data-parallel rank of a server has its own connections, so that its calls
     are counted separately.
     """
 
-    def __init__(self, spec: ReplicaSpec, pool: PoolSpec, oddities: Oddities, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        spec: ReplicaSpec,
+        pool: PoolSpec,
+        oddities: Oddities,
+        clock: Callable[[], float],
+        lists: ModelLists | None = None,
+    ) -> None:
         super().__init__(spec, clock)
+        self._lists = lists
         self.pool = pool
         self._oddities = oddities
         self.takes_stream_options = True
@@ -129,6 +150,11 @@ class ReplicaConnections(ConnectionOwner):
         """Count an odd answer, and perhaps log it."""
         self._oddities.tell(self.pool.name, self.spec.name, kind, detail)
 
+    def lost(self) -> None:
+        """The replica closed or refused a connection."""
+        if self._lists is not None:
+            self._lists.lost(self.spec.server)
+
     def closed(self, connection: UpstreamConnection) -> None:
         """Forget a connection that is closed."""
         self._all.discard(connection)
@@ -185,9 +211,20 @@ class ReplicaConnections(ConnectionOwner):
 
     async def _open(self, request: bytes, receiver: AnswerReceiver) -> None:
         try:
-            await self._open_connection(request, receiver)
+            if await self._still_serves(receiver.asks_for):
+                await self._open_connection(request, receiver)
+            else:
+                receiver.on_lost(AttemptOutcome.CANCELLED)
         except Exception as error:  # noqa: BLE001 - a bug affects only this request
             receiver.broke(Callback.REPLICA, error)
+
+    async def _still_serves(self, model: str) -> bool:
+        """Whether the replica lists `model` after its last connection was lost, or cannot say so."""
+        lists, server = self._lists, self.spec.server
+        if lists is None or not lists.is_list_old(server):
+            return True
+        names = await lists.fresh_list(server)
+        return names is None or not model or model in names
 
     async def _open_connection(self, request: bytes, receiver: AnswerReceiver) -> None:
         connection = UpstreamConnection(self)
@@ -200,7 +237,11 @@ class ReplicaConnections(ConnectionOwner):
                     self._port,
                 )
         except TimeoutError:
-            receiver.on_lost(AttemptOutcome.GATEWAY_LATE if within.was_late else AttemptOutcome.CONNECT_TIMEOUT)
+            if within.was_late:
+                receiver.on_lost(AttemptOutcome.GATEWAY_LATE)
+            else:
+                self.lost()
+                receiver.on_lost(AttemptOutcome.CONNECT_TIMEOUT)
         except OSError as exc:
             log.log(
                 logging.DEBUG if self._is_unreachable else logging.INFO,
@@ -211,6 +252,7 @@ class ReplicaConnections(ConnectionOwner):
                 self.spec.url,
             )
             self._is_unreachable = True
+            self.lost()
             receiver.on_lost(AttemptOutcome.UNREACHABLE)
         except asyncio.CancelledError:
             if connection.transport is not None:
@@ -219,6 +261,7 @@ class ReplicaConnections(ConnectionOwner):
         else:
             self._is_unreachable = False
             if connection.transport.is_closing():
+                self.lost()
                 receiver.on_lost(AttemptOutcome.UNREACHABLE)
             else:
                 # The connection is counted only now, because uvloop does not report the loss of a connection that was
@@ -233,6 +276,8 @@ class Upstreams:
     def __init__(self, oddities: Oddities, clock: Callable[[], float]) -> None:
         self._oddities = oddities
         self._clock = clock
+        self.lists: ModelLists | None = None
+        """The servers' models, for the connections of replicas that come later."""
         self._by_name: dict[str, ReplicaConnections] = {}
         self._leaving: list[ReplicaConnections] = []
 
@@ -246,7 +291,7 @@ class Upstreams:
                     known.move(pool)
                     self._by_name[spec.name] = old.pop(spec.name)
                 else:
-                    self._by_name[spec.name] = ReplicaConnections(spec, pool, self._oddities, self._clock)
+                    self._by_name[spec.name] = ReplicaConnections(spec, pool, self._oddities, self._clock, self.lists)
         self._leaving.extend(old.values())
         self.sweep(self._clock())
 

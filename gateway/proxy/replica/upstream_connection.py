@@ -61,11 +61,13 @@ class AnswerReceiver(ABC):
     Either `on_end` or `on_lost` is called, exactly once, as the last call. After a cancel, neither is called.
     """
 
-    __slots__ = ("line", "streams")
+    __slots__ = ("asks_for", "line", "streams")
 
     def __init__(self, streams: bool) -> None:
         self.streams = streams
         """Whether the answer arrives in pieces over a long time."""
+        self.asks_for = ""
+        """The model name in the request; empty if it is of no interest."""
         self.line: UpstreamConnection | Connecting | None = None
         """The connection of the call; None once the call is over."""
 
@@ -120,6 +122,10 @@ class ConnectionOwner(ABC):
     @abstractmethod
     def release(self, connection: UpstreamConnection) -> None:
         """Take back a connection after a complete answer, for reuse."""
+
+    @abstractmethod
+    def lost(self) -> None:
+        """The replica closed or refused a connection, other than to end an answer."""
 
     @abstractmethod
     def closed(self, connection: UpstreamConnection) -> None:
@@ -295,12 +301,16 @@ class UpstreamConnection(asyncio.Protocol):
             self._lost(AttemptOutcome.TRUNCATED)
 
     def eof_received(self) -> bool | None:
+        if not self._in_body or self._left != TO_THE_END:
+            self.upstream.lost()
         return None
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.upstream.closed(self)
         if self._linger is not None:
             self._stop_lingering(keep=False)
+        if exc is not None:
+            self.upstream.lost()
         receiver = self.receiver
         if receiver is None:
             return

@@ -7,9 +7,11 @@ It does not hold requests, order them, or predict. An `AdmissionGate` in front o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from gateway.core.commands import Cancel, Command, Commit, Dispatch, Ended, Refuse
+from gateway.core.fleet.evidence import checked, seen_of
 from gateway.core.fleet.routing import Router
 from gateway.core.policy import Policy, PoolSpec
 from gateway.core.queueing.limits import Tenants
@@ -45,7 +47,7 @@ class Balancer:
             name: [Server(replica.name, rank, pool) for rank, replica in enumerate(pool.replicas)]
             for name, pool in policy.pools.items()
         }
-        self._tenants = Tenants(1.0)
+        self._tenants = Tenants()
         self._alarms = Timers()
         self._jobs: dict[int, _Job] = {}
         self._attempts: dict[int, _Job] = {}
@@ -101,7 +103,7 @@ class Balancer:
         assert server is not None
         self._read(job)
         server.in_flight -= 1
-        server.breaker.ended(finish.end, server.pool.health, now)
+        server.health.saw(seen_of(finish), server.pool.health, now, finish.end.value)
         job.server = None
         live.output_tokens = finish.output_tokens or finish.tokens_seen
         if live.outcome is not None:
@@ -132,8 +134,9 @@ class Balancer:
             for server in servers:
                 if server.name == replica_name:
                     server.context_tokens = sample.context_tokens or server.context_tokens
-                    if sample.healthy is not None:
-                        server.breaker.checked(sample.healthy, server.pool.health, now)
+                    seen = checked(sample, -math.inf)
+                    if seen is not None:
+                        server.health.saw(seen, server.pool.health, now, seen.value)
         return []
 
     def wake(self, now: float) -> list[Command]:

@@ -59,7 +59,8 @@ class RunMeter:
         for pool in engine.policy.pools.values():
             for replica in pool.replicas:
                 host = engine.hosts[replica.name]
-                engine.tell(engine.decider.observe, host.name, Sample(context_tokens=host.profile.max_model_len))
+                context = host.profile.max_model_len
+                engine.tell(engine.decider.observe, host.name, Sample(context_tokens=context, longest_tokens=context))
                 if self._watched:
                     self._from_time_to_time(pool.health.interval_s, self._check, host)
                     self._from_time_to_time(pool.health.scrape_interval_s, self._scrape, host)

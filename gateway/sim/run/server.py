@@ -4,7 +4,7 @@ ones.
 
 from __future__ import annotations
 
-from gateway.core.fleet.breaker import Breaker
+from gateway.core.fleet.health import ReplicaHealth
 from gateway.core.fleet.routing import RoutingTarget
 from gateway.core.policy import PoolSpec
 from gateway.core.snapshot import ReplicaState
@@ -14,8 +14,8 @@ class Server(RoutingTarget):
     """One replica, with the balancer's own counts."""
 
     __slots__ = (
-        "breaker",
         "context_tokens",
+        "health",
         "name",
         "pool",
     )
@@ -24,11 +24,11 @@ class Server(RoutingTarget):
         super().__init__(rank)
         self.name = name
         self.pool = pool
-        self.breaker = Breaker()
+        self.health = ReplicaHealth()
         self.context_tokens: int | None = None
 
     def up(self, now: float) -> bool:
         """Whether the replica may get requests. An open breaker whose time is over lets one request through."""
-        if self.breaker.state is ReplicaState.DOWN:
-            self.breaker.cooled(self.pool.health, now)
-        return self.breaker.state is not ReplicaState.DOWN
+        if self.health.state is ReplicaState.DOWN:
+            self.health.cooled(self.pool.health, now)
+        return self.health.state is not ReplicaState.DOWN

@@ -288,7 +288,9 @@ class Simulation(ObservedRun):
         if self.options.noise and request.arrival.max_tokens is None:
             allowed = min(allowed, room)  # the cap does not fit the context, because the prompt was underestimated
         if allowed > room or room < 1:
-            self.tell(self.decider.finish, attempt_id, AttemptResult(AttemptOutcome.REJECTED, status=400))
+            refusal = AttemptResult(AttemptOutcome.REJECTED, prompt_tokens, status=400)
+            refusal.context_tokens = host.profile.max_model_len
+            self.tell(self.decider.finish, attempt_id, refusal)
             return
         output_tokens = allowed if host.balloons else min(request.arrival.output_tokens, allowed)
         # The answer counts as cut by us only if our cap makes it shorter, not if the engine's context does.

@@ -1,4 +1,4 @@
-"""Loads a workload that the command line names: a shipped workload, a workload file, or a trace."""
+"""Loads a workload that the command line names: a shipped workload, a workload file, a line, or a trace."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from gateway.policy.document import read_text
 from gateway.policy.errors import PolicyError, PolicyErrors, among
 from gateway.policy.load import text_of
 from gateway.policy.shape import checked
+from gateway.sim.workload.line import is_line, written
 from gateway.sim.workload.synthetic import Synthetic
 from gateway.sim.workload.traces import Mix, Trace, open_trace
 from gateway.sim.workload.workload_file import WorkloadFile
@@ -36,8 +37,8 @@ def load_workload(
 ) -> Synthetic | Trace:
     """The workload named by `source`, with another mean rate or duration if given.
 
-    `mix`: assigns the requests of a trace to tiers, because public traces name no tiers. Raises PolicyErrors for a
-    workload file, and TraceError (a ValueError) for a trace. Both say what is wrong and where.
+    `mix`: assigns the requests of a trace or a line to tiers, because these name none. Raises PolicyErrors for a
+    workload file, ValueError for a line, and TraceError (a ValueError) for a trace. They say what is wrong and where.
     """
     name, known = str(source), shipped()
     if name in known:
@@ -45,10 +46,10 @@ def load_workload(
     path = Path(source)
     if path.suffix in SPECS:
         return _changed(load_text(text_of(path), name, environment), rate_per_s, duration_s)
+    if is_line(name):
+        return _changed(_of_line(name, mix or Mix()), rate_per_s, duration_s)
     if not path.exists():
         message = f"is neither a file nor a shipped workload: {among(name, known)}"
-        if "=" in name:
-            message += "; a workload in one line is for `loadtests run`"
         raise PolicyErrors([PolicyError(name, 0, "", message)])
     trace = _cut(open_trace(path, mix or Mix()), duration_s)
     return trace if rate_per_s is None else trace.at_rate(rate_per_s)
@@ -57,6 +58,15 @@ def load_workload(
 def load_text(text: str, file: str, environment: Mapping[str, str] = os.environ) -> Synthetic:
     """The traffic of a workload file's text. Raises PolicyErrors with all errors."""
     return checked(read_text(text, file, environment), WorkloadFile).workload()
+
+
+def _of_line(line: str, mix: Mix) -> Synthetic:
+    """Raises PolicyErrors with the names in the line, not those of the workload file that stands for it."""
+    try:
+        return load_text(written(line, mix), "--workload")
+    except PolicyErrors as found:
+        errors = (replace(error, line=0, path=error.path.rpartition(".")[2]) for error in found.errors)
+        raise PolicyErrors(list(dict.fromkeys(errors))) from None
 
 
 def _changed(workload: Synthetic, rate_per_s: float | None, duration_s: float | None) -> Synthetic:

@@ -13,10 +13,12 @@ from heapq import heappop, heappush
 from itertools import accumulate, count
 from random import Random
 
+from gateway.core.policy import Policy
 from gateway.sim.workload.arrival_process import ArrivalProcess, Constant, times
 from gateway.sim.workload.arrivals import BLOCK_TOKENS, Arrival
 from gateway.sim.workload.lengths import LengthDistribution
 
+DEFAULT = "default"
 _BLOCKS = 1 << 12  # ids of blocks reserved for each owner, more than any prompt has
 
 
@@ -83,6 +85,14 @@ class Synthetic:
     def arrivals(self, seed: int) -> Iterator[Arrival]:
         """The requests of one run."""
         return _Source(self, seed).arrivals()
+
+    def for_policy(self, policy: Policy) -> Synthetic:
+        """A copy in which the policy's default tier stands for the tier `default`, if the policy has no such tier."""
+        named = {share.tier for share in self.shares}
+        if DEFAULT not in named or DEFAULT in policy.tiers or policy.default_tier in named:
+            return self
+        shares = [replace(of, tier=policy.default_tier) if of.tier == DEFAULT else of for of in self.shares]
+        return replace(self, shares=tuple(shares))
 
     def at_rate(self, rate_per_s: float) -> Synthetic:
         """A copy with another mean rate."""

@@ -13,7 +13,7 @@ from gateway.core.policy import Caps
 from gateway.core.request import Endpoint
 from gateway.wire.answers.whole import WholeForm
 from gateway.wire.apis.chunks import CompletionReader
-from gateway.wire.apis.fields import STRIP, STRIPPED, ruled
+from gateway.wire.apis.fields import SHARED, STRIP, ruled
 from gateway.wire.apis.row import Answers, Api, Shape
 from gateway.wire.body import bounds, checks, form
 from gateway.wire.body.checks import BadRequest, Check, wrong_type
@@ -26,10 +26,13 @@ FILE_BYTES: Final = 80
 (Whisper has 1,500 positions for 30 s). A second is about 16 kB of MP3. So a token is 320 bytes of a file, or four bytes
 of text. Formats with fewer bytes per second are undercounted. If streams report usage, the ratio is learned.
 """
-FLAGS: Final = ("stream", "stream_include_usage", "stream_continuous_usage_stats", "include_stop_str_in_output")
+FLAGS: Final = (
+    *("stream", "stream_include_usage", "stream_continuous_usage_stats", "include_stop_str_in_output"),
+    "use_beam_search",
+)
 NUMBERS: Final = (
     *("temperature", "top_p", "top_k", "min_p", "seed"),
-    *("frequency_penalty", "presence_penalty", "repetition_penalty", "max_completion_tokens"),
+    *("frequency_penalty", "presence_penalty", "repetition_penalty", "max_completion_tokens", "n", "length_penalty"),
 )
 
 
@@ -76,14 +79,19 @@ def measure(fields: dict[str, Any], caps: Caps) -> Prompt:
 
 
 FIELDS: Final[dict[str, Check]] = {
-    **STRIPPED,
-    **ruled(STRIP, "n length_penalty"),
+    **SHARED,
+    # No engine reads these.
+    **ruled(STRIP, "chunking_strategy include include[] keywords keywords[] languages languages[]"),
+    **ruled(STRIP, "known_speaker_names[] known_speaker_references[]"),
     "model": checks.model_name,
     "file": _file,
     **ruled(checks.string, "prompt hotwords user"),
     **ruled(checks.word, "language to_language response_format"),
     **ruled(_number, "temperature top_p top_k min_p seed frequency_penalty presence_penalty repetition_penalty"),
+    "length_penalty": _number,
     **ruled(checks.boolean, " ".join(FLAGS)),
+    "use_beam_search": bounds.beam_search,
+    "n": bounds.choices,
     "timestamp_granularities[]": _words,
     "max_completion_tokens": bounds.output_cap,
 }

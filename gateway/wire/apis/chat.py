@@ -11,17 +11,26 @@ from gateway.wire.answers.whole import GENERATED
 from gateway.wire.apis.chunks import CompletionAssembly, CompletionReader
 from gateway.wire.apis.fields import ALLOW, GENERATION, STRIP, ruled
 from gateway.wire.apis.row import Answers, Api, Shape
-from gateway.wire.body import bounds, checks, prompt, prompt_text
+from gateway.wire.body import bounds, checks, prompt
 from gateway.wire.body.checks import BadRequest, Check
 from gateway.wire.body.tools import NOT_RENAMED, Kept, Renamed, settle
 
 FIELDS: Final[dict[str, Check]] = {
     **GENERATION,
-    # `echo` would make vLLM compute log-probabilities of the whole prompt.
-    **ruled(STRIP, "best_of echo store return_prompt_text"),
+    **ruled(STRIP, "store"),
     **ruled(ALLOW, "messages tool_choice parallel_tool_calls function_call include_reasoning"),
     **ruled(ALLOW, "separate_reasoning stream_reasoning"),
-    **ruled(checks.word, "reasoning_effort verbosity"),
+    "reasoning_effort": checks.effort,
+    **ruled(checks.word, "verbosity task"),
+    "thinking": bounds.thinking,
+    **ruled(checks.boolean, "add_generation_prompt continue_final_message"),
+    **ruled(checks.boolean, "return_prompt_text return_prompt_token_ids return_meta_info"),
+    **ruled(checks.boolean, "return_input_ids_in_sglext return_output_ids_in_sglext"),
+    **ruled(checks.boolean, "return_flat_raw_output_top_logprobs return_flat_raw_top_logprobs_b64"),
+    "echo": bounds.chat_echo,
+    "best_of": bounds.best_of,
+    "modalities": bounds.modalities,
+    "audio": bounds.spoken,
     **ruled(checks.objects, "functions documents"),
     "tools": checks.objects,
     "max_completion_tokens": bounds.output_cap,
@@ -32,10 +41,12 @@ FIELDS: Final[dict[str, Check]] = {
 
 
 def fit(fields: dict[str, Any], caps: Caps, changed: list[str]) -> Renamed:
-    """Keep only the functions of the tools.
+    """Bound an echo, and keep only the functions of the tools.
 
     A function without a name is refused: vLLM would answer 500, which counts against the replica.
     """
+    if fields.get("echo") and "top_logprobs" in fields:
+        bounds.echoed_log_probs(fields["top_logprobs"], "top_logprobs", caps)
     if "tools" not in fields:
         return NOT_RENAMED
     kept = Kept(changed)
@@ -63,7 +74,6 @@ CHAT: Final = Api(
         FIELDS,
         ("messages",),
         prompt.chat,
-        prompt_text.chat,
         caps=("max_completion_tokens", "max_tokens"),
         usage=True,
         fit=fit,

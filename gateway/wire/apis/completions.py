@@ -11,11 +11,10 @@ from gateway.wire.answers.whole import GENERATED
 from gateway.wire.apis.chunks import CompletionAssembly, CompletionReader
 from gateway.wire.apis.fields import ALLOW, GENERATION
 from gateway.wire.apis.row import Answers, Api, Shape
-from gateway.wire.body import bounds, checks, prompt, prompt_text
-from gateway.wire.body.checks import BadRequest, Check
+from gateway.wire.body import bounds, checks, prompt
+from gateway.wire.body.checks import Check
 from gateway.wire.body.content import size
 from gateway.wire.body.prompt import Prompt
-from gateway.wire.body.prompt_text import PlainText
 from gateway.wire.body.tools import NOT_RENAMED, Renamed
 
 FIELDS: Final[dict[str, Check]] = {
@@ -32,9 +31,7 @@ FIELDS: Final[dict[str, Check]] = {
 def fit(fields: dict[str, Any], caps: Caps, changed: list[str]) -> Renamed:
     """Limit the log-probabilities of an echoed prompt, because vLLM computes as many for each prompt token."""
     if fields.get("echo") and fields.get("logprobs") is not None:
-        allowed = caps.prompt_logprobs
-        if not allowed or fields["logprobs"] > allowed:
-            raise BadRequest("logprobs", f"must be at most {allowed} with 'echo', or absent, for this tier")
+        bounds.echoed_log_probs(fields["logprobs"], "logprobs", caps)
     return NOT_RENAMED
 
 
@@ -48,10 +45,6 @@ def measure(fields: dict[str, Any], caps: Caps) -> Prompt:
     return measured
 
 
-def _text(fields: dict[str, Any]) -> PlainText:
-    return prompt_text.plain(fields["prompt"], fields, fields.get("suffix", ""))
-
-
 def _assembly() -> CompletionAssembly:
     return CompletionAssembly(False)
 
@@ -59,6 +52,6 @@ def _assembly() -> CompletionAssembly:
 COMPLETIONS: Final = Api(
     "completions",
     (Endpoint.COMPLETIONS,),
-    Shape(FIELDS, ("prompt",), measure, _text, usage=True, fit=fit),
+    Shape(FIELDS, ("prompt",), measure, usage=True, fit=fit),
     Answers(GENERATED, CompletionReader, _assembly, text_events),
 )

@@ -14,11 +14,10 @@ from gateway.wire.answers.cut import CutEnding, named_event
 from gateway.wire.answers.events import EventKind, TypedReader, index_in
 from gateway.wire.answers.shapes import EMPTY, Inner, Stop, Typed, decode_inner, decode_stop
 from gateway.wire.answers.whole import WholeForm, read_usage
-from gateway.wire.apis.fields import ALLOW, STRIP, STRIPPED, ruled
+from gateway.wire.apis.fields import ALLOW, SHARED, STRIP, ruled
 from gateway.wire.apis.row import Answers, Api, Shape
-from gateway.wire.body import bounds, checks, prompt, prompt_text
+from gateway.wire.body import bounds, checks, prompt
 from gateway.wire.body.checks import Check
-from gateway.wire.body.prompt_text import Conversation
 from gateway.wire.body.tool_results import without_files
 from gateway.wire.body.tools import NOT_RENAMED, Kept, Renamed, settle
 from gateway.wire.errors.reasons import RefusalRow
@@ -29,11 +28,13 @@ COUNT_TOKENS: Final = PATH + b"/count_tokens"
 NO_BATCHES: Final = "Batches of messages are not served here: send each message to /v1/messages."
 
 FIELDS: Final[dict[str, Check]] = {
-    **STRIPPED,
+    **SHARED,
     **ruled(STRIP, "mcp_servers context_management cache_control"),
+    **ruled(checks.unserved, "compaction thread"),
     "model": checks.model_name,
     "stream": checks.boolean,
-    **ruled(ALLOW, "messages metadata output_config system temperature tool_choice top_k top_p"),
+    **ruled(ALLOW, "messages metadata system temperature tool_choice top_k top_p"),
+    **ruled(checks.mapping, "output_config output_format"),
     "tools": checks.objects,
     "thinking": bounds.thinking,
     "stop_sequences": checks.stop_list,
@@ -73,6 +74,8 @@ def fit(fields: dict[str, Any], caps: Caps, changed: list[str]) -> Renamed:
                 _blocks(message, content, caps, changed)
     if "tools" in fields:
         _fit_tools(fields, changed)
+    if "output_format" in fields:  # the name before `output_config`; engines know only the new one
+        fields["output_config"] = {"format": fields.pop("output_format"), **fields.get("output_config", {})}
     return NOT_RENAMED
 
 
@@ -220,12 +223,6 @@ def _object(text: str) -> Any:
         return {}
 
 
-def _text(fields: dict[str, Any]) -> Conversation | None:
-    return prompt_text.conversation(
-        fields.get("system"), fields["messages"], prompt_text.as_functions(fields.get("tools"))
-    )
-
-
 class AnthropicDialect(Dialect):
     """`{"type": "error", "error": {"type", "message"}, "request_id"}`."""
 
@@ -246,7 +243,7 @@ ANTHROPIC: Final = AnthropicDialect()
 MESSAGES: Final = Api(
     "messages",
     (Endpoint.MESSAGES,),
-    Shape(FIELDS, ("messages", "max_tokens"), prompt.chat, _text, stop="stop_sequences", fit=fit),
+    Shape(FIELDS, ("messages", "max_tokens"), prompt.chat, stop="stop_sequences", fit=fit),
     Answers(WholeForm(generates=True, null_stop_aborts=True), MessagesReader, MessageAssembly),
     ANTHROPIC,
     counting=COUNT_TOKENS,
@@ -254,8 +251,12 @@ MESSAGES: Final = Api(
     upstream_lines=("anthropic-version: 2023-06-01",),
 )
 
+COUNTED_FIELDS: Final = (
+    *("model", "messages", "system", "tools", "tool_choice", "thinking"),
+    *("output_config", "output_format", "chat_template_kwargs"),
+)
 COUNTED: Final = Shape(
-    {name: FIELDS[name] for name in ("model", "messages", "system", "tools", "tool_choice", "thinking")},
+    {name: FIELDS[name] for name in COUNTED_FIELDS},
     ("messages",),
     prompt.chat,
     caps=(),

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from gateway.core.policy import Caps
 from gateway.core.request import Endpoint
-from gateway.wire.apis.fields import ALLOW, STRIP, STRIPPED, ruled
+from gateway.wire.apis.fields import ALLOW, SHARED, STRIP, ruled
 from gateway.wire.apis.row import Api, Shape
 from gateway.wire.body import checks, inputs
 from gateway.wire.body.checks import BadRequest, Check
@@ -24,14 +24,16 @@ def _task(value: Any, field: str, caps: Caps) -> Any:
 
 
 FIELDS: Final[dict[str, Check]] = {
-    **STRIPPED,
+    **SHARED,
     **ruled(STRIP, "data"),
     "model": checks.model_name,
     **ruled(ALLOW, "input messages user encoding_format embed_dtype endianness"),
     **ruled(checks.boolean, "add_special_tokens softmax activation use_activation normalize"),
+    **ruled(checks.boolean, "add_generation_prompt continue_final_message"),
+    "truncation_side": checks.word,
     "task": _task,
     "dimensions": checks.positive,
     "truncate_prompt_tokens": checks.truncation,
     "chat_template_kwargs": checks.template_options,
 }
-POOLING: Final = Api("pooling", (Endpoint.POOLING,), Shape(FIELDS, (), inputs.measure, inputs.text, caps=(), stop=None))
+POOLING: Final = Api("pooling", (Endpoint.POOLING,), Shape(FIELDS, (), inputs.measure, caps=(), stop=None))

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from gateway.core.policy import Caps
 from gateway.core.request import Endpoint
-from gateway.wire.apis.fields import ALLOW, STRIPPED, ruled
+from gateway.wire.apis.fields import ALLOW, SHARED, ruled
 from gateway.wire.apis.row import Api, Shape
 from gateway.wire.body import checks, pairs
 from gateway.wire.body.checks import MAX_INT, Check
@@ -35,15 +35,16 @@ def measure(fields: dict[str, Any], caps: Caps) -> Prompt:
 
 
 FIELDS: Final[dict[str, Check]] = {
-    **STRIPPED,
+    **SHARED,
     "model": checks.model_name,
     **ruled(ALLOW, "query documents texts user"),
     **ruled(checks.string, "instruct instruction"),
     **ruled(checks.boolean, "return_documents return_text raw_scores truncate truncation"),
     **ruled(checks.boolean, "softmax activation use_activation"),
-    **ruled(checks.word, "truncation_direction"),
+    **ruled(checks.word, "truncation_direction truncation_side"),
     "top_n": _top,
-    "max_tokens_per_doc": checks.positive,
+    **ruled(checks.positive, "max_tokens_per_doc max_tokens_per_query"),
+    "chat_template_kwargs": checks.template_options,
     "truncate_prompt_tokens": checks.truncation,
 }
 RERANK: Final = Api(

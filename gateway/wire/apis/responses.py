@@ -18,21 +18,21 @@ from gateway.wire.apis import response_input
 from gateway.wire.apis.fields import ALLOW, SAMPLING, STRIP, ruled
 from gateway.wire.apis.response_draft import Draft
 from gateway.wire.apis.row import Answers, Api, Shape
-from gateway.wire.body import bounds, checks, prompt, prompt_text
+from gateway.wire.body import bounds, checks, prompt
 from gateway.wire.body.checks import BadRequest, Check, wrong_type
 from gateway.wire.body.content import bad_role, others, role_fits, size, text_or_parts, utf8
 from gateway.wire.body.prompt import Prompt
-from gateway.wire.body.prompt_text import Conversation
 from gateway.wire.errors.replies import Dialect
 
 ITEMS: Final = frozenset({"message", "function_call", "function_call_output", "reasoning"})
 
 FIELDS: Final[dict[str, Check]] = {
     **SAMPLING,
-    **ruled(STRIP, "prompt_cache_options context_management enable_response_messages max_tool_calls"),
+    **ruled(STRIP, "context_management max_tool_calls background_options image"),
     **ruled(ALLOW, "input tool_choice parallel_tool_calls truncation include_reasoning"),
     **ruled(ALLOW, "frequency_penalty presence_penalty repetition_penalty"),
-    **ruled(ALLOW, "skip_special_tokens include_stop_str_in_output"),
+    **ruled(ALLOW, "skip_special_tokens spaces_between_special_tokens include_stop_str_in_output"),
+    "enable_response_messages": checks.boolean,
     **ruled(checks.short, "logit_bias stop_token_ids"),
     **ruled(checks.stateful, "conversation prompt previous_input_messages previous_response"),
     "previous_response_id": checks.previous_response,
@@ -182,13 +182,6 @@ class ResponseAssembly(Assembly):
         return self._response
 
 
-def _text(fields: dict[str, Any]) -> Conversation | None:
-    given = fields["input"]
-    if type(given) is str:
-        given = [{"role": "user", "content": given}]
-    return prompt_text.conversation(fields.get("instructions"), given, prompt_text.as_functions(fields.get("tools")))
-
-
 class ResponsesDialect(Dialect):
     """OpenAI's format, with its own error event."""
 
@@ -208,7 +201,6 @@ RESPONSES: Final = Api(
         FIELDS,
         ("input",),
         measure,
-        _text,
         caps=("max_output_tokens",),
         fit=response_input.fit,
     ),

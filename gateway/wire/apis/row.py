@@ -16,7 +16,6 @@ from gateway.wire.answers.events import StreamReader
 from gateway.wire.answers.whole import NUMBERS, WholeForm
 from gateway.wire.body.checks import Check
 from gateway.wire.body.prompt import Measure
-from gateway.wire.body.prompt_text import ReadText
 from gateway.wire.body.tools import Renamed
 from gateway.wire.errors.replies import OPENAI, Dialect
 
@@ -36,8 +35,6 @@ class Shape:
     """Fields without which a request is refused. `model` is not among them: there may be only one to choose."""
     measure: Measure
     """Measures the size of the prompt."""
-    text: ReadText | None = None
-    """Reads the text of the prompt for a tokenizer; None if only the engine knows the text."""
     caps: tuple[str, ...] = ("max_tokens",)
     """Possible names of the output cap. The first of them that a client used is kept. If it used none, the last is
     written.

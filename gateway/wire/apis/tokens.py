@@ -10,14 +10,19 @@ from typing import Any, Final
 
 from gateway.core.policy import Caps
 from gateway.core.request import Endpoint
-from gateway.wire.apis import completions
-from gateway.wire.apis.fields import ALLOW, STRIPPED, ruled
+from gateway.wire.apis import chat, completions
+from gateway.wire.apis.fields import ALLOW, SHARED, ruled
 from gateway.wire.apis.row import Api, Shape
 from gateway.wire.body import checks, prompt
 from gateway.wire.body.checks import MISSING, BadRequest, Check, wrong_type
 from gateway.wire.body.prompt import Prompt
 
 FREE: Final = Prompt(0, 0)
+PROMPT_FIELDS: Final = (
+    *("add_special_tokens", "add_generation_prompt", "continue_final_message", "chat_template_kwargs"),
+    *("tools", "tool_choice", "reasoning_effort", "documents"),
+)
+"""Fields of a chat that become part of its prompt. Their rules are those of a chat, so the same prompt is counted."""
 
 
 def _texts(fields: dict[str, Any], caps: Caps) -> Prompt:
@@ -45,17 +50,14 @@ def _ids(fields: dict[str, Any], caps: Caps) -> Prompt:
 
 
 TEXTS: Final[dict[str, Check]] = {
-    **STRIPPED,
+    **SHARED,
     "model": checks.model_name,
     **ruled(ALLOW, "prompt messages"),
-    # In a chat request, the last two fields are dropped, because they would change the answer. Here they only affect
-    # the length of the prompt.
-    **ruled(checks.boolean, "add_special_tokens return_token_strs add_generation_prompt continue_final_message"),
-    "tools": checks.objects,
-    "chat_template_kwargs": checks.template_options,
+    "return_token_strs": checks.boolean,
+    **{name: chat.FIELDS[name] for name in PROMPT_FIELDS},
 }
 IDS: Final[dict[str, Check]] = {
-    **STRIPPED,
+    **SHARED,
     "model": checks.model_name,
     "tokens": ALLOW,
     "skip_special_tokens": checks.boolean,
@@ -63,7 +65,7 @@ IDS: Final[dict[str, Check]] = {
 TOKENIZE: Final = Api(
     "tokenize",
     (Endpoint.TOKENIZE,),
-    Shape(TEXTS, (), _texts, caps=(), stop=None, priority=False),
+    Shape(TEXTS, (), _texts, caps=(), stop=None, priority=False, fit=chat.fit),
 )
 DETOKENIZE: Final = Api(
     "detokenize",

@@ -26,11 +26,43 @@ _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,256}")
 MAX_ENTRIES: Final = 1024
 """Limit on the length of lists and maps that the engine reads for every token, such as logit_bias and bad_words."""
 
+NOT_SWITCHES: Final = frozenset(
+    [
+        "conversation",
+        "messages",
+        "tools",
+        "documents",
+        "chat_template",
+        "tokenize",
+        "tokenizer_kwargs",
+        "padding",
+        "truncation",
+        "max_length",
+        "return_tensors",
+        "return_dict",
+        "return_assistant_tokens_mask",
+        "add_generation_prompt",
+        "continue_final_message",
+    ]
+)
+"""The arguments of `apply_chat_template` in transformers. SGLang passes chat_template_kwargs to it."""
+THINKING: Final = ("enable_thinking", "thinking")
+"""Switches whose texts, such as "false", a template would read as true."""
+ADVICE: Final = {
+    "lora_path": "name the adapter as 'model'",
+    "prompt_embeds": "send the prompt as text or token ids",
+    "input_ids": "send token ids as 'prompt' to /v1/completions",
+    "session_params": "send the whole conversation",
+    "thread": "send the whole conversation",
+    "compaction": "ask for a summary in a message",
+}
+
 Check: TypeAlias = Callable[[Any, str, Caps], Any]
 
 MISSING: Final = "missing_required_parameter"
 BAD_TYPE: Final = "invalid_type"
 BAD_VALUE: Final = "invalid_value"
+UNSUPPORTED: Final = "unsupported_parameter"
 
 
 class BadRequest(Exception):
@@ -161,14 +193,34 @@ def truncation(value: Any, field: str, caps: Caps) -> Any:
     return integer(value, field, -1, MAX_INT)
 
 
+def natural(value: Any, field: str, caps: Caps) -> Any:
+    """An integer >= 0."""
+    return integer(value, field, 0, MAX_INT)
+
+
+def effort(value: Any, field: str, caps: Caps) -> Any:
+    """How much to reason: a word, or in SGLang a number."""
+    return value if type(value) is float or type(value) is int else word(value, field, caps)
+
+
 def template_options(value: Any, field: str, caps: Caps) -> Any:
-    """chat_template_kwargs, reduced to the two switches for thinking. Other options could rewrite the prompt."""
+    """chat_template_kwargs: switches of the model's chat template. Templates write them into the prompt, so they are
+    few and short. Names that would replace the template, or what it is given, are refused.
+    """
     if type(value) is not dict:
         raise wrong_type(field, "an object", value)
-    for name in ("enable_thinking", "thinking"):
-        if name in value:
-            boolean(value[name], f"{field}.{name}", caps)
-    return only(value, ("enable_thinking", "thinking")) or None
+    if len(value) > MAX_FLAGS:
+        raise BadRequest(field, f"must have at most {MAX_FLAGS} fields", UNSUPPORTED)
+    for name, option in value.items():
+        if len(name) > MAX_WORD_CHARS or name in NOT_SWITCHES:
+            raise BadRequest(field, f"{name[:MAX_WORD_CHARS]!r} is no switch of a template", UNSUPPORTED)
+        if name in THINKING and option is not None:
+            boolean(option, f"{field}.{name}", caps)
+        elif type(option) is str:
+            word(option, f"{field}.{name}", caps)
+        elif type(option) is dict or type(option) is list:
+            raise wrong_type(f"{field}.{name}", "a boolean, a number or a string", option)
+    return value
 
 
 def only(value: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
@@ -217,9 +269,7 @@ def _stop(value: Any, field: str) -> bool:
 def never(value: Any, field: str, caps: Caps) -> None:
     """A flag that must be off."""
     if boolean(value, field, caps):
-        raise BadRequest(
-            field, "is not served here: an answer goes only to the request that asked for it", "unsupported_parameter"
-        )
+        raise BadRequest(field, "is not served here: an answer goes only to the request that asked for it", UNSUPPORTED)
 
 
 def store(value: Any, field: str, caps: Caps) -> Any:
@@ -233,15 +283,18 @@ def previous_response(value: Any, field: str, caps: Caps) -> Any:
         raise BadRequest(
             field,
             "is not served in this tier, which keeps no responses: send the whole conversation as input",
-            "unsupported_parameter",
+            UNSUPPORTED,
         )
     if not _ID.fullmatch(string(value, field, caps)):
         raise BadRequest(field, f"must be 1 to {MAX_ID_CHARS} letters, digits, underscores and dashes")
     return value
 
 
+def unserved(value: Any, field: str, caps: Caps) -> None:
+    """A field that would replace the prompt, the model or the kind of answer by one that is not served."""
+    raise BadRequest(field, f"is not served here: {ADVICE[field]}", UNSUPPORTED)
+
+
 def stateful(value: Any, field: str, caps: Caps) -> None:
     """A reference to state (such as a conversation) that no engine has. It is refused."""
-    raise BadRequest(
-        field, "is not served here: no engine has it, send the whole conversation as input", "unsupported_parameter"
-    )
+    raise BadRequest(field, "is not served here: no engine has it, send the whole conversation as input", UNSUPPORTED)

@@ -14,6 +14,8 @@ MEDIA_BYTES: Final = 8192
 """Estimated prompt bytes of one image, audio clip or video: about 2,000 tokens at 4 bytes each. For an image this is a
 high estimate.
 """
+URL_SCHEMES: Final = ("http://", "https://")
+"""Beginnings of URLs that an engine may be asked to fetch. SGLang would read a file of its own host for a path."""
 MAX_ITEMS: Final = 20_000
 MAX_KEYS: Final = 64
 MAX_ROLE_CHARS: Final = 64
@@ -141,17 +143,28 @@ def others(holder: dict[str, Any], field: str, known: tuple[str, ...]) -> int:
 
 
 def _check_media(part: dict[str, Any], where: str, caps: Caps) -> None:
-    """Refuse media that is not inside the request: the engine would fetch its URL from inside the cluster."""
+    """Refuse media that is not inside the request, unless the tier allows it: the engine fetches a URL from inside the
+    cluster. Other schemes, such as file:, are never passed on.
+    """
     if not caps.media:
-        raise BadRequest(where, "images, audio and video are not served for this tier")
+        raise BadRequest(where, "images, audio and video are not served for this tier (caps.media)")
     holder = MEDIA_PARTS[part["type"]]
     media = part.get(holder)
     if holder.endswith("_url"):
         url = media.get("url") if type(media) is dict else media
         if type(url) is not str or not url.startswith("data:"):
-            raise BadRequest(f"{where}.{holder}", "must be a data: URL")
+            _check_url(url, f"{where}.{holder}", "must be a data: URL", caps)
+    elif type(media) is dict and media.get("type") == "url":
+        _check_url(media.get("url"), f"{where}.{holder}", "must hold base64 data", caps)
     elif type(media) is not dict or media.get("type", "base64") != "base64" or type(media.get("data")) is not str:
         raise BadRequest(f"{where}.{holder}", "must hold base64 data")
+
+
+def _check_url(url: Any, field: str, wanted: str, caps: Caps) -> None:
+    if not caps.media_urls:
+        raise BadRequest(field, f"{wanted} for this tier (caps.media_urls)")
+    if type(url) is not str or not url[:8].lower().startswith(URL_SCHEMES):
+        raise BadRequest(field, f"{wanted}, or be a URL that begins with http:// or https://")
 
 
 def role_fits(holder: dict[str, Any]) -> bool:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.core.policy import Caps
-from gateway.wire.body import prompt, prompt_text
+from gateway.wire.body import prompt
 from gateway.wire.body.checks import MISSING, BadRequest
 from gateway.wire.body.prompt import Prompt
-from gateway.wire.body.prompt_text import Conversation, PlainText
 
 
 def measure(fields: dict[str, Any], caps: Caps) -> Prompt:
@@ -20,8 +19,3 @@ def measure(fields: dict[str, Any], caps: Caps) -> Prompt:
     if "input" not in fields:
         raise BadRequest("input", "field required", MISSING)
     return prompt.batch(fields["input"], "input", caps)
-
-
-def text(fields: dict[str, Any]) -> PlainText | Conversation | None:
-    """The texts of the input, for a tokenizer."""
-    return prompt_text.plain(fields["input"], fields) if "input" in fields else prompt_text.chat(fields)

@@ -7,7 +7,7 @@ from typing import Any
 from gateway.core.policy import Caps
 from gateway.wire.body.checks import MISSING, BadRequest, wrong_type
 from gateway.wire.body.content import others, parts, text_or_parts, utf8
-from gateway.wire.body.prompt import Prompt, token_ids
+from gateway.wire.body.prompt import Prompt, above_batch, token_ids
 
 
 def only_one(fields: dict[str, Any], names: tuple[str, ...]) -> str:
@@ -62,5 +62,5 @@ def _counted(value: list[Any], field: str, caps: Caps) -> list[Any]:
     if not value:
         raise BadRequest(field, "must not be empty", "empty_array")
     if len(value) > caps.batch:
-        raise BadRequest(field, f"must have at most {caps.batch} entries for this tier", "array_above_max_length")
+        raise above_batch(field, caps)
     return value

@@ -77,7 +77,7 @@ def batch(value: Any, field: str, caps: Caps) -> Prompt:
     if first is int:
         return Prompt(token_ids(value, field), len(value))
     if len(value) > caps.batch:
-        raise BadRequest(field, f"must have at most {caps.batch} entries for this tier", "array_above_max_length")
+        raise above_batch(field, caps)
     count = len(value)
     if first is str:
         for i, text in enumerate(value):
@@ -92,6 +92,13 @@ def batch(value: Any, field: str, caps: Caps) -> Prompt:
         token_ids(ids, f"{field}[{i}]")
     tokens = sum(map(len, value))
     return Prompt(4 * tokens, tokens, count)
+
+
+def above_batch(field: str, caps: Caps) -> BadRequest:
+    """The error for a list of more prompts or documents than the tier allows."""
+    return BadRequest(
+        field, f"must have at most {caps.batch} entries for this tier (caps.batch)", "array_above_max_length"
+    )
 
 
 def token_ids(ids: list[Any], field: str) -> int:

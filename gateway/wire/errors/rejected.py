@@ -24,6 +24,26 @@ _CONTEXT: Final = re.compile(
     r"|`max_new_tokens` must be",
     re.IGNORECASE,
 )
+# How vLLM, SGLang and Dynamo say that a prompt is too long. A text is read from its beginning: later parts of an error
+# may be the client's own words. `told` is the prompt's number of tokens, if it is exact.
+_LENGTHS: Final = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"(?:'max_tokens' or 'max_completion_tokens' is too large: \d{1,9}\. )?"
+        r"This model's maximum context length is (?P<context>\d{1,9}) tokens"
+        r"(?: and your request has (?P<told>\d{1,9}) input tokens"
+        r"|\. However, your (?:request has|messages resulted in) (?P<told2>\d{1,9}) (?:input )?tokens"
+        r"|\. However, you requested \d{1,9} tokens \((?P<told3>\d{1,9}) in the (?:messages|prompt))?",
+        r"You passed (?P<told>\d{1,9}) input tokens and requested \d{1,9} output tokens\. "
+        r"However, the model's context length is only (?P<context>\d{1,9})\b",
+        r"The decoder prompt \(length (?P<told>\d{1,9})\) is longer than the maximum model length of "
+        r"(?P<context>\d{1,9})\b",
+        r"The input \((?P<told>\d{1,9}) tokens\) is longer than the model's context length "
+        r"\((?P<context>\d{1,9}) tokens\)",
+        r"Requested token count exceeds the model's maximum context length of (?P<context>\d{1,9}) tokens"
+        r"(?:\. You requested a total of \d{1,9} tokens: (?P<told>\d{1,9}) tokens from the input)?",
+    )
+)
 # Matches texts that would reveal the replica's location or software: URLs, addresses, file paths.
 _INTERNAL: Final = re.compile(
     r"\b[a-z][a-z0-9+.-]{0,20}://\S+"
@@ -66,6 +86,19 @@ def read(body: bytes) -> EngineMessage:
     message = clean(message)
     code = CONTEXT_LENGTH if _CONTEXT.search(message) else _word(source.get("code"))
     return EngineMessage(message, param, code)
+
+
+def lengths(body: bytes) -> tuple[int | None, int | None]:
+    """The engine's context and the prompt's tokens, if an error says that the request is too long. None: not said."""
+    message = read(body).message
+    for pattern in _LENGTHS:
+        found = pattern.match(message)
+        if found is not None:
+            said = found.groupdict()
+            told = said["told"] or said.get("told2") or said.get("told3")
+            context = int(said["context"])
+            return (context or None), (int(told) if told and int(told) > 0 else None)
+    return None, None
 
 
 def clean(message: str) -> str:

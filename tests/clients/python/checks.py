@@ -23,6 +23,8 @@ KEY = os.environ["CLIENTS_KEY"]
 LIMITED_KEY = os.environ["CLIENTS_LIMITED_KEY"]
 SLOW_KEY = os.environ["CLIENTS_SLOW_KEY"]
 """Of a limit that lasts longer than an agent takes to start."""
+OPEN_KEY = os.environ["CLIENTS_OPEN_KEY"]
+"""Of a tier with pictures, and with log-probabilities of prompts."""
 ADMIN = os.environ["CLIENTS_ADMIN"]
 HELLO = "Hello there, here is an answer in a few words."
 FAIL = "FAIL IN THE MIDDLE"

@@ -26,7 +26,10 @@ SCHEMA = {
     "additionalProperties": False,
 }
 PARIS = {"city": "Paris", "people": 7}
-NO_PICTURE = "The tool said: [A picture stood here. It was left out: it cannot be read in this service.]"
+NO_PICTURE = "The tool said: [A picture stood here. It was left out: caps.media of its tier is off.]"
+A_PICTURE = "The tool said: <picture>"
+SEEN = "I see a picture."
+WINDOW = 65_536
 PICTURE = (  # a PNG of one pixel
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
 )

@@ -5,8 +5,23 @@ from __future__ import annotations
 import json
 import re
 
-from checks import CITY, FAIL, HELLO, KEY, SLOW_KEY, calling, refused_then_served, same
-from commands import HOME, MADE, NO_PICTURE, PARIS, SCHEMA, WORK, agent, configuration, path_of, picture, run
+from checks import CITY, FAIL, HELLO, KEY, OPEN_KEY, SLOW_KEY, calling, refused_then_served, same
+from commands import (
+    A_PICTURE,
+    HOME,
+    MADE,
+    NO_PICTURE,
+    PARIS,
+    SCHEMA,
+    SEEN,
+    WINDOW,
+    WORK,
+    agent,
+    configuration,
+    path_of,
+    picture,
+    run,
+)
 
 
 def codex(*words: str, key: str = KEY, status: int = 0) -> str:
@@ -28,7 +43,9 @@ metrics_exporter = "none"
 
 def configure() -> None:
     (HOME / ".codex").mkdir()
-    (HOME / ".codex" / "config.toml").write_text(QUIET.format(configuration("model_provider")))
+    (HOME / ".codex" / "config.toml").write_text(
+        QUIET.format(configuration("model_provider") + f"model_context_window = {WINDOW}")
+    )
     (HOME / "schema.json").write_text(json.dumps(SCHEMA))
 
 
@@ -46,7 +63,14 @@ def tools() -> None:
     assert re.fullmatch(r"The tool said: .*\bmade", said, re.DOTALL), said
     same((WORK / "made.txt").read_text(), "made\n")
     same(codex("resume", "--last", "And again"), HELLO)
-    same(codex("--sandbox", "danger-full-access", calling("view_image", path=picture())), NO_PICTURE)
+    for key, seen in ((KEY, NO_PICTURE), (OPEN_KEY, A_PICTURE)):
+        same(codex("--sandbox", "danger-full-access", calling("view_image", path=picture()), key=key), seen)
+
+
+def pictures() -> None:
+    same(codex("-i", picture(), "--", "What is it?", key=OPEN_KEY), SEEN)
+    said = codex("-i", picture(), "--", "What is it?", status=1)
+    assert "caps.media" in said, said
 
 
 def schemas() -> None:
@@ -65,4 +89,4 @@ def waits() -> None:
 
 
 configure()
-run("@openai/codex", streaming, failing, tools, schemas, errors, waits)
+run("@openai/codex", streaming, failing, tools, pictures, schemas, errors, waits)

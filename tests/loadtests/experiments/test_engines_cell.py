@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gateway.core.stats import most_by_chance
-from gateway.sim.run.profiles import COSTS, ENGINES
+from gateway.sim.run.profiles import ENGINES
 from loadtests.experiments.engines_cell import (
     COLD_S,
     MIXES,
@@ -64,12 +63,3 @@ def test_searched_static_cap_is_better_than_no_control_and_is_reused(
     assert figures(cell, capped).ttft_p99 < figures(cell, open_).ttft_p99
     monkeypatch.setattr("loadtests.experiments.engines_cell._search", None)
     assert best_cap(cell, (1,))[1] == cap
-
-
-def test_in_a_lasting_overload_zero_config_keeps_the_fast_replica_in_time() -> None:
-    """What the overload teaches of P(breach) must not end that the slow one is given up."""
-    fast = ENGINES["llama3-8b-a100"]
-    slow = replace(fast, name="slow", **{name: 4 * getattr(fast, name) for name in COSTS})
-    cell = Cell(fast, second=slow)
-    served = run(cell, "zero", (2,), rate=15.23, seconds=70.0)
-    assert weighted(cell, parts(served)[1]) > 0.45  # round robin has .5, without this rule .13 are good

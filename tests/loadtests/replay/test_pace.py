@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from gateway.sim.workload.arrivals import Arrival
-from loadtests.replay.pace import AT_ONCE, pace, rests_s
+from loadtests.replay.pace import AT_ONCE, BEHIND_S, CATCH_UP_S, Backlog, pace, rests_s
 from loadtests.replay.request import Outcome, Request
 
 
@@ -77,6 +77,27 @@ async def test_requests_are_prepared_ahead_of_their_due_time() -> None:
 
     await pace(items(), clock, clock.sleep, lambda item: None)
     assert made == [(1.0, 0.0), (3.0, 1.0)]
+
+
+def hopeless(*sent: tuple[float, float]) -> bool:
+    """Whether the generator gives up, for (due, sent) of each request."""
+    backlog = Backlog()
+    return any(backlog.is_hopeless(*times) for times in sent)
+
+
+def test_generator_whose_requests_all_leave_late_gives_up() -> None:
+    assert hopeless(*((0.1 * n, 0.2 * n) for n in range(200)))
+
+
+def test_generator_that_catches_up_after_a_stall_does_not_give_up() -> None:
+    stalled = [(0.1 * n, 60.0 + 1e-3 * n) for n in range(600)]
+    later = [(60.0 + n, 60.0 + n) for n in range(100)]
+    assert not hopeless(*stalled, *later)
+
+
+def test_generator_that_is_in_time_once_begins_its_count_anew() -> None:
+    late = [(n, n + 2 * BEHIND_S) for n in range(int(CATCH_UP_S))]
+    assert not hopeless(*late, (50.0, 50.0), *((100.0 + due, 100.0 + sent) for due, sent in late))
 
 
 def over(outcome: Outcome, **details: object) -> Request:

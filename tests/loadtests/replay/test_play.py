@@ -20,6 +20,7 @@ from gateway.observe.metrics.lag import EDGES
 from gateway.sim.workload.arrivals import Arrival, Poisson
 from loadtests.emulator.emulator import Emulator
 from loadtests.emulator.replica import EmulatedReplica
+from loadtests.replay import pace
 from loadtests.replay.again import Told
 from loadtests.replay.columns import Columns, read_rows
 from loadtests.replay.play import Kept, Now, Plan, Player, play
@@ -27,7 +28,7 @@ from loadtests.replay.probe import NoContact, probe
 from loadtests.replay.request import Outcome, Request
 from loadtests.replay.target import Length, Target
 from loadtests.replay.unconnected import OwnLimit
-from loadtests.report.figures import TooLate, report
+from loadtests.report.figures import report
 from loadtests.report.run_file import About, read_run, write_run
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -251,8 +252,24 @@ async def test_generator_reports_its_own_lateness(replica: EmulatedReplica, tmp_
     rows = read_rows(tmp_path)
     assert (rows["late_s"][1:] > 0.03).all()
     assert (rows["ttft_s"][1:] > 0.03).all()  # it counts from when a request was due
-    with pytest.raises(TooLate, match="the generator was late by"):
-        report(read_run(tmp_path), rows, None)
+    assert report(read_run(tmp_path), rows, None)["trusted"] is False
+
+
+@pytest.mark.parametrize("gives_up", [True, False])
+async def test_test_ends_early_if_the_generator_is_too_slow_for_its_traffic(
+    replica: EmulatedReplica, monkeypatch: pytest.MonkeyPatch, gives_up: bool
+) -> None:
+    monkeypatch.setattr(pace, "BEHIND_S", 0.005)
+    monkeypatch.setattr(pace, "CATCH_UP_S", 0.05)
+
+    def slow() -> Iterator[Arrival]:
+        for arrival in arrivals(40):
+            yield arrival
+            time.sleep(0.01)  # while the next one is prepared, which is due 2 ms after this one
+
+    found = await play(slow(), target(replica), Kept(), replace(FAST, gives_up=gives_up))
+    assert (found.gave_up, found.interrupted) == (gives_up, gives_up)
+    assert (found.sent < 40) is gives_up
 
 
 async def test_a_closed_loop_waits_for_each_answer(replica: EmulatedReplica) -> None:

@@ -71,8 +71,10 @@ def written(
         columns.ended(request)
     columns.close()
     interrupted = bool(about.pop("interrupted", False))
+    gave_up = bool(about.pop("gave_up", False))
     seconds = float(about.pop("seconds", SECONDS))
     played = Played(sent=columns.rows, ended=columns.rows, sending_s=seconds, seconds=seconds, interrupted=interrupted)
+    played.gave_up = gave_up
     lag = LogHistogram(EDGES)
     for wait_s, count in waits.items():
         lag.add(wait_s, count)

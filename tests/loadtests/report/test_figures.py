@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from loadtests.__main__ import app
 from loadtests.replay.columns import read_rows
 from loadtests.replay.request import Outcome, Request
 from loadtests.report import figures
-from loadtests.report.figures import TooLate, report
+from loadtests.report.figures import report
 from loadtests.report.pictures import pictures
 from loadtests.report.run_file import read_run
 from loadtests.report.words import objective, warnings
@@ -207,26 +206,27 @@ def test_report_leaves_out_the_warm_up(tmp_path: Path) -> None:
     assert found["seconds"] == SECONDS - 10.0
 
 
-def test_run_with_a_late_generator_has_no_report(tmp_path: Path) -> None:
-    folder = written(tmp_path, [answered(1.0, late_s=0.5), answered(2.0)])
-    run, rows = read_run(folder), read_rows(folder)
-    with pytest.raises(TooLate, match=r"late by 500 ms \(p99\), more than the 10 ms .*--allow-late"):
-        report(run, rows, policy())
-    late = report(run, rows, policy(), allow_late=True)
+def test_report_of_a_late_generator_is_marked(tmp_path: Path) -> None:
+    late = made(tmp_path, [answered(1.0, late_s=0.5), answered(2.0)])
     assert late["trusted"] is False
+    assert warnings(late)[0] == "Not to be trusted: the generator was late by 500 ms (p99); 10 ms were allowed."
     assert {picture.title.endswith(" (not to be trusted)") for picture in pictures(late)} == {True}
 
 
-def test_run_whose_generator_read_late_has_no_report_even_if_it_sent_in_time(tmp_path: Path) -> None:
+def test_report_of_a_generator_that_gave_up_is_marked_and_partial(tmp_path: Path) -> None:
+    found = made(tmp_path, [answered(1.0), answered(2.0)], interrupted=True, gave_up=True)
+    assert (found["trusted"], found["complete"], found["about"]["gave_up"]) == (False, False, True)
+    first, second = warnings(found)
+    assert first == "Not to be trusted: the generator could not keep up with the traffic."
+    assert second.startswith("Partial: the generator gave up, because every request of ten seconds left over a second")
+
+
+def test_report_of_a_generator_that_read_late_is_marked_even_if_it_sent_in_time(tmp_path: Path) -> None:
     folder = written(tmp_path, [answered(1.0), answered(2.0)], waits={0.001: 960, 0.03: 40})
     run, rows = read_run(folder), read_rows(folder)
-    with pytest.raises(
-        TooLate, match=r"data waited over 20 ms for the generator to read it \(p99\), more than the 10 ms .*--max-late"
-    ):
-        report(run, rows, policy())
     not_surely = replace(run, about=replace(run.about, max_late_s=0.025))
     assert report(not_surely, rows, policy())["trusted"]
-    found = report(run, rows, policy(), allow_late=True)
+    found = report(run, rows, policy())
     assert found["trusted"] is False
     assert warnings(found)[0].startswith("Not to be trusted: data waited over 20 ms")
 
@@ -238,12 +238,14 @@ def test_report_warns_of_a_single_generator_stall(tmp_path: Path) -> None:
     assert told.startswith("At times data waited over 20 ms for the generator: the maxima")
 
 
-def test_run_without_a_report_is_kept_and_says_how_to_report_it(tmp_path: Path) -> None:
+def test_report_of_a_late_generator_is_written_with_an_exit_status_of_its_own(tmp_path: Path) -> None:
     folder = written(tmp_path, [answered(1.0, late_s=0.5), answered(2.0)], policy="p.yaml")
-    done = CliRunner().invoke(app, ["report", str(folder)])
+    done = CliRunner().invoke(app, ["report", str(folder), "--no-png"])
     assert done.exit_code == 3
     told = " ".join(done.stderr.split())
-    assert f"{sys.executable.split('/')[-1]} -m loadtests report {folder} --policy p.yaml --allow-late" in told
+    assert told.startswith("Do not trust this report: the generator was late. Lower the rate, or")
+    assert json.loads((folder / "report.json").read_text())["trusted"] is False
+    assert "Not to be trusted" in (folder / "report.html").read_text()
     assert CliRunner().invoke(app, ["report", str(folder), "--allow-late", "--no-png"]).exit_code == 0
 
 

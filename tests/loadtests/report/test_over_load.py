@@ -71,6 +71,15 @@ def test_backlog_of_a_higher_load_does_not_raise_throughput_beyond_the_offered(
         assert over["answered_per_s"][n] <= 1.05 * over["offered_per_s"][n]
 
 
+def test_goodput_is_never_above_throughput(tmp_path: Path) -> None:
+    """The answers of the last level are longer: most of them end after the test."""
+    due = steps(10, 20, 30, 40)
+    requests = [answered(at, tokens=11 if at < 0.75 * SECONDS else 501) for at in due]
+    over = made(tmp_path, requests)["over_load"]
+    assert len(over["offered_per_s"]) == 4
+    assert all(good <= answered for good, answered in zip(over["good_per_s"], over["answered_per_s"], strict=True))
+
+
 def test_pause_in_the_load_does_not_shift_its_throughput(tmp_path: Path) -> None:
     requests = [answered(at, ttft_s=5.0, tpot_s=0.0) for at in steps(0.001, 20, 30, 40, 50)]
     over = made(tmp_path, requests)["over_load"]

@@ -262,7 +262,7 @@ def test_a_journal_of_another_form_is_told_as_one(tmp_path: Path) -> None:
     file.write_text(json.dumps({"journal": 3, "run": "r", "part": 1, "version": "9.0"}) + "\n")
     done = converted(file, out=tmp_path / "out")
     assert done.exit_code == 2
-    complaint = f"{file} is a journal in format 3, of tailgate 9.0: this one reads formats 1 and 2"
+    complaint = f"{file} is a journal in format 3, of tailgate 9.0: this one reads format 2"
     assert complaint in " ".join(done.stderr.split())
 
 

@@ -1,0 +1,56 @@
+"""Findings of a reading from a replica: its health, its load, its models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Proof(StrEnum):
+    """Answers that the gateway's own probe of a replica got, besides its health check."""
+
+    __hash__ = str.__hash__  # Enum's own is a function in Python
+
+    NONE = "none"
+    LISTED = "listed"
+    """A list of models."""
+    COMPLETED = "completed"
+    """A list of models, and a completion of one token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Result of a health check, a scrape or a model list of one replica. Missing values are None."""
+
+    healthy: bool | None = None
+    waiting: int | None = None
+    running: int | None = None
+    kv_fraction: float | None = None
+    preemptions: int | None = None
+    """Number of preemptions since the engine started: requests that lost their KV cache because it was full."""
+    context_tokens: int | None = None
+    """The smallest `max_model_len` of the models that the replica serves."""
+    longest_tokens: int | None = None
+    """The largest `max_model_len` of these models; None if any model has none."""
+    models: tuple[str, ...] | None = None
+    """Names that the replica lists, adapters included. Empty if its list leaves open which names it takes."""
+    late: bool = False
+    """Whether the health check timed out."""
+    adapters: tuple[str, ...] | None = None
+    """LoRA adapters that the replica lists."""
+    max_adapters: int | None = None
+    """How many LoRA adapters the replica can have in one batch."""
+    active_adapters: tuple[str, ...] | None = None
+    """LoRA adapters with running or waiting requests there."""
+    cache_queries: int | None = None
+    """Prompt tokens that were looked up in the prefix cache since the engine started."""
+    cache_hits: int | None = None
+    """Prompt tokens that were found in the prefix cache since the engine started."""
+    generated_tokens: int | None = None
+    """Tokens that the engine generated since it started; None if it counts them only when a request ends."""
+    error: str = field(default="", compare=False)
+    """Why the health check failed. It is ignored when samples are compared."""
+    proof: Proof = Proof.NONE
+    """How much more than the health check was asked of a replica that is out, and answered."""
+    asked_at: float | None = field(default=None, compare=False)
+    """Start of the health check; None stands for now. It is ignored when samples are compared."""
