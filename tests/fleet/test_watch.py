@@ -179,7 +179,7 @@ async def test_models_are_read_again_after_a_lost_connection_and_before_a_recove
 ) -> None:
     port = int(fake.url.rsplit(":", 1)[1])
     async with watching(policy(pool(fake))) as fleet:
-        await fleet.says("main-0", Sample(context_tokens=8192, models=("m",)))
+        await fleet.says("main-0", Sample(context_tokens=8192, longest_tokens=8192, models=("m",)))
         await fake.stop()
         await fleet.says("main-0", Sample(healthy=False))
         fake.answers["/v1/models"] = answer('{"data": [{"id": "other"}]}')
@@ -192,7 +192,7 @@ async def test_models_are_read_again_after_a_lost_connection_and_before_a_recove
 
 async def test_fresh_list_is_read_by_a_request_that_is_newer_than_the_loss(fake: FakeReplica) -> None:
     async with watching(policy(pool(fake))) as fleet:
-        await fleet.says("main-0", Sample(context_tokens=8192, models=("m",)))
+        await fleet.says("main-0", Sample(context_tokens=8192, longest_tokens=8192, models=("m",)))
         assert not fleet.watcher.is_list_old("main-0")
         fake.answers["/v1/models"] = answer('{"data": [{"id": "other"}]}')
         fleet.watcher.lost("main-0")
