@@ -112,7 +112,7 @@ class CountingEndpoint:
     def start(self, asker: CountAsker, policy: Policy, tier: Tier, body: bytes) -> CountUnderWay | Problem:
         """Start a count, whose answer is sent later, or return why it is refused."""
         try:
-            parsed = parse_counted(body, tier.caps)
+            parsed = parse_counted(body, tier.caps, policy.max_values)
             if not parsed.model:
                 parsed.model = self._only_model(tier)
         except BadRequest as exc:

@@ -205,7 +205,7 @@ class RequestHandler(ExchangeServices):
         policy, tier = self.policy, caller.tier
         try:
             slo = asked_slo(head, tier.slo)
-            parsed = parse(endpoint, body, tier.caps)
+            parsed = parse(endpoint, body, tier.caps, policy.max_values)
             if not parsed.model:
                 parsed.model = self.only_model(tier)
         except BadHeader as header:  # another name than above, because a name has only one type in compiled code
@@ -274,7 +274,9 @@ class RequestHandler(ExchangeServices):
             fallback_of=asked.name if by_fallback else "",
             is_token_ids=parsed.prompt_exact is not None,
         )
-        return Exchange(self, client, dialect, head, parsed, request)
+        exchange = Exchange(self, client, dialect, head, parsed, request)
+        parsed.let_go()
+        return exchange
 
     def count_exactly(self, model: Model, parsed: Parsed) -> int | None:
         """Tokens of a prompt by the model's tokenizer; None if the model has none."""

@@ -115,7 +115,7 @@ class StoredResponses:
 
     def is_lost(self, request: Request, parsed: Parsed, answer: list[bytes]) -> bool:
         """Whether an engine's 404 says that it has lost the response that this request continues."""
-        previous = parsed.fields.get(PREVIOUS) if request.stored is not None else None
+        previous = parsed.read_fields().get(PREVIOUS) if request.stored is not None else None
         if previous is None or b"".join(answer).find(previous.encode()) < 0:
             return False
         self.forget(request.tenant, previous)
