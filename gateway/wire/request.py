@@ -23,7 +23,7 @@ from gateway.wire.body.checks import MISSING, BadRequest, Check, kind
 from gateway.wire.body.content import as_json
 from gateway.wire.body.form import field
 from gateway.wire.body.json_repair import load_repaired
-from gateway.wire.body.prompt import Prompt
+from gateway.wire.body.prompt import Prompt, add_rest
 from gateway.wire.body.tools import NOT_RENAMED, Renamed
 from gateway.wire.body.values import has_more_values
 
@@ -167,6 +167,8 @@ def _finish(
 ) -> Parsed:
     renamed = NOT_RENAMED if shape.fit is None else shape.fit(fields, caps, changed)
     prompt = shape.measure(fields, caps)
+    if shape.measured is not None:
+        add_rest(prompt, fields, shape.measured)
     stream = fields.get("stream", False)
     options = _taken(fields, "stream_options")
     if options is not None and not stream:

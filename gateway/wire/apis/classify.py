@@ -13,7 +13,8 @@ from gateway.wire.body.checks import Check
 FIELDS: Final[dict[str, Check]] = {
     **STRIPPED,
     "model": checks.model_name,
-    **ruled(ALLOW, "input messages user"),
+    **ruled(ALLOW, "input messages"),
+    "user": checks.name,
     **ruled(checks.boolean, "add_special_tokens softmax activation use_activation"),
     "truncate_prompt_tokens": checks.truncation,
     "chat_template_kwargs": checks.template_options,

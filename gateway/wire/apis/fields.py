@@ -50,7 +50,8 @@ SAMPLING: Final = {
     **STRIPPED,
     "model": checks.model_name,
     "stream": checks.boolean,
-    **ruled(ALLOW, "user metadata safety_identifier prompt_cache_key prompt_cache_retention"),
+    **ruled(ALLOW, "metadata"),
+    **ruled(checks.name, "user safety_identifier prompt_cache_key prompt_cache_retention"),
     **ruled(ALLOW, "temperature top_p top_k min_p seed"),
 }
 GENERATION: Final = {

@@ -13,7 +13,7 @@ from gateway.wire.apis.fields import ALLOW, STRIP, STRIPPED, ruled
 from gateway.wire.apis.row import Api, Shape
 from gateway.wire.body import checks, pairs
 from gateway.wire.body.checks import Check
-from gateway.wire.body.prompt import Prompt
+from gateway.wire.body.prompt import MEASURED, Prompt
 
 LEFT: Final = ("text_1", "queries", "data_1", "query")
 RIGHT: Final = ("text_2", "documents", "items", "data_2")
@@ -29,9 +29,14 @@ FIELDS: Final[dict[str, Check]] = {
     **STRIPPED,
     **ruled(STRIP, "return_pooled_hidden_states"),
     "model": checks.model_name,
-    **ruled(ALLOW, " ".join((*LEFT, *RIGHT, "user"))),
+    **ruled(ALLOW, " ".join((*LEFT, *RIGHT))),
+    "user": checks.name,
     **ruled(checks.boolean, "softmax activation use_activation apply_softmax item_first"),
     "label_token_ids": checks.short,
     "truncate_prompt_tokens": checks.truncation,
 }
-SCORE: Final = Api("score", (Endpoint.SCORE, Endpoint.SCORE_BARE), Shape(FIELDS, (), measure, caps=(), stop=None))
+SCORE: Final = Api(
+    "score",
+    (Endpoint.SCORE, Endpoint.SCORE_BARE),
+    Shape(FIELDS, (), measure, caps=(), stop=None, measured=MEASURED | {*LEFT, *RIGHT}),
+)
