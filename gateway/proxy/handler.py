@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import orjson
 
 from gateway.core.policy import ANONYMOUS, Model, Policy, PoolSpec, Tier
-from gateway.core.request import NO_PREFIX, Endpoint, Reason, Request
+from gateway.core.request import NO_PREFIX, WEIGHTLESS, Endpoint, Reason, Request
 from gateway.core.serving import arm_of
 from gateway.proxy.browsers import BrowserAccess
 from gateway.proxy.count_tokens import CountingEndpoint
@@ -26,12 +26,12 @@ from gateway.wire.body.placeholders import Placeholders
 from gateway.wire.errors.replies import Dialect, Problem, error_response
 from gateway.wire.fingerprint import fingerprint
 from gateway.wire.http.cors import preflight_lines
-from gateway.wire.http.headers import BadHeader, RequestHead, asked_slo, wanted
+from gateway.wire.http.headers import BadHeader, RequestHead, asked_slo, rate_limit_lines, wanted
 from gateway.wire.isolation import salts
 from gateway.wire.prefix import MIN_BYTES, prefix_of
 from gateway.wire.request import BadRequest, Parsed, only_of, parse
 from gateway.wire.session import session_of, sticky_key
-from gateway.wire.target import GETS, HEALTH, MODELS, POSTS, READY, dialect_of, nothing_at
+from gateway.wire.target import COUNTING, GETS, HEALTH, MODELS, POSTS, READY, dialect_of, nothing_at
 
 
 class Catalog(Protocol):
@@ -107,6 +107,7 @@ class RequestHandler(ExchangeServices):
     ) -> None:
         super().__init__(driver, upstreams, meter, log)
         self._bound_host = bound_host
+        self.counting = CountingEndpoint(driver, self.find, self.only_model, self.count_exactly, meter.token_count)
         self.configure(policy)
         self.leaving = False
         """Whether the process will end soon, so that load balancers should stop using it."""
@@ -115,7 +116,6 @@ class RequestHandler(ExchangeServices):
         self.counters: dict[str, TokenCounter] = {}
         """Exact token counters by model name, for models with a tokenizer in the policy."""
         self._catalog = catalog
-        self.counting = CountingEndpoint(driver, self.find, self.only_model, self.count_exactly, meter.token_count)
 
     def configure(self, policy: Policy, callers: Callers | None = None) -> None:
         """Apply a policy to all later requests. `callers`: the result of `callers_of`, if it is already computed."""
@@ -123,6 +123,7 @@ class RequestHandler(ExchangeServices):
         default = policy.tiers[policy.default_tier]
         self._anyone = None if policy.keys else Caller(ANONYMOUS, default, served(default))
         self._browsers = BrowserAccess(policy, self._bound_host)
+        self.counting.configure(policy, self.driver.clock())
         self._callers = callers_of(policy) if callers is None else callers
         self.names = wanted({pool.sessions.header for pool in policy.pools.values()})
         """Names of the headers that are read."""
@@ -172,6 +173,16 @@ class RequestHandler(ExchangeServices):
         # Only whole digests are compared, so the time of the comparison reveals nothing about a key.
         return caller if _same(known, digest) else None
 
+    def limit_problem(self, path: bytes, endpoint: Endpoint, caller: Caller) -> Problem | None:
+        """The limit that refuses any request of a tenant to this path now; None if there is none."""
+        now = self.driver.clock()
+        if path in COUNTING:
+            exceeded = self.counting.exceeded(caller.tenant, caller.tier, now)
+        else:
+            least = 0 if endpoint in WEIGHTLESS else 1
+            exceeded = self.driver.controller.exceeded(caller.tenant, caller.tier, least, now)
+        return None if exceeded is None else Problem(exceeded.why, retry_after_s=exceeded.wait_s)
+
     def dialect(self, path: bytes, head: RequestHead) -> Dialect:
         """The error format (OpenAI's or Anthropic's) that the client expects."""
         return dialect_of(path, head.anthropic)
@@ -188,7 +199,11 @@ class RequestHandler(ExchangeServices):
         """The whole error answer to a request that never became a `Request`."""
         self.meter.refused_early(problem.why)
         self.refusals.early(head.request_id, "" if caller is None else caller.tier.name, problem)
-        return error_response(dialect, problem, head.request_id, head.cors, close=close)
+        lines = head.cors
+        if caller is not None and problem.retry_after_s is not None:
+            left = self.driver.controller.left(caller.tenant, caller.tier.name, self.driver.clock())
+            lines += rate_limit_lines(left).encode()
+        return error_response(dialect, problem, head.request_id, lines, close=close)
 
     # ---- with the body
 
