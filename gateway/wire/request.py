@@ -307,7 +307,7 @@ def _bound(out: dict[str, Any], tied: dict[str, Any], max_tokens: int) -> None:
 
 
 def _load(body: bytes, changed: list[str], max_values: int) -> dict[str, Any]:
-    if has_more_values(body, max_values):
+    if len(body) > max_values and has_more_values(body, max_values):
         problem = f"the body has more than {max_values} JSON values (`listen.max_values` of the policy)"
         raise BadRequest(None, problem, None, Reason.BODY_TOO_LARGE)
     try:

@@ -329,7 +329,7 @@ def test_no_field_of_any_api_is_long_and_unmeasured(endpoint: Endpoint) -> None:
             assert sent < 2**16 or parsed.prompt_bytes >= 2**20, name
 
 
-MINIMAL = {
+MINIMAL: dict[str, dict[str, Any]] = {
     "chat": {"messages": [{"role": "user", "content": "a"}]},
     "completions": {"prompt": "a"},
     "embeddings": {"input": "a"},
