@@ -10,8 +10,8 @@ from gateway.core.admission.explanation import LIMITS, REFUSED, PlacementExplana
 from gateway.core.admission.placement import Unplaceable
 from gateway.core.commands import Command
 from gateway.core.fleet.pool import Pool
-from gateway.core.policy import Policy
-from gateway.core.queueing.limits import Left
+from gateway.core.policy import Policy, Tier
+from gateway.core.queueing.limits import Left, LimitExceeded
 from gateway.core.redundancy.request_quarantine import News
 from gateway.core.request import Reason, Request
 from gateway.core.request_state import RequestState, held_by_pool
@@ -91,6 +91,10 @@ class Inspector:
     def left(self, tenant: str, tier: str, now: float) -> Left:
         """Requests and tokens that the tenant may still use in this minute."""
         return self.state.accounting.left(tenant, tier, now)
+
+    def exceeded(self, tenant: str, tier: Tier, tokens: int, now: float) -> LimitExceeded | None:
+        """The limit that one more request of at least `tokens` would exceed for sure; None if there is none."""
+        return self.state.accounting.exceeded_by(tenant, tier, tokens, now)
 
     def suspects(self, now: float) -> bool:
         """Whether any request is suspected of killing replicas, or failed lately. New requests then need a

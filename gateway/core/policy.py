@@ -1,7 +1,5 @@
-"""The compiled policy: tiers, pools, models and keys.
-
-`gateway.policy` builds these values from a policy file; no code here reads a file. All values are immutable: a reload
-makes a new `Policy`, and each request keeps the one under which it arrived.
+"""The compiled policy: tiers, pools, models and keys. `gateway.policy` builds it from a file. All values are immutable:
+a reload makes a new `Policy`, and each request keeps the one under which it arrived.
 """
 
 from __future__ import annotations
@@ -450,6 +448,7 @@ class Key:
 
 
 ANONYMOUS: Final = "anonymous"
+MAX_VALUES: Final = 200_000  # JSON values of a body; parsed, one takes up to 250 bytes, so all take at most 50 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -473,6 +472,8 @@ class Policy:
     """Origins of web pages that may use the API, in lower case; "*" allows all."""
     max_body_bytes: int | None = None
     """Largest request body in bytes, after decoding. None: the setting of the process applies."""
+    max_values: int = MAX_VALUES
+    """Most JSON values of one request body, names of fields included."""
     _routes: dict[tuple[str, str], tuple[PoolSpec, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

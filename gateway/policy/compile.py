@@ -41,6 +41,7 @@ def compiled(file: PolicyFile, digest: str) -> rules.Policy:
         host_names=tuple(file.listen.names),
         origins=tuple(file.listen.origins),
         max_body_bytes=file.listen.max_body,
+        max_values=file.listen.max_values,
     )
 
 

@@ -22,12 +22,13 @@ from uvicorn.server import ServerState
 from gateway.core.request import Callback, Reason
 from gateway.proxy.client_writer import TRANSPORT_HIGH_WATER_BYTES
 from gateway.proxy.count_tokens import CountAsker, CountUnderWay
-from gateway.proxy.decoding import BodyDecoder
+from gateway.proxy.decoding import BodyIntake
 from gateway.proxy.exchange import Client, Exchange
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.limits import ConnectionLimits
 from gateway.proxy.occupancy import Occupancy
 from gateway.proxy.request_reader import RequestReader
+from gateway.proxy.turns import TINY_BYTES
 from gateway.wire.errors.replies import Problem
 from gateway.wire.http.encoding import coding_of
 from gateway.wire.http.headers import status_line
@@ -75,8 +76,8 @@ class ClientConnection(Client):
         self._exchange: Exchange | CountUnderWay | None = None
         self._occupancy: Occupancy | None = None
         """Counter of the pool that serves the current request; None if none does."""
-        self._decoder: BodyDecoder | None = None
-        """Decodes the current body if it is compressed; else None."""
+        self._intake: BodyIntake | None = None
+        """Takes in the current body if it is long or compressed; else None."""
 
     # ---- asyncio.Protocol
 
@@ -93,8 +94,8 @@ class ClientConnection(Client):
     def connection_lost(self, exc: Exception | None) -> None:
         self.connections.discard(self)
         self._limits.closed(self)
-        if self._decoder is not None:
-            self._decoder.stop()
+        if self._intake is not None:
+            self._intake.stop()
         self._reader.close()
         self.eof_received()
 
@@ -150,7 +151,7 @@ class ClientConnection(Client):
         else:
             if is_new:
                 self._limits.receiving.start(self, self._clock())
-            if reader.body and not self._limits.holds(self, len(reader.body)):
+            if reader.body and not self._limits.holds(self, len(reader.body), reader.tenant):
                 self._reject(Problem(Reason.RECEIVING_FULL))
 
     # ---- answering
@@ -169,11 +170,11 @@ class ClientConnection(Client):
             self._refuse(problem)
         elif reader.endpoint is not None:
             coding = coding_of(head.fields) if head.unusual else None
-            if coding is None:
+            if coding is None and limits.turns.may_start(reader.tenant, len(body)):
                 self._enter(body)
             else:
-                self._decoder = BodyDecoder(self, limits, coding, body)
-                self._decoder.run()
+                self._intake = BodyIntake(self, limits, reader.tenant, coding, body)
+                self._intake.start()
         elif head.preflight:
             self.write(b"".join((status_line(204), head.cors, head.preflight, b"\r\n")))
             self.done()
@@ -190,9 +191,13 @@ class ClientConnection(Client):
         endpoint, caller = reader.endpoint, reader.caller
         assert endpoint is not None
         assert caller is not None
+        turns, is_tiny = self._limits.turns, len(body) <= TINY_BYTES
+        since = 0.0 if is_tiny else turns.begin()
         if reader.path in COUNTING:
             asker = CountAsker(self, caller.tenant, reader.head)
             count = handler.counting.start(asker, handler.policy, caller.tier, body)
+            if not is_tiny:
+                turns.end(caller.tenant, since)
             if isinstance(count, CountUnderWay):
                 self._exchange = count
             else:
@@ -200,6 +205,8 @@ class ClientConnection(Client):
                 self.done()
             return
         entered = handler.enter(self, endpoint, caller, reader.dialect, reader.head, body)
+        if not is_tiny:
+            turns.end(caller.tenant, since)
         if isinstance(entered, Exchange):
             self._exchange = entered
             handler.driver.arrive(entered.request, entered)
@@ -207,9 +214,9 @@ class ClientConnection(Client):
             self._write_rejection(entered, close=not self._keep_alive)
             self.done()
 
-    def decoded(self, body: bytes | Problem) -> None:
-        """Take the decoded body, or the problem that prevented it."""
-        self._decoder = None
+    def taken_in(self, body: bytes | Problem) -> None:
+        """Parse the plain body, or take the problem that prevented its decoding."""
+        self._intake = None
         if isinstance(body, Problem):
             self._refuse(body)
         else:

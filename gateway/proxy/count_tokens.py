@@ -1,8 +1,8 @@
 """`POST /v1/messages/count_tokens`: the length of a prompt, without running it.
 
-Claude Code asks for dozens of counts when it starts. So a count takes no slot, does not count against a tenant's
-limits, and is never refused for load. Engines are asked for only a few counts at a time. Further counts are estimated
-by the gateway.
+Claude Code asks for dozens of counts when it starts. So a count takes no slot, uses up no request or token of a tenant,
+and is never refused for load. Counts have limits of their own: as many a minute, and as many at a time, as the tier
+allows requests. Engines are asked for only a few counts at a time. Further counts are estimated by the gateway.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 import orjson
 
 from gateway.core.policy import Model, Policy, PoolSpec, Tier
+from gateway.core.queueing.limits import LimitExceeded, Tenants, TenantUse
 from gateway.core.request import Callback, CountSource, Reason
 from gateway.core.serving import arm_of
 from gateway.core.sessions import Session
@@ -103,13 +105,27 @@ class CountingEndpoint:
         self._only_model = only_model
         self._told = told
         self._asked: Counter[str] = Counter()
+        self._limits = Tenants()
         self._ids = 0
         self.ask_engine: EngineCounter = ask_nobody
 
+    def configure(self, policy: Policy, now: float) -> None:
+        """Apply the limits of a policy. Use so far stays counted."""
+        self._limits.configure(policy.tiers, now)
+
+    def exceeded(self, tenant: str, tier: Tier, now: float) -> LimitExceeded | None:
+        """The limit that one more count of the tenant would exceed; None if there is none."""
+        return self._limits.check(tenant, tier, 0, now)
+
     def start(self, asker: CountAsker, policy: Policy, tier: Tier, body: bytes) -> CountUnderWay | Problem:
         """Start a count, whose answer is sent later, or return why it is refused."""
+        now = self._driver.clock()
+        use = self._limits.of(asker.tenant, tier, now)
+        exceeded = use.check(0, now)
+        if exceeded is not None:
+            return Problem(exceeded.why, retry_after_s=exceeded.wait_s)
         try:
-            parsed = parse_counted(body, tier.caps)
+            parsed = parse_counted(body, tier.caps, policy.max_values)
             if not parsed.model:
                 parsed.model = self._only_model(tier)
         except BadRequest as exc:
@@ -123,7 +139,13 @@ class CountingEndpoint:
         pools = policy.route(model, tier)
         if not pools:
             return Problem(Reason.FORBIDDEN_MODEL)
-        return CountUnderWay(asyncio.get_running_loop().create_task(self._answer(asker, pools, parsed, model, session)))
+        task = asyncio.get_running_loop().create_task(self._answer(asker, pools, parsed, model, session))
+        use.take(0, now)
+        task.add_done_callback(partial(self._settle, use))
+        return CountUnderWay(task)
+
+    def _settle(self, use: TenantUse, _: asyncio.Task[None]) -> None:
+        use.settle(0, 0, True, self._driver.clock())
 
     async def _answer(
         self, asker: CountAsker, pools: Sequence[PoolSpec], parsed: Parsed, model: Model, session: Session | None

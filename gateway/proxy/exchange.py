@@ -198,7 +198,7 @@ class Exchange(AttemptOwner):
     def without_options(self, attempt_id: int, upstream: ReplicaConnections, max_tokens: int) -> bytes | None:
         """The HTTP message without `stream_options`, for a replica that refuses them; None if it has none anyway."""
         parsed = self._parsed
-        if parsed is None or "stream_options" not in parsed.fields:
+        if parsed is None or not parsed.options:
             return None
         return self._message(attempt_id, upstream, render(parsed, self._sent_as(parsed), max_tokens, False))
 

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import orjson
 
 from gateway.core.policy import ANONYMOUS, Model, Policy, PoolSpec, Tier
-from gateway.core.request import NO_PREFIX, Endpoint, Reason, Request
+from gateway.core.request import NO_PREFIX, WEIGHTLESS, Endpoint, Reason, Request
 from gateway.core.serving import arm_of, no_model
 from gateway.proxy.browsers import BrowserAccess
 from gateway.proxy.count_tokens import CountingEndpoint
@@ -26,12 +26,12 @@ from gateway.wire.body.placeholders import Placeholders
 from gateway.wire.errors.replies import Dialect, Problem, error_response
 from gateway.wire.fingerprint import fingerprint
 from gateway.wire.http.cors import preflight_lines
-from gateway.wire.http.headers import BadHeader, RequestHead, asked_slo, wanted
+from gateway.wire.http.headers import BadHeader, RequestHead, asked_slo, rate_limit_lines, wanted
 from gateway.wire.isolation import salts
 from gateway.wire.prefix import MIN_BYTES, prefix_of
 from gateway.wire.request import BadRequest, only_of, parse
 from gateway.wire.session import session_of, sticky_key
-from gateway.wire.target import GETS, HEALTH, MODELS, POSTS, READY, dialect_of, nothing_at
+from gateway.wire.target import COUNTING, GETS, HEALTH, MODELS, POSTS, READY, dialect_of, nothing_at
 
 
 class Catalog(Protocol):
@@ -104,6 +104,7 @@ class RequestHandler(ExchangeServices):
     ) -> None:
         super().__init__(driver, upstreams, meter, log)
         self._bound_host = bound_host
+        self.counting = CountingEndpoint(driver, self.find, self.only_model, meter.token_count)
         self.configure(policy)
         self.leaving = False
         """Whether the process will end soon, so that load balancers should stop using it."""
@@ -112,7 +113,6 @@ class RequestHandler(ExchangeServices):
         self._catalog = catalog
         self._listings: dict[str, tuple[Sequence[Mapping[str, object]], bytes]] = {}
         """Lists of models by tier, and their JSON."""
-        self.counting = CountingEndpoint(driver, self.find, self.only_model, meter.token_count)
 
     def configure(self, policy: Policy, callers: Callers | None = None) -> None:
         """Apply a policy to all later requests. `callers`: the result of `callers_of`, if it is already computed."""
@@ -120,6 +120,7 @@ class RequestHandler(ExchangeServices):
         default = policy.tiers[policy.default_tier]
         self._anyone = None if policy.keys else Caller(ANONYMOUS, default, served(default))
         self._browsers = BrowserAccess(policy, self._bound_host)
+        self.counting.configure(policy, self.driver.clock())
         self._callers = callers_of(policy) if callers is None else callers
         self.names = wanted({pool.sessions.header for pool in policy.pools.values()})
         """Names of the headers that are read."""
@@ -169,6 +170,16 @@ class RequestHandler(ExchangeServices):
         # Only whole digests are compared, so the time of the comparison reveals nothing about a key.
         return caller if _same(known, digest) else None
 
+    def limit_problem(self, path: bytes, endpoint: Endpoint, caller: Caller) -> Problem | None:
+        """The limit that refuses any request of a tenant to this path now; None if there is none."""
+        now = self.driver.clock()
+        if path in COUNTING:
+            exceeded = self.counting.exceeded(caller.tenant, caller.tier, now)
+        else:
+            least = 0 if endpoint in WEIGHTLESS else 1
+            exceeded = self.driver.controller.exceeded(caller.tenant, caller.tier, least, now)
+        return None if exceeded is None else Problem(exceeded.why, retry_after_s=exceeded.wait_s)
+
     def dialect(self, path: bytes, head: RequestHead) -> Dialect:
         """The error format (OpenAI's or Anthropic's) that the client expects."""
         return dialect_of(path, head.anthropic)
@@ -185,7 +196,11 @@ class RequestHandler(ExchangeServices):
         """The whole error answer to a request that never became a `Request`."""
         self.meter.refused_early(problem.why)
         self.refusals.early(head.request_id, "" if caller is None else caller.tier.name, problem)
-        return error_response(dialect, problem, head.request_id, head.cors, close=close)
+        lines = head.cors
+        if caller is not None and problem.retry_after_s is not None:
+            left = self.driver.controller.left(caller.tenant, caller.tier.name, self.driver.clock())
+            lines += rate_limit_lines(left).encode()
+        return error_response(dialect, problem, head.request_id, lines, close=close)
 
     # ---- with the body
 
@@ -202,7 +217,7 @@ class RequestHandler(ExchangeServices):
         policy, tier = self.policy, caller.tier
         try:
             slo = asked_slo(head, tier.slo)
-            parsed = parse(endpoint, body, tier.caps)
+            parsed = parse(endpoint, body, tier.caps, policy.max_values)
             if not parsed.model:
                 parsed.model = self.only_model(tier)
         except BadHeader as header:  # another name than above, because a name has only one type in compiled code
@@ -269,7 +284,9 @@ class RequestHandler(ExchangeServices):
             is_token_ids=parsed.prompt_exact is not None,
             truncates="truncate_prompt_tokens" in parsed.fields or parsed.fields.get("truncation") == "auto",
         )
-        return Exchange(self, client, dialect, head, parsed, request)
+        exchange = Exchange(self, client, dialect, head, parsed, request)
+        parsed.let_go()
+        return exchange
 
     def find(self, name: str, tier: Tier) -> tuple[Model | None, str]:
         """Returns (the model that serves requests for `name`, or None; the LoRA adapter of that name, or empty)."""

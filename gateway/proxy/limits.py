@@ -12,6 +12,7 @@ from gateway.wire.errors.replies import Problem
 
 LINGER_S: Final = 2.0
 SWEEP_S: Final = 0.25
+_NO_PART: Final = ("", 0)
 
 
 class LimitedConnection(Protocol):
@@ -57,10 +58,12 @@ class ConnectionLimits:
         self.max_header_bytes = max_header_bytes
         self.max_connections = max_connections
         self._max_receiving_bytes = max_receiving_bytes
-        self.parts: dict[LimitedConnection, int] = {}
-        """Bytes received of incomplete bodies, by connection."""
+        self.parts: dict[LimitedConnection, tuple[str, int]] = {}
+        """Bodies that are incomplete or wait to be parsed, by connection: (tenant, bytes)."""
         self.part_bytes = 0
-        """Sum of `parts`."""
+        """Bytes of all `parts`."""
+        self._tenant_bytes: dict[str, int] = {}
+        """Bytes of `parts` by tenant."""
         self.occupancies: dict[str, Occupancy] = {}
         """Counters of requests, by pool name. The counters of removed pools are kept."""
         self.turns = Turns()
@@ -95,13 +98,16 @@ class ConnectionLimits:
             found = self.occupancies[pool] = Occupancy()
         return found
 
-    def holds(self, connection: LimitedConnection, part_bytes: int) -> bool:
-        """Set how many bytes of a partial body a connection holds. Returns False if all partial bodies together exceed
-        the limit.
+    def holds(self, connection: LimitedConnection, part_bytes: int, tenant: str) -> bool:
+        """Set how many bytes of a body a connection holds before it is parsed. Returns False if all these bodies exceed
+        the limit, and those of this tenant exceed its equal share.
         """
-        self.part_bytes += part_bytes - self.parts.get(connection, 0)
-        self.parts[connection] = part_bytes
-        return self.part_bytes <= self._max_receiving_bytes
+        tenants = self._tenant_bytes
+        _, before = self.parts.get(connection, _NO_PART)
+        self.part_bytes += part_bytes - before
+        held = tenants[tenant] = tenants.get(tenant, 0) + part_bytes - before
+        self.parts[connection] = tenant, part_bytes
+        return self.part_bytes <= self._max_receiving_bytes or held * len(tenants) <= self._max_receiving_bytes
 
     def too_large(self) -> Problem:
         """The `Problem` for a body that is larger than the limit."""
@@ -111,8 +117,14 @@ class ConnectionLimits:
         )
 
     def let_go(self, connection: LimitedConnection) -> None:
-        """Forget the partial body of a connection, because it is complete or dropped."""
-        self.part_bytes -= self.parts.pop(connection, 0)
+        """Forget the body of a connection, because it is parsed or dropped."""
+        part = self.parts.pop(connection, None)
+        if part is not None:
+            tenant, part_bytes = part
+            self.part_bytes -= part_bytes
+            self._tenant_bytes[tenant] -= part_bytes
+            if not self._tenant_bytes[tenant]:
+                del self._tenant_bytes[tenant]
 
     def abort_all(self) -> None:
         """Close every connection at once."""
@@ -131,6 +143,7 @@ class ConnectionLimits:
         """Act on deadlines that have passed. Returns whether more overdue ones are left. Called every `SWEEP_S`, and
         again while more are left.
         """
+        self.turns.sweep()
         more = False
         for deadline in (self.receiving, self.idle, self.stalled, self.lingering):
             more = deadline.sweep(now) or more

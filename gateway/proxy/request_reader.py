@@ -9,6 +9,7 @@ import httptools
 from gateway.core.request import Callback, Endpoint, Reason
 from gateway.proxy.handler import Caller, RequestHandler
 from gateway.proxy.limits import ConnectionLimits
+from gateway.proxy.turns import SHORT_BYTES
 from gateway.wire.errors.replies import OPENAI, Problem
 from gateway.wire.http.headers import Beginning, RequestHead, asks_websocket, read_head, without_upgrade
 from gateway.wire.http.lines import number
@@ -33,6 +34,7 @@ class RequestReader:
         "_clock",
         "_handler",
         "_head_done",
+        "_is_admitted",
         "_is_urgent",
         "_limits",
         "_parser",
@@ -80,6 +82,8 @@ class RequestReader:
         self.dialect = OPENAI
         self.body: bytes | bytearray = b""
         self._body_bytes = 0
+        self._is_admitted = False
+        """Whether the limits of the tenant were asked before the whole body was read."""
         self._is_urgent = False
         """Whether the problem is answered at once, before the request is complete."""
         self.wants_continue = False
@@ -87,6 +91,11 @@ class RequestReader:
         self.keep_alive = True
         self.is_whole = False
         self._url = b""
+
+    @property
+    def tenant(self) -> str:
+        """The tenant of the request; empty if its key is unknown."""
+        return "" if self.caller is None else self.caller.tenant
 
     @property
     def method(self) -> bytes:
@@ -209,10 +218,21 @@ class RequestReader:
             self._is_urgent = True
         elif b"expect" in head.fields and self.is_http_11:
             # A client that waits for a 100 gets it only if the body would not be refused anyway.
-            if self.problem is None:
-                self.wants_continue = True
-            else:
-                self._is_urgent = True
+            self._admit_unread()
+            self.wants_continue = self.problem is None
+        elif length is not None and number(length) > SHORT_BYTES:
+            self._admit_unread()
+
+    def _admit_unread(self) -> None:
+        """Refuse the request before its long body is read, if its head or the limits of its tenant allow that. Such a
+        body costs more than a new connection for the next request.
+        """
+        self._is_admitted = True
+        if self.problem is None and self.endpoint is not None and self.caller is not None:
+            self.problem = self._handler.limit_problem(self.path, self.endpoint, self.caller)
+        if self.problem is not None:
+            self.body = b""
+            self._is_urgent = True
 
     def _read_head(self) -> RequestHead:
         """Parse the head, even if it is incomplete: an error answer depends on its path, key and error format."""
@@ -238,9 +258,11 @@ class RequestReader:
             self.body = b""
             self.problem = self.problem or self._limits.too_large()
             self._is_urgent = True
-        elif self.problem is not None:
+        elif self._body_bytes > SHORT_BYTES and not self._is_admitted:
+            self._admit_unread()
+        if self.problem is not None:
             return
-        elif not self.body:
+        if not self.body:
             self.body = body
         elif type(self.body) is bytearray:
             self.body += body

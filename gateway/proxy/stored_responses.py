@@ -24,7 +24,7 @@ from gateway.wire.request import Parsed
 PREVIOUS: Final = "previous_response_id"
 MAX_AGE_S: Final = 24 * 3600.0
 MAX_BYTES: Final = 64 * 2**20
-"""Limit on the estimated memory, in bytes. Beyond it the oldest responses are forgotten."""
+"""Limit on the estimated memory, in bytes. Beyond it, the tenant that holds most loses its oldest responses."""
 ENTRY_BYTES: Final = 1000
 BLOCK_BYTES: Final = 100
 
@@ -65,24 +65,30 @@ class Continuable:
         return prefix_after(self.prefix, parsed.fields, has_first, self.name)
 
 
+_NONE: Final[OrderedDict[str, Continuable]] = OrderedDict()
+
+
 class StoredResponses:
-    """All remembered responses, limited in memory and in time. The oldest are forgotten first.
+    """All remembered responses, limited in memory and in time. A tenant with less than an equal share of the
+    memory loses none of them to others.
 
     `restarts`: returns how often the engine of a replica has restarted; -1 for an unknown replica.
     """
 
     def __init__(self, restarts: Callable[[str], int]) -> None:
         self._restarts = restarts
-        self._known: OrderedDict[str, Continuable] = OrderedDict()
+        self._known: dict[str, OrderedDict[str, Continuable]] = {}
+        """By tenant and id, the oldest first."""
+        self._held_bytes: dict[str, int] = {}
+        """Estimated memory by tenant."""
         self._bytes = 0
 
     def __len__(self) -> int:
-        return len(self._known)
+        return sum(map(len, self._known.values()))
 
     def find(self, tenant: str, response_id: str, now: float) -> Continuable | None:
         """The response with this id; None if this tenant has no such response, or if it is forgotten."""
-        name = _name(tenant, response_id)
-        found = self._known.get(name)
+        found = self._known.get(tenant, _NONE).get(response_id)
         if found is None:
             return None
         if now - found.at > MAX_AGE_S or self._restarts(found.stored.replica) != found.restarts:
@@ -96,26 +102,35 @@ class StoredResponses:
         if record.outcome is not Outcome.OK or record.replica is None or not response_id:
             return
         request, stored = record.request, record.prompt_tokens + record.output_tokens
-        name = _name(request.tenant, response_id)
+        tenant = request.tenant
+        name = f"{tenant}\0{response_id}"
         prefix = _with_answer(request.prefix, record.prompt_tokens, stored)
         new = Continuable(name, StoredResponse(record.replica, stored), request.model.name, first, prefix)
         new.at, new.restarts = now, self._restarts(record.replica)
-        self.forget(request.tenant, response_id)  # it is inserted again below as the newest
-        self._known[name] = new
-        self._bytes += new.size_bytes
+        self.forget(tenant, response_id)  # it is inserted again below as the newest
+        self._known.setdefault(tenant, OrderedDict())[response_id] = new
+        self._count(tenant, new.size_bytes)
         while self._bytes > MAX_BYTES:
-            _, oldest = self._known.popitem(last=False)
-            self._bytes -= oldest.size_bytes
+            heaviest = max(self._held_bytes, key=self._held_bytes.__getitem__)
+            self.forget(heaviest, next(iter(self._known[heaviest])))
 
     def forget(self, tenant: str, response_id: str) -> None:
-        """Forget a response that its engine has lost."""
-        gone = self._known.pop(_name(tenant, response_id), None)
+        """Forget a response, because its engine has lost it or its memory is needed."""
+        gone = self._known.get(tenant, _NONE).pop(response_id, None)
         if gone is not None:
-            self._bytes -= gone.size_bytes
+            self._count(tenant, -gone.size_bytes)
+
+    def _count(self, tenant: str, size_bytes: int) -> None:
+        self._bytes += size_bytes
+        held = self._held_bytes.get(tenant, 0) + size_bytes
+        if held:
+            self._held_bytes[tenant] = held
+        else:
+            del self._held_bytes[tenant], self._known[tenant]
 
     def is_lost(self, request: Request, parsed: Parsed, answer: list[bytes]) -> bool:
         """Whether an engine's 404 says that it has lost the response that this request continues."""
-        previous = parsed.fields.get(PREVIOUS) if request.stored is not None else None
+        previous = parsed.read_fields().get(PREVIOUS) if request.stored is not None else None
         if previous is None or b"".join(answer).find(previous.encode()) < 0:
             return False
         self.forget(request.tenant, previous)
@@ -127,10 +142,6 @@ def first_if_stored(request: Request, parsed: Parsed) -> int | None:
     if request.endpoint is not Endpoint.RESPONSES or parsed.fields.get("store", True) is False:
         return None
     return first_of(parsed.fields, request.adapter)
-
-
-def _name(tenant: str, response_id: str) -> str:
-    return f"{tenant}\0{response_id}"
 
 
 def _read(raw_id: bytes) -> str:

@@ -19,7 +19,7 @@ def fingerprint(parsed: Parsed) -> int:
 
     The order of fields, white space, and whether the answer is streamed make no difference.
     """
-    fields = {name: value for name, value in (parsed.fields | parsed.tied).items() if name not in _DELIVERY}
+    fields = {name: value for name, value in (parsed.read_fields() | parsed.tied).items() if name not in _DELIVERY}
     asked = (parsed.endpoint.value, parsed.model, parsed.max_tokens)
     # The brackets of the list are written by hand: inside a list, the deepest accepted body would be too deep for
     # orjson.

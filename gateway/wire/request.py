@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.core.policy import Caps
-from gateway.core.request import Endpoint
+from gateway.core.policy import MAX_VALUES, Caps
+from gateway.core.request import Endpoint, Reason
 from gateway.wire.apis.fields import ALLOW, STRIP
 from gateway.wire.apis.messages import COUNTED
 from gateway.wire.apis.row import Shape
@@ -23,8 +23,9 @@ from gateway.wire.body.checks import MISSING, BadRequest, Check, kind
 from gateway.wire.body.content import as_json
 from gateway.wire.body.form import field
 from gateway.wire.body.json_repair import load_repaired
-from gateway.wire.body.prompt import Prompt
+from gateway.wire.body.prompt import Prompt, add_rest
 from gateway.wire.body.tools import NOT_RENAMED, Renamed
+from gateway.wire.body.values import has_more_values
 
 __all__ = ["BadRequest", "Parsed", "only_of", "parse", "parse_counted", "render"]
 
@@ -52,6 +53,7 @@ class Parsed:
         "fields",
         "max_tokens",
         "model",
+        "options",
         "payload",
         "prompt_bytes",
         "prompt_exact",
@@ -70,6 +72,7 @@ class Parsed:
         wants_usage: bool,
         fields: dict[str, Any],
         payload: bytes,
+        options: bytes,
         tied: dict[str, Any],
         prompt: Prompt,
         choices: int,
@@ -89,9 +92,11 @@ class Parsed:
         self.wants_usage = wants_usage
         """Whether the client asked for the usage chunk of a stream. If not, it is not forwarded."""
         self.fields = fields
-        """Fields for the engine. `render` adds the model, the output cap, and the fields tied to the cap."""
+        """Fields for the engine, until `let_go`. `render` adds the model, the cap and what is tied to it."""
         self.payload = payload
         """The fields for the engine as JSON, with the additions of the tier."""
+        self.options = options
+        """The field `stream_options` with a comma after it, as JSON; empty if the engine gets none."""
         self.tied = tied
         self.prompt_bytes = prompt.size
         self.prompt_exact = prompt.exact
@@ -107,20 +112,30 @@ class Parsed:
         self.renamed = renamed
         """Functions whose name at the engine differs from the client's name."""
 
+    def let_go(self) -> None:
+        """Forget the fields, which may take 30 times the memory of the payload. Those of a form are its only copy."""
+        if not self.api.shape.is_form:
+            self.fields = {}
 
-def parse(endpoint: Endpoint, body: bytes, caps: Caps) -> Parsed:
+    def read_fields(self) -> dict[str, Any]:
+        """The fields, read from the payload if they are forgotten."""
+        fields: dict[str, Any] = self.fields or _loads(self.payload)
+        return fields
+
+
+def parse(endpoint: Endpoint, body: bytes, caps: Caps, max_values: int = MAX_VALUES) -> Parsed:
     """Parse and check a body. Raises only `BadRequest`, whatever the bytes are."""
-    return _parse(endpoint, API_OF[endpoint].shape, body, caps)
+    return _parse(endpoint, API_OF[endpoint].shape, body, caps, max_values)
 
 
-def parse_counted(body: bytes, caps: Caps) -> Parsed:
+def parse_counted(body: bytes, caps: Caps, max_values: int = MAX_VALUES) -> Parsed:
     """Parse and check a body for token counting. The tier's additions are left out."""
-    return _parse(Endpoint.MESSAGES, COUNTED, body, Caps(media=caps.media, media_urls=caps.media_urls))
+    return _parse(Endpoint.MESSAGES, COUNTED, body, Caps(media=caps.media, media_urls=caps.media_urls), max_values)
 
 
-def _parse(endpoint: Endpoint, shape: Shape, body: bytes, caps: Caps) -> Parsed:
+def _parse(endpoint: Endpoint, shape: Shape, body: bytes, caps: Caps, max_values: int) -> Parsed:
     changed: list[str] = []
-    document = _load(body, changed) if shape.read is None else shape.read(body)
+    document = _load(body, changed, max_values) if shape.read is None else shape.read(body)
     fields: dict[str, Any] = {}
     rules = shape.rules
     allow, strip = ALLOW, STRIP
@@ -152,6 +167,8 @@ def _finish(
 ) -> Parsed:
     renamed = NOT_RENAMED if shape.fit is None else shape.fit(fields, caps, changed)
     prompt = shape.measure(fields, caps)
+    if shape.measured is not None:
+        add_rest(prompt, fields, shape.measured)
     stream = fields.get("stream", False)
     options = _taken(fields, "stream_options")
     if options is not None and not stream:
@@ -160,10 +177,8 @@ def _finish(
     if shape.usage_flag is not None:
         wants_usage = fields.get(shape.usage_flag, False)
     if options:
-        known = _USAGE_ALWAYS if shape.usage else ()
+        known = _USAGE_FLAGS if shape.usage else ()
         changed.extend(f"stream_options.{name}" for name in options if name not in known)
-        if wants_usage and options.get("continuous_usage_stats"):
-            fields["stream_options"] = _USAGE_ALWAYS
     asked, cap_field = None, None
     for name in shape.caps:
         if _taken(fields, name) is not None and asked is None:
@@ -182,7 +197,8 @@ def _finish(
         assembled,
         wants_usage,
         fields,
-        _payload(shape, fields, stream or assembled, caps),
+        _payload(shape, fields, caps),
+        _options(options if wants_usage else None) if shape.usage and (stream or assembled) else b"",
         tied,
         prompt,
         prompt.batch if "n" not in fields and "best_of" not in fields else _choices(fields) * prompt.batch,
@@ -208,14 +224,18 @@ def _taken(fields: dict[str, Any], name: str) -> Any:
     return value
 
 
-_USAGE_ALWAYS: Final = {"include_usage": True, "continuous_usage_stats": True}
-_USAGE: Final = {"include_usage": True}
+_USAGE_FLAGS: Final = ("include_usage", "continuous_usage_stats")
+_USAGE: Final = b'"stream_options":{"include_usage":true},'
+_USAGE_ALWAYS: Final = b'"stream_options":{"include_usage":true,"continuous_usage_stats":true},'
 
 
-def _payload(shape: Shape, fields: dict[str, Any], stream: bool, caps: Caps) -> bytes:
-    """The body without model and cap. `fields` is never empty, since every API needs more than the model."""
-    if stream and shape.usage:
-        fields.setdefault("stream_options", _USAGE)
+def _options(asked: dict[str, Any] | None) -> bytes:
+    """The options of a stream, which always has usage. `asked`: the client's own; None if it wants no usage."""
+    return _USAGE_ALWAYS if asked is not None and asked.get("continuous_usage_stats") else _USAGE
+
+
+def _payload(shape: Shape, fields: dict[str, Any], caps: Caps) -> bytes:
+    """The body without model, cap and options. `fields` is never empty: every API needs more than the model."""
     if caps.stop and shape.stop is not None:
         own = fields.get(shape.stop, ())
         fields[shape.stop] = list(dict.fromkeys([*((own,) if type(own) is str else own), *caps.stop]))
@@ -244,9 +264,10 @@ def render(parsed: Parsed, upstream_model: str, max_tokens: int, with_options: b
     if parsed.api.shape.write is not None:
         return field("model", upstream_model) + parsed.payload
     is_capped = max_tokens > 0 or parsed.max_tokens == 0
-    if with_options and is_capped and parsed.cap_field is not None and not parsed.tied:
+    options = parsed.options if with_options else b""
+    if is_capped and parsed.cap_field is not None and not parsed.tied:
         start = f'"{parsed.cap_field}":{max_tokens},'.encode()
-        return b"".join((b'{"model":', _dumps(upstream_model), b",", start, parsed.payload[1:]))
+        return b"".join((b'{"model":', _dumps(upstream_model), b",", start, options, parsed.payload[1:]))
     first: dict[str, Any] = {"model": upstream_model}
     if not is_capped:
         first |= parsed.tied
@@ -254,10 +275,7 @@ def render(parsed: Parsed, upstream_model: str, max_tokens: int, with_options: b
         first[parsed.cap_field] = max_tokens
         if parsed.tied:
             _bound(first, parsed.tied, max_tokens)
-    payload = parsed.payload
-    if not with_options:
-        payload = as_json({name: value for name, value in parsed.fields.items() if name != "stream_options"})
-    return _dumps(first)[:-1] + b"," + payload[1:]
+    return b"".join((_dumps(first)[:-1], b",", options, parsed.payload[1:]))
 
 
 def without_store(body: bytes) -> bytes:
@@ -289,7 +307,10 @@ def _bound(out: dict[str, Any], tied: dict[str, Any], max_tokens: int) -> None:
         out["thinking"] = {"type": "disabled"}
 
 
-def _load(body: bytes, changed: list[str]) -> dict[str, Any]:
+def _load(body: bytes, changed: list[str], max_values: int) -> dict[str, Any]:
+    if len(body) > max_values and has_more_values(body, max_values):
+        problem = f"the body has more than {max_values} JSON values (`listen.max_values` of the policy)"
+        raise BadRequest(None, problem, None, Reason.BODY_TOO_LARGE)
     try:
         document = _loads(body)
     except orjson.JSONDecodeError as error:

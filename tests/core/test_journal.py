@@ -35,6 +35,7 @@ READS = {
     "knows",
     "wake_at",
     "left",
+    "exceeded",
     "alive",
     "states",
     "held",

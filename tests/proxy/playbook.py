@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from gateway.core.commands import Cancel, Command, Commit, Dispatch, Ended, Refuse
 from gateway.core.policy import Model, Policy, PoolSpec, Tier
-from gateway.core.queueing.limits import Left
+from gateway.core.queueing.limits import Left, LimitExceeded
 from gateway.core.request import (
     AttemptOutcome,
     AttemptResult,
@@ -541,6 +541,9 @@ class Script:
 
     def alive(self) -> bool:
         return self.is_up
+
+    def exceeded(self, tenant: str, tier: Tier, tokens: int, now: float) -> LimitExceeded | None:
+        return None
 
     def suspects(self, now: float) -> bool:
         return False

@@ -16,7 +16,7 @@ from gateway.app import Gateway
 from gateway.core.request import Callback
 from gateway.policy import load_text
 from gateway.proxy.client_connection import ClientConnection
-from gateway.proxy.decoding import BodyDecoder
+from gateway.proxy.decoding import BodyIntake
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.replica.attempt import UpstreamAttempt
 from gateway.proxy.replica.upstream_connection import UpstreamConnection
@@ -81,7 +81,7 @@ async def nothing_is_left(gateway: Gateway) -> None:
 
 
 @pytest.mark.parametrize(
-    ("owner", "name"), [(BodyDecoder, "_step"), (ClientConnection, "decoded"), (ClientConnection, "_enter")]
+    ("owner", "name"), [(BodyIntake, "_decode"), (ClientConnection, "taken_in"), (ClientConnection, "_enter")]
 )
 async def test_bug_in_decoding_a_compressed_body_costs_only_that_request(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch, owner: type, name: str

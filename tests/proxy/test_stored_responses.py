@@ -171,8 +171,13 @@ async def test_conversation_field_is_refused_with_an_error_that_no_engine_suppor
 # ---- the table by itself
 
 
-def record(replica: str = "r1", prefix: Prefix = Prefix(), outcome: Outcome = Outcome.OK) -> Record:  # noqa: B008
-    request = a_request(1, policy(pool("p", "r1")), 0.0, endpoint=Endpoint.RESPONSES, prefix=prefix)
+def record(
+    replica: str = "r1",
+    prefix: Prefix = Prefix(),  # noqa: B008
+    outcome: Outcome = Outcome.OK,
+    tenant: str = "acme",
+) -> Record:
+    request = a_request(1, policy(pool("p", "r1")), 0.0, endpoint=Endpoint.RESPONSES, prefix=prefix, tenant=tenant)
     return Record(request, outcome, None, "p", replica, 0.0, None, None, 1.0, 100, 20, True, True, 1)
 
 
@@ -229,6 +234,24 @@ def test_oldest_stored_responses_are_forgotten_when_memory_is_full(monkeypatch: 
     long = Prefix(tuple(range(60)), tuple(range(60)), 60)
     table.keep(record(prefix=long), 0, b'"long"', 0.0)
     assert len(table) == 4, "a long prompt takes the room of several"
+
+
+@interpreted
+def test_stored_responses_of_the_tenant_that_holds_most_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_responses, "MAX_BYTES", 20 * stored_responses.ENTRY_BYTES)
+    table = StoredResponses(lambda _: 0)
+    table.keep(record(tenant="modest"), 0, b'"first"', 0.0)
+    long = Prefix(tuple(range(20)), tuple(range(20)), 20)
+    for number in range(650):
+        table.keep(record(prefix=long, tenant="greedy"), 0, b'"resp_%d"' % number, 1.0)
+    assert table.find("modest", "first", 2.0) is not None
+    assert table.find("greedy", "resp_649", 2.0) is not None
+    for number in range(30):
+        table.keep(record(tenant="third"), 0, b'"resp_%d"' % number, 3.0)
+    assert table.find("modest", "first", 4.0) is not None
+    assert table.find("greedy", "resp_649", 4.0) is not None, "no tenant has more than its share now"
+    table.forget("modest", "first")
+    assert table.find("modest", "first", 5.0) is None
 
 
 def test_split_model_and_fallback_can_continue_the_responses_that_they_gave() -> None:

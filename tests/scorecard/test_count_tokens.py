@@ -13,7 +13,7 @@ from gateway.proxy.count_tokens import MAX_ASKED_OF_ONE
 from .capture import Answer, Call, Capture, whole
 from .conftest import Connect, GatewayFactory
 from .policies import rules
-from .raw import MODEL, request
+from .raw import MODEL, chat, request
 from .state import held
 
 PATH = "/v1/messages/count_tokens"
@@ -24,7 +24,6 @@ ASKED = {
     "tools": [{"name": "f", "input_schema": {"type": "object"}}, {"type": "web_search_20250305", "name": "web_search"}],
 }
 NOT_FOUND = whole(b'{"detail":"Not Found"}', "404 Not Found")
-TIGHT = "limits: {requests: 1/min, tokens: 1/min, concurrency: 1}"
 
 
 def count(path: str = PATH, *lines: str, **fields: Any) -> bytes:
@@ -44,10 +43,10 @@ async def test_count_tokens_answers_with_the_count_of_the_engine(
     assert json.loads(call.body) == {**ASKED, "tools": ASKED["tools"][:1]}
 
 
-async def test_estimate_answers_where_no_engine_counts_and_no_limit_is_used(
+async def test_estimate_answers_where_no_engine_counts(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
-    gw = await gateway(rules(capture.url, tier=TIGHT))
+    gw = await gateway(rules(capture.url))
     client = await connect(gw.url)
     capture.answer = lambda call: Answer(NOT_FOUND)
     for _ in range(3):
@@ -56,6 +55,29 @@ async def test_estimate_answers_where_no_engine_counts_and_no_limit_is_used(
         assert 200 <= answer.json()["input_tokens"] <= 600
     assert len(capture.calls) == 1  # the gateway knows by then that the engine cannot count
     assert held(gw) == {"client connections": 1}
+
+
+async def test_counts_have_the_limits_of_requests_and_use_up_none_of_them(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    gw = await gateway(rules(capture.url, tier="limits: {requests: 2/min, tokens: 100/min, concurrency: 1}"))
+    client, other = await connect(gw.url), await connect(gw.url)
+    waiting: list[Call] = []
+    capture.answer = waiting.append
+    client.send(count())
+    await capture.until(lambda: waiting)
+    answer = await other.ask(count())
+    assert (answer.status, answer.reason) == (429, "limit-concurrency")
+    waiting[0].send(NOT_FOUND)
+    assert (await client.response()).status == 200
+    capture.answer = lambda call: Answer(whole())
+    assert (await client.ask(count())).status == 200
+    answer = await client.ask(count())
+    assert (answer.status, answer.reason) == (429, "limit-requests")
+    assert float(answer.headers["retry-after"]) > 0
+    for _ in range(2):
+        assert (await client.ask(chat())).status == 200
+    assert (await client.ask(chat())).reason == "limit-requests"
 
 
 async def test_engine_is_asked_for_a_few_counts_of_one_tenant_at_a_time(

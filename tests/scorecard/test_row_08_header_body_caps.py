@@ -234,7 +234,7 @@ async def test_held_bodies_of_all_clients_have_a_common_limit(
     begun = [await connect(gw.url) for _ in range(2)]
     for client in begun:
         client.send(whole[:-100])
-    await until(lambda: sum(gw.limits.parts.values()) > 4 * MB - 1000)
+    await until(lambda: gw.limits.part_bytes > 4 * MB - 1000)
     for _ in range(3):
         third = await connect(gw.url)
         third.send(whole[:-100])

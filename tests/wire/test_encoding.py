@@ -23,7 +23,7 @@ MAX_STEP_BYTES = STEP_BYTES + 4 * 2**20
 def decoded(coding: bytes, body: bytes) -> bytes:
     decoding, before = Decoding(coding, body), 0
     while not decoding.step():
-        assert 0 < decoding.size - before <= MAX_STEP_BYTES
+        assert 0 <= decoding.size - before <= MAX_STEP_BYTES
         before = decoding.size
     assert decoding.held == len(body) + decoding.size
     return decoding.decoded()
@@ -65,6 +65,30 @@ def test_random_bytes_are_decoded_or_corrupt_and_raise_nothing_else(name: str, j
     for body in (junk, bytes(whole)):
         with contextlib.suppress(CorruptBody):
             decoded(coding, body)
+
+
+def empty_blocks(count: int) -> bytes:
+    """Raw deflate blocks without content, in the fixed code."""
+    made = zlib.compressobj(wbits=-15)
+    return made.flush(zlib.Z_SYNC_FLUSH) + b"\x00\x00\x00\xff\xff" * count
+
+
+def test_body_that_decodes_to_less_than_it_has_is_refused_early() -> None:
+    decoding = Decoding(b"deflate", empty_blocks(2**20))
+    assert not decoding.step()
+    assert not decoding.step()
+    with pytest.raises(CorruptBody, match="fewer bytes than it has"):
+        decoding.step()
+
+
+def test_step_of_decoding_ends_after_some_input_too() -> None:
+    text = zlib.compressobj(wbits=-15)
+    packed = text.compress(bytes(4 * 2**20)) + text.flush(zlib.Z_SYNC_FLUSH)
+    decoding, steps = Decoding(b"deflate", packed + empty_blocks(2**17) + text.flush()), 0
+    while not decoding.step():
+        steps += 1
+    assert steps >= len(empty_blocks(2**17)) // STEP_BYTES
+    assert decoding.size == 4 * 2**20
 
 
 def test_gzip_body_with_a_second_member_is_corrupt() -> None:

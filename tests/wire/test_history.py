@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 import pytest
 
 from gateway.core.policy import Caps
 from gateway.core.request import Endpoint
 from gateway.wire.body.tool_results import left_out
-from gateway.wire.request import BadRequest
+from gateway.wire.request import BadRequest, parse
 
 from .agents import CLAUDE_CODE, CODEX_FIRST, CODEX_LATER, PICTURE, SHELL, said
 from .bodies import CHAT, MESSAGES, RESPONSES, read, sent
@@ -138,3 +139,18 @@ def test_deep_nesting_beside_content_is_refused() -> None:
     ):
         with pytest.raises(BadRequest, match="nested too deeply"):
             read(endpoint, document)
+
+
+def test_number_of_items_is_checked_before_any_item_is_read() -> None:
+    items = [{"type": "additional_tools", "tools": [SHELL, 7]}] * 20_001
+    with pytest.raises(BadRequest, match="input: must have at most 20000 entries"):
+        parse(Endpoint.RESPONSES, orjson.dumps({"model": "m", "input": items}), Caps(), 10**6)
+
+
+def test_tools_in_many_items_of_the_input_are_collected_once() -> None:
+    message = {"type": "message", "role": "user", "content": "hi"}
+    tools = [{**SHELL, "name": f"f{number}"} for number in range(1000)]
+    items = [message, *({"type": "additional_tools", "tools": [tool]} for tool in tools)]
+    asked = {"model": "m", "input": items, "tools": [SHELL]}
+    parsed = parse(Endpoint.RESPONSES, orjson.dumps(asked), Caps())
+    assert parsed.fields["tools"] == [SHELL, *tools]

@@ -6,12 +6,14 @@ import dataclasses
 import json
 from typing import Any
 
+import orjson
 import pytest
 
 from gateway.core.policy import Caps
 from gateway.core.request import Endpoint
+from gateway.wire.apis.table import API_OF
 from gateway.wire.body.content import MEDIA_BYTES
-from gateway.wire.request import BadRequest
+from gateway.wire.request import BadRequest, parse, render
 
 from .bodies import CAPS, CHAT, COMPLETION, EMBEDDINGS, MESSAGES, RESPONSES, read
 
@@ -276,3 +278,76 @@ def test_a_refusal_names_the_input_item_that_is_not_served(item: object, field: 
     with pytest.raises(BadRequest) as caught:
         read(Endpoint.RESPONSES, {**RESPONSES, "input": [item]})
     assert caught.value.field == field
+
+
+GRAMMAR = "x" * 2**20
+REST = {
+    "guided_regex": GRAMMAR,
+    "guided_grammar": GRAMMAR,
+    "guided_choice": [GRAMMAR],
+    "guided_json": {"title": GRAMMAR},
+    "guided_whitespace_pattern": GRAMMAR,
+    "regex": GRAMMAR,
+    "ebnf": GRAMMAR,
+    "json_schema": GRAMMAR,
+    "structural_tag": GRAMMAR,
+    "structured_outputs": {"regex": GRAMMAR},
+    "response_format": {"type": "json_schema", "json_schema": {"schema": {"title": GRAMMAR}}},
+    "bad_words": [GRAMMAR],
+    "logit_bias": {GRAMMAR: 1},
+    "metadata": {"a": GRAMMAR},
+}
+
+
+@pytest.mark.parametrize("name", [*REST, "function_call", "tool_choice"])
+def test_field_that_the_engine_reads_or_compiles_counts_like_the_prompt(name: str) -> None:
+    given = {name: REST.get(name, {"name": GRAMMAR})}
+    chat = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+    assert parse(Endpoint.CHAT, orjson.dumps(chat | given), Caps()).prompt_bytes >= 2**20
+    if name in REST:
+        text = {"model": "m", "prompt": "hi"}
+        assert parse(Endpoint.COMPLETIONS, orjson.dumps(text | given), Caps()).prompt_bytes >= 2**20
+        ids = parse(Endpoint.COMPLETIONS, orjson.dumps({"model": "m", "prompt": [1, 2]} | given), Caps())
+        assert ids.prompt_exact is not None
+        assert ids.prompt_exact >= 2**18, "a token for each four bytes"
+
+
+@pytest.mark.parametrize("endpoint", [e for e in Endpoint if "audio" not in e.value])
+def test_no_field_of_any_api_is_long_and_unmeasured(endpoint: Endpoint) -> None:
+    """A field either counts, or is refused or dropped if it is long."""
+    api = API_OF[endpoint]
+    bare = {"model": "m", **MINIMAL[api.name]}
+    if api.shape.measured is None:
+        return  # no GPU reads it
+    for name in api.shape.rules:
+        for value in (GRAMMAR, [GRAMMAR], {"a": GRAMMAR}, {"content": GRAMMAR, "type": GRAMMAR, "effort": GRAMMAR}):
+            try:
+                parsed = parse(endpoint, orjson.dumps(bare | {name: value}), Caps(stored_responses=True, media=True))
+            except BadRequest:
+                continue
+            sent = len(render(parsed, "m", 0))
+            assert sent < 2**16 or parsed.prompt_bytes >= 2**20, name
+
+
+MINIMAL: dict[str, dict[str, Any]] = {
+    "chat": {"messages": [{"role": "user", "content": "a"}]},
+    "completions": {"prompt": "a"},
+    "embeddings": {"input": "a"},
+    "responses": {"input": "a"},
+    "messages": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 5},
+    "rerank": {"query": "a", "documents": ["a"]},
+    "score": {"text_1": "a", "text_2": "a"},
+    "pooling": {"input": "a"},
+    "classify": {"input": "a"},
+    "tokenize": {},
+    "detokenize": {},
+}
+
+
+@pytest.mark.parametrize("name", ["user", "safety_identifier", "prompt_cache_key"])
+def test_name_of_a_user_or_conversation_has_at_most_512_bytes(name: str) -> None:
+    chat = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+    parse(Endpoint.CHAT, orjson.dumps(chat | {name: "é" * 256}), Caps())
+    for long in ("x" * 513, "é" * 257):
+        with pytest.raises(BadRequest, match=f"{name}: must be at most 512 bytes long"):
+            parse(Endpoint.CHAT, orjson.dumps(chat | {name: long}), Caps())

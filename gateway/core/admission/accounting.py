@@ -37,6 +37,10 @@ class Accounting:
         """Requests and tokens that the tenant may still use in this minute."""
         return self._tenants.left(tenant, tier, now)
 
+    def exceeded_by(self, tenant: str, tier: Tier, tokens: int, now: float) -> LimitExceeded | None:
+        """The limit that one more request of `tokens` would exceed; None if there is none."""
+        return self._tenants.check(tenant, tier, tokens, now)
+
     def views(self, now: float) -> tuple[LimitView, ...]:
         """Usage of every tenant, for the admin pages."""
         return self._tenants.views(now)

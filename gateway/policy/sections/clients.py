@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
+from gateway.core.policy import MAX_VALUES
 from gateway.policy.sections.section import Section, optional, plain
 from gateway.policy.sections.values import HostName, Name, Origin, Sha256, Size
 
@@ -23,7 +26,7 @@ class DefaultsSection(Section):
 
 
 class ListenSection(Section):
-    """Clients that may reach the gateway, and the largest body."""
+    """Clients that may reach the gateway, and the limits on bodies."""
 
     open_on_any_address: bool = plain(
         False, "Serve without keys on addresses other than loopback: everybody who can reach the gateway may use it."
@@ -37,4 +40,7 @@ class ListenSection(Section):
     max_body: Size | None = optional(
         "Largest request body, decoded, at least 1KiB; more is 413. "
         "The process's TAILGATE_MAX_BODY_BYTES unless given, 16MiB by default."
+    )
+    max_values: Annotated[int, Field(ge=1000, le=1_000_000_000)] = plain(
+        MAX_VALUES, "Most JSON values of one request body, names of fields included; more is 413."
     )

@@ -99,6 +99,7 @@ _SHAPE: Final = Shape(
     FIELDS,
     ("file",),
     measure,
+    measured=None,
     caps=(),
     stop=None,
     priority=False,

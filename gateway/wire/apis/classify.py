@@ -13,7 +13,8 @@ from gateway.wire.body.checks import Check
 FIELDS: Final[dict[str, Check]] = {
     **SHARED,
     "model": checks.model_name,
-    **ruled(ALLOW, "input messages user"),
+    **ruled(ALLOW, "input messages"),
+    "user": checks.name,
     **ruled(checks.boolean, "add_special_tokens softmax activation use_activation"),
     **ruled(checks.boolean, "add_generation_prompt continue_final_message"),
     "truncation_side": checks.word,

@@ -13,7 +13,6 @@ from gateway.wire.apis.fields import ALLOW, GENERATION
 from gateway.wire.apis.row import Answers, Api, Shape
 from gateway.wire.body import bounds, checks, prompt
 from gateway.wire.body.checks import Check
-from gateway.wire.body.content import size
 from gateway.wire.body.prompt import Prompt
 from gateway.wire.body.tools import NOT_RENAMED, Renamed
 
@@ -38,10 +37,8 @@ def fit(fields: dict[str, Any], caps: Caps, changed: list[str]) -> Renamed:
 def measure(fields: dict[str, Any], caps: Caps) -> Prompt:
     """The size of a completion's prompt: a text, a list of texts, a list of token ids, or several such lists."""
     measured = prompt.batch(fields["prompt"], "prompt", caps)
-    for name in ("suffix", "response_format"):
-        if name in fields:
-            measured.size += size(fields[name])
-            measured.exact = None if name == "suffix" else measured.exact
+    if "suffix" in fields:
+        measured.exact = None
     return measured
 
 

@@ -66,7 +66,8 @@ SAMPLING: Final = {
     **SHARED,
     "model": checks.model_name,
     "stream": checks.boolean,
-    **ruled(ALLOW, "user metadata safety_identifier prompt_cache_key prompt_cache_retention"),
+    **ruled(ALLOW, "metadata"),
+    **ruled(checks.name, "user safety_identifier prompt_cache_key prompt_cache_retention"),
     **ruled(ALLOW, "temperature top_p top_k min_p seed"),
     # Its cost is that of `min_tokens`: the output cap bounds it.
     "ignore_eos": checks.boolean,

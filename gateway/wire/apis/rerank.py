@@ -14,7 +14,7 @@ from gateway.wire.apis.row import Api, Shape
 from gateway.wire.body import checks, pairs
 from gateway.wire.body.checks import MAX_INT, Check
 from gateway.wire.body.content import size
-from gateway.wire.body.prompt import Prompt
+from gateway.wire.body.prompt import MEASURED, Prompt
 
 DOCUMENTS: Final = ("documents", "texts")
 INSTRUCTIONS: Final = ("instruct", "instruction")
@@ -37,7 +37,8 @@ def measure(fields: dict[str, Any], caps: Caps) -> Prompt:
 FIELDS: Final[dict[str, Check]] = {
     **SHARED,
     "model": checks.model_name,
-    **ruled(ALLOW, "query documents texts user"),
+    **ruled(ALLOW, "query documents texts"),
+    "user": checks.name,
     **ruled(checks.string, "instruct instruction"),
     **ruled(checks.boolean, "return_documents return_text raw_scores truncate truncation"),
     **ruled(checks.boolean, "softmax activation use_activation"),
@@ -50,5 +51,5 @@ FIELDS: Final[dict[str, Check]] = {
 RERANK: Final = Api(
     "rerank",
     (Endpoint.RERANK, Endpoint.RERANK_BARE, Endpoint.RERANK_V2),
-    Shape(FIELDS, ("query",), measure, caps=(), stop=None),
+    Shape(FIELDS, ("query",), measure, caps=(), stop=None, measured=MEASURED | {"query", *DOCUMENTS, *INSTRUCTIONS}),
 )

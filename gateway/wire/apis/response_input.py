@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from gateway.core.policy import Caps
+from gateway.wire.body import prompt
 from gateway.wire.body.checks import MAX_ENTRIES, BadRequest, short, wrong_type
 from gateway.wire.body.content import as_json
 from gateway.wire.body.tool_results import without_files
@@ -41,7 +42,7 @@ def fit(fields: dict[str, Any], caps: Caps, changed: list[str]) -> Renamed:
         fields["store"] = False
     given = fields["input"]
     if type(given) is list:
-        items = _items(given, fields, caps, changed)
+        items = _items(prompt.items(given, "input"), fields, caps, changed)
         if not items and given:
             raise BadRequest("input", "must hold a message: nothing in it reaches an engine")
         fields["input"] = items
@@ -51,6 +52,7 @@ def fit(fields: dict[str, Any], caps: Caps, changed: list[str]) -> Renamed:
 def _items(given: list[Any], fields: dict[str, Any], caps: Caps, changed: list[str]) -> list[Any]:
     out: list[Any] = []
     gone: set[str] = set()
+    more: list[Any] = []
     for i, item in enumerate(given):
         if type(item) is not dict:
             out.append(item)  # the measuring of the prompt refuses it, with its place in the error
@@ -84,9 +86,11 @@ def _items(given: list[Any], fields: dict[str, Any], caps: Caps, changed: list[s
         else:
             changed.append(f"input.{item_type}")
             if item_type == "additional_tools":
-                _hoist(item, fields, caps)
+                more += _tools_in(item)
             elif type(item.get("call_id")) is str:
                 gone.add(item["call_id"])
+    if more:
+        fields["tools"] = short([*fields.get("tools", ()), *more], "tools", caps)
     return out
 
 
@@ -122,15 +126,15 @@ def _call(item: dict[str, Any], holder: str) -> dict[str, Any]:
     }
 
 
-def _hoist(item: dict[str, Any], fields: dict[str, Any], caps: Caps) -> None:
-    """Move tools from the input to `tools`. Codex sends some requests with tools in the input."""
-    more = item.get("tools")
-    if type(more) is not list:
-        return
-    for tool in more:
+def _tools_in(item: dict[str, Any]) -> list[Any]:
+    """Tools in an item of the input, which become tools of the request. Codex sends some requests like this."""
+    given = item.get("tools")
+    if type(given) is not list:
+        return []
+    for tool in given:
         if type(tool) is not dict:
             raise wrong_type("input.additional_tools.tools", "an array of objects", tool)
-    fields["tools"] = short([*fields.get("tools", ()), *more], "tools", caps)
+    return given
 
 
 def _fit_tools(fields: dict[str, Any], changed: list[str]) -> Renamed:

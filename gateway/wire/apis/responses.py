@@ -20,7 +20,7 @@ from gateway.wire.apis.response_draft import Draft
 from gateway.wire.apis.row import Answers, Api, Shape
 from gateway.wire.body import bounds, checks, prompt
 from gateway.wire.body.checks import BadRequest, Check, wrong_type
-from gateway.wire.body.content import bad_role, others, role_fits, size, text_or_parts, utf8
+from gateway.wire.body.content import bad_role, others, role_fits, text_or_parts, utf8
 from gateway.wire.body.prompt import Prompt
 from gateway.wire.errors.replies import Dialect
 
@@ -58,9 +58,6 @@ def measure(fields: dict[str, Any], caps: Caps) -> Prompt:
         total = utf8(given)
     else:
         total = sum(_item(item, f"input[{i}]", caps) for i, item in enumerate(prompt.items(given, "input")))
-    for name in ("instructions", "tools", "text"):
-        if name in fields:
-            total += size(fields[name])
     return Prompt(total)
 
 

@@ -15,7 +15,7 @@ from gateway.wire.answers.assemble import Assembly
 from gateway.wire.answers.events import StreamReader
 from gateway.wire.answers.whole import NUMBERS, WholeForm
 from gateway.wire.body.checks import Check
-from gateway.wire.body.prompt import Measure
+from gateway.wire.body.prompt import MEASURED, Measure
 from gateway.wire.body.tools import Renamed
 from gateway.wire.errors.replies import OPENAI, Dialect
 
@@ -47,6 +47,8 @@ class Shape:
     """Name of the field that asks for usage in an API without `stream_options`."""
     priority: bool = True
     """Whether the engine accepts the tier's `priority`."""
+    measured: frozenset[str] | None = MEASURED
+    """Fields whose length `measure` counts, and short ones. All others are added to it. None: nothing is added."""
     fit: Fit | None = None
     read: Read | None = None
     write: Write | None = None

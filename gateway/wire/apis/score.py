@@ -14,7 +14,7 @@ from gateway.wire.apis.row import Api, Shape
 from gateway.wire.body import checks, pairs
 from gateway.wire.body.checks import Check
 from gateway.wire.body.content import size
-from gateway.wire.body.prompt import Prompt
+from gateway.wire.body.prompt import MEASURED, Prompt
 
 LEFT: Final = ("text_1", "queries", "data_1", "query")
 RIGHT: Final = ("text_2", "documents", "items", "data_2")
@@ -31,7 +31,8 @@ def measure(fields: dict[str, Any], caps: Caps) -> Prompt:
 FIELDS: Final[dict[str, Check]] = {
     **SHARED,
     "model": checks.model_name,
-    **ruled(ALLOW, " ".join((*LEFT, *RIGHT, "user", "temperature"))),
+    **ruled(ALLOW, " ".join((*LEFT, *RIGHT, "temperature"))),
+    "user": checks.name,
     **ruled(checks.boolean, "softmax activation use_activation apply_softmax item_first"),
     **ruled(checks.boolean, "add_special_tokens return_token_logprobs"),
     **ruled(checks.word, "score_extraction_token truncation_side"),
@@ -41,4 +42,8 @@ FIELDS: Final[dict[str, Check]] = {
     "chat_template_kwargs": checks.template_options,
     "truncate_prompt_tokens": checks.truncation,
 }
-SCORE: Final = Api("score", (Endpoint.SCORE, Endpoint.SCORE_BARE), Shape(FIELDS, (), measure, caps=(), stop=None))
+SCORE: Final = Api(
+    "score",
+    (Endpoint.SCORE, Endpoint.SCORE_BARE),
+    Shape(FIELDS, (), measure, caps=(), stop=None, measured=MEASURED | {*LEFT, *RIGHT, "instruction"}),
+)

@@ -65,10 +65,10 @@ IDS: Final[dict[str, Check]] = {
 TOKENIZE: Final = Api(
     "tokenize",
     (Endpoint.TOKENIZE,),
-    Shape(TEXTS, (), _texts, caps=(), stop=None, priority=False, fit=chat.fit),
+    Shape(TEXTS, (), _texts, measured=None, caps=(), stop=None, priority=False, fit=chat.fit),
 )
 DETOKENIZE: Final = Api(
     "detokenize",
     (Endpoint.DETOKENIZE,),
-    Shape(IDS, ("tokens",), _ids, caps=(), stop=None, priority=False),
+    Shape(IDS, ("tokens",), _ids, measured=None, caps=(), stop=None, priority=False),
 )

@@ -17,6 +17,8 @@ MAX_INT: Final = 2**53
 """Larger integers are read wrongly by JSON readers that use doubles, such as JavaScript's."""
 MAX_MODEL_CHARS: Final = 256
 MAX_WORD_CHARS: Final = 64
+MAX_NAME_BYTES: Final = 512
+"""Limit on names of users and conversations: eight times OpenAI's 64 characters."""
 MAX_STOPS: Final = 4
 """Limit on stop sequences: OpenAI's, and vLLM's unless VLLM_MAX_STOP_STRINGS is raised."""
 MAX_STOP_CHARS: Final = 256
@@ -135,6 +137,13 @@ def word(value: Any, field: str, caps: Caps) -> Any:
     """A short string that names an option. It is limited because templates write it into the prompt."""
     if len(string(value, field, caps)) > MAX_WORD_CHARS:
         raise BadRequest(field, f"must be at most {MAX_WORD_CHARS} characters long")
+    return value
+
+
+def name(value: Any, field: str, caps: Caps) -> Any:
+    """A string that names a user or a conversation."""
+    if len(string(value, field, caps)) > MAX_NAME_BYTES or len(value.encode()) > MAX_NAME_BYTES:
+        raise BadRequest(field, f"must be at most {MAX_NAME_BYTES} bytes long")
     return value
 
 

@@ -10,6 +10,17 @@ from gateway.wire.body.checks import BAD_TYPE, BadRequest, kind, wrong_type
 from gateway.wire.body.content import MAX_ITEMS, bad_role, others, parts, role_fits, size, text_or_parts, utf8
 
 MAX_TOKEN_ID: Final = 2**31 - 1
+TOKEN_BYTES: Final = 4
+"""Bytes of text that a token stands for, in a prompt whose text is unknown."""
+MEASURED: Final = frozenset(
+    {
+        *("messages", "system", "input", "prompt"),
+        *("model", "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "previous_response_id"),
+        *("stop", "stop_sequences", "thinking", "reasoning_effort", "verbosity", "chat_template_kwargs"),
+        *("encoding_format", "embed_dtype", "endianness", "task"),
+    }
+)
+"""Names of the fields that the functions below measure, and of short ones. All others are measured by `add_rest`."""
 
 
 class Prompt:
@@ -50,10 +61,23 @@ def chat(fields: dict[str, Any], caps: Caps) -> Prompt:
     system = fields.get("system")
     if system is not None:
         total += text_or_parts(system, "system", caps)
-    for name in ("tools", "functions", "documents", "response_format", "tool_choice"):
-        if name in fields:
-            total += size(fields[name])
     return Prompt(total)
+
+
+def add_rest(prompt: Prompt, fields: dict[str, Any], measured: frozenset[str]) -> None:
+    """Add the texts, lists and objects of all other fields to a prompt: tools, grammars, schemas, banned words.
+
+    The engine reads or compiles them, so they count in limits and predictions. `measured`: names of all fields that the
+    size already has, and of those that are short.
+    """
+    total = 0
+    for name, value in fields.items():
+        kind_of = type(value)
+        if (kind_of is str or kind_of is list or kind_of is dict) and name not in measured:
+            total += size(value)
+    prompt.size += total
+    if prompt.exact is not None:
+        prompt.exact += total // TOKEN_BYTES
 
 
 def items(value: Any, field: str) -> list[Any]:
@@ -91,7 +115,7 @@ def batch(value: Any, field: str, caps: Caps) -> Prompt:
             raise wrong_type(f"{field}[{i}]", "an array of integers", ids)
         token_ids(ids, f"{field}[{i}]")
     tokens = sum(map(len, value))
-    return Prompt(4 * tokens, tokens, count)
+    return Prompt(TOKEN_BYTES * tokens, tokens, count)
 
 
 def above_batch(field: str, caps: Caps) -> BadRequest:
@@ -110,4 +134,4 @@ def token_ids(ids: list[Any], field: str) -> int:
         raise BadRequest(f"{field}[{i}]", f"must be an integer, not {kind(ids[i])}", BAD_TYPE)
     if min(ids) < 0 or max(ids) > MAX_TOKEN_ID:
         raise BadRequest(field, f"token ids must lie between 0 and {MAX_TOKEN_ID}")
-    return 4 * len(ids)
+    return TOKEN_BYTES * len(ids)

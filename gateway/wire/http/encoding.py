@@ -9,6 +9,7 @@ STEP_BYTES: Final = 256 * 1024
 """About this many bytes are decoded in one step, which takes less than a millisecond."""
 
 _SLICE_BYTES: Final = 64 * 1024
+"""Most input of one step. Blocks that decode to nothing cost 100 ns a byte, so such a step takes some 6 ms."""
 # Bytes that the zstd decoder gets at once. It returns their whole content at once, and four bytes may expand to 128
 # KiB.
 _ZSTD_SLICE_BYTES: Final = 128
@@ -118,10 +119,13 @@ class Decoding:
         """Bytes decoded so far."""
 
     def step(self) -> bool:
-        """Decode about STEP_BYTES more. Returns True if the body is complete. Raises CorruptBody."""
+        """Decode about STEP_BYTES more, from at most `_SLICE_BYTES`. True if that was the end. Raises CorruptBody."""
         inflater = self._inflater
-        target = self.size + STEP_BYTES
-        while self.size < target and not inflater.is_done():
+        target, end = self.size + STEP_BYTES, self._at + _SLICE_BYTES
+        if self._at > self.size + _SLICE_BYTES:
+            # No encoder writes more than it was given, but for a head and some bytes of each block.
+            raise CorruptBody("it decodes to fewer bytes than it has")
+        while self.size < target and self._at < end and not inflater.is_done():
             piece = inflater.rest
             if not piece:
                 piece = self._encoded[self._at : self._at + inflater.slice_bytes]

@@ -1,0 +1,169 @@
+"""The price of a body: for every API, field and encoding, CPU and memory are within ten times those of a plain chat of
+the same size, measured in the same run.
+"""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+import zlib
+from collections.abc import Callable, Iterator
+from time import perf_counter
+from typing import Final
+
+import orjson
+import pytest
+
+from gateway.core.policy import Caps
+from gateway.core.request import Endpoint
+from gateway.process import GC_ALLOCATIONS
+from gateway.wire.apis.table import API_OF, APIS
+from gateway.wire.fingerprint import fingerprint
+from gateway.wire.http.encoding import CorruptBody, Decoding
+from gateway.wire.request import BadRequest, parse
+
+from .test_prompt import MINIMAL
+
+SIZE: Final = 64 * 1024
+MAX_RATIO: Final = 10.0
+TRIES: Final = 12
+CAPS: Final = Caps(media=True, stored_responses=True)
+
+
+def filled(begin: bytes, unit: bytes, end: bytes, between: bytes = b",") -> bytes:
+    count = (SIZE - len(begin) - len(end)) // (len(unit) + len(between))
+    return begin + between.join([unit] * count) + end
+
+
+PLAIN: Final = filled(
+    b'{"model":"m","messages":[', b'{"role":"user","content":"%b"}' % (b"How are you, and what is new? " * 2), b"]}"
+)
+SHAPES: Final = {
+    "lists": filled(b"[", b"[]", b"]"),
+    "lists in lists": filled(b"[", b"[[1]]", b"]"),
+    "objects": filled(b"[", b'{"a":1}', b"]"),
+    "parts": filled(b"[", b'{"type":"text","text":"a"}', b"]"),
+    "messages": filled(b"[", b'{"role":"user","content":"a"}', b"]"),
+    "tools": filled(b"[", b'{"type":"function","name":"a","function":{"name":"a"}}', b"]"),
+    "items": filled(b"[", b'{"type":"additional_tools","tools":[{}]}', b"]"),
+    "numbers": filled(b"[", b"7", b"]"),
+    "floats": filled(b"[", b"1.5e3", b"]"),
+    "texts": filled(b"[", b'"a"', b"]"),
+    "many keys": b"{" + b",".join(b'"%x":1' % number for number in range(SIZE // 10)) + b"}",
+    "escapes": filled(b'"', b"\\n", b'"', b""),
+    "halves of pairs": filled(b'"', b"\\ud800", b'"', b""),
+    "pairs": filled(b'"', b"\\ud83d\\ude00", b'"', b""),
+    "wide": b'"\xf0\x9f\x98\x80' + b"a" * (SIZE - 6) + b'"',
+    "spaces": b" " * SIZE + b"7",
+}
+
+
+def fields(name: str) -> list[str]:
+    """A field for each rule of an API, all fields with the prompt, and one that is unknown."""
+    (api,) = (api for api in APIS if api.name == name)
+    first = {rule: field for field, rule in reversed(api.shape.rules.items())}
+    return sorted({*first.values(), *MINIMAL[name], "tools", "metadata", "unknown"})
+
+
+def body(name: str, field: str, value: bytes) -> bytes:
+    bare = {"model": "m", **MINIMAL[name]}
+    bare.pop(field, None)
+    return orjson.dumps(bare)[:-1] + b',"%b":%b}' % (field.encode(), value)
+
+
+def parsed(endpoint: Endpoint, given: bytes) -> None:
+    try:
+        parse(endpoint, given, CAPS).let_go()
+    except BadRequest:
+        return
+
+
+def seconds(work: Callable[[], None]) -> float:
+    begin = perf_counter()
+    work()
+    return perf_counter() - begin
+
+
+@pytest.fixture(scope="module")
+def as_in_the_process() -> Iterator[None]:
+    """The garbage collector as `gateway.process` sets it."""
+    before = gc.get_threshold()
+    gc.set_threshold(GC_ALLOCATIONS, 20, 50)
+    yield
+    gc.set_threshold(*before)
+
+
+@pytest.fixture(scope="module")
+def plain_s(as_in_the_process: None) -> float:
+    return min(seconds(lambda: parsed(Endpoint.CHAT, PLAIN)) for _ in range(TRIES))
+
+
+def is_within(plain_s: float, work: Callable[[], None]) -> bool:
+    """Whether the work takes at most `MAX_RATIO` times a plain chat, once in a few tries: a busy machine only adds."""
+    return any(seconds(work) <= MAX_RATIO * plain_s for _ in range(TRIES))
+
+
+@pytest.mark.parametrize("name", [api.name for api in APIS if not api.shape.is_form])
+def test_no_field_costs_more_than_ten_times_the_cpu_of_a_plain_chat(plain_s: float, name: str) -> None:
+    endpoint = next(endpoint for endpoint, api in API_OF.items() if api.name == name)
+    for field in fields(name):
+        for shape, value in SHAPES.items():
+            given = body(name, field, value)
+            assert is_within(plain_s, lambda: parsed(endpoint, given)), (field, shape)  # noqa: B023
+
+
+def peak(work: Callable[[], None]) -> int:
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("name", [api.name for api in APIS if not api.shape.is_form])
+def test_no_field_takes_more_than_ten_times_the_memory_of_a_plain_chat(name: str) -> None:
+    endpoint = next(endpoint for endpoint, api in API_OF.items() if api.name == name)
+    plain = peak(lambda: parsed(Endpoint.CHAT, PLAIN))
+    for field in {*MINIMAL[name], "tools", "metadata", "unknown"}:
+        for shape, value in SHAPES.items():
+            given = body(name, field, value)
+            assert peak(lambda: parsed(endpoint, given)) <= MAX_RATIO * plain, (field, shape)  # noqa: B023
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_parsed_fields_are_forgotten_and_can_be_read_again(shape: str) -> None:
+    try:
+        held = parse(Endpoint.CHAT, body("chat", "metadata", SHAPES[shape]), CAPS)
+    except BadRequest:
+        return
+    before, hashed = dict(held.fields), fingerprint(held)
+    held.let_go()
+    assert held.fields == {}
+    assert held.read_fields() == before
+    assert fingerprint(held) == hashed
+
+
+def deflated(content: bytes) -> bytes:
+    made = zlib.compressobj(wbits=-15)
+    return made.compress(content) + made.flush()
+
+
+EMPTY: Final = zlib.compressobj(wbits=-15).flush(zlib.Z_SYNC_FLUSH) + b"\x00\x00\x00\xff\xff" * (2**20 // 5)
+ENCODED: Final = {"empty blocks": EMPTY, "zeros": deflated(bytes(2**20)), "stored": zlib.compress(PLAIN, 0)[2:-4]}
+
+
+@pytest.mark.parametrize("encoding", ENCODED)
+def test_step_of_decoding_costs_no_more_than_ten_plain_chats(plain_s: float, encoding: str) -> None:
+    for number in range(4):
+
+        def step() -> None:
+            decoding = Decoding(b"deflate", ENCODED[encoding])
+            for _ in range(number + 1):  # noqa: B023
+                try:
+                    if decoding.step():
+                        return
+                except CorruptBody:
+                    return
+
+        assert is_within((number + 1) * plain_s, step)
