@@ -21,7 +21,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from gateway.core.request import Callback
+from gateway.core.results import Callback
 from gateway.proxy.client_writer import WRITE_HIGH_WATER_BYTES
 from gateway.proxy.driver import Driver
 from gateway.proxy.limits import ConnectionLimits

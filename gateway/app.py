@@ -20,7 +20,7 @@ from gateway.admin_port import AdminPort, unfit
 from gateway.core.controller import Controller
 from gateway.core.journal.recorder import Recorded
 from gateway.core.policy import Policy
-from gateway.core.request import Callback
+from gateway.core.results import Callback
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.mirror import Mirrors
 from gateway.fleet.token_counts import EngineCounts

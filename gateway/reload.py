@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from gateway.core.policy import Policy
-from gateway.core.request import Callback
+from gateway.core.results import Callback
 from gateway.fleet.mirror import Mirrors
 from gateway.fleet.watch import FleetWatcher
 from gateway.observe.admin import Done

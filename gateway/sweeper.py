@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from gateway.core.request import Callback
+from gateway.core.results import Callback
 from gateway.core.snapshot import ReplicaState
 from gateway.late import LATE_S, POLL_S
 from gateway.observe.logs import log_quarantine

@@ -22,7 +22,7 @@ from rich.text import Text
 from gateway.core.policy import Policy, PoolSpec, ReplicaSpec
 from gateway.policy import PolicyErrors, load
 from gateway.policy.sections.hosts import is_loopback
-from gateway.sim.run.profiles import PROFILES
+from gateway.sim.engine.profiles import PROFILES
 from loadtests.children import Children
 from loadtests.demo_text import QUESTION, Served, show
 from loadtests.first_request import NoAnswer, ask

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from gateway.core.stats import bucket_of
+from gateway.core.estimators.histograms import bucket_of
 from gateway.observe.metrics.lag import EDGES
 
 

@@ -24,7 +24,7 @@ from pydantic.fields import FieldInfo
 from ruamel.yaml import YAML
 
 from gateway.cli.app import app
-from gateway.core.request import Reason
+from gateway.core.results import Reason
 from gateway.policy import PolicyErrors, load_text
 from gateway.policy.builtin import written
 from gateway.policy.keys import hash_of, new_key

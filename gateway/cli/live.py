@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from gateway.core.forecast.wording import probability
+from gateway.core.admission.wording import probability
 from gateway.wire.http.lines import can_be_token
 
 TIMEOUT_S = 5.0

@@ -31,8 +31,8 @@ from gateway.plan.knee import Knee, Search
 from gateway.plan.sizing import Load, plan
 from gateway.plan.terms import Terms, above_0, share
 from gateway.policy import PolicyErrors
-from gateway.sim.run.fleet import fleet_of
-from gateway.sim.run.profiles import Profile
+from gateway.sim.engine.fleet import fleet_of
+from gateway.sim.engine.profiles import Profile
 from gateway.sim.run.simulation import Options
 
 OF_SEARCHES = ("workload", "trace", "fleet", "target", "seeds", "duration", "warmup", "mix", "model", "jobs")

@@ -32,9 +32,9 @@ from gateway.core.policy import Policy
 from gateway.policy import PolicyErrors
 from gateway.sim.analysis.compare import Comparison, Contender
 from gateway.sim.analysis.report import differences, summary
-from gateway.sim.analysis.results import Result
-from gateway.sim.run.baselines import BASELINES
-from gateway.sim.run.fleet import FleetSpec, fault_of, fleet_of
+from gateway.sim.baselines.baselines import BASELINES
+from gateway.sim.engine.fleet import FleetSpec, fault_of, fleet_of
+from gateway.sim.run.results import Result
 from gateway.sim.run.simulation import Options
 
 

@@ -16,7 +16,7 @@ from gateway.cli.quantities import seconds
 from gateway.core.policy import Policy
 from gateway.policy import PolicyErrors, load
 from gateway.sim.analysis.compare import OfModel
-from gateway.sim.analysis.results import Result
+from gateway.sim.run.results import Result
 from gateway.sim.workload.arrivals import Traffic
 from gateway.sim.workload.line import is_line
 from gateway.sim.workload.load import load_workload

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gateway.core.request import HedgeResult, Reason, Record
+from gateway.core.results import HedgeResult, Reason, Record
 
 
 @dataclass(slots=True, init=False)

@@ -31,13 +31,15 @@ from __future__ import annotations
 import math
 
 from gateway.core.commands import Command
-from gateway.core.inspect import Inspector
-from gateway.core.lifecycle import Lifecycle
 from gateway.core.policy import Policy
-from gateway.core.request import AttemptResult, Outcome, Random, Reason, Request, Sample
+from gateway.core.request import Random, Request
 from gateway.core.request_state import RequestState
-from gateway.core.scheduler import Scheduler
-from gateway.core.state import State
+from gateway.core.results import AttemptResult, Outcome, Reason
+from gateway.core.sample import Sample
+from gateway.core.scheduling.inspect import Inspector
+from gateway.core.scheduling.lifecycle import Lifecycle
+from gateway.core.scheduling.scheduler import Scheduler
+from gateway.core.scheduling.state import State
 
 
 class Controller(Inspector):

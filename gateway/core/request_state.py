@@ -5,23 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, TypeAlias
 
+from gateway.core.estimators.attempt_prediction import AttemptPrediction
+from gateway.core.estimators.ttft_guard import ShareGuard, TtftGuard
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.slot import UNREAD, Slot
-from gateway.core.forecast.ahead_and_forecast import Forecast
-from gateway.core.forecast.replica_model import AttemptPrediction
 from gateway.core.policy import Timeouts
-from gateway.core.queueing.percentiles import ShareGuard, TtftGuard
-from gateway.core.queueing.request import QueuedRequest
+from gateway.core.prediction import Forecast
+from gateway.core.queueing.queued_request import QueuedRequest
 from gateway.core.queueing.shares import FairShares
-from gateway.core.request import (
-    GENERATING,
-    AttemptOutcome,
-    HedgeResult,
-    Outcome,
-    Reason,
-    Record,
-    Request,
-)
+from gateway.core.request import GENERATING, Request
+from gateway.core.results import AttemptOutcome, HedgeResult, Outcome, Reason, Record
 
 UNNAMED_TOKENS: Final = 1024
 """Output tokens reserved for an uncapped answer until its usage is known. Reserving `max_tokens_limit` would let a

@@ -7,8 +7,88 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from gateway.core.forecast.views import ForecastView, ScaleView
-from gateway.core.request import Sample
+from gateway.core.sample import Sample
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLearnedView:
+    """A pool's learned facts, for the admin pages."""
+
+    pool: str
+    trust: Trust
+    ttft_coefficients: tuple[float, ...]
+    step_coefficients: tuple[float, ...]
+    samples: int
+    labels: int
+    drift_alarms: int
+    reliability: Reliability
+    """Reliability of P(breach)."""
+    in_vain: Reliability
+    """Reliability of P(refused after waiting)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForecastView:
+    """All learned facts, for the admin pages and metrics."""
+
+    pools: tuple[PoolLearnedView, ...]
+    speeds: tuple[tuple[str, float], ...]
+    """(replica, its time per token divided by that of its pool's typical replica)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleView:
+    """The number of replicas that a pool wants, and why."""
+
+    wanted: int
+    serving: float
+    """Number of replicas that get requests. A replica in slow start counts as a fraction."""
+    requests_per_s: float
+    prompt_tokens_per_s: float
+    output_tokens_per_s: float
+    """Output tokens requested per second over about the last minute, by the mean length of recent answers."""
+    demand: float
+    """Work that arrives now, in replicas."""
+    predicted: float
+    """Work forecast for the time when a replica started now would be ready, in replicas."""
+    worth: float
+    """Replicas needed for the predicted work, before rounding and before the hold."""
+    knee: float
+    """Demand per replica up to which the objectives are met. The unit is the work of one replica."""
+    windows: int
+    """Number of measuring windows that have changed `knee`."""
+    held_s: float
+    """Seconds until `wanted` may fall."""
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reliability:
+    """How well probabilities agreed with the latest labels. A label is true if the outcome happened. `bins`: (number of
+    labels, mean probability, share of true labels).
+    """
+
+    labels: int
+    base_rate: float
+    ece: float
+    """Expected calibration error: mean |probability - share of true labels| over bins of equal size."""
+    brier: float
+    skill: float
+    """1 - Brier score / Brier score of always forecasting the base rate; 0 if the second score is 0."""
+    bins: tuple[tuple[int, float, float], ...]
+
+
+class Trust(StrEnum):
+    """Whether forecasts are trusted, or why not."""
+
+    TRUSTED = "trusted"
+    COLD = "cold"
+    """Too few samples or labels."""
+    DRIFTED = "drifted"
+    """Latencies no longer match the learned costs."""
+    UNCOVERED = "uncovered"
+    """The load is heavier than that of any label, or labels have stopped coming."""
+
 
 NOTHING_LEARNED: Final = ForecastView((), ())
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from gateway.core.policy import Mirror, Model, Policy, PoolSpec, ReplicaSpec
-from gateway.core.request import Endpoint, MirrorResult
+from gateway.core.request import Endpoint
+from gateway.core.results import MirrorResult
 from gateway.fleet.fault import Failed, ReadFault
 from gateway.fleet.fetch import Fetcher
 

@@ -11,7 +11,8 @@ from enum import StrEnum
 from typing import Final
 
 from gateway.core.policy import EngineKind, Health, ReplicaSpec
-from gateway.core.request import Proof, Random, Sample
+from gateway.core.request import Random
+from gateway.core.sample import Proof, Sample
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.fault import Failed, ReadFault
 from gateway.fleet.fetch import Fetcher

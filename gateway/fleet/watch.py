@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from gateway.core.policy import Policy, PoolSpec, ReplicaSpec
-from gateway.core.request import Random, Sample
+from gateway.core.request import Random
+from gateway.core.sample import Sample
 from gateway.core.serving import open_catch_all
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.replica import ReplicaReport, ReplicaWatch, Target, Tools

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from gateway.core.redundancy.retries import FAILURES
-from gateway.core.request import Reason
+from gateway.core.results import Reason
 from gateway.core.snapshot import PoolView, ReplicaState, ReplicaView, Snapshot, usual
 from gateway.observe.metrics.facts import RefusalFamily, Streak, TierFacts
 from gateway.observe.metrics.metrics import WHYS, Metrics

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import TextIO
 
 from gateway.core.redundancy.request_quarantine import KEEP_S, News
-from gateway.core.request import Record
+from gateway.core.results import Record
 
 ACCESS = logging.getLogger("tailgate.access")
 QUARANTINE = logging.getLogger("tailgate.quarantine")

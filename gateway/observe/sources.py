@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gateway.core.admission.explanation import PlacementExplanation
-from gateway.core.admission.placement import Unplaceable
+from gateway.core.estimators.histograms import LogHistogram
 from gateway.core.policy import Model, Policy, Tier
 from gateway.core.request import Request
+from gateway.core.scheduling.explanation import PlacementExplanation
+from gateway.core.scheduling.placement import Unplaceable
 from gateway.core.snapshot import Snapshot
-from gateway.core.stats import LogHistogram
 from gateway.observe.metrics.little import LittleView
 
 

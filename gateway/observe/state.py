@@ -7,8 +7,8 @@ from dataclasses import asdict
 
 import orjson
 
+from gateway.core.estimators.histograms import quantile
 from gateway.core.policy import Model, Tier
-from gateway.core.stats import quantile
 from gateway.observe.build_info import kind
 from gateway.observe.headline import headlines
 from gateway.observe.metrics.arms import ArmFacts

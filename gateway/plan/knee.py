@@ -21,9 +21,9 @@ from gateway.plan.sizing import Load, Plan, plan
 from gateway.plan.terms import Terms
 from gateway.sim.analysis.compare import Comparison, Contender
 from gateway.sim.analysis.report import Interval, mean
-from gateway.sim.analysis.results import Result
-from gateway.sim.run.fleet import Fault, FleetSpec, Harm
-from gateway.sim.run.profiles import Profile
+from gateway.sim.engine.fleet import Fault, FleetSpec, Harm
+from gateway.sim.engine.profiles import Profile
+from gateway.sim.run.results import Result
 from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrivals import Traffic
 

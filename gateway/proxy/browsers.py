@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.core.policy import Policy
-from gateway.core.request import Reason
+from gateway.core.results import Reason
 from gateway.policy.sections.hosts import is_known, is_loopback
 from gateway.wire.errors.replies import Problem
 from gateway.wire.http.cors import cors_lines

@@ -19,7 +19,7 @@ from typing import Any, Final
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from gateway.core.request import Callback, Reason
+from gateway.core.results import Callback, Reason
 from gateway.proxy.client_writer import TRANSPORT_HIGH_WATER_BYTES
 from gateway.proxy.count_tokens import CountAsker, CountUnderWay
 from gateway.proxy.decoding import BodyIntake

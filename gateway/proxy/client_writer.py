@@ -11,7 +11,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from typing import Final
 
-from gateway.core.request import Callback
+from gateway.core.results import Callback
 
 WRITE_HIGH_WATER_BYTES: Final = 16 * 1024
 """While more bytes than this wait for a client, the connection to its replica is not read. The last read may raise them

@@ -18,7 +18,7 @@ import orjson
 
 from gateway.core.policy import Model, Policy, PoolSpec, Tier
 from gateway.core.queueing.limits import LimitExceeded, Tenants, TenantUse
-from gateway.core.request import Callback, CountSource, Reason
+from gateway.core.results import Callback, CountSource, Reason
 from gateway.core.serving import arm_of
 from gateway.core.sessions import Session
 from gateway.proxy.driver import Driver

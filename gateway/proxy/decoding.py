@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from gateway.core.request import Callback, Reason
+from gateway.core.results import Callback, Reason
 from gateway.proxy.limits import ConnectionLimits, LimitedConnection
 from gateway.proxy.turns import SHORT_BYTES
 from gateway.wire.errors.replies import Problem

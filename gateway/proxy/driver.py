@@ -12,22 +12,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from gateway.core.admission.deadlines import PROGRESS_EVERY_S
 from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended, Refuse
 from gateway.core.controller import Controller
+from gateway.core.deadlines import PROGRESS_EVERY_S
+from gateway.core.estimators.histograms import LogHistogram
 from gateway.core.policy import Policy
-from gateway.core.request import (
-    AttemptOutcome,
-    AttemptResult,
-    Callback,
-    CountSource,
-    HedgeResult,
-    Reason,
-    Record,
-    Request,
-    Sample,
-)
-from gateway.core.stats import LogHistogram
+from gateway.core.request import Request
+from gateway.core.results import AttemptOutcome, AttemptResult, Callback, CountSource, HedgeResult, Reason, Record
+from gateway.core.sample import Sample
 from gateway.proxy.deadlines import Alarm
 from gateway.proxy.supervisor import Supervisor
 from gateway.wire.answers.events import StreamReader

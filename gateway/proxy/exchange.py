@@ -6,9 +6,10 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from gateway.core.estimators.histograms import LogHistogram
 from gateway.core.policy import Model
-from gateway.core.request import AttemptOutcome, AttemptResult, Callback, Endpoint, HedgeResult, Reason, Record, Request
-from gateway.core.stats import LogHistogram
+from gateway.core.request import Endpoint, Request
+from gateway.core.results import AttemptOutcome, AttemptResult, Callback, HedgeResult, Reason, Record
 from gateway.proxy.client_writer import ClientWriter
 from gateway.proxy.driver import Driver, Meter
 from gateway.proxy.keep_alive import COMMENT, KeepAlives, is_due

@@ -12,7 +12,8 @@ from urllib.parse import unquote
 import orjson
 
 from gateway.core.policy import ANONYMOUS, Model, Policy, PoolSpec, Tier
-from gateway.core.request import NO_PREFIX, WEIGHTLESS, Endpoint, Reason, Request
+from gateway.core.request import NO_PREFIX, WEIGHTLESS, Endpoint, Request
+from gateway.core.results import Reason
 from gateway.core.serving import arm_of, no_model
 from gateway.proxy.browsers import BrowserAccess
 from gateway.proxy.count_tokens import CountingEndpoint

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from gateway.core.request import Callback
+from gateway.core.results import Callback
 from gateway.proxy.deadlines import Deadline
 
 COMMENT: Final = b": keep-alive\n\n"

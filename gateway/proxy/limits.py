@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from gateway.core.request import Callback, Reason
+from gateway.core.results import Callback, Reason
 from gateway.proxy.deadlines import Deadline
 from gateway.proxy.occupancy import Occupancy
 from gateway.proxy.turns import Turns

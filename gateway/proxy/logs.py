@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Hashable
 from typing import Final
 
-from gateway.core.request import Outcome, Reason, Record
+from gateway.core.results import Outcome, Reason, Record
 from gateway.wire.errors.replies import Problem
 
 log = logging.getLogger("tailgate.refusals")

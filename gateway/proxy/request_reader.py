@@ -6,7 +6,8 @@ from typing import Any, Final
 
 import httptools
 
-from gateway.core.request import Callback, Endpoint, Reason
+from gateway.core.request import Endpoint
+from gateway.core.results import Callback, Reason
 from gateway.proxy.handler import Caller, RequestHandler
 from gateway.proxy.limits import ConnectionLimits
 from gateway.proxy.turns import SHORT_BYTES

@@ -15,7 +15,8 @@ import orjson
 
 from gateway.core.fleet.cache_evidence import BYTES_PER_TOKEN
 from gateway.core.policy import Model, Policy, Tier
-from gateway.core.request import NO_PREFIX, Endpoint, Outcome, Prefix, Record, Request
+from gateway.core.request import NO_PREFIX, Endpoint, Prefix, Request
+from gateway.core.results import Outcome, Record
 from gateway.core.sessions import StoredResponse
 from gateway.wire.body.checks import MAX_ID_CHARS
 from gateway.wire.prefix import first_of, prefix_after

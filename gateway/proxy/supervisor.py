@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from gateway.core.request import Callback
+from gateway.core.results import Callback
 from gateway.proxy.logs import LogSampler, more
 
 log = logging.getLogger("tailgate.bugs")

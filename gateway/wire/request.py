@@ -14,7 +14,8 @@ from typing import Any, Final
 import orjson
 
 from gateway.core.policy import MAX_VALUES, Caps
-from gateway.core.request import Endpoint, Reason
+from gateway.core.request import Endpoint
+from gateway.core.results import Reason
 from gateway.wire.apis.fields import ALLOW, STRIP
 from gateway.wire.apis.messages import COUNTED
 from gateway.wire.apis.row import Shape

@@ -17,7 +17,9 @@ from pathlib import Path
 from gateway.core.commands import Command, Commit, Dispatch, Ended
 from gateway.core.controller import Controller
 from gateway.core.policy import Policy
-from gateway.core.request import NO_PREFIX, AttemptOutcome, AttemptResult, Endpoint, Prefix, Request, Sample
+from gateway.core.request import NO_PREFIX, Endpoint, Prefix, Request
+from gateway.core.results import AttemptOutcome, AttemptResult
+from gateway.core.sample import Sample
 from gateway.core.snapshot import Snapshot
 from gateway.policy.load import load as load_policy
 from loadtests.bench import canned

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from statistics import median
 
-from gateway.sim.run.profiles import Profile
+from gateway.sim.engine.profiles import Profile
 from gateway.sim.workload.arrivals import Arrival
 from gateway.sim.workload.lengths import Mixture, Part
 from gateway.sim.workload.synthetic import Synthetic, TierTraffic

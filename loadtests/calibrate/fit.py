@@ -1,6 +1,6 @@
 """Finds the profile with which the simulator matches the engine best: the costs of a step with the smallest error.
 
-Each burst is replayed on `gateway.sim.run.replica.Replica`, request by request at the times they were sent. The mean
+Each burst is replayed on `gateway.sim.engine.replica.Replica`, request by request at the times they were sent. The mean
 and the 95th percentile of its times to first token are compared, and its mean time per token. A large burst is compared
 in groups of `GROUP` requests. Logarithms are compared, so that errors count relative to their figures. Mixed traffic is
 compared in the same way; its rate needs a first fit. It weighs more, since plans are about mixed traffic and no engine
@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from gateway.sim.run.profiles import TIMES, Profile
-from gateway.sim.run.replica import EngineRequest, ReplicaEventKind, SimulatedReplica
+from gateway.sim.engine.profiles import TIMES, Profile
+from gateway.sim.engine.replica import EngineRequest, ReplicaEventKind, SimulatedReplica
 from loadtests.calibrate.bursts import Failed, Seen
 from loadtests.quantiles import rank
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from gateway.core.stats import LogHistogram, log_edges, quantile
+from gateway.core.estimators.histograms import LogHistogram, log_edges, quantile
 from loadtests.replay.play import Now, Recorder
 from loadtests.replay.request import Outcome, Request
 from loadtests.report.words import time

@@ -15,7 +15,7 @@ from time import monotonic
 import uvloop
 
 from gateway.observe.metrics.lag import LoopLag
-from gateway.sim.run.profiles import PROFILES, profile_of
+from gateway.sim.engine.profiles import PROFILES, profile_of
 from loadtests.emulator.emulator import MODEL, Emulator
 from loadtests.ports import MAX, port_number
 

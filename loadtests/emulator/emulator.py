@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from types import TracebackType
 
-from gateway.sim.run.profiles import PROFILES, Profile
+from gateway.sim.engine.profiles import PROFILES, Profile
 from loadtests.emulator.asks import Settings
 from loadtests.emulator.engine import Engine
 from loadtests.emulator.port import Port

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from gateway.sim.run.profiles import Profile
-from gateway.sim.run.replica import EngineRequest, ReplicaEvent, ReplicaEventKind, SimulatedReplica
+from gateway.sim.engine.profiles import Profile
+from gateway.sim.engine.replica import EngineRequest, ReplicaEvent, ReplicaEventKind, SimulatedReplica
 from loadtests.emulator.metrics import E2E_BUCKETS, TTFT_BUCKETS, Histogram
 
 STEPS_PER_TURN = 64

@@ -8,7 +8,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
-from gateway.core.stats import LogHistogram
+from gateway.core.estimators.histograms import LogHistogram
 from loadtests.emulator import errors, generations, routes
 from loadtests.emulator.answers import ANSWERS
 from loadtests.emulator.asks import Settings

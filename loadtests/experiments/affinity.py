@@ -32,10 +32,10 @@ from gateway.core.sessions import Session, key_of
 from gateway.policy.builtin import builtin
 from gateway.sim.analysis.compare import Contender, OfModel
 from gateway.sim.analysis.report import Interval, mean, ratio, summary
-from gateway.sim.analysis.results import Result
+from gateway.sim.engine.fleet import FleetSpec
+from gateway.sim.engine.profiles import ENGINES, Profile
 from gateway.sim.run.decider import Decider
-from gateway.sim.run.fleet import FleetSpec
-from gateway.sim.run.profiles import ENGINES, Profile
+from gateway.sim.run.results import Result
 from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrivals import Arrival
 from gateway.sim.workload.load import load_workload

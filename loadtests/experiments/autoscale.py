@@ -24,10 +24,12 @@ from statistics import fmean
 from gateway.core.commands import Command
 from gateway.core.controller import Controller
 from gateway.core.policy import Policy
-from gateway.core.request import AttemptResult, Request, Sample
+from gateway.core.request import Request
+from gateway.core.results import AttemptResult
+from gateway.core.sample import Sample
 from gateway.plan.knee import Search, scaled
 from gateway.sim.analysis.report import mean
-from gateway.sim.analysis.results import Result
+from gateway.sim.run.results import Result
 from gateway.sim.run.run import simulate
 from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrival_process import Constant, Diurnal

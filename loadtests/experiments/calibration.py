@@ -23,11 +23,11 @@ from random import Random
 
 from gateway.core.commands import Command, Ended
 from gateway.core.controller import Controller
-from gateway.core.forecast.ahead_and_forecast import Forecast
-from gateway.core.forecast.calibrator import DIRECT, Spread
-from gateway.core.forecast.trust import Trust
+from gateway.core.estimators.spread import DIRECT, Spread
 from gateway.core.policy import AdmissionMode, AdmissionSpec, Policy
+from gateway.core.prediction import Forecast
 from gateway.core.request import Request
+from gateway.core.snapshot import Trust
 from gateway.sim.analysis.report import Interval, bootstrap
 from gateway.sim.run.decider import Overheard
 from gateway.sim.run.run import simulate

@@ -16,7 +16,9 @@ from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended,
 from gateway.core.controller import Controller
 from gateway.core.fleet.pool import Replica
 from gateway.core.policy import Policy
-from gateway.core.request import AttemptOutcome, AttemptResult, Endpoint, Reason, Request, Sample
+from gateway.core.request import Endpoint, Request
+from gateway.core.results import AttemptOutcome, AttemptResult, Reason
+from gateway.core.sample import Sample
 
 TENANTS, BODIES = 5, 500
 CALM_PER_S, BURST_PER_S, TURN_S = 20.0, 60.0, 10.0

@@ -27,7 +27,8 @@ from gateway.core.policy import (
     Tier,
     Timeouts,
 )
-from gateway.core.request import AttemptOutcome, AttemptResult, Endpoint, Record, Request
+from gateway.core.request import Endpoint, Request
+from gateway.core.results import AttemptOutcome, AttemptResult, Record
 from loadtests.quantiles import rank
 
 FOR_EVER = Timeouts(queue_s=1e6, ttft_s=1e6, idle_s=1e6, total_s=1e6)

@@ -26,7 +26,7 @@ from statistics import fmean
 from typing import Any
 
 from gateway.sim.analysis.report import Interval, difference, mean, ratio
-from gateway.sim.run.profiles import COSTS, ENGINES, Profile
+from gateway.sim.engine.profiles import COSTS, ENGINES, Profile
 from loadtests.experiments.engines_cell import Cell
 from loadtests.experiments.engines_plan import CAP, KEEPING_CAP, Found, Task, find, knee_of
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare, line, written

@@ -28,16 +28,16 @@ from statistics import fmean
 from typing import TypeVar
 
 from gateway.core.commands import Command, Ended
+from gateway.core.estimators.histograms import most_by_chance
 from gateway.core.forecast.reliability import reliability, wait_label
 from gateway.core.policy import AdmissionMode, AdmissionSpec, Limits, Metric, Objective, Policy, Slo, Tier
-from gateway.core.request import Outcome, Record
-from gateway.core.stats import most_by_chance
+from gateway.core.results import Outcome, Record
 from gateway.policy import load
 from gateway.policy.builtin import builtin
-from gateway.sim.run import baselines
+from gateway.sim.baselines import baselines
+from gateway.sim.engine.fleet import FleetSpec
+from gateway.sim.engine.profiles import ENGINES, Profile
 from gateway.sim.run.decider import Overheard
-from gateway.sim.run.fleet import FleetSpec
-from gateway.sim.run.profiles import ENGINES, Profile
 from gateway.sim.run.run import simulate
 from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrivals import Arrival

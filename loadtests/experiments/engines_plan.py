@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from gateway.core.request import Record
+from gateway.core.results import Record
 from gateway.sim.analysis.bound import bound
 from loadtests.experiments.cap_search import CapSearch, Key, best_of
 from loadtests.experiments.engines_cell import (

@@ -28,8 +28,8 @@ from gateway.core.controller import Controller
 from gateway.core.policy import Policy, ReplicaSpec
 from gateway.core.snapshot import Snapshot
 from gateway.sim.analysis.report import Interval, mean
+from gateway.sim.engine.fleet import Fault, FleetSpec, Harm
 from gateway.sim.run.decider import Overheard
-from gateway.sim.run.fleet import Fault, FleetSpec, Harm
 from gateway.sim.run.run import simulate
 from gateway.sim.run.simulation import Options
 from gateway.sim.workload.synthetic import Synthetic

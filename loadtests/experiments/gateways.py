@@ -9,12 +9,14 @@ from dataclasses import replace
 from gateway.core.commands import Cancel, Command, Commit, Dispatch, Ended, Refuse
 from gateway.core.controller import Controller
 from gateway.core.policy import Policy
-from gateway.core.request import AttemptResult, Prefix, Request, Sample
-from gateway.sim.analysis.results import Result, Window, result
-from gateway.sim.analysis.tally import Tally
+from gateway.core.request import Prefix, Request
+from gateway.core.results import AttemptResult
+from gateway.core.sample import Sample
+from gateway.sim.engine.fleet import Host
 from gateway.sim.run.decider import Decider
-from gateway.sim.run.fleet import Host
+from gateway.sim.run.results import Result, Window, result
 from gateway.sim.run.simulation import Options, Simulation
+from gateway.sim.run.tally import Tally
 from gateway.sim.workload.arrivals import Arrival
 
 

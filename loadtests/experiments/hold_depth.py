@@ -15,10 +15,10 @@ from statistics import fmean
 from gateway.core.controller import Controller
 from gateway.core.policy import Policy
 from gateway.sim.analysis.report import mean, summary
-from gateway.sim.analysis.tally import Tally
-from gateway.sim.run.fleet import FleetSpec
-from gateway.sim.run.profiles import DEFAULT
+from gateway.sim.engine.fleet import FleetSpec
+from gateway.sim.engine.profiles import DEFAULT
 from gateway.sim.run.simulation import Options, Simulation
+from gateway.sim.run.tally import Tally
 from gateway.sim.workload.synthetic import Synthetic
 from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, written
 from loadtests.experiments.runner import Runner, ours, with_slots, without_admission

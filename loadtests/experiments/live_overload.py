@@ -19,8 +19,8 @@ from statistics import fmean
 from gateway.core.policy import Policy
 from gateway.sim.analysis.bound import bound
 from gateway.sim.analysis.costs import job_of
-from gateway.sim.analysis.results import Latency, latency
-from gateway.sim.run import baselines
+from gateway.sim.baselines import baselines
+from gateway.sim.run.results import Latency, latency
 from gateway.sim.run.run import simulate
 from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrivals import Arrival

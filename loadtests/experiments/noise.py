@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from gateway.sim.analysis.report import Interval, mean, ratio
-from gateway.sim.run.profiles import ENGINES
+from gateway.sim.engine.profiles import ENGINES
 from loadtests.experiments.engines_cell import COLD_S, Cell, run, weighted
 from loadtests.experiments.engines_plan import knee_of
 from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, written

@@ -17,7 +17,7 @@ from pathlib import Path
 from gateway.core.policy import Policy
 from gateway.policy import load
 from gateway.sim.analysis.report import Interval, mean, ratio, summary
-from gateway.sim.analysis.results import Result
+from gateway.sim.run.results import Result
 from gateway.sim.workload.synthetic import Synthetic
 from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, written
 from loadtests.experiments.overload import CAPS, QUICK_CAPS, known

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from gateway.sim.analysis.report import Interval, mean, ratio, summary
-from gateway.sim.analysis.results import Result
+from gateway.sim.run.results import Result
 from loadtests.experiments.findings import Chart, Findings, Grid, line, written
 from loadtests.experiments.runner import Optimum, Runner, against, best_replay, ours
 

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from itertools import product
 
 from gateway.core.forecast.reliability import reliability
-from gateway.core.request import Outcome, Record
+from gateway.core.results import Outcome, Record
 from gateway.sim.analysis.report import Interval, mean
-from gateway.sim.run.profiles import ENGINES
+from gateway.sim.engine.profiles import ENGINES
 from loadtests.experiments.engines_cell import COLD_S, Cell, Figures, figures, run, waits
 from loadtests.experiments.engines_plan import knee_of
 from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, written

@@ -18,8 +18,8 @@ from statistics import fmean
 
 from gateway.core.policy import Hedge, Policy, Retry
 from gateway.sim.analysis.report import Interval, mean
-from gateway.sim.analysis.results import Timeline
-from gateway.sim.run.fleet import Fault, FleetSpec, Harm
+from gateway.sim.engine.fleet import Fault, FleetSpec, Harm
+from gateway.sim.run.results import Timeline
 from gateway.sim.run.run import simulate
 from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrival_process import Steps

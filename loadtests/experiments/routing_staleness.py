@@ -26,14 +26,14 @@ from gateway.core.fleet.routing import RoutingTarget as Replica
 from gateway.core.policy import Policy, ReplicaSpec
 from gateway.core.request import NO_PREFIX, Prefix, Random, Request
 from gateway.sim.analysis.report import Interval, bootstrap, mean, ratio
-from gateway.sim.analysis.results import Result
-from gateway.sim.analysis.tally import Tally
-from gateway.sim.run import baselines
-from gateway.sim.run.balancer import Balancer
+from gateway.sim.baselines import baselines
+from gateway.sim.baselines.balancer import Balancer
+from gateway.sim.engine.fleet import FleetSpec
 from gateway.sim.run.decider import Decider
-from gateway.sim.run.fleet import FleetSpec
+from gateway.sim.run.results import Result
 from gateway.sim.run.run import simulate
 from gateway.sim.run.simulation import Options, Simulation
+from gateway.sim.run.tally import Tally
 from gateway.sim.workload.arrival_process import Constant
 from gateway.sim.workload.synthetic import Synthetic
 from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, written

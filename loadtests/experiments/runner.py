@@ -14,9 +14,9 @@ from gateway.core.policy import AdmissionMode, AdmissionSpec, Policy
 from gateway.policy import load
 from gateway.sim.analysis.bound import bound, capacity, replay_set
 from gateway.sim.analysis.compare import Comparison, Contender
-from gateway.sim.analysis.results import Result
-from gateway.sim.run.fleet import FleetSpec
+from gateway.sim.engine.fleet import FleetSpec
 from gateway.sim.run.processes import shared
+from gateway.sim.run.results import Result
 from gateway.sim.run.run import simulate
 from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrivals import Arrival, Workload

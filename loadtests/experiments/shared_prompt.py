@@ -7,9 +7,9 @@ from random import Random
 from gateway.core.commands import Command
 from gateway.core.controller import Controller
 from gateway.core.policy import Policy
-from gateway.core.request import Sample
-from gateway.sim.analysis.results import Result
-from gateway.sim.run.fleet import FleetSpec
+from gateway.core.sample import Sample
+from gateway.sim.engine.fleet import FleetSpec
+from gateway.sim.run.results import Result
 from gateway.sim.run.simulation import Options
 from gateway.sim.workload.synthetic import Synthetic
 from loadtests.experiments.gateways import Gateways, played

@@ -13,7 +13,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from gateway.sim.analysis.report import mean
-from gateway.sim.analysis.results import Result
+from gateway.sim.run.results import Result
 from gateway.sim.workload.arrival_process import Steps
 from gateway.sim.workload.synthetic import Synthetic
 from loadtests.experiments.findings import Chart, Findings, Line, bare

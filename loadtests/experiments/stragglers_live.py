@@ -15,7 +15,7 @@ from dataclasses import asdict
 from random import Random
 
 from gateway.sim.analysis.report import Interval, bootstrap
-from gateway.sim.analysis.results import latency
+from gateway.sim.run.results import latency
 from loadtests.experiments.fan_out import slow_share
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare
 from loadtests.experiments.runner import SETUP, Runner

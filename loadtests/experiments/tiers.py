@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gateway.sim.analysis.report import mean, summary
-from gateway.sim.analysis.results import Result
-from gateway.sim.analysis.tally import LENGTHS
+from gateway.sim.run.results import Result
+from gateway.sim.run.tally import LENGTHS
 from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, written
 from loadtests.experiments.runner import Runner, ours
 

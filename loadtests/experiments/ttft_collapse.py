@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from gateway.core.policy import Objective, Policy, Slo
 from gateway.sim.analysis.report import Interval, mean, ratio, summary
-from gateway.sim.analysis.results import Result
+from gateway.sim.run.results import Result
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, line, written
 from loadtests.experiments.runner import Runner, against, ours, with_slots
 

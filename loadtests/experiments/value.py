@@ -19,9 +19,9 @@ from itertools import product
 from statistics import fmean
 
 from gateway.core.policy import AdmissionMode, Objective, Policy, Slo, Value
-from gateway.core.request import Outcome, Record
+from gateway.core.results import Outcome, Record
 from gateway.sim.analysis.report import Interval, mean
-from gateway.sim.run.profiles import ENGINES
+from gateway.sim.engine.profiles import ENGINES
 from loadtests.experiments.engines_cell import COLD_S, MIXES, Cell, is_good, parts, run
 from loadtests.experiments.engines_plan import knee_of
 from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, written

@@ -1,8 +1,8 @@
 """`python -m loadtests.live.gateway --baseline NAME ...`: the gateway's own data plane with a baseline's decisions.
 
 Requests, streams, metrics and scrapes are those of `tailgate serve`. Only the decider differs: it is a row of
-`gateway.sim.run.baselines`, as in the simulator. So a difference to the real gateway comes from decisions, not from the
-proxy.
+`gateway.sim.baselines.baselines`, as in the simulator. So a difference to the real gateway comes from decisions, not
+from the proxy.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from gateway.app import Gateway
 from gateway.core.commands import Command, Dispatch
 from gateway.core.controller import Controller
 from gateway.core.policy import Policy
-from gateway.core.request import AttemptResult, Reason, Sample
+from gateway.core.results import AttemptResult, Reason
+from gateway.core.sample import Sample
 from gateway.policy import load
 from gateway.settings import Settings
-from gateway.sim.run import baselines
+from gateway.sim.baselines import baselines
 from gateway.sim.run.decider import Decider, Overheard
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gateway.sim.analysis.report import Interval, bootstrap
-from gateway.sim.analysis.results import Latency, latency
+from gateway.sim.run.results import Latency, latency
 from loadtests.live.planned import PlannedRequest
 
 Weights = Mapping[str, float]

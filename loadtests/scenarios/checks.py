@@ -6,7 +6,7 @@ from gateway.core.policy import Policy
 from gateway.policy.document import Document
 from gateway.policy.errors import Path, PolicyErrors, did_you_mean
 from gateway.policy.load import load
-from gateway.sim.run.baselines import BASELINES, setup
+from gateway.sim.baselines.baselines import BASELINES, setup
 from loadtests.scenarios.file import FOLDER, OURS, PROXIED, ScenarioFile, environment, policy_path
 
 

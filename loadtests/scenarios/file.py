@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from gateway.policy.errors import did_you_mean
 from gateway.policy.sections.section import Section, duration, optional, plain
 from gateway.policy.sections.values import Count, CountOrZero, Duration, Name, Rate
-from gateway.sim.run.profiles import PROFILES
+from gateway.sim.engine.profiles import PROFILES
 from gateway.sim.workload import arrival_process as pace
 from gateway.sim.workload import synthetic
 from gateway.sim.workload.arrivals import Arrival

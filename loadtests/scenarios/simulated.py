@@ -8,13 +8,13 @@ from random import Random
 
 from gateway.core.commands import Command, Ended
 from gateway.core.controller import Controller
-from gateway.core.request import Outcome, Record
+from gateway.core.results import Outcome, Record
 from gateway.policy.load import load
-from gateway.sim.analysis.results import Result
-from gateway.sim.run.baselines import setup
+from gateway.sim.baselines.baselines import setup
+from gateway.sim.engine.fleet import Fault, FleetSpec, Harm
+from gateway.sim.engine.profiles import PROFILES, TIMES, Profile
 from gateway.sim.run.decider import Decider, Overheard
-from gateway.sim.run.fleet import Fault, FleetSpec, Harm
-from gateway.sim.run.profiles import PROFILES, TIMES, Profile
+from gateway.sim.run.results import Result
 from gateway.sim.run.run import simulate
 from gateway.sim.run.simulation import Options
 from loadtests.emulator.faults import FaultKind

@@ -22,7 +22,8 @@ from gateway.core.commands import Ended
 from gateway.core.journal.codec import Unreadable
 from gateway.core.journal.recorder import Decoder, Raised, Unnamed
 from gateway.core.policy import Timeouts
-from gateway.core.request import Outcome, Record, Request
+from gateway.core.request import Request
+from gateway.core.results import Outcome, Record
 from gateway.observe.journal.replay import Line, NotReplayable, in_order, lines
 from gateway.sim.workload.trace_formats import TraceRow
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from gateway.app import Gateway
 from gateway.cli.app import app
-from gateway.core.request import Sample
+from gateway.core.sample import Sample
 from gateway.core.snapshot import ReplicaState
 from gateway.policy import load_text
 from gateway.settings import Settings

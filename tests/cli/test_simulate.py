@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.sim.run.baselines import BASELINES
+from gateway.sim.baselines.baselines import BASELINES
 from gateway.sim.workload.load import shipped
 from tests.test_cli import run
 

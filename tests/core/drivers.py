@@ -12,17 +12,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from gateway.core.admission.deadlines import next_deadline
-from gateway.core.admission.explanation import MiddleDraw, PlacementExplanation
-from gateway.core.admission.placement import Unplaceable
 from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended, Refuse
 from gateway.core.controller import Controller
+from gateway.core.deadlines import next_deadline
 from gateway.core.fleet.health import CAPPED
 from gateway.core.fleet.judge import most_slow
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.routing import ROUTERS
-from gateway.core.forecast.ahead_and_forecast import Ahead, Forecast
-from gateway.core.forecast.trust import Trust
 from gateway.core.policy import (
     AdmissionMode,
     AdmissionSpec,
@@ -41,11 +37,15 @@ from gateway.core.policy import (
     Tier,
     Timeouts,
 )
-from gateway.core.queueing.request import QueuedRequest
-from gateway.core.request import AttemptOutcome, AttemptResult, HedgeResult, Outcome, Reason, Record, Request
+from gateway.core.prediction import Ahead, Forecast
+from gateway.core.queueing.queued_request import QueuedRequest
+from gateway.core.request import Request
 from gateway.core.request_state import Attempt, RequestState
-from gateway.core.snapshot import ReplicaState
-from gateway.core.state import BREAKERS
+from gateway.core.results import AttemptOutcome, AttemptResult, HedgeResult, Outcome, Reason, Record
+from gateway.core.scheduling.explanation import MiddleDraw, PlacementExplanation
+from gateway.core.scheduling.placement import Unplaceable
+from gateway.core.scheduling.state import BREAKERS
+from gateway.core.snapshot import ReplicaState, Trust
 from gateway.observe.build_info import is_compiled
 
 TIERS = ("t0", "t1", "t2")

@@ -18,7 +18,8 @@ import pytest
 from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended, Refuse
 from gateway.core.controller import Controller
 from gateway.core.policy import Policy
-from gateway.core.request import AttemptOutcome, AttemptResult, HedgeResult, Outcome, Reason, Record, Sample
+from gateway.core.results import AttemptOutcome, AttemptResult, HedgeResult, Outcome, Reason, Record
+from gateway.core.sample import Sample
 from gateway.core.snapshot import LimitView, PoolView, ReplicaView
 
 from .made import a_request

@@ -1,6 +1,7 @@
 """Replicas that the policy names and that were never seen alive: absent is no fault."""
 
-from gateway.core.request import AttemptOutcome, Sample
+from gateway.core.results import AttemptOutcome
+from gateway.core.sample import Sample
 from gateway.core.snapshot import ReplicaState
 
 from .made import policy, pool

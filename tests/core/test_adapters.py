@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core.admission.explanation import PlacementExplanation
 from gateway.core.fleet.routing import ROUTERS
 from gateway.core.policy import Model, Timeouts
 from gateway.core.queueing.queue import LOOKED_AHEAD, MAX_TURN_S
-from gateway.core.request import AttemptOutcome, Outcome, Reason, Sample
+from gateway.core.results import AttemptOutcome, Outcome, Reason
+from gateway.core.sample import Sample
+from gateway.core.scheduling.explanation import PlacementExplanation
 from gateway.core.sessions import StoredResponse
 
 from .made import SHADOW, policy, pool, tier

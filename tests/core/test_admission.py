@@ -9,7 +9,8 @@ import pytest
 
 from gateway.core.commands import Refuse
 from gateway.core.policy import AdmissionMode, AdmissionSpec, Objective, Slo, Tier, Timeouts, Value
-from gateway.core.request import Outcome, Reason, Sample
+from gateway.core.results import Outcome, Reason
+from gateway.core.sample import Sample
 from tests.interpreted import interpreted
 
 from .made import a_request, policy, pool, tier

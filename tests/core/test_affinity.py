@@ -3,7 +3,8 @@
 import base64
 
 from gateway.core.policy import Policy
-from gateway.core.request import Prefix, Sample
+from gateway.core.request import Prefix
+from gateway.core.sample import Sample
 from gateway.core.snapshot import CapacityBound
 from gateway.wire.body.placeholders import Placeholders
 from gateway.wire.prefix import prefix_of

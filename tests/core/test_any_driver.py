@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gateway.core.policy import Policy
-from gateway.core.request import AttemptOutcome, AttemptResult, Endpoint, Prefix, Request, Sample
+from gateway.core.request import Endpoint, Prefix, Request
+from gateway.core.results import AttemptOutcome, AttemptResult
+from gateway.core.sample import Sample
 from gateway.core.sessions import Session, StoredResponse, key_of
 from tests.effort import examples
 

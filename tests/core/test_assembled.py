@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gateway.core.admission.deadlines import PROGRESS_EVERY_S
+from gateway.core.deadlines import PROGRESS_EVERY_S
 from gateway.core.policy import Objective, Slo, Timeouts
-from gateway.core.request import AttemptOutcome, Outcome, Reason
+from gateway.core.results import AttemptOutcome, Outcome, Reason
 
 from .made import policy, pool, tier
 from .playbook import Story, cancel, commit, cut, dispatch, ended, play, refuse

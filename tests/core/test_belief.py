@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from gateway.core.policy import Caps, Limits
-from gateway.core.request import Endpoint, Outcome
+from gateway.core.request import Endpoint
+from gateway.core.results import Outcome
 
 from .made import policy, pool, tier
 from .playbook import Story, play

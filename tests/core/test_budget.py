@@ -6,7 +6,7 @@ import pytest
 
 from gateway.core.admission.error_budget import MEMORY_S, MIN_ANSWERS, ErrorBudget
 from gateway.core.policy import Objective, Policy, Slo
-from gateway.core.request import Outcome, Record
+from gateway.core.results import Outcome, Record
 
 from .made import policy, pool, tier
 from .playbook import play

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.fleet.cache_evidence import MEMORY_TOKENS, MIN_OTHERS, CacheEvidence
-from gateway.core.request import Sample
+from gateway.core.sample import Sample
 
 from .made import STEADY
 from .playbook import Story, dispatch

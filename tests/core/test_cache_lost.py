@@ -3,7 +3,8 @@
 import pytest
 
 from gateway.core.policy import Policy
-from gateway.core.request import AttemptOutcome, Outcome, Sample
+from gateway.core.results import AttemptOutcome, Outcome
+from gateway.core.sample import Sample
 from gateway.core.sessions import Session, key_of
 
 from .made import policy, pool, tier

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.estimators.logistic import Features, Logistic, logistic, logit
 from gateway.core.forecast.calibrator import Calibrator
-from gateway.core.forecast.logistic import Features, Logistic, logistic, logit
 from gateway.core.forecast.reliability import reliability
 from tests.core.made import STEADY
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.commands import Refuse
-from gateway.core.forecast.prompt_length import PromptEstimator
-from gateway.core.request import AttemptOutcome, Endpoint, Outcome, Reason, Sample
+from gateway.core.estimators.prompt_length import PromptEstimator
+from gateway.core.request import Endpoint
+from gateway.core.results import AttemptOutcome, Outcome, Reason
+from gateway.core.sample import Sample
 
 from .made import policy, pool, tier
 from .playbook import Story, dispatch, ended, play, refuse

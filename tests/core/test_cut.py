@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.core.commands import Cut
 from gateway.core.policy import Caps, Policy
-from gateway.core.request import Outcome, Reason
+from gateway.core.results import Outcome, Reason
 
 from .made import policy, pool, tier
 from .playbook import Story, cancel, commit, cut, ended, play

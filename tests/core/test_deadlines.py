@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from gateway.core.admission.deadlines import PROGRESS_EVERY_S
+from gateway.core.deadlines import PROGRESS_EVERY_S
 from gateway.core.policy import OnTotal, Policy, Timeouts
-from gateway.core.request import AttemptOutcome, Outcome, Reason
+from gateway.core.results import AttemptOutcome, Outcome, Reason
 from gateway.core.snapshot import ReplicaState
 
 from .made import policy, pool, tier

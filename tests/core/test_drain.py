@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from gateway.core.policy import Health, ReplicaSpec
-from gateway.core.request import AttemptOutcome, Outcome, Reason
+from gateway.core.results import AttemptOutcome, Outcome, Reason
 from gateway.core.snapshot import ReplicaState
 
 from .made import QUIET, policy, pool

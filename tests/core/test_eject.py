@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.core.commands import Dispatch
+from gateway.core.estimators.severity import Severity
 from gateway.core.fleet.evidence import EjectionReason, Observation
 from gateway.core.fleet.judge import most_slow
-from gateway.core.forecast.severity import Severity
 from gateway.core.snapshot import ReplicaState
 
 from .made import STEADY, policy, pool

@@ -3,7 +3,8 @@
 import pytest
 
 from gateway.core.policy import AdmissionMode, AdmissionSpec, Objective, Slo
-from gateway.core.request import GENERATING, AttemptOutcome, Endpoint, Outcome, Reason
+from gateway.core.request import GENERATING, Endpoint
+from gateway.core.results import AttemptOutcome, Outcome, Reason
 
 from .made import policy, pool, tier
 from .playbook import Story, cancel, commit, dispatch, ended, play, refuse

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.stats import LogHistogram, log_edges
+from gateway.core.estimators.histograms import LogHistogram, log_edges
 
 ERROR = 0.02
 EDGES = log_edges(1e-4, 3600.0, ERROR)

@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
-from gateway.core.admission.explanation import PlacementExplanation
-from gateway.core.admission.placement import Unplaceable
 from gateway.core.commands import Dispatch, Refuse
 from gateway.core.controller import Controller
 from gateway.core.fleet.step_budget import StepPrices
 from gateway.core.policy import AdmissionMode, AdmissionSpec, Limits, Model, Objective, Slo
-from gateway.core.request import Outcome, Reason, Sample
+from gateway.core.results import Outcome, Reason
+from gateway.core.sample import Sample
+from gateway.core.scheduling.explanation import PlacementExplanation
+from gateway.core.scheduling.placement import Unplaceable
 from tests.interpreted import interpreted
 
 from .made import a_request, policy, pool, tier

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from gateway.core.queueing.limits import TenantUse
 from gateway.core.queueing.queue import TierQueue
-from gateway.core.request import Outcome, Reason
 from gateway.core.request_state import RequestState
+from gateway.core.results import Outcome, Reason
 
 from .made import SHADOW, STEADY, a_request, policy, pool, tier
 from .playbook import Story, ended, play, refuse

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from gateway.core.policy import AdmissionMode, AdmissionSpec, Caps, Limits, Model, Objective, Policy, Slo, Timeouts
-from gateway.core.request import AttemptOutcome, Endpoint, Outcome, Reason
+from gateway.core.request import Endpoint
+from gateway.core.results import AttemptOutcome, Outcome, Reason
 from gateway.core.sessions import Session
 from tests.interpreted import interpreted
 

@@ -11,16 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.admission.forecaster import Forecaster
+from gateway.core.estimators.latency_model import LatencyModel
+from gateway.core.estimators.spread import DIRECT, QUEUED, tpot_kind
 from gateway.core.fleet.pool import Pool
-from gateway.core.forecast.ahead_and_forecast import NOTHING_AHEAD, Ahead, Forecast
-from gateway.core.forecast.calibrator import DIRECT, QUEUED, tpot_kind
-from gateway.core.forecast.latency_model import LatencyModel
-from gateway.core.forecast.trust import COLD_LABELS, DRIFT_OFFSET, Trust
+from gateway.core.forecast.forecaster import Forecaster
+from gateway.core.forecast.trust import COLD_LABELS, DRIFT_OFFSET
 from gateway.core.policy import AdmissionSpec, Objective, Slo
-from gateway.core.request import AttemptOutcome, AttemptResult, Endpoint, Sample
+from gateway.core.prediction import NOTHING_AHEAD, Ahead, Forecast
+from gateway.core.request import Endpoint
 from gateway.core.request_state import Attempt, RequestState
-from gateway.sim.run.profiles import DEFAULT
+from gateway.core.results import AttemptOutcome, AttemptResult
+from gateway.core.sample import Sample
+from gateway.core.snapshot import Trust
+from gateway.sim.engine.profiles import DEFAULT
 from tests.core.made import SHADOW, STEADY, a_request, policy, pool, tier
 from tests.core.playbook import play
 

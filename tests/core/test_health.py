@@ -5,7 +5,8 @@ import pytest
 from gateway.core.fleet.evidence import EVIDENCE, Observation, seen_of
 from gateway.core.fleet.health import ReplicaHealth
 from gateway.core.policy import Health
-from gateway.core.request import AttemptOutcome, AttemptResult, Outcome, Proof, Reason, Sample
+from gateway.core.results import AttemptOutcome, AttemptResult, Outcome, Reason
+from gateway.core.sample import Proof, Sample
 from gateway.core.snapshot import ReplicaState
 
 from .made import policy, pool

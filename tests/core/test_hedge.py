@@ -11,7 +11,9 @@ import pytest
 from gateway.core.policy import Hedge, Policy, Retry, Timeouts
 from gateway.core.redundancy.hedging import BURST, LAST_HEDGES, SUSPENSION_S, HedgeDenied
 from gateway.core.redundancy.ttft_quantiles import MIN_SAMPLES, TtftQuantiles
-from gateway.core.request import AttemptOutcome, HedgeResult, Outcome, Prefix, Reason, Sample
+from gateway.core.request import Prefix
+from gateway.core.results import AttemptOutcome, HedgeResult, Outcome, Reason
+from gateway.core.sample import Sample
 
 from .made import NEVER_TOO_LATE, policy, pool, tier
 from .playbook import Story, cancel, commit, dispatch, ended, play, refuse

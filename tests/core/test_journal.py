@@ -21,7 +21,9 @@ from gateway.core.commands import Command, Cut, Dispatch, Ended, Refuse
 from gateway.core.journal.codec import Unreadable
 from gateway.core.journal.recorder import CALLS, NOW_AT, Decoder, Encoder, Raised, Recorded, Replay, Told
 from gateway.core.policy import Policy
-from gateway.core.request import AttemptOutcome, AttemptResult, Endpoint, Outcome, Reason, Record, Request, Sample
+from gateway.core.request import Endpoint, Request
+from gateway.core.results import AttemptOutcome, AttemptResult, Outcome, Reason, Record
+from gateway.core.sample import Sample
 from gateway.core.sessions import Session, StoredResponse
 from tests.effort import examples
 
@@ -80,7 +82,7 @@ def there_and_back(*calls: Told) -> list[Told]:
 def methods() -> dict[str, ast.FunctionDef]:
     """The methods of the controller, with inherited ones, from the source: compiled methods have no signatures."""
     found: dict[str, ast.FunctionDef] = {}
-    for module, name in (("inspect", "Inspector"), ("controller", "Controller")):
+    for module, name in (("scheduling/inspect", "Inspector"), ("controller", "Controller")):
         tree = ast.parse((Path(__file__).parents[2] / f"gateway/core/{module}.py").read_text("utf-8"))
         (defined,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
         functions = [node for node in defined.body if isinstance(node, ast.FunctionDef)]

@@ -10,7 +10,8 @@ from typing import Any
 from gateway.core.commands import Command, Dispatch
 from gateway.core.journal.recorder import Encoder, Recorded, Replay, Told
 from gateway.core.policy import Mirror, Model, Policy
-from gateway.core.request import AttemptOutcome, AttemptResult, Sample
+from gateway.core.results import AttemptOutcome, AttemptResult
+from gateway.core.sample import Sample
 from gateway.core.serving import arm_of
 
 from .made import a_request, policy, pool, tier

@@ -11,7 +11,8 @@ from gateway.core.controller import Controller
 from gateway.core.fleet.evidence import EVIDENCE, Evidence
 from gateway.core.fleet.judge import ALONE_S
 from gateway.core.policy import Ejection, Health
-from gateway.core.request import AttemptOutcome, AttemptResult, Outcome, Proof, Sample
+from gateway.core.results import AttemptOutcome, AttemptResult, Outcome
+from gateway.core.sample import Proof, Sample
 from gateway.core.snapshot import ReplicaState
 
 from .made import SHADOW, policy, pool, tier

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core.request import AttemptOutcome, Outcome, Reason
+from gateway.core.results import AttemptOutcome, Outcome, Reason
 from tests.interpreted import interpreted
 
 from .made import policy, pool, tier

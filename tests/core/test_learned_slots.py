@@ -6,7 +6,7 @@ import pytest
 
 from gateway.core.fleet.concurrency_limit import START, ConcurrencyLimit
 from gateway.core.fleet.kv_cache import KvCache, peak_tokens
-from gateway.core.request import Sample
+from gateway.core.sample import Sample
 
 
 def learned(slots: int, seconds: int, *, pressed: bool = True) -> ConcurrencyLimit:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.forecast.output_length import KEEP, LONG, OutputLengths
+from gateway.core.estimators.output_length import KEEP, LONG, OutputLengths
 from tests.core.made import STEADY
 
 TOKENS = st.lists(st.integers(1, 20_000), max_size=200)

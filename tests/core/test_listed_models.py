@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core.admission.explanation import PlacementExplanation
 from gateway.core.fleet.routing import ROUTERS
 from gateway.core.policy import Ejection, Health, Hedge, Model, Retry, Tier
-from gateway.core.request import AttemptOutcome, Outcome, Reason, Sample
+from gateway.core.results import AttemptOutcome, Outcome, Reason
+from gateway.core.sample import Sample
+from gateway.core.scheduling.explanation import PlacementExplanation
 from gateway.core.sessions import Session, key_of
 
 from .made import SHADOW, policy, pool, tier

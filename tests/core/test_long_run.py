@@ -19,7 +19,8 @@ from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended,
 from gateway.core.controller import Controller
 from gateway.core.journal.recorder import Recorded, Told
 from gateway.core.policy import Ejection, Health, Hedge, Model, OnTotal, Policy, Retry, Timeouts
-from gateway.core.request import AttemptOutcome, AttemptResult, Sample
+from gateway.core.results import AttemptOutcome, AttemptResult
+from gateway.core.sample import Sample
 from gateway.core.sessions import Session, key_of
 from gateway.core.snapshot import ReplicaState
 from tests.effort import examples

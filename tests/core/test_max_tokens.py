@@ -3,7 +3,8 @@
 import pytest
 
 from gateway.core.policy import Caps, Limits, Objective, Policy, Slo
-from gateway.core.request import AttemptOutcome, Outcome, Reason, Sample
+from gateway.core.results import AttemptOutcome, Outcome, Reason
+from gateway.core.sample import Sample
 
 from .made import policy, pool, tier
 from .playbook import dispatch, ended, play, refuse

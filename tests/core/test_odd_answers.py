@@ -8,7 +8,7 @@ import pytest
 
 from gateway.core.controller import Controller
 from gateway.core.policy import Ejection, Health, Retry
-from gateway.core.request import AttemptOutcome, AttemptResult, Outcome, Reason
+from gateway.core.results import AttemptOutcome, AttemptResult, Outcome, Reason
 from gateway.core.snapshot import ReplicaState
 
 from .made import SHADOW, policy, pool, tier

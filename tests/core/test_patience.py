@@ -2,10 +2,10 @@
 have cached.
 """
 
-from gateway.core.admission.explanation import PlacementExplanation
 from gateway.core.policy import AdmissionMode, AdmissionSpec
 from gateway.core.queueing.queue import LOOKED_AHEAD
-from gateway.core.request import Outcome
+from gateway.core.results import Outcome
+from gateway.core.scheduling.explanation import PlacementExplanation
 
 from .made import SHADOW, policy, pool, tier
 from .playbook import Story, dispatch, ended, play

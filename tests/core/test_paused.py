@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gateway.core.admission.deadlines import PROGRESS_EVERY_S
+from gateway.core.deadlines import PROGRESS_EVERY_S
 from gateway.core.policy import Policy, Timeouts
-from gateway.core.request import Outcome, Reason
+from gateway.core.results import Outcome, Reason
 
 from .made import policy, pool, tier
 from .playbook import Story, cancel, commit, cut, dispatch, ended, play, refuse

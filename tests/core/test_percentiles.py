@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.core.admission.promises import Promises
-from gateway.core.forecast.ahead_and_forecast import Ahead, Forecast
-from gateway.core.policy import Objective, Slo
-from gateway.core.queueing.percentiles import (
+from gateway.core.estimators.ttft_guard import (
     IN_VAIN,
     MIN_PART,
     UNLIKELY,
@@ -18,13 +16,15 @@ from gateway.core.queueing.percentiles import (
     ttft_guards,
     vain_guard,
 )
-from gateway.core.request import Outcome, Record
+from gateway.core.policy import Objective, Slo
+from gateway.core.prediction import Ahead, Forecast
 from gateway.core.request_state import RequestState
+from gateway.core.results import Outcome, Record
 from gateway.policy import load
 from gateway.policy import load_text as read
-from gateway.sim.analysis.tally import Tally
 from gateway.sim.run.run import simulate
 from gateway.sim.run.simulation import Options
+from gateway.sim.run.tally import Tally
 from gateway.sim.workload.load import load_text
 
 from .made import policy, pool, tier

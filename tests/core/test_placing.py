@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.core.policy import Health, Model
-from gateway.core.request import Outcome, Reason
+from gateway.core.results import Outcome, Reason
 
 from .made import policy, pool, tier
 from .playbook import Story, dispatch, ended, play, refuse

@@ -7,7 +7,8 @@ from gateway.core.commands import Dispatch
 from gateway.core.fleet.evidence import EjectionReason
 from gateway.core.fleet.health import ReplicaHealth
 from gateway.core.policy import Ejection
-from gateway.core.request import AttemptOutcome, Sample
+from gateway.core.results import AttemptOutcome
+from gateway.core.sample import Sample
 from gateway.core.snapshot import ReplicaState
 
 from .made import tier

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from gateway.core.forecast.prompt_length import (
+from gateway.core.estimators.prompt_length import (
     MAX,
     PRIOR_HIGH,
     PRIOR_LOW,

@@ -3,7 +3,7 @@
 from gateway.core.policy import Health
 from gateway.core.redundancy.request_quarantine import KEEP_S, TELL_EVERY_S, News, Quarantine, doubt_s
 from gateway.core.redundancy.retries import FAILURES
-from gateway.core.request import AttemptOutcome, Outcome, Reason
+from gateway.core.results import AttemptOutcome, Outcome, Reason
 
 from .made import policy, pool
 from .playbook import dispatch, ended, play, refuse

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.forecast.ahead_and_forecast import Forecast
+from gateway.core.estimators.rates import DRAIN_WINDOW_S, FEW_TURN_S, FEW_TURNS, DrainRate, Rate, TurnRate
+from gateway.core.prediction import Forecast
 from gateway.core.queueing.limits import FAIRNESS_HALF_LIFE_S, TenantUse
 from gateway.core.queueing.queue import MAX_TURN_S, PoolQueue
-from gateway.core.queueing.rates import DRAIN_WINDOW_S, FEW_TURN_S, FEW_TURNS, DrainRate, Rate, TurnRate
 from gateway.core.request_state import RequestState
 from tests.footprint import footprint
 

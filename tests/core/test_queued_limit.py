@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.core.policy import AdmissionSpec, Objective, Slo
-from gateway.core.request import Sample
+from gateway.core.sample import Sample
 
 from .made import policy, pool, tier
 from .playbook import Story, play

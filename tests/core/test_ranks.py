@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gateway.core.policy import Policy, ReplicaSpec
-from gateway.core.request import AttemptOutcome, Sample
+from gateway.core.results import AttemptOutcome
+from gateway.core.sample import Sample
 from gateway.core.snapshot import ReplicaState
 
 from .made import policy, pool

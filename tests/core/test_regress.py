@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.forecast.regression import NonNegative, nnls
+from gateway.core.estimators.regression import NonNegative, nnls
 from tests.core.made import STEADY
 
 

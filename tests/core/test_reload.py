@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from gateway.core.policy import Caps, Health, Objective, Policy, ReplicaSpec, Slo, Timeouts
-from gateway.core.request import AttemptOutcome, Outcome, Reason
+from gateway.core.results import AttemptOutcome, Outcome, Reason
 from gateway.core.snapshot import ReplicaState
 
 from .made import NEVER_TOO_LATE, policy, pool, tier

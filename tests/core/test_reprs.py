@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from gateway.core.controller import Controller
-from gateway.core.request import AttemptOutcome, AttemptResult, Reason
+from gateway.core.results import AttemptOutcome, AttemptResult, Reason
 
 from .made import a_request, policy, pool, tier
 

@@ -5,7 +5,8 @@ import pytest
 from gateway.core.policy import Health, Hedge, Retry, Timeouts
 from gateway.core.redundancy.retries import MAX_TOLD_BACKOFF_S, NOT_ITS_FAULT, RETRYABLE
 from gateway.core.redundancy.retry_budget import BURST, RetryBudget
-from gateway.core.request import AttemptOutcome, Outcome, Reason, Sample
+from gateway.core.results import AttemptOutcome, Outcome, Reason
+from gateway.core.sample import Sample
 from gateway.core.snapshot import ReplicaState
 
 from .made import policy, pool, tier

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from gateway.core.estimators.latency_model import LatencyModel
 from gateway.core.fleet.autoscale import (
     BEYOND,
     FALL,
@@ -21,9 +22,8 @@ from gateway.core.fleet.autoscale import (
     KneeEstimate,
     Trend,
 )
-from gateway.core.forecast.latency_model import LatencyModel
-from gateway.core.forecast.views import ScaleView
-from gateway.core.request import Sample
+from gateway.core.sample import Sample
+from gateway.core.snapshot import ScaleView
 from tests.interpreted import interpreted
 
 from .made import policy, pool, tier

@@ -4,7 +4,8 @@ from collections import Counter
 from dataclasses import replace
 
 from gateway.core.policy import Model, Policy
-from gateway.core.request import AttemptOutcome, Outcome, Reason, Sample
+from gateway.core.results import AttemptOutcome, Outcome, Reason
+from gateway.core.sample import Sample
 from gateway.core.sessions import LOAD_SPREAD, Session, draw, key_of, most_in_flight
 from gateway.core.snapshot import ReplicaState
 

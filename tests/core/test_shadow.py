@@ -4,7 +4,8 @@ import pytest
 
 from gateway.core.fleet.concurrency_limit import START
 from gateway.core.policy import AdmissionMode, AdmissionSpec, Health, Policy
-from gateway.core.request import AttemptOutcome, Outcome, Reason, Sample
+from gateway.core.results import AttemptOutcome, Outcome, Reason
+from gateway.core.sample import Sample
 from gateway.policy.builtin import builtin
 
 from .made import SHADOW, policy, pool, tier

@@ -3,7 +3,7 @@
 import math
 
 from gateway.core.commands import Dispatch
-from gateway.core.request import Sample
+from gateway.core.sample import Sample
 from gateway.core.snapshot import ReplicaState
 
 from .playbook import Story, cancel, commit, dispatch, play

@@ -6,7 +6,8 @@ import pytest
 
 from gateway.core.fleet.concurrency_limit import START
 from gateway.core.policy import AdmissionMode, AdmissionSpec, Health, Timeouts
-from gateway.core.request import AttemptOutcome, Outcome, Reason, Sample
+from gateway.core.results import AttemptOutcome, Outcome, Reason
+from gateway.core.sample import Sample
 from gateway.core.snapshot import CapacityBound
 
 from .made import NEVER_TOO_LATE, SHADOW, policy, pool, tier

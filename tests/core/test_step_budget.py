@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from gateway.core.admission.step_margin import MAX_MARGIN, MIN_MARGIN, START, StepMargin
+from gateway.core.estimators.step_margin import MAX_MARGIN, MIN_MARGIN, START, StepMargin
 from gateway.core.fleet.step_budget import StepBudget, StepPrices
 from gateway.core.policy import Objective
 

@@ -17,7 +17,9 @@ from gateway.core.policy import (
     Tier,
     Timeouts,
 )
-from gateway.core.request import AttemptOutcome, Endpoint, Outcome, Prefix, Reason, Sample
+from gateway.core.request import Endpoint, Prefix
+from gateway.core.results import AttemptOutcome, Outcome, Reason
+from gateway.core.sample import Sample
 from gateway.core.sessions import StoredResponse
 from tests.interpreted import interpreted
 

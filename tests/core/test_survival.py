@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.redundancy.survival import RATIO, Survival
+from gateway.core.estimators.survival import RATIO, Survival
 
 from .made import STEADY
 

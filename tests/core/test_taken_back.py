@@ -7,14 +7,14 @@ import math
 import pytest
 
 from gateway.core.admission.fairness import LengthFairness
+from gateway.core.estimators.latency_model import LatencyModel
+from gateway.core.estimators.rates import DrainRate, Rate, TurnRate
+from gateway.core.estimators.replica_model import HEAD_SHARE, ReplicaModel
 from gateway.core.fleet.autoscale import Demand
 from gateway.core.fleet.slot import UNREAD
-from gateway.core.forecast.latency_model import LatencyModel
-from gateway.core.forecast.replica_model import HEAD_SHARE, ReplicaModel
 from gateway.core.policy import Retry
 from gateway.core.queueing.limits import TenantUse
-from gateway.core.queueing.rates import DrainRate, Rate, TurnRate
-from gateway.core.request import AttemptOutcome
+from gateway.core.results import AttemptOutcome
 
 from .made import policy, pool, tier
 from .playbook import Story, play

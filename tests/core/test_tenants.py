@@ -5,7 +5,8 @@ from typing import Any
 
 from gateway.core.policy import Limits, Policy
 from gateway.core.queueing.limits import MAX_TURN_S
-from gateway.core.request import AttemptOutcome, Endpoint, Outcome, Reason
+from gateway.core.request import Endpoint
+from gateway.core.results import AttemptOutcome, Outcome, Reason
 
 from .made import policy, pool, tier
 from .playbook import commit, dispatch, ended, play, refuse

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 
-from gateway.core.forecast.trust import COLD_LABELS, COLD_SAMPLES, UNLABELLED, PageHinkley, Trust, TrustMonitor
-from gateway.core.stats import Pace
+from gateway.core.estimators.drift import PageHinkley
+from gateway.core.estimators.histograms import Pace
+from gateway.core.forecast.trust import COLD_LABELS, COLD_SAMPLES, UNLABELLED, TrustMonitor
+from gateway.core.snapshot import Trust
 
 
 def test_drift_alarm_is_not_raised_by_noise() -> None:

@@ -1,7 +1,7 @@
 """Two open attempts of one request. No rule opens the second one here; the playbook does."""
 
 from gateway.core.policy import Timeouts
-from gateway.core.request import AttemptOutcome, Outcome, Reason
+from gateway.core.results import AttemptOutcome, Outcome, Reason
 
 from .made import NEVER_TOO_LATE, policy, pool, tier
 from .playbook import Story, cancel, commit, dispatch, ended, play, refuse

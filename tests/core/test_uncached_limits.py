@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.core.policy import CountedTokens, Limits, Policy
-from gateway.core.request import AttemptOutcome, Outcome, Reason
+from gateway.core.results import AttemptOutcome, Outcome, Reason
 
 from .made import policy, pool, tier
 from .playbook import Story, ended, play, refuse

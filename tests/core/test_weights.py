@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from gateway.core.queueing.limits import TenantUse
 from gateway.core.queueing.queue import AT_STAKE_S, PoolQueue
-from gateway.core.request import Outcome, Reason
 from gateway.core.request_state import RequestState
+from gateway.core.results import Outcome, Reason
 
 from .made import SHADOW, a_request, policy, pool, tier
 from .playbook import Story, commit, dispatch, ended, play, refuse

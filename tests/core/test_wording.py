@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gateway.core.forecast.wording import above_bound, above_limit, probability
+from gateway.core.admission.wording import above_bound, above_limit, probability
 
 PROBABILITIES = st.floats(0.0, 1.0)
 TIMES = st.floats(1e-6, 1e6)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.request import Outcome
+from gateway.core.results import Outcome
 from gateway.core.snapshot import ReplicaState
 from gateway.observe.metrics.families import RequestFamilies
 from gateway.observe.metrics.gauges import ProcessFamilies

@@ -10,7 +10,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from gateway.sim.run.profiles import PROFILES
+from gateway.sim.engine.profiles import PROFILES
 from loadtests.emulator import Emulator
 
 from .conversations import CONVERSATIONS, TextTalk, TokenTalk, cached_of_tokens, counters, label, talk_text, talk_tokens

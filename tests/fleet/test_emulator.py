@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from gateway.core.request import Sample
+from gateway.core.sample import Sample
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.watch import FleetWatcher
 from loadtests.emulator import Emulator

@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from gateway.core.policy import Mirror, Model, PoolSpec
-from gateway.core.request import Endpoint, MirrorResult
+from gateway.core.request import Endpoint
+from gateway.core.results import MirrorResult
 from gateway.fleet.mirror import MAX_BYTES, SHEDDING_S, Mirrors
 
 from .replicas import FakeReplica, answer, policy, pool, replica

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.core.policy import EngineKind, Policy, ReplicaSpec
-from gateway.core.request import Sample
+from gateway.core.sample import Sample
 from gateway.fleet.metrics_text import read_samples
 from gateway.fleet.replica import Reading
 

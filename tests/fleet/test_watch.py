@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.core.policy import EngineKind, Health, Model, Policy
-from gateway.core.request import Sample
+from gateway.core.sample import Sample
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.fault import ReadFault
 from gateway.fleet.replica import Reading, ReplicaReport

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
-from gateway.core.request import Outcome, Record
+from gateway.core.results import Outcome, Record
 from gateway.observe.build_info import kind
 from tests.foreign.client import Answer, chunks, error_in, request, said_in_stream
 from tests.foreign.gateways import Gateways, Kind

@@ -17,7 +17,7 @@ import gateway.admin_port
 from gateway.app import Gateway
 from gateway.core.policy import Policy
 from gateway.core.redundancy.ttft_quantiles import MIN_SAMPLES
-from gateway.core.request import Record
+from gateway.core.results import Record
 from gateway.core.snapshot import ReplicaState
 from gateway.policy import load_text
 from gateway.proxy.client_connection import ClientConnection

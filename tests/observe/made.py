@@ -6,26 +6,30 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from gateway.core.admission.placement import Unplaceable
-from gateway.core.forecast.reliability import Reliability
-from gateway.core.forecast.trust import Trust
-from gateway.core.forecast.views import ForecastView, PoolLearnedView, ScaleView
+from gateway.core.estimators.histograms import LogHistogram
 from gateway.core.journal.recorder import Recorded, Told
 from gateway.core.policy import Limits, Model, Objective, Policy, PoolSpec, ReplicaSpec, Slo, Tier
-from gateway.core.request import AttemptOutcome, AttemptResult, Endpoint, Outcome, Reason, Record, Request, Sample
+from gateway.core.request import Endpoint, Request
+from gateway.core.results import AttemptOutcome, AttemptResult, Outcome, Reason, Record
+from gateway.core.sample import Sample
+from gateway.core.scheduling.placement import Unplaceable
 from gateway.core.snapshot import (
     CacheView,
+    ForecastView,
     HedgePoolView,
     HedgeThresholdView,
     HedgeTierView,
     LimitView,
+    PoolLearnedView,
     PoolView,
+    Reliability,
     ReplicaState,
     ReplicaView,
+    ScaleView,
     Snapshot,
     TierView,
+    Trust,
 )
-from gateway.core.stats import LogHistogram
 from gateway.observe.metrics.lag import EDGES
 from gateway.observe.metrics.little import LittleView
 from gateway.observe.sources import Reload, Sources, Watched

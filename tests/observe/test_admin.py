@@ -14,7 +14,7 @@ import httpx
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
-from gateway.core.request import Outcome, Reason
+from gateway.core.results import Outcome, Reason
 from gateway.observe.admin import Access, Done, admin_app
 from gateway.observe.metrics.metrics import Metrics
 from gateway.observe.sources import Reload, Sources

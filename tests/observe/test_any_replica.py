@@ -17,7 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse_cla
 
 from gateway.core.controller import Controller
 from gateway.core.policy import EngineKind, Model
-from gateway.core.request import AttemptOutcome, AttemptResult, Sample
+from gateway.core.results import AttemptOutcome, AttemptResult
+from gateway.core.sample import Sample
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.fault import Failed
 from gateway.fleet.metrics_text import read_page

@@ -6,7 +6,7 @@ from dataclasses import replace
 from random import Random
 
 from gateway.core.policy import Model, Policy
-from gateway.core.request import Outcome, Reason
+from gateway.core.results import Outcome, Reason
 from gateway.observe.metrics.families import RequestFamilies
 from gateway.observe.metrics.metrics import Metrics
 

@@ -18,7 +18,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_classic
 
-from gateway.core.request import AttemptOutcome, MirrorResult, Reason
+from gateway.core.results import AttemptOutcome, MirrorResult, Reason
 from gateway.observe.build_info import kind
 from gateway.observe.metrics.exposition import CLASSIC, OPENMETRICS, SAMPLES_AT_ONCE, Format, chosen, registry, render
 from gateway.observe.metrics.families import RequestFamilies

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.core.request import Outcome, Reason
+from gateway.core.results import Outcome, Reason
 from gateway.core.snapshot import CapacityBound, HealthView, PoolView, ReplicaState, Snapshot
 from gateway.observe.headline import Headline, Level, headlines
 from gateway.observe.metrics.metrics import Metrics

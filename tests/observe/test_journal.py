@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from gateway.core.journal.recorder import Decoder
-from gateway.core.request import Sample
+from gateway.core.sample import Sample
 from gateway.observe.journal import parts, writer
 from gateway.observe.journal.parts import JournalError, Parts
 from gateway.observe.journal.replay import in_order, replay

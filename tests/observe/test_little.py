@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gateway.app import Gateway
 from gateway.core.commands import Command, Dispatch, Ended, Refuse
 from gateway.core.controller import Controller
-from gateway.core.request import AttemptOutcome, AttemptResult
+from gateway.core.results import AttemptOutcome, AttemptResult
 from gateway.observe.metrics.little import EVERY_S, MAX_MARKS, UNREAD_S, WINDOW_S, Little, LittleView
 from gateway.observe.metrics.metrics import Metrics
 from gateway.proxy.occupancy import Occupancy

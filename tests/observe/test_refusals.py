@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core.request import Outcome, Reason, Record
+from gateway.core.results import Outcome, Reason, Record
 from gateway.observe.metrics.facts import RefusalFamily, family_of
 from gateway.observe.metrics.families import RequestFamilies
 from gateway.observe.metrics.metrics import Metrics

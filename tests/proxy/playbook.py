@@ -15,21 +15,13 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from gateway.core.commands import Cancel, Command, Commit, Dispatch, Ended, Refuse
+from gateway.core.estimators.histograms import LogHistogram
 from gateway.core.policy import Model, Policy, PoolSpec, Tier
 from gateway.core.queueing.limits import Left, LimitExceeded
-from gateway.core.request import (
-    AttemptOutcome,
-    AttemptResult,
-    Callback,
-    CountSource,
-    Outcome,
-    Reason,
-    Record,
-    Request,
-    Sample,
-)
+from gateway.core.request import Request
+from gateway.core.results import AttemptOutcome, AttemptResult, Callback, CountSource, Outcome, Reason, Record
+from gateway.core.sample import Sample
 from gateway.core.serving import models_of
-from gateway.core.stats import LogHistogram
 from gateway.proxy.client_connection import ClientConnection
 from gateway.proxy.driver import CommandHandler, Driver
 from gateway.proxy.handler import RequestHandler

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from gateway.app import Gateway
-from gateway.core.forecast.prompt_length import PromptEstimator
-from gateway.core.request import Callback
+from gateway.core.estimators.prompt_length import PromptEstimator
+from gateway.core.results import Callback
 from gateway.fleet.watch import FleetWatcher
 from gateway.observe.metrics.metrics import Metrics
 from gateway.policy.builtin import builtin

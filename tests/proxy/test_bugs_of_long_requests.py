@@ -13,7 +13,7 @@ import pytest
 
 from gateway.admin_connection import AdminConnection
 from gateway.app import Gateway
-from gateway.core.request import Callback
+from gateway.core.results import Callback
 from gateway.policy import load_text
 from gateway.proxy.client_connection import ClientConnection
 from gateway.proxy.decoding import BodyIntake

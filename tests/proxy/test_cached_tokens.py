@@ -13,7 +13,7 @@ from gateway.core.policy import Policy
 from gateway.core.snapshot import CacheView, ReplicaView
 from gateway.policy import load_text
 from gateway.settings import Settings
-from gateway.sim.run.profiles import PROFILES
+from gateway.sim.engine.profiles import PROFILES
 from loadtests.emulator import Emulator
 from tests.fleet.replicas import until
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.policy import PoolSpec, ReplicaSpec
-from gateway.core.request import AttemptOutcome
+from gateway.core.results import AttemptOutcome
 from gateway.proxy.replica.oddities import Oddities
 from gateway.proxy.replica.upstream import ReplicaConnections
 from gateway.proxy.replica.upstream_connection import UpstreamConnection

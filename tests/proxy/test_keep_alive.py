@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from gateway.core.request import Callback
+from gateway.core.results import Callback
 from gateway.proxy.keep_alive import KeepAlives, is_due
 from gateway.proxy.limits import SWEEP_S
 

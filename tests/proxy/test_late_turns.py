@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core.request import Outcome, Reason
+from gateway.core.results import Outcome, Reason
 from gateway.late import LATE_S, Within
 from gateway.proxy.deadlines import Alarm, Deadline
 from tests.foreign.client import Answer, request

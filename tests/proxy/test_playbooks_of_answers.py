@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from gateway.core.admission.deadlines import PROGRESS_EVERY_S
 from gateway.core.commands import Cancel, Commit, Cut, Dispatch, Refuse
+from gateway.core.deadlines import PROGRESS_EVERY_S
 from gateway.core.policy import Caps, Limits, Policy, RepetitionSpec
-from gateway.core.request import AttemptOutcome, HedgeResult, Reason
+from gateway.core.results import AttemptOutcome, HedgeResult, Reason
 from gateway.wire.answers.oddity import Oddity
 from gateway.wire.http.framing import ChunkReader
 from tests.core.made import policy, pool, tier

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.core.policy import Caps, Key, Model, Policy
-from gateway.core.request import Callback, Reason
+from gateway.core.results import Callback, Reason
 from gateway.proxy.client_writer import WRITE_HIGH_WATER_BYTES
 from tests.core.made import policy, pool, tier
 from tests.interpreted import interpreted

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from gateway.core.commands import Cancel, Refuse
-from gateway.core.request import Reason
+from gateway.core.results import Reason
 from gateway.wire.answers.oddity import Oddity
 from tests.interpreted import interpreted
 from tests.proxy.playbook import (

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.core.commands import Cancel, Commit, Cut, Dispatch, Refuse
 from gateway.core.policy import Caps, Policy, RepetitionSpec
-from gateway.core.request import Reason
+from gateway.core.results import Reason
 from gateway.wire.answers.oddity import Oddity
 from tests.core.made import policy, pool, tier
 from tests.interpreted import interpreted

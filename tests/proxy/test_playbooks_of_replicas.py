@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from gateway.core.commands import Dispatch
-from gateway.core.request import AttemptOutcome
+from gateway.core.results import AttemptOutcome
 from gateway.wire.answers.oddity import Oddity
 from tests.interpreted import interpreted
 from tests.proxy.playbook import (

@@ -13,7 +13,8 @@ import pytest
 
 from gateway.app import Gateway
 from gateway.core.policy import Caps, Model
-from gateway.core.request import Endpoint, Outcome, Prefix, Record
+from gateway.core.request import Endpoint, Prefix
+from gateway.core.results import Outcome, Record
 from gateway.core.sessions import StoredResponse
 from gateway.policy import load_text
 from gateway.proxy import stored_responses

@@ -14,12 +14,13 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.core.admission.deadlines import PROGRESS_EVERY_S
 from gateway.core.controller import Controller
+from gateway.core.deadlines import PROGRESS_EVERY_S
+from gateway.core.estimators.histograms import LogHistogram
 from gateway.core.journal.recorder import CALLS
 from gateway.core.policy import Timeouts
-from gateway.core.request import AttemptOutcome, AttemptResult, Callback, CountSource, Outcome, Reason, Record, Sample
-from gateway.core.stats import LogHistogram
+from gateway.core.results import AttemptOutcome, AttemptResult, Callback, CountSource, Outcome, Reason, Record
+from gateway.core.sample import Sample
 from gateway.proxy.driver import Driver
 from gateway.proxy.logs import LOG_EVERY_S
 from gateway.proxy.supervisor import Supervisor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from gateway.core.request import Outcome, Reason
+from gateway.core.results import Outcome, Reason
 from gateway.core.snapshot import ReplicaState
 from gateway.fleet.fault import ReadFault
 from gateway.fleet.replica import Reading

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core.request import CountSource
+from gateway.core.results import CountSource
 from gateway.proxy.count_tokens import MAX_ASKED_OF_ONE
 
 from .capture import Answer, Call, Capture, whole

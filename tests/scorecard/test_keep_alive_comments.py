@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gateway.core.request import Outcome
+from gateway.core.results import Outcome
 
 from .capture import DONE, LAST_CHUNK, STREAM_HEAD, Answer, Call, Capture, Then, by_default, token, whole
 from .conftest import Connect, GatewayFactory

@@ -7,7 +7,7 @@ from time import monotonic
 
 import pytest
 
-from gateway.core.request import Reason
+from gateway.core.results import Reason
 from gateway.proxy.logs import REFUSAL_LINES
 
 from .capture import Capture, never

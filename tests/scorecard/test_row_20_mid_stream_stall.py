@@ -6,7 +6,7 @@ from time import monotonic
 
 import pytest
 
-from gateway.core.request import Outcome, Reason
+from gateway.core.results import Outcome, Reason
 from gateway.wire.errors.reasons import ROWS
 from loadtests.emulator import Emulator
 

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from gateway.app import Gateway
-from gateway.core.request import Outcome, Reason
+from gateway.core.results import Outcome, Reason
 from gateway.proxy.client_writer import WRITE_HIGH_WATER_BYTES
 from gateway.proxy.replica.upstream_connection import STREAM_BUFFER_BYTES
 

@@ -10,7 +10,7 @@ import httpx
 from gateway.app import Gateway
 from gateway.core.fleet.evidence import EjectionReason
 from gateway.core.redundancy.hedging import HedgeDenied
-from gateway.core.request import AttemptOutcome, HedgeResult, Outcome, Reason
+from gateway.core.results import AttemptOutcome, HedgeResult, Outcome, Reason
 from gateway.observe.metrics.facts import Decided, RefusalFamily
 
 from .capture import Answer, Capture, by_default, whole

@@ -14,7 +14,7 @@ import openai
 import pytest
 
 from gateway.app import Gateway
-from gateway.core.request import Outcome, Reason
+from gateway.core.results import Outcome, Reason
 from loadtests.emulator import Emulator
 from tests.scorecard.waiting import until
 

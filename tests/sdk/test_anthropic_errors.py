@@ -9,7 +9,7 @@ import anthropic
 import pytest
 
 from gateway.app import Gateway
-from gateway.core.request import Reason
+from gateway.core.results import Reason
 from loadtests.emulator import Emulator
 
 from .conftest import Start, in_thread

@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from gateway.app import Gateway
-from gateway.core.request import Reason
+from gateway.core.results import Reason
 from gateway.core.snapshot import ReplicaState
 from loadtests.emulator import Emulator
 

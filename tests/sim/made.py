@@ -19,9 +19,9 @@ from gateway.core.policy import (
     Tier,
     Timeouts,
 )
-from gateway.core.request import AttemptResult, Record
-from gateway.sim.analysis.results import Result
+from gateway.core.results import AttemptResult, Record
 from gateway.sim.run.decider import Decider
+from gateway.sim.run.results import Result
 from gateway.sim.workload.arrivals import Arrival
 
 OFF, ENFORCE = AdmissionSpec(AdmissionMode.OFF), AdmissionSpec(AdmissionMode.ENFORCE)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gateway.sim.run.profiles import Profile
-from gateway.sim.run.replica import EngineRequest, ReplicaEvent, ReplicaEventKind
+from gateway.sim.engine.profiles import Profile
+from gateway.sim.engine.replica import EngineRequest, ReplicaEvent, ReplicaEventKind
 
 
 @dataclass(eq=False)
@@ -24,7 +24,7 @@ class Sequence:
 
 @dataclass
 class Reference:
-    """Rules 1 to 5 of `gateway.sim.run.replica`, one after the other."""
+    """Rules 1 to 5 of `gateway.sim.engine.replica`, one after the other."""
 
     profile: Profile
     now: float = 0.0

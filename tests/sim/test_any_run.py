@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from gateway.core.controller import Controller
 from gateway.core.policy import Policy
-from gateway.sim.analysis.tally import Tally
-from gateway.sim.run import baselines
-from gateway.sim.run.fleet import Fault, FleetSpec, Harm
-from gateway.sim.run.profiles import PROFILES
+from gateway.sim.baselines import baselines
+from gateway.sim.engine.fleet import Fault, FleetSpec, Harm
+from gateway.sim.engine.profiles import PROFILES
 from gateway.sim.run.simulation import Options, Simulation
+from gateway.sim.run.tally import Tally
 from gateway.sim.workload.arrivals import Arrival
 from tests.core.drivers import TENANTS, TIERS, policies
 from tests.core.made import STEADY

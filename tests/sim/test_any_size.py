@@ -6,11 +6,11 @@ from random import Random
 
 import pytest
 
-from gateway.core.admission.explanation import PlacementExplanation
 from gateway.core.controller import Controller
 from gateway.core.request import Endpoint, Request
-from gateway.sim.run.fleet import FleetSpec
-from gateway.sim.run.profiles import Profile
+from gateway.core.scheduling.explanation import PlacementExplanation
+from gateway.sim.engine.fleet import FleetSpec
+from gateway.sim.engine.profiles import Profile
 from gateway.sim.run.run import simulate
 from gateway.sim.run.simulation import Options
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from gateway.core.policy import Health, Limits, Policy, Timeouts
-from gateway.core.request import Outcome, Reason
+from gateway.core.results import Outcome, Reason
 from gateway.sim.analysis.compare import Comparison, Contender
-from gateway.sim.analysis.results import Result
-from gateway.sim.run import baselines
-from gateway.sim.run.fleet import Fault, FleetSpec, Harm
+from gateway.sim.baselines import baselines
+from gateway.sim.engine.fleet import Fault, FleetSpec, Harm
+from gateway.sim.run.results import Result
 from gateway.sim.run.run import simulate
 from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrivals import Arrival, Poisson

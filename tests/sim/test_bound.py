@@ -12,9 +12,9 @@ import pytest
 from gateway.core.policy import Caps, Objective, Policy, Slo, Tier, Value
 from gateway.sim.analysis.bound import Bound, bound, capacity, replay_set
 from gateway.sim.analysis.costs import costs, job_of
-from gateway.sim.run import baselines
-from gateway.sim.run.fleet import FleetSpec
-from gateway.sim.run.profiles import DEFAULT, Profile
+from gateway.sim.baselines import baselines
+from gateway.sim.engine.fleet import FleetSpec
+from gateway.sim.engine.profiles import DEFAULT, Profile
 from gateway.sim.run.run import simulate
 from gateway.sim.workload.arrivals import Arrival
 from gateway.sim.workload.lengths import LENGTHS, Uniform

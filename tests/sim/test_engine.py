@@ -11,10 +11,12 @@ import pytest
 from gateway.core.commands import Command, Dispatch
 from gateway.core.controller import Controller
 from gateway.core.policy import Caps, Health, Policy, Timeouts
-from gateway.core.request import AttemptOutcome, Outcome, Reason, Request, Sample
-from gateway.sim.analysis.results import Result
-from gateway.sim.run.fleet import Fault, FleetSpec, Harm
-from gateway.sim.run.profiles import DEFAULT, PROFILES
+from gateway.core.request import Request
+from gateway.core.results import AttemptOutcome, Outcome, Reason
+from gateway.core.sample import Sample
+from gateway.sim.engine.fleet import Fault, FleetSpec, Harm
+from gateway.sim.engine.profiles import DEFAULT, PROFILES
+from gateway.sim.run.results import Result
 from gateway.sim.run.run import simulate
 from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrivals import Poisson

@@ -10,10 +10,10 @@ import pytest
 
 from gateway.core.controller import Controller
 from gateway.core.policy import AdmissionSpec, Objective, Slo
-from gateway.core.request import Outcome
+from gateway.core.results import Outcome
 from gateway.policy.builtin import builtin
-from gateway.sim.run.fleet import FleetSpec
-from gateway.sim.run.profiles import ENGINES
+from gateway.sim.engine.fleet import FleetSpec
+from gateway.sim.engine.profiles import ENGINES
 from gateway.sim.run.run import simulate
 from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrivals import Arrival

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.sim.run.fleet import Fault, FleetSpec, Harm, Host, fault_of, fleet_of
-from gateway.sim.run.profiles import DEFAULT, PROFILES
-from gateway.sim.run.replica import EngineRequest
+from gateway.sim.engine.fleet import Fault, FleetSpec, Harm, Host, fault_of, fleet_of
+from gateway.sim.engine.profiles import DEFAULT, PROFILES
+from gateway.sim.engine.replica import EngineRequest
 from tests.sim.made import policy
 
 SLOW = PROFILES["slow"]

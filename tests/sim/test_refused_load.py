@@ -10,12 +10,12 @@ import pytest
 
 from gateway.core.controller import Controller
 from gateway.core.policy import AdmissionSpec, Objective, Policy, Slo
-from gateway.core.request import Outcome, Reason, Record
+from gateway.core.results import Outcome, Reason, Record
 from gateway.policy.builtin import builtin
-from gateway.sim.run import baselines
+from gateway.sim.baselines import baselines
+from gateway.sim.engine.fleet import FleetSpec
+from gateway.sim.engine.profiles import ENGINES
 from gateway.sim.run.decider import Decider
-from gateway.sim.run.fleet import FleetSpec
-from gateway.sim.run.profiles import ENGINES
 from gateway.sim.run.run import simulate
 from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrivals import Arrival

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.sim.run.profiles import PROFILES, Profile
-from gateway.sim.run.replica import EngineRequest, ReplicaEvent, ReplicaEventKind, SimulatedReplica
+from gateway.sim.engine.profiles import PROFILES, Profile
+from gateway.sim.engine.replica import EngineRequest, ReplicaEvent, ReplicaEventKind, SimulatedReplica
 
 from .reference import Reference
 

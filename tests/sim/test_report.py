@@ -10,7 +10,7 @@ import pytest
 
 from gateway.core.policy import Caps, Timeouts, Value
 from gateway.sim.analysis.report import difference, differences, mean, ratio, summary
-from gateway.sim.analysis.results import Result, latency
+from gateway.sim.run.results import Result, latency
 from gateway.sim.run.run import simulate
 from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrivals import Arrival, Poisson

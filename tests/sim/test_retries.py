@@ -9,10 +9,11 @@ import pytest
 
 from gateway.core.controller import Controller
 from gateway.core.policy import Limits, Timeouts
-from gateway.core.request import Outcome, Reason, Record, Request
-from gateway.sim.analysis.results import Result
-from gateway.sim.run.fleet import Fault, FleetSpec, Harm
+from gateway.core.request import Request
+from gateway.core.results import Outcome, Reason, Record
+from gateway.sim.engine.fleet import Fault, FleetSpec, Harm
 from gateway.sim.run.requests import asked
+from gateway.sim.run.results import Result
 from gateway.sim.run.retries import rests_s
 from gateway.sim.run.run import simulate
 from gateway.sim.run.simulation import Options

@@ -11,10 +11,10 @@ import pytest
 
 from gateway.core.controller import Controller
 from gateway.core.policy import Policy, Timeouts
-from gateway.core.request import Outcome
-from gateway.sim.analysis.results import Result
-from gateway.sim.run.fleet import Fault, FleetSpec, Harm
-from gateway.sim.run.profiles import PROFILES, Profile
+from gateway.core.results import Outcome
+from gateway.sim.engine.fleet import Fault, FleetSpec, Harm
+from gateway.sim.engine.profiles import PROFILES, Profile
+from gateway.sim.run.results import Result
 from gateway.sim.run.run import simulate
 from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrivals import Poisson

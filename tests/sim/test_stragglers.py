@@ -6,8 +6,8 @@ import pytest
 
 from gateway.core.commands import Command, Dispatch
 from gateway.core.policy import Hedge
-from gateway.sim.run.fleet import Fault, FleetSpec, Harm
-from gateway.sim.run.profiles import DEFAULT, TIMES
+from gateway.sim.engine.fleet import Fault, FleetSpec, Harm
+from gateway.sim.engine.profiles import DEFAULT, TIMES
 from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrivals import Poisson
 

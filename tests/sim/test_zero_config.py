@@ -10,11 +10,11 @@ import pytest
 from gateway.core.controller import Controller
 from gateway.core.policy import Objective, Policy, Slo
 from gateway.policy.builtin import builtin
-from gateway.sim.analysis.results import Result
-from gateway.sim.run import baselines
+from gateway.sim.baselines import baselines
+from gateway.sim.engine.fleet import FleetSpec
+from gateway.sim.engine.profiles import COSTS, ENGINES, Profile
 from gateway.sim.run.decider import Decider
-from gateway.sim.run.fleet import FleetSpec
-from gateway.sim.run.profiles import COSTS, ENGINES, Profile
+from gateway.sim.run.results import Result
 from gateway.sim.run.run import simulate
 from gateway.sim.run.simulation import Options
 from gateway.sim.workload.lengths import LENGTHS

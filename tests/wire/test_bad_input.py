@@ -9,7 +9,8 @@ import orjson
 import pytest
 
 from gateway.core.policy import Caps
-from gateway.core.request import Endpoint, Reason
+from gateway.core.request import Endpoint
+from gateway.core.results import Reason
 from gateway.wire.errors.reasons import ROWS
 from gateway.wire.request import BadRequest, parse, render
 

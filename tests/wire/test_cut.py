@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from gateway.core.request import Endpoint, Reason
+from gateway.core.request import Endpoint
+from gateway.core.results import Reason
 from gateway.wire.answers.events import StreamReader
 from gateway.wire.answers.sse import data_of
 from gateway.wire.apis.table import API_OF, APIS

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.request import GENERATING, AttemptOutcome, Endpoint
+from gateway.core.request import GENERATING, Endpoint
+from gateway.core.results import AttemptOutcome
 from gateway.wire.answers.events import (
     EventKind,
     StreamReader,

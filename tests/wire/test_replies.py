@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.request import Reason
+from gateway.core.results import Reason
 from gateway.wire.apis.messages import ANTHROPIC
 from gateway.wire.apis.responses import RESPONSES
 from gateway.wire.errors.reasons import ROWS

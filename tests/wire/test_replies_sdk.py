@@ -10,7 +10,7 @@ import httpx2
 import openai
 import pytest
 
-from gateway.core.request import Reason
+from gateway.core.results import Reason
 from gateway.wire.apis.messages import ANTHROPIC
 from gateway.wire.apis.responses import RESPONSES
 from gateway.wire.errors.replies import OPENAI, Problem, error_event, error_response

@@ -10,7 +10,8 @@ import orjson
 import pytest
 
 from gateway.core.policy import Caps
-from gateway.core.request import Endpoint, Reason
+from gateway.core.request import Endpoint
+from gateway.core.results import Reason
 from gateway.wire.apis.table import API_OF
 from gateway.wire.fingerprint import fingerprint
 from gateway.wire.request import BadRequest, only_of, parse, render

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.policy import MAX_VALUES, Caps
-from gateway.core.request import Endpoint, Reason
+from gateway.core.request import Endpoint
+from gateway.core.results import Reason
 from gateway.wire.body.values import has_more_values
 from gateway.wire.request import BadRequest, parse
 

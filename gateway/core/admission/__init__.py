@@ -1,1 +1,1 @@
-"""Decides whether a request is admitted: admission, breach probability, placement, accounting, error budget."""
+"""Decides whether a request is sent, queued or refused."""

@@ -3,7 +3,7 @@
     fits now -> waits, with a deadline -> spills into a longer pool -> gets a shorter answer -> is shed
 
 A request is doubtful if its forecast probability of missing an objective is above its tier's threshold, or if it would
-break a percentile of its tier (queueing/percentiles.py). A request that is not doubtful takes a slot, or waits for one.
+break a percentile of its tier (ttft_guard.py). A request that is not doubtful takes a slot, or waits for one.
 A small share of the doubtful requests is admitted as exploration: only admitted requests show whether the forecast was
 right. Other doubtful requests are admitted because too few prompts of similar length were admitted (fairness.py). While
 the forecast is untrusted, breach probabilities make no request doubtful. Then the limits of slots and queue decide, and
@@ -18,20 +18,21 @@ from enum import Enum, auto
 from typing import Final
 
 from gateway.core.admission.adapters import goes_first
-from gateway.core.admission.forecaster import Forecaster
 from gateway.core.admission.patience import Patience
 from gateway.core.admission.promises import Promises
-from gateway.core.admission.wait_and_breach import drain_per_s
+from gateway.core.admission.wording import above_bound, above_limit
+from gateway.core.estimators.ttft_guard import TtftGuard
 from gateway.core.fleet.fleet import Fleet
 from gateway.core.fleet.pool import Pool, Replica
-from gateway.core.forecast.ahead_and_forecast import NOTHING_AHEAD, Ahead, Forecast
-from gateway.core.forecast.trust import Trust
-from gateway.core.forecast.wording import above_bound, above_limit
+from gateway.core.forecast.forecaster import Forecaster
+from gateway.core.forecast.wait import drain_per_s
 from gateway.core.policy import AdmissionMode, Policy, Tier
-from gateway.core.queueing.percentiles import TtftGuard
-from gateway.core.queueing.request import QueuedRequest
-from gateway.core.request import Random, Reason
+from gateway.core.prediction import NOTHING_AHEAD, Ahead, Forecast
+from gateway.core.queueing.queued_request import QueuedRequest
+from gateway.core.request import Random
 from gateway.core.request_state import RequestState
+from gateway.core.results import Reason
+from gateway.core.snapshot import Trust
 
 LOOKED_AT: Final = 4
 """At most this many replicas with a free slot, least loaded first, are tried before a request is shed."""

@@ -15,7 +15,7 @@ import math
 from typing import Final
 
 from gateway.core.policy import Metric, Objective, Slo
-from gateway.core.request import Outcome, Record
+from gateway.core.results import Outcome, Record
 
 MEMORY_S: Final = 300.0
 EVERY_S: Final = 0.005

@@ -11,8 +11,8 @@ Once its turn in the queue is due (`due_at`), a request takes any replica.
 
 from __future__ import annotations
 
-from gateway.core.admission.forecaster import Forecaster
 from gateway.core.fleet.pool import Pool, Replica
+from gateway.core.forecast.forecaster import Forecaster
 from gateway.core.policy import AdmissionMode, Tier
 from gateway.core.queueing.queue import LOOKED_AHEAD, due_at
 from gateway.core.request_state import RequestState

@@ -1,6 +1,6 @@
 """The objectives of all tiers: whether a request would break one, and the longest engine step that they allow.
 
-TTFT percentiles limit admissions (queueing/percentiles.py). TPOT and e2e objectives limit the step of replicas
+TTFT percentiles limit admissions (estimators/ttft_guard.py). TPOT and e2e objectives limit the step of replicas
 (step_margin.py). The error budget scales the threshold for P(breach) of a tier (error_budget.py).
 """
 
@@ -11,14 +11,8 @@ from typing import Final
 
 from gateway.core.admission.error_budget import ErrorBudget
 from gateway.core.admission.fairness import LengthFairness
-from gateway.core.admission.forecaster import Forecaster
-from gateway.core.admission.step_margin import LONG_START, StepMargin
-from gateway.core.admission.wait_and_breach import head_waited_s
-from gateway.core.fleet.pool import Pool
-from gateway.core.fleet.step_budget import StepPrices
-from gateway.core.forecast.ahead_and_forecast import Forecast
-from gateway.core.policy import AdmissionMode, Objective, Policy, Slo, Tier, Value
-from gateway.core.queueing.percentiles import (
+from gateway.core.estimators.step_margin import LONG_START, StepMargin
+from gateway.core.estimators.ttft_guard import (
     NEARLY_IDLE,
     UNLIKELY,
     WAITING,
@@ -29,8 +23,14 @@ from gateway.core.queueing.percentiles import (
     ttft_guards,
     vain_guard,
 )
-from gateway.core.request import Outcome, Reason, Record
+from gateway.core.fleet.pool import Pool
+from gateway.core.fleet.step_budget import StepPrices
+from gateway.core.forecast.forecaster import Forecaster
+from gateway.core.forecast.wait import head_waited_s
+from gateway.core.policy import AdmissionMode, Objective, Policy, Slo, Tier, Value
+from gateway.core.prediction import Forecast
 from gateway.core.request_state import RequestState
+from gateway.core.results import Outcome, Reason, Record
 from gateway.core.snapshot import TierView
 
 NOT_LATE: Final = (Reason.SHUTTING_DOWN, Reason.NO_REPLICAS)

@@ -27,8 +27,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from gateway.core.forecast.latency_model import CONTEXT, DECODES, TOKENS, LatencyModel
-from gateway.core.forecast.views import ScaleView
+from gateway.core.estimators.latency_model import CONTEXT, DECODES, TOKENS, LatencyModel
+from gateway.core.snapshot import ScaleView
 
 TICK_S: Final = 5.0
 LEVEL_TAU_S: Final = 60.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gateway.core.fleet.replica import BaseReplica
-from gateway.core.queueing.request import QueuedRequest
+from gateway.core.queueing.queued_request import QueuedRequest
 
 
 class Contexts:

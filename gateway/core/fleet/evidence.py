@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from gateway.core.request import AttemptOutcome, AttemptResult, Endpoint, Proof, Sample
+from gateway.core.request import Endpoint
+from gateway.core.results import AttemptOutcome, AttemptResult
+from gateway.core.sample import Proof, Sample
 
 
 class Says(StrEnum):

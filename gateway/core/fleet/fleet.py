@@ -11,7 +11,9 @@ from gateway.core.fleet.evidence import EVIDENCE, Says, checked, seen_of, text_o
 from gateway.core.fleet.health import UNREACHED
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.policy import Policy, Tier
-from gateway.core.request import AttemptOutcome, AttemptResult, Request, Sample
+from gateway.core.request import Request
+from gateway.core.results import AttemptOutcome, AttemptResult
+from gateway.core.sample import Sample
 from gateway.core.snapshot import ReplicaState
 
 DEFAULT_RETRY_AFTER_S: Final = 1.0

@@ -18,8 +18,8 @@ import math
 from enum import Enum, auto
 from typing import Final
 
+from gateway.core.estimators.severity import TYPICAL, Severity
 from gateway.core.fleet.evidence import EVIDENCE, EjectionReason, Observation, Says, fails
-from gateway.core.forecast.severity import TYPICAL, Severity
 from gateway.core.policy import Ejection, Health
 from gateway.core.snapshot import HealthView, ReplicaState
 

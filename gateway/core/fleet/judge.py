@@ -45,14 +45,14 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Final
 
+from gateway.core.estimators.histograms import LogHistogram, log_edges
+from gateway.core.estimators.severity import CLIP, MAX_Z, MIN_SAMPLES, TYPICAL, WINDOW_S
 from gateway.core.fleet.evidence import EVIDENCE, EjectionReason, Observation, fails
 from gateway.core.fleet.health import CAPPED
 from gateway.core.fleet.replica import BaseReplica
-from gateway.core.forecast.severity import CLIP, MAX_Z, MIN_SAMPLES, TYPICAL, WINDOW_S
 from gateway.core.policy import Ejection, Health
 from gateway.core.request import Request
 from gateway.core.snapshot import ReplicaState
-from gateway.core.stats import LogHistogram, log_edges
 
 STRIKES: Final = 3
 MAD_TO_SIGMA: Final = 1.4826

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from gateway.core.request import Sample
+from gateway.core.sample import Sample
 
 MIN_FRACTION: Final = 0.05
 """The size is inferred only from scrapes in which at least this share (0-1) of the cache is in use."""

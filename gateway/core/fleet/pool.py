@@ -10,6 +10,7 @@ import math
 from operator import attrgetter
 from typing import Final
 
+from gateway.core.estimators.rates import DrainRate
 from gateway.core.fleet.autoscale import Demand
 from gateway.core.fleet.contexts import Contexts
 from gateway.core.fleet.eligibility import ServedNames, by_load, eased_in, takes_now, with_adapter, with_model
@@ -24,8 +25,7 @@ from gateway.core.fleet.slot import Slots
 from gateway.core.policy import AdmissionMode, PoolSpec, ReplicaSpec, Tier
 from gateway.core.queueing.headroom import AskedTiers
 from gateway.core.queueing.queue import PoolQueue
-from gateway.core.queueing.rates import DrainRate
-from gateway.core.queueing.request import QueuedRequest
+from gateway.core.queueing.queued_request import QueuedRequest
 from gateway.core.request import Request
 from gateway.core.serving import sent_name
 from gateway.core.sessions import draw, most_in_flight

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 
+from gateway.core.estimators.attempt_prediction import AttemptPrediction
 from gateway.core.fleet.concurrency_limit import ConcurrencyLimit
 from gateway.core.fleet.evidence import Observation
 from gateway.core.fleet.health import CAPPED, ReplicaHealth
 from gateway.core.fleet.kv_cache import KvCache
 from gateway.core.fleet.routing import RoutingTarget
 from gateway.core.fleet.step_budget import StepBudget
-from gateway.core.forecast.replica_model import AttemptPrediction
 from gateway.core.policy import ReplicaSpec
-from gateway.core.request import Request, Sample
+from gateway.core.request import Request
+from gateway.core.sample import Sample
 from gateway.core.sessions import key_of
 from gateway.core.snapshot import CacheView, CapacityBound, ReplicaState, ReplicaView
 

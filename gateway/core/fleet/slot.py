@@ -10,10 +10,10 @@ from bisect import bisect_left, insort
 from operator import attrgetter
 from typing import Final, Generic, TypeVar
 
+from gateway.core.estimators.rates import Rate
 from gateway.core.fleet.replica import BaseReplica, UnreadPrompt
 from gateway.core.fleet.step_budget import PROMPTS_TAU_S
-from gateway.core.queueing.rates import Rate
-from gateway.core.request import AttemptOutcome
+from gateway.core.results import AttemptOutcome
 from gateway.core.snapshot import CapacityBound
 
 R = TypeVar("R", bound=BaseReplica)

@@ -16,9 +16,9 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from gateway.core.forecast.calibrator import PRIOR_DEVIATION
-from gateway.core.forecast.latency_model import STEP_AND_A_HALF
-from gateway.core.queueing.rates import Rate
+from gateway.core.estimators.latency_model import STEP_AND_A_HALF
+from gateway.core.estimators.rates import Rate
+from gateway.core.estimators.spread import PRIOR_DEVIATION
 from gateway.core.snapshot import CapacityBound
 
 PROMPTS_TAU_S: Final = 5.0

@@ -1,1 +1,1 @@
-"""Learned facts behind forecasts: latency model, prompt and output lengths, calibration, trust."""
+"""The forecast of a request at a replica or in the queue, its calibration, and whether it is trusted."""

@@ -4,30 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
-from gateway.core.request import Record
+from gateway.core.results import Record
+from gateway.core.snapshot import Reliability
 
 WINDOW: Final = 3000
 """Reliability is computed from this many of the latest labels."""
 BINS: Final = 15
-
-
-@dataclass(frozen=True, slots=True)
-class Reliability:
-    """How well probabilities agreed with the latest labels. A label is true if the outcome happened. `bins`: (number of
-    labels, mean probability, share of true labels).
-    """
-
-    labels: int
-    base_rate: float
-    ece: float
-    """Expected calibration error: mean |probability - share of true labels| over bins of equal size."""
-    brier: float
-    skill: float
-    """1 - Brier score / Brier score of always forecasting the base rate; 0 if the second score is 0."""
-    bins: tuple[tuple[int, float, float], ...]
 
 
 def wait_label(record: Record) -> tuple[float, bool] | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Final
+
+from gateway.core.snapshot import Trust
 
 COLD_SAMPLES: Final = 30
 """Costs count as known after this many latency samples (first tokens or whole answers)."""
@@ -34,49 +35,6 @@ UNLABELLED: Final = 200
 """Forecasts are uncovered after this many in a row without a label. The count starts at the first forecast under a
 heavier load than that of all labels.
 """
-
-
-class Trust(StrEnum):
-    """Whether forecasts are trusted, or why not."""
-
-    TRUSTED = "trusted"
-    COLD = "cold"
-    """Too few samples or labels."""
-    DRIFTED = "drifted"
-    """Latencies no longer match the learned costs."""
-    UNCOVERED = "uncovered"
-    """The load is heavier than that of any label, or labels have stopped coming."""
-
-
-class PageHinkley:
-    """Detects a change of the mean of a series, up or down, by a cumulative test (Page 1954, Hinkley 1971).
-
-    The part of a sample's deviation from the slow mean of the series that exceeds `slack` is added to a sum. The alarm
-    is raised when this sum is above `threshold`. After an alarm the test starts again without any samples.
-    """
-
-    __slots__ = ("_down", "_mean", "_n", "_up", "alarms", "slack", "threshold")
-
-    def __init__(self, slack: float = 0.15, threshold: float = 12.0) -> None:
-        self.slack = slack
-        self.threshold = threshold
-        self.alarms = 0
-        self._n = 0
-        self._mean = self._up = self._down = 0.0
-
-    def add(self, value: float) -> bool:
-        """Take one sample; True if that raises the alarm."""
-        self._n += 1
-        self._mean += (value - self._mean) / min(self._n, 500)
-        error = value - self._mean
-        self._up = max(0.0, self._up + error - self.slack)
-        self._down = max(0.0, self._down - error - self.slack)
-        if self._up <= self.threshold and self._down <= self.threshold:
-            return False
-        self.alarms += 1
-        self._n = 0
-        self._mean = self._up = self._down = 0.0
-        return True
 
 
 class TrustMonitor:

@@ -23,7 +23,7 @@ from operator import attrgetter
 from types import NoneType
 from typing import Final
 
-from gateway.core import commands
+from gateway.core import commands, results, sample
 from gateway.core import policy as rules
 from gateway.core import request as model
 
@@ -34,7 +34,12 @@ WITHHELD: Final[dict[tuple[str, str], object]] = {("Policy", "keys"): {}}
 PLAIN: Final = frozenset({NoneType, bool, int, str})
 NO_NUMBERS: Final = ("inf", "-inf", "nan")
 
-_TYPES = [value for module in (rules, model, commands) for value in vars(module).values() if isinstance(value, type)]
+_TYPES = [
+    value
+    for module in (rules, model, results, sample, commands)
+    for value in vars(module).values()
+    if isinstance(value, type)
+]
 ENUMS: Final[dict[str, type[StrEnum]]] = {
     kind.__name__: kind for kind in _TYPES if issubclass(kind, StrEnum) and kind is not StrEnum
 }

@@ -24,7 +24,9 @@ from gateway.core.controller import Controller
 from gateway.core.journal import rows as written
 from gateway.core.journal.codec import RECORDS, Code, Reader, Unreadable, Writer, brief, is_frozen, names_of
 from gateway.core.policy import Model, Policy, Tier
-from gateway.core.request import AttemptResult, Random, Reason, Request, Sample
+from gateway.core.request import Random, Request
+from gateway.core.results import AttemptResult, Reason
+from gateway.core.sample import Sample
 
 FORMAT: Final = 2
 

@@ -10,7 +10,8 @@ from typing import Final
 
 from gateway.core.commands import Commit, Dispatch
 from gateway.core.journal.codec import members
-from gateway.core.request import AttemptOutcome, AttemptResult, Endpoint, HedgeResult, Outcome, Reason, Record, Request
+from gateway.core.request import Endpoint, Request
+from gateway.core.results import AttemptOutcome, AttemptResult, HedgeResult, Outcome, Reason, Record
 
 _ENDPOINTS: Final = members(Endpoint)
 _ENDS: Final = members(AttemptOutcome)

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import Final
 
+from gateway.core.estimators.rates import Rate
 from gateway.core.policy import Objective, Tier
-from gateway.core.queueing.rates import Rate
 
 MIN_LOAD: Final = 1e-3
 MAX_LOAD: Final = 0.9

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.core.policy import Limits, Tier
-from gateway.core.request import Reason
+from gateway.core.results import Reason
 from gateway.core.snapshot import LimitView
 
 _log2: Final = math.log2

@@ -1,6 +1,6 @@
 """Queues of requests that wait for a slot, by pool, tier and tenant, and the order in which they are served.
 
-admission/next_queued.py chooses which head is sent next, and to which replica.
+scheduling/next_queued.py chooses which head is sent next, and to which replica.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final
 
+from gateway.core.estimators.rates import Rate, TurnRate
 from gateway.core.policy import AdmissionMode, Tier
 from gateway.core.queueing.limits import TenantUse
-from gateway.core.queueing.rates import Rate, TurnRate
-from gateway.core.queueing.request import QueuedRequest
+from gateway.core.queueing.queued_request import QueuedRequest
 from gateway.core.queueing.shares import FairShares
 from gateway.core.serving import sent_name
 

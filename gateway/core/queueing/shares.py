@@ -14,8 +14,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from gateway.core.estimators.rates import Rate
 from gateway.core.queueing.limits import FAIRNESS_HALF_LIFE_S
-from gateway.core.queueing.rates import Rate
 
 SHARES_TAU_S: Final = FAIRNESS_HALF_LIFE_S / math.log(2.0)
 """Time constant of the rates, so that they are forgotten as fast as the tokens by which tenants take turns."""

@@ -23,13 +23,14 @@ from typing import Final
 from gateway.core.admission.admission import Admission
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.slot import UNREAD
-from gateway.core.learner import Learner
+from gateway.core.forecast.learner import Learner
 from gateway.core.policy import Policy, Tier
 from gateway.core.redundancy.request_quarantine import Quarantine
 from gateway.core.redundancy.retry_budget import RetryBudget
 from gateway.core.redundancy.ttft_quantiles import TtftQuantiles, bucket_of
-from gateway.core.request import AttemptResult, HedgeResult, Random
+from gateway.core.request import Random
 from gateway.core.request_state import Attempt, RequestState
+from gateway.core.results import AttemptResult, HedgeResult
 from gateway.core.snapshot import HedgePoolView, HedgeTierView
 from gateway.core.timers import Timers
 

@@ -7,8 +7,9 @@ from typing import Final
 from gateway.core.fleet.fleet import Fleet
 from gateway.core.fleet.pool import Replica
 from gateway.core.redundancy.retry_budget import RetryBudget
-from gateway.core.request import AttemptOutcome, Random, Reason
+from gateway.core.request import Random
 from gateway.core.request_state import Attempt, RequestState
+from gateway.core.results import AttemptOutcome, Reason
 from gateway.core.snapshot import ReplicaState
 
 # Outcomes of attempts that never ran, or that broke off before the first byte of the answer. If the request itself

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from gateway.core.redundancy.survival import Survival
+from gateway.core.estimators.survival import Survival
 from gateway.core.snapshot import HedgeThresholdView
 
 MIN_SAMPLES: Final = 50

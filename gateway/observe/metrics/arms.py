@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.core.policy import Policy
-from gateway.core.request import Outcome, Record
+from gateway.core.results import Outcome, Record
 from gateway.observe.metrics.facts import Edges
 from gateway.observe.metrics.window import EDGES, Quantiles, Sliding
 

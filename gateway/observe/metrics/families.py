@@ -8,7 +8,7 @@ from itertools import accumulate
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from gateway.core.stats import LogHistogram
+from gateway.core.estimators.histograms import LogHistogram
 from gateway.observe.metrics.arms import ArmFacts
 from gateway.observe.metrics.facts import ADMISSIONS, REFUSAL_EDGES, Attainment, LatencyCell, TierFacts
 from gateway.observe.metrics.metrics import Metrics, early_outcome

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from prometheus_client import Metric
 
-from gateway.core.forecast.trust import Trust
-from gateway.core.snapshot import Snapshot
+from gateway.core.snapshot import Snapshot, Trust
 from gateway.observe.metrics.families import gauge
 
 

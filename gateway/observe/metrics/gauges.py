@@ -10,7 +10,7 @@ from prometheus_client import Metric
 from prometheus_client.core import InfoMetricFamily
 
 from gateway.core.fleet.evidence import EjectionReason
-from gateway.core.request import Sample
+from gateway.core.sample import Sample
 from gateway.core.snapshot import PoolView, ReplicaState, ReplicaView, Snapshot
 from gateway.observe.build_info import kind
 from gateway.observe.metrics.families import counter, gauge, histogram

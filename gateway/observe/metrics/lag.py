@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from gateway.core.stats import LogHistogram
+from gateway.core.estimators.histograms import LogHistogram
 
 INTERVAL_S = 0.1
 HOLD_S = 15.0

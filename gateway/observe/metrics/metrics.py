@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.core.lifecycle import COUNTED
+from gateway.core.estimators.histograms import LogHistogram
 from gateway.core.policy import Policy
-from gateway.core.request import AttemptOutcome, Callback, CountSource, MirrorResult, Outcome, Reason, Record
-from gateway.core.stats import LogHistogram
+from gateway.core.results import AttemptOutcome, Callback, CountSource, MirrorResult, Outcome, Reason, Record
+from gateway.core.scheduling.lifecycle import COUNTED
 from gateway.observe.metrics.arms import Arms
 from gateway.observe.metrics.facts import Edges, Lane, LatencyCell, TierFacts, decided, family_of
 from gateway.observe.metrics.window import EDGES, NEVER, Quantiles, Sliding

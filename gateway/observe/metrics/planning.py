@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client import Metric
 
-from gateway.core.forecast.views import ScaleView
-from gateway.core.snapshot import Snapshot
+from gateway.core.snapshot import ScaleView, Snapshot
 from gateway.observe.metrics.families import gauge
 from gateway.observe.metrics.little import LittleView
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from gateway.core.stats import LogHistogram, log_edges, quantile
+from gateway.core.estimators.histograms import LogHistogram, log_edges, quantile
 
 SPAN_S: Final = 60.0
 SLICE_S: Final = 5.0

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from msgspec import Raw
 
 from gateway.core.fleet.evidence import fails, seen_of
-from gateway.core.request import AttemptOutcome, AttemptResult, Callback
+from gateway.core.results import AttemptOutcome, AttemptResult, Callback
 from gateway.proxy.replica.owner import AttemptOwner
 from gateway.proxy.replica.upstream import ReplicaConnections
 from gateway.proxy.replica.upstream_connection import AnswerReceiver, UpstreamConnection

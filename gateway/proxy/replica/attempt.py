@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from gateway.core.admission.usage import tokens_in, told_output
-from gateway.core.request import AttemptOutcome, AttemptResult
+from gateway.core.results import AttemptOutcome, AttemptResult
+from gateway.core.scheduling.usage import tokens_in, told_output
 from gateway.proxy.replica.owner import AttemptOwner
 from gateway.proxy.replica.streamed import StreamedAnswer
 from gateway.proxy.replica.upstream import ReplicaConnections

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
+from gateway.core.estimators.histograms import LogHistogram
 from gateway.core.policy import OnTotal, Report
-from gateway.core.request import Callback, Request
-from gateway.core.stats import LogHistogram
+from gateway.core.request import Request
+from gateway.core.results import Callback
 from gateway.proxy.driver import CommandHandler, Driver
 from gateway.proxy.replica.upstream import ReplicaConnections
 from gateway.wire.request import Parsed

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.core.admission.usage import told_output
-from gateway.core.request import AttemptOutcome, AttemptResult, Reason
-from gateway.core.stats import LogHistogram
+from gateway.core.estimators.histograms import LogHistogram
+from gateway.core.results import AttemptOutcome, AttemptResult, Reason
+from gateway.core.scheduling.usage import told_output
 from gateway.proxy.client_writer import ClientWriter
 from gateway.proxy.replica.answer import HeldAnswer
 from gateway.proxy.replica.owner import AttemptOwner

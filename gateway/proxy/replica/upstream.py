@@ -11,7 +11,8 @@ from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 from gateway.core.policy import PoolSpec, ReplicaSpec
-from gateway.core.request import AttemptOutcome, Callback, Endpoint
+from gateway.core.request import Endpoint
+from gateway.core.results import AttemptOutcome, Callback
 from gateway.late import Within
 from gateway.proxy.deadlines import Deadline
 from gateway.proxy.replica.oddities import Oddities

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from gateway.core.policy import ReplicaSpec
-from gateway.core.request import AttemptOutcome, Callback
+from gateway.core.results import AttemptOutcome, Callback
 from gateway.wire.answers.oddity import Oddity
 from gateway.wire.http.answer import (
     CHUNKED,

@@ -45,8 +45,8 @@ from typing import Protocol
 from gateway.core.policy import Policy, Tier, Value
 from gateway.sim.analysis.costs import FleetCosts, Job, costs, job_of
 from gateway.sim.analysis.program import Program
-from gateway.sim.analysis.tally import length_of
-from gateway.sim.run.fleet import FleetSpec
+from gateway.sim.engine.fleet import FleetSpec
+from gateway.sim.run.tally import length_of
 from gateway.sim.workload.arrivals import Arrival, Workload
 
 BIN_S = 0.5

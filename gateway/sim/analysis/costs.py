@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gateway.core.policy import Policy, Tier
-from gateway.sim.run.fleet import FleetSpec
-from gateway.sim.run.profiles import Profile
+from gateway.sim.engine.fleet import FleetSpec
+from gateway.sim.engine.profiles import Profile
 from gateway.sim.workload.arrivals import Arrival
 
 

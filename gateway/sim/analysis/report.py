@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from gateway.core.request import Outcome
-from gateway.sim.analysis.results import Latency, Result, TierResult
+from gateway.core.results import Outcome
+from gateway.sim.run.results import Latency, Result, TierResult
 
 RESAMPLES = 2000
 LEVEL = 0.95

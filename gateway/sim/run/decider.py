@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gateway.core.commands import Command
-from gateway.core.request import AttemptResult, Request, Sample
+from gateway.core.request import Request
+from gateway.core.results import AttemptResult
+from gateway.core.sample import Sample
 
 
 class Decider(Protocol):

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from gateway.core.request import Sample
-from gateway.sim.run.fleet import Host
+from gateway.core.sample import Sample
+from gateway.sim.engine.fleet import Host
 from gateway.sim.run.observed import ObservedRun
 
 JITTER = 0.1

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from gateway.core.commands import Command
 from gateway.core.policy import Policy
-from gateway.sim.analysis.tally import Tally
+from gateway.sim.engine.fleet import Host
 from gateway.sim.run.decider import Decider
-from gateway.sim.run.fleet import Host
 from gateway.sim.run.requests import SimulatedAttempt
+from gateway.sim.run.tally import Tally
 
 
 class ObservedRun(ABC):

@@ -11,7 +11,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from gateway.core import policy as rules
-from gateway.sim.run import fleet
+from gateway.sim.engine import fleet
 from gateway.sim.run import simulation as engine
 
 

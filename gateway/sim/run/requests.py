@@ -5,8 +5,8 @@ from __future__ import annotations
 from gateway.core.policy import Policy
 from gateway.core.request import NO_PREFIX, Endpoint, Prefix, Request
 from gateway.core.serving import arm_of
-from gateway.sim.analysis.tally import TierTally
-from gateway.sim.run.fleet import Host
+from gateway.sim.engine.fleet import Host
+from gateway.sim.run.tally import TierTally
 from gateway.sim.workload.arrivals import BLOCK_TOKENS, Arrival
 
 BYTES_PER_TOKEN = 4

@@ -9,7 +9,7 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
-from gateway.core.request import Outcome, Record
+from gateway.core.results import Outcome, Record
 from gateway.wire.errors.reasons import ROWS
 from gateway.wire.errors.replies import RETRY_AFTER_S
 

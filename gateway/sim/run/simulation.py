@@ -24,18 +24,19 @@ from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from random import Random
 
-from gateway.core.admission.deadlines import PROGRESS_EVERY_S
 from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended, Refuse
+from gateway.core.deadlines import PROGRESS_EVERY_S
 from gateway.core.policy import Policy
-from gateway.core.request import AttemptOutcome, AttemptResult, Request
-from gateway.sim.analysis.tally import Tally
+from gateway.core.request import Request
+from gateway.core.results import AttemptOutcome, AttemptResult
+from gateway.sim.engine.fleet import Fault, Host
+from gateway.sim.engine.replica import EngineRequest, ReplicaEvent, ReplicaEventKind
 from gateway.sim.run.decider import Decider
-from gateway.sim.run.fleet import Fault, Host
 from gateway.sim.run.meter import RunMeter
 from gateway.sim.run.observed import ObservedRun
-from gateway.sim.run.replica import EngineRequest, ReplicaEvent, ReplicaEventKind
 from gateway.sim.run.requests import SimulatedAttempt, SimulatedRequest, asked
 from gateway.sim.run.retries import from_the_first, rests_s
+from gateway.sim.run.tally import Tally
 from gateway.sim.workload.arrivals import BLOCK_TOKENS, Arrival
 
 FIRST_TOKEN, FINISHED = ReplicaEventKind.FIRST_TOKEN, ReplicaEventKind.FINISHED

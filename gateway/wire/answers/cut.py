@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.core.request import Reason
+from gateway.core.results import Reason
 
 FIELD: Final = "tailgate"
 """Name of the extension field. The SDKs show it as an attribute of this name."""

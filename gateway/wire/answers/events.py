@@ -9,7 +9,7 @@ from typing import Any, Final
 import orjson
 from msgspec import Raw
 
-from gateway.core.request import Reason
+from gateway.core.results import Reason
 from gateway.wire.answers.cut import CutEnding
 from gateway.wire.answers.failure import EngineError, engine_error
 from gateway.wire.answers.oddity import Oddity

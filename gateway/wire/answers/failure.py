@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Raw
 
-from gateway.core.request import AttemptOutcome
+from gateway.core.results import AttemptOutcome
 from gateway.wire.answers.shapes import EMPTY, UNREADABLE, Error, decode_error
 from gateway.wire.numbers import count
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from gateway.core.policy import Caps
-from gateway.core.request import Reason
+from gateway.core.results import Reason
 
 MAX_INT: Final = 2**53
 """Larger integers are read wrongly by JSON readers that use doubles, such as JavaScript's."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.core.request import Reason
+from gateway.core.results import Reason
 
 INVALID: Final = "invalid_request_error"
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.core.request import Reason
+from gateway.core.results import Reason
 from gateway.wire.errors import rejected
 from gateway.wire.errors.reasons import INVALID, ROWS, RefusalRow
 from gateway.wire.http.encoding import ACCEPT_ENCODING

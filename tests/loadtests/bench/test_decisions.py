@@ -7,7 +7,7 @@ import hashlib
 import pytest
 
 from gateway.core.commands import Commit, Refuse
-from gateway.core.request import Reason
+from gateway.core.results import Reason
 from loadtests.bench import canned
 from loadtests.bench.decisions import (
     ENDS,

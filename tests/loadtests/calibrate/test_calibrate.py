@@ -11,7 +11,7 @@ from random import Random
 import pytest
 from typer.testing import CliRunner
 
-from gateway.sim.run.profiles import profile_of
+from gateway.sim.engine.profiles import profile_of
 from loadtests.__main__ import app
 from loadtests.calibrate import rounds
 from loadtests.calibrate.about import about

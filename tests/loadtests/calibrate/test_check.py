@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.sim.run.profiles import DEFAULT, PROFILES
+from gateway.sim.engine.profiles import DEFAULT, PROFILES
 from loadtests.calibrate.bursts import Seen
 from loadtests.calibrate.check import Checked, compared, full, good_s, judged, mixed
 from loadtests.calibrate.fit import served

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from gateway.sim.run.profiles import COSTS, DEFAULT, Profile
+from gateway.sim.engine.profiles import COSTS, DEFAULT, Profile
 from loadtests.calibrate.bursts import Burst, Seen, bursts
 from loadtests.calibrate.fit import fit, served
 

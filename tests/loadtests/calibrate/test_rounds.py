@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from gateway.sim.run.profiles import PROFILES
+from gateway.sim.engine.profiles import PROFILES
 from loadtests.__main__ import app
 from loadtests.calibrate import fit, rounds, told
 from loadtests.calibrate.bursts import Burst, Failed, Seen, sent

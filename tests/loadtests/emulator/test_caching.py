@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.sim.run.profiles import PROFILES
+from gateway.sim.engine.profiles import PROFILES
 from loadtests.emulator import Emulator, text
 from loadtests.emulator.rendered import blocks, chat, plain
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from gateway.sim.run.profiles import PROFILES
+from gateway.sim.engine.profiles import PROFILES
 from loadtests.emulator import Emulator
 from loadtests.emulator.engine import Engine, Sequence
 

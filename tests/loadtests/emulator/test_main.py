@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gateway.observe.metrics.lag import EDGES
-from gateway.sim.run.profiles import DEFAULT
+from gateway.sim.engine.profiles import DEFAULT
 from loadtests.emulator.__main__ import main, parser
 
 from .wire import connected, http

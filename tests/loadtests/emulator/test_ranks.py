@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from gateway.core.policy import EngineKind
-from gateway.core.request import Sample
+from gateway.core.sample import Sample
 from gateway.fleet.metrics_text import read_samples
 from loadtests.emulator import Emulator
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gateway.sim.run.profiles import PROFILES
+from gateway.sim.engine.profiles import PROFILES
 from loadtests.emulator import Emulator
 
 from .wire import http

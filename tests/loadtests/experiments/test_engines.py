@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.sim.run.profiles import ENGINES
+from gateway.sim.engine.profiles import ENGINES
 from loadtests.experiments.engines import WHO, engines, missed
 from loadtests.experiments.engines_cell import Cell, Figures
 from loadtests.experiments.engines_plan import CAP, KEEPING_CAP, Found, Ran, Task, find

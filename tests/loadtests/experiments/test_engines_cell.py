@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.stats import most_by_chance
-from gateway.sim.run.profiles import ENGINES
+from gateway.core.estimators.histograms import most_by_chance
+from gateway.sim.engine.profiles import ENGINES
 from loadtests.experiments.engines_cell import (
     COLD_S,
     MIXES,

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from gateway.core.policy import AdmissionMode
 from gateway.sim.analysis.costs import costs, job_of
 from gateway.sim.analysis.report import Interval
-from gateway.sim.run.fleet import FleetSpec
+from gateway.sim.engine.fleet import FleetSpec
 from loadtests.experiments import one_tier, paced
 from loadtests.experiments import runner as runners
 from loadtests.experiments.__main__ import EVERY_S, app

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.sim.analysis.results import Result
+from gateway.sim.run.results import Result
 from loadtests.experiments import simulated_live
 from loadtests.experiments.findings import Findings
 from loadtests.experiments.pairs import MIN, Pair

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.sim.analysis.results import Timeline
+from gateway.sim.run.results import Timeline
 from loadtests.experiments.cancel_churn import churned, policies
 from loadtests.experiments.churn import Churn, Client
 from loadtests.experiments.fan_out import slow_share

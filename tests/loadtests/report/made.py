@@ -7,8 +7,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from gateway.core.estimators.histograms import LogHistogram
 from gateway.core.policy import Policy
-from gateway.core.stats import LogHistogram
 from gateway.observe.metrics.lag import EDGES
 from gateway.policy.load import load_text
 from gateway.sim.workload.arrivals import Arrival

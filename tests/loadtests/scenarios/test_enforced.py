@@ -8,7 +8,7 @@ import pytest
 
 from gateway.core.controller import Controller
 from gateway.policy.load import load
-from gateway.sim.run.fleet import FleetSpec
+from gateway.sim.engine.fleet import FleetSpec
 from gateway.sim.run.run import simulate
 from gateway.sim.run.simulation import Options
 from loadtests.scenarios.file import policy_path

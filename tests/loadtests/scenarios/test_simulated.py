@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from gateway.core.request import Outcome
+from gateway.core.results import Outcome
 from loadtests.quantiles import interval, rank
 from loadtests.scenarios.file import ContenderSection
 from loadtests.scenarios.load import load_scenario

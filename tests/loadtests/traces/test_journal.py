@@ -13,7 +13,7 @@ import pytest
 
 from gateway.core.journal.recorder import Decoder, Encoder, Recorded, Told
 from gateway.core.policy import Policy, Timeouts
-from gateway.core.request import AttemptOutcome, AttemptResult
+from gateway.core.results import AttemptOutcome, AttemptResult
 from gateway.observe.journal.replay import NotReplayable
 from gateway.sim.workload.trace_formats import TraceRow
 from loadtests.traces.journal import NO_TOTAL_S, JournalRows

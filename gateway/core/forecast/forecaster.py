@@ -1,0 +1,491 @@
+"""Forecast of a request admitted now: its latencies, and the probability that they miss an objective.
+
+    TTFT = elapsed + wait in the gateway + engine TTFT       engine TTFT and TPOT: estimators/latency_model.py
+    e2e  = TTFT + TPOT x (output tokens - 1)                 output tokens: estimators/output_length.py
+
+The raw breach probability of a metric comes from a log-normal distribution around the forecast, with a learned width.
+For e2e, the probability that the answer is too long for the time left counts too. All metrics together give one
+probability. A logistic regression on the outcomes of earlier requests calibrates it (forecast/calibrator.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from operator import attrgetter
+from typing import Final
+
+from gateway.core.estimators.attempt_prediction import AttemptPrediction
+from gateway.core.estimators.latency_model import CONTEXT, DECODES, TOKENS, LatencyModel
+from gateway.core.estimators.output_length import Bucket, OutputLengths
+from gateway.core.estimators.regression import BLOCK, FIRST
+from gateway.core.estimators.replica_model import ReplicaModel
+from gateway.core.estimators.spread import DIRECT, queued_kind, tpot_kind
+from gateway.core.fleet.pool import Pool, Replica
+from gateway.core.fleet.slot import UNREAD
+from gateway.core.fleet.step_budget import StepPrices
+from gateway.core.forecast.calibrator import HIGHER_SHARE, UNTAUGHT, Calibrator
+from gateway.core.forecast.labels import AwaitedLabels
+from gateway.core.forecast.learner import Learner
+from gateway.core.forecast.wait import HigherTierShare, is_step_kept, raw_breach, raw_in_vain, wait_in_gateway_s
+from gateway.core.policy import Policy
+from gateway.core.prediction import NOTHING_AHEAD, Ahead, Forecast
+from gateway.core.request import WEIGHTLESS
+from gateway.core.request_state import Attempt, RequestState
+from gateway.core.results import AttemptOutcome, AttemptResult
+from gateway.core.snapshot import ForecastView, PoolLearnedView, Trust
+
+EARLY_STEPS: Final = 31
+"""An answer under way is compared with its forecast after this many steps."""
+MERGED: Final = 1.5
+"""An answer with more tokens per event than this has several steps per event. So its events do not count steps."""
+EXPECT_EVERY: Final = 1.25
+"""The expected number of tokens still to come is updated each time an answer has grown by this factor."""
+SLOWNESS: Final = attrgetter("slowness")
+IDLE: Final = ReplicaModel(LatencyModel(), 0.0)
+"""Model of a replica that never got a request."""
+
+
+class PoolLearned:
+    """Learned facts of one pool."""
+
+    __slots__ = ("costs", "higher", "labels")
+
+    def __init__(self) -> None:
+        self.costs = LatencyModel()
+        self.labels = Calibrator()
+        self.higher: dict[str, HigherTierShare] = {}
+
+    def see_higher(self, tier: str, share: float, now: float) -> None:
+        """Record that tiers above `tier` take `share` (0-1) of the drain rate now."""
+        higher = self.higher.get(tier)
+        if higher is None:
+            self.higher[tier] = HigherTierShare(share, now)
+        else:
+            higher.add(share, now)
+
+
+class Forecaster(Learner):
+    """Forecasts the latencies of each request, and learns from those measured. There is one per controller.
+
+    Learned facts are keyed by pool, replica and route. A reload forgets only those whose key is gone.
+    """
+
+    def __init__(self) -> None:
+        self._pools: dict[str, PoolLearned] = {}
+        self._engines: dict[str, ReplicaModel] = {}
+        self.lengths = OutputLengths()
+        self._due: dict[str, AwaitedLabels] = {}
+        """By tier."""
+
+    def keep(self, policy: Policy, attempts: Iterable[Attempt]) -> None:
+        """Forget pools and replicas that are not in `policy` and have no attempt under way."""
+        pools = set(policy.pools)
+        replicas = {replica.name for pool in policy.pools.values() for replica in pool.replicas}
+        for attempt in attempts:
+            pools.add(attempt.replica.pool.spec.name)
+            replicas.add(attempt.replica.spec.name)
+        self._pools = {name: learned for name, learned in self._pools.items() if name in pools}
+        self._engines = {name: engine for name, engine in self._engines.items() if name in replicas}
+
+    def slowness(self, replica: Replica) -> float:
+        """Learned time per token, divided by that of the pool, rounded to steps; 1 if unknown."""
+        learned, engine = self._pools.get(replica.pool.spec.name), self._engines.get(replica.spec.name)
+        return engine.slowness if learned is not None and engine is not None and engine.costs is learned.costs else 1.0
+
+    # ---- the forecast
+
+    def forecast(self, live: RequestState, pool: Pool, replica: Replica | None, ahead: Ahead, now: float) -> Forecast:
+        """The forecast for `live`, sent to `replica` now, or queued behind `ahead` if None. Changes nothing."""
+        request = live.request
+        learned = self._pools.get(pool.spec.name) or PoolLearned()
+        costs, labels = learned.costs, learned.labels
+        wait_s = slot_s = 0.0
+        if replica is not None:
+            engine = self._engines.get(replica.spec.name) or IDLE
+            foreign = engine.foreign(now)
+            step_s = costs.step_s(engine.decodes + foreign, engine.context)
+            scale, drift = engine.factor, replica.budget.drift
+            engine_s = costs.ttft_s(engine.backlog(now), replica.unread_of(live.prompt_tokens, request), step_s)
+            slot_s = engine.slot_s(replica.in_flight + foreign)
+            kind, limit_s = DIRECT, replica.budget.limit_s
+            prompt_tokens_per_s = scale * replica.budget.prompt_tokens_per_s(now)
+        else:
+            slow = learned.higher.get(request.tier.name)
+            wait_s = wait_in_gateway_s(costs, pool, ahead, ahead.higher_share if slow is None else slow.share)
+            step_s = costs.step_s(costs.queued_decodes, costs.queued_context)
+            scale, drift = 1.0, costs.queued_drift
+            slot_s = costs.queued_slot_s
+            engine_s = costs.ttft_s(costs.queued_backlog, pool.least_unread(live.prompt_tokens, request), step_s)
+            kind, limit_s = queued_kind(ahead.requests), costs.queued_limit_s
+            prompt_tokens_per_s = pool.prompts.per_s(now) / max(1, len(pool.replicas))
+        more_s = wait_s + slot_s + scale * engine_s
+        ttft_s, tpot_s = now - request.body_at + more_s, drift * scale * costs.tpot_s(step_s, prompt_tokens_per_s)
+        made = Forecast(pool.spec.name, now, wait_s, ttft_s, tpot_s)
+        made.kind = kind
+        made.keeps_step = is_step_kept(live, drift * scale * step_s, limit_s)
+        made.load = more_s + tpot_s
+        self._complete(live, labels, made, more_s, ahead)
+        if replica is None:
+            raw = raw_in_vain(live, labels, pool, made, more_s)
+            made.vain_features = labels.features(raw, True, ahead.requests, ahead.higher_share)
+            made.in_vain = labels.in_vain.of(made.vain_features, request.tier.name)
+        if labels.gate.offset > 1e-3:
+            made.lengthen(math.exp(labels.gate.offset), scale * engine_s)
+        return made
+
+    def _complete(self, live: RequestState, labels: Calibrator, made: Forecast, more_s: float, ahead: Ahead) -> None:
+        """Complete the forecast `made` by the length of the answer and by P(breach)."""
+        request = live.request
+        bucket = self.lengths.known(request.model.name, request.tier.name, live.prompt_tokens)
+        output = min(bucket.median, float(live.max_tokens))
+        made.e2e_s = made.ttft_s + made.tpot_s * max(0.0, output - 1.0)
+        made.tpot_kind = tpot_kind(output, made.tpot_s, live.slo.tpot_bound_s)
+        made.raw = raw_breach(live, labels, bucket, made, more_s, output)
+        made.features = labels.features(made.raw, made.kind != DIRECT, ahead.requests, ahead.higher_share)
+        made.breach = labels.breach.of(made.features, request.tier.name)
+
+    def idle_breach(self, live: RequestState, pool: Pool, now: float) -> float:
+        """P(breach), 0-1, if the request came now and the pool's fastest replica were idle. The pool must have known
+        costs. Only costs count: errors and labels of an overload show nothing about an idle replica.
+        """
+        costs, request = self._pools[pool.spec.name].costs, live.request
+        fastest = min(pool.below_max, key=SLOWNESS)
+        scale = (self._engines.get(fastest.spec.name) or IDLE).factor
+        step_s = costs.step_s(1.0, float(live.prompt_tokens))
+        ttft_s = scale * costs.ttft_s(0.0, pool.least_unread(live.prompt_tokens, request), step_s)
+        made = Forecast(pool.spec.name, request.body_at, 0.0, ttft_s, scale * step_s)
+        self._complete(live, UNTAUGHT, made, ttft_s, NOTHING_AHEAD)
+        return made.breach
+
+    def is_late(self, live: RequestState, forecast: Forecast, bound_s: float) -> float:
+        """P(the first token comes later than `bound_s` after body complete), 0-1. The pool must have known costs."""
+        spread = self._pools[forecast.pool].labels.spread
+        elapsed_s = forecast.at - live.request.body_at
+        return spread.over(forecast.kind, forecast.ttft_s - elapsed_s, bound_s - elapsed_s)
+
+    def alone_s(self, live: RequestState, pool: Pool) -> float:
+        """Expected TTFT at an idle replica, for a request that admission has decided on. The pool must have known
+        costs.
+        """
+        costs = self._pools[pool.spec.name].costs
+        # `least_unread` is set already; to ask a thousand indexes again would cost as much as the decision
+        known = pool.knows_caches
+        unread = live.least_unread if known else pool.least_unread(live.prompt_tokens, live.request)
+        return costs.ttft_s(0.0, unread, costs.step.coefficients[0])
+
+    def is_late_alone(self, pool: Pool, alone_s: float, bound_s: float) -> float:
+        """P(TTFT exceeds `bound_s`), 0-1, if the expected TTFT is `alone_s`. The pool must have known costs."""
+        return self._pools[pool.spec.name].labels.spread.over(DIRECT, alone_s, bound_s)
+
+    def expected_output(self, live: RequestState) -> float:
+        """Expected output tokens of all choices together: the median of one answer, times the number of choices."""
+        return min(self._bucket(live).median, float(live.max_tokens)) * live.request.choices
+
+    def prefill_s_per_token(self, pool: str) -> float | None:
+        """Seconds in which a replica of this pool reads one prompt token; None until known."""
+        return self._pools[pool].costs.prompt_token_s() if self.has_costs(pool) else None
+
+    def has_costs(self, pool: str) -> bool:
+        """Whether this pool has enough latency samples for its costs to count as known."""
+        learned = self._pools.get(pool)
+        return learned is not None and learned.labels.gate.has_costs
+
+    def step_prices(self, pool: Pool, replica: Replica | None, now: float) -> StepPrices | None:
+        """Prices at `replica`, or at the pool's typical replica if None. None until enough answers were measured."""
+        learned = self._pools.get(pool.spec.name)
+        engine = IDLE if replica is None else self._engines.get(replica.spec.name)
+        if learned is None or engine is None or learned.costs.step.samples < FIRST:
+            return None
+        c0, c1, c2, c3 = learned.costs.step.coefficients
+        factor = engine.factor
+        base_s = factor * (c0 + c1 * DECODES * engine.foreign(now))
+        return StepPrices(base_s, factor * c1 * DECODES, factor * c2 * CONTEXT, factor * c3 * TOKENS)
+
+    def costs(self, pool: Pool) -> LatencyModel:
+        """The costs of the typical replica of this pool, for reading: those of all unknown pools are one object."""
+        learned = self._pools.get(pool.spec.name)
+        return IDLE.costs if learned is None else learned.costs
+
+    def unread(self, replica: str, now: float) -> float:
+        """Estimated prompt tokens that a replica has not read yet. Requests without streaming count too."""
+        engine = self._engines.get(replica)
+        return 0.0 if engine is None else engine.backlog(now)
+
+    # ---- events: called after the counts of pool and replica have changed
+
+    def opened(self, attempt: Attempt, now: float) -> None:
+        """Predict the attempt's load and latencies at its dispatch."""
+        live, replica = attempt.live, attempt.replica
+        if live.request.endpoint in WEIGHTLESS:
+            return
+        costs = self._of(replica.pool).costs
+        engine = self._engine(replica, now)
+        scores = replica.health.ttft, replica.health.itl
+        attempt.facts = facts = AttemptPrediction(
+            engine,
+            self._bucket(live),
+            scores,
+            live.request.choices,
+            attempt.slot.unread_tokens,
+            replica.in_flight - 1,
+            now,
+        )
+        read_by = math.inf if live.visible else now + facts.ttft_s
+        engine.begin(attempt.id, attempt.slot.unread_tokens, read_by, now)
+        engine.advance(replica.in_flight, replica.held_tokens, now)
+        each = min(facts.bucket.mean, float(live.max_tokens))
+        attempt.slot.expect(live.request.choices, each * live.request.choices)
+        if now > live.request.body_at:
+            costs.met(facts.backlog, facts.decodes, facts.context, facts.slot_s, replica.budget.drift)
+
+    def first_token(self, attempt: Attempt, now: float) -> None:
+        """Learn from the first token of a streamed answer."""
+        facts = attempt.facts
+        if facts is None:
+            return
+        engine = facts.engine
+        replica = attempt.replica
+        learned = self._of(replica.pool)
+        engine.read(attempt.id, now)
+        engine.advance(replica.in_flight, replica.held_tokens, now)
+        facts.begin(now)
+        seen_s = now - attempt.opened_at
+        if seen_s <= 0.0:
+            return
+        if attempt.live.visible and facts.counts:
+            facts.ttft.add(math.log(seen_s / facts.expected_s))
+        if not (facts.teaches and attempt.replica.health.is_typical):
+            return
+        labels = learned.labels
+        error = facts.learn_ttft(learned.costs, attempt.slot.unread_tokens, seen_s)
+        labels.spread.add(DIRECT, error)
+        self._sampled(learned, error)
+        forecast = attempt.live.forecast
+        if forecast is not None and forecast.wait_s > 0.0 and now > forecast.at:
+            elapsed_s = forecast.at - attempt.live.request.body_at
+            expected_s = max(forecast.ttft_s - elapsed_s, 1e-6)
+            labels.spread.add(forecast.kind, math.log((now - forecast.at) / expected_s))
+
+    def observed(self, replica: Replica, now: float) -> None:
+        """Take the engine's queue and batch sizes from a new scrape of the replica."""
+        sample = replica.sample
+        if sample is not None and sample.waiting is not None and sample.running is not None:
+            self._engine(replica, now).scraped(sample.waiting, sample.running, replica.in_flight, now)
+
+    def progress(self, attempt: Attempt, tokens: int, now: float) -> None:
+        """A stream has `tokens` so far. After enough steps, the replica's speed is learned from it."""
+        facts = attempt.facts
+        if facts is None or attempt.first_at is None:
+            return
+        each = tokens // facts.choices
+        if facts.teaches:
+            facts.edges = facts.bucket.passes(each, facts.edges)
+        if each >= facts.expects_at:
+            facts.expects_at = int(EXPECT_EVERY * each) + 1
+            more = min(facts.bucket.more(each), float(max(0, attempt.live.max_tokens - each)))
+            attempt.slot.expect_more(more * facts.choices)
+        steps = each - 1
+        is_lesson = facts.teaches and steps >= facts.lesson_at and facts.engine.costs.has_single_steps
+        if not is_lesson and (facts.shown or steps < EARLY_STEPS):
+            return
+        replica, engine = attempt.replica, facts.engine
+        costs = self._of(replica.pool).costs
+        engine.advance(replica.in_flight, replica.held_tokens, now)
+        if is_lesson and replica.health.is_typical and (costs.step.samples < BLOCK or engine.pace.due(now)):
+            facts.learn_speed(costs, steps, now)
+            replica.slowness = engine.slowness
+            facts.teach(costs, steps, now)
+        if steps >= EARLY_STEPS and not facts.shown and facts.counts:
+            facts.show(costs, steps, now)
+
+    def is_overlong(self, attempt: Attempt, tokens: int) -> bool:
+        """Whether nearly all answers of the same route are shorter than `tokens`."""
+        return attempt.facts is not None and attempt.facts.bucket.is_long(tokens)
+
+    def closed(self, attempt: Attempt, finish: AttemptResult, now: float) -> None:
+        """An attempt ended."""
+        facts = attempt.facts
+        if facts is None:
+            return
+        attempt.facts = None
+        engine = facts.engine
+        replica = attempt.replica
+        learned = self._of(replica.pool)
+        engine.advance(replica.in_flight, replica.held_tokens, now)
+        if finish.end is not AttemptOutcome.COMPLETE:
+            engine.forget(attempt.id, now)
+            waited_s = now - attempt.opened_at
+            is_told = attempt.first_at is None and attempt.live.visible and finish.end not in UNREAD
+            if is_told and facts.counts and waited_s > facts.expected_s:
+                facts.ttft.add_overdue(math.log(waited_s / facts.expected_s))
+            return
+        engine.read(attempt.id, now)
+        live = attempt.live
+        tokens = finish.output_tokens if finish.output_tokens is not None else max(attempt.tokens, finish.tokens_seen)
+        each = tokens // live.request.choices
+        if each < 1:
+            # An answer without tokens gives no time per token. An embedding or score still gives a time to first token.
+            if not finish.empty and not live.visible and facts.counts and now > attempt.opened_at:
+                facts.ttft.add(math.log((now - attempt.opened_at) / facts.expected_s))
+                self._sampled(
+                    learned, facts.learn_ttft(learned.costs, attempt.slot.unread_tokens, now - attempt.opened_at)
+                )
+            return
+        costs = learned.costs
+        took_s = now - attempt.opened_at
+        costs.stay_s += 0.02 * (took_s - costs.stay_s) if costs.stay_s else took_s
+        if attempt.first_at is not None:
+            decode_s = now - attempt.first_at
+            costs.decode_s += 0.02 * (decode_s - costs.decode_s) if costs.decode_s else decode_s
+        steps = each - 1 if attempt.first_at is not None else each
+        if facts.teaches and each < live.max_tokens:
+            facts.bucket.add(each, facts.edges)
+        elif facts.teaches:
+            facts.bucket.passes(each, facts.edges)
+        facts.teaches = facts.teaches and replica.health.is_typical
+        if finish.tokens_seen > 0:
+            is_merged = tokens > MERGED * finish.tokens_seen
+            costs.merged += 0.1 * ((1.0 if is_merged else 0.0) - costs.merged)
+            if is_merged:
+                facts.begin_anew()
+        if finish.empty:
+            # a broken replica that answers at once with nothing must not seem fast, so its times are not learned
+            return
+        if steps >= 1 and facts.counts and engine.pace.due(now):
+            facts.learn_step(costs, steps, now)
+            replica.slowness = engine.slowness
+            if facts.teaches:
+                facts.teach(costs, steps, now)
+        if not facts.teaches:
+            return
+        forecast = live.forecast
+        if not live.visible and forecast is not None and took_s > 0.0:
+            expected_s = facts.ttft_s + forecast.tpot_s * (each - 1)
+            self._sampled(learned, math.log(took_s / max(expected_s, 1e-6)))
+        if live.was_overfilled:
+            return
+        if forecast is not None and attempt.first_at is not None and steps >= 1 and now > attempt.first_at:
+            error = math.log((now - attempt.first_at) / steps / max(forecast.tpot_s, 1e-9))
+            learned.labels.spread.add(forecast.tpot_kind, error)
+
+    def _sampled(self, learned: PoolLearned, error: float) -> None:
+        """Learn that a latency was exp(error) times its forecast at dispatch. Drift makes the costs forgotten."""
+        labels = learned.labels
+        alarm = labels.gate.has_costs and labels.drift.add(error)
+        if alarm:
+            learned.costs.forget()
+        labels.gate.sampled(alarm)
+
+    # ---- labels
+
+    def watch(self, live: RequestState, now: float) -> None:
+        """Wait for the outcome of a request that was admitted on `live.forecast`. The outcome is the forecast's label.
+
+        If a bound of the request passes first, the label is a miss.
+        """
+        self._mature(now)
+        forecast = live.forecast
+        if forecast is None:
+            return
+        learned = self._pools.get(forecast.pool)
+        if learned is None:
+            learned = self._pools[forecast.pool] = PoolLearned()
+        learned.labels.gate.forecast(forecast.load)
+        forecast.weight = learned.labels.weigh(now)
+        if forecast.wait_s > 0.0:
+            learned.see_higher(live.request.tier.name, forecast.features[HIGHER_SHARE], now)
+        slo = live.slo
+        bound_s = math.inf if slo.e2e_up_to_tokens is not None else slo.e2e_bound_s
+        if live.request.stream:
+            bound_s = min(bound_s, slo.ttft_bound_s)
+        if bound_s < math.inf:
+            due = self._due.get(live.request.tier.name)
+            if due is None:
+                due = self._due[live.request.tier.name] = AwaitedLabels()
+            due.add(live.request.body_at + bound_s, live, forecast)
+
+    def judged(self, live: RequestState, breached: bool, now: float) -> None:
+        """Label the forecast of an admitted request: `breached` if it missed an objective. The first label stands.
+
+        P(breach) learns nothing from an overfilled replica: the forecast could not foresee the requests sent later.
+        """
+        forecast = live.forecast
+        if forecast is None or forecast.judged:
+            return
+        forecast.judged = True
+        learned = self._pools.get(forecast.pool)
+        if learned is None:
+            return  # the pool is gone
+        labels = learned.labels
+        labels.breach.scores.add(forecast.breach, breached)
+        labels.gate.labelled(forecast.breach, breached, forecast.load)
+        if forecast.weight > 0.0 and not live.was_overfilled:
+            labels.breach.learn(forecast.features, live.request.tier.name, breached, forecast.weight)
+
+    def waited(self, live: RequestState, forecast: Forecast, in_vain: bool) -> None:
+        """Learn from the end of a wait: the request was sent, or it was refused and had waited `in_vain`."""
+        learned = self._pools.get(forecast.pool)
+        if learned is None or forecast.wait_s <= 0.0:
+            return  # the pool is gone, or it did not wait
+        labels = learned.labels.in_vain
+        labels.scores.add(forecast.in_vain, in_vain)
+        if forecast.weight > 0.0:
+            labels.learn(forecast.vain_features, live.request.tier.name, in_vain, forecast.weight)
+
+    def dropped(self, live: RequestState) -> None:
+        """Give the forecast no label, because the outcome shows nothing about it: the client left, say, or a replica
+        failed.
+        """
+        if live.forecast is not None:
+            live.forecast.judged = True
+
+    def _mature(self, now: float) -> None:
+        """Label requests as missed whose bound passed before their first token or their end."""
+        for due in self._due.values():
+            while (live := due.missed(now)) is not None:
+                self.judged(live, True, now)
+
+    # ---- reading
+
+    def trust(self, pool: str) -> Trust:
+        """Whether forecasts for this pool may be acted upon."""
+        learned = self._pools.get(pool)
+        return Trust.COLD if learned is None else learned.labels.gate.state
+
+    def view(self, now: float) -> ForecastView:
+        """A copy of the learned facts."""
+        return ForecastView(
+            pools=tuple(
+                PoolLearnedView(
+                    pool=name,
+                    trust=learned.labels.gate.state,
+                    ttft_coefficients=learned.costs.ttft.coefficients,
+                    step_coefficients=learned.costs.step.coefficients,
+                    samples=learned.labels.gate.samples,
+                    labels=learned.labels.gate.labels,
+                    drift_alarms=learned.labels.drift.alarms,
+                    reliability=learned.labels.breach.scores.read(),
+                    in_vain=learned.labels.in_vain.scores.read(),
+                )
+                for name, learned in self._pools.items()
+            ),
+            speeds=tuple((name, engine.factor) for name, engine in self._engines.items()),
+        )
+
+    # ---- finding
+
+    def _of(self, pool: Pool) -> PoolLearned:
+        learned = self._pools.get(pool.spec.name)
+        if learned is None:
+            learned = self._pools[pool.spec.name] = PoolLearned()
+        return learned
+
+    def _engine(self, replica: Replica, now: float) -> ReplicaModel:
+        engine = self._engines.get(replica.spec.name)
+        if engine is None or engine.costs is not self._of(replica.pool).costs:
+            engine = self._engines[replica.spec.name] = ReplicaModel(self._of(replica.pool).costs, now)
+        return engine
+
+    def _bucket(self, live: RequestState) -> Bucket:
+        return self.lengths.bucket(live.request.model.name, live.request.tier.name, live.prompt_tokens)

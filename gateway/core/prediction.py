@@ -1,0 +1,122 @@
+"""Two records. `Ahead`: the queued requests that are served before a given one. `Forecast`: its predicted latencies."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.core.estimators.spread import DIRECT
+
+NO_CHECKS: Final[list[float]] = []
+NO_FEATURES = (0.0, 0.0, 0.0, 0.0)  # not Final: mypyc would take it for a constant that was never set
+
+
+class Ahead:
+    """The queued requests that will be served before a given request.
+
+    `requests`: their number, in the tier of the given request and in higher tiers. `own`: their number in its own tier
+    only. `higher_share`: arrival rate of higher tiers, divided by the drain rate of the pool (0-1). `floor`: guaranteed
+    share (0-1) of service of its own tier. `own_per_s`: requests per second that its own tier has lately sent while
+    some waited; None if unknown.
+    """
+
+    __slots__ = ("floor", "higher_share", "own", "own_per_s", "requests")
+
+    def __init__(
+        self,
+        requests: int = 0,
+        own: int = 0,
+        higher_share: float = 0.0,
+        floor: float = 0.0,
+        own_per_s: float | None = None,
+    ) -> None:
+        self.requests = requests
+        self.own = own
+        self.higher_share = higher_share
+        self.floor = floor
+        self.own_per_s = own_per_s
+
+
+NOTHING_AHEAD: Final = Ahead()
+
+
+class Forecast:
+    """Predicted latencies of one request if it were admitted now, in finite seconds."""
+
+    __slots__ = (
+        "at",
+        "breach",
+        "doubted",
+        "e2e_s",
+        "features",
+        "in_vain",
+        "judged",
+        "keeps_step",
+        "kind",
+        "late",
+        "load",
+        "part",
+        "pool",
+        "raw",
+        "tpot_kind",
+        "tpot_s",
+        "ttft_s",
+        "vain_features",
+        "wait_s",
+        "weight",
+    )
+
+    def __init__(self, pool: str, at: float, wait_s: float, ttft_s: float, tpot_s: float, e2e_s: float = 0.0) -> None:
+        self.pool = pool
+        self.at = at
+        """Time at which the forecast was made."""
+        self.wait_s = wait_s
+        """Wait in the gateway, counted from `at`."""
+        self.ttft_s = ttft_s
+        """TTFT, counted from body complete: the time that has passed is included."""
+        self.tpot_s = tpot_s
+        self.e2e_s = e2e_s
+        self.breach = 0.0
+        """P(an objective is missed | admitted), 0-1, calibrated."""
+        self.raw = 0.0
+        """P(an objective is missed | admitted), 0-1, before calibration."""
+        self.features = NO_FEATURES
+        """Features from which the probability is calibrated."""
+        self.in_vain = 0.0
+        """P(refused after waiting | queued), 0-1, calibrated; 0 if the request does not wait."""
+        self.vain_features = NO_FEATURES
+        """Features from which the probability is calibrated."""
+        self.keeps_step = False
+        """Whether the step budget of the replica keeps the request's TPOT bound."""
+        self.kind = DIRECT
+        """Kind of the TTFT: an index into the error distributions that `calibrator.Spread` has learned."""
+        self.tpot_kind = 0
+        self.late = NO_CHECKS
+        """P(first token is late) for each TTFT objective that was checked, in the order of the tier's objectives."""
+        self.part = 1.0
+        """Part of the bound of the last TTFT objective that was checked, within which the first token must be likely to
+        come.
+        """
+        self.doubted = 0.0
+        """P(the first token comes later than that)."""
+        self.load = 0.0
+        self.weight = 0.0
+        """Number of requests that the forecast's label represents. With 0, calibration does not learn from it."""
+        self.judged = False
+        """Whether the forecast has its label, or will never get one."""
+
+    def lengthen(self, factor: float, engine_s: float) -> None:
+        """Multiply the engine's part of all latencies by `factor`, out of caution. `engine_s`: predicted seconds in the
+        engine to the first token.
+
+        P(breach) and P(in vain) stay as they are. P(late) of a TTFT guard comes from the longer TTFT
+        (`Forecaster.is_late`).
+        """
+        more_s, decode_s = (factor - 1.0) * engine_s, self.e2e_s - self.ttft_s
+        self.ttft_s += more_s
+        self.load += more_s + (factor - 1.0) * self.tpot_s
+        self.tpot_s *= factor
+        self.e2e_s = self.ttft_s + factor * decode_s
+
+    def engine_s(self, body_at: float) -> float:
+        """Predicted seconds from getting a slot to the first token. `body_at`: time of body complete."""
+        return self.ttft_s - self.wait_s - (self.at - body_at)

@@ -1,0 +1,1 @@
+"""Places, queues, sends and ends requests; reads of the state."""

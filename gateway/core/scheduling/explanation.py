@@ -1,0 +1,357 @@
+"""Explains which decision a new request would get, and why. Nothing is decided or changed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from gateway.core.admission.admission import Admission, Decision, Verdict
+from gateway.core.deadlines import slo_deadline
+from gateway.core.fleet.eligibility import with_adapter
+from gateway.core.fleet.pool import Pool, Replica
+from gateway.core.fleet.routing import RoundRobin
+from gateway.core.policy import AdmissionMode, Objective, Slo, Tier
+from gateway.core.prediction import NOTHING_AHEAD, Forecast
+from gateway.core.queueing.limits import LimitExceeded
+from gateway.core.queueing.queue import LOOKED_AHEAD
+from gateway.core.request import Request
+from gateway.core.request_state import RequestState
+from gateway.core.results import Reason
+from gateway.core.scheduling.next_queued import has_room, may_be_passed
+from gateway.core.serving import MAX_NAME, sent_name
+from gateway.core.snapshot import CapacityBound, ReplicaState, Trust, usual
+
+SENT: Final = "sent"
+WAITS: Final = "waits"
+REFUSED: Final = "refused"
+LIMITS: Final = (Reason.LIMIT_REQUESTS.value, Reason.LIMIT_TOKENS.value, Reason.LIMIT_CONCURRENCY.value)
+DRAW: Final = 0.5
+PASSING: Final = "others of its tier wait for busy replicas of their own, and it does not"
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementOption:
+    """The forecast at a replica with a free slot, or in the queue (`replica` None). Times are seconds from now."""
+
+    replica: str | None
+    in_flight: int
+    unprefilled_tokens: int
+    wait_s: float
+    ttft_s: float
+    tpot_s: float
+    e2e_s: float
+    breach: float
+    in_vain: float
+    """P(refused after waiting), 0-1; 0 at a replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExcludedReplica:
+    """A replica of the pool that gets no requests now, or only single ones that show whether it has recovered."""
+
+    replica: str
+    state: ReplicaState
+    why: str
+    """Details of the reason; empty if `state` says everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedVerdict:
+    """The verdict of the controller, the constraint that decided, and the reason in words."""
+
+    verdict: str
+    """The decision: `sent`, `waits` or `refused`."""
+    constraint: str
+    """The objective, bound, limit or rule that decided; empty if the request would be sent."""
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementExplanation:
+    """The decision on a new request, and its inputs."""
+
+    verdict: str
+    """The decision: `sent`, `waits` or `refused`."""
+    constraint: str
+    """The objective, bound, limit or rule that decided; empty if the request would be sent."""
+    why: str
+    pool: str
+    mode: AdmissionMode
+    trust: Trust
+    threshold: float
+    """Largest P(breach) that is admitted, 0-1."""
+    budget: str
+    """State of the error budget: measured, too few answers, no objective."""
+    budget_left: float | None
+    """The tier's error budget left, -1 to 1; None unless measured."""
+    prompt_tokens: int
+    max_tokens: int
+    ahead: int
+    """Queued requests that would be served before this one."""
+    higher_share: float
+    """Share (0-1) of the pool's drain rate that more urgent tiers take."""
+    drain_rate: float | None
+    own_rate: float | None
+    """Requests per second that its own tier has lately sent from its queue; None if unknown."""
+    best: PlacementOption
+    runner_up: PlacementOption | None
+    left_out: tuple[ExcludedReplica, ...] = ()
+
+
+class MiddleDraw:
+    """Replaces random draws in a hypothetical decision: the request is admitted as exploration if the chance of that is
+    above one half.
+    """
+
+    def random(self) -> float:
+        """The middle of [0, 1)."""
+        return DRAW
+
+
+def explain(
+    admission: Admission, pools: Iterable[Pool], live: RequestState, exceeded: LimitExceeded | None, now: float
+) -> PlacementExplanation:
+    """Explain the decision on a new request for which a pool was found. Changes only `live`.
+
+    `pools`: all pools of the policy. `exceeded`: the tenant's limit that the request exceeds, if any.
+    """
+    pool = live.pool
+    assert pool is not None
+    tier, adapter = live.request.tier, live.request.adapter
+    decision = _rehearsed(admission, pools, live, pool, now)
+    replica = decision.replica
+    chosen = pool if replica is None else replica.pool
+    best = _option(chosen, replica, live.forecast or admission.forecast(live, pool, replica, now))
+    free = [] if replica is None else pool.candidates(live.request)
+    if adapter:
+        free = with_adapter(free, adapter)
+    others = [other for other in free if other is not replica]
+    runner_up = _option(pool, others[0], admission.forecast(live, pool, others[0], now)) if others else None
+    ahead = NOTHING_AHEAD if replica is not None else admission.ahead(live, pool, now)
+    decided = _limited(exceeded) if exceeded is not None else _decided(admission, live, pool, decision, now)
+    budget_left = admission.promises.budget_left(tier)
+    return PlacementExplanation(
+        verdict=decided.verdict,
+        constraint=decided.constraint,
+        why=decided.why,
+        pool=chosen.spec.name,
+        mode=tier.admission.mode,
+        trust=admission.trust(pool),
+        threshold=admission.promises.threshold(tier),
+        budget=_budget(tier, budget_left),
+        budget_left=budget_left,
+        prompt_tokens=live.prompt_tokens,
+        max_tokens=live.max_tokens,
+        ahead=ahead.requests,
+        higher_share=ahead.higher_share,
+        drain_rate=admission.drain_per_s(pool),
+        own_rate=ahead.own_per_s,
+        best=best,
+        runner_up=runner_up,
+        left_out=tuple(_left_out(pool, live.request, now)),
+    )
+
+
+def _rehearsed(admission: Admission, pools: Iterable[Pool], live: RequestState, pool: Pool, now: float) -> Decision:
+    """The decision that the controller would take. Afterwards, round-robin routers get back their old positions."""
+    live.deadline = slo_deadline(live)
+    routers = [router for other in pools if isinstance(router := other.router, RoundRobin)]
+    positions = [router.last for router in routers]
+    decision = admission.arrives(live, pool, MiddleDraw(), now)
+    passing = _passing(admission, live, pool, now) if decision.verdict is Verdict.WAIT else None
+    if passing is not None:
+        if live.forecast is not None:
+            live.forecast = admission.forecast(live, pool, passing, now)
+        decision = Decision(Verdict.SEND, passing, detail=PASSING)
+    for router, position in zip(routers, positions, strict=True):
+        router.last = position
+    return decision
+
+
+def _passing(admission: Admission, live: RequestState, pool: Pool, now: float) -> Replica | None:
+    """The replica that would take a new request at once although others of its tier wait. Each of those waits for its
+    own busy replica.
+
+    The rule of `NextQueued` is used, because a new request is queued before the queue is served.
+    """
+    tier = live.request.tier
+    if not admission.waits_behind(tier, pool):
+        return None
+    queue = pool.queue.of_tier(tier)
+    head = queue.head(now)
+    is_compared = pool.knows_caches and queue.count < LOOKED_AHEAD and has_room(pool, tier)
+    if not is_compared and (head is None or not may_be_passed(head, pool)):
+        return None
+    replica = pool.pick(live, None, DRAW)
+    return None if replica is None or admission.patience.waits_for_own(live, replica, now) else replica
+
+
+def _limited(exceeded: LimitExceeded) -> ExplainedVerdict:
+    never = exceeded.wait_s == math.inf
+    when = "it exceeds a whole minute of the limit" if never else f"there is room in {exceeded.wait_s:.3g} s"
+    return ExplainedVerdict(REFUSED, exceeded.why.value, f"its tenant has used up a limit of its tier; {when}")
+
+
+def _decided(admission: Admission, live: RequestState, pool: Pool, decision: Decision, now: float) -> ExplainedVerdict:
+    if decision.verdict is Verdict.SHED and decision.why is Reason.PREDICTED:
+        return ExplainedVerdict(REFUSED, _missed(admission, live, pool, decision.replica, now), decision.detail)
+    if decision.verdict is Verdict.SHED:
+        return ExplainedVerdict(REFUSED, "queue", "the queue is full")
+    constraint, why = _admitted(admission, live, pool, decision)
+    if decision.verdict is Verdict.SEND:
+        return ExplainedVerdict(SENT, constraint, f"{why}; {decision.detail}" if decision.detail else why)
+    bound, held = _awaited(admission, live, pool)
+    return ExplainedVerdict(WAITS, bound, f"{why}; {held}")
+
+
+def _admitted(admission: Admission, live: RequestState, pool: Pool, decision: Decision) -> tuple[str, str]:
+    """The rule by which a request was admitted (not refused), and the reason in words."""
+    admitted, forecast = live.request.tier.admission, live.forecast
+    if admitted.mode is AdmissionMode.OFF:
+        return "", "admission of this tier is off"
+    if forecast is None:
+        return "", "the tier has no objective"
+    threshold = admission.promises.threshold(live.request.tier)
+    if live.would_shed:
+        return "shadow", f"the tier is in shadow, so it is only counted. {admission.why(live, pool, forecast)}"
+    if live.owed:
+        return "fairness", "it is doubtful, but too few prompts of its length were admitted"
+    if live.explored:
+        return "exploration", "it is doubtful, but a few such requests of each tier are admitted to learn from"
+    if live.degraded:
+        return "shorter answer", f"with at most {live.max_tokens} tokens of answer it is in time"
+    if decision.replica is not None and decision.replica.pool is not pool:
+        return "spill", f"pool {pool.spec.name} would refuse it, and {forecast.pool} has room to spare"
+    if forecast.breach > threshold:
+        return "", f"P(breach) is above the threshold, but the forecast is {admission.trust(pool)}"
+    return "", "P(breach) is within the threshold, and no constraint of the tier would break"
+
+
+def _missed(admission: Admission, live: RequestState, pool: Pool, replica: Replica | None, now: float) -> str:
+    """The objective for which a doubtful request is refused. It is the percentile that would break, or else the
+    objective with the likeliest miss.
+
+    The likeliest miss is found by a forecast for each metric alone.
+    """
+    forecast, tier = live.forecast, live.request.tier
+    assert forecast is not None
+    if forecast.breach <= admission.promises.threshold(tier) or not admission.trusted(pool):
+        broken = admission.promises.broken(live, pool, forecast)
+        return "" if broken is None else broken.constraint
+    slo, likeliest, most = live.slo, "", -1.0
+    alone = (
+        ("TTFT", slo.ttft, Slo(ttft=slo.ttft)),
+        ("TPOT", slo.tpot, Slo(tpot=slo.tpot)),
+        ("e2e", slo.e2e, Slo(e2e=slo.e2e, e2e_up_to_tokens=slo.e2e_up_to_tokens)),
+    )
+    for name, objectives, one in alone:
+        if objectives:
+            live.slo = one
+            raw = admission.forecast(live, pool, replica, now).raw
+            if raw > most:
+                highest = max(objectives, key=_quantile)
+                likeliest, most = f"{name} {highest.percentile}", raw
+    live.slo = slo
+    return likeliest
+
+
+def _awaited(admission: Admission, live: RequestState, pool: Pool) -> tuple[str, str]:
+    """The bound that keeps a waiting request from being sent, and the reason in words."""
+    tier, adapter = live.request.tier, live.request.adapter
+    free = pool.candidates(live.request)
+    if not free and pool.ready(tier):
+        return "model", "the replicas that list its model are busy"
+    if free and adapter and not with_adapter(free, adapter):
+        return "adapter", "no replica has room for its adapter"
+    if free and admission.waits_behind(tier, pool):
+        return "order", "others of its tier wait before it"
+    if free:
+        return "home", "the replica of its session, or with its prompt in the cache, is busy"
+    is_enforced = tier.admission.mode is AdmissionMode.ENFORCE
+    if not (pool.open if is_enforced else pool.below_max):
+        bounds = [replica.bound for replica in pool.replicas.values() if is_enforced and replica.bound is not None]
+        bound = usual(bounds) or CapacityBound.SLOTS
+        return bound.value, f"no replica has room, most by their {bound.value} bound"
+    if kept := pool.asked.kept_from(tier, pool.queue.is_owed(tier)):
+        return "places", f"the free places, up to {kept}, are left to more urgent tiers"
+    return "reserve", "the free slots are reserved for other tiers, or their replicas asked for time"
+
+
+def _left_out(pool: Pool, request: Request, now: float) -> Iterator[ExcludedReplica]:
+    adapter = request.adapter
+    for name, replica in pool.replicas.items():
+        rests_s = pool.backoff_s(replica, now)
+        if replica.state is not ReplicaState.UP:
+            yield ExcludedReplica(name, replica.state, _why_out(replica, now))
+        elif not adapter and not replica.takes_name(sent_name(request)):
+            yield ExcludedReplica(name, replica.state, f"it does not list the model {sent_name(request)[:MAX_NAME]}")
+        elif rests_s > 0.0:
+            why = f"it refused {replica.refusals} times in a row, and is passed over for {rests_s:.1f} s more"
+            yield ExcludedReplica(name, replica.state, why)
+        elif replica.bound is not None:
+            yield ExcludedReplica(name, replica.state, _bounded(pool, replica, replica.bound, now))
+        elif adapter and not replica.adapters.takes(adapter):
+            yield ExcludedReplica(name, replica.state, _without(adapter, replica))
+
+
+def _why_out(replica: Replica, now: float) -> str:
+    """A text that says why a replica is out, with its latest error."""
+    if replica.state is ReplicaState.DRAINED:
+        return ""
+    last = replica.health.view(now, replica.share).last_error
+    if replica.state is ReplicaState.EJECTED:
+        return f"{replica.health.why}; last error: {last}" if last else replica.health.why
+    return f"{last}; it gets one request at a time" if replica.state is ReplicaState.PROBING else last
+
+
+def _bounded(pool: Pool, replica: Replica, bound: CapacityBound, now: float) -> str:
+    """A text that names the bound a replica has reached, with its values."""
+    budget = replica.budget
+    if bound is CapacityBound.SLOTS:
+        used = f"{replica.in_flight} of {replica.slots} are in use"
+    elif bound is CapacityBound.KV:
+        capacity = replica.kv.capacity_tokens
+        used = f"{replica.held_tokens} tokens held, {budget.growth_tokens:.0f} expected, of {capacity:.0f}"
+    elif bound is CapacityBound.TPOT:
+        step_s = budget.step_s(replica.held_tokens, now) or 0.0
+        limit = f"{budget.limit_s * 1e3:.3g} ms"
+        exceeds = f"more than {limit}" if step_s > budget.limit_s else f"with one more it would exceed {limit}"
+        used = f"a step takes {step_s * 1e3:.3g} ms, {exceeds}"
+    else:
+        used = f"{replica.unprefilled_tokens} of {pool.prefill_limit:.0f} tokens"
+    return f"it has no room: its {bound} bound is reached, {used}"
+
+
+def _without(adapter: str, replica: Replica) -> str:
+    """Why a replica cannot serve a LoRA adapter now."""
+    if adapter not in replica.adapters.listed:
+        return f"it does not list the adapter {adapter}"
+    if adapter == replica.adapters.leaving:
+        return f"it gets no more requests for the adapter {adapter}, so that another adapter can be loaded"
+    return f"it has no room for the adapter {adapter} beside {', '.join(replica.adapters.loaded())}"
+
+
+def _option(pool: Pool, replica: Replica | None, forecast: Forecast) -> PlacementOption:
+    return PlacementOption(
+        replica=None if replica is None else replica.spec.name,
+        in_flight=pool.in_flight if replica is None else replica.in_flight,
+        unprefilled_tokens=0 if replica is None else replica.unprefilled_tokens,
+        wait_s=forecast.wait_s,
+        ttft_s=forecast.ttft_s,
+        tpot_s=forecast.tpot_s,
+        e2e_s=forecast.e2e_s,
+        breach=forecast.breach,
+        in_vain=forecast.in_vain,
+    )
+
+
+def _budget(tier: Tier, left: float | None) -> str:
+    if not tier.slo.objectives():
+        return "no objective"
+    return "too few answers" if left is None else "measured"
+
+
+def _quantile(objective: Objective) -> float:
+    return objective.quantile

@@ -1,0 +1,205 @@
+"""Reads of the controller's state. A read changes nothing, unless its docstring says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from gateway.core.commands import Command
+from gateway.core.fleet.pool import Pool
+from gateway.core.policy import Policy, Tier
+from gateway.core.queueing.limits import Left, LimitExceeded
+from gateway.core.redundancy.request_quarantine import News
+from gateway.core.request import Request
+from gateway.core.request_state import RequestState, held_by_pool
+from gateway.core.results import Reason
+from gateway.core.scheduling.explanation import LIMITS, REFUSED, PlacementExplanation, explain
+from gateway.core.scheduling.placement import Unplaceable
+from gateway.core.scheduling.state import BREAKERS, State
+from gateway.core.serving import fallback_of
+from gateway.core.sessions import key_of
+from gateway.core.snapshot import ReplicaState, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """Resources held at one moment. Once no request is under way, all counts are 0 and all tables are empty."""
+
+    requests: int
+    attempts: int
+    slots: Mapping[str, int]
+    """Number of slots in use, by replica; replicas without any are left out. Removed replicas that still serve are
+    included.
+    """
+    unread_prompts: Mapping[str, int]
+    """Number of prompts that the engine has not read, by replica; replicas without any are left out."""
+    unread_tokens: int
+    context_tokens: int
+    """Tokens of context in use at all replicas together: prompts and answers."""
+    queued: int
+    queued_bytes: int
+    timers: frozenset[int]
+    """Ids of requests that have a timer set, for a deadline or a hedge."""
+    tenants: Mapping[tuple[str, str], int]
+    """Number of requests that count against a concurrency limit, by (tenant, tier); pairs without any are left out."""
+    promises: int
+    """Number of admitted requests whose outcome `Promises` still waits for. A request counts once for each guard."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all counts are 0 and all tables are empty."""
+        return self == NOTHING_HELD
+
+
+NOTHING_HELD: Final = Holdings(0, 0, {}, {}, 0, 0, 0, 0, frozenset(), {}, 0)
+
+
+class Inspector:
+    """Reads the state of a controller, for its caller, the admin pages and metrics."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.prompts = state.prompts
+        self.forecaster = state.forecaster
+        self._call = state.call
+        self._requests = state.requests
+        self._attempts = state.attempts
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force."""
+        return self.state.policy
+
+    @property
+    def decided(self) -> list[Command]:
+        """Commands of the latest call. If the call raised an exception, the commands that were decided before it."""
+        return self._call.commands
+
+    @property
+    def woken(self) -> int:
+        """Id of the request whose deadline was acted on last."""
+        return self.state.woken
+
+    def knows(self, request_id: int) -> bool:
+        """Whether this request has arrived and is not over."""
+        return request_id in self._requests
+
+    def is_open(self, attempt_id: int) -> bool:
+        """Whether this attempt is under way, and so holds a slot."""
+        return attempt_id in self._attempts
+
+    def left(self, tenant: str, tier: str, now: float) -> Left:
+        """Requests and tokens that the tenant may still use in this minute."""
+        return self.state.accounting.left(tenant, tier, now)
+
+    def exceeded(self, tenant: str, tier: Tier, tokens: int, now: float) -> LimitExceeded | None:
+        """The limit that one more request of at least `tokens` would exceed for sure; None if there is none."""
+        return self.state.accounting.exceeded_by(tenant, tier, tokens, now)
+
+    def suspects(self, now: float) -> bool:
+        """Whether any request is suspected of killing replicas, or failed lately. New requests then need a
+        `body_hash`.
+        """
+        return not self.state.quarantine.is_empty(now) or self.state.fleet.doubts
+
+    def quarantined(self, now: float) -> list[News]:
+        """New reports on requests in quarantine. Each is returned once, so this read changes state."""
+        return self.state.quarantine.news(now)
+
+    def disbelieved(self) -> dict[tuple[str, str], int]:
+        """Number of impossible usage reports, by (pool, replica), since the last call. This read resets the numbers."""
+        found, self.state.disbelieved = self.state.disbelieved, {}
+        return found
+
+    def alive(self) -> bool:
+        """Whether any pool has a replica that gets requests."""
+        return self.state.fleet.alive
+
+    def restarts(self, replica: str) -> int:
+        """How often the engine of this replica was seen to restart; -1 if the policy has no such replica."""
+        found = self.state.fleet.replica(replica)
+        return -1 if found is None else found.restarts
+
+    def session_key(self, pool: str, replica: str) -> int:
+        """The key (64 bits) of a replica, from which the home replica of each session is computed."""
+        found = self.state.fleet.pool(pool)
+        known = None if found is None else found.replicas.get(replica)
+        return key_of(replica) if known is None else known.session_key
+
+    def states(self) -> list[tuple[str, str, ReplicaState, str]]:
+        """(pool, replica, state, why it is out) for every replica. Cheap enough to poll."""
+        return [
+            (pool.spec.name, name, r.state, r.health.why if r.state is not ReplicaState.DRAINED else "")
+            for pool in self.state.fleet
+            for name, r in pool.replicas.items()
+        ]
+
+    def held(self, now: float) -> dict[str, tuple[int, float]]:
+        """By pool: the number of dispatched requests, and the sum of their ages in seconds. Cheap enough to poll."""
+        held = held_by_pool(self._requests.values(), now)
+        return {pool.spec.name: held.get(pool.spec.name, (0, 0.0)) for pool in self.state.fleet}
+
+    def holdings(self) -> Holdings:
+        """Resources held now; O(n) in all replicas and requests."""
+        state = self.state
+        pools = {id(pool): pool for pool in state.fleet}
+        replicas = {id(replica): replica for pool in pools.values() for replica in pool.replicas.values()}
+        for attempt in self._attempts.values():
+            replicas[id(attempt.replica)] = attempt.replica
+            pools[id(attempt.replica.pool)] = attempt.replica.pool
+        return Holdings(
+            requests=len(self._requests),
+            attempts=len(self._attempts),
+            slots={r.spec.name: r.in_flight for r in replicas.values() if r.in_flight},
+            unread_prompts={r.spec.name: len(r.reading) for r in replicas.values() if r.reading},
+            unread_tokens=sum(r.unprefilled_tokens for r in replicas.values()),
+            context_tokens=sum(r.held_tokens for r in replicas.values()),
+            queued=sum(len(pool.queue) for pool in pools.values()),
+            queued_bytes=sum(pool.queue.bytes for pool in pools.values()),
+            timers=(state.timers.keys | state.hedges.timers.keys) - {BREAKERS},
+            tenants=state.accounting.in_flight(),
+            promises=state.admission.promises.open,
+        )
+
+    def snapshot(self, now: float) -> Snapshot:
+        """A copy of the whole state, for the admin pages and metrics. `now` must not be before the last call."""
+        now = max(now, self.state.call.now)
+        state, held = self.state, self.held(now)
+        return Snapshot(
+            generation=state.policy.generation,
+            pools=tuple(pool.view(now, *held[pool.spec.name]) for pool in state.fleet),
+            tenants=state.accounting.views(now),
+            tiers=state.admission.promises.views(),
+            forecast=state.forecaster.view(now),
+            hedged_pools=state.hedges.pool_views(now),
+            hedged_tiers=state.hedges.tier_views(),
+            at=now,
+        )
+
+    def explain(self, request: Request, now: float) -> PlacementExplanation | Unplaceable:
+        """The decision that a request would get if it arrived now. Nothing is really decided or changed."""
+        found = self._explain(request, now)
+        other = fallback_of(request)
+        if isinstance(found, PlacementExplanation):
+            may_fall_back = found.verdict == REFUSED and found.constraint not in LIMITS
+        else:
+            may_fall_back = found.why is Reason.NO_REPLICAS
+        if other is None or not may_fall_back:
+            return found
+        there = self._explain(other, now)
+        if isinstance(there, Unplaceable) or there.verdict == REFUSED:
+            return found
+        why = found.why if isinstance(found, PlacementExplanation) else found.detail
+        return replace(there, why=f"its fallback {other.model.name} serves it: {there.why}. {why}")
+
+    def _explain(self, request: Request, now: float) -> PlacementExplanation | Unplaceable:
+        """The decision that a request would get now, without the fallback of its tier."""
+        state, live = self.state, RequestState(request)
+        found = state.places.find(live, now)
+        if not isinstance(found, Pool):
+            return found
+        live.cap()
+        exceeded = state.accounting.exceeded(live, found, now)
+        live.move(found)
+        return explain(state.admission, state.fleet, live, exceeded, now)

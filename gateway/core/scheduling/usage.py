@@ -1,0 +1,83 @@
+"""Replaces token counts of an engine that are impossible: more tokens than the request allowed, or than its bytes can
+hold.
+
+A count that is too high would use up a tenant's tokens for hours, and mislead the parts that learn from it. A count
+beyond its bound is replaced by an estimate. The bounds are generous, since tighter ones would reject true counts.
+
+    output    the tokens granted to each choice, which its tenant has reserved
+              without a cap for the engine: the same, or `TOKENS_PER_EVENT` for each event, if that is more
+    prompt    two tokens for each byte of the body (byte-level vocabularies have one at most; a dense picture in
+              base64 may have more), and `TEMPLATE_TOKENS` for each prompt: templates have words of their own
+    cached    the tokens of the prompt
+
+A count of 0 for a prompt that is not empty is none: some engines fill usage with zeros.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.core.request_state import Attempt, RequestState
+from gateway.core.results import AttemptResult
+
+SLACK_TOKENS: Final = 16
+"""Tokens allowed beyond the cap, for each choice: its end token, and the rest of a speculative step."""
+TOKENS_PER_EVENT: Final = 64
+"""Most tokens believed for one event. Engines that stream in intervals send some tens of tokens in one event."""
+TOKENS_PER_BYTE: Final = 2
+TEMPLATE_TOKENS: Final = 16_384
+
+
+BYTES_PER_TOKEN: Final = 4
+"""Bytes that count as one output token, in answers without usage whose content cannot be read."""
+
+
+def tokens_in(body_bytes: int) -> int:
+    """Estimated output tokens of an answer with a body of this size."""
+    return body_bytes // BYTES_PER_TOKEN
+
+
+def told_output(output_tokens: int | None, content_came: bool) -> int | None:
+    """The output count that an engine reported. A 0 is taken as None if content came, because some engines fill usage
+    with zeros.
+    """
+    return None if output_tokens == 0 and content_came else output_tokens
+
+
+def believed(attempt: Attempt, finish: AttemptResult) -> AttemptResult:
+    """`finish` without impossible counts; the same object if none is impossible."""
+    output, prompt = finish.output_tokens, finish.prompt_tokens
+    live = attempt.live
+    if output is not None and output > _max_output(live, max(attempt.tokens, finish.tokens_seen)):
+        output = None
+    if prompt is not None and (prompt > _max_prompt(live) or (not prompt and live.request.prompt_bytes)):
+        prompt = None
+    cached = finish.cached_tokens
+    if cached is not None and cached > (_max_prompt(live) if prompt is None else prompt):
+        cached = None
+    if output == finish.output_tokens and prompt == finish.prompt_tokens and cached == finish.cached_tokens:
+        return finish
+    return AttemptResult(
+        finish.end,
+        prompt,
+        output,
+        finish.tokens_seen,
+        finish.status,
+        finish.retry_after_s,
+        finish.body_hash,
+        finish.empty,
+        cached,
+        finish.context_tokens,
+    )
+
+
+def _max_output(live: RequestState, seen: int) -> int:
+    granted = (live.max_tokens + SLACK_TOKENS) * live.request.choices
+    return granted if live.is_capped else max(granted, TOKENS_PER_EVENT * seen)
+
+
+def _max_prompt(live: RequestState) -> int:
+    request = live.request
+    most = TOKENS_PER_BYTE * max(request.body_bytes, request.prompt_bytes) + TEMPLATE_TOKENS * request.batch
+    before = 0 if request.stored is None else request.stored.tokens
+    return before + max(most, request.prompt_exact or 0)

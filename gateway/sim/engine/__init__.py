@@ -1,0 +1,1 @@
+"""Simulated engines: step times, KV caches, faults."""
