@@ -13,8 +13,9 @@ from rich.console import Console
 from gateway.cli.explanation import Asked, Explanation, Output, explain
 from gateway.cli.live import Unanswered, ask_gateway, show
 from gateway.cli.output import console, finite, print_errors, print_json, refuse_unused
-from gateway.core.policy import Limits, Slo, Timeouts
+from gateway.core.policy import Limits, Timeouts
 from gateway.core.request import Endpoint
+from gateway.core.slo import Slo
 from gateway.policy import PolicyErrors, load
 from gateway.policy.sections.units import write_seconds
 from gateway.wire.errors.replies import status_of

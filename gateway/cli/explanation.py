@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from gateway.core.commands import Dispatch, Refuse
 from gateway.core.controller import Controller
-from gateway.core.policy import ANONYMOUS, Limits, Model, Policy, PoolSpec, Slo, Tier, Timeouts
+from gateway.core.policy import ANONYMOUS, Limits, Model, Policy, PoolSpec, Tier, Timeouts
 from gateway.core.request import Endpoint, Request
 from gateway.core.results import Reason
 from gateway.core.serving import arm_of, models_of, open_catch_all
+from gateway.core.slo import Slo
 from gateway.policy.keys import hash_of
 from gateway.wire.apis.table import served
 from gateway.wire.body.checks import MISSING

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
 
-from gateway.core.policy import Model, Policy, Slo, Tier
+from gateway.core.policy import Model, Policy, Tier
 from gateway.core.sessions import Session, StoredResponse
+from gateway.core.slo import Slo
 
 
 class Random(Protocol):

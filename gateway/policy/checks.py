@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from gateway.core.policy import Metric
+from gateway.core.slo import Metric
 from gateway.policy.document import Document
 from gateway.policy.errors import Path, did_you_mean, plain
 from gateway.policy.sections import units, values

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gateway.core import policy as rules
+from gateway.core.slo import Objective, Slo
 from gateway.policy.checks import PERCENTILES
 from gateway.policy.schema import PolicyFile
 from gateway.policy.sections.clients import KeySection
@@ -154,8 +155,8 @@ def _tier(name: str, section: TierSection) -> rules.Tier:
     )
 
 
-def _slo(section: SloSection) -> rules.Slo:
-    return rules.Slo(
+def _slo(section: SloSection) -> Slo:
+    return Slo(
         ttft=_objectives(section.ttft),
         tpot=_objectives(section.tpot),
         e2e=_objectives(section.e2e),
@@ -163,9 +164,9 @@ def _slo(section: SloSection) -> rules.Slo:
     )
 
 
-def _objectives(section: ObjectiveSection | None) -> tuple[rules.Objective, ...]:
+def _objectives(section: ObjectiveSection | None) -> tuple[Objective, ...]:
     thresholds = ((quantile, getattr(section, name, None)) for name, quantile in PERCENTILES.items())
-    return tuple(rules.Objective(quantile, limit_s) for quantile, limit_s in thresholds if limit_s is not None)
+    return tuple(Objective(quantile, limit_s) for quantile, limit_s in thresholds if limit_s is not None)
 
 
 def _caps(section: TierSection) -> rules.Caps:

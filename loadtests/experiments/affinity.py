@@ -26,9 +26,10 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 from gateway.core.controller import Controller
-from gateway.core.policy import AdmissionSpec, Objective, Policy, Slo
+from gateway.core.policy import AdmissionSpec, Policy
 from gateway.core.request import Request
 from gateway.core.sessions import Session, key_of
+from gateway.core.slo import Objective, Slo
 from gateway.policy.builtin import builtin
 from gateway.sim.analysis.compare import Contender, OfModel
 from gateway.sim.analysis.report import Interval, mean, ratio, summary

@@ -21,16 +21,15 @@ from gateway.core.policy import (
     Hedge,
     Limits,
     Model,
-    Objective,
     OnTotal,
     Policy,
     PoolSpec,
     ReplicaSpec,
     Retry,
-    Slo,
     Tier,
     Timeouts,
 )
+from gateway.core.slo import Objective, Slo
 from loadtests.experiments.churn import Churn
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare
 from loadtests.experiments.runner import Runner

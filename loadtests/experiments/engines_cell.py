@@ -30,8 +30,9 @@ from typing import TypeVar
 from gateway.core.commands import Command, Ended
 from gateway.core.estimators.histograms import most_by_chance
 from gateway.core.forecast.reliability import reliability, wait_label
-from gateway.core.policy import AdmissionMode, AdmissionSpec, Limits, Metric, Objective, Policy, Slo, Tier
+from gateway.core.policy import AdmissionMode, AdmissionSpec, Limits, Policy, Tier
 from gateway.core.results import Outcome, Record
+from gateway.core.slo import Metric, Objective, Slo
 from gateway.policy import load
 from gateway.policy.builtin import builtin
 from gateway.sim.baselines import baselines

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gateway.core.policy import Objective, Policy, Slo
+from gateway.core.policy import Policy
+from gateway.core.slo import Objective, Slo
 from gateway.sim.analysis.report import Interval, bootstrap, mean
 from loadtests.experiments.findings import Chart, Findings, Grid, line, written
 from loadtests.experiments.runner import Runner, ours, without_admission

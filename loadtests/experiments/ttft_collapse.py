@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gateway.core.policy import Objective, Policy, Slo
+from gateway.core.policy import Policy
+from gateway.core.slo import Objective, Slo
 from gateway.sim.analysis.report import Interval, mean, ratio, summary
 from gateway.sim.run.results import Result
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, line, written

@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 from statistics import fmean
 
-from gateway.core.policy import AdmissionMode, Objective, Policy, Slo, Value
+from gateway.core.policy import AdmissionMode, Policy, Value
 from gateway.core.results import Outcome, Record
+from gateway.core.slo import Objective, Slo
 from gateway.sim.analysis.report import Interval, mean
 from gateway.sim.engine.profiles import ENGINES
 from loadtests.experiments.engines_cell import COLD_S, MIXES, Cell, is_good, parts, run

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gateway.core.policy import Metric, Objective, Slo, Value
+from gateway.core.policy import Value
+from gateway.core.slo import Metric, Objective, Slo
 from loadtests.replay.again import Newcomers
 from loadtests.replay.columns import FILE, Rows, percentiles
 from loadtests.replay.gaps import middle_s

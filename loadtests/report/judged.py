@@ -8,7 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-from gateway.core.policy import Slo, Tier
+from gateway.core.policy import Tier
+from gateway.core.slo import Slo
 from loadtests.replay.columns import Mask, Rows
 from loadtests.replay.request import Outcome
 

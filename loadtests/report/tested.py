@@ -9,7 +9,8 @@ from typing import Any
 
 import orjson
 
-from gateway.core.policy import Objective, Policy, Slo, Tier, Value
+from gateway.core.policy import Policy, Tier, Value
+from gateway.core.slo import Objective, Slo
 from gateway.policy import load
 from loadtests.replay.columns import read_rows
 from loadtests.report.figures import report

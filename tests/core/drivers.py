@@ -27,13 +27,11 @@ from gateway.core.policy import (
     Health,
     Limits,
     Model,
-    Objective,
     OnTotal,
     Policy,
     PoolSpec,
     ReplicaSpec,
     Retry,
-    Slo,
     Tier,
     Timeouts,
 )
@@ -45,6 +43,7 @@ from gateway.core.results import AttemptOutcome, AttemptResult, HedgeResult, Out
 from gateway.core.scheduling.explanation import MiddleDraw, PlacementExplanation
 from gateway.core.scheduling.placement import Unplaceable
 from gateway.core.scheduling.state import BREAKERS
+from gateway.core.slo import Objective, Slo
 from gateway.core.snapshot import ReplicaState, Trust
 from gateway.observe.build_info import is_compiled
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.core.fleet.pool import Pool, Replica
-from gateway.core.policy import AdmissionMode, AdmissionSpec, Caps, Objective, Slo
+from gateway.core.policy import AdmissionMode, AdmissionSpec, Caps
 from gateway.core.prediction import Ahead, Forecast
 from gateway.core.request_state import RequestState
+from gateway.core.slo import Objective, Slo
 from gateway.core.snapshot import Trust
 
 from .made import policy, pool, tier

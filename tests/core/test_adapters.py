@@ -6,7 +6,7 @@ import pytest
 
 from gateway.core.fleet.routing import ROUTERS
 from gateway.core.policy import Model, Timeouts
-from gateway.core.queueing.queue import LOOKED_AHEAD, MAX_TURN_S
+from gateway.core.queueing.tier_queue import LOOKED_AHEAD, MAX_TURN_S
 from gateway.core.results import AttemptOutcome, Outcome, Reason
 from gateway.core.sample import Sample
 from gateway.core.scheduling.explanation import PlacementExplanation

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from gateway.core.commands import Refuse
-from gateway.core.policy import AdmissionMode, AdmissionSpec, Objective, Slo, Tier, Timeouts, Value
+from gateway.core.policy import AdmissionMode, AdmissionSpec, Tier, Timeouts, Value
 from gateway.core.results import Outcome, Reason
 from gateway.core.sample import Sample
+from gateway.core.slo import Objective, Slo
 from tests.interpreted import interpreted
 
 from .made import a_request, policy, pool, tier

@@ -6,8 +6,9 @@ import math
 from typing import Any
 
 from gateway.core.deadlines import PROGRESS_EVERY_S
-from gateway.core.policy import Objective, Slo, Timeouts
+from gateway.core.policy import Timeouts
 from gateway.core.results import AttemptOutcome, Outcome, Reason
+from gateway.core.slo import Objective, Slo
 
 from .made import policy, pool, tier
 from .playbook import Story, cancel, commit, cut, dispatch, ended, play, refuse

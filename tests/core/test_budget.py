@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from gateway.core.admission.error_budget import MEMORY_S, MIN_ANSWERS, ErrorBudget
-from gateway.core.policy import Objective, Policy, Slo
+from gateway.core.policy import Policy
 from gateway.core.results import Outcome, Record
+from gateway.core.slo import Objective, Slo
 
 from .made import policy, pool, tier
 from .playbook import play

@@ -2,9 +2,10 @@
 
 import pytest
 
-from gateway.core.policy import AdmissionMode, AdmissionSpec, Objective, Slo
+from gateway.core.policy import AdmissionMode, AdmissionSpec
 from gateway.core.request import GENERATING, Endpoint
 from gateway.core.results import AttemptOutcome, Outcome, Reason
+from gateway.core.slo import Objective, Slo
 
 from .made import policy, pool, tier
 from .playbook import Story, cancel, commit, dispatch, ended, play, refuse

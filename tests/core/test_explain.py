@@ -8,11 +8,12 @@ import pytest
 from gateway.core.commands import Dispatch, Refuse
 from gateway.core.controller import Controller
 from gateway.core.fleet.step_budget import StepPrices
-from gateway.core.policy import AdmissionMode, AdmissionSpec, Limits, Model, Objective, Slo
+from gateway.core.policy import AdmissionMode, AdmissionSpec, Limits, Model
 from gateway.core.results import Outcome, Reason
 from gateway.core.sample import Sample
 from gateway.core.scheduling.explanation import PlacementExplanation
 from gateway.core.scheduling.placement import Unplaceable
+from gateway.core.slo import Objective, Slo
 from tests.interpreted import interpreted
 
 from .made import a_request, policy, pool, tier

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.queueing.limits import TenantUse
-from gateway.core.queueing.queue import TierQueue
+from gateway.core.queueing.tier_queue import TierQueue
 from gateway.core.request_state import RequestState
 from gateway.core.results import Outcome, Reason
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gateway.core.policy import AdmissionMode, AdmissionSpec, Caps, Limits, Model, Objective, Policy, Slo, Timeouts
+from gateway.core.policy import AdmissionMode, AdmissionSpec, Caps, Limits, Model, Policy, Timeouts
 from gateway.core.request import Endpoint
 from gateway.core.results import AttemptOutcome, Outcome, Reason
 from gateway.core.sessions import Session
+from gateway.core.slo import Objective, Slo
 from tests.interpreted import interpreted
 
 from .made import NEVER_TOO_LATE, policy, pool, tier

@@ -16,12 +16,13 @@ from gateway.core.estimators.spread import DIRECT, QUEUED, tpot_kind
 from gateway.core.fleet.pool import Pool
 from gateway.core.forecast.forecaster import Forecaster
 from gateway.core.forecast.trust import COLD_LABELS, DRIFT_OFFSET
-from gateway.core.policy import AdmissionSpec, Objective, Slo
+from gateway.core.policy import AdmissionSpec
 from gateway.core.prediction import NOTHING_AHEAD, Ahead, Forecast
 from gateway.core.request import Endpoint
 from gateway.core.request_state import Attempt, RequestState
 from gateway.core.results import AttemptOutcome, AttemptResult
 from gateway.core.sample import Sample
+from gateway.core.slo import Objective, Slo
 from gateway.core.snapshot import Trust
 from gateway.sim.engine.profiles import DEFAULT
 from tests.core.made import SHADOW, STEADY, a_request, policy, pool, tier

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.policy import Objective, Slo
 from gateway.core.queueing.headroom import places_kept
 from gateway.core.sample import Sample
 from gateway.core.scheduling.explanation import PlacementExplanation
+from gateway.core.slo import Objective, Slo
 from tests.core.made import policy, pool, tier
 from tests.core.playbook import Story, commit, dispatch, play
 from tests.core.test_explain import explained

@@ -25,6 +25,7 @@ from gateway.core.request import Endpoint, Request
 from gateway.core.results import AttemptOutcome, AttemptResult, Outcome, Reason, Record
 from gateway.core.sample import Sample
 from gateway.core.sessions import Session, StoredResponse
+from gateway.core.slo import Objective, Slo
 from tests.effort import examples
 
 from .drivers import policies
@@ -341,7 +342,7 @@ def test_an_exception_of_the_controller_is_recorded_and_replayed() -> None:
 
 def test_explanations_between_calls_do_not_change_the_replay() -> None:
     told: list[Told] = []
-    slo = rules.Slo(ttft=(rules.Objective(0.99, 1.0),), e2e=(rules.Objective(0.99, 8.0),))
+    slo = Slo(ttft=(Objective(0.99, 1.0),), e2e=(Objective(0.99, 8.0),))
     timely = policy(pool("p", "r1", slots=64), tier("std", slo=slo))
     outer, now = Recorded(timely, Random(1), told.append), 1.0
     for number in range(1, 301):

@@ -2,9 +2,10 @@
 
 import pytest
 
-from gateway.core.policy import Caps, Limits, Objective, Policy, Slo
+from gateway.core.policy import Caps, Limits, Policy
 from gateway.core.results import AttemptOutcome, Outcome, Reason
 from gateway.core.sample import Sample
+from gateway.core.slo import Objective, Slo
 
 from .made import policy, pool, tier
 from .playbook import dispatch, ended, play, refuse

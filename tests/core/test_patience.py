@@ -3,7 +3,7 @@ have cached.
 """
 
 from gateway.core.policy import AdmissionMode, AdmissionSpec
-from gateway.core.queueing.queue import LOOKED_AHEAD
+from gateway.core.queueing.tier_queue import LOOKED_AHEAD
 from gateway.core.results import Outcome
 from gateway.core.scheduling.explanation import PlacementExplanation
 

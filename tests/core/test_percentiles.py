@@ -16,10 +16,10 @@ from gateway.core.estimators.ttft_guard import (
     ttft_guards,
     vain_guard,
 )
-from gateway.core.policy import Objective, Slo
 from gateway.core.prediction import Ahead, Forecast
 from gateway.core.request_state import RequestState
 from gateway.core.results import Outcome, Record
+from gateway.core.slo import Objective, Slo
 from gateway.policy import load
 from gateway.policy import load_text as read
 from gateway.sim.run.run import simulate

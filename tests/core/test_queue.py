@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from gateway.core.estimators.rates import DRAIN_WINDOW_S, FEW_TURN_S, FEW_TURNS, DrainRate, Rate, TurnRate
 from gateway.core.prediction import Forecast
 from gateway.core.queueing.limits import FAIRNESS_HALF_LIFE_S, TenantUse
-from gateway.core.queueing.queue import MAX_TURN_S, PoolQueue
+from gateway.core.queueing.queue import PoolQueue
+from gateway.core.queueing.tier_queue import MAX_TURN_S
 from gateway.core.request_state import RequestState
 from tests.footprint import footprint
 

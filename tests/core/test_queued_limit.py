@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from gateway.core.policy import AdmissionSpec, Objective, Slo
+from gateway.core.policy import AdmissionSpec
 from gateway.core.sample import Sample
+from gateway.core.slo import Objective, Slo
 
 from .made import policy, pool, tier
 from .playbook import Story, play

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gateway.core.commands import Refuse
-from gateway.core.policy import Objective, Slo
+from gateway.core.slo import Objective, Slo
 
 from .made import a_request, pool, tier
 from .oracle import ENFORCE, Oracle, story_of

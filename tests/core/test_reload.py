@@ -3,8 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from gateway.core.policy import Caps, Health, Objective, Policy, ReplicaSpec, Slo, Timeouts
+from gateway.core.policy import Caps, Health, Policy, ReplicaSpec, Timeouts
 from gateway.core.results import AttemptOutcome, Outcome, Reason
+from gateway.core.slo import Objective, Slo
 from gateway.core.snapshot import ReplicaState
 
 from .made import NEVER_TOO_LATE, policy, pool, tier

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.core.estimators.step_margin import MAX_MARGIN, MIN_MARGIN, START, StepMargin
 from gateway.core.fleet.step_budget import StepBudget, StepPrices
-from gateway.core.policy import Objective
+from gateway.core.slo import Objective
 
 PRICES = StepPrices(base_s=0.02, sequence_s=0.001, context_s=1e-7, prompt_s=1e-4)
 

@@ -8,11 +8,12 @@ from random import Random
 
 from gateway.core.estimators.histograms import LogHistogram
 from gateway.core.journal.recorder import Recorded, Told
-from gateway.core.policy import Limits, Model, Objective, Policy, PoolSpec, ReplicaSpec, Slo, Tier
+from gateway.core.policy import Limits, Model, Policy, PoolSpec, ReplicaSpec, Tier
 from gateway.core.request import Endpoint, Request
 from gateway.core.results import AttemptOutcome, AttemptResult, Outcome, Reason, Record
 from gateway.core.sample import Sample
 from gateway.core.scheduling.placement import Unplaceable
+from gateway.core.slo import Objective, Slo
 from gateway.core.snapshot import (
     CacheView,
     ForecastView,

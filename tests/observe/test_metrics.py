@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from gateway.core.policy import Metric, Model, Objective, Slo, Tier
+from gateway.core.policy import Model, Tier
 from gateway.core.results import AttemptOutcome, Outcome, Reason, Record
+from gateway.core.slo import Metric, Objective, Slo
 from gateway.observe.metrics.facts import REFUSAL_EDGES, Attainment
 from gateway.observe.metrics.families import RequestFamilies
 from gateway.observe.metrics.metrics import (

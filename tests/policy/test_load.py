@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.core import policy as rules
+from gateway.core.slo import Objective, Slo
 from gateway.policy import PolicyErrors, builtin, load, load_text
 from gateway.policy.builtin import written
 
@@ -130,10 +131,10 @@ def test_a_tier_has_every_field_of_its_policy_file(policy: rules.Policy) -> None
         weight=4.0,
         floor=0.05,
         pools=("short", "long"),
-        slo=rules.Slo(
-            ttft=(rules.Objective(0.5, 0.5), rules.Objective(0.999, 2.0)),
-            tpot=(rules.Objective(0.9, 0.08), rules.Objective(0.95, 0.09)),
-            e2e=(rules.Objective(0.99, 30.0),),
+        slo=Slo(
+            ttft=(Objective(0.5, 0.5), Objective(0.999, 2.0)),
+            tpot=(Objective(0.9, 0.08), Objective(0.95, 0.09)),
+            e2e=(Objective(0.99, 30.0),),
             e2e_up_to_tokens=1000,
         ),
         caps=rules.Caps(1000, 4000, True, False, 2, 3, 0, 1, ("###",), 4, -5, True),

@@ -7,19 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gateway.core.commands import Cancel, Command, Dispatch, Ended, Refuse
-from gateway.core.policy import (
-    AdmissionMode,
-    AdmissionSpec,
-    Model,
-    Objective,
-    Policy,
-    PoolSpec,
-    ReplicaSpec,
-    Slo,
-    Tier,
-    Timeouts,
-)
+from gateway.core.policy import AdmissionMode, AdmissionSpec, Model, Policy, PoolSpec, ReplicaSpec, Tier, Timeouts
 from gateway.core.results import AttemptResult, Record
+from gateway.core.slo import Objective, Slo
 from gateway.sim.run.decider import Decider
 from gateway.sim.run.results import Result
 from gateway.sim.workload.arrivals import Arrival

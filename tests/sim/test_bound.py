@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from gateway.core.policy import Caps, Objective, Policy, Slo, Tier, Value
+from gateway.core.policy import Caps, Policy, Tier, Value
+from gateway.core.slo import Objective, Slo
 from gateway.sim.analysis.bound import Bound, bound, capacity, replay_set
 from gateway.sim.analysis.costs import costs, job_of
 from gateway.sim.baselines import baselines

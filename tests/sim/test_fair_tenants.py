@@ -9,8 +9,9 @@ from random import Random
 import pytest
 
 from gateway.core.controller import Controller
-from gateway.core.policy import AdmissionSpec, Objective, Slo
+from gateway.core.policy import AdmissionSpec
 from gateway.core.results import Outcome
+from gateway.core.slo import Objective, Slo
 from gateway.policy.builtin import builtin
 from gateway.sim.engine.fleet import FleetSpec
 from gateway.sim.engine.profiles import ENGINES

@@ -9,8 +9,9 @@ from statistics import median
 import pytest
 
 from gateway.core.controller import Controller
-from gateway.core.policy import AdmissionSpec, Objective, Policy, Slo
+from gateway.core.policy import AdmissionSpec, Policy
 from gateway.core.results import Outcome, Reason, Record
+from gateway.core.slo import Objective, Slo
 from gateway.policy.builtin import builtin
 from gateway.sim.baselines import baselines
 from gateway.sim.engine.fleet import FleetSpec

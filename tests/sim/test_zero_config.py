@@ -8,7 +8,8 @@ from random import Random
 import pytest
 
 from gateway.core.controller import Controller
-from gateway.core.policy import Objective, Policy, Slo
+from gateway.core.policy import Policy
+from gateway.core.slo import Objective, Slo
 from gateway.policy.builtin import builtin
 from gateway.sim.baselines import baselines
 from gateway.sim.engine.fleet import FleetSpec

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from gateway.core.policy import Objective, Slo
+from gateway.core.slo import Objective, Slo
 from gateway.wire.http.headers import BadHeader, RequestHead, asked_slo, read_head
 
 TIER = Slo(ttft=(Objective(0.5, 0.4), Objective(0.99, 2.0)), e2e=(Objective(0.99, 30.0),))

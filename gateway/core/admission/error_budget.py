@@ -14,8 +14,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from gateway.core.policy import Metric, Objective, Slo
 from gateway.core.results import Outcome, Record
+from gateway.core.slo import Metric, Objective, Slo
 
 MEMORY_S: Final = 300.0
 EVERY_S: Final = 0.005

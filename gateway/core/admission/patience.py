@@ -14,7 +14,7 @@ from __future__ import annotations
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.forecast.forecaster import Forecaster
 from gateway.core.policy import AdmissionMode, Tier
-from gateway.core.queueing.queue import LOOKED_AHEAD, due_at
+from gateway.core.queueing.tier_queue import LOOKED_AHEAD, due_at
 from gateway.core.request_state import RequestState
 
 

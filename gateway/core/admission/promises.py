@@ -27,10 +27,11 @@ from gateway.core.fleet.pool import Pool
 from gateway.core.fleet.step_budget import StepPrices
 from gateway.core.forecast.forecaster import Forecaster
 from gateway.core.forecast.wait import head_waited_s
-from gateway.core.policy import AdmissionMode, Objective, Policy, Slo, Tier, Value
+from gateway.core.policy import AdmissionMode, Policy, Tier, Value
 from gateway.core.prediction import Forecast
 from gateway.core.request_state import RequestState
 from gateway.core.results import Outcome, Reason, Record
+from gateway.core.slo import Objective, Slo
 from gateway.core.snapshot import TierView
 
 NOT_LATE: Final = (Reason.SHUTTING_DOWN, Reason.NO_REPLICAS)

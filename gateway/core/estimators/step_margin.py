@@ -21,7 +21,7 @@ import math
 from typing import Final
 
 from gateway.core.estimators.ttft_guard import SAFETY
-from gateway.core.policy import Objective
+from gateway.core.slo import Objective
 
 START: Final = 0.85
 """First margin of a TPOT objective. On six engines, the p99 TPOT of a full replica is 1.05 to 1.2 times its mean."""

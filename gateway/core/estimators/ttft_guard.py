@@ -39,7 +39,7 @@ import math
 from typing import Final
 
 from gateway.core.estimators.rates import Rate
-from gateway.core.policy import Objective
+from gateway.core.slo import Objective
 
 MEMORY_S: Final = 10.0
 """Time constant (seconds) of forgetting. It is short, so that an objective holds in every window with enough answers.

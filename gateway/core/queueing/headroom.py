@@ -20,7 +20,8 @@ from itertools import groupby
 from typing import Final
 
 from gateway.core.estimators.rates import Rate
-from gateway.core.policy import Objective, Tier
+from gateway.core.policy import Tier
+from gateway.core.slo import Objective
 
 MIN_LOAD: Final = 1e-3
 MAX_LOAD: Final = 0.9

@@ -12,15 +12,16 @@ from gateway.core.deadlines import slo_deadline
 from gateway.core.fleet.eligibility import with_adapter
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.routing import RoundRobin
-from gateway.core.policy import AdmissionMode, Objective, Slo, Tier
+from gateway.core.policy import AdmissionMode, Tier
 from gateway.core.prediction import NOTHING_AHEAD, Forecast
 from gateway.core.queueing.limits import LimitExceeded
-from gateway.core.queueing.queue import LOOKED_AHEAD
+from gateway.core.queueing.tier_queue import LOOKED_AHEAD
 from gateway.core.request import Request
 from gateway.core.request_state import RequestState
 from gateway.core.results import Reason
 from gateway.core.scheduling.next_queued import has_room, may_be_passed
 from gateway.core.serving import MAX_NAME, sent_name
+from gateway.core.slo import Objective, Slo
 from gateway.core.snapshot import CapacityBound, ReplicaState, Trust, usual
 
 SENT: Final = "sent"

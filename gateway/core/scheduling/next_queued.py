@@ -10,8 +10,8 @@ from gateway.core.admission.adapters import is_blocked, make_way
 from gateway.core.admission.patience import Patience
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.policy import AdmissionMode, Tier
-from gateway.core.queueing.queue import due_at
 from gateway.core.queueing.queued_request import QueuedRequest
+from gateway.core.queueing.tier_queue import due_at
 from gateway.core.request import Random
 from gateway.core.request_state import RequestState
 from gateway.core.serving import sent_name

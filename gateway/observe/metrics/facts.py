@@ -9,8 +9,9 @@ from typing import Final
 
 from gateway.core.admission.promises import is_lost
 from gateway.core.estimators.histograms import LogHistogram, most_by_chance
-from gateway.core.policy import Metric, Objective, Policy, Tier
+from gateway.core.policy import Policy, Tier
 from gateway.core.results import Outcome, Reason, Record
+from gateway.core.slo import Metric, Objective
 from gateway.observe.metrics.window import EDGES, NEVER, SLICE_S, SPAN_S, Quantiles, Sliding
 
 # Bucket edges in seconds, from the OpenTelemetry GenAI conventions, extended upwards for long queues and long answers.

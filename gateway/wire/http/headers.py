@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Final
 
-from gateway.core.policy import ReplicaSpec, Slo
+from gateway.core.policy import ReplicaSpec
 from gateway.core.queueing.limits import Left, Rate
+from gateway.core.slo import Slo
 from gateway.wire.http.lines import Names, number, trimmed, written
 
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:\-]{1,128}")
