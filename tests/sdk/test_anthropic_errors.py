@@ -117,7 +117,7 @@ async def test_replica_that_stays_busy_is_an_overloaded_error(
         await anthropic_of(gateway).messages.create(**ASK)
     assert raised.value.status_code == 503
     assert _kind(raised.value) == "overloaded_error"
-    assert raised.value.response.headers["retry-after"] == "7"
+    assert 7 <= int(raised.value.response.headers["retry-after"]) <= 9  # told times are spread by a quarter
 
 
 async def test_request_past_its_deadline_is_a_504(start: Start, anthropic_of: Clients, replicas: Emulator) -> None:

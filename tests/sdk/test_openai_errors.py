@@ -117,7 +117,7 @@ async def test_replica_that_stays_busy_is_a_503(gateway: Gateway, openai_of: Cli
     with pytest.raises(openai.InternalServerError) as raised:
         await openai_of(gateway).chat.completions.create(**ASK)
     assert (raised.value.status_code, raised.value.code) == (503, "upstream_busy")
-    assert raised.value.response.headers["retry-after"] == "7"
+    assert 7 <= int(raised.value.response.headers["retry-after"]) <= 9  # told times are spread by a quarter
     assert raised.value.response.headers["retry-after-ms"] == "7000"
 
 
