@@ -27,6 +27,8 @@ UNREAD: Final = frozenset(
         AttemptOutcome.CLOSING,
         AttemptOutcome.UNREACHABLE,
         AttemptOutcome.CONNECT_TIMEOUT,
+        AttemptOutcome.GATEWAY_LATE,
+        AttemptOutcome.IDLE_CLOSED,
     }
 )
 """Outcomes after which no engine has read any of the prompt."""
