@@ -13,6 +13,7 @@ request, uvicorn does not notice.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from enum import Enum, auto
 from typing import Any, Final
 
@@ -33,6 +34,7 @@ from gateway.wire.errors.replies import Problem
 from gateway.wire.http.encoding import coding_of
 from gateway.wire.http.headers import status_line
 from gateway.wire.http.lines import CR, LF
+from gateway.wire.request import Parsed, parse_in_parts
 from gateway.wire.target import COUNTING
 
 
@@ -193,34 +195,52 @@ class ClientConnection(Client):
         assert caller is not None
         turns, is_tiny = self._limits.turns, len(body) <= TINY_BYTES
         since = 0.0 if is_tiny else turns.begin()
+        entered: Exchange | CountUnderWay | Problem
         if reader.path in COUNTING:
             asker = CountAsker(self, caller.tenant, reader.head)
-            count = handler.counting.start(asker, handler.policy, caller.tier, body)
-            if not is_tiny:
-                turns.end(caller.tenant, since)
-            if isinstance(count, CountUnderWay):
-                self._exchange = count
-            else:
-                self._write_rejection(count, close=not self._keep_alive)
-                self.done()
-            return
-        entered = handler.enter(self, endpoint, caller, reader.dialect, reader.head, body)
+            entered = handler.counting.start(asker, handler.policy, caller.tier, body)
+        else:
+            entered = handler.enter(self, endpoint, caller, reader.dialect, reader.head, body)
         if not is_tiny:
             turns.end(caller.tenant, since)
+        self._entered(entered)
+
+    def _entered(self, entered: Exchange | CountUnderWay | Problem) -> None:
         if isinstance(entered, Exchange):
             self._exchange = entered
-            handler.driver.arrive(entered.request, entered)
+            self._handler.driver.arrive(entered.request, entered)
+        elif isinstance(entered, CountUnderWay):
+            self._exchange = entered
         else:
-            self._write_rejection(entered, close=not self._keep_alive)
-            self.done()
+            self._refuse(entered)
 
     def taken_in(self, body: bytes | Problem) -> None:
-        """Parse the plain body, or take the problem that prevented its decoding."""
+        """Parse the plain body in one go, or take the problem that a body has."""
         self._intake = None
         if isinstance(body, Problem):
             self._refuse(body)
         else:
             self._enter(body)
+
+    def parsing(self, body: bytes) -> Iterator[Parsed | None]:
+        """The parts of the work of parsing a very long body, as from `parse_in_parts`."""
+        reader, policy = self._reader, self._handler.policy
+        endpoint, caller = reader.endpoint, reader.caller
+        assert endpoint is not None
+        assert caller is not None
+        return parse_in_parts(endpoint, body, caller.tier.caps, policy.max_values, reader.path in COUNTING)
+
+    def parsed(self, parsed: Parsed, body_bytes: int) -> None:
+        """Start the exchange of a very long body that is parsed, or reject it."""
+        self._intake = None
+        handler, reader = self._handler, self._reader
+        caller = reader.caller
+        assert caller is not None
+        if reader.path in COUNTING:
+            asker = CountAsker(self, caller.tenant, reader.head)
+            self._entered(handler.counting.place(asker, handler.policy, caller.tier, parsed))
+        else:
+            self._entered(handler.place(self, caller, reader.dialect, reader.head, parsed, body_bytes))
 
     def _refuse(self, problem: Problem) -> None:
         """Reject a complete request."""

@@ -25,7 +25,7 @@ from gateway.proxy.driver import Driver
 from gateway.wire.body.placeholders import Placeholders
 from gateway.wire.errors.replies import Problem
 from gateway.wire.http.headers import PROCESS, RequestHead
-from gateway.wire.request import BadRequest, Parsed, parse_counted, render
+from gateway.wire.request import BadRequest, Parsed, bad_request, parse_counted, render
 from gateway.wire.session import session_of, sticky_key
 
 MAX_ASKED: Final = 64
@@ -119,17 +119,27 @@ class CountingEndpoint:
 
     def start(self, asker: CountAsker, policy: Policy, tier: Tier, body: bytes) -> CountUnderWay | Problem:
         """Start a count, whose answer is sent later, or return why it is refused."""
+        exceeded = self.exceeded(asker.tenant, tier, self._driver.clock())
+        if exceeded is not None:
+            return Problem(exceeded.why, retry_after_s=exceeded.wait_s)
+        try:
+            parsed = parse_counted(body, tier.caps, policy.max_values)
+        except BadRequest as exc:
+            return bad_request(exc)
+        return self.place(asker, policy, tier, parsed)
+
+    def place(self, asker: CountAsker, policy: Policy, tier: Tier, parsed: Parsed) -> CountUnderWay | Problem:
+        """Start the count of a parsed body, or return why it is refused."""
         now = self._driver.clock()
         use = self._limits.of(asker.tenant, tier, now)
         exceeded = use.check(0, now)
         if exceeded is not None:
             return Problem(exceeded.why, retry_after_s=exceeded.wait_s)
         try:
-            parsed = parse_counted(body, tier.caps, policy.max_values)
             if not parsed.model:
                 parsed.model = self._only_model(tier)
         except BadRequest as exc:
-            return Problem(exc.why, exc.message, param=exc.field, code=exc.code)
+            return bad_request(exc)
         model, _ = self._find(parsed.model, tier)
         if model is None:
             return Problem(Reason.MODEL_NOT_FOUND, f"The model `{parsed.model[:100]}` does not exist.", param="model")

@@ -30,7 +30,7 @@ from gateway.wire.http.cors import preflight_lines
 from gateway.wire.http.headers import BadHeader, RequestHead, asked_slo, rate_limit_lines, wanted
 from gateway.wire.isolation import salts
 from gateway.wire.prefix import MIN_BYTES, prefix_of
-from gateway.wire.request import BadRequest, only_of, parse
+from gateway.wire.request import BadRequest, Parsed, bad_request, only_of, parse
 from gateway.wire.session import session_of, sticky_key
 from gateway.wire.target import COUNTING, GETS, HEALTH, MODELS, POSTS, READY, dialect_of, nothing_at
 
@@ -215,16 +215,31 @@ class RequestHandler(ExchangeServices):
         body: bytes,
     ) -> Exchange | Problem:
         """Start the exchange of a complete request, or return why it is refused."""
-        policy, tier = self.policy, caller.tier
+        try:
+            parsed = parse(endpoint, body, caller.tier.caps, self.policy.max_values)
+        except BadRequest as exc:
+            return bad_request(exc)
+        return self.place(client, caller, dialect, head, parsed, len(body))
+
+    def place(
+        self,
+        client: Client,
+        caller: Caller,
+        dialect: Dialect,
+        head: RequestHead,
+        parsed: Parsed,
+        body_bytes: int,
+    ) -> Exchange | Problem:
+        """Start the exchange of a parsed request, or return why it is refused."""
+        policy, tier, endpoint = self.policy, caller.tier, parsed.endpoint
         try:
             slo = asked_slo(head, tier.slo)
-            parsed = parse(endpoint, body, tier.caps, policy.max_values)
             if not parsed.model:
                 parsed.model = self.only_model(tier)
         except BadHeader as header:  # another name than above, because a name has only one type in compiled code
             return Problem(Reason.BAD_REQUEST, str(header), param=header.name)
         except BadRequest as exc:
-            return Problem(exc.why, exc.message, param=exc.field, code=exc.code)
+            return bad_request(exc)
         model, adapter = self.find(parsed.model, tier)
         if model is None:
             return self.no_model(parsed.model, tier)
@@ -253,7 +268,9 @@ class RequestHandler(ExchangeServices):
             prefix = before.prefix_of(parsed, adapter)
         elif parsed.cap_field and prompt_bytes >= MIN_BYTES:
             has_media = fields is not parsed.fields
-            prefix = prefix_of(fields, adapter, caller.tenant if salts(pools) else "", has_media)
+            prefix = prefix_of(
+                fields, adapter, caller.tenant if salts(pools) else "", has_media, b"" if has_media else parsed.payload
+            )
         body_at = self.driver.clock()
         request = Request(
             id=self.driver.next_id(),
@@ -267,7 +284,7 @@ class RequestHandler(ExchangeServices):
             prompt_exact=parsed.prompt_exact,
             max_tokens=parsed.max_tokens,
             choices=parsed.choices,
-            body_bytes=len(body),
+            body_bytes=body_bytes,
             head_at=head.at,
             body_at=body_at,
             batch=parsed.batch,

@@ -29,29 +29,37 @@ BLOCK_BYTES: Final = 2048
 """Size of blocks after the first eight. (A block of vLLM's cache has 16 tokens, some 64 bytes.)"""
 MAX_BLOCKS: Final = 1024
 """Limit on hashed blocks: 2 MiB of text. Text beyond it counts as not cached."""
+MAX_BYTES: Final = SMALL_BLOCKS * SMALL_BYTES + (MAX_BLOCKS - SMALL_BLOCKS) * BLOCK_BYTES
+"""Bytes of all hashed blocks together. A conversation that is longer is not written once more for its hashes."""
 
 
-def prefix_of(fields: dict[str, Any], adapter: str = "", tenant: str = "", has_media: bool = False) -> Prefix:
+def prefix_of(
+    fields: dict[str, Any], adapter: str = "", tenant: str = "", has_media: bool = False, payload: bytes = b""
+) -> Prefix:
     """The prefix of a request with these checked fields; empty if the prompt is shorter than `MIN_BYTES`.
 
     Engines share no cached block between LoRA adapters, or between cache salts. So `adapter` is hashed before the first
     block, and `tenant` as well if caches are separated by tenant. `has_media`: whether `fields` has placeholders.
+    `payload`: the fields as JSON in their order; empty if it is not written. It spares a second copy of a long prompt.
     """
-    text = _first(fields) + _conversation(fields)
-    size = len(text)
+    if len(payload) > MAX_BYTES:
+        text, size = _beginning(fields, payload)
+    else:
+        text = _first(fields) + _conversation(fields)
+        size = len(text)
     if size < MIN_BYTES:
         return NO_PREFIX
     blocks: list[int] = []
     ends: list[int] = []
-    start, known = 0, hash((adapter, tenant)) if adapter or tenant else 0
+    at, known = 0, hash((adapter, tenant)) if adapter or tenant else 0
     while len(blocks) < MAX_BLOCKS:
-        end = start + (SMALL_BYTES if len(blocks) < SMALL_BLOCKS else BLOCK_BYTES)
-        if end > size:
+        upto = at + (SMALL_BYTES if len(blocks) < SMALL_BLOCKS else BLOCK_BYTES)
+        if upto > size:
             break
-        known = hash((known, text[start:end]))
+        known = hash((known, text[at:upto]))
         blocks.append(known)
-        ends.append(end)
-        start = end
+        ends.append(upto)
+        at = upto
     return Prefix(tuple(blocks), tuple(ends), size, has_media)
 
 
@@ -88,3 +96,24 @@ def _conversation(fields: dict[str, Any]) -> bytes:
         if name in fields:
             return orjson.dumps(fields[name])
     return b""
+
+
+def _beginning(fields: dict[str, Any], payload: bytes) -> tuple[bytes, int]:
+    """The beginning of a long prompt that may be hashed, and the size of the whole. In the payload, the conversation
+    stands between all other fields. They are usually short, and each is written once to find its end.
+    """
+    name = next((name for name in CONVERSATION if name in fields), "")
+    others = {other: orjson.dumps(value) for other, value in fields.items() if other != name}
+    text = b"".join([others[first] for first in FIRST if first in others])
+    if not name:
+        return text, len(text)
+    start, end, is_behind = len("{"), len(payload) - len("}"), False
+    for other in fields:
+        if other == name:
+            start += len(f'"{name}":')
+            is_behind = True
+        elif is_behind:
+            end -= len(f',"{other}":') + len(others[other])
+        else:
+            start += len(f'"{other}":,') + len(others[other])
+    return text + payload[start : min(end, start + MAX_BYTES)], len(text) + end - start

@@ -8,7 +8,7 @@ known before admission; `render` only adds the model's name and the output cap i
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -23,12 +23,13 @@ from gateway.wire.apis.table import API_OF
 from gateway.wire.body.checks import MISSING, BadRequest, Check, kind
 from gateway.wire.body.content import as_json
 from gateway.wire.body.form import field
-from gateway.wire.body.json_repair import load_repaired
+from gateway.wire.body.json_repair import repaired
 from gateway.wire.body.prompt import Prompt, add_rest
 from gateway.wire.body.tools import NOT_RENAMED, Renamed
 from gateway.wire.body.values import has_more_values
+from gateway.wire.errors.replies import Problem
 
-__all__ = ["BadRequest", "Parsed", "only_of", "parse", "parse_counted", "render"]
+__all__ = ["BadRequest", "Parsed", "bad_request", "only_of", "parse", "parse_counted", "parse_in_parts", "render"]
 
 _loads: Final = orjson.loads
 _dumps: Final = orjson.dumps
@@ -124,6 +125,11 @@ class Parsed:
         return fields
 
 
+def bad_request(error: BadRequest) -> Problem:
+    """The `Problem` for a body that is refused."""
+    return Problem(error.why, error.message, param=error.field, code=error.code)
+
+
 def parse(endpoint: Endpoint, body: bytes, caps: Caps, max_values: int = MAX_VALUES) -> Parsed:
     """Parse and check a body. Raises only `BadRequest`, whatever the bytes are."""
     return _parse(endpoint, API_OF[endpoint].shape, body, caps, max_values)
@@ -131,12 +137,57 @@ def parse(endpoint: Endpoint, body: bytes, caps: Caps, max_values: int = MAX_VAL
 
 def parse_counted(body: bytes, caps: Caps, max_values: int = MAX_VALUES) -> Parsed:
     """Parse and check a body for token counting. The tier's additions are left out."""
-    return _parse(Endpoint.MESSAGES, COUNTED, body, Caps(media=caps.media, media_urls=caps.media_urls), max_values)
+    return _parse(Endpoint.MESSAGES, COUNTED, body, _counted_caps(caps), max_values)
+
+
+def parse_in_parts(
+    endpoint: Endpoint, body: bytes, caps: Caps, max_values: int, is_counted: bool
+) -> Iterator[Parsed | None]:
+    """Parse and check a very long body in parts, so that other work may go on between them. Each part reads the body at
+    most once, or writes it once. Yields None after each, and the result after the last.
+
+    `is_counted`: whether only the tokens are counted, as in `parse_counted`.
+    """
+    shape = COUNTED if is_counted else API_OF[endpoint].shape
+    caps = _counted_caps(caps) if is_counted else caps
+    changed: list[str] = []
+    if shape.read is not None:
+        document = shape.read(body)
+    else:
+        _refuse_many_values(body, max_values)
+        yield None
+        fault = ""
+        try:
+            document = _object(_loads(body))
+        except orjson.JSONDecodeError as error:
+            fault = str(error)
+        if fault:
+            yield None
+            body = repaired(body, changed)
+            yield None
+            document = _read(body, changed, fault)
+    body = b""
+    yield None
+    parsed = _check(endpoint, shape, document, changed, caps)
+    yield None
+    parsed.payload = _payload(shape, parsed.fields, caps)
+    yield parsed
+
+
+def _counted_caps(caps: Caps) -> Caps:
+    return Caps(media=caps.media, media_urls=caps.media_urls)
 
 
 def _parse(endpoint: Endpoint, shape: Shape, body: bytes, caps: Caps, max_values: int) -> Parsed:
     changed: list[str] = []
     document = _load(body, changed, max_values) if shape.read is None else shape.read(body)
+    parsed = _check(endpoint, shape, document, changed, caps)
+    parsed.payload = _payload(shape, parsed.fields, caps)
+    return parsed
+
+
+def _check(endpoint: Endpoint, shape: Shape, document: dict[str, Any], changed: list[str], caps: Caps) -> Parsed:
+    """Check a document, and measure its prompt. The payload is still to be written."""
     fields: dict[str, Any] = {}
     rules = shape.rules
     allow, strip = ALLOW, STRIP
@@ -198,7 +249,7 @@ def _finish(
         assembled,
         wants_usage,
         fields,
-        _payload(shape, fields, caps),
+        b"",
         _options(options if wants_usage else None) if shape.usage and (stream or assembled) else b"",
         tied,
         prompt,
@@ -309,20 +360,39 @@ def _bound(out: dict[str, Any], tied: dict[str, Any], max_tokens: int) -> None:
 
 
 def _load(body: bytes, changed: list[str], max_values: int) -> dict[str, Any]:
-    if len(body) > max_values and has_more_values(body, max_values):
+    if len(body) > max_values:
+        _refuse_many_values(body, max_values)
+    try:
+        return _object(_loads(body))
+    except orjson.JSONDecodeError as error:
+        fault = str(error)
+    body = repaired(body, changed)
+    return _read(body, changed, fault)
+
+
+def _refuse_many_values(body: bytes, max_values: int) -> None:
+    if has_more_values(body, max_values):
         problem = f"the body has more than {max_values} JSON values (`listen.max_values` of the policy)"
         raise BadRequest(None, problem, None, Reason.BODY_TOO_LARGE)
-    try:
-        document = _loads(body)
-    except orjson.JSONDecodeError as error:
-        document = load_repaired(body, changed)
-        if document is None:
-            raise BadRequest(None, f"the body is not JSON in UTF-8: {error}", None) from None
+
+
+def _read(body: bytes, changed: list[str], fault: str) -> dict[str, Any]:
+    """The document of a repaired body. `changed`: names of the repairs. `fault`: of the body as it was sent."""
+    if changed:
+        try:
+            return _object(_loads(body))
+        except orjson.JSONDecodeError:
+            changed.clear()
+    raise BadRequest(None, f"the body is not JSON in UTF-8: {fault}", None)
+
+
+def _object(document: Any) -> dict[str, Any]:
     if type(document) is not dict:
         raise BadRequest(None, f"the body must be a JSON object, not {kind(document)}", None)
     if len(document) > MAX_FIELDS:
         raise BadRequest(None, f"the body has more than {MAX_FIELDS} fields", None)
-    return document
+    fields: dict[str, Any] = document
+    return fields
 
 
 def _can_be_assembled(shape: Shape, fields: dict[str, Any]) -> bool:

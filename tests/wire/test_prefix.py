@@ -4,15 +4,20 @@ import base64
 import copy
 import random
 import struct
+from types import SimpleNamespace
 from typing import Any
 
+import orjson
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.core.request import Prefix
+from gateway.wire import prefix as prefix_module
 from gateway.wire.body.content import MEDIA_BYTES
 from gateway.wire.body.placeholders import Placeholders
-from gateway.wire.prefix import SMALL_BYTES, first_of, prefix_after, prefix_of
+from gateway.wire.prefix import MAX_BLOCKS, MAX_BYTES, SMALL_BYTES, first_of, prefix_after, prefix_of
+from tests.interpreted import interpreted
 
 MESSAGES = st.lists(
     st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant"]), "content": st.text(max_size=3000)}),
@@ -159,3 +164,25 @@ def test_short_continued_response_has_a_prefix_size_but_no_blocks() -> None:
     short = prefix_after(Prefix(size=300), {"input": "And now?"}, True, "resp_1")
     assert (short.blocks, short.size) == ((), 300 + len('"And now?"'))
     assert len(prefix_after(Prefix(size=3000), {"input": "And now?"}, True, "resp_1").blocks) == 1
+
+
+@pytest.mark.parametrize("name", ["messages", "input", "prompt", ""])
+@pytest.mark.parametrize("others", [{}, {"tools": [{"a": "\n"}], "metadata": {"b": "c"}}])
+def test_prefix_of_a_long_prompt_is_the_same_when_read_from_its_payload(name: str, others: dict[str, Any]) -> None:
+    long = [{"role": "user", "content": f"{number} \n" * 400_000} for number in range(2)]
+    fields = {"system": "Be brief.", **others, **({name: long} if name else {"metadata": long}), "top_p": 0.5}
+    assert prefix_of(fields, payload=orjson.dumps(fields)) == prefix_of(fields)
+
+
+@interpreted
+def test_long_conversation_is_not_written_again_for_its_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = {"messages": [{"role": "user", "content": "\n" * MAX_BYTES}], "top_p": 0.5}
+    payload, written = orjson.dumps(fields), list[int]()
+
+    def dumps(value: object) -> bytes:
+        written.append(len(orjson.dumps(value)))
+        return orjson.dumps(value)
+
+    monkeypatch.setattr(prefix_module, "orjson", SimpleNamespace(dumps=dumps))
+    assert len(prefix_of(fields, payload=payload).blocks) == MAX_BLOCKS
+    assert sum(written) < 10
