@@ -78,7 +78,9 @@ class Settings(BaseSettings):
         description="Largest request body, decoded; more is 413. `listen.max_body` of the policy overrules it.",
     )
     max_receiving_bytes: int = Field(
-        default=256 * 2**20, ge=1024, description="Bytes of all bodies that are not whole yet; more is 503."
+        default=512 * 2**20,  # as much may arrive or run as may wait in a pool (`queue.bytes`)
+        ge=1024,
+        description="Bytes of all bodies that are received or have no answer yet; more is 503.",
     )
     max_header_bytes: int = Field(default=64 * 2**10, ge=1024, description="Largest request head; more is 431.")
     receive_timeout_s: Seconds = Field(

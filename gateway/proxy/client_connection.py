@@ -165,9 +165,9 @@ class ClientConnection(Client):
         limits, head = self._limits, reader.head
         limits.receiving.stop(self)
         body = reader.take_body()
-        if limits.parts:
-            limits.let_go(self)
         problem = reader.problem
+        if len(body) > TINY_BYTES and not limits.holds(self, len(body), reader.tenant):
+            problem = problem or Problem(Reason.RECEIVING_FULL)
         if problem is not None:
             self._refuse(problem)
         elif reader.endpoint is not None:
@@ -294,6 +294,11 @@ class ClientConnection(Client):
         occupancy.begin(since, now)
         self._occupancy = occupancy
 
+    def let_go(self) -> None:
+        """The body is sent, or will not be."""
+        if self._limits.parts:
+            self._limits.let_go(self)
+
     def closing_line(self) -> bytes:
         """The header line that the connection closes after this answer, because the process ends soon; else empty.
 
@@ -305,7 +310,8 @@ class ClientConnection(Client):
         return b"connection: close\r\n"
 
     def _out(self) -> None:
-        """Count that the request leaves its pool."""
+        """Count that the request leaves its pool, and that its body is gone."""
+        self.let_go()
         occupancy, self._occupancy = self._occupancy, None
         if occupancy is not None:
             occupancy.end(self._clock())

@@ -59,7 +59,6 @@ class BodyIntake:
         if self._decoding is not None and turns.may_start(tenant, SHORT_BYTES):
             self.run()
         else:
-            self._limits.holds(self._connection, len(self._body), tenant)
             turns.add(tenant, self.run)
 
     def stop(self) -> None:
@@ -102,6 +101,7 @@ class BodyIntake:
             problem = Problem(Reason.RECEIVING_FULL)
         elif is_whole:
             self._decoding, self._body = None, decoding.decoded()
+            limits.holds(self._connection, len(self._body), self._tenant)
         if problem is not None:
             self._hand_over(problem)
         elif is_whole and len(self._body) <= SHORT_BYTES:
@@ -133,12 +133,10 @@ class BodyIntake:
         """Hand over the parsed body. Finding its prefix and sending it take a turn as well."""
         since = self._limits.turns.begin()
         self._parsed = None
-        self._limits.let_go(self._connection)
         self._connection.parsed(parsed, self._size)
         self._limits.turns.end(self._tenant, since)
 
     def _hand_over(self, body: bytes | Problem) -> None:
-        self._limits.let_go(self._connection)
         self._body = b""
         self._parts = None
         self._connection.taken_in(body)

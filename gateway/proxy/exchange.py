@@ -36,6 +36,10 @@ class Client(ClientWriter):
         """The request has been in `pool` since its first dispatch at `since`."""
 
     @abstractmethod
+    def let_go(self) -> None:
+        """The body of the request is no longer held."""
+
+    @abstractmethod
     def done(self) -> None:
         """The answer is complete."""
 
@@ -86,7 +90,6 @@ class Exchange(AttemptOwner):
 
     __slots__ = (
         "_attempts",
-        "_body",
         "_body_cap",
         "_client",
         "_committed",
@@ -126,9 +129,8 @@ class Exchange(AttemptOwner):
         self._parsed: Parsed | None = parsed
         self._model: Model = request.model
         """The model that serves the request."""
-        self._body = b""
-        """The body that was sent last, for another attempt with the same cap on its output; empty if there is none."""
-        self._body_cap = 0
+        self._body_cap = -1
+        """The cap on the output with which the body was sent last; -1 if it was not sent."""
         self._attempts: dict[int, UpstreamAttempt] = {}
         self._committed: UpstreamAttempt | None = None
         self._paused = False
@@ -177,21 +179,20 @@ class Exchange(AttemptOwner):
             self._client.placed(upstream.pool.name, self._dispatched_at)
         if model:
             self._model = self.request.policy.models[model]
-        body = self._body
-        if not body or self._body_cap != max_tokens:
-            name = self._sent_as(self._parsed)
-            body = self._body = render(self._parsed, name, max_tokens)
+        name = self._sent_as(self._parsed)
+        body = render(self._parsed, name, max_tokens)  # written again for each attempt, since it may be long
+        if self._body_cap != max_tokens:
             self._body_cap = max_tokens
             self._extra = change_lines(self._parsed, max_tokens)
             if degraded:
-                self._extra += b"x-tailgate-degraded: %b\r\n" % b"max_tokens"
+                self._extra += b"x-tailgate-degraded: max_tokens\r\n"
             if model or self.request.split:
                 self._extra += b"x-tailgate-model: %b\r\n" % self._model.name.encode()
             if self._model.mirror is not None:
                 self._copy(self._parsed, max_tokens)
         is_retry = bool(self._attempts) and all(attempt.over for attempt in self._attempts.values())
         attempt = UpstreamAttempt(self, attempt_id, upstream)
-        attempt.max_tokens, attempt.asks_for = max_tokens, self._sent_as(self._parsed)
+        attempt.max_tokens, attempt.asks_for = max_tokens, name
         self._attempts[attempt_id] = attempt
         request = None if upstream.takes_stream_options else self.without_options(attempt_id, upstream, max_tokens)
         upstream.send(self._message(attempt_id, upstream, body) if request is None else request, attempt, is_retry)
@@ -211,11 +212,11 @@ class Exchange(AttemptOwner):
         parsed = self._parsed if attempt.status == 404 else None
         is_lost = parsed is not None and self._services.responses.is_lost(self.request, parsed, attempt.held)
         self._parsed = None
-        self._body = b""
         client = self._client
         held = attempt.commit(client if client is not None and client.chunked else None)
         if client is None:
             return
+        client.let_go()
         if is_lost and not self._shown:
             self._show_error(Problem(Reason.RESPONSE_NOT_FOUND, param=PREVIOUS), self._lines(attempt))
         elif attempt.status != 200 and self._shown:
@@ -435,14 +436,9 @@ class Exchange(AttemptOwner):
         if self._renamed:
             held = put_back(held, self._renamed)
         parts = [] if self._shown else [first_lines, self._lines(attempt), self._dialect.id_lines(self._rid)]
-        if client.chunked:
-            if not self._shown:
-                parts.append(b"transfer-encoding: chunked\r\n\r\n")
-            parts += [chunk(piece) for piece in held]
-        else:
-            if not self._shown:
-                parts.append(b"\r\n")
-            parts += held
+        if not self._shown:
+            parts.append(b"transfer-encoding: chunked\r\n\r\n" if client.chunked else b"\r\n")
+        parts += [chunk(piece) for piece in held] if client.chunked else held
         if attempt.complete and client.chunked:
             parts.append(LAST_CHUNK)
         self._shown = True

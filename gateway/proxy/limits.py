@@ -59,7 +59,7 @@ class ConnectionLimits:
         self.max_connections = max_connections
         self._max_receiving_bytes = max_receiving_bytes
         self.parts: dict[LimitedConnection, tuple[str, int]] = {}
-        """Bodies that are incomplete or wait to be parsed, by connection: (tenant, bytes)."""
+        """Bodies that are being received, or whose request has no answer yet, by connection: (tenant, bytes)."""
         self.part_bytes = 0
         """Bytes of all `parts`."""
         self._tenant_bytes: dict[str, int] = {}
@@ -99,8 +99,8 @@ class ConnectionLimits:
         return found
 
     def holds(self, connection: LimitedConnection, part_bytes: int, tenant: str) -> bool:
-        """Set how many bytes of a body a connection holds before it is parsed. Returns False if all these bodies exceed
-        the limit, and those of this tenant exceed its equal share.
+        """Set how many bytes of a body a connection holds. Returns False if all held bodies exceed the limit, and those
+        of this tenant exceed its equal share.
         """
         tenants = self._tenant_bytes
         _, before = self.parts.get(connection, _NO_PART)
@@ -117,7 +117,7 @@ class ConnectionLimits:
         )
 
     def let_go(self, connection: LimitedConnection) -> None:
-        """Forget the body of a connection, because it is parsed or dropped."""
+        """Forget the body of a connection, because an answer has begun, or because it is dropped."""
         part = self.parts.pop(connection, None)
         if part is not None:
             tenant, part_bytes = part

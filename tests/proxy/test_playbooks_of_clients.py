@@ -578,6 +578,42 @@ def test_bytes_held_for_the_bodies_of_all_clients_have_a_common_limit(play: Call
     assert played.meter.early == [Reason.RECEIVING_FULL]
 
 
+BIG = [{"role": "user", "content": "x" * 5000}]
+ROOM = {"max_body_bytes": 8000, "max_receiving_bytes": 6000}
+
+
+def test_body_counts_until_the_answer_begins(play: Callable[..., Play]) -> None:
+    played = play(**ROOM)(FromClient(stream(messages=BIG)), Called("arrive 1"))
+    assert played.limits.part_bytes > 5000
+    played(FromReplica(CHUNKED + chunk(HI)), ToClient(HI))
+    assert played.limits.part_bytes == 0, "a stream of any length holds no body"
+    played(END, ToClient(LAST))
+
+
+@pytest.mark.parametrize(
+    ("steps", "status"),
+    [([FromReplica(whole())], b"200 OK"), ([FromReplica(whole(status="400 Bad Request"))], b"400")],
+    ids=["answered", "refused by the engine"],
+)
+def test_body_of_a_whole_answer_counts_until_its_end(
+    play: Callable[..., Play], steps: list[Step], status: bytes
+) -> None:
+    played = play(**ROOM)(FromClient(post(messages=BIG)), Called("arrive 1"))
+    assert played.limits.part_bytes > 5000
+    played(*steps, ToClient(status))
+    assert played.limits.part_bytes == 0
+
+
+def test_bodies_of_running_requests_leave_no_room_for_more_of_their_tenant(play: Callable[..., Play]) -> None:
+    played = play(**ROOM)(FromClient(post(messages=BIG)), Called("arrive 1"))
+    first, second = played.client, played.connect()
+    second.protocol.data_received(post(messages=BIG))
+    assert b"503" in second.out
+    assert played.limits.parts.keys() == {first.protocol}
+    played(Do(lambda _: second.abort()), Leaves, Called("leave 1 client-gone", "finish 1 cancelled"))
+    assert played.limits.part_bytes == 0
+
+
 def test_catch_all_model_answers_404_to_a_name_that_its_catalog_lacks(play: Callable[..., Play]) -> None:
     rules = policy(pool("p", "r1"), tier("std"), models=[Model("*", ("p",), any_name=True)])
     play(rules)(FromClient(post(model="nobody")), ToClient(b"HTTP/1.1 404"))
