@@ -8,10 +8,11 @@ import math
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Final
 
 from gateway.core.policy import ReplicaSpec
 from gateway.core.results import AttemptOutcome, Callback
+from gateway.proxy.replica.paced import PacedConnection
 from gateway.wire.answers.oddity import Oddity
 from gateway.wire.http.answer import (
     CHUNKED,
@@ -136,7 +137,7 @@ class ConnectionOwner(ABC):
         """Count an odd answer."""
 
 
-class UpstreamConnection(asyncio.Protocol):
+class UpstreamConnection(PacedConnection):
     """One TCP connection to a replica. A request can be given up only by `cancel`, which closes the connection."""
 
     __slots__ = (
@@ -148,23 +149,20 @@ class UpstreamConnection(asyncio.Protocol):
         "_left",
         "_linger",
         "_narrow",
-        "_paused",
         "_started",
         "idle_since",
         "race_until",
         "receiver",
-        "transport",
         "upstream",
     )
 
     def __init__(self, upstream: ConnectionOwner) -> None:
+        super().__init__()
         self.upstream = upstream
-        self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self.receiver: AnswerReceiver | None = None
         self.race_until = -math.inf
         """Time up to which a close is taken for that of an idle connection; below 0 on a new connection."""
         self.idle_since = 0.0
-        self._paused = False
         self._narrow = False
         """Whether the kernel's receive buffer is limited to `STREAM_BUFFER_BYTES`."""
         self._linger: asyncio.TimerHandle | None = None
@@ -215,26 +213,15 @@ class UpstreamConnection(asyncio.Protocol):
     def cancel(self) -> None:
         """Close the connection at once. The receiver gets no more calls."""
         self.receiver = None
-        self.transport.abort()
+        self._abort()
 
     def pause(self) -> None:
         """Stop reading, because the client is slow. Ignored without a receiver: an idle connection must be read to
         notice its end.
         """
-        if self.receiver is not None and not self._paused and not self.transport.is_closing():
+        if self.receiver is not None:
             self._paused = True
-            self.transport.pause_reading()
-
-    def resume(self) -> None:
-        """Read again."""
-        if self._paused and not self.transport.is_closing():
-            self._paused = False
-            self.transport.resume_reading()
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether it is not being read, because the client is slow."""
-        return self._paused
+            self._read_or_wait()
 
     @property
     def missing(self) -> int | None:
@@ -248,16 +235,13 @@ class UpstreamConnection(asyncio.Protocol):
         """
         return (
             self.receiver is None
-            and not self._paused
+            and self._reads
             and not self._started
             and not self._buffer
             and not self.transport.is_closing()
         )
 
     # ---- asyncio.Protocol
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         receiver = self.receiver
@@ -266,11 +250,12 @@ class UpstreamConnection(asyncio.Protocol):
             # stream: with thousands of streams, none of these objects is in the near CPU caches.
             if self._aligned and receiver is not None and receiver.pass_on(data):
                 return
-            self._received(data, receiver)
+            self._take(data)
         except Exception as error:  # noqa: BLE001 - a bug affects only this request
             self._broke(receiver, error)
 
-    def _received(self, data: bytes, receiver: AnswerReceiver | None) -> None:
+    def _received(self, data: bytes) -> None:
+        receiver = self.receiver
         if receiver is None:
             if self._linger is not None:
                 self._drop(data)
@@ -279,7 +264,7 @@ class UpstreamConnection(asyncio.Protocol):
             if not self.transport.is_closing():
                 self.upstream.odd(Oddity.NOT_IDLE, "it sent bytes that no request had asked for")
                 self.upstream.closed(self)
-            self.transport.abort()
+            self._abort()
             return
         try:
             if self._in_body:
@@ -307,10 +292,13 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.upstream.closed(self)
-        if self._linger is not None:
-            self._stop_lingering(keep=False)
         if exc is not None:
             self.upstream.lost()
+        super().connection_lost(exc)
+
+    def _take_close(self, exc: Exception | None) -> None:
+        if self._linger is not None:
+            self._stop_lingering(keep=False)
         receiver = self.receiver
         if receiver is None:
             return
@@ -325,7 +313,7 @@ class UpstreamConnection(asyncio.Protocol):
         """
         if self.receiver is receiver:
             self.receiver = None
-            self.transport.abort()
+            self._abort()
         if receiver is not None:
             receiver.broke(Callback.REPLICA, error)
 
@@ -372,7 +360,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._left = head.body
         if head.body == CHUNKED:
             self._chunks = ChunkReader()
-            self._aligned = True
+            self._aligned = not self._waiting
         receiver = self.receiver
         assert receiver is not None
         receiver.on_head(head)
@@ -386,11 +374,12 @@ class UpstreamConnection(asyncio.Protocol):
         assert receiver is not None
         chunks = self._chunks
         if chunks is not None:
-            aligned = self._aligned
+            was_aligned = chunks.at_boundary
             pieces = chunks.feed(data)
-            self._aligned = chunks.at_boundary and not chunks.done
+            is_aligned = chunks.at_boundary and not chunks.done
+            self._aligned = is_aligned and not self._waiting
             if pieces:
-                whole = aligned and self._aligned
+                whole = was_aligned and is_aligned
                 receiver.on_body(pieces, data if whole else None)
             if chunks.done and self.receiver is receiver:
                 if chunks.large:
@@ -417,7 +406,7 @@ class UpstreamConnection(asyncio.Protocol):
     def _end(self) -> None:
         receiver, self.receiver = self.receiver, None
         assert receiver is not None
-        keep = self._keep_alive and not self.transport.is_closing()
+        keep = self._keep_alive and not self._waiting and not self.transport.is_closing()
         self._reset()
         # Reading must go on. Otherwise a client that is slow to read the end of this answer would delay the next
         # request.
@@ -426,7 +415,7 @@ class UpstreamConnection(asyncio.Protocol):
         if keep:
             self.upstream.release(self)
         else:
-            self.transport.abort()
+            self._abort()
         receiver.on_end()
 
     def _end_early(self) -> None:
@@ -439,7 +428,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self._keep_alive and not self.transport.is_closing():
             self._linger = asyncio.get_running_loop().call_later(LAST_CHUNK_S, self._linger_over)
         else:
-            self.transport.abort()
+            self._abort()
         receiver.on_end()
 
     def _drop(self, data: bytes) -> None:
@@ -465,15 +454,16 @@ class UpstreamConnection(asyncio.Protocol):
         linger, self._linger = self._linger, None
         assert linger is not None
         linger.cancel()
-        if keep and not self.transport.is_closing():
+        if keep and not self._waiting and not self.transport.is_closing():
             self._reset()
+            self.resume()
             self.upstream.release(self)
         else:
             self.upstream.odd(Oddity.OPEN_END, "the answer was complete, and its HTTP message did not end")
-            self.transport.abort()
+            self._abort()
 
     def _lost(self, end: AttemptOutcome) -> None:
         receiver, self.receiver = self.receiver, None
-        self.transport.abort()
+        self._abort()
         if receiver is not None:
             receiver.on_lost(end)
