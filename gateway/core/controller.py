@@ -230,8 +230,13 @@ class Controller(Inspector):
     # ---- time
 
     def lagged(self, late_s: float, now: float) -> list[Command]:
-        """The caller stood still for `late_s` and heard nobody: that time is not the silence of a replica."""
+        """The caller stood still for `late_s` and heard nobody: that time is not the silence of a replica, and first
+        tokens that are awaited teach nothing.
+        """
         commands = self._call.begin(now)
+        for attempt in self._attempts.values():
+            if attempt.facts is not None and attempt.first_at is None:
+                attempt.facts.teach_nothing()
         for pool in self.state.fleet:
             for replica in pool.replicas.values():
                 replica.health.forgive(late_s, now)

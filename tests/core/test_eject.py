@@ -1,5 +1,7 @@
 """Ejection: a replica that is slow beside its pool is left out, up to a cap."""
 
+import math
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -13,7 +15,7 @@ from gateway.core.fleet.judge import most_slow
 from gateway.core.snapshot import ReplicaState
 
 from .made import STEADY, policy, pool
-from .playbook import play
+from .playbook import Story, play
 from .steady import Traffic, fleet, state
 
 
@@ -53,6 +55,36 @@ def test_cancelled_requests_count_for_ejection() -> None:
         else:
             story.after(0.02).served(f"q{number}", output_tokens=1)
     assert story.replica("r2").health.out == "slow-ttft"
+
+
+@pytest.mark.parametrize("ends", [Story.first_token, Story.leaves])
+def test_first_token_awaited_while_the_gateway_stood_still_teaches_nothing(ends: Callable[[Story, str], Story]) -> None:
+    story = play(fleet(3))
+    Traffic(story, per_s=30.0).until(10.0)
+    story.whatever().arrives("late")
+    (replica,) = (c.replica for c in story.commands if isinstance(c, Dispatch))
+    found = story.sent("late").controller.state.fleet.replica(replica)
+    assert found is not None
+    score = found.health.ttft
+    before = score.mean, score.seen
+    story.now += 3.0
+    story.controller.lagged(2.9, story.now)
+    ends(story.whatever(), "late").cancelled("late")
+    assert (score.mean, score.seen) == before
+
+
+@pytest.mark.parametrize(("stood_still", "then"), [(True, ReplicaState.UP), (False, ReplicaState.EJECTED)])
+def test_open_requests_count_as_overdue_unless_the_gateway_stood_still(stood_still: bool, then: ReplicaState) -> None:
+    story = play(fleet(6, slots=64, stall_s=1e6))
+    traffic = Traffic(story, per_s=30.0)
+    traffic.until(20.0)
+    traffic.times["r3"] = math.inf
+    traffic.until(21.5)
+    if stood_still:
+        story.controller.lagged(1.0, story.now)
+    traffic.times["r3"] = 1.0
+    traffic.until(30.0)
+    assert state(story, "r3") is then
 
 
 def test_attempt_cancelled_early_does_not_change_the_slowness_score() -> None:

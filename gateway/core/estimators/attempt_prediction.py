@@ -94,6 +94,10 @@ class AttemptPrediction:
         """Number of steps that the pool has already learned from."""
         self.began = self.lesson = LoadMark(engine, self.backlog, now)  # a visible first token marks another start
 
+    def teach_nothing(self) -> None:
+        """Leave the attempt out of all that is learned, because its times are not those of the replica."""
+        self.teaches = self.counts = False
+
     def begin(self, now: float) -> None:
         """Mark now as the start of the answer."""
         self.began = self.lesson = LoadMark(self.engine, self.engine.backlog(now), now)

@@ -400,7 +400,7 @@ class _Found:
         """
         for prompt in self.replica.reading.values():
             prediction = prompt.prediction
-            if prediction is None or prediction.ttft is not self.score or not prompt.visible:
+            if prediction is None or prediction.ttft is not self.score or not prompt.visible or not prediction.counts:
                 continue
             if now - prompt.opened_at <= prediction.expected_s:
                 continue
