@@ -1,19 +1,13 @@
 """Conversations and prefix caches: hit rate, TTFT and goodput by router, on eight replicas of 8B on an A100.
 
-Coding agents share long instructions, and each turn repeats all earlier ones. An engine that served the previous turn
-has part of the earlier turns in its prefix cache. `cache-aware` is the default rule of vllm-router and SGLang's
-gateway, without a limit on its memory. This rule and round robin admit everything. The gateway runs with its default
-router, with and without `affinity`. Rates are in requests/s: without affinity the first promises break at about 18.
+Coding agents share long instructions, and each turn repeats all earlier ones. Figures end in the rate of requests/s;
+without affinity the first promises break at about 18. `cache-aware` is the default rule of vllm-router. It admits
+everything. The oracle decides by the gateway's rules, but sees the caches of all engines. It serves the same traffic,
+and a trace in Mooncake's format that does not fit into the caches.
 
-The oracle decides by the gateway's rules, but sees the caches of all engines and the prompts on their way to them. It
-serves the same traffic. It also serves a trace in Mooncake's format, whose conversations do not fit into the KV cache
-of an engine.
-
-Several gateways do not know of each other. Each request goes to a random gateway. If clients keep their connections,
-each conversation does. With keys, each request names its conversation in `x-session-id`.
-
-The same servers get the workload `conversations` at 170 requests/s, about the capacity of the fleet without affinity,
-and at 1.5 times that. In the last traffic, 60% of the prompts begin with one system prompt of 4,096 tokens.
+Several gateways do not know of each other. Each request goes to a random one, or each connection does. With keys,
+requests name their conversation in `x-session-id`. `conversations` is another workload. In `shared` traffic, 60% of the
+prompts begin with one system prompt of 4,096 tokens.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
 """A day and a night with a fleet that has as many replicas as the gateway wants.
 
-The traffic is the main workload without its bursts. Its rate is a sine that begins at its lowest point: a day in two
-hours. The scaler reads the wanted replicas every fifteen seconds. Missing replicas are started and serve 90 s later (a
-model is loaded). Surplus replicas are drained, the youngest first. A replica costs from its start to its drain.
-
-The optimum knows the rate of every second of the day. It has the fewest replicas with which 99% of the requests are
-good, found by searches in the simulator (`tailgate plan`). Its replicas start in time and stop at once. "Short" is the
-share of the day in which fewer replicas serve than in the optimum. A turn is a change of direction in the wanted
-number: a day has one, at noon. The constants of the signal (`gateway/core/fleet/autoscale.py`) were tuned on this
-workload.
+The rate of the main workload is a sine: a day in two hours. The scaler reads the wanted replicas every fifteen seconds.
+New replicas serve 90 s later; surplus ones are drained, the youngest first. A replica costs from its start to its
+drain. The optimum has, in each second, the fewest replicas with which 99% are good (`tailgate plan`). "Short" is the
+share of the day with fewer replicas than the optimum. A turn is a change of direction in the wanted number. The
+constants of the signal (`gateway/core/fleet/autoscale.py`) were tuned on this workload.
 """
 
 from __future__ import annotations

@@ -1,16 +1,9 @@
 """Tests whether P(breach) is a true probability, with everything admitted.
 
-In shadow mode every forecast is compared with its outcome. The load is 1.25x on average. It has bursts of 2.2 times
-that, which last ten seconds on average. So every tier has quiet and busy times. The forecast is that of the request's
-arrival. It came true if the request was not good in the end. Bins have equal mass over all seeds together. Intervals
-are over seeds. Requests of one burst are correlated, so 20,000 labels hold less information than 20,000 independent
-ones.
-
-Three probabilities are compared. *Calibrated* is the probability that admission acts on. *Before the regression* is the
-input of the logistic regression: a log-normal of learned width around the forecast. *Not calibrated* learns nothing
-from outcomes: it is the same forecast with the width that is assumed at first. In the enforcing run, only admitted
-requests give labels. A request that is refused at its turn counts as a miss. Every run is 600 s after a warm-up of 60
-s.
+In shadow mode each forecast at arrival is compared with its outcome: was the request good in the end? The load is 1.25x
+on average, with bursts of 2.2 times that. Bins have equal mass over all seeds together. *Before the regression* is the
+input of the logistic regression: a log-normal of learned width. *Not calibrated* has the first assumed width, and
+learns nothing from outcomes.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """More than 100,000 disconnects, hedges and faults: nothing leaks, and each client is answered once.
 
-Three tiers, two pools, eight replicas, bursts up to their capacity. Most clients leave, at random moments. Attempts are
-refused, reset, cut off, or get no answer. Every four seconds a replica dies, becomes slow or silent or is drained, or
-the policy is reloaded. Late requests are hedged, failed ones are retried, stragglers are ejected. A cancelled attempt
-goes on for some time. In the end nothing is held: no request, attempt, slot, place in a queue, timer, tenant's lease,
-or token of prompts and caches. Once a second the holdings of the controller are compared with the open requests.
+Three tiers, two pools and eight replicas get bursts up to their capacity. Most clients leave, at random moments.
+Attempts are refused, reset, cut off, or get no answer. Every four seconds a replica dies, becomes slow or silent or is
+drained, or the policy is reloaded. In the end nothing may be held: no request, attempt, slot, timer, lease or token.
 Sockets take no part.
 """
 

@@ -1,16 +1,15 @@
 """How a recorder of first tokens must count: four ways to learn the p95 from a fleet that is hedged by it.
 
-The threshold decides which times are censored, and the learned times decide the next threshold. Each recorder keeps the
-same sliding window (`gateway.core.redundancy.ttft_quantiles`), and its p95 is the threshold of hedges in the textbook's
-fleet:
+The learned p95 decides which times are censored next. Each recorder keeps the same window
+(`gateway.core.redundancy.ttft_quantiles`):
 
 - **censored** (ours): first attempts; a cancelled loser counts as censored at its cancel
-- **winners only**: first attempts that had the token; losers are dropped
-- **cancel as end**: the same, and a loser counts as if it had ended at its cancel
+- **winners only**: losers are dropped
+- **cancel as end**: a loser counts as if it had ended at its cancel
 - **what the client saw**: the time to the first token of either attempt
 
-The truth is the p95 of the times that first attempts would have taken. `controller` is the p95 that the gateway's
-controller has learned in the same fleet.
+The truth is the p95 of the times that first attempts would have taken. `controller` is the p95 of the gateway's
+controller in the same fleet.
 """
 
 from __future__ import annotations

@@ -1,19 +1,11 @@
 """The gateway on real engines, beside round robin and the best static cap in hindsight.
 
 There are two replicas, of one engine unless two are named. Loads are multiples of the knee: the highest rate at which
-97% are good with round robin. For unlike replicas it is half the sum of two rates: the rate of two replicas of one
-engine, and the rate of two replicas of the other. *auto* enforces with learned slots. *seats* gets the engine's own
-seats as `slots`. *zero-config* is `tailgate serve --replica`, in shadow mode. A search for every cell, on the same
-arrivals, finds the cap and the share of its objective that a request may wait. If there are several tiers, the cap
-serves them strictly by priority. Nobody could know the best cap beforehand. Every run begins cold. Arrivals of its
-first 40 s and later ones are reported apart. *Warm* is *auto* on the arrivals of the first 40 s, after a minute at .8x
-or less. Goodput is weighted by tier; refusals are misses.
-
-The best cap need not keep what the policy promises. The best *keeping* cap keeps each percentile in 95% of the windows
-of 10 s with 50 answers, and 97% of the requests that it serves are good. "None" means that no tried cap keeps them.
-
-The optimum is the clairvoyant program under the same demands ([how](README.md#the-optimum)). *Nobody above* is the
-ceiling of this program without the demands, divided by the result of the best static cap. No policy exceeds it.
+97% are good with round robin. *auto* enforces with learned slots. *zero-config* is `tailgate serve --replica`, in
+shadow mode. The best cap of each cell is searched on the same arrivals; with several tiers it serves them strictly by
+priority. The best *keeping* cap also keeps each percentile in 95% of the windows of 10 s, and 97% of its served
+requests are good. Every run begins cold; *cold* figures are those of the first 40 s. *Warm* is *auto* on the same
+arrivals after a minute at .8x or less. Goodput is weighted by tier; refusals are misses.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """Fan-out: a client with n calls is slow if any of them is, and P(slow) = 1 - (1 - p)^n.
 
-In the textbook's fleet, 2% of the calls take six times as long. Each call goes through the gateway's controller. A
-client makes n calls, in the order of arrival, and has its answer when the last of them has begun. A call is slow if it
-is longer than a bound. One bound is the p99 of calls that are not hedged, so 1% of single calls are slow. The other
-bound is 100 ms. Duplicates past the p95 (`hedge: {}`, holdout included) cannot help calls that are only a little late:
-the bound of 100 ms is 23 ms after the p95.
-
-The formula uses p of the same calls; it would be wrong for dependent calls, but these are independent.
+In the textbook's fleet, 2% of the calls take six times as long. A call is slow if it takes longer than the p99 of calls
+that are not hedged, or longer than 100 ms. Duplicates past the p95 cannot help calls that are only a little late. The
+formula uses p of the same calls, which are independent.
 """
 
 from __future__ import annotations

@@ -1,18 +1,10 @@
 """Faults in a fleet: a slow, a refusing and a hung replica at once, and replicas that die one by one.
 
-Twelve replicas under the main workload at .75x. After a minute, three fail at the same moment. One takes three times as
-long for everything. One answers every request with a fast 503. One accepts requests and never answers. Their health
-checks still pass. A replica is out of rotation from the second after which it never gets more than two requests in five
-seconds. A healthy one gets thirty or more. Probes stay below this number, and so do occasional requests to a replica
-that refuses.
-
-An hour without faults, bursts included, shows how often a healthy replica is ejected by mistake.
-
-Goodput, and p99 TTFT of tier 0, are measured from 15 s after the faults on. They are compared with a run without
-faults, and with one that has the same faults and no ejection.
-
-Then replicas die for good, one every half minute, at a load that all twelve can just serve. For each number of replicas
-alive, goodput of the last fifteen seconds is compared with the goodput of all twelve, in proportion.
+Twelve replicas serve the main workload at .75x. After a minute one takes three times as long, one answers every request
+with a fast 503, and one never answers. Their health checks pass. A replica is out of rotation once it never again gets
+more than two requests in five seconds; a healthy one gets thirty. Goodput and p99 TTFT of tier 0 count from 15 s after
+the faults. An hour without faults shows how often a healthy replica is ejected. Then one replica dies every half
+minute; goodput is compared with its share of that of all twelve.
 """
 
 from __future__ import annotations

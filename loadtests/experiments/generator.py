@@ -1,10 +1,9 @@
 """Capacity of the load generator on one core: requests, pieces of streams, thousands of streams, and its lateness.
 
-The whole command, `python -m loadtests run`, runs against answers that cost next to nothing (those of the bench).
-Generator and answers have a core each if there are two. The capacity of a core is the work done / its CPU time.
-Lateness is judged at half of the wanted requests and pieces. The lateness of the machine itself is measured, too: the
-generator's clock runs at half the rate of requests, with nothing to send. Memory is the largest resident set of the
-process. A test four times as long is compared with a short one of the same load.
+The whole command, `python -m loadtests run`, runs against answers that cost next to nothing. Generator and answers have
+a core each if there are two. The capacity of a core is the work done / its CPU time. Lateness is judged at half of the
+wanted requests and pieces, beside that of the machine itself. Memory is the largest resident set; a test four times as
+long is compared with a short one.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Hedging with queues: the effect of duplicates on a busy fleet, with and without the rules that hold them back.
 
-Eight servers each serve one request at a time, first come first served. The gateway sends to the server with the fewest
-requests. Times are those of the textbook's fleet. "Rules off" has more slots than are ever used: the gateway sees
-neither a queue nor a shortage, so only the budget limits duplicates. "Rules on" has two slots a server, and other
-requests wait in the gateway. No duplicate is sent while a request waits there, or while more than .8 of the slots are
-in use.
+Eight servers serve one request at a time. Times are those of the textbook's fleet. With rules off, the gateway sees no
+queue, and only the budget limits duplicates. With rules on, a server has two slots, and other requests wait in the
+gateway. Then no duplicate is sent while a request waits, or while more than .8 of the slots are in use.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """How many requests an engine should hold, from a sweep over slots per replica, compared with the learned number.
 
-Below max_num_seqs (64 here) slots of the engine stay empty. Above it requests wait inside the engine, which knows no
-tiers and deadlines. The knee is the number of slots with the best weighted goodput under the main workload, at 1.5
-times what the fleet can serve. Admission is off, so that slots alone decide. Learned slots are the mean of the
-controller's limits over replicas, 60 s after a cold start. These runs have `slots: auto` and enforced admission. They
-do not apply to tiers without enforcement.
+An engine runs 64 requests here. Fewer slots leave it partly empty; with more, requests wait inside the engine, which
+knows no tiers and deadlines. The knee is the number of slots with the best weighted goodput at 1.5x, without admission.
+Learned slots are the mean of the limits 60 s after a cold start, with admission.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """The overload, live: gateway, clients and emulated replicas over HTTP on one machine, at twice their capacity.
 
-The main workload runs at 2x for a minute after a warm-up, with the same requests for every candidate. Candidates are
-ours, the three best tier-blind static caps of a sweep in the simulator, and round robin without any control. Clients
-send each request when it is due, without waiting for answers. Its latency counts from that time. The engines run in
-slow motion, so that two cores can carry every token of every stream. All durations of the policy are stretched by the
-same factor. Two or three candidates run at the same time, each with replicas and clients of its own, since one uses a
-quarter of a core. If a process was late, its candidate runs again, alone. Baselines decide inside the gateway's own
-data plane. The optimum is the constrained clairvoyant program on the very same requests.
+Every candidate gets the same requests of the main workload, for a minute after a warm-up: ours, the three best
+tier-blind static caps of a sweep, and round robin. Latency counts from the time when a request is due. Engines run in
+slow motion, so that two cores carry every token; durations of the policy are stretched alike. Two or three candidates
+run at a time. The optimum is the constrained clairvoyant program on the same requests.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Costs and prompt lengths disturbed by 60%: goodput beside that of a gateway that knows them.
 
-A random factor multiplies the cost of every request in a step. Another random factor multiplies the gateway's estimate
-of its prompt. Both factors are log-normal with mean 1 and a sigma of 0.6: one in six is 1.5 or more. Engines, tiers and
-arrivals are those of [engines](engines.md); slots are learned from cold. Round robin shows what the noise does to the
-engines themselves.
+A log-normal factor (mean 1, sigma .6) multiplies the cost of each request in a step. Another one multiplies the
+gateway's estimate of its prompt. Engines, tiers and arrivals are those of [engines](engines.md); slots are learned from
+cold.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """One tier, from cold, up to three times what the optimum can serve: there is no lower tier to refuse.
 
-The tier is that of `policies/default.yaml`, the fleet that of the other experiments. The traffic is that of the lowest
-tier of the main workload, with its twenty tenants. Nothing is warmed up: the gateway learns in the counted overload.
-With several tiers, the lower ones wait until it is too late, and the forecast is right about them. With one tier, an
-admission without trusted forecasts sends every request just too late: hence this experiment. Static caps are chosen as
-in `overload`: the best of a sweep at each load, with hindsight. The replay may not favour short prompts, so goodput is
-shown by length. It knows the length of every answer, which no gateway can. So it is also made with answers that all are
-expected to have the mean length, from 1.5x on. The engine is `default`, which was chosen, not measured.
+The tier is that of `policies/default.yaml`. The traffic is that of the lowest tier of the main workload. Nothing is
+warmed up: the gateway learns in the counted overload. Static caps are chosen as in `overload`. The replay knows the
+length of each answer, which no gateway can. So from 1.5x on there is also a replay with answers of the mean length.
+Figures named `ttft` have a TTFT objective alone. The engine is `default`, which was chosen, not measured.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Our figures beside those of wrk (closed loop) and aiperf (open loop, same schedule), at the same target.
 
-The target's latencies are known: 200 to 400 ms to the first token, 20 to 30 ms for each after it, in a fixed order. So
-the tools differ only in how they measure. Five runs of each, in turn. aiperf (NVIDIA) replays the same times, streamed.
-Its inter-token latency is our TPOT: the mean of one answer. Its inter-chunk latency is every gap in every answer, our
-ITL. wrk sends the same request over as many connections as our closed loop has clients, not streamed.
+The target answers after 200 to 400 ms and then every 20 to 30 ms, in a fixed order. So the tools differ only in how
+they measure. aiperf's inter-token latency is our TPOT, its inter-chunk latency our ITL. wrk sends the same request over
+as many connections as our closed loop has clients.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Weighted goodput from .6x to 3x of what the optimum can serve, compared with the optimum and with static rules.
 
-1x is the highest rate at which the constrained clairvoyant program accepts 99% of the requests. Every candidate gets
-the same arrivals. The static caps are the best of a sweep over slots and patience, chosen anew at every load with
-hindsight, which flatters them. The requests that the optimum accepts are replayed by the best of three servers: the
-gateway with admission, the gateway without it, or the cap with strict tiers. Weighted goodput counts a good request as
-its tier's weight; refusals are misses. The second workload, code, is served by the same policy, untuned. The four
-replicas are the engine `default`, which was chosen, not measured.
+1x is the highest rate at which the constrained clairvoyant program accepts 99% of the requests. All candidates get the
+same arrivals. The static caps are the best of a sweep over slots and patience at each load, in hindsight. The replay
+serves the requests that the optimum accepts, by the best of three servers. Weighted goodput counts a good request as
+its tier's weight; refusals are misses. The second workload, code, has the same policy, untuned. The engine is
+`default`, which was chosen, not measured.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A page of Markdown for each experiment: its figures and one picture. The terminal has the other tables."""
+"""A page of Markdown for each experiment: its question, figures with targets, one picture, reasons of misses.
+
+The terminal has the other figures and tables.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from pathlib import Path
 from loadtests.charts.grid import Grid, grid_as_markdown
 from loadtests.charts.png import draw
 from loadtests.experiments.findings import Findings
+from loadtests.experiments.missed import WHY
 from loadtests.experiments.runner import Effort
 from loadtests.experiments.verdicts import Judged, judged, measured
 
@@ -24,16 +28,19 @@ def took_before_s(name: str, folder: Path) -> float | None:
 def write_page(name: str, about: str, findings: Findings, effort: Effort, folder: Path, took_s: float) -> Path:
     """Write `folder/NAME.md` with the first picture beside it. `took_s`: seconds that the experiment took."""
     title, _, rest = about.partition("\n")
+    rows = judged(name, findings, quick=effort.quick)
     parts = [
         f"# {name}",
         title,
         rest.strip(),
         _how(name, findings, effort, took_s),
         "## Figures",
-        _figures(judged(name, findings, quick=effort.quick)),
+        _figures(rows),
     ]
     chart = findings.charts[0] if findings.charts else None
     parts += [f"![{chart.title}]({chart.name}.png)"] if chart is not None else []
+    if any(row["pass"] is False for row in rows.values()) and name in WHY:
+        parts += ["## Missed", WHY[name]]
     parts += findings.notes
     page = folder / f"{name}.md"
     page.write_text("\n\n".join(part for part in parts if part) + "\n")
@@ -54,9 +61,14 @@ def _how(name: str, findings: Findings, effort: Effort, took_s: float) -> str:
 
 
 def _figures(rows: dict[str, Judged]) -> str:
+    """A table of the figures with a target; of all if none has one."""
     cells = []
+    has_targets = any(row["target"] is not None for row in rows.values())
     for key, row in rows.items():
-        interval = "" if row["interval"] is None else f"{row['interval'][0]:.4g} to {row['interval'][1]:.4g}"
+        if has_targets and row["target"] is None:
+            continue
+        value = measured(row["value"])
+        value += "" if row["interval"] is None else f" ({row['interval'][0]:.4g} to {row['interval'][1]:.4g})"
         verdict = {True: "met", False: "**missed**", None: ""}[row["pass"]]
-        cells.append([f"`{key}`", measured(row["value"]), interval, row["target"] or "reported", verdict])
-    return grid_as_markdown(Grid("", ["figure", "value", "interval", "target", ""], cells))
+        cells.append([f"`{key}`", value, row["target"] or "reported", verdict])
+    return grid_as_markdown(Grid("", ["figure", "value", "target", ""], cells))

@@ -1,15 +1,12 @@
 """Tests every promise as written: percentiles in windows of 10 s, refusals at once, true forecast probabilities.
 
-Three engines have two replicas each, learned slots and chat traffic. The policies have the one tier of
-policies/default.yaml, or the three tiers of policies/chat-with-tiers.yaml without limits. Others have one tier with a
-single TTFT objective, of 2 s (beside TPOT) or of 6 s. Loads are multiples of the knee of one tier with round robin. All
-arrivals count, from a cold start on.
+Three engines have two replicas each, learned slots and chat traffic. Policies are those of policies/default.yaml and
+policies/chat-with-tiers.yaml, or one TTFT objective of 2 or 6 s. Loads are multiples of the knee of one tier with round
+robin. All arrivals count, from a cold start on.
 
-An objective is kept in a window unless more of the answers that ended in it are late than chance explains (one-sided
-5%). Windows have at least 50 answers. A refusal is at once within 100 ms of the complete body. Refusals and timeouts
-count if no replica ever saw the request. Figures use cells with at least 50 of them. No replica fails, so each late
-refusal comes from a wrong forecast. P(breach) is judged over served requests, in 15 bins of equal mass. P(refused after
-waiting) is judged over requests that waited. Its figure is for each engine, over all policies and loads.
+An objective is kept in a window unless more of its answers are late than chance explains (one-sided 5%, at least 50
+answers). A refusal is at once within 100 ms of the complete body. P(breach) is judged over served requests, in 15 bins
+of equal mass; P(refused after waiting) over requests that waited.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The time to make the report of a million requests.
 
-The load test is invented: the arrivals of the main workload with drawn latencies, written by the load tester's own
-recorder. Then the whole command, `python -m loadtests report`, runs from its start to its end, with a policy's
-objectives. It runs with and without PNG pictures, since the page draws its own.
+The requests are arrivals of the main workload with drawn latencies. The whole command, `python -m loadtests report`,
+runs with a policy's objectives, with and without PNG pictures.
 """
 
 from __future__ import annotations

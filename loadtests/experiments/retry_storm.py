@@ -1,13 +1,9 @@
 """A retry storm: one of four replicas is eight times as slow for twenty seconds, and clients retry up to three times.
 
-The traffic is the main workload without its bursts, at .9x. Clients leave after ten seconds without an answer, and
-retry as the OpenAI SDK does. So do refused clients. Goodput is that of first tries, by the second in which they were
-sent. Latencies count from the first try. Goodput is compared with the 20 s before the slowdown.
-
-The run without admission and budgets has no refusals, no deadline in the queue, and no limit of slots or of retries.
-There a served request has waited for nearly as long as its client's patience, and retries keep it so after the
-recovery. Both also run without ejection. Three of four replicas are not enough for this load, so probes must soon find
-that the replica has recovered.
+The main workload runs without bursts at .9x. Clients leave after ten seconds without an answer, and retry as the OpenAI
+SDK does; so do refused clients. Goodput is that of first tries, by the second in which they were sent. It is compared
+with that of the 20 s before. The other run has no admission, no queue deadline, and no limit of slots or retries. Both
+run without ejection.
 """
 
 from __future__ import annotations

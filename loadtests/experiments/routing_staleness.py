@@ -1,15 +1,9 @@
 """Which router, and how much a stale view of the load costs: p99 TTFT at high load.
 
-There are eight replicas, Poisson arrivals, no admission and no slots, so the router alone decides. Load is a share of
-saturation: the rate at which these engines finish requests when far more arrive. `snapshot` routers are least-requests,
-but read the counts only once in a period.
-
-Both workloads are judged by the same limits. In code, engines are busy with prompts, for which least-prefill was made.
-In conversations (main), the 64 sequences of an engine run out at about .93 of saturation. Below that, least-prefill is
-ahead by as much. Above it, every request waits until a sequence ends at any engine. Then the whole fleet is one queue,
-and no router gains much. `one queue` shows how little. Instead of routing at arrival, it holds requests in front of all
-engines. It sends the oldest as soon as any engine has a free slot of its 64. The gateway does the same if its slots are
-as many as the engines have.
+Eight replicas have Poisson arrivals, no admission and no slots, so the router alone decides. Load is a share of
+saturation, the rate at which these engines finish requests when far more arrive. `snapshot` routers read the counts of
+least-requests only once in a period. `one queue` holds requests in front of all engines, and sends the oldest to the
+first free slot of 64.
 """
 
 from __future__ import annotations

@@ -1,42 +1,14 @@
 """Is the simulator right? Scenarios of the load tester, live and simulated, on the same requests.
 
-Live is a gateway of its own, emulated replicas and clients over HTTP on one machine. The simulation has the same
-controller and the same model of an engine, in virtual time; the gateway's random draws differ between seeds. Latencies
-are those of all finished requests, and also those of each tier. If some tiers wait and some do not, a percentile of all
-tiers lies between the two and depends on their mix; those of the tiers do not. Goodput is over all counted requests.
-Scenarios with events that the simulator lacks are left out: rolling restarts and reloads.
+Live is a gateway, emulated replicas and clients over HTTP on one machine. The simulation has the same controller and
+model of an engine, in virtual time. Scenarios with restarts and reloads are left out. The time of HTTP is measured
+first, and put between the gateway and the engine. Its rule was fitted to the cold start and to long prompts among short
+ones, not to the others.
 
-HTTP and the gateway take time between a client and an engine. That time is measured first, with requests one after the
-other and beside other streams (of other traffic than that of any test). The simulator puts all of it between the
-gateway and the engine. Each request takes one of the measured times, or longer if it would overtake another on the way
-to the same engine. It is some milliseconds, and with a queue it costs a step. When an answer ends, the engine has begun
-its next step before the request that takes the slot reaches it. The time on the way also decides the order of two
-events at about the same time.
-
-This rule of drawn times that keep their order was fitted to two tests: the cold start, and long prompts among short
-ones. It was not fitted to the others.
-
-A simulated figure is the mean of the seeds, with the interval that holds nine in ten of them. The interval comes from
-the draws of the gateway, of HTTP, and of clients that try again, on the same requests. A live run is one such draw. If
-the seeds lie far apart (a storm, a tier that gets left-over capacity), a single live run says little. It may be as far
-from their mean even if the simulator is perfect. So with `--full` a test is played live until the means of p50 and p95
-of all tiers have a standard error of two fifths of their allowed error. It is played twenty times at most. The number
-of runs follows from the seeds, before anything is played. Without `--full` it is played once, and tests that need more
-runs are named. The means are compared. The p99 of all live runs together is compared with sets of as many seeds. The
-interval of `p50_most_off` and `p95_most_off` is that of the test that is most off, if its live runs vary as its seeds
-do.
-
-Five tests are played at the same time: gateway, replicas and clients of one use a fifth of a core.
-
-The overload is played one and a half times as long as the scenario, so that enough requests of each tier finish. So its
-goodput is not that of the scenario's page.
-
-A run in which the generator was late, or that broke off, is played again. If no run of a test is left, the test is
-named, the other tests go on, and the target of `tests_played` is missed.
-
-Even a correct simulator misses by chance. The seeds show how often: some of them stand for the live runs, and are
-compared with other draws of the seeds. `missed_by_chance` is the share of a hundred such comparisons in which a p50,
-p95 or p99 of any test is missed.
+A simulated figure is the mean of the seeds, with the interval that holds nine in ten of them. A live run is one such
+draw. With `--full` a test is played until its means are known well enough, at most twenty times; otherwise once.
+`missed_by_chance` is the share of comparisons of seeds with seeds that miss a p50, p95 or p99. A run in which the
+generator was late is played again.
 """
 
 from __future__ import annotations
@@ -156,8 +128,8 @@ class Test:
         live, there = self.live, len(self.live.kept)
         if 0 < there < self.needed:
             yield (
-                f"{self.name}: {self.needed} live runs that lie as far apart as the seeds would make its mean known to "
-                f"{KNOWN:.1%}; {there} do to {self.spread / math.sqrt(there):.1%}"
+                f"{self.name}: {self.needed} live runs would make its mean known to {KNOWN:.1%}, "
+                f"{there} to {self.spread / math.sqrt(there):.1%}"
             )
         if live.late and there:
             yield f"{self.name}: {live.late} of {live.played} runs are left out, the generator was late in them"

@@ -1,11 +1,9 @@
 """Two objectives, two knees: TTFT and the time between tokens collapse at different loads.
 
-There is no admission. Routing is least-prefill. Each replica has 64 slots; other requests wait in front of them. The
-same requests are judged once by a TTFT objective of 1 s alone, and once by a TPOT objective of 30 ms alone. A knee is
-the interpolated load at which attainment falls below 90%, or the last load if it never does. The distance between the
-two depends on the traffic. In code, prompts are long and answers short. The chunks of other prompts stretch every step,
-so TPOT breaks long before TTFT. In conversations (main) steps are mostly decoding, and the two are closer together. An
-operator who watches only one of the two notices overload late.
+There is no admission. The same requests are judged once by a TTFT objective of 1 s alone, and once by a TPOT objective
+of 30 ms alone. A knee is the interpolated load at which attainment falls below 90%, or the last load if it never does.
+In code, chunks of long prompts stretch every step, so TPOT breaks long before TTFT. An operator who watches one of the
+two notices overload late.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Admission when the load steps from .8x to 2x: how soon the admitted rate settles, and how much it swings.
 
-Admission by the *current* load oscillates. It admits all requests until the engines are full, and then refuses all
-until they are empty. The admitted rate is the number of requests of each second that were dispatched in the end. It is
-a mean over seeds, smoothed by moving means of 5 s. Its level is that of the last 30 s. It has settled when it stays
-within 10% of that level, and its swing is the largest distance from it after 10 s. The last ten seconds of arrivals are
-left out, since no requests follow them.
+The admitted rate is the number of requests of each second that were dispatched in the end. It is a mean over seeds,
+smoothed by moving means of 5 s. It has settled when it stays within 10% of its level in the last 30 s. Its swing is the
+largest distance from that level after 10 s.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """Two stragglers behind a good mean: two of eight live replicas are 12 times as slow, with and without countermeasures.
 
-Gateway, clients and emulated replicas over HTTP on one machine. Before: round robin, without ejection. After: the
-defaults of a policy, and `hedge: {}`. Requests and replicas are the same; prompts are alike, so that the tail comes
-from the replicas. Stragglers are slow from the first request on; by the end of the warm-up the gateway must have found
-them.
-
-A client makes n calls, one right after the other, and is slow if any of them takes more than three times the median.
-The share of slow clients is drawn beside 1 - (1 - p)^n, with p of the same calls.
+Gateway, clients and emulated replicas use HTTP on one machine. Before: round robin, without ejection. After: the
+defaults of a policy, and `hedge: {}`. Stragglers are slow from the first request on; the gateway must find them in the
+warm-up. A client makes n calls in a row, and is slow if any of them takes more than three times the median.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The textbook's hedge: duplicates past the p95 cut the tail in half for 5% more requests.
 
-A request takes a lognormal time (median 40 ms, sigma .35), 2% of them six times as long; servers have no queues. The
-effect of a duplicate after T is known exactly: the first token is later than t with probability S(t) S(t - T). Here the
-gateway's controller hedges, with learned thresholds. The sweeps: the quantile to hedge at, the effect of slow requests
-without hedging, and the case in which the request is slow, not the server.
+A request takes a lognormal time (median 40 ms, sigma .35), 2% of them six times as long; servers have no queues. With a
+duplicate after T, the first token is later than t with probability S(t) S(t - T). The gateway's controller hedges with
+learned thresholds.
 """
 
 from __future__ import annotations

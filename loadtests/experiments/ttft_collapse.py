@@ -1,9 +1,8 @@
 """The textbook story: with too high a limit on requests in flight TTFT collapses, and throughput does not show it.
 
-One tier with a TTFT objective of 1 s, the main workload's lengths, 1.3x. An engine runs 64 requests; a static cap below
-that wastes it, one above it lets requests wait inside the engine. TTFT goodput is the share of the served answers whose
-first token came in time; token throughput counts every token served, in time or not. The last line of the chart has the
-same limits as slots, with admission by forecast.
+One tier has a TTFT objective of 1 s, at 1.3x. An engine runs 64 requests: a lower cap wastes it, a higher one lets
+requests wait inside it. TTFT goodput is the share of the served answers whose first token came in time. Throughput
+counts every token.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
 """Values of requests in overload: weights of one priority, value by tokens, acceptance of each prompt length.
 
-Two engines, two replicas each, learned slots, chat. Loads are multiples of the knee of one tier with round robin. The
-first 40 s from cold are left out.
+Two engines have two replicas each, learned slots, and chat. Loads are multiples of the knee of one tier with round
+robin. The first 40 s from cold are left out.
 
-Two tiers have one priority and the same objectives. One has weight 4 and 3 of 10 requests, the other weight 1. They are
-compared with the same tiers at equal weights; good requests count 4 and 1 in both.
-
-One tier has `fairness: 100%`, which lets admission refuse any length of prompts. It is compared with the default
-and with `value: tokens`. Prompts are grouped by length, in powers of two; groups have at least 100 requests.
+Two tiers of one priority have weights 4 and 1; 3 of 10 requests have weight 4. They are compared with the same tiers at
+equal weights. One tier has `fairness: 100%`, which lets admission refuse any length of prompts. It is compared with the
+default and with `value: tokens`. Prompts are grouped in powers of two, with at least 100 requests in a group.
 """
 
 from __future__ import annotations

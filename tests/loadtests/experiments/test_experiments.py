@@ -21,6 +21,7 @@ from loadtests.experiments import runner as runners
 from loadtests.experiments.__main__ import EVERY_S, app
 from loadtests.experiments.coordinated_omission import _exact_p99
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare, line, written
+from loadtests.experiments.missed import WHY
 from loadtests.experiments.pages import write_page
 from loadtests.experiments.registry import EXPERIMENTS, about
 from loadtests.experiments.routing_staleness import _Frozen
@@ -88,7 +89,7 @@ def test_experiment_json_has_value_interval_target_and_pass_for_every_figure() -
 
 
 def test_experiment_page_has_its_figures_and_one_picture(tmp_path: Path) -> None:
-    found = Findings((1, 2), {"ece": Interval(0.03, 0.02, 0.04, 2)})
+    found = Findings((1, 2), {"ece": Interval(0.03, 0.02, 0.04, 2), "other": bare(1.0, 2)})
     found.grids.append(Grid("A table", ["a", "b"], [["1", "2"]]))
     lines = [
         line("x", (1, 2), [bare(0.1, 2), Interval(0.2, 0.1, 0.3, 2)]),
@@ -97,8 +98,10 @@ def test_experiment_page_has_its_figures_and_one_picture(tmp_path: Path) -> None
     found.charts.append(Chart("pic", "A chart", "load", "share", lines, marks={"here": 1.5}))
     found.charts.append(Chart("other", "Another", "load", "seconds", lines))
     page = write_page("calibration", "What.\n\nHow.", found, SHORT, tmp_path, 90.0).read_text()
-    assert "| `ece` | 0.03 | 0.02 to 0.04 | <= 0.02 | **missed** |" in page
+    assert "| `ece` | 0.03 (0.02 to 0.04) | <= 0.02 | **missed** |" in page
     assert "| a | b |" not in page
+    assert "`other`" not in page
+    assert f"## Missed\n\n{WHY['calibration']}" in page
     assert "![A chart](pic.png)" in page
     first = (tmp_path / "pic.png").read_bytes()
     assert first.startswith(b"\x89PNG")
@@ -171,9 +174,7 @@ def test_experiment_target_without_a_measurement_is_not_met(tmp_path: Path, monk
     monkeypatch.setitem(EXPERIMENTS, "outside-tools", lambda runner: Findings((1,), some, notes=["wrk was left out"]))
     run = CliRunner().invoke(app, ["run", "outside-tools", "--pure", "--docs", str(tmp_path)])
     assert run.exit_code == 1
-    assert (
-        "| `wrk_e2e_p99_off` | not measured |  | <= 0.05 | **missed** |" in (tmp_path / "outside-tools.md").read_text()
-    )
+    assert "| `wrk_e2e_p99_off` | not measured | <= 0.05 | **missed** |" in (tmp_path / "outside-tools.md").read_text()
     printed = CliRunner().invoke(app, ["run", "outside-tools", "--pure", "--no-fail", "--json"])
     assert printed.exit_code == 0
     figure = json.loads(printed.stdout)["figures"]["wrk_e2e_p99_off"]
