@@ -185,7 +185,7 @@ def calibration(runner: Runner) -> Findings:
     """Bursts on the main workload, then other loads, the other workload, and enforcement."""
     findings = Findings(runner.seeds)
     run = f"{SECONDS:g} s of arrivals each after a warm-up of {WARMUP_S:g} s"
-    findings.how = f"{len(runner.seeds)} seeds, {run}; intervals are 95% bootstraps over seeds."
+    findings.how = f"{len(runner.seeds)} seeds, {run}."
     shadow, enforce = _mode(runner.policy(), AdmissionMode.SHADOW), runner.policy()
     bursts = replace(runner.workload("main"), shape=BURSTS)
     main, one_x = runner.workload("main"), runner.one_x("main")

@@ -57,7 +57,7 @@ def engines(runner: Runner) -> Findings:
     findings = Findings(tasks[0].seeds)
     findings.how = (
         f"{len(tasks[0].seeds)} seeds; {MIN_S:g} to {MAX_S:g} s of arrivals each after the first 40 s: the longer, "
-        "the fewer requests an engine can take; intervals are 95% bootstraps over seeds."
+        "the fewer requests an engine can take."
     )
     _judge(found, findings)
     unlike = [one for one in found if one.task.cell.second]

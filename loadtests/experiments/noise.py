@@ -56,10 +56,7 @@ def noise(runner: Runner) -> Findings:
         for cell, rate in cells.items()
     }
     findings = Findings(seeds)
-    findings.how = (
-        f"{len(seeds)} seeds of {COLD_S + next(iter(cells)).seconds:g} s, all counted; "
-        "intervals are 95% bootstraps over seeds."
-    )
+    findings.how = f"{len(seeds)} seeds of {COLD_S + next(iter(cells)).seconds:g} s, all counted."
     kept = {cell: _kept(*pair) for cell, pair in pairs.items()}
     findings.figures["least_disturbed_to_not"] = min(kept.values(), key=lambda share: share.value)
     columns = ["tiers", "engine", "load", *(f"{who}{how}" for who in WHO for how in ("", ", disturbed"))]

@@ -33,7 +33,7 @@ def one_tier(runner: Runner) -> Findings:
     seconds = runner.effort.seconds + runner.effort.warmup_s
     runner = Runner(replace(runner.effort, seconds=seconds, warmup_s=0.0), runner.jobs, runner.tell)
     findings = Findings(runner.seeds)
-    findings.how = f"{len(runner.seeds)} seeds of {seconds:g} s, all counted; intervals are 95% bootstraps over seeds."
+    findings.how = f"{len(runner.seeds)} seeds of {seconds:g} s, all counted."
     for objectives, prefix in OBJECTIVES.items():
         _sweep(runner, policy_of(runner, ttft_alone=bool(prefix)), objectives, prefix, findings)
     return findings

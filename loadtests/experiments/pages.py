@@ -56,7 +56,7 @@ def _how(name: str, findings: Findings, effort: Effort, took_s: float) -> str:
     quick = " (quick: too few seeds and too short for a judgement)" if effort.quick else ""
     return (
         f"{len(findings.seeds)} seeds, {effort.seconds:g} s of arrivals each after a warm-up of {effort.warmup_s:g} s"
-        f"{quick}; intervals are 95% bootstraps over seeds. {again}"
+        f"{quick}. {again}"
     )
 
 

@@ -97,10 +97,7 @@ def promises(runner: Runner) -> Findings:
     tasks = _tasks(runner)
     found = runner.map(measure, tasks)
     findings = Findings(tasks[0].seeds)
-    findings.how = (
-        f"{len(tasks[0].seeds)} seeds of {COLD_S + tasks[0].cell.seconds:g} s, all counted; "
-        "intervals are 95% bootstraps over seeds."
-    )
+    findings.how = f"{len(tasks[0].seeds)} seeds of {COLD_S + tasks[0].cell.seconds:g} s, all counted."
     shares = [share for one in found for share in _shares(one).values()]
     refusing = [one for one in found if one.refused >= ENOUGH_REFUSALS]
     findings.figures |= {"least_windows_kept": min(shares, key=lambda share: share.value)} if shares else {}

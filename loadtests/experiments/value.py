@@ -132,10 +132,7 @@ def value(runner: Runner) -> Findings:
     tasks = _tasks(runner)
     found = dict(zip(tasks, runner.map(measure, tasks), strict=True))
     findings = Findings(tasks[0].seeds)
-    findings.how = (
-        f"{len(tasks[0].seeds)} seeds of {tasks[0].cell.seconds:g} s after the first {COLD_S:g}; "
-        "intervals are 95% bootstraps over seeds."
-    )
+    findings.how = f"{len(tasks[0].seeds)} seeds of {tasks[0].cell.seconds:g} s after the first {COLD_S:g}."
     two = {_key(task): ran for task, ran in found.items() if task.cell.variant in TWO_TIERS}
     one = {_key(task): ran for task, ran in found.items() if task.cell.variant in ONE_TIER}
     places = list(dict.fromkeys(key[:2] for key in two))

@@ -52,9 +52,9 @@ def as_page(played: Played, name: str) -> str:
 
 
 def write_docs(played: Played, name: str, folder: Path) -> Path:
-    """A page of Markdown, with the pictures beside it."""
+    """A page of Markdown, with the picture of goodput beside it."""
     of, reports = played.scenario, played.reports
-    drawn = [draw(picture, folder) for picture in pictures(of, reports, name)]
+    drawn = [draw(picture, folder) for picture in pictures(of, reports, name)[:1]]
     parts = [
         f"# {name}",
         of.title + ".",
@@ -76,10 +76,10 @@ def how(played: Played) -> str:
         return ""
     late = max(of["generator"]["late_p99_s"] for of in tests)
     return (
-        f"{played.scenario.replicas} emulated replicas at {played.scenario.time_scale:g} times their speed. A row is "
-        f"one test, of which {tests[0]['seconds']:.0f} s count, with the same requests for everybody. Answered ones "
-        "ended within that time. Good requests were due within it and met their objectives, whenever they ended. "
-        f"The p99 of the generator's lateness was {1e3 * late:.1f} ms at most, of {1e3 * MAX_LATE_S:.0f} allowed."
+        f"{played.scenario.replicas} emulated replicas at {played.scenario.time_scale:g} times their speed, "
+        f"{tests[0]['seconds']:.0f} s that count, the same requests for everybody. Answered: ended in that time. Good: "
+        "due in that time, and within the objectives. "
+        f"The generator was {1e3 * late:.1f} ms late at most (p99; {1e3 * MAX_LATE_S:.0f} allowed)."
     )
 
 
