@@ -80,7 +80,7 @@ def _findings(pairs: list[_Pair], seconds: float) -> Findings:
     )
     findings.how = (
         f"{len(pairs)} runs of each in turn, {seconds:g} s, {RATE:g} requests/s open loop (Poisson) and {CLIENTS} "
-        "clients closed loop; the ends of the intervals are the least and the most of them. The exact p99 of requests "
+        "clients closed loop; intervals are from the least to the most. The exact p99 of requests "
         f"that come evenly is {exact:.3f} s."
     )
     findings.raw |= {

@@ -132,8 +132,8 @@ def _findings(
     findings.grids.append(Grid("Each run", columns, rows))
     told = "unknown" if others is None else f"{others:.0%}"
     findings.how = (
-        f"{len(requests)} runs of each load, {seconds:g} s, in turn; the ends of the intervals are the least and the "
-        f"most of them. Others used {told} of the machine's CPU meanwhile."
+        f"{len(requests)} runs of each load, {seconds:g} s, in turn; intervals are from the least to the "
+        f"most. Others used {told} of the machine's CPU meanwhile."
     )
     findings.raw |= {name: [of["generator"] for of in reports] for name, reports in found.items()}
     return findings

@@ -197,12 +197,9 @@ def _show(findings: Findings, runs: dict[str, Run], optimum: _Optimum, plan: _Pl
     findings.charts.append(_over_time(runs, plan))
     times = plan.times
     findings.how = (
-        f"{times.warmup_s:g} s of warm-up and {times.seconds:g} s that count, of real time, with {SCALE:g} virtual "
-        f"seconds to a real one: the objectives of 1, 2 and 6 s are {1 / SCALE:g}, {2 / SCALE:g} and {6 / SCALE:g} s "
-        f"here. Every candidate was sent the same {len(runs[OURS].counted)} requests (seed {SEED}); intervals are 95% "
-        "bootstraps over requests, not over runs. A request is good for its client: the whole answer, its first token "
-        "within the objective, counted from when the request was due."
-        + (" Quick: too short for a judgement." if times is QUICK else "")
+        f"{times.warmup_s:g} s of warm-up and {times.seconds:g} s that count, with {SCALE:g} virtual seconds to a real "
+        f"one. Every candidate was sent the same {len(runs[OURS].counted)} requests (seed {SEED}). Intervals are over "
+        "requests, not over runs." + (" Quick: too short for a judgement." if times is QUICK else "")
     )
     findings.notes.append(
         f"The optimum ({optimum.weighted:.3f}) does not count what is decoded after the last request, of which a "

@@ -15,7 +15,7 @@ from loadtests.experiments.missed import WHY
 from loadtests.experiments.runner import Effort
 from loadtests.experiments.verdicts import Judged, judged, measured
 
-TOOK = re.compile(r"Again, in ([\d.]+) minutes: ")
+TOOK = re.compile(r"Takes ([\d.]+) minutes\.")
 
 
 def took_before_s(name: str, folder: Path) -> float | None:
@@ -33,7 +33,7 @@ def write_page(name: str, about: str, findings: Findings, effort: Effort, folder
         f"# {name}",
         title,
         rest.strip(),
-        _how(name, findings, effort, took_s),
+        _how(findings, effort, took_s),
         "## Figures",
         _figures(rows),
     ]
@@ -49,8 +49,8 @@ def write_page(name: str, about: str, findings: Findings, effort: Effort, folder
     return page
 
 
-def _how(name: str, findings: Findings, effort: Effort, took_s: float) -> str:
-    again = f"Again, in {took_s / 60:.1f} minutes: `python -m loadtests.experiments run {name}`."
+def _how(findings: Findings, effort: Effort, took_s: float) -> str:
+    again = f"Takes {took_s / 60:.1f} minutes."
     if findings.how:
         return f"{findings.how} {again}"
     quick = " (quick: too few seeds and too short for a judgement)" if effort.quick else ""
@@ -68,7 +68,7 @@ def _figures(rows: dict[str, Judged]) -> str:
         if has_targets and row["target"] is None:
             continue
         value = measured(row["value"])
-        value += "" if row["interval"] is None else f" ({row['interval'][0]:.4g} to {row['interval'][1]:.4g})"
+        value += "" if row["interval"] is None else f" [{row['interval'][0]:.4g}, {row['interval'][1]:.4g}]"
         verdict = {True: "met", False: "**missed**", None: ""}[row["pass"]]
         cells.append([f"`{key}`", value, row["target"] or "reported", verdict])
     return grid_as_markdown(Grid("", ["figure", "value", "target", ""], cells))

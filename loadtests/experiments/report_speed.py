@@ -56,7 +56,7 @@ def report_speed(runner: Runner) -> Findings:
     others = neighbours.share()
     told = "unknown" if others is None else f"{others:.0%}"
     findings.how = (
-        f"{rows:,} requests, {runs} runs; the ends of the intervals are the least and the most of them. The page has "
+        f"{rows:,} requests, {runs} runs; intervals are from the least to the most. The page has "
         f"{page / 1024:,.0f} KiB. Others used {told} of the machine's CPU meanwhile."
     )
     findings.raw |= {"report_s": plain, "report_with_png_s": pictures}

@@ -61,8 +61,8 @@ def stragglers_live(runner: Runner) -> Findings:
     _fan_out(findings, {"before": before, "after": after})
     findings.how = (
         f"{REPLICAS} replicas, of which {len(SLOW)} take 12 times as long; {RATE:g} requests/s for {WARMUP_S:g} s of "
-        f"warm-up and {seconds:g} s that count, with {SCALE:g} virtual seconds to a real one. Intervals are 95% "
-        "bootstraps over requests."
+        f"warm-up and {seconds:g} s that count, with {SCALE:g} virtual seconds to a real one. Intervals are "
+        "over requests."
     )
     for name, found in runs.items():
         findings.raw[name] = {"ttft": asdict(latency(_ttft_s(found))), "lag_p99_s": found.lag_p99_s}

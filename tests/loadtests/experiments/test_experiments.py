@@ -98,7 +98,7 @@ def test_experiment_page_has_its_figures_and_one_picture(tmp_path: Path) -> None
     found.charts.append(Chart("pic", "A chart", "load", "share", lines, marks={"here": 1.5}))
     found.charts.append(Chart("other", "Another", "load", "seconds", lines))
     page = write_page("calibration", "What.\n\nHow.", found, SHORT, tmp_path, 90.0).read_text()
-    assert "| `ece` | 0.03 (0.02 to 0.04) | <= 0.02 | **missed** |" in page
+    assert "| `ece` | 0.03 [0.02, 0.04] | <= 0.02 | **missed** |" in page
     assert "| a | b |" not in page
     assert "`other`" not in page
     assert f"## Missed\n\n{WHY['calibration']}" in page
