@@ -1,9 +1,8 @@
 """Capacity of the load generator on one core: requests, pieces of streams, thousands of streams, and its lateness.
 
-The whole command, `python -m loadtests run`, runs against answers that cost next to nothing. Generator and answers have
-a core each if there are two. The capacity of a core is the work done / its CPU time. Lateness is judged at half of the
-wanted requests and pieces, beside that of the machine itself. Memory is the largest resident set; a test four times as
-long is compared with a short one.
+The whole command, `python -m loadtests run`, runs against answers that cost next to nothing. The capacity of a core is
+the work done / its CPU time. Lateness is judged at half of the wanted requests and pieces, beside that of the machine
+itself. Memory is the largest resident set.
 """
 
 from __future__ import annotations

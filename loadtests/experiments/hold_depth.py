@@ -1,8 +1,8 @@
 """How many requests an engine should hold, from a sweep over slots per replica, compared with the learned number.
 
-An engine runs 64 requests here. Fewer slots leave it partly empty; with more, requests wait inside the engine, which
-knows no tiers and deadlines. The knee is the number of slots with the best weighted goodput at 1.5x, without admission.
-Learned slots are the mean of the limits 60 s after a cold start, with admission.
+An engine runs 64 requests here. With more slots, requests wait inside the engine, which knows no tiers. The knee is the
+number of slots with the best weighted goodput at 1.5x, without admission. Learned slots are the mean of the limits 60 s
+after a cold start, with admission.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Every candidate gets the same requests of the main workload, for a minute after a warm-up: ours, the three best
 tier-blind static caps of a sweep, and round robin. Latency counts from the time when a request is due. Engines run in
-slow motion, so that two cores carry every token; durations of the policy are stretched alike. Two or three candidates
-run at a time. The optimum is the constrained clairvoyant program on the same requests.
+slow motion, so that two cores carry every token; durations of the policy are stretched alike. The optimum is the
+constrained clairvoyant program on the same requests.
 """
 
 from __future__ import annotations

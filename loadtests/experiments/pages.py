@@ -34,7 +34,6 @@ def write_page(name: str, about: str, findings: Findings, effort: Effort, folder
         title,
         rest.strip(),
         _how(findings, effort, took_s),
-        "## Figures",
         _figures(rows),
     ]
     chart = findings.charts[0] if findings.charts else None

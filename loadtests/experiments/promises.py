@@ -1,6 +1,6 @@
 """Tests every promise as written: percentiles in windows of 10 s, refusals at once, true forecast probabilities.
 
-Three engines have two replicas each, learned slots and chat traffic. Policies are those of policies/default.yaml and
+Three engines have two replicas each, learned slots and chat traffic. Policies are policies/default.yaml,
 policies/chat-with-tiers.yaml, or one TTFT objective of 2 or 6 s. Loads are multiples of the knee of one tier with round
 robin. All arrivals count, from a cold start on.
 

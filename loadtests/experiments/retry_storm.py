@@ -1,9 +1,8 @@
 """A retry storm: one of four replicas is eight times as slow for twenty seconds, and clients retry up to three times.
 
 The main workload runs without bursts at .9x. Clients leave after ten seconds without an answer, and retry as the OpenAI
-SDK does; so do refused clients. Goodput is that of first tries, by the second in which they were sent. It is compared
-with that of the 20 s before. The other run has no admission, no queue deadline, and no limit of slots or retries. Both
-run without ejection.
+SDK does; so do refused clients. Goodput is that of first tries, compared with that of the 20 s before. The other run
+has no admission, no queue deadline, and no limit of slots or retries. Both run without ejection.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
 """Is the simulator right? Scenarios of the load tester, live and simulated, on the same requests.
 
 Live is a gateway, emulated replicas and clients over HTTP on one machine. The simulation has the same controller and
-model of an engine, in virtual time. Scenarios with restarts and reloads are left out. The time of HTTP is measured
-first, and put between the gateway and the engine. Its rule was fitted to the cold start and to long prompts among short
-ones, not to the others.
+model of an engine, in virtual time. The measured time of HTTP is put between the gateway and the engine. Its rule was
+fitted to the cold start and to long prompts among short ones, not to the others.
 
 A simulated figure is the mean of the seeds, with the interval that holds nine in ten of them. A live run is one such
 draw. With `--full` a test is played until its means are known well enough, at most twenty times; otherwise once.
-`missed_by_chance` is the share of comparisons of seeds with seeds that miss a p50, p95 or p99. A run in which the
-generator was late is played again.
+`missed_by_chance` is the share of comparisons of seeds with seeds that miss a p50, p95 or p99.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Values of requests in overload: weights of one priority, value by tokens, acceptance of each prompt length.
 
-Two engines have two replicas each, learned slots, and chat. Loads are multiples of the knee of one tier with round
-robin. The first 40 s from cold are left out.
+Two engines serve chat. Loads are multiples of the knee of one tier with round robin. The first 40 s from cold are left
+out.
 
 Two tiers of one priority have weights 4 and 1; 3 of 10 requests have weight 4. They are compared with the same tiers at
 equal weights. One tier has `fairness: 100%`, which lets admission refuse any length of prompts. It is compared with the

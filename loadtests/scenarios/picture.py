@@ -7,7 +7,7 @@ from typing import Any
 
 from loadtests.charts.chart import Chart, Line, Picture
 from loadtests.charts.grid import Grid
-from loadtests.report.words import rate, share, shed, time
+from loadtests.report.words import rate, share, shed
 from loadtests.scenarios.file import ScenarioFile
 
 Report = dict[str, Any]
@@ -103,14 +103,17 @@ def _called(replicas: list[str]) -> str:
 
 
 def grid(scenario: ScenarioFile, reports: Reports) -> Grid:
-    """A row for each test. TTFT is that of one tier: over all tiers it would depend on which tier had more answers."""
+    """A row for each test. TTFT is that of one tier: over all tiers it would depend on which tier had more answers.
+
+    Failures have a column; other counts have one if any test has some.
+    """
     tier = scenario.traffic[0].tier
     tiers = list(dict.fromkeys(tier for of in reports.values() for tier in of["tiers"]))
     several = tiers if len(tiers) > 1 else []
     columns = ["", "offered/s", "answered/s", "good/s", "goodput", *(["weighted", *several] if several else [])]
-    columns += [f"TTFT p50 of {tier}" if several else "TTFT p50", "p99", "shed", "failed"]
-    given_up = any(_not_waited_for(of) for of in reports.values())
-    columns += ["not waited for"] if given_up else []
+    columns += [f"TTFT p50 of {tier}, s" if several else "TTFT p50, s", "p99, s"]
+    counts = {name: count for name, count in COUNTS.items() if name == "failed" or any(map(count, reports.values()))}
+    columns += counts
     rows = []
     for (contender, times), of in reports.items():
         totals = of["totals"]
@@ -119,14 +122,16 @@ def grid(scenario: ScenarioFile, reports: Reports) -> Grid:
         cells += [share(of["tiers"][tier]["goodput"]) if tier in of["tiers"] else "–" for tier in several]
         ttft = of["tiers"][tier]["latencies"]["ttft"] if tier in of["tiers"] else {"p50": None, "p99": None}
         cells += [
-            time(ttft["p50"]),
-            time(ttft["p99"]),
-            f"{sum(map(shed, of['tiers'].values())):,}",
-            f"{_failures(of):,}",
+            rate(ttft["p50"], ".3g"),
+            rate(ttft["p99"], ".3g"),
+            *(f"{count(of):,}" for count in counts.values()),
         ]
-        cells += [f"{_not_waited_for(of):,}"] if given_up else []
         rows.append([f"{contender} {times:g}x" if scenario.sweep else contender, *cells])
     return Grid("", columns, rows)
+
+
+def _shed(of: Report) -> int:
+    return sum(map(shed, of["tiers"].values()))
 
 
 def _failures(of: Report) -> int:
@@ -136,3 +141,6 @@ def _failures(of: Report) -> int:
 def _not_waited_for(of: Report) -> int:
     """Requests that were open when the test ended, because they could not be good any more or the grace was over."""
     return sum(tier["misses"].get("unfinished", 0) for tier in of["tiers"].values())
+
+
+COUNTS = {"shed": _shed, "failed": _failures, "not waited for": _not_waited_for}

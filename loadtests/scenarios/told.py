@@ -76,10 +76,9 @@ def how(played: Played) -> str:
         return ""
     late = max(of["generator"]["late_p99_s"] for of in tests)
     return (
-        f"{played.scenario.replicas} emulated replicas at {played.scenario.time_scale:g} times their speed, "
-        f"{tests[0]['seconds']:.0f} s that count, the same requests for everybody. Answered: ended in that time. Good: "
-        "due in that time, and within the objectives. "
-        f"The generator was {1e3 * late:.1f} ms late at most (p99; {1e3 * MAX_LATE_S:.0f} allowed)."
+        f"{played.scenario.replicas} emulated replicas at {played.scenario.time_scale:g} times their speed; "
+        f"{tests[0]['seconds']:.0f} s count. Answered: ended in that time. Good: due in it, and within the objectives. "
+        f"The generator's p99 lateness: {1e3 * late:.1f} ms ({1e3 * MAX_LATE_S:.0f} allowed)."
     )
 
 

@@ -41,7 +41,7 @@ def test_scenario_picture_shows_ttft_of_the_first_stream_only(tmp_path: Path) ->
     reports = {("tailgate", 1.0): mixed(tmp_path)}
     found = grid(SCENARIO, reports)
     row = dict(zip(found.columns, found.rows[0], strict=True))
-    assert row["TTFT p50 of gold"] == row["p99"] == "100 ms"
+    assert row["TTFT p50 of gold, s"] == row["p99, s"] == "0.1"
     _, ttft = pictures(SCENARIO, reports, "two")
     assert isinstance(ttft, Chart)
     assert "gold" in ttft.title
@@ -128,7 +128,7 @@ def test_tier_without_counted_requests_has_no_figures_and_does_not_affect_others
     reports = {("tailgate", 1.0): mixed(tmp_path / "mixed"), ("nginx", 1.0): free}
     found = grid(SCENARIO, reports)
     row = dict(zip(found.columns, found.rows[1], strict=True))
-    assert (row["gold"], row["TTFT p50 of gold"], row["p99"]) == ("–", "–", "–")
+    assert (row["gold"], row["TTFT p50 of gold, s"], row["p99, s"]) == ("–", "–", "–")
     _, ttft = pictures(SCENARIO, reports, "two")
     assert isinstance(ttft, Chart)
     assert [line.name for line in ttft.lines] == ["tailgate"]
