@@ -10,10 +10,13 @@ from hypothesis import strategies as st
 
 from gateway.core.commands import Refuse
 from gateway.core.slo import Objective, Slo
+from tests.interpreted import interpreted
 
 from .made import a_request, pool, tier
 from .oracle import ENFORCE, Oracle, story_of
 from .playbook import Story
+
+pytestmark = interpreted  # a method of the forecaster is replaced
 
 
 def story(ttft_bound_s: float, breach: float, ttft_s: float) -> tuple[Story, Oracle]:

@@ -72,7 +72,7 @@ async def problems(world: World, script: Script, cut: str, aggregate: bool, hedg
     # The duplicate wins; if pieces are lines, the first attempt does.
     late_s = (0.0,) if not hedged else (LATE_S, LATE_S + 5.0) if cut == "lines" else (LATE_S, 0.0)
     world.set_parts(play_of(script, CUTS[cut](script.data), *late_s))
-    before = len(world.records)
+    before, errors = len(world.records), world.errors()
     asked = script.stream and not aggregate
     door = world.door()
     asked_at = world.loop.time()
@@ -88,9 +88,9 @@ async def problems(world: World, script: Script, cut: str, aggregate: bool, hedg
     found += _accounted(world, script, before, aggregate)
     door.close()
     world.set_parts(sound)
-    down = world.down()
-    if script.fault is not None and bool(down) != script.fault:
-        found.append(f"down: {down}, although fault is {script.fault}")
+    down, blamed = world.down(), [name for name, error in world.errors().items() if error != errors[name]]
+    if script.fault is not None and bool(blamed) != script.fault:
+        found.append(f"blamed: {blamed}, although fault is {script.fault}")
     if not down and not await world.served():
         found.append("who comes next is not served")
     if not await world.recovered():

@@ -204,6 +204,11 @@ class World:
         """Replicas that get no requests."""
         return [name for _, name, state, _ in self.gateway.controller.states() if state is not ReplicaState.UP]
 
+    def errors(self) -> dict[str, tuple[float, int]]:
+        """Time and count of the last error of each replica."""
+        health = {r.spec.name: r.health for pool in self.gateway.controller.state.fleet for r in pool.replicas.values()}
+        return {name: (found.error.at, found.error.count) for name, found in health.items()}
+
     async def recovered(self) -> bool:
         """Whether every replica is up, after the breakers' wait and some requests."""
         for _ in range(MAX_TRIES):

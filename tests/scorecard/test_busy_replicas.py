@@ -49,7 +49,8 @@ async def test_busy_only_replica_is_a_503_with_its_retry_after(
     client = await connect(gw.url)
     capture.answer = lambda call: Answer(whole(BUSY, "503 Service Unavailable", "retry-after: 7"))
     answer = await client.ask(chat())
-    assert (answer.status, answer.error["code"], answer.headers["retry-after"]) == (503, "upstream_busy", "7")
+    assert (answer.status, answer.error["code"]) == (503, "upstream_busy")
+    assert 7 <= int(answer.headers["retry-after"]) <= 9
 
 
 async def test_replica_that_shuts_down_soon_gets_no_requests(

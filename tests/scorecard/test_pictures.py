@@ -26,6 +26,7 @@ async def test_picture_is_refused_if_its_tokens_exceed_the_pool_limit(
     gateway: GatewayFactory, capture: Capture, connect: Connect, upstream: str, width: int, served: bool
 ) -> None:
     policy = rules(capture.url, tier="caps: {media: true}", pool="max_prompt_tokens: 1000")
+    capture.models = [upstream]
     gw = await gateway(policy.replace("aliases: [default]", f"aliases: [default], upstream: {upstream}"))
     client = await connect(gw.url)
     content = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": png(width, width)}}]
@@ -40,6 +41,7 @@ async def test_large_picture_counts_in_the_prefix_index_by_its_tokens(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     policy = rules(capture.url, tier="caps: {media: true}")
+    capture.models = ["Qwen/Qwen2.5-VL-7B"]
     gw = await gateway(policy.replace("aliases: [default]", "aliases: [default], upstream: Qwen/Qwen2.5-VL-7B"))
     client = await connect(gw.url)
     image = {"type": "image_url", "image_url": {"url": png(560, 560) + "A" * 900_000}}

@@ -82,7 +82,7 @@ async def test_request_without_any_answer_byte_is_retried_once_at_most(
             response = await clients[0].ask(chat(content=content))
             assert (response.status, response.error["code"]) == (502, "upstream_error")
             tries = [sum(content.encode() in call.body for call in replica.calls) for replica in (capture, other)]
-            assert sorted(tries) in ([1, 1], [1, 2], [2, 2])
+            assert sorted(tries) in ([0, 2], [1, 1], [1, 2], [2, 2])
 
 
 async def test_answer_that_stops_between_two_tokens_is_not_retried(

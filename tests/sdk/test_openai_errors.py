@@ -118,7 +118,7 @@ async def test_replica_that_stays_busy_is_a_503(gateway: Gateway, openai_of: Cli
         await openai_of(gateway).chat.completions.create(**ASK)
     assert (raised.value.status_code, raised.value.code) == (503, "upstream_busy")
     assert 7 <= int(raised.value.response.headers["retry-after"]) <= 9  # told times are spread by a quarter
-    assert raised.value.response.headers["retry-after-ms"] == "7000"
+    assert 7000 <= int(raised.value.response.headers["retry-after-ms"]) <= 8750
 
 
 async def test_busy_error_inside_a_stream_of_status_200_is_a_503(

@@ -138,7 +138,6 @@ def test_scenario_with_a_late_generator_has_its_own_exit_status(
     file.write_text(TEXT.replace("[tailgate, round-robin]", "[round-robin]"))
     done = CliRunner().invoke(app, ["scenario", str(file), "--quick", "--out", str(tmp_path / "out")])
     assert (done.exit_code, "not to be trusted" in done.stdout) == (3, True), done.output
-    assert "Good requests were due within it" in " ".join(done.stdout.split()), "what the columns of the table are"
     assert (tmp_path / "out" / "scenario.html").exists()
 
 
