@@ -62,8 +62,9 @@ def test_request_is_not_retried_at_the_same_replica() -> None:
 
 
 @pytest.mark.parametrize("end", NOT_ITS_FAULT)
-def test_request_that_failed_without_a_fault_of_its_replica_is_sent_there_once_more(end: AttemptOutcome) -> None:
-    story = play(RULES).arrives("a").expect(dispatch("r1")).finishes("a", end).expect(dispatch("r1"))
+def test_request_that_failed_without_a_fault_of_its_only_replica_is_sent_there_once_more(end: AttemptOutcome) -> None:
+    one = policy(pool("p", "r1"), tier("std"))
+    story = play(one).arrives("a").expect(dispatch("r1")).finishes("a", end).expect(dispatch("r1"))
     story.finishes("a", end).whatever()
     assert (story.records["a"].outcome, story.records["a"].attempts) == (Outcome.ERROR, 2)
     assert story.replica("r1").state is ReplicaState.UP

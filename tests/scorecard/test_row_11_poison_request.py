@@ -46,14 +46,11 @@ async def test_gateway_retries_a_poison_request_once(
         assert all(replica.received_total for replica in replicas.replicas)
     _poisonable(replicas)
     answer = await clients[0].ask(chat(stream=stream, content=f"Please {POISON} now"))
-    if warm:  # the close looks like that of an idle connection, so the second try goes to the same replica
-        assert (answer.status, answer.error["code"]) == (503, "upstream_unreachable")
-    else:
-        assert (answer.status, answer.error["code"]) == (502, "upstream_error")
-    assert _dead(replicas) == (1 if warm else 2)
+    assert (answer.status, answer.error["code"]) == (502, "upstream_error")
+    assert _dead(replicas) == 2, "the first might have died of something else"
     others = await asyncio.gather(*(client.ask(chat(max_tokens=2)) for client in clients))
     assert {answer.status for answer in others} == {200}, "the others have replicas left"
-    assert _dead(replicas) == (1 if warm else 2)
+    assert _dead(replicas) == 2
 
 
 async def test_repeated_poison_request_kills_at_most_two_replicas(
@@ -114,5 +111,4 @@ async def test_requests_beside_a_poison_request_are_served_by_another_replica(
                 broken.answer = lambda call: Answer(b"", Then.RESET)
                 well.answer = by_default
                 for _ in range(2):
-                    answer = await client.ask(chat())
-                    assert answer.status in (200, 502), "never quarantined"
+                    assert (await client.ask(chat())).status == 200

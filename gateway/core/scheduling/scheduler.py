@@ -294,19 +294,16 @@ class Scheduler:
         self, live: RequestState, attempt: Attempt, end: AttemptOutcome, finish: AttemptResult
     ) -> None:
         own_refusal = end is AttemptOutcome.REJECTED and finish.status in OWN_REFUSALS
-        answer = end is AttemptOutcome.COMPLETE or end is AttemptOutcome.REJECTED
+        answer, replica = end is AttemptOutcome.COMPLETE or end is AttemptOutcome.REJECTED, attempt.replica
         if live.open and (own_refusal or not answer):
             self._life.arm(live)  # the other attempt may still be answered, and sets the deadline now
-        elif (
-            own_refusal
-            and attempt.replica.pool.judge.differs(attempt.replica)
-            and self._retry(live, attempt, in_pool=True)
-        ):
+        elif own_refusal and replica.pool.judge.differs(replica) and self._retry(live, attempt, in_pool=True):
             pass
         elif answer:
             self._life.answered(live, attempt, end)
-        elif end in NOT_ITS_FAULT and self._retries.again(live, attempt):
-            self._send_again(live, attempt.replica)
+        elif end in NOT_ITS_FAULT and (self._retry(live, attempt) or self._retries.again(live, attempt)):
+            if not live.open:
+                self._send_again(live, replica)
         elif not self._may_be_retried(live, end, finish) or not self._retry(live, attempt):
             self._life.give_up(attempt, end, finish)
 
