@@ -307,11 +307,6 @@ class Scheduler:
         elif not self._may_be_retried(live, end, finish) or not self._retry(live, attempt):
             self._life.give_up(attempt, end, finish)
 
-    @staticmethod
-    def _is_odd(replica: Replica) -> bool:
-        """Whether others in the pool may serve a request that `replica` refuses."""
-        return replica.pool.judge.differs(replica)
-
     def _may_be_retried(self, live: RequestState, end: AttemptOutcome, finish: AttemptResult) -> bool:
         barred = live.body_hash is not None and self._quarantine.bars(live.body_hash, self._call.now)
         return not barred and is_retried(end, finish.status)
