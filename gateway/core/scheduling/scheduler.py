@@ -301,9 +301,8 @@ class Scheduler:
             pass
         elif answer:
             self._life.answered(live, attempt, end)
-        elif end in NOT_ITS_FAULT and (self._retry(live, attempt) or self._retries.again(live, attempt)):
-            if not live.open:
-                self._send_again(live, replica)
+        elif end in NOT_ITS_FAULT and (self._retry(live, attempt) or self._repeat(live, attempt)):
+            pass
         elif not self._may_be_retried(live, end, finish) or not self._retry(live, attempt):
             self._life.give_up(attempt, end, finish)
 
@@ -319,6 +318,13 @@ class Scheduler:
         if replica.pool is not live.pool:
             live.enter(replica.pool)
         self._send_again(live, replica)
+        return True
+
+    def _repeat(self, live: RequestState, failed: Attempt) -> bool:
+        """Send the request to the same replica once more, or end it if no time is left; False if it may not."""
+        if not self._retries.again(live, failed):
+            return False
+        self._send_again(live, failed.replica)
         return True
 
     def _send_again(self, live: RequestState, replica: Replica) -> None:
