@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import os
 import re
 import shlex
@@ -20,6 +21,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
 BLOCK = re.compile(r"^```sh\n(.*?)^```$(?:\n+^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 JOURNAL = ROOT / "tests" / "observe" / "journals" / "one-slow-replica.jsonl.gz"
 DEADLINE_S = 600.0
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
+TOLERANCE = 0.05
 NOT_RUN = {
     "make run": "serves until Ctrl-C; the fixture runs the demo, tests/loadtests/test_demo.py this target",
     "make setup": "installs packages; tests/test_install.py installs the wheel",
@@ -114,11 +117,26 @@ def run(command: str, folder: Path, api: str = "") -> str:
     return done.stdout
 
 
+def is_alike(printed: str, shown: str) -> bool:
+    """The same words, and numbers within `TOLERANCE`: what a simulation finds moves with each change of a decision."""
+    if NUMBER.sub("#", printed).split() != NUMBER.sub("#", shown).split():
+        return False
+    pairs = zip(NUMBER.findall(printed), NUMBER.findall(shown), strict=True)
+    return all(math.isclose(float(found), float(wanted), rel_tol=TOLERANCE) for found, wanted in pairs)
+
+
 def check_output(printed: str, shown: str) -> None:
     """Every line that the page shows is printed, in this order."""
-    lines = iter([line.rstrip() for line in printed.splitlines()])
+    lines = iter(printed.splitlines())
     for line in shown.splitlines():
-        assert line in lines, f"{line}\nis not (or not in this order) in\n{printed}"
+        assert any(is_alike(other, line) for other in lines), f"{line}\nis not (or not in this order) in\n{printed}"
+
+
+def test_only_small_differences_of_numbers_pass() -> None:
+    assert is_alike("knee   49.7/s  for 6 replicas", "knee  49.3/s for 6 replicas")
+    assert not is_alike("knee 49.7/s for 6 replicas", "knee 44/s for 6 replicas")
+    assert not is_alike("knee 49.7/s for 6 replicas", "knee 49.7/s for 5 replicas")
+    assert not is_alike("knee 49.7/s", "the knee 49.7/s")
 
 
 @pytest.mark.parametrize("page", sorted({page for page, command, _ in RUN if not begins(command, LONG)}))
